@@ -1,0 +1,31 @@
+module github.com/longshore-csi/longshore/kubeletplugin
+
+go 1.26.0
+
+require (
+	github.com/container-storage-interface/spec v1.13.0
+	github.com/fsnotify/fsnotify v1.9.0
+	github.com/google/go-cmp v0.7.0
+	github.com/moby/sys/mountinfo v0.7.2
+	github.com/prometheus/client_golang v1.25.0
+	go.uber.org/goleak v1.3.0
+	golang.org/x/sync v0.23.0
+	golang.org/x/sys v0.48.0
+	google.golang.org/grpc v1.85.0
+	google.golang.org/protobuf v1.36.12
+	k8s.io/api v0.37.2
+	k8s.io/apimachinery v0.37.2
+	k8s.io/client-go v0.37.2
+	k8s.io/component-helpers v0.37.2
+	k8s.io/klog/v2 v2.140.0
+	k8s.io/kubelet v0.37.2
+	k8s.io/mount-utils v0.37.2
+)
+
+require (
+	github.com/longshore-csi/longshore/csikit v0.0.0
+)
+
+replace (
+	github.com/longshore-csi/longshore/csikit => ../csikit
+)

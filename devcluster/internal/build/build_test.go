@@ -1,0 +1,172 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// fakeGo is a go command that answers `env GOVERSION` and "builds" by writing its arguments, so tests need no network and
+// no minutes. It appends each build to $BUILDS and fails for the package named in $FAIL.
+const fakeGo = `#!/bin/sh
+case "$1" in
+env) echo go1.26.8 ;;
+build)
+	for last; do :; done
+	case "$last" in *"$FAIL") [ -n "$FAIL" ] && { echo "cannot build $last" >&2; exit 1; } ;; esac
+	echo "$last" >> "$BUILDS"
+	while [ "$1" != -o ]; do shift; done
+	echo "$last" > "$2"
+	;;
+esac
+`
+
+func setup(t *testing.T) (c Config, builds string) {
+	t.Helper()
+	dir := t.TempDir()
+	module := filepath.Join(dir, "module")
+	write(t, filepath.Join(module, "go.mod"), "module m\n\ngo 1.26.0\n\nrequire k8s.io/kubernetes v1.36.3\n", 0o644)
+	write(t, filepath.Join(module, "go.sum"), "k8s.io/kubernetes v1.36.3 h1:x\n", 0o644)
+	goCmd := filepath.Join(dir, "go")
+	write(t, goCmd, fakeGo, 0o755)
+	builds = filepath.Join(dir, "builds")
+	t.Setenv("BUILDS", builds)
+	return Config{Module: module, Cache: filepath.Join(dir, "cache"), Go: goCmd}, builds
+}
+
+func write(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func countLines(t *testing.T, path string) int {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	return strings.Count(string(data), "\n")
+}
+
+func TestBuildsOnceAndTellsProgress(t *testing.T) {
+	c, builds := setup(t)
+	var progress bytes.Buffer
+	c.Progress = &progress
+	b, err := ControlPlane(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Version != "v1.36.3" || !strings.HasPrefix(filepath.Base(b.Dir), "v1.36.3-") {
+		t.Errorf("got %+v", b)
+	}
+	for _, name := range order() {
+		if !strings.Contains(progress.String(), "building "+name+" (") {
+			t.Errorf("progress does not name %s:\n%s", name, &progress)
+		}
+		if data, err := os.ReadFile(b.Path(name)); err != nil || strings.TrimSpace(string(data)) != packagePath(name) {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+	}
+	if again, err := ControlPlane(context.Background(), c); err != nil || again != b {
+		t.Fatalf("second call: %+v, %v", again, err)
+	}
+	if got := countLines(t, builds); got != len(order()) {
+		t.Errorf("%d builds, want %d", got, len(order()))
+	}
+}
+
+func TestConcurrentCallersBuildOnce(t *testing.T) {
+	c, builds := setup(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if _, err := ControlPlane(context.Background(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := countLines(t, builds); got != len(order()) {
+		t.Errorf("%d builds, want %d", got, len(order()))
+	}
+}
+
+func TestFailedBuildIsNotTakenForFinished(t *testing.T) {
+	c, _ := setup(t)
+	t.Setenv("FAIL", "kube-scheduler")
+	_, err := ControlPlane(context.Background(), c)
+	if err == nil || !strings.Contains(err.Error(), "build kube-scheduler") || !strings.Contains(err.Error(), "cannot build") {
+		t.Fatalf("got %v", err)
+	}
+	t.Setenv("FAIL", "")
+	b, err := ControlPlane(context.Background(), c)
+	if err != nil || len(missing(b)) != 0 {
+		t.Fatalf("after the repair: %v, missing %v", err, missing(b))
+	}
+}
+
+func TestAnotherPinBuildsAnew(t *testing.T) {
+	c, _ := setup(t)
+	first, err := ControlPlane(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(c.Module, "go.sum"), "k8s.io/kubernetes v1.36.3 h1:y\n", 0o644)
+	second, err := ControlPlane(context.Background(), c)
+	if err != nil || second.Dir == first.Dir {
+		t.Fatalf("got %q again, %v", second.Dir, err)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		change func(t *testing.T, c *Config)
+		want   string
+	}{
+		"NoModule": {
+			reason: "outside of a checkout the user is told which flag helps",
+			change: func(_ *testing.T, c *Config) { c.Module = "/nonexistent" },
+			want:   "--controlplane",
+		},
+		"OtherModule": {
+			reason: "a go.mod without Kubernetes is not a control plane",
+			change: func(t *testing.T, c *Config) {
+				write(t, filepath.Join(c.Module, "go.mod"), "module m\n", 0o644)
+			},
+			want: "requires no k8s.io/kubernetes",
+		},
+		"NoGo": {
+			reason: "without Go nothing can be built",
+			change: func(_ *testing.T, c *Config) { c.Go = "/nonexistent/go" },
+			want:   "Go is needed",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, _ := setup(t)
+			tc.change(t, &c)
+			if _, err := ControlPlane(context.Background(), c); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("%s: got %v, want %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestLDFlags(t *testing.T) {
+	got := ldflags("v1.36.3")
+	for _, want := range []string{"gitVersion=v1.36.3", "gitMajor=1", "gitMinor=36"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("ldflags lacks %s: %s", want, got)
+		}
+	}
+}

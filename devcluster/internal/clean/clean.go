@@ -1,0 +1,180 @@
+// Package clean removes what a development cluster left on the machine: processes, mounts, loop devices and files.
+//
+// It works from what the kernel says, not from what somebody remembers, so it also serves after the supervisor was killed.
+// Files go last and only when nothing is mounted below them: a volume's data must never be removed through a mount.
+package clean
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Report says what was found and removed.
+type Report struct {
+	Processes, Mounts, Loops int
+}
+
+func (r Report) String() string {
+	return fmt.Sprintf("%d processes ended, %d mounts removed, %d loop devices detached", r.Processes, r.Mounts, r.Loops)
+}
+
+// All ends the processes whose environment has the marker, removes mounts and loop devices below dir, and then dir itself.
+func All(dir, marker string) (Report, error) {
+	var r Report
+	var err error
+	if r.Processes, err = Processes(marker); err != nil {
+		return r, err
+	}
+	if r.Mounts, err = Mounts(dir); err != nil {
+		return r, err
+	}
+	if r.Loops, err = Loops(dir); err != nil {
+		return r, err
+	}
+	return r, Files(dir)
+}
+
+// Processes kills every process but this one that was started with the marker ("NAME=value") in its environment, and
+// returns their number when all are gone.
+func Processes(marker string) (int, error) {
+	pids, err := marked(marker)
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return 0, fmt.Errorf("kill process %d: %w", pid, err)
+		}
+	}
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left, err := marked(marker)
+		if err != nil || len(left) == 0 {
+			return len(pids), err
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			return 0, fmt.Errorf("processes %v were killed and are still there", left)
+		}
+	}
+}
+
+func marked(marker string) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// A process that ended, a zombie or somebody else's has no environment to read: not ours.
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), marker) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// FindMounts lists the mount points at or below dir, the deepest and latest first.
+func FindMounts(dir string) ([]string, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Clean(dir)))
+	if err != nil {
+		return nil, fmt.Errorf("list mounts below %q: %w", dir, err)
+	}
+	slices.SortFunc(infos, func(a, b *mountinfo.Info) int { return cmp.Compare(b.ID, a.ID) })
+	paths := make([]string, 0, len(infos))
+	for _, i := range infos {
+		paths = append(paths, i.Mountpoint)
+	}
+	return paths, nil
+}
+
+// Mounts removes all mounts at or below dir.
+func Mounts(dir string) (int, error) {
+	paths, err := FindMounts(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range paths {
+		// A busy mount is detached: whoever still uses it keeps it alive, the tree below dir no longer shows it.
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			return 0, fmt.Errorf("unmount %q: %w", path, err)
+		}
+	}
+	return len(paths), nil
+}
+
+// FindLoops lists the loop devices whose backing file lies below dir.
+func FindLoops(dir string) ([]string, error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, fmt.Errorf("list loop devices: %w", err)
+	}
+	var devices []string
+	for _, file := range files {
+		backing, err := os.ReadFile(file)
+		if err == nil && strings.HasPrefix(strings.TrimSpace(string(backing)), filepath.Clean(dir)+"/") {
+			devices = append(devices, "/dev/"+strings.Split(file, "/")[3])
+		}
+	}
+	return devices, nil
+}
+
+// Loops detaches the loop devices whose backing file lies below dir.
+func Loops(dir string) (int, error) {
+	devices, err := FindLoops(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, device := range devices {
+		if err := detach(device); err != nil {
+			return 0, err
+		}
+	}
+	return len(devices), nil
+}
+
+func detach(device string) error {
+	f, err := os.Open(device)
+	if err != nil {
+		return fmt.Errorf("detach loop device: %w", err)
+	}
+	defer f.Close()
+	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
+		return fmt.Errorf("detach %q: %w", device, err)
+	}
+	return nil
+}
+
+// Files removes dir, unless something is still mounted below it.
+func Files(dir string) error {
+	mounts, err := FindMounts(dir)
+	if err != nil {
+		return err
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("remove %q: still mounted: %q", dir, mounts)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the directory of the cluster: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+// Package layout says where everything of a development cluster lies on disk.
+//
+// It only computes paths. Whoever needs a directory makes it; package clean removes the tree.
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// maxSocketPath is what sockaddr_un.sun_path holds on Linux, without the final NUL.
+const maxSocketPath = 107
+
+// Dir is the root directory of one development cluster.
+type Dir string
+
+// Default is where a cluster lives unless the user says otherwise: $XDG_STATE_HOME/longshore/devcluster, or
+// ~/.local/state/longshore/devcluster.
+func Default() (Dir, error) {
+	base := os.Getenv("XDG_STATE_HOME")
+	if base == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("find the directory of the cluster: %w", err)
+		}
+		base = filepath.Join(home, ".local", "state")
+	}
+	return Dir(filepath.Join(base, "longshore", "devcluster")), nil
+}
+
+// Cache is where the binaries of the control plane are kept between clusters.
+func Cache() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache directory: %w", err)
+	}
+	return filepath.Join(base, "longshore"), nil
+}
+
+func (d Dir) join(elem ...string) string { return filepath.Join(append([]string{string(d)}, elem...)...) }
+
+// Kubeconfig is the administrator's.
+func (d Dir) Kubeconfig() string { return d.join("kubeconfig") }
+
+// UserKubeconfig is the kubeconfig of a component.
+func (d Dir) UserKubeconfig(user string) string { return d.join("users", user+".kubeconfig") }
+
+// PKI holds certificates and keys.
+func (d Dir) PKI() string { return d.join("pki") }
+
+// Supervisor is the socket of the process that owns all others.
+func (d Dir) Supervisor() string { return d.join("supervisor.sock") }
+
+// Lock is held by the supervisor for as long as it lives.
+func (d Dir) Lock() string { return d.join("lock") }
+
+// Pids lists the processes that the supervisor started, for a `down` after the supervisor itself was killed.
+func (d Dir) Pids() string { return d.join("pids.json") }
+
+// Logs holds one file for each process.
+func (d Dir) Logs() string { return d.join("logs") }
+
+// Log is the file of one process.
+func (d Dir) Log(name string) string { return d.join("logs", name+".log") }
+
+// Etcd is etcd's data directory.
+func (d Dir) Etcd() string { return d.join("etcd") }
+
+// Config holds the configuration files of the control plane.
+func (d Dir) Config(name string) string { return d.join("config", name) }
+
+// ControllerSocket is where the controller side of the driver listens.
+func (d Dir) ControllerSocket() string { return d.join("run", "csi.sock") }
+
+// DriverState is the driver's state directory, shared by its controller and its node processes.
+func (d Dir) DriverState() string { return d.join("data") }
+
+// Node is the kubelet-like root directory of a node.
+func (d Dir) Node(node string) string { return d.join("nodes", node) }
+
+// NodeSocket is where the driver listens for the agent of the node.
+func (d Dir) NodeSocket(node, driver string) string {
+	return filepath.Join(d.Node(node), "plugins", driver, "csi.sock")
+}
+
+// Registry is the directory that the agent of the node watches for registration sockets.
+func (d Dir) Registry(node string) string { return filepath.Join(d.Node(node), "plugins_registry") }
+
+// Check refuses a directory that cannot hold a cluster: a relative one, or one so long that a unix socket below it has a
+// path that the kernel refuses.
+func (d Dir) Check(driver string, nodes []string) error {
+	var errs []error
+	if !filepath.IsAbs(string(d)) {
+		errs = append(errs, fmt.Errorf("directory %q: must be an absolute path", d))
+	}
+	for _, node := range nodes {
+		// The registrar binds to a hidden name of eight more characters first.
+		for _, path := range []string{d.NodeSocket(node, driver), filepath.Join(d.Registry(node), driver+"-reg.sock") + ".tmp1234"} {
+			if len(path) > maxSocketPath {
+				errs = append(errs, fmt.Errorf("directory %q: socket path %q has %d bytes, the kernel takes at most %d; choose a shorter directory", d, path, len(path), maxSocketPath))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,222 @@
+package proc_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/proc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newManager(t *testing.T) *proc.Manager {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	m := proc.New(ctx)
+	t.Cleanup(func() {
+		m.Stop()
+		cancel()
+	})
+	return m
+}
+
+func shell(t *testing.T, name, script string) proc.Spec {
+	return proc.Spec{Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Log: filepath.Join(t.TempDir(), name+".log")}
+}
+
+// await waits for a status that satisfies ok; the deadline only ends a test that would hang.
+func await(t *testing.T, m *proc.Manager, name string, ok func(proc.Status) bool) proc.Status {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for _, s := range m.Statuses() {
+			if s.Name == name && ok(s) {
+				return s
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s never got there: %+v", name, m.Statuses())
+		}
+	}
+}
+
+func start(t *testing.T, m *proc.Manager, spec proc.Spec) {
+	t.Helper()
+	if err := m.Start(spec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func waitReady(t *testing.T, m *proc.Manager, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := m.WaitReady(ctx, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+func TestKilledProcessComesBack(t *testing.T) {
+	m := newManager(t)
+	start(t, m, shell(t, "a", "exec sleep 1000"))
+	waitReady(t, m, "a")
+	first := m.Statuses()[0].PID
+	if err := m.Signal("a", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s := await(t, m, "a", func(s proc.Status) bool { return s.State == proc.Ready && s.PID != first })
+	if s.Restarts != 1 || !strings.Contains(s.LastExit, "killed") {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestReadyIsAskedUntilItAnswers(t *testing.T) {
+	m := newManager(t)
+	ready := make(chan struct{})
+	spec := shell(t, "a", "exec sleep 1000")
+	spec.Ready = func(context.Context) error {
+		select {
+		case <-ready:
+			return nil
+		default:
+			return errors.New("not yet")
+		}
+	}
+	start(t, m, spec)
+	s := await(t, m, "a", func(s proc.Status) bool { return s.PID != 0 })
+	if s.State != proc.Starting {
+		t.Fatalf("state %s before the probe succeeded", s.State)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := m.WaitReady(ctx, "a"); err == nil || !strings.Contains(err.Error(), spec.Log) {
+		t.Errorf("the error does not name the log: %v", err)
+	}
+	close(ready)
+	waitReady(t, m, "a")
+}
+
+func TestHeldProcessStaysDownUntilReleased(t *testing.T) {
+	m := newManager(t)
+	start(t, m, shell(t, "a", "exec sleep 1000"))
+	waitReady(t, m, "a")
+	if err := m.Hold("a"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, m, "a", func(s proc.Status) bool { return s.State == proc.Held && s.PID == 0 })
+	if err := m.Release("a"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, m, "a", func(s proc.Status) bool { return s.State == proc.Ready })
+}
+
+func TestStopEndsGrandchildrenToo(t *testing.T) {
+	m := newManager(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	spec := shell(t, "a", "sleep 1000 & echo $! > "+pidFile+".tmp; mv "+pidFile+".tmp "+pidFile+"; wait")
+	spec.Ready = func(context.Context) error { _, err := os.Stat(pidFile); return err }
+	start(t, m, spec)
+	waitReady(t, m, "a")
+	data, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grandchild, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || !alive(grandchild) {
+		t.Fatalf("grandchild %d: %v", grandchild, err)
+	}
+	m.Stop()
+	// The grandchild belongs to init now, which may take a moment to collect it: only its death counts, not its entry.
+	state, _ := os.ReadFile("/proc/" + strconv.Itoa(grandchild) + "/stat")
+	if alive(grandchild) && !strings.Contains(string(state), ") Z ") {
+		t.Errorf("process %d outlived the stop: %s", grandchild, state)
+	}
+}
+
+func TestStopKillsWhatIgnoresSIGTERM(t *testing.T) {
+	m := newManager(t)
+	trapped := filepath.Join(t.TempDir(), "trapped")
+	spec := shell(t, "a", "trap '' TERM; touch "+trapped+"; while :; do sleep 1000; done")
+	spec.Grace = 10 * time.Millisecond
+	spec.Ready = func(context.Context) error { _, err := os.Stat(trapped); return err }
+	start(t, m, spec)
+	waitReady(t, m, "a")
+	pid := m.Statuses()[0].PID
+	m.Stop()
+	if alive(pid) {
+		t.Errorf("process %d lives", pid)
+	}
+}
+
+func TestFailingProcessIsTriedAgain(t *testing.T) {
+	m := newManager(t)
+	spec := shell(t, "a", "echo it broke; exit 7")
+	start(t, m, spec)
+	s := await(t, m, "a", func(s proc.Status) bool { return s.Restarts >= 2 })
+	if s.LastExit != "exit status 7" {
+		t.Errorf("last exit %q", s.LastExit)
+	}
+	if log, err := os.ReadFile(spec.Log); err != nil || strings.Count(string(log), "it broke") < 2 {
+		t.Errorf("log %q, %v", log, err)
+	}
+}
+
+func TestErrorsNameTheProcess(t *testing.T) {
+	m := newManager(t)
+	start(t, m, shell(t, "a", "exec sleep 1000"))
+	tests := map[string]error{
+		"Twice":   m.Start(shell(t, "a", "true")),
+		"Signal":  m.Signal("b", syscall.SIGTERM),
+		"Hold":    m.Hold("b"),
+		"Release": m.Release("b"),
+		"Wait":    m.WaitReady(context.Background(), "b"),
+	}
+	for name, err := range tests {
+		if err == nil || !strings.Contains(err.Error(), "a") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestProgramThatIsMissing(t *testing.T) {
+	m := newManager(t)
+	start(t, m, proc.Spec{Name: "a", Path: "/nonexistent", Log: filepath.Join(t.TempDir(), "a.log")})
+	s := await(t, m, "a", func(s proc.Status) bool { return s.LastExit != "" })
+	if !strings.Contains(s.LastExit, "/nonexistent") {
+		t.Errorf("last exit %q", s.LastExit)
+	}
+}
+
+func TestEveryChangeIsTold(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	m := proc.New(ctx)
+	states := make(chan proc.State, 100)
+	m.OnChange = func(s proc.Status) { states <- s.State }
+	start(t, m, shell(t, "a", "exec sleep 1000"))
+	waitReady(t, m, "a")
+	m.Stop()
+	close(states)
+	seen := map[proc.State]bool{}
+	for s := range states {
+		seen[s] = true
+	}
+	if !seen[proc.Starting] || !seen[proc.Ready] || !seen[proc.Backoff] {
+		t.Errorf("saw %v", seen)
+	}
+}

@@ -1,0 +1,150 @@
+// Package metrics measures CSI calls under the names, labels and buckets that
+// dashboards for Kubernetes CSI components already use. Each component has its
+// own registry; nothing is registered globally.
+//
+// It is for the calls between a component and a driver. Metrics of work
+// queues, leader election and the Kubernetes API are in package kubemetrics,
+// as they need a Kubernetes client.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// SidecarOperations is the histogram of calls that a component makes to a driver.
+	SidecarOperations = "csi_sidecar_operations_seconds"
+	// PluginOperations is the histogram of calls that a driver serves.
+	PluginOperations = "csi_plugin_operations_seconds"
+
+	// LabelDriver holds the name of the driver.
+	LabelDriver = "driver_name"
+	// LabelMethod holds the full gRPC method, as in /csi.v1.Controller/CreateVolume.
+	LabelMethod = "method_name"
+	// LabelCode holds the name of the gRPC status code, as in DeadlineExceeded.
+	LabelCode = "grpc_status_code"
+
+	// UnknownDriver is the driver label until SetDriverName is called.
+	UnknownDriver = "unknown-driver"
+	// NotGRPC is the code label of an error that carries no gRPC status.
+	NotGRPC = "unknown-non-grpc"
+)
+
+// Buckets returns the upper bounds in seconds of both histograms.
+func Buckets() []float64 {
+	return []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
+}
+
+// NewRegistry returns a registry that collects the Go runtime and the process,
+// process_start_time_seconds among others.
+func NewRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// CSI measures CSI calls. It is safe for concurrent use. Several CSI values on
+// one registry share the histogram and differ by their driver name.
+type CSI struct {
+	calls  *prometheus.HistogramVec
+	driver atomic.Pointer[string]
+}
+
+// NewSidecarCSI returns the metric csi_sidecar_operations_seconds on reg, for
+// components that call a driver. A nil reg measures without exposing. It
+// panics if the name is taken by a different kind of metric.
+func NewSidecarCSI(reg prometheus.Registerer) *CSI {
+	return newCSI(reg, SidecarOperations, "Time that calls to the CSI driver took, by method and gRPC status code.")
+}
+
+// NewPluginCSI returns the metric csi_plugin_operations_seconds on reg, for
+// drivers. A nil reg measures without exposing. It panics if the name is taken
+// by a different kind of metric.
+func NewPluginCSI(reg prometheus.Registerer) *CSI {
+	return newCSI(reg, PluginOperations, "Time that the CSI driver took to serve calls, by method and gRPC status code.")
+}
+
+func newCSI(reg prometheus.Registerer, name, help string) *CSI {
+	vec := prometheus.NewHistogramVec(
+		prometheus.HistogramOpts{Name: name, Help: help, Buckets: Buckets()},
+		[]string{LabelDriver, LabelMethod, LabelCode})
+	return &CSI{calls: registered(reg, name, vec)}
+}
+
+// registered returns vec, or the equal one that reg already has.
+func registered(reg prometheus.Registerer, name string, vec *prometheus.HistogramVec) *prometheus.HistogramVec {
+	if reg == nil {
+		return vec
+	}
+	err := reg.Register(vec)
+	if err == nil {
+		return vec
+	}
+	var taken prometheus.AlreadyRegisteredError
+	if errors.As(err, &taken) {
+		if old, ok := taken.ExistingCollector.(*prometheus.HistogramVec); ok {
+			return old
+		}
+	}
+	panic(fmt.Sprintf("register metric %s: %v", name, err))
+}
+
+// SetDriverName sets the driver label of all later observations.
+func (m *CSI) SetDriverName(name string) { m.driver.Store(&name) }
+
+// Observe records that a call of method ended with err after d.
+func (m *CSI) Observe(method string, d time.Duration, err error) {
+	driver := UnknownDriver
+	if name := m.driver.Load(); name != nil && *name != "" {
+		driver = *name
+	}
+	m.calls.WithLabelValues(driver, method, codeLabel(err)).Observe(d.Seconds())
+}
+
+func codeLabel(err error) string {
+	st, ok := status.FromError(err)
+	if !ok {
+		return NotGRPC
+	}
+	return st.Code().String()
+}
+
+// UnaryClientInterceptor returns an interceptor that measures each call made.
+func (m *CSI) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		start := time.Now()
+		err := call(ctx, method, req, reply, cc, opts...)
+		m.Observe(method, time.Since(start), err)
+		return err
+	}
+}
+
+// UnaryServerInterceptor returns an interceptor that measures each call served.
+func (m *CSI) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		start := time.Now()
+		reply, err := handle(ctx, req)
+		m.Observe(info.FullMethod, time.Since(start), err)
+		return reply, err
+	}
+}
+
+// StreamServerInterceptor returns an interceptor that measures each stream
+// served, from its opening to its end.
+func (m *CSI) StreamServerInterceptor() grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		start := time.Now()
+		err := handle(srv, stream)
+		m.Observe(info.FullMethod, time.Since(start), err)
+		return err
+	}
+}

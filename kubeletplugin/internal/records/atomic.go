@@ -1,0 +1,50 @@
+package records
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+)
+
+// tempFile is where the next record is written before it replaces the old one. Only one writer at
+// a time works on a directory, so the name need not be unique.
+const tempFile = "." + names.RecordFile + ".tmp"
+
+func write(dir string, m map[string]string) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode volume record for %q: %w", dir, err)
+	}
+	temp := filepath.Join(dir, tempFile)
+	if err := writeSynced(temp, append(data, '\n')); err != nil {
+		return fmt.Errorf("write volume record: %w", err)
+	}
+	if err := os.Rename(temp, filepath.Join(dir, names.RecordFile)); err != nil {
+		return fmt.Errorf("replace volume record: %w", err)
+	}
+	return syncDir(dir)
+}
+
+func writeSynced(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync directory %q: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+// Package records reads and writes vol_data.json, the files in which a node remembers which volumes
+// it may have staged and published.
+//
+// The keys are the kubelet's, so a kubelet and this agent can take over each other's directory. A
+// record is replaced atomically and synced to disk: there is never half of one (kubelet issue
+// 108217). Decisions about what a record means are in packages recovery and volume.
+package records
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+)
+
+// ErrCorrupt marks a record that is there but cannot be used: empty, not JSON, or without the
+// handle or driver. A record that is not there gives fs.ErrNotExist.
+var ErrCorrupt = errors.New("record is corrupt")
+
+// Lifecycle modes as they are written in a target record.
+const (
+	Persistent = "Persistent"
+	Ephemeral  = "Ephemeral"
+)
+
+// Staging is the record beside a staging path.
+type Staging struct {
+	// Handle is the volume_id.
+	Handle string
+	// Driver is the name of the CSI driver.
+	Driver string
+}
+
+// Target is the record beside a target path.
+type Target struct {
+	// SpecVolID is the name of the PersistentVolume, or of the pod volume if it is inline.
+	SpecVolID string
+	// Handle is the volume_id.
+	Handle string
+	// Driver is the name of the CSI driver.
+	Driver string
+	// Node is the name of the node.
+	Node string
+	// Lifecycle is Persistent or Ephemeral.
+	Lifecycle string
+	// Attachment is the name of the VolumeAttachment, also for volumes that need none.
+	Attachment string
+}
+
+const (
+	keySpecVolID  = "specVolID"
+	keyHandle     = "volumeHandle"
+	keyDriver     = "driverName"
+	keyNode       = "nodeName"
+	keyLifecycle  = "volumeLifecycleMode"
+	keyAttachment = "attachmentID"
+)
+
+// Write puts the record into a directory, which must exist.
+func (s Staging) Write(dir string) error {
+	return write(dir, map[string]string{keyHandle: s.Handle, keyDriver: s.Driver})
+}
+
+// Write puts the record into a directory, which must exist.
+func (t Target) Write(dir string) error {
+	return write(dir, map[string]string{
+		keySpecVolID:  t.SpecVolID,
+		keyHandle:     t.Handle,
+		keyDriver:     t.Driver,
+		keyNode:       t.Node,
+		keyLifecycle:  t.Lifecycle,
+		keyAttachment: t.Attachment,
+	})
+}
+
+// ReadStaging reads the record of a staging directory.
+func ReadStaging(dir string) (Staging, error) {
+	m, err := read(dir)
+	if err != nil {
+		return Staging{}, err
+	}
+	return Staging{Handle: m[keyHandle], Driver: m[keyDriver]}, nil
+}
+
+// ReadTarget reads the record of a target directory. Records of old kubelets have no lifecycle
+// mode; they are of persistent volumes.
+func ReadTarget(dir string) (Target, error) {
+	m, err := read(dir)
+	if err != nil {
+		return Target{}, err
+	}
+	t := Target{
+		SpecVolID:  m[keySpecVolID],
+		Handle:     m[keyHandle],
+		Driver:     m[keyDriver],
+		Node:       m[keyNode],
+		Lifecycle:  m[keyLifecycle],
+		Attachment: m[keyAttachment],
+	}
+	if t.Lifecycle == "" {
+		t.Lifecycle = Persistent
+	}
+	if t.SpecVolID == "" {
+		t.SpecVolID = names.Unescape(filepath.Base(dir))
+	}
+	return t, nil
+}
+
+// Remove deletes the record of a directory and what an interrupted Write left. A record that is
+// not there is no error.
+func Remove(dir string) error {
+	for _, name := range []string{names.RecordFile, tempFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove volume record: %w", err)
+		}
+	}
+	return nil
+}
+
+func read(dir string) (map[string]string, error) {
+	path := filepath.Join(dir, names.RecordFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read volume record: %w", err)
+	}
+	var m map[string]string
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, fmt.Errorf("read volume record %q: %w: %w", path, ErrCorrupt, err)
+	}
+	if m[keyHandle] == "" || m[keyDriver] == "" {
+		return nil, fmt.Errorf("read volume record %q: %w: no %s or no %s", path, ErrCorrupt, keyHandle, keyDriver)
+	}
+	return m, nil
+}

@@ -1,0 +1,165 @@
+package records
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+)
+
+const (
+	driver = "hostpath.csi.example"
+	node   = "node1"
+)
+
+func persistent() Target {
+	return Target{SpecVolID: "pvc-1", Handle: "vol-1", Driver: driver, Node: node, Lifecycle: Persistent,
+		Attachment: names.Attachment("vol-1", driver, node)}
+}
+
+func inline() Target {
+	h := names.InlineHandle("poduid-1", "vol1")
+	return Target{SpecVolID: "vol1", Handle: h, Driver: driver, Node: node, Lifecycle: Ephemeral,
+		Attachment: names.Attachment(h, driver, node)}
+}
+
+// TestGolden is test item T7: the records are byte for byte what a kubelet writes.
+func TestGolden(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		golden string
+		record interface{ Write(string) error }
+	}{
+		"Staging":    {reason: "beside globalmount", golden: "staging.json", record: Staging{Handle: "vol-1", Driver: driver}},
+		"Persistent": {reason: "a claim's volume in a pod", golden: "persistent.json", record: persistent()},
+		"Inline":     {reason: "an inline volume in a pod", golden: "inline.json", record: inline()},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			want, err := os.ReadFile(filepath.Join("testdata", tc.golden))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := tc.record.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(filepath.Join(dir, names.RecordFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	dir := t.TempDir()
+	for _, want := range []Target{persistent(), inline()} {
+		if err := want.Write(dir); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadTarget(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("target record (-want +got):\n%s", diff)
+		}
+	}
+	want := Staging{Handle: "vol-1", Driver: driver}
+	if err := want.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadStaging(dir)
+	if err != nil || got != want {
+		t.Errorf("staging record: got %+v, %v, want %+v", got, err, want)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("after replacing the record there are %d files (%v), want 1", len(left), err)
+	}
+}
+
+func TestReadBadRecords(t *testing.T) {
+	cases := map[string]struct {
+		reason  string
+		content string
+		want    error
+	}{
+		"Empty":    {reason: "power loss under a kubelet", content: "", want: ErrCorrupt},
+		"Half":     {reason: "an interrupted write", content: `{"driverName":"d"`, want: ErrCorrupt},
+		"NoHandle": {reason: "nothing to unpublish", content: `{"driverName":"d"}`, want: ErrCorrupt},
+		"NoDriver": {reason: "nobody to ask", content: `{"volumeHandle":"v"}`, want: ErrCorrupt},
+		"NotText":  {reason: "not the kubelet's schema", content: `{"driverName":1}`, want: ErrCorrupt},
+		"Null":     {reason: "valid JSON, no record", content: `null`, want: ErrCorrupt},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, names.RecordFile), []byte(tc.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ReadTarget(dir); !errors.Is(err, tc.want) {
+				t.Errorf("%s: got %v, want %v", tc.reason, err, tc.want)
+			}
+			if _, err := ReadStaging(dir); !errors.Is(err, tc.want) {
+				t.Errorf("%s: got %v, want %v", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestMissingRecord(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ReadTarget(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want fs.ErrNotExist", err)
+	}
+	if err := Remove(dir); err != nil {
+		t.Errorf("removing a record that is not there: %v", err)
+	}
+	if err := persistent().Write(filepath.Join(dir, "absent")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("writing into a directory that is not there: got %v, want fs.ErrNotExist", err)
+	}
+}
+
+func TestRemoveTakesTheTempFileToo(t *testing.T) {
+	dir := t.TempDir()
+	if err := persistent().Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, tempFile), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Errorf("the directory is not empty after Remove: %v", err)
+	}
+}
+
+func TestOldKubeletRecord(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "my~pv")
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	old := `{"driverName":"d","volumeHandle":"v"}`
+	if err := os.WriteFile(filepath.Join(dir, names.RecordFile), []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadTarget(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Lifecycle != Persistent || got.SpecVolID != "my/pv" {
+		t.Errorf("got lifecycle %q and volume %q, want %q and %q", got.Lifecycle, got.SpecVolID, Persistent, "my/pv")
+	}
+}

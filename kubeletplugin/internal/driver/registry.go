@@ -1,0 +1,183 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+)
+
+// ErrNotRegistered is returned for a driver that is not registered on this node.
+var ErrNotRegistered = errors.New("CSI driver is not registered on this node")
+
+// Config says how drivers are reached.
+type Config struct {
+	// Registerer receives csi_operations_seconds. Nil measures without exposing.
+	Registerer prometheus.Registerer
+	// Dial replaces the connection to a driver's endpoint, for drivers in the
+	// same process. Default: gRPC over the unix socket.
+	Dial func(endpoint string) (grpc.ClientConnInterface, error)
+}
+
+// Spec describes a driver as it registered.
+type Spec struct {
+	// Name of the driver.
+	Name string
+	// Endpoint is the driver's own socket: an absolute path or unix:///path.
+	Endpoint string
+	// RequiresPublishPod is set when the registrar asks for pod information in
+	// NodePublishVolume (csiregistration.CSIDriverOptions).
+	RequiresPublishPod bool
+}
+
+// Registry holds the drivers of one node. It is safe for concurrent use.
+type Registry struct {
+	cfg     Config
+	metrics *operations
+
+	mu         sync.Mutex
+	registered map[string]*Driver
+	last       map[string]*Driver
+	changed    chan struct{}
+	closed     bool
+}
+
+// NewRegistry returns an empty registry.
+func NewRegistry(cfg Config) *Registry {
+	return &Registry{
+		cfg:        cfg,
+		metrics:    newOperations(cfg.Registerer),
+		registered: map[string]*Driver{},
+		last:       map[string]*Driver{},
+		changed:    make(chan struct{}),
+	}
+}
+
+// Connect returns a driver that can be called but that Get does not know yet:
+// its owner calls NodeGetInfo first, then Add. A connection that the registry
+// has to the same endpoint is used again, so that a registrar which restarts
+// next to a running driver interrupts nothing. A driver that is not added is
+// released with Driver.Close.
+func (r *Registry) Connect(spec Spec) (*Driver, error) {
+	r.mu.Lock()
+	old := r.last[spec.Name]
+	r.mu.Unlock()
+	if old != nil && old.spec.Endpoint == spec.Endpoint && old.link.acquire() {
+		return newDriver(spec, old.link), nil
+	}
+	l, err := r.link(spec)
+	if err != nil {
+		return nil, err
+	}
+	return newDriver(spec, l), nil
+}
+
+// Add makes d the registered driver of its name and wakes those who wait on
+// Changed. A driver that had the name before is released once its running
+// calls have ended.
+func (r *Registry) Add(d *Driver) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.last[d.Name()]
+	r.last[d.Name()] = d
+	r.registered[d.Name()] = d
+	r.wake()
+	if old != nil && old != d {
+		old.link.release()
+	}
+	if r.closed {
+		d.link.release()
+	}
+}
+
+// Remove takes the driver of that name out of the registry. Its connection
+// stays for Last, because volumes may still have to be unmounted.
+func (r *Registry) Remove(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.registered[name]; !ok {
+		return
+	}
+	delete(r.registered, name)
+	r.wake()
+}
+
+// Get returns the registered driver of that name, or ErrNotRegistered.
+func (r *Registry) Get(name string) (*Driver, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d, ok := r.registered[name]; ok {
+		return d, nil
+	}
+	return nil, fmt.Errorf("find CSI driver %q: %w", name, ErrNotRegistered)
+}
+
+// Last returns the driver of that name as it was last registered, even when it
+// has deregistered since: the way to unmount what it has mounted. A driver
+// that this process never saw gives ErrNotRegistered.
+func (r *Registry) Last(name string) (*Driver, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d, ok := r.last[name]; ok {
+		return d, nil
+	}
+	return nil, fmt.Errorf("find CSI driver %q: %w", name, ErrNotRegistered)
+}
+
+// Names returns the registered drivers, sorted.
+func (r *Registry) Names() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := make([]string, 0, len(r.registered))
+	for name := range r.registered {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Changed returns a channel that is closed at the next Add or Remove. Take it
+// before Get, so that no change falls in between.
+func (r *Registry) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// Wait returns the registered driver of that name, waiting for it until ctx ends.
+func (r *Registry) Wait(ctx context.Context, name string) (*Driver, error) {
+	for {
+		changed := r.Changed()
+		if d, err := r.Get(name); err == nil {
+			return d, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for CSI driver %q: %w: %w", name, ErrNotRegistered, ctx.Err())
+		}
+	}
+}
+
+// Close releases all connections. Running calls keep theirs until they end.
+func (r *Registry) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	r.closed = true
+	for _, d := range r.last {
+		d.link.release()
+	}
+}
+
+// wake tells the waiters. The caller holds the lock.
+func (r *Registry) wake() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}

@@ -1,0 +1,82 @@
+package registration
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// errTaken is returned for a driver name that another socket holds.
+var errTaken = errors.New("already registered")
+
+// claims records which generation holds which driver name.
+type claims struct {
+	mu      sync.Mutex
+	holders map[string]Plugin
+	changed chan struct{}
+}
+
+func newClaims() *claims {
+	return &claims{holders: map[string]Plugin{}, changed: make(chan struct{})}
+}
+
+// check refuses p while another socket holds its name with a version that is
+// as high. The successor of the holder's own socket is always welcome.
+func (c *claims) check(p Plugin) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	holder, ok := c.holders[p.Name]
+	if !ok || holder.Generation.Path == p.Generation.Path || higher(p.Version, holder.Version) {
+		return nil
+	}
+	return fmt.Errorf("CSI driver %q version %s: %w with version %s through socket %q",
+		p.Name, p.Version, errTaken, holder.Version, holder.Generation.Path)
+}
+
+func higher(a, b string) bool {
+	va, errA := version.ParseGeneric(a)
+	vb, errB := version.ParseGeneric(b)
+	return errA == nil && errB == nil && vb.LessThan(va)
+}
+
+// hold gives the name to p.
+func (c *claims) hold(p Plugin) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holders[p.Name] = p
+	c.wake()
+}
+
+// drop frees the name if p holds it, and reports whether it did.
+func (c *claims) drop(p Plugin) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holders[p.Name].Generation != p.Generation {
+		return false
+	}
+	delete(c.holders, p.Name)
+	c.wake()
+	return true
+}
+
+// holds reports whether p has its name, and a channel that is closed when any
+// name changes hands.
+func (c *claims) holds(p Plugin) (bool, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holders[p.Name].Generation == p.Generation, c.changed
+}
+
+// change returns the channel that is closed when any name changes hands.
+func (c *claims) change() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+func (c *claims) wake() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}

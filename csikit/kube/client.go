@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// Object is a pointer to an API object, such as *corev1.Node.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Resource reads and writes the objects of one kind, in one namespace if the kind has
+// namespaces. The zero options are right in most cases. Every call takes its deadline
+// from the context; errors are those of k8s.io/apimachinery/pkg/api/errors.
+type Resource[T Object, L runtime.Object] interface {
+	// Create stores a new object and returns it as the server has stored it.
+	Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error)
+	// Update replaces an object, but not its status. A resourceVersion in obj that
+	// is not the current one is a conflict.
+	Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
+	// UpdateStatus replaces the status of an object and nothing else.
+	UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
+	// Delete asks for the object to go, which it does when it has no finalizer.
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+	// Get reads one object from the server, not from a cache.
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	// List reads all objects that the selectors of opts match.
+	List(ctx context.Context, opts metav1.ListOptions) (L, error)
+	// Watch streams the changes that follow opts.ResourceVersion.
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+	// Patch changes parts of an object, or of a subresource such as "status".
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// Resources of the kinds in Client.
+type (
+	// PersistentVolumes reads and writes PersistentVolumes.
+	PersistentVolumes = Resource[*corev1.PersistentVolume, *corev1.PersistentVolumeList]
+	// PersistentVolumeClaims reads and writes PersistentVolumeClaims.
+	PersistentVolumeClaims = Resource[*corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaimList]
+	// Nodes reads and writes Nodes.
+	Nodes = Resource[*corev1.Node, *corev1.NodeList]
+	// Pods reads and writes Pods.
+	Pods = Resource[*corev1.Pod, *corev1.PodList]
+	// Secrets reads and writes Secrets.
+	Secrets = Resource[*corev1.Secret, *corev1.SecretList]
+	// Events reads and writes core/v1 Events.
+	Events = Resource[*corev1.Event, *corev1.EventList]
+	// StorageClasses reads and writes StorageClasses.
+	StorageClasses = Resource[*storagev1.StorageClass, *storagev1.StorageClassList]
+	// VolumeAttachments reads and writes VolumeAttachments.
+	VolumeAttachments = Resource[*storagev1.VolumeAttachment, *storagev1.VolumeAttachmentList]
+	// CSINodes reads and writes CSINodes.
+	CSINodes = Resource[*storagev1.CSINode, *storagev1.CSINodeList]
+	// CSIDrivers reads and writes CSIDrivers.
+	CSIDrivers = Resource[*storagev1.CSIDriver, *storagev1.CSIDriverList]
+	// VolumeAttributesClasses reads and writes VolumeAttributesClasses.
+	VolumeAttributesClasses = Resource[*storagev1.VolumeAttributesClass, *storagev1.VolumeAttributesClassList]
+	// Leases reads and writes Leases.
+	Leases = Resource[*coordinationv1.Lease, *coordinationv1.LeaseList]
+)
+
+// Client gives access to the kinds that the project touches. The namespace ""
+// means all namespaces where lists and watches are concerned.
+type Client interface {
+	PersistentVolumes() PersistentVolumes
+	PersistentVolumeClaims(namespace string) PersistentVolumeClaims
+	Nodes() Nodes
+	Pods(namespace string) Pods
+	Secrets(namespace string) Secrets
+	Events(namespace string) Events
+	StorageClasses() StorageClasses
+	VolumeAttachments() VolumeAttachments
+	CSINodes() CSINodes
+	CSIDrivers() CSIDrivers
+	VolumeAttributesClasses() VolumeAttributesClasses
+	Leases(namespace string) Leases
+}
+
+// Scheme returns a scheme with the kinds of Client and nothing else.
+func Scheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, storagev1.AddToScheme, coordinationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err) // two types of one name: cannot happen with the API packages as published
+		}
+	}
+	return scheme
+}
+
+// New returns a client for cfg. All kinds share one HTTP client; nothing is sent yet.
+func New(cfg *rest.Config) (Client, error) {
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make an HTTP client for %q: %w", cfg.Host, err)
+	}
+	scheme := Scheme()
+	c := &client{params: runtime.NewParameterCodec(scheme)}
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	groups := []struct {
+		to *rest.Interface
+		gv schema.GroupVersion
+	}{
+		{&c.core, corev1.SchemeGroupVersion},
+		{&c.storage, storagev1.SchemeGroupVersion},
+		{&c.coordination, coordinationv1.SchemeGroupVersion},
+	}
+	for _, g := range groups {
+		*g.to, err = groupClient(cfg, httpClient, codecs, g.gv)
+		if err != nil {
+			return nil, fmt.Errorf("make a client of %s for %q: %w", g.gv, cfg.Host, err)
+		}
+	}
+	return c, nil
+}
+
+func groupClient(cfg *rest.Config, httpClient *http.Client, codecs runtime.NegotiatedSerializer, gv schema.GroupVersion) (*rest.RESTClient, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.GroupVersion = &gv
+	cfg.NegotiatedSerializer = codecs
+	cfg.APIPath = "/apis"
+	if gv.Group == "" {
+		cfg.APIPath = "/api"
+	}
+	return rest.RESTClientForConfigAndClient(cfg, httpClient)
+}
+
+// client implements Client over one REST client per API group.
+type client struct {
+	core, storage, coordination rest.Interface
+	params                      runtime.ParameterCodec
+}
+
+var _ Client = (*client)(nil)
+
+func (c *client) PersistentVolumes() PersistentVolumes {
+	return typed(c.core, c.params, "persistentvolumes", "",
+		func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} },
+		func() *corev1.PersistentVolumeList { return &corev1.PersistentVolumeList{} })
+}
+
+func (c *client) PersistentVolumeClaims(namespace string) PersistentVolumeClaims {
+	return typed(c.core, c.params, "persistentvolumeclaims", namespace,
+		func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
+		func() *corev1.PersistentVolumeClaimList { return &corev1.PersistentVolumeClaimList{} })
+}
+
+func (c *client) Nodes() Nodes {
+	return typed(c.core, c.params, "nodes", "",
+		func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} })
+}
+
+func (c *client) Pods(namespace string) Pods {
+	return typed(c.core, c.params, "pods", namespace,
+		func() *corev1.Pod { return &corev1.Pod{} }, func() *corev1.PodList { return &corev1.PodList{} })
+}
+
+func (c *client) Secrets(namespace string) Secrets {
+	return typed(c.core, c.params, "secrets", namespace,
+		func() *corev1.Secret { return &corev1.Secret{} }, func() *corev1.SecretList { return &corev1.SecretList{} })
+}
+
+func (c *client) Events(namespace string) Events {
+	return typed(c.core, c.params, "events", namespace,
+		func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} })
+}
+
+func (c *client) StorageClasses() StorageClasses {
+	return typed(c.storage, c.params, "storageclasses", "",
+		func() *storagev1.StorageClass { return &storagev1.StorageClass{} },
+		func() *storagev1.StorageClassList { return &storagev1.StorageClassList{} })
+}
+
+func (c *client) VolumeAttachments() VolumeAttachments {
+	return typed(c.storage, c.params, "volumeattachments", "",
+		func() *storagev1.VolumeAttachment { return &storagev1.VolumeAttachment{} },
+		func() *storagev1.VolumeAttachmentList { return &storagev1.VolumeAttachmentList{} })
+}
+
+func (c *client) CSINodes() CSINodes {
+	return typed(c.storage, c.params, "csinodes", "",
+		func() *storagev1.CSINode { return &storagev1.CSINode{} },
+		func() *storagev1.CSINodeList { return &storagev1.CSINodeList{} })
+}
+
+func (c *client) CSIDrivers() CSIDrivers {
+	return typed(c.storage, c.params, "csidrivers", "",
+		func() *storagev1.CSIDriver { return &storagev1.CSIDriver{} },
+		func() *storagev1.CSIDriverList { return &storagev1.CSIDriverList{} })
+}
+
+func (c *client) VolumeAttributesClasses() VolumeAttributesClasses {
+	return typed(c.storage, c.params, "volumeattributesclasses", "",
+		func() *storagev1.VolumeAttributesClass { return &storagev1.VolumeAttributesClass{} },
+		func() *storagev1.VolumeAttributesClassList { return &storagev1.VolumeAttributesClassList{} })
+}
+
+func (c *client) Leases(namespace string) Leases {
+	return typed(c.coordination, c.params, "leases", namespace,
+		func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
+		func() *coordinationv1.LeaseList { return &coordinationv1.LeaseList{} })
+}

@@ -1,0 +1,18 @@
+// Package kube talks to the Kubernetes API: a client for the few kinds that the
+// Container Storage Interface needs, informers that keep only what is read, and
+// secrets.
+//
+// It is made small on purpose. The usual typed clientset links every API group of
+// Kubernetes, which costs a process about ten MiB before it does anything; here the
+// scheme has three groups (core, storage.k8s.io and coordination.k8s.io) and one
+// generic client serves all kinds. Objects travel as protobuf, all kinds share one
+// HTTP connection pool.
+//
+// Informers strip managedFields always, and what else a component says it never reads.
+// Objects that come out of an informer are shared and slim: they must not be
+// changed, and must not be sent back with Update, which would delete what was
+// stripped. Write with Patch, or Get the object first.
+//
+// For other kinds (custom resources), use client-go directly; kinds are added here
+// when a component of this project reads them.
+package kube

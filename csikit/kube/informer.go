@@ -1,0 +1,197 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// InformerOptions say what an Informer watches and what it keeps.
+type InformerOptions[T Object] struct {
+	// Name appears in logs, "Node" for instance. Empty: the Go type.
+	Name string
+	// FieldSelector and LabelSelector are evaluated by the server: what they
+	// exclude costs nothing here.
+	FieldSelector, LabelSelector string
+	// Transform drops what is never read. It owns the object and may change it in place.
+	// managedFields are gone already. It must accept an object it has seen before.
+	Transform func(T) T
+	// Index names functions that return the values under which ByIndex finds an object.
+	Index map[string]func(T) []string
+	// Resync calls the OnChange functions for every object in this interval. 0: never.
+	Resync time.Duration
+}
+
+// Informer keeps a copy of all objects of a kind up to date.
+//
+// What it returns is shared: callers must not change it.
+type Informer[T Object] struct {
+	name     string
+	informer cache.SharedIndexInformer
+	handlers cache.ResourceEventHandlerRegistration
+	index    map[string]func(T) []string
+	onChange []func(old, new T)
+	own      overlay[T]
+}
+
+// NewInformer returns an informer for r, which starts with Run. It returns no error:
+// what can be wrong with the options is reported by Run.
+func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions[T]) *Informer[T] {
+	var example T
+	i := &Informer[T]{name: o.Name, index: o.Index}
+	if i.name == "" {
+		i.name = fmt.Sprintf("%T", example)
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			opts.FieldSelector, opts.LabelSelector = o.FieldSelector, o.LabelSelector
+			return r.List(ctx, opts)
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			opts.FieldSelector, opts.LabelSelector = o.FieldSelector, o.LabelSelector
+			return r.Watch(ctx, opts)
+		},
+	}
+	i.informer = cache.NewSharedIndexInformerWithOptions(lw, newOf[T](), cache.SharedIndexInformerOptions{
+		ResyncPeriod:      o.Resync,
+		Indexers:          indexers(o.Index),
+		ObjectDescription: i.name,
+	})
+	i.own.transform = transform(o.Transform)
+	return i
+}
+
+// OnChange adds a function that is called after every change, one call at a time:
+// with old nil for an object that is new, with new nil for one that is gone, and with both
+// the same on a resync. It must return soon; typically it adds a key to a queue. Call it before Run.
+func (i *Informer[T]) OnChange(f func(old, new T)) {
+	i.onChange = append(i.onChange, f)
+}
+
+// Run keeps the copy up to date until ctx is done. It may be called once.
+func (i *Informer[T]) Run(ctx context.Context) error {
+	if err := i.prepare(); err != nil {
+		return fmt.Errorf("start informer of %s: %w", i.name, err)
+	}
+	i.informer.RunWithContext(ctx)
+	return nil
+}
+
+func (i *Informer[T]) prepare() error {
+	if err := i.informer.SetTransform(i.transformAny); err != nil {
+		return err
+	}
+	if err := i.informer.SetWatchErrorHandlerWithContext(i.watchError); err != nil {
+		return err
+	}
+	var err error
+	i.handlers, err = i.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { i.changed(nil, obj) },
+		UpdateFunc: i.changed,
+		DeleteFunc: func(obj any) { i.changed(obj, nil) },
+	})
+	return err
+}
+
+// WaitSynced returns when the copy is complete and the OnChange functions have seen all of
+// it, or with an error when ctx is done first.
+func (i *Informer[T]) WaitSynced(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+		return fmt.Errorf("wait for the first list of %s: %w", i.name, context.Cause(ctx))
+	}
+	return nil
+}
+
+// HasSynced reports whether the copy has been complete once.
+func (i *Informer[T]) HasSynced() bool {
+	return i.informer.HasSynced()
+}
+
+// Get returns the object of that name; namespace is "" for kinds without namespaces.
+func (i *Informer[T]) Get(namespace, name string) (obj T, ok bool) {
+	key := cache.NewObjectName(namespace, name).String()
+	obj, ok = i.stored(key)
+	return i.own.get(key, obj, ok)
+}
+
+// stored returns what the watch has brought.
+func (i *Informer[T]) stored(key string) (obj T, ok bool) {
+	item, found, err := i.informer.GetStore().GetByKey(key)
+	if err == nil && found {
+		obj, ok = item.(T)
+	}
+	return obj, ok
+}
+
+// List returns all objects, in no order.
+func (i *Informer[T]) List() []T {
+	return i.own.merge(typedList[T](i.informer.GetStore().List()), func(T) bool { return true }, i.stored)
+}
+
+// ByIndex returns the objects that the index function of that name files under value, in no order.
+// An index that was not declared has no objects.
+func (i *Informer[T]) ByIndex(index, value string) []T {
+	values, ok := i.index[index]
+	if !ok {
+		return nil
+	}
+	stored, err := i.informer.GetIndexer().ByIndex(index, value)
+	if err != nil {
+		return nil
+	}
+	return i.own.merge(typedList[T](stored), func(obj T) bool {
+		for _, v := range values(obj) {
+			if v == value {
+				return true
+			}
+		}
+		return false
+	}, i.stored)
+}
+
+// Remember makes an own write visible before the watch brings it: obj is what Create, Update or
+// Patch has returned. The newer resourceVersion wins; a deletion that the watch has brought
+// for the same UID wins always.
+func (i *Informer[T]) Remember(obj T) {
+	copied, ok := obj.DeepCopyObject().(T)
+	if !ok {
+		return
+	}
+	i.own.put(cache.MetaObjectToName(copied).String(), copied)
+}
+
+// changed forgets own writes that the watch has caught up with, then tells everybody.
+func (i *Informer[T]) changed(oldObj, newObj any) {
+	before, after := unwrap[T](oldObj), unwrap[T](newObj)
+	i.own.observe(before, after, newObj == nil)
+	for _, f := range i.onChange {
+		f(before, after)
+	}
+}
+
+func (i *Informer[T]) transformAny(obj any) (any, error) {
+	if typed, ok := obj.(T); ok {
+		return i.own.transform(typed), nil
+	}
+	return obj, nil // a tombstone: its object was transformed before
+}
+
+// watchError logs what a user must know of, and no more: streams end all the time.
+func (i *Informer[T]) watchError(ctx context.Context, _ *cache.Reflector, err error) {
+	logger := klog.FromContext(ctx).WithValues("kind", i.name)
+	switch {
+	case ctx.Err() != nil, errors.Is(err, context.Canceled):
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsTooManyRequests(err), isEnd(err):
+		logger.V(4).Info("Watch ended, starting again", "err", err)
+	default:
+		logger.Error(err, "Watch failed, trying again")
+	}
+}

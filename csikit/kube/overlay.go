@@ -1,0 +1,128 @@
+package kube
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/cache"
+)
+
+// overlayTTL bounds how long an own write is believed that no watch confirms: the
+// object was deleted again before the watch (re)started and will never show up.
+const overlayTTL = time.Minute
+
+// overlay holds own writes that the watch has not brought yet. Usually it is empty.
+type overlay[T Object] struct {
+	transform func(T) T
+
+	mu    sync.Mutex
+	items map[string]overlayItem[T]
+}
+
+type overlayItem[T Object] struct {
+	obj     T
+	expires time.Time
+}
+
+// put remembers obj unless a newer one is known.
+func (o *overlay[T]) put(key string, obj T) {
+	obj = o.transform(obj)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for k, item := range o.items {
+		if !now.Before(item.expires) {
+			delete(o.items, k)
+		}
+	}
+	if item, ok := o.items[key]; ok && !newer(obj, item.obj) {
+		return
+	}
+	if o.items == nil {
+		o.items = map[string]overlayItem[T]{}
+	}
+	o.items[key] = overlayItem[T]{obj: obj, expires: now.Add(overlayTTL)}
+}
+
+// get returns the remembered object of that key if it is newer than the stored one.
+func (o *overlay[T]) get(key string, stored T, ok bool) (T, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	item, remembered := o.items[key]
+	if remembered && time.Now().Before(item.expires) && (!ok || newer(item.obj, stored)) {
+		return item.obj, true
+	}
+	return stored, ok
+}
+
+// merge replaces and completes a list from the store. match tells which remembered objects
+// belong into it, lookup returns what the store has under a key.
+func (o *overlay[T]) merge(stored []T, match func(T) bool, lookup func(key string) (T, bool)) []T {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	current := o.currentLocked(lookup)
+	if len(current) == 0 {
+		return stored
+	}
+	merged := make([]T, 0, len(stored)+len(current))
+	for _, obj := range stored {
+		if _, ok := current[cache.MetaObjectToName(obj).String()]; !ok {
+			merged = append(merged, obj)
+		}
+	}
+	for _, obj := range current {
+		if match(obj) {
+			merged = append(merged, obj)
+		}
+	}
+	return merged
+}
+
+// currentLocked returns the remembered objects that are newer than the store's.
+func (o *overlay[T]) currentLocked(lookup func(key string) (T, bool)) map[string]T {
+	if len(o.items) == 0 {
+		return nil
+	}
+	current := make(map[string]T, len(o.items))
+	now := time.Now()
+	for key, item := range o.items {
+		stored, ok := lookup(key)
+		if now.Before(item.expires) && (!ok || newer(item.obj, stored)) {
+			current[key] = item.obj
+		}
+	}
+	return current
+}
+
+// observe drops what the watch has caught up with.
+func (o *overlay[T]) observe(before, after T, gone bool) {
+	obj := after
+	if gone {
+		obj = before
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.items) == 0 {
+		return
+	}
+	key := cache.MetaObjectToName(obj).String()
+	item, ok := o.items[key]
+	if !ok {
+		return
+	}
+	if gone && item.obj.GetUID() == obj.GetUID() || !newer(item.obj, obj) {
+		delete(o.items, key)
+	}
+}
+
+// newer reports whether a is a later state than b. resourceVersions that cannot be
+// compared (not from an API server) count as newer when they differ.
+func newer[T Object](a, b T) bool {
+	av, bv := a.GetResourceVersion(), b.GetResourceVersion()
+	order, err := resourceversion.CompareResourceVersion(av, bv)
+	if err != nil {
+		return av != bv
+	}
+	return order > 0
+}

@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// restResource implements Resource with REST requests. (client-go's gentype does
+// the same, but its package links client-go's fakes and 85 packages with them.)
+type restResource[T Object, L runtime.Object] struct {
+	rest      rest.Interface
+	params    runtime.ParameterCodec
+	resource  string
+	namespace string
+	newObject func() T
+	newList   func() L
+}
+
+func typed[T Object, L runtime.Object](r rest.Interface, params runtime.ParameterCodec, resource, namespace string, newObject func() T, newList func() L) Resource[T, L] {
+	return &restResource[T, L]{rest: r, params: params, resource: resource, namespace: namespace, newObject: newObject, newList: newList}
+}
+
+// on aims a request at the resource. Like client-go's clients it never retries by itself
+// except where the server asks for it with Retry-After.
+func (r *restResource[T, L]) on(request *rest.Request) *rest.Request {
+	return request.NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource)
+}
+
+func (r *restResource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
+	result := r.newObject()
+	err := r.on(r.rest.Post()).VersionedParams(&opts, r.params).Body(obj).Do(ctx).Into(result)
+	return result, err
+}
+
+func (r *restResource[T, L]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
+	return r.put(ctx, obj, opts)
+}
+
+func (r *restResource[T, L]) UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
+	return r.put(ctx, obj, opts, "status")
+}
+
+func (r *restResource[T, L]) put(ctx context.Context, obj T, opts metav1.UpdateOptions, subresources ...string) (T, error) {
+	result := r.newObject()
+	err := r.on(r.rest.Put()).Name(obj.GetName()).SubResource(subresources...).
+		VersionedParams(&opts, r.params).Body(obj).Do(ctx).Into(result)
+	return result, err
+}
+
+func (r *restResource[T, L]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
+	return r.on(r.rest.Delete()).Name(name).Body(&opts).Do(ctx).Error()
+}
+
+func (r *restResource[T, L]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
+	result := r.newObject()
+	err := r.on(r.rest.Get()).Name(name).VersionedParams(&opts, r.params).Do(ctx).Into(result)
+	return result, err
+}
+
+func (r *restResource[T, L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
+	result := r.newList()
+	err := r.on(r.rest.Get()).VersionedParams(&opts, r.params).Timeout(serverTimeout(opts)).Do(ctx).Into(result)
+	return result, err
+}
+
+func (r *restResource[T, L]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.Watch = true
+	return r.on(r.rest.Get()).VersionedParams(&opts, r.params).Timeout(serverTimeout(opts)).Watch(ctx)
+}
+
+func (r *restResource[T, L]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
+	result := r.newObject()
+	err := r.on(r.rest.Patch(pt)).Name(name).SubResource(subresources...).
+		VersionedParams(&opts, r.params).Body(data).Do(ctx).Into(result)
+	return result, err
+}
+
+// serverTimeout is what opts grants the server, also applied to the connection.
+func serverTimeout(opts metav1.ListOptions) time.Duration {
+	if opts.TimeoutSeconds == nil {
+		return 0
+	}
+	return time.Duration(*opts.TimeoutSeconds) * time.Second
+}

@@ -1,0 +1,116 @@
+package kube
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// StripManagedFields drops the bookkeeping of server-side apply, often half of an
+// object. Informers do it always.
+func StripManagedFields[T Object](obj T) T {
+	obj.SetManagedFields(nil)
+	return obj
+}
+
+// Keep names the labels and annotations that a transform leaves. nil keeps all of
+// them, except the copy of the whole object that kubectl apply leaves behind.
+type Keep struct {
+	Labels      []string
+	Annotations []string
+}
+
+// SlimMeta returns a transform that strips metadata only: managedFields and what keep does not name.
+func SlimMeta[T Object](keep Keep) func(T) T {
+	return func(obj T) T {
+		slimMeta(obj, keep)
+		return obj
+	}
+}
+
+// SlimNode returns a transform that keeps a Node's metadata and drops spec and status,
+// which is most of it.
+func SlimNode(keep Keep) func(*corev1.Node) *corev1.Node {
+	return func(node *corev1.Node) *corev1.Node {
+		slimMeta(node, keep)
+		node.Spec, node.Status = corev1.NodeSpec{}, corev1.NodeStatus{}
+		return node
+	}
+}
+
+// SlimPV returns a transform that reduces volumes of other drivers to what tells them apart:
+// metadata, driver, claim and phase. Volumes of driver stay whole but for the metadata
+// that keep does not name.
+func SlimPV(driver string, keep Keep) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
+	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+		slimMeta(pv, keep)
+		if pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver {
+			return pv
+		}
+		slim := corev1.PersistentVolumeSpec{ClaimRef: pv.Spec.ClaimRef, StorageClassName: pv.Spec.StorageClassName}
+		if csi := pv.Spec.CSI; csi != nil {
+			slim.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
+		}
+		pv.Spec = slim
+		pv.Status = corev1.PersistentVolumeStatus{Phase: pv.Status.Phase}
+		return pv
+	}
+}
+
+// SlimPVC returns a transform that keeps a claim's spec, phase and capacity, and drops
+// conditions, modify and resize bookkeeping.
+func SlimPVC(keep Keep) func(*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	return func(pvc *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		slimMeta(pvc, keep)
+		pvc.Status = corev1.PersistentVolumeClaimStatus{Phase: pvc.Status.Phase, Capacity: pvc.Status.Capacity}
+		return pvc
+	}
+}
+
+// SlimPod returns a transform that keeps a Pod's metadata, node, volumes and phase, and drops
+// containers, affinity and conditions.
+func SlimPod(keep Keep) func(*corev1.Pod) *corev1.Pod {
+	return func(pod *corev1.Pod) *corev1.Pod {
+		slimMeta(pod, keep)
+		pod.Spec = corev1.PodSpec{
+			NodeName:           pod.Spec.NodeName,
+			Volumes:            pod.Spec.Volumes,
+			ServiceAccountName: pod.Spec.ServiceAccountName,
+		}
+		pod.Status = corev1.PodStatus{Phase: pod.Status.Phase}
+		return pod
+	}
+}
+
+func slimMeta(obj metav1.Object, keep Keep) {
+	obj.SetManagedFields(nil)
+	obj.SetLabels(pick(obj.GetLabels(), keep.Labels))
+	annotations := pick(obj.GetAnnotations(), keep.Annotations)
+	if !slices.Contains(keep.Annotations, corev1.LastAppliedConfigAnnotation) {
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+	}
+	if len(annotations) == 0 {
+		annotations = nil
+	}
+	obj.SetAnnotations(annotations)
+}
+
+// pick returns the entries of m that names has, or m itself without names.
+func pick(m map[string]string, names []string) map[string]string {
+	if names == nil || len(m) == 0 {
+		return m
+	}
+	var kept map[string]string
+	for _, name := range names {
+		value, ok := m[name]
+		if !ok {
+			continue
+		}
+		if kept == nil {
+			kept = make(map[string]string, len(names))
+		}
+		kept[name] = value
+	}
+	return kept
+}

@@ -1,0 +1,135 @@
+package kubetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+// Cluster is a Kubernetes API in memory. It may be used by many goroutines.
+type Cluster struct {
+	scheme *runtime.Scheme
+	kinds  map[string]*kind
+
+	mu       sync.Mutex
+	stores   map[string]*store
+	version  uint64
+	serial   uint64
+	writes   []Write
+	faults   []*Fault
+	watchers map[*watcher]struct{}
+}
+
+// New returns a cluster with these objects. An object that cannot be stored is a mistake
+// of the test, and panics.
+func New(objs ...runtime.Object) *Cluster {
+	c := &Cluster{
+		scheme:   kube.Scheme(),
+		kinds:    map[string]*kind{},
+		stores:   map[string]*store{},
+		watchers: map[*watcher]struct{}{},
+	}
+	for _, k := range kinds() {
+		c.kinds[k.resource] = k
+		c.stores[k.resource] = &store{kind: k, objects: map[string]kube.Object{}}
+	}
+	if err := c.Apply(objs...); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// Apply creates or replaces objects by the test's hand: with status, finalizers and
+// deletionTimestamp, past all faults, and without a trace in Writes. A UID and
+// creationTimestamp that an object has stay; others are made up.
+func (c *Cluster) Apply(objs ...runtime.Object) error {
+	for _, obj := range objs {
+		typed, k, err := c.identify(obj)
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		err = c.applyLocked(k, typed)
+		c.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("apply %s %s: %w", k.resource, key(typed), err)
+		}
+	}
+	return nil
+}
+
+// Remove deletes an object by the test's hand, past all faults and without a trace in
+// Writes. Finalizers are honoured. Namespace is "" for kinds without namespaces.
+func (c *Cluster) Remove(resource, namespace, name string) error {
+	k, err := c.kindOf(resource)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _, err = c.deleteLocked(k, namespace, name, deleteOptions{})
+	return err
+}
+
+// Objects returns copies of all objects of a resource such as "persistentvolumes", sorted by
+// namespace and name. An unknown resource has none.
+func (c *Cluster) Objects(resource string) []kube.Object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.stores[resource]
+	if !ok {
+		return nil
+	}
+	return s.list(func(kube.Object) bool { return true })
+}
+
+// Resources returns the resources that the cluster knows, sorted.
+func (c *Cluster) Resources() []string {
+	names := make([]string, 0, len(c.kinds))
+	for name := range c.kinds {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ResourceOf returns the resource of an object or of a kind's or resource's name in any case,
+// singular or plural: "PersistentVolume", "persistentvolumes".
+func (c *Cluster) ResourceOf(name string) (resource string, err error) {
+	name = strings.ToLower(name)
+	for _, k := range c.kinds {
+		if name == k.resource || name == strings.ToLower(k.name) {
+			return k.resource, nil
+		}
+	}
+	return "", fmt.Errorf("unknown kind %q, known are: %s", name, strings.Join(c.Resources(), ", "))
+}
+
+func (c *Cluster) kindOf(resource string) (*kind, error) {
+	if k, ok := c.kinds[resource]; ok {
+		return k, nil
+	}
+	return nil, fmt.Errorf("unknown resource %q, known are: %s", resource, strings.Join(c.Resources(), ", "))
+}
+
+func (c *Cluster) identify(obj runtime.Object) (kube.Object, *kind, error) {
+	typed, ok := obj.(kube.Object)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T is not an API object", obj)
+	}
+	gvks, _, err := c.scheme.ObjectKinds(obj)
+	if err != nil {
+		return nil, nil, fmt.Errorf("find the kind of %T: %w", obj, err)
+	}
+	for _, k := range c.kinds {
+		if gvks[0] == k.groupVersion.WithKind(k.name) {
+			return typed, k, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("objects of kind %s are not supported", gvks[0].Kind)
+}

@@ -1,0 +1,71 @@
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+// patchLocked applies a patch to an object or to its status. It returns the stored
+// object and whether anything changed.
+func (c *Cluster) patchLocked(k *kind, namespace, name string, pt types.PatchType, patch []byte, subresource string) (kube.Object, bool, error) {
+	before, err := c.getLocked(k, namespace, name)
+	if err != nil {
+		return nil, false, err
+	}
+	data, err := json.Marshal(before)
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	if data, err = applyPatch(k, pt, data, patch); err != nil {
+		return nil, false, err
+	}
+	obj, err := decode(k, data)
+	if err != nil {
+		return nil, false, err
+	}
+	if obj.GetName() != name {
+		return nil, false, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(), name))
+	}
+	return c.updateLocked(k, namespace, obj, subresource)
+}
+
+// applyPatch returns the patched document, or the error the API server answers with.
+func applyPatch(k *kind, pt types.PatchType, data, patch []byte) ([]byte, error) {
+	var err error
+	switch pt {
+	case types.JSONPatchType:
+		return applyJSONPatch(data, patch)
+	case types.MergePatchType:
+		data, err = jsonpatch.MergePatch(data, patch)
+	case types.StrategicMergePatchType:
+		data, err = strategicpatch.StrategicMergePatch(data, patch, k.newObject())
+	default:
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", k.groupResource(), "",
+			fmt.Sprintf("patch type %q is not supported", pt), 0, true)
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return data, nil
+}
+
+func applyJSONPatch(data, patch []byte) ([]byte, error) {
+	operations, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	data, err = operations.Apply(data)
+	if err != nil { // a failed "test" or a path that does not exist
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	}
+	return data, nil
+}

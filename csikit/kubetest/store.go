@@ -1,0 +1,356 @@
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+// store holds the objects of one kind, and what happened to them.
+type store struct {
+	kind      *kind
+	objects   map[string]kube.Object
+	history   []change
+	compacted uint64 // changes up to this version are forgotten
+}
+
+// change is one step in the life of an object. Neither object is ever modified.
+type change struct {
+	version     uint64
+	before, now kube.Object // nil: created, deleted
+	last        kube.Object // the final state of a deleted object
+}
+
+// deleteOptions are the parts of metav1.DeleteOptions that matter.
+type deleteOptions struct {
+	grace         *int64
+	preconditions *metav1.Preconditions
+}
+
+// key is namespace/name, or name.
+func key(obj metav1.Object) string { return keyOf(obj.GetNamespace(), obj.GetName()) }
+
+func keyOf(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+// list returns copies of what match accepts, sorted by key.
+func (s *store) list(match func(kube.Object) bool) []kube.Object {
+	keys := make([]string, 0, len(s.objects))
+	for k, obj := range s.objects {
+		if match(obj) {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	list := make([]kube.Object, 0, len(keys))
+	for _, k := range keys {
+		list = append(list, clone(s.objects[k]))
+	}
+	return list
+}
+
+func (c *Cluster) applyLocked(k *kind, obj kube.Object) error {
+	obj, err := normalize(k, obj)
+	if err != nil {
+		return err
+	}
+	if k.namespaced && obj.GetNamespace() == "" {
+		obj.SetNamespace(metav1.NamespaceDefault)
+	}
+	c.nameLocked(obj)
+	if obj.GetName() == "" {
+		return apierrors.NewBadRequest("name or generateName is required")
+	}
+	if obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 {
+		return apierrors.NewBadRequest("an object that is being deleted must have a finalizer")
+	}
+	before := c.stores[k.resource].objects[key(obj)]
+	if before != nil && obj.GetUID() == "" {
+		obj.SetUID(before.GetUID())
+		obj.SetCreationTimestamp(before.GetCreationTimestamp())
+	}
+	c.identityLocked(obj)
+	c.storeLocked(k, before, obj)
+	return nil
+}
+
+func (c *Cluster) getLocked(k *kind, namespace, name string) (kube.Object, error) {
+	obj, ok := c.stores[k.resource].objects[keyOf(namespace, name)]
+	if !ok {
+		return nil, apierrors.NewNotFound(k.groupResource(), name)
+	}
+	return obj, nil
+}
+
+func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube.Object, error) {
+	obj, err := normalize(k, obj)
+	if err != nil {
+		return nil, err
+	}
+	if err := placeIn(k, namespace, obj); err != nil {
+		return nil, err
+	}
+	if obj.GetResourceVersion() != "" {
+		return nil, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	}
+	c.nameLocked(obj)
+	if obj.GetName() == "" {
+		return nil, invalid(k, "", field.Required(field.NewPath("metadata", "name"), "name or generateName is required"))
+	}
+	if _, ok := c.stores[k.resource].objects[key(obj)]; ok {
+		return nil, apierrors.NewAlreadyExists(k.groupResource(), obj.GetName())
+	}
+	obj.SetUID("")
+	obj.SetCreationTimestamp(metav1.Time{})
+	obj.SetDeletionTimestamp(nil)
+	c.identityLocked(obj)
+	if k.initStatus != nil {
+		k.initStatus(obj)
+	}
+	c.storeLocked(k, nil, obj)
+	return obj, nil
+}
+
+// updateLocked replaces an object, or its status. It returns the stored object and whether anything changed.
+func (c *Cluster) updateLocked(k *kind, namespace string, obj kube.Object, subresource string) (kube.Object, bool, error) {
+	obj, err := normalize(k, obj)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := placeIn(k, namespace, obj); err != nil {
+		return nil, false, err
+	}
+	before, err := c.getLocked(k, obj.GetNamespace(), obj.GetName())
+	if err != nil {
+		return nil, false, err
+	}
+	if err := checkUpdate(k, before, obj); err != nil {
+		return nil, false, err
+	}
+	if obj, err = prepareUpdate(k, before, obj, subresource); err != nil {
+		return nil, false, err
+	}
+	stored, changed := c.replaceLocked(k, before, obj)
+	return stored, changed, nil
+}
+
+// replaceLocked stores obj in place of before, unless they are the same; the last finalizer takes the object along.
+func (c *Cluster) replaceLocked(k *kind, before, obj kube.Object) (stored kube.Object, changed bool) {
+	obj.SetResourceVersion(before.GetResourceVersion())
+	if equality.Semantic.DeepEqual(before, obj) {
+		return before, false
+	}
+	if obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && !inGrace(obj) {
+		return c.dropLocked(k, obj), true
+	}
+	c.storeLocked(k, before, obj)
+	return obj, true
+}
+
+// checkUpdate refuses updates of something else than what is stored.
+func checkUpdate(k *kind, before, obj kube.Object) error {
+	version := obj.GetResourceVersion()
+	if version == "" && !k.unconditional {
+		path := field.NewPath("metadata", "resourceVersion")
+		return invalid(k, obj.GetName(), field.Invalid(path, "", "must be specified for an update"))
+	}
+	if version != "" && version != before.GetResourceVersion() {
+		return apierrors.NewConflict(k.groupResource(), obj.GetName(),
+			fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
+	}
+	if uid := obj.GetUID(); uid != "" && uid != before.GetUID() {
+		return uidConflict(k.groupResource(), obj.GetName(), uid, before.GetUID())
+	}
+	return nil
+}
+
+// prepareUpdate takes over what the client cannot change.
+func prepareUpdate(k *kind, before, obj kube.Object, subresource string) (kube.Object, error) {
+	switch {
+	case subresource == "" && k.copyStatus != nil:
+		k.copyStatus(obj, before)
+	case subresource == "status" && k.copyStatus != nil:
+		next := clone(before)
+		k.copyStatus(next, obj)
+		if !k.statusResetsMeta {
+			next.SetLabels(obj.GetLabels())
+			next.SetAnnotations(obj.GetAnnotations())
+			next.SetFinalizers(obj.GetFinalizers())
+		}
+		obj = next
+	case subresource != "":
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: k.groupVersion.Group, Resource: k.resource + "/" + subresource}, obj.GetName())
+	}
+	obj.SetUID(before.GetUID())
+	obj.SetCreationTimestamp(before.GetCreationTimestamp())
+	obj.SetDeletionTimestamp(before.GetDeletionTimestamp())
+	obj.SetDeletionGracePeriodSeconds(before.GetDeletionGracePeriodSeconds())
+	return obj, nil
+}
+
+// deleteLocked marks an object or removes it. It returns the object's last state and whether anything changed.
+func (c *Cluster) deleteLocked(k *kind, namespace, name string, opts deleteOptions) (kube.Object, bool, error) {
+	before, err := c.getLocked(k, namespace, name)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := checkPreconditions(k, before, opts.preconditions); err != nil {
+		return nil, false, err
+	}
+	grace := graceOf(before, opts.grace)
+	obj := clone(before)
+	if grace == 0 && len(obj.GetFinalizers()) == 0 {
+		return c.dropLocked(k, obj), true, nil
+	}
+	if obj.GetDeletionTimestamp() == nil || grace < *graceLeft(obj) {
+		at := metav1.NewTime(time.Now().Add(time.Duration(grace) * time.Second).Truncate(time.Second))
+		obj.SetDeletionTimestamp(&at)
+		obj.SetDeletionGracePeriodSeconds(&grace)
+	}
+	stored, changed := c.replaceLocked(k, before, obj)
+	return stored, changed, nil
+}
+
+func checkPreconditions(k *kind, obj kube.Object, p *metav1.Preconditions) error {
+	if p == nil {
+		return nil
+	}
+	if p.UID != nil && *p.UID != obj.GetUID() {
+		return uidConflict(k.groupResource(), obj.GetName(), *p.UID, obj.GetUID())
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion() {
+		return apierrors.NewConflict(k.groupResource(), obj.GetName(),
+			fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s)",
+				*p.ResourceVersion, obj.GetResourceVersion()))
+	}
+	return nil
+}
+
+// graceOf returns how many seconds an object stays after its deletion. Only pods on a node that
+// still run stay: the node agent deletes them again, with 0 seconds, when it is done.
+func graceOf(obj kube.Object, wanted *int64) int64 {
+	const defaultGrace = 30
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return 0
+	}
+	switch {
+	case wanted != nil:
+		return *wanted
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		return *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return defaultGrace
+}
+
+func graceLeft(obj kube.Object) *int64 {
+	if left := obj.GetDeletionGracePeriodSeconds(); left != nil {
+		return left
+	}
+	return new(int64)
+}
+
+func inGrace(obj kube.Object) bool { return *graceLeft(obj) > 0 }
+
+// storeLocked gives obj the next version, keeps it and tells the watchers.
+func (c *Cluster) storeLocked(k *kind, before, obj kube.Object) {
+	c.version++
+	obj.SetResourceVersion(strconv.FormatUint(c.version, 10))
+	s := c.stores[k.resource]
+	s.objects[key(obj)] = obj
+	c.publishLocked(s, change{version: c.version, before: before, now: obj})
+}
+
+// dropLocked forgets an object; the version of its last state is that of the deletion.
+func (c *Cluster) dropLocked(k *kind, obj kube.Object) kube.Object {
+	s := c.stores[k.resource]
+	before := s.objects[key(obj)]
+	c.version++
+	obj.SetResourceVersion(strconv.FormatUint(c.version, 10))
+	delete(s.objects, key(obj))
+	c.publishLocked(s, change{version: c.version, before: before, last: obj})
+	return obj
+}
+
+// nameLocked makes up a name from generateName.
+func (c *Cluster) nameLocked(obj kube.Object) {
+	if obj.GetName() == "" && obj.GetGenerateName() != "" {
+		c.serial++
+		obj.SetName(fmt.Sprintf("%s%05d", obj.GetGenerateName(), c.serial))
+	}
+}
+
+// identityLocked makes up what the server gives a new object.
+func (c *Cluster) identityLocked(obj kube.Object) {
+	if obj.GetUID() == "" {
+		c.serial++
+		obj.SetUID(types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", c.serial)))
+	}
+	if at := obj.GetCreationTimestamp(); at.IsZero() {
+		obj.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
+	}
+}
+
+// placeIn puts an object that names no namespace into that of the request.
+func placeIn(k *kind, namespace string, obj kube.Object) error {
+	switch {
+	case !k.namespaced:
+		obj.SetNamespace("")
+	case namespace == "":
+		return apierrors.NewBadRequest("an empty namespace may not be set when a resource name is provided")
+	case obj.GetNamespace() == "":
+		obj.SetNamespace(namespace)
+	case obj.GetNamespace() != namespace:
+		return apierrors.NewBadRequest(fmt.Sprintf("the namespace of the provided object (%s) does not match the namespace sent on the request (%s)",
+			obj.GetNamespace(), namespace))
+	}
+	return nil
+}
+
+// normalize sends an object through JSON, as a real request would: times lose their
+// fractions, empty becomes nil, and the caller's object stays the caller's.
+func normalize(k *kind, obj kube.Object) (kube.Object, error) {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return decode(k, data)
+}
+
+func decode(k *kind, data []byte) (kube.Object, error) {
+	obj := k.newObject()
+	if err := json.Unmarshal(data, obj); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return obj, nil
+}
+
+func clone(obj kube.Object) kube.Object {
+	copied, _ := obj.DeepCopyObject().(kube.Object)
+	return copied
+}
+
+func invalid(k *kind, name string, err *field.Error) error {
+	return apierrors.NewInvalid(k.groupKind(), name, field.ErrorList{err})
+}
+
+func uidConflict(gr schema.GroupResource, name string, wanted, actual types.UID) error {
+	return apierrors.NewConflict(gr, name, fmt.Errorf("Precondition failed: UID in precondition: %s, UID in object meta: %s", wanted, actual)) //nolint:staticcheck // the server's text
+}

@@ -183,14 +183,18 @@ func (m *Manager) Release(name string) error {
 	return nil
 }
 
-// Stop ends all processes, the one started last first, each by SIGTERM and after its grace period by SIGKILL, and waits for
-// them.
+// Stop asks all processes to end by SIGTERM, the one started last first, kills those that are still there after their grace
+// period, and waits for all.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	procs := slices.Clone(m.procs)
 	m.mu.Unlock()
 	for _, p := range slices.Backward(procs) {
-		p.terminate()
+		p.update(func() { p.stop = true })
+		_ = p.signal(syscall.SIGTERM) // not running is what we want
+	}
+	for _, p := range slices.Backward(procs) {
+		p.awaitEnd()
 	}
 	m.wg.Wait()
 }
@@ -221,9 +225,8 @@ func (p *process) signal(sig syscall.Signal) error {
 	return nil
 }
 
-func (p *process) terminate() {
-	p.update(func() { p.stop = true })
-	_ = p.signal(syscall.SIGTERM) // not running is what we want
+// awaitEnd waits for the end of a process that was asked to stop, and kills it when its grace period is over.
+func (p *process) awaitEnd() {
 	grace := time.NewTimer(p.spec.Grace)
 	defer grace.Stop()
 	for {

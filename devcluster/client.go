@@ -1,0 +1,98 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+)
+
+// ErrDown says that no cluster is up in the directory.
+var ErrDown = errors.New("no cluster is up")
+
+// Client talks to the supervisor of a cluster.
+type Client struct {
+	dir  layout.Dir
+	http *http.Client
+}
+
+// Connect makes a client for the cluster in a directory. It does not dial: calls answer ErrDown when nothing is up.
+func Connect(dir string) *Client {
+	d := layout.Dir(dir)
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", d.Supervisor())
+	}
+	return &Client{dir: d, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+}
+
+// Status asks for the status. A positive version waits for a status that is newer.
+func (c *Client) Status(ctx context.Context, after int) (Status, error) {
+	body, err := c.do(ctx, http.MethodGet, "/status?after="+strconv.Itoa(after))
+	if err != nil {
+		return Status{}, err
+	}
+	var s Status
+	if err := json.Unmarshal(body, &s); err != nil {
+		return Status{}, fmt.Errorf("read the status of the cluster: %w", err)
+	}
+	return s, nil
+}
+
+// Signal sends a signal ("KILL", "TERM", ...) to a process. A process that ends is started again.
+func (c *Client) Signal(ctx context.Context, process, signal string) error {
+	_, err := c.do(ctx, http.MethodPost, "/processes/"+url.PathEscape(process)+"/signal/"+url.PathEscape(signal))
+	return err
+}
+
+// Hold kills a process and keeps it down until Release.
+func (c *Client) Hold(ctx context.Context, process string) error {
+	_, err := c.do(ctx, http.MethodPost, "/processes/"+url.PathEscape(process)+"/hold")
+	return err
+}
+
+// Release lets a held process run again.
+func (c *Client) Release(ctx context.Context, process string) error {
+	_, err := c.do(ctx, http.MethodPost, "/processes/"+url.PathEscape(process)+"/release")
+	return err
+}
+
+// Log is the file that a process writes to.
+func (c *Client) Log(process string) string { return c.dir.Log(process) }
+
+func (c *Client) stop(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, "/stop")
+	return err
+}
+
+func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://supervisor"+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask the supervisor: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w in %s", ErrDown, c.dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the supervisor: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read the answer of the supervisor: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, errors.New(strings.TrimSpace(string(body)))
+	}
+	return body, nil
+}

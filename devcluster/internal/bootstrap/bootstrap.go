@@ -1,0 +1,118 @@
+// Package bootstrap writes what the components of a development cluster find in the API server: their rights, the CSIDriver
+// object of the driver, and waits until the nodes have registered it.
+package bootstrap
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/apply"
+)
+
+//go:embed objects/*.yaml
+var objects embed.FS
+
+// driverPlaceholder stands for the driver's name in the objects.
+const driverPlaceholder = "DRIVER_NAME"
+
+const period = 100 * time.Millisecond
+
+// Cluster is an API server that has been prepared.
+type Cluster struct {
+	client kubernetes.Interface
+}
+
+// Apply writes the objects for the driver.
+func Apply(ctx context.Context, config *rest.Config, driver string) (*Cluster, error) {
+	writer, err := apply.New(config, metav1.NamespaceDefault)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	for _, name := range []string{"rbac.yaml", "csidriver.yaml"} {
+		data, err := objects.ReadFile("objects/" + name)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		list, err := apply.Decode([]byte(strings.ReplaceAll(string(data), driverPlaceholder, driver)))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if err := writer.Apply(ctx, list); err != nil {
+			return nil, err
+		}
+	}
+	return &Cluster{client: client}, nil
+}
+
+// WaitNodes waits until every node is Ready and has the driver. The error of a context that ends first says what is missing.
+func (c *Cluster) WaitNodes(ctx context.Context, names []string, driver string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		missing, err := c.missing(ctx, names, driver)
+		if err == nil && missing == "" {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the nodes: %s: %w", missing, ctx.Err())
+		}
+	}
+}
+
+// missing says what the first node that is not complete lacks.
+func (c *Cluster) missing(ctx context.Context, names []string, driver string) (string, error) {
+	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "the nodes cannot be listed: " + err.Error(), err
+	}
+	csiNodes, err := c.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "the CSINodes cannot be listed: " + err.Error(), err
+	}
+	return Missing(names, driver, nodes.Items, csiNodes.Items), nil
+}
+
+// Missing says what the first incomplete node lacks, or "".
+func Missing(names []string, driver string, nodes []corev1.Node, csiNodes []storagev1.CSINode) string {
+	ready, registered := map[string]bool{}, map[string]bool{}
+	for _, n := range nodes {
+		for _, cond := range n.Status.Conditions {
+			if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+				ready[n.Name] = true
+			}
+		}
+	}
+	for _, n := range csiNodes {
+		for _, d := range n.Spec.Drivers {
+			if d.Name == driver {
+				registered[n.Name] = true
+			}
+		}
+	}
+	for _, name := range names {
+		switch {
+		case !ready[name]:
+			return fmt.Sprintf("node %s is not Ready (log of csi-node-agent.%s)", name, name)
+		case !registered[name]:
+			return fmt.Sprintf("driver %s is not registered on node %s (log of csi-node-driver-registrar.%s)", driver, name, name)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,98 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// narrator prints what happens to the objects of a namespace, as it happens.
+type narrator struct {
+	out   io.Writer
+	start time.Time
+
+	mu   sync.Mutex
+	last map[string]string
+}
+
+// narrate watches until ctx ends.
+func narrate(ctx context.Context, client kubernetes.Interface, namespace string, out io.Writer) (*narrator, error) {
+	n := &narrator{out: out, start: time.Now(), last: map[string]string{}}
+	all := informers.NewSharedInformerFactory(client, 0)
+	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
+	for _, informer := range []cache.SharedIndexInformer{
+		own.Core().V1().PersistentVolumeClaims().Informer(), own.Core().V1().Pods().Informer(), own.Core().V1().Events().Informer(),
+		all.Core().V1().PersistentVolumes().Informer(), all.Storage().V1().VolumeAttachments().Informer(),
+	} {
+		if _, err := informer.AddEventHandler(n.handler()); err != nil {
+			return nil, fmt.Errorf("watch: %w", err)
+		}
+	}
+	for _, factory := range []informers.SharedInformerFactory{own, all} {
+		factory.Start(ctx.Done())
+		for kind, ok := range factory.WaitForCacheSync(ctx.Done()) {
+			if !ok {
+				return nil, fmt.Errorf("watch %v: %w", kind, ctx.Err())
+			}
+		}
+	}
+	return n, nil
+}
+
+func (n *narrator) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			if !initial {
+				n.tell(obj)
+			}
+		},
+		UpdateFunc: func(_, obj any) { n.tell(obj) },
+		DeleteFunc: n.gone,
+	}
+}
+
+func (n *narrator) tell(obj any) {
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	line := describe(obj)
+	if err != nil || line == "" {
+		return
+	}
+	n.say(fmt.Sprintf("%T/%s", obj, key), line)
+}
+
+func (n *narrator) gone(obj any) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	if _, event := obj.(*corev1.Event); event {
+		return
+	}
+	if key, err := cache.MetaNamespaceKeyFunc(obj); err == nil {
+		n.say(fmt.Sprintf("%T/%s", obj, key), fmt.Sprintf("%s is gone", short(obj)))
+	}
+}
+
+// say prints a line unless it is the last one told of the same object.
+func (n *narrator) say(key, line string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.last[key] == line {
+		return
+	}
+	n.last[key] = line
+	fmt.Fprintf(n.out, "  %5.2fs  %s\n", time.Since(n.start).Seconds(), line)
+}
+
+// title prints a heading.
+func (n *narrator) title(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fmt.Fprintf(n.out, "\n"+format+"\n", args...)
+}

@@ -1,0 +1,196 @@
+// Package plane says how etcd and the Kubernetes control plane are run: certificates, kubeconfigs, flags and readiness.
+//
+// Everything listens on loopback only, on free ports, with TLS and client certificates. There is no cloud provider, no
+// network plugin and no leader election: one process of each.
+package plane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/build"
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+	"github.com/longshore-csi/longshore/devcluster/internal/pki"
+	"github.com/longshore-csi/longshore/devcluster/internal/proc"
+)
+
+// Names of the processes.
+const (
+	Etcd              = build.Etcd
+	APIServer         = build.APIServer
+	ControllerManager = build.ControllerManager
+	Scheduler         = build.Scheduler
+)
+
+// grace is short: the API server would wait for its watchers, which are being stopped too.
+const grace = 2 * time.Second
+
+const issuer = "https://kubernetes.default.svc.cluster.local"
+
+// Plane is a control plane that can be started.
+type Plane struct {
+	dir      layout.Dir
+	bin      build.Binaries
+	ca       *pki.Authority
+	serving  pki.KeyPair
+	accounts pki.KeyPair
+	ports    map[string]int
+	http     *http.Client
+}
+
+// New makes the certificates, picks the ports and writes the kubeconfigs of the administrator and of the control plane's
+// own processes.
+func New(dir layout.Dir, bin build.Binaries) (*Plane, error) {
+	ca, err := pki.New(dir.PKI())
+	if err != nil {
+		return nil, err
+	}
+	p := &Plane{dir: dir, bin: bin, ca: ca}
+	if p.serving, err = ca.Server("devcluster", "kubernetes", "kubernetes.default", "kubernetes.default.svc"); err != nil {
+		return nil, err
+	}
+	if p.accounts, err = ca.ServiceAccounts(); err != nil {
+		return nil, err
+	}
+	if p.ports, err = freePorts(Etcd, "etcd-peer", APIServer, ControllerManager, Scheduler); err != nil {
+		return nil, err
+	}
+	if p.http, err = p.client(); err != nil {
+		return nil, err
+	}
+	return p, p.writeOwnKubeconfigs()
+}
+
+func (p *Plane) writeOwnKubeconfigs() error {
+	for _, dir := range []string{filepath.Dir(p.dir.UserKubeconfig("x")), filepath.Dir(p.dir.Config("x")), p.dir.Logs()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make the directories of the cluster: %w", err)
+		}
+	}
+	if err := p.writeKubeconfig(p.dir.Kubeconfig(), "devcluster-admin", "system:masters"); err != nil {
+		return err
+	}
+	for name, user := range map[string]string{ControllerManager: "system:kube-controller-manager", Scheduler: "system:kube-scheduler"} {
+		if _, err := p.User(name, user); err != nil {
+			return err
+		}
+	}
+	config := fmt.Sprintf(schedulerConfig, p.dir.UserKubeconfig(Scheduler))
+	if err := os.WriteFile(p.dir.Config("scheduler.yaml"), []byte(config), 0o600); err != nil {
+		return fmt.Errorf("write the configuration of the scheduler: %w", err)
+	}
+	return nil
+}
+
+// The scheduler takes its client limits from this file alone. They are high: a development cluster measures the storage
+// stack, not the limits of its clients.
+const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: %q
+  qps: 1000
+  burst: 2000
+leaderElection:
+  leaderElect: false
+podInitialBackoffSeconds: 1
+podMaxBackoffSeconds: 2
+`
+
+// User makes a client certificate and a kubeconfig for a user of the API server and returns the path of the kubeconfig.
+func (p *Plane) User(file, user string, groups ...string) (string, error) {
+	path := p.dir.UserKubeconfig(file)
+	return path, p.writeKubeconfig(path, user, groups...)
+}
+
+// Server is the URL of the API server.
+func (p *Plane) Server() string { return "https://" + p.address(APIServer) }
+
+func (p *Plane) address(name string) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.ports[name]))
+}
+
+func (p *Plane) writeKubeconfig(path, user string, groups ...string) error {
+	pair, err := p.ca.Client(filepath.Base(path), user, groups...)
+	if err != nil {
+		return err
+	}
+	const name = "devcluster"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: p.Server(), CertificateAuthorityData: p.ca.PEM()}
+	config.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.Cert, ClientKeyData: pair.Key}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: user}
+	config.CurrentContext = name
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		return fmt.Errorf("write the kubeconfig of %q: %w", user, err)
+	}
+	return nil
+}
+
+// client makes an HTTP client for the readiness checks, with the administrator's certificate.
+func (p *Plane) client() (*http.Client, error) {
+	pair, err := p.ca.Client("devcluster-probe", "devcluster-probe", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate of the readiness checks: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(p.ca.PEM())
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+		DisableKeepAlives: true,
+	}
+	return &http.Client{Transport: transport, Timeout: 5 * time.Second}, nil
+}
+
+func (p *Plane) spec(name string, ready string, args ...string) proc.Spec {
+	return proc.Spec{Name: name, Path: p.bin.Path(name), Args: args, Log: p.dir.Log(name), Ready: p.answers("https://" + p.address(name) + ready), Grace: grace}
+}
+
+// answers makes a readiness check: the URL is asked and must say 200.
+func (p *Plane) answers(url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := p.http.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s", url, resp.Status)
+		}
+		return nil
+	}
+}
+
+// freePorts finds a port on loopback for each name. All are held open until the last is found, so they differ.
+func freePorts(names ...string) (map[string]int, error) {
+	ports := map[string]int{}
+	var errs []error
+	for _, name := range names {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port for %s: %w", name, err)
+		}
+		defer func() { errs = append(errs, l.Close()) }()
+		ports[name] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, errors.Join(errs...)
+}

@@ -1,0 +1,116 @@
+package devcluster
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+)
+
+const maxNodes = 1000
+
+// Options say what cluster to start. NewOptions fills the defaults.
+type Options struct {
+	// Dir is the directory of the cluster: state, sockets, logs, the nodes' root directories and the volumes' data. It is
+	// removed by Down.
+	Dir string
+	// Nodes is how many node agents run, each with a driver and a registrar.
+	Nodes int
+	// Driver is the program of the CSI driver; empty: the reference driver that is built in.
+	Driver string
+	// ControlPlane is the directory with the go.mod that pins the control plane. Empty: devcluster/controlplane in the
+	// checkout around the working directory.
+	ControlPlane string
+	// Cache is the directory for built binaries.
+	Cache string
+	// Verbosity is the log level of the components.
+	Verbosity int
+}
+
+// NewOptions returns the defaults: three nodes and the built-in driver.
+func NewOptions() (Options, error) {
+	dir, err := layout.Default()
+	if err != nil {
+		return Options{}, err
+	}
+	cache, err := layout.Cache()
+	if err != nil {
+		return Options{}, err
+	}
+	return Options{Dir: string(dir), Nodes: 3, Cache: cache, Verbosity: 2}, nil
+}
+
+// AddDirFlag adds the one flag that all commands share.
+func (o *Options) AddDirFlag(fs *flag.FlagSet) {
+	fs.StringVar(&o.Dir, "dir", o.Dir, "directory of the cluster")
+}
+
+// AddFlags adds all flags.
+func (o *Options) AddFlags(fs *flag.FlagSet) {
+	o.AddDirFlag(fs)
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes")
+	fs.StringVar(&o.Driver, "driver", o.Driver, "program of the CSI driver; it gets the flags of the reference driver (empty: the reference driver itself)")
+	fs.StringVar(&o.ControlPlane, "controlplane", o.ControlPlane, "directory with the go.mod that pins the control plane (empty: devcluster/controlplane in the checkout around the working directory)")
+	fs.StringVar(&o.Cache, "cache", o.Cache, "directory for the built control plane")
+	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
+}
+
+// Args renders the options as flags, so that another process gets the same.
+func (o *Options) Args() []string {
+	return []string{
+		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--driver=" + o.Driver,
+		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache, "--v=" + strconv.Itoa(o.Verbosity),
+	}
+}
+
+// Complete makes paths absolute and finds the pins of the control plane.
+func (o *Options) Complete() error {
+	if o.ControlPlane == "" {
+		o.ControlPlane = findUpwards(filepath.Join("devcluster", "controlplane", "go.mod"))
+	}
+	for _, path := range []*string{&o.Dir, &o.ControlPlane, &o.Cache, &o.Driver} {
+		if *path == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return fmt.Errorf("make %q absolute: %w", *path, err)
+		}
+		*path = abs
+	}
+	return nil
+}
+
+// Validate reports everything that is wrong with the options.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.Nodes < 1 || o.Nodes > maxNodes {
+		errs = append(errs, fmt.Errorf("--nodes=%d: must be between 1 and %d", o.Nodes, maxNodes))
+	}
+	if o.Verbosity < 0 {
+		errs = append(errs, fmt.Errorf("--v=%d: must not be negative", o.Verbosity))
+	}
+	if o.Driver != "" {
+		info, err := os.Stat(o.Driver)
+		if err == nil && (info.IsDir() || info.Mode()&0o111 == 0) {
+			err = errors.New("not a program")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--driver=%s: %w", o.Driver, err))
+		}
+	}
+	return errors.Join(append(errs, layout.Dir(o.Dir).Check(defaultDriver, NodeNames(o.Nodes)))...)
+}
+
+// NodeNames are the names that the nodes of a cluster of this size get.
+func NodeNames(n int) []string {
+	names := make([]string, 0, max(0, n))
+	for i := range max(0, n) {
+		names = append(names, fmt.Sprintf("node-%d", i+1))
+	}
+	return names
+}

@@ -1,0 +1,182 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
+	"github.com/longshore-csi/longshore/devcluster/internal/build"
+	"github.com/longshore-csi/longshore/devcluster/internal/plane"
+	"github.com/longshore-csi/longshore/devcluster/internal/proc"
+)
+
+// Names of the processes that are not the control plane's. Those of a node are followed by "." and the node's name.
+const (
+	driverController = "driver-controller"
+	driverNode       = "driver"
+	nodeAgent        = "csi-node-agent"
+	registrar        = "csi-node-driver-registrar"
+	provisioner      = "csi-provisioner"
+	attacher         = "csi-attacher"
+	referenceDriver  = "hostpathplugin"
+
+	defaultDriver = "hostpath.csi.k8s.io"
+	// Namespace is where the components keep their leases.
+	Namespace = "longshore-system"
+)
+
+// starter brings a cluster up, step by step; it is thrown away when the cluster runs.
+type starter struct {
+	*supervisor
+	bin  build.Binaries
+	self string
+}
+
+func newStarter(s *supervisor, bin build.Binaries) *starter { return &starter{supervisor: s, bin: bin} }
+
+func (s *starter) run(ctx context.Context) error {
+	var err error
+	if s.self, err = self(); err != nil {
+		return err
+	}
+	p, err := plane.New(s.dir, s.bin)
+	if err != nil {
+		return err
+	}
+	s.progress("starting etcd and kube-apiserver %s", s.bin.Version)
+	if err := s.launch(ctx, p.EtcdSpec()); err != nil {
+		return err
+	}
+	if err := s.launch(ctx, p.APIServerSpec()); err != nil {
+		return err
+	}
+	s.progress("API server ready at %s", p.Server())
+	driver, err := s.driver(ctx)
+	if err != nil {
+		return err
+	}
+	boot, err := s.bootstrap(ctx, driver)
+	if err != nil {
+		return err
+	}
+	s.progress("starting kube-controller-manager, kube-scheduler, csi-provisioner, csi-attacher and %d nodes", s.options.Nodes)
+	specs := []proc.Spec{p.ControllerManagerSpec(), p.SchedulerSpec()}
+	for _, make := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
+		more, err := make(p, driver)
+		if err != nil {
+			return err
+		}
+		specs = append(specs, more...)
+	}
+	if err := s.launch(ctx, specs...); err != nil {
+		return err
+	}
+	if err := boot.WaitNodes(ctx, NodeNames(s.options.Nodes), driver); err != nil {
+		return err
+	}
+	s.progress("%d nodes ready, driver %s registered on each", s.options.Nodes, driver)
+	return nil
+}
+
+// driver starts the controller side of the driver and learns the driver's name from it.
+func (s *starter) driver(ctx context.Context) (string, error) {
+	socket := s.dir.ControllerSocket()
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return "", fmt.Errorf("make the directory of the driver's socket: %w", err)
+	}
+	spec := s.driverSpec(driverController, socket, "--mode=controller", "--nodeid=controller", "--enable-attach=true")
+	if err := s.launch(ctx, spec); err != nil {
+		return "", err
+	}
+	client, err := csiclient.New(csiclient.Config{Address: socket, Timeout: 5 * time.Second})
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	info, err := client.Wait(ctx)
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("ask the driver for its name: %w", err), client.Close())
+	}
+	s.progress("driver %s %s answers", info.Name, info.Version)
+	s.update(func(st *Status) { st.Driver = info.Name })
+	return info.Name, errors.Join(s.dir.Check(info.Name, NodeNames(s.options.Nodes)), client.Close())
+}
+
+func (s *starter) driverSpec(name, socket string, args ...string) proc.Spec {
+	path, first := s.options.Driver, []string(nil)
+	if path == "" {
+		path, first = s.self, []string{"run", referenceDriver}
+	}
+	args = append(append(first, "--endpoint=unix://"+socket, "--statedir="+s.dir.DriverState(), s.verbosity()), args...)
+	return proc.Spec{Name: name, Path: path, Args: args, Log: s.dir.Log(name), Ready: socketReady(socket)}
+}
+
+func (s *starter) verbosity() string { return "--v=" + strconv.Itoa(s.options.Verbosity) }
+
+// component runs one of our own components, which this very program contains.
+func (s *starter) component(name, component string, args ...string) proc.Spec {
+	return proc.Spec{Name: name, Path: s.self, Args: append([]string{"run", component, s.verbosity()}, args...), Log: s.dir.Log(name)}
+}
+
+// bootstrap writes the objects that the components rely on.
+func (s *starter) bootstrap(ctx context.Context, driver string) (*bootstrap.Cluster, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", s.dir.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return bootstrap.Apply(ctx, config, driver)
+}
+
+func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
+	var specs []proc.Spec
+	for _, name := range []string{provisioner, attacher} {
+		kubeconfig, err := p.User(name, "longshore:"+name)
+		if err != nil {
+			return nil, err
+		}
+		args := []string{"--csi-address=" + s.dir.ControllerSocket(), "--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + Namespace}
+		specs = append(specs, s.component(name, name, args...))
+	}
+	return specs, nil
+}
+
+func (s *starter) nodes(p *plane.Plane, driver string) ([]proc.Spec, error) {
+	var specs []proc.Spec
+	for _, node := range NodeNames(s.options.Nodes) {
+		socket, registry := s.dir.NodeSocket(node, driver), s.dir.Registry(node)
+		for _, dir := range []string{filepath.Dir(socket), registry} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return nil, fmt.Errorf("make the directories of %s: %w", node, err)
+			}
+		}
+		kubeconfig, err := p.User(node, "system:node:"+node, "system:nodes")
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs,
+			s.driverSpec(driverNode+"."+node, socket, "--mode=node", "--nodeid="+node),
+			s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node)),
+			s.component(registrar+"."+node, registrar, "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+registry),
+		)
+	}
+	return specs, nil
+}
+
+// socketReady makes a readiness check: the socket is there. Whether the driver behind it works is its client's question.
+func socketReady(path string) func(context.Context) error {
+	return func(context.Context) error {
+		_, err := os.Stat(path)
+		return err
+	}
+}

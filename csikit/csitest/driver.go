@@ -1,0 +1,199 @@
+package csitest
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+)
+
+const (
+	// DefaultName is the name of a driver when Options.Name is empty.
+	DefaultName = "test.csi.longshore.example"
+	// DefaultNodeID is the ID of the driver's node when Options.NodeID is empty.
+	DefaultNodeID = "node-1"
+	// DefaultCapacity is what the driver can hold when Options.Capacity is zero: 1 TiB.
+	DefaultCapacity = int64(1) << 40
+	// DefaultVolumeSize is the size of a volume whose request leaves it open: 1 GiB.
+	DefaultVolumeSize = int64(1) << 30
+)
+
+// Options describes a driver. The zero value is a driver that can do
+// everything that this package implements, without topology.
+type Options struct {
+	// Name and Version are what GetPluginInfo answers. Version defaults to "v1".
+	Name, Version string
+	// NodeID is the ID of the node that the node service runs on.
+	NodeID string
+	// Nodes lists the IDs of further nodes that exist. If it is empty, every
+	// node exists; otherwise the controller answers NOT_FOUND for others.
+	Nodes []string
+	// Topology is the segment of the node. If it is set, the driver announces
+	// accessibility constraints and volumes have a topology.
+	Topology map[string]string
+	// MaxVolumesPerNode is what NodeGetInfo answers and the controller
+	// enforces. Zero means no limit.
+	MaxVolumesPerNode int64
+	// Capacity is how many bytes all volumes together may have.
+	Capacity int64
+	// MutableParameters lists the keys that CreateVolume and
+	// ControllerModifyVolume accept as mutable parameters. Nil means any.
+	MutableParameters []string
+	// Plugin, Controller and Node are the capabilities that are announced. Nil
+	// means all that are implemented, an empty list means none. A call that
+	// needs a capability that is not announced is answered by UNIMPLEMENTED.
+	Plugin     []csi.PluginCapability_Service_Type
+	Controller []csi.ControllerServiceCapability_RPC_Type
+	Node       []csi.NodeServiceCapability_RPC_Type
+}
+
+// AllController returns the controller capabilities that are implemented.
+func AllController() []csi.ControllerServiceCapability_RPC_Type {
+	return []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
+		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
+		csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME,
+		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
+	}
+}
+
+// AllNode returns the node capabilities that are implemented.
+func AllNode() []csi.NodeServiceCapability_RPC_Type {
+	return []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+	}
+}
+
+// Driver is the driver on one node. It is safe for concurrent use.
+type Driver struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedControllerServer
+	csi.UnimplementedNodeServer
+
+	nodeID   string
+	topology map[string]string
+	*backend
+}
+
+var (
+	_ csi.IdentityServer   = (*Driver)(nil)
+	_ csi.ControllerServer = (*Driver)(nil)
+	_ csi.NodeServer       = (*Driver)(nil)
+)
+
+// backend is what the instances of a driver on all nodes share.
+type backend struct {
+	mu         sync.Mutex
+	o          Options
+	notReady   bool
+	volumes    map[string]*volume
+	violations []string
+	calls      []*Call
+	faults     []*fault
+}
+
+// New returns a driver without volumes.
+func New(o Options) *Driver {
+	o = o.withDefaults()
+	return &Driver{
+		nodeID:   o.NodeID,
+		topology: maps.Clone(o.Topology),
+		backend:  &backend{o: o, volumes: map[string]*volume{}},
+	}
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.Name, DefaultName)
+	setDefault(&o.Version, "v1")
+	setDefault(&o.NodeID, DefaultNodeID)
+	setDefault(&o.Capacity, DefaultCapacity)
+	if o.Plugin == nil {
+		o.Plugin = []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}
+		if len(o.Topology) > 0 {
+			o.Plugin = append(o.Plugin, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+		}
+	}
+	if o.Controller == nil {
+		o.Controller = AllController()
+	}
+	if o.Node == nil {
+		o.Node = AllNode()
+	}
+	return o
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// OnNode returns the same driver as it runs on another node: with the same
+// volumes, faults and call log, but a node ID and a topology of its own.
+func (d *Driver) OnNode(nodeID string, topology map[string]string) *Driver {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.o.Nodes) > 0 && !slices.Contains(d.o.Nodes, nodeID) {
+		d.o.Nodes = append(slices.Clone(d.o.Nodes), nodeID)
+	}
+	return &Driver{nodeID: nodeID, topology: maps.Clone(topology), backend: d.backend}
+}
+
+// Register registers the driver's services on a gRPC server. Faults and the
+// call log work there too.
+func (d *Driver) Register(s grpc.ServiceRegistrar) {
+	for _, desc := range descs() {
+		s.RegisterService(d.wrap(desc), d)
+	}
+}
+
+func descs() []*grpc.ServiceDesc {
+	return []*grpc.ServiceDesc{&csi.Identity_ServiceDesc, &csi.Controller_ServiceDesc, &csi.Node_ServiceDesc}
+}
+
+// SetReady sets what Probe answers. A new driver is ready.
+func (d *Driver) SetReady(ready bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.notReady = !ready
+}
+
+// SetController replaces the announced controller capabilities, as the update
+// of a driver does.
+func (d *Driver) SetController(capabilities ...csi.ControllerServiceCapability_RPC_Type) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.o.Controller = capabilities
+}
+
+// SetNode replaces the announced node capabilities, as the update of a driver does.
+func (d *Driver) SetNode(capabilities ...csi.NodeServiceCapability_RPC_Type) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.o.Node = capabilities
+}
+
+func (b *backend) hasController(c csi.ControllerServiceCapability_RPC_Type) bool {
+	return slices.Contains(b.o.Controller, c)
+}
+
+func (b *backend) hasNode(c csi.NodeServiceCapability_RPC_Type) bool {
+	return slices.Contains(b.o.Node, c)
+}
+
+func (b *backend) nodeExists(id string) bool {
+	return len(b.o.Nodes) == 0 || id == b.o.NodeID || slices.Contains(b.o.Nodes, id)
+}

@@ -1,0 +1,202 @@
+package csitest
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// Fault makes calls go wrong. Of several faults that fit a call, the first one
+// injected is applied.
+type Fault struct {
+	// Method is the short name of the method, as in CreateVolume. Empty: all.
+	Method string
+	// Match restricts the fault to some requests. Nil: all.
+	Match func(proto.Message) bool
+	// Delay passes before the call is answered or, with Hang, before it hangs.
+	Delay time.Duration
+	// Hang blocks the call until its context ends.
+	Hang bool
+	// Code is the error to answer with. OK: no error, unless Hang is set.
+	Code codes.Code
+	// Message is the text of the error.
+	Message string
+	// After makes the effect of the call happen first and the fault then: what
+	// the driver has done, its caller does not learn.
+	After bool
+	// Times is how many calls are affected. Zero: all, until Heal.
+	Times int
+}
+
+type fault struct {
+	Fault
+	used int
+}
+
+// Inject adds a fault.
+func (d *Driver) Inject(f Fault) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = append(d.faults, &fault{Fault: f})
+}
+
+// Heal drops all faults. Calls that hang already go on hanging.
+func (d *Driver) Heal() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = nil
+}
+
+// Call is one call to the driver.
+type Call struct {
+	// Node is the ID of the node whose instance of the driver was called.
+	Node string
+	// Method is the short name, as in CreateVolume.
+	Method string
+	// Request is a copy of what was asked.
+	Request proto.Message
+	// Done is false while the call is running.
+	Done bool
+	// Code is what the call was answered by, OK while it is running.
+	Code codes.Code
+	// Message is the text of the error, if any.
+	Message string
+}
+
+// Calls returns all calls since the last ResetCalls in the order of their start.
+func (d *Driver) Calls() []Call {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]Call, 0, len(d.calls))
+	for _, c := range d.calls {
+		out = append(out, *c)
+	}
+	return out
+}
+
+// ResetCalls empties the call log. Calls that are running do not come back.
+func (d *Driver) ResetCalls() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = nil
+}
+
+// wrap returns desc with every unary method going through d.intercept inside
+// the interceptor of the server, if there is one.
+func (d *Driver) wrap(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
+	out := *desc
+	out.Methods = slices.Clone(desc.Methods)
+	for i := range out.Methods {
+		inner := out.Methods[i].Handler
+		out.Methods[i].Handler = func(srv any, ctx context.Context, dec func(any) error, outer grpc.UnaryServerInterceptor) (any, error) {
+			return inner(srv, ctx, dec, inside(outer, d.intercept))
+		}
+	}
+	return &out
+}
+
+// inside chains two interceptors, of which the outer may be nil.
+func inside(outer, inner grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	if outer == nil {
+		return inner
+	}
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		return outer(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+			return inner(ctx, req, info, handle)
+		})
+	}
+}
+
+// intercept logs the call and applies a fault to it.
+func (d *Driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	message, ok := req.(proto.Message)
+	if !ok {
+		return nil, status.Errorf(codes.Internal, "request of %s is a %T, not a protobuf message", info.FullMethod, req)
+	}
+	call, f := d.begin(path.Base(info.FullMethod), message)
+	reply, err := apply(ctx, f, func() (any, error) { return handle(ctx, req) })
+	d.end(call, err)
+	return reply, err
+}
+
+func (d *Driver) begin(method string, req proto.Message) (*Call, *Fault) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	call := &Call{Node: d.nodeID, Method: method, Request: proto.Clone(req)}
+	d.calls = append(d.calls, call)
+	return call, d.pickFault(method, req)
+}
+
+func (d *Driver) end(call *Call, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := status.Convert(err)
+	call.Done, call.Code, call.Message = true, st.Code(), st.Message()
+}
+
+// pickFault finds the fault for a call and counts its use.
+func (b *backend) pickFault(method string, req proto.Message) *Fault {
+	for i, f := range b.faults {
+		if f.Method != "" && f.Method != method || f.Match != nil && !f.Match(req) {
+			continue
+		}
+		if f.used++; f.Times > 0 && f.used >= f.Times {
+			b.faults = slices.Delete(b.faults, i, i+1)
+		}
+		return &f.Fault
+	}
+	return nil
+}
+
+// apply makes a call with or without a fault.
+func apply(ctx context.Context, f *Fault, call func() (any, error)) (any, error) {
+	if f == nil {
+		return call()
+	}
+	if !f.After {
+		if err := f.strike(ctx); err != nil {
+			return nil, err
+		}
+		return call()
+	}
+	reply, err := call()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.strike(ctx); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// strike delays, hangs and returns the fault's error.
+func (f *Fault) strike(ctx context.Context) error {
+	if f.Delay > 0 {
+		timer := time.NewTimer(f.Delay)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-timer.C:
+		}
+	}
+	if f.Hang {
+		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	if f.Code == codes.OK {
+		return nil
+	}
+	text := f.Message
+	if text == "" {
+		text = fmt.Sprintf("injected %s", f.Code)
+	}
+	return status.Error(f.Code, text)
+}

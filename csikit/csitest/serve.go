@@ -1,0 +1,41 @@
+package csitest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/grpc"
+)
+
+// Serve serves the driver on a unix socket in a temporary directory until the
+// test ends, and returns the address as unix:///path.
+func (d *Driver) Serve(tb testing.TB) (address string) {
+	tb.Helper()
+	// Not tb.TempDir: with a long test name its path does not fit into the
+	// address of a unix socket.
+	dir, err := os.MkdirTemp("", "csitest")
+	if err != nil {
+		tb.Fatalf("make a directory for the CSI socket: %v", err)
+	}
+	socket := filepath.Join(dir, "csi.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		tb.Fatalf("listen on CSI socket %q: %v", socket, err)
+	}
+	server := grpc.NewServer()
+	d.Register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	tb.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			tb.Errorf("serve CSI driver on %q: %v", socket, err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Errorf("remove the directory of the CSI socket: %v", err)
+		}
+	})
+	return "unix://" + socket
+}

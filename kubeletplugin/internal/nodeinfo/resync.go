@@ -1,0 +1,68 @@
+package nodeinfo
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+)
+
+// Run puts back what others took away: a CSINode that was deleted, or that
+// belongs to a Node of the same name that is gone, entries, labels and node
+// IDs of installed drivers. It looks at each Config.Resync, and at once after
+// Resync. It returns nil when ctx ends.
+func (w *Writer) Run(ctx context.Context) error {
+	ticker := time.NewTicker(w.cfg.Resync)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		case <-w.wake:
+		}
+		w.restore(ctx)
+	}
+}
+
+// Resync makes Run look now. Call it when the Node has been created anew.
+func (w *Writer) Resync() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // Run has not come to the last call yet
+	}
+}
+
+// restore writes each driver by itself, so that one whose labels collide does
+// not keep the others from being written.
+func (w *Writer) restore(ctx context.Context) {
+	if err := w.EnsureCSINode(ctx); err != nil {
+		return // ctx has ended
+	}
+	for _, d := range w.Installed() {
+		if err := w.restoreNode(ctx, d); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Restoring what the node tells about a CSI driver", logging.KeyDriver, d.Name)
+		}
+	}
+}
+
+// restoreNode writes the Node unless the driver was uninstalled or changed
+// meanwhile.
+func (w *Writer) restoreNode(ctx context.Context, d Driver) error {
+	return w.retry(ctx, "restore CSI driver "+d.Name, passing, func(ctx context.Context) error {
+		if !w.current(d) {
+			return nil
+		}
+		return w.writeNode(ctx, d)
+	})
+}
+
+// current reports whether d is still what is installed.
+func (w *Writer) current(d Driver) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, ok := w.drivers[d.Name]
+	return ok && sameIdentity(now.entry(), d.entry())
+}

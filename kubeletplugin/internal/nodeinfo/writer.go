@@ -1,0 +1,210 @@
+package nodeinfo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/longshore-csi/longshore/csikit/keymutex"
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+const (
+	defaultCallTimeout = 30 * time.Second
+	defaultResync      = time.Minute
+)
+
+// Config says for which node to write, and how. Client and NodeName are
+// required.
+type Config struct {
+	// Client acts as the node: system:node:<name> or a like identity.
+	Client kube.Client
+	// NodeName is the name of the Node, and of its CSINode.
+	NodeName string
+	// Collision says what happens when a topology label has another value.
+	// Default: fail.
+	Collision Collision
+	// NoAnnotation leaves NodeIDAnnotation alone.
+	NoAnnotation bool
+	// MigratedPlugins are the in-tree plugins that CSI drivers stand in for on
+	// this node. Nil: those of the kubelet. Empty: none.
+	MigratedPlugins []string
+	// CallTimeout bounds each call to the API server. Default 30 s.
+	CallTimeout time.Duration
+	// Resync is how often Run looks whether CSINode and Node are still as they
+	// were written. Default 1 min.
+	Resync time.Duration
+}
+
+// migratedPlugins returns the in-tree plugins that the kubelet of Kubernetes
+// 1.36 names. Without the annotation, the attach/detach controller and the
+// scheduler would not translate their volumes for this node.
+func migratedPlugins() []string {
+	return []string{
+		"kubernetes.io/aws-ebs", "kubernetes.io/azure-disk", "kubernetes.io/azure-file", "kubernetes.io/cinder",
+		"kubernetes.io/gce-pd", "kubernetes.io/portworx-volume", "kubernetes.io/vsphere-volume",
+	}
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Collision == "" {
+		cfg.Collision = CollisionFail
+	}
+	if cfg.MigratedPlugins == nil {
+		cfg.MigratedPlugins = migratedPlugins()
+	}
+	if cfg.CallTimeout == 0 {
+		cfg.CallTimeout = defaultCallTimeout
+	}
+	if cfg.Resync == 0 {
+		cfg.Resync = defaultResync
+	}
+	return cfg
+}
+
+func (cfg Config) validate() error {
+	var errs []error
+	if cfg.Client == nil {
+		errs = append(errs, errors.New("kubernetes client: must not be nil"))
+	}
+	if cfg.NodeName == "" {
+		errs = append(errs, fmt.Errorf("node name %q: must not be empty", cfg.NodeName))
+	}
+	if cfg.Collision != CollisionFail && cfg.Collision != CollisionOverwrite {
+		errs = append(errs, fmt.Errorf("topology collision policy %q: must be %q or %q", cfg.Collision, CollisionFail, CollisionOverwrite))
+	}
+	if cfg.CallTimeout < 0 || cfg.Resync < 0 {
+		errs = append(errs, fmt.Errorf("call timeout %v, resync interval %v: must not be negative", cfg.CallTimeout, cfg.Resync))
+	}
+	return errors.Join(errs...)
+}
+
+// Writer keeps one node's CSINode, labels and annotation. It is safe for
+// concurrent use; its writes happen one after the other.
+type Writer struct {
+	cfg      Config
+	migrated string
+	// turn serializes the read-modify-write cycles.
+	turn keymutex.Locks[struct{}]
+	wake chan struct{}
+
+	mu sync.Mutex
+	// drivers are those that Install has installed and Uninstall not removed.
+	drivers map[string]Driver
+	problem error
+}
+
+// New checks cfg and returns a writer that has written nothing yet.
+func New(cfg Config) (*Writer, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	names := slices.Clone(cfg.MigratedPlugins)
+	slices.Sort(names)
+	return &Writer{
+		cfg:      cfg,
+		migrated: strings.Join(names, ","),
+		wake:     make(chan struct{}, 1),
+		drivers:  map[string]Driver{},
+		problem:  fmt.Errorf("CSINode %q is not yet initialized", cfg.NodeName),
+	}, nil
+}
+
+// EnsureCSINode returns when the node's CSINode exists, belongs to the present
+// Node and lists the installed drivers. It tries until ctx ends, whatever the
+// problem; Problem tells about it meanwhile.
+func (w *Writer) EnsureCSINode(ctx context.Context) error {
+	return w.retry(ctx, fmt.Sprintf("write CSINode %q", w.cfg.NodeName), everything, func(ctx context.Context) error {
+		return w.writeCSINode(ctx, w.wish("", nil))
+	})
+}
+
+// Install writes the driver's labels and node ID to the Node, then its entry to
+// the CSINode; where all is there already it writes nothing. It tries until
+// ctx ends, except that it returns what trying again would not change:
+// a topology that contradicts a label (ErrCollision), an invalid value, a
+// missing permission. After an error part of it may be written; Uninstall
+// takes it back.
+func (w *Writer) Install(ctx context.Context, d Driver) error {
+	if err := d.validate(); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("install CSI driver %q on node %q", d.Name, w.cfg.NodeName)
+	err := w.retry(ctx, what, passing, func(ctx context.Context) error {
+		if err := w.writeNode(ctx, d); err != nil {
+			return err
+		}
+		return w.writeCSINode(ctx, w.wish("", &d))
+	})
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drivers[d.Name] = d
+	return nil
+}
+
+// Uninstall removes the driver's entry from the CSINode, then its node ID from
+// the Node. Labels stay, as volumes may refer to them. It tries like Install.
+func (w *Writer) Uninstall(ctx context.Context, name string) error {
+	w.mu.Lock()
+	delete(w.drivers, name)
+	w.mu.Unlock()
+	what := fmt.Sprintf("uninstall CSI driver %q from node %q", name, w.cfg.NodeName)
+	return w.retry(ctx, what, passing, func(ctx context.Context) error {
+		if err := w.writeCSINode(ctx, w.wish(name, nil)); err != nil {
+			return err
+		}
+		return w.clearNode(ctx, name)
+	})
+}
+
+// wish returns what the CSINode shall be: with all installed drivers, with
+// extra, without the one named absent.
+func (w *Writer) wish(absent string, extra *Driver) wish {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := maps.Clone(w.drivers)
+	if extra != nil {
+		all[extra.Name] = *extra
+	}
+	delete(all, absent)
+	want := wish{present: map[string]storagev1.CSINodeDriver{}, absent: map[string]bool{absent: true}, migrated: w.migrated}
+	for name, d := range all {
+		want.present[name] = d.entry()
+	}
+	return want
+}
+
+// Installed returns the installed drivers, sorted by name.
+func (w *Writer) Installed() []Driver {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.SortedFunc(maps.Values(w.drivers), func(a, b Driver) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Problem says why the CSINode has not been written yet, nil from the first
+// time it was: a node is not ready before.
+func (w *Writer) Problem() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.problem
+}
+
+// note records the outcome of writing the CSINode.
+func (w *Writer) note(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.problem != nil {
+		w.problem = err
+	}
+}

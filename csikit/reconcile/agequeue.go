@@ -1,0 +1,93 @@
+package reconcile
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// ageQueue is a first-in-first-out list that knows how long its head waits. The
+// workqueue around it keeps keys from being in it twice.
+type ageQueue[K comparable] struct {
+	mu    sync.Mutex
+	items []waitingKey[K]
+}
+
+type waitingKey[K comparable] struct {
+	key   K
+	since time.Time
+}
+
+var _ workqueue.Queue[string] = (*ageQueue[string])(nil)
+
+// Touch implements workqueue.Queue: a key that is added again keeps its place.
+func (q *ageQueue[K]) Touch(K) {}
+
+// Push implements workqueue.Queue.
+func (q *ageQueue[K]) Push(key K) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items = append(q.items, waitingKey[K]{key: key, since: time.Now()})
+}
+
+// Len implements workqueue.Queue.
+func (q *ageQueue[K]) Len() int { return q.count() }
+
+// Pop implements workqueue.Queue.
+func (q *ageQueue[K]) Pop() K {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	head := q.items[0]
+	q.items[0] = waitingKey[K]{}
+	q.items = q.items[1:]
+	return head.key
+}
+
+func (q *ageQueue[K]) count() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items)
+}
+
+// oldest returns how long the head waits; 0 when nothing does.
+func (q *ageQueue[K]) oldest(now time.Time) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.items) == 0 {
+		return 0
+	}
+	return max(now.Sub(q.items[0].since), 0)
+}
+
+// ageGauge measures the queue when it is asked.
+func ageGauge[K comparable](name string, q *ageQueue[K]) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "workqueue_oldest_item_age_seconds",
+		Help:        "How long the item waits that has been waiting longest.",
+		ConstLabels: prometheus.Labels{"name": name},
+	}, func() float64 { return q.oldest(time.Now()).Seconds() })
+}
+
+// noMetrics counts nothing. (Without a provider client-go takes a global one.)
+type noMetrics struct{}
+
+type noMetric struct{}
+
+func (noMetric) Inc()            {}
+func (noMetric) Dec()            {}
+func (noMetric) Set(float64)     {}
+func (noMetric) Observe(float64) {}
+
+func (noMetrics) NewDepthMetric(string) workqueue.GaugeMetric            { return noMetric{} }
+func (noMetrics) NewAddsMetric(string) workqueue.CounterMetric           { return noMetric{} }
+func (noMetrics) NewLatencyMetric(string) workqueue.HistogramMetric      { return noMetric{} }
+func (noMetrics) NewWorkDurationMetric(string) workqueue.HistogramMetric { return noMetric{} }
+func (noMetrics) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetric {
+	return noMetric{}
+}
+func (noMetrics) NewLongestRunningProcessorSecondsMetric(string) workqueue.SettableGaugeMetric {
+	return noMetric{}
+}
+func (noMetrics) NewRetriesMetric(string) workqueue.CounterMetric { return noMetric{} }

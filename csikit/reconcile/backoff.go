@@ -1,0 +1,66 @@
+package reconcile
+
+import (
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"time"
+)
+
+// jitter is the largest part by which a pause is shortened.
+const jitter = 0.2
+
+// backoff counts failures per key and says how long to pause.
+type backoff[K comparable] struct {
+	start, max time.Duration
+
+	mu       sync.Mutex
+	failures map[K]int
+}
+
+func newBackoff[K comparable](start, longest time.Duration) *backoff[K] {
+	return &backoff[K]{start: start, max: longest, failures: map[K]int{}}
+}
+
+// next counts a failure and returns the pause after it: start, doubled with each failure
+// before, at most max.
+func (b *backoff[K]) next(key K, start time.Duration) time.Duration {
+	b.mu.Lock()
+	n := b.failures[key]
+	b.failures[key] = n + 1
+	b.mu.Unlock()
+	return spread(key, n, exponential(start, b.max, n))
+}
+
+func (b *backoff[K]) forget(key K) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.failures, key)
+}
+
+func (b *backoff[K]) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.failures)
+}
+
+// exponential returns start * 2^n, at most longest.
+func exponential(start, longest time.Duration, n int) time.Duration {
+	pause := start
+	for range n {
+		if pause >= longest/2 {
+			return longest
+		}
+		pause *= 2
+	}
+	return min(pause, longest)
+}
+
+// spread shortens a pause by a part that depends on the key and the attempt only: keys come apart,
+// and yet every run is like the last.
+func spread[K comparable](key K, n int, pause time.Duration) time.Duration {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%v#%d", key, n)
+	part := float64(h.Sum32()) / float64(1<<32)
+	return pause - time.Duration(jitter*part*float64(pause))
+}

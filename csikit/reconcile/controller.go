@@ -1,0 +1,322 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/logging"
+)
+
+const (
+	// DefaultDrain is how long running work may take after the end of the context.
+	DefaultDrain = 25 * time.Second
+	// DefaultStuckAfter is the age of a waiting key that is worth a line in the log.
+	DefaultStuckAfter = time.Minute
+	// conflictRetry is the first pause after a conflict: as long as a watch may need to
+	// bring the newer object.
+	conflictRetry = 50 * time.Millisecond
+)
+
+// Result of a Reconcile that did not fail.
+type Result struct {
+	// After asks for another look at the key after that time. 0: done, until something changes.
+	After time.Duration
+}
+
+// Config of a Controller. Name and Reconcile are required.
+type Config[K comparable] struct {
+	// Name of the queue in metrics and logs, such as "claims".
+	Name string
+	// Reconcile brings the world closer to what the objects behind the key say. A conflict
+	// (apierrors.IsConflict) is repeated soon and in silence; other errors, and panics, are
+	// logged and repeated with the pauses of Retry.
+	Reconcile func(ctx context.Context, key K) (Result, error)
+	// Workers is how many keys are worked on at the same time. Default 1.
+	Workers int
+	// Retry holds the pauses between failures; each is shortened by up to a fifth so that
+	// keys which failed together do not come back together. Default flagset.NewRetry.
+	Retry flagset.Retry
+	// Timeout is the deadline of one Reconcile. 0: none.
+	Timeout time.Duration
+	// Drain is how long running work may take after the end of Run's context. Default DefaultDrain.
+	Drain time.Duration
+	// Metrics counts what the queue does (kubemetrics.Queues). nil: not counted.
+	Metrics workqueue.MetricsProvider
+	// Registerer gets the age of the oldest waiting key. nil: not measured.
+	Registerer prometheus.Registerer
+	// StuckAfter is the age of a waiting key that is logged. Default DefaultStuckAfter.
+	StuckAfter time.Duration
+}
+
+// Controller works on keys. It must be started with Run, which also ends it.
+type Controller[K comparable] struct {
+	cfg     Config[K]
+	queue   workqueue.TypedDelayingInterface[K]
+	waiting *ageQueue[K]
+	backoff *backoff[K]
+	gauge   prometheus.Collector
+
+	mu      sync.Mutex
+	started bool
+	running map[K]time.Time
+}
+
+// State is a snapshot of a Controller, for people.
+type State struct {
+	// Name of the queue.
+	Name string `json:"name"`
+	// Waiting keys, without those that pause after a failure.
+	Waiting int `json:"waiting"`
+	// OldestSeconds is how long the oldest of them waits.
+	OldestSeconds float64 `json:"oldestSeconds"`
+	// Failing keys are those whose last attempt failed.
+	Failing int `json:"failing"`
+	// Running has the keys that are being worked on, and for how many seconds.
+	Running map[string]float64 `json:"running,omitempty"`
+}
+
+// New returns a controller, or everything that is wrong with cfg.
+func New[K comparable](cfg Config[K]) (*Controller[K], error) {
+	setDefaults(&cfg)
+	if err := validate(cfg); err != nil {
+		return nil, fmt.Errorf("make controller %q: %w", cfg.Name, err)
+	}
+	c := &Controller[K]{
+		cfg:     cfg,
+		waiting: &ageQueue[K]{},
+		backoff: newBackoff[K](cfg.Retry.Start, cfg.Retry.Max),
+		running: map[K]time.Time{},
+	}
+	if cfg.Registerer != nil {
+		c.gauge = ageGauge(cfg.Name, c.waiting)
+		if err := cfg.Registerer.Register(c.gauge); err != nil {
+			return nil, fmt.Errorf("register the queue age of controller %q: %w", cfg.Name, err)
+		}
+	}
+	c.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{
+		Name:            cfg.Name,
+		MetricsProvider: cfg.Metrics,
+		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{
+			Name: cfg.Name, MetricsProvider: cfg.Metrics, Queue: c.waiting,
+		}),
+	})
+	return c, nil
+}
+
+func setDefaults[K comparable](cfg *Config[K]) {
+	if cfg.Workers == 0 {
+		cfg.Workers = 1
+	}
+	if cfg.Retry == (flagset.Retry{}) {
+		cfg.Retry = flagset.NewRetry()
+	}
+	if cfg.Drain == 0 {
+		cfg.Drain = DefaultDrain
+	}
+	if cfg.StuckAfter == 0 {
+		cfg.StuckAfter = DefaultStuckAfter
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = noMetrics{}
+	}
+}
+
+func validate[K comparable](cfg Config[K]) error {
+	var errs []error
+	if cfg.Name == "" {
+		errs = append(errs, errors.New("name must not be empty"))
+	}
+	if cfg.Reconcile == nil {
+		errs = append(errs, errors.New("function Reconcile must not be nil"))
+	}
+	if cfg.Workers < 0 {
+		errs = append(errs, fmt.Errorf("workers %d must be at least 1", cfg.Workers))
+	}
+	for name, d := range map[string]time.Duration{"timeout": cfg.Timeout, "drain": cfg.Drain, "stuckAfter": cfg.StuckAfter} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("%s %v must not be negative", name, d))
+		}
+	}
+	errs = append(errs, cfg.Retry.Validate())
+	return errors.Join(errs...)
+}
+
+// Add asks for a look at the key. Keys that wait already are not added twice; a key that is
+// being worked on is looked at once more afterwards.
+func (c *Controller[K]) Add(key K) { c.queue.Add(key) }
+
+// AddAfter is Add after a pause.
+func (c *Controller[K]) AddAfter(key K, pause time.Duration) { c.queue.AddAfter(key, pause) }
+
+// Forget makes the key's next failure its first one.
+func (c *Controller[K]) Forget(key K) { c.backoff.forget(key) }
+
+// State returns what the controller does now.
+func (c *Controller[K]) State() State {
+	s := State{Name: c.cfg.Name, OldestSeconds: c.waiting.oldest(time.Now()).Seconds(), Failing: c.backoff.len()}
+	s.Waiting = c.waiting.count()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, since := range c.running {
+		if s.Running == nil {
+			s.Running = map[string]float64{}
+		}
+		s.Running[fmt.Sprint(key)] = time.Since(since).Seconds()
+	}
+	return s
+}
+
+// Run works until ctx is done and what was running then has returned, at most Config.Drain
+// later by its own free will, else because its context is cancelled. It may be called once.
+func (c *Controller[K]) Run(ctx context.Context) error {
+	if err := c.start(); err != nil {
+		return err
+	}
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var workers sync.WaitGroup
+	for range c.cfg.Workers {
+		workers.Go(func() {
+			for c.next(ctx, work) {
+			}
+		})
+	}
+	c.watchAge(ctx)
+	c.queue.ShutDown()
+	finished := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(finished)
+	}()
+	c.drain(ctx, finished, cancel)
+	if c.gauge != nil {
+		c.cfg.Registerer.Unregister(c.gauge)
+	}
+	return nil
+}
+
+func (c *Controller[K]) start() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started {
+		return fmt.Errorf("controller %q was started before", c.cfg.Name)
+	}
+	c.started = true
+	return nil
+}
+
+// drain waits for the workers; it cancels their work when they take too long or must not go on.
+func (c *Controller[K]) drain(ctx context.Context, finished <-chan struct{}, cancel context.CancelFunc) {
+	if !mustAbort(ctx) {
+		timer := time.NewTimer(c.cfg.Drain)
+		defer timer.Stop()
+		select {
+		case <-finished:
+			return
+		case <-timer.C:
+			klog.FromContext(ctx).Info("Work is cancelled, it did not end in time",
+				logging.KeyController, c.cfg.Name, logging.KeyTimeout, c.cfg.Drain, logging.KeyState, c.State())
+		}
+	}
+	cancel()
+	<-finished
+}
+
+// mustAbort reports whether ctx ended for a reason that forbids to finish running work.
+func mustAbort(ctx context.Context) bool {
+	var cause interface{ Abort() bool }
+	return errors.As(context.Cause(ctx), &cause) && cause.Abort()
+}
+
+// next works on one key; it returns false when there will be no more.
+func (c *Controller[K]) next(ctx, work context.Context) bool {
+	key, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(key)
+	if ctx.Err() != nil {
+		return true // the queue is emptied, nothing is begun
+	}
+	c.mark(key)
+	defer c.unmark(key)
+	result, err := c.call(work, key)
+	c.settle(ctx, key, result, err)
+	return true
+}
+
+func (c *Controller[K]) mark(key K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running[key] = time.Now()
+}
+
+func (c *Controller[K]) unmark(key K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.running, key)
+}
+
+// call runs Reconcile with its deadline and turns a panic into an error.
+func (c *Controller[K]) call(ctx context.Context, key K) (result Result, err error) {
+	if c.cfg.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.cfg.Timeout)
+		defer cancel()
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			klog.FromContext(ctx).Error(nil, "Reconcile panicked", logging.KeyController, c.cfg.Name,
+				logging.KeyKey, key, logging.KeyPanic, fmt.Sprint(r), logging.KeyStack, string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	return c.cfg.Reconcile(ctx, key)
+}
+
+// settle decides when the key is looked at again.
+func (c *Controller[K]) settle(ctx context.Context, key K, result Result, err error) {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyController, c.cfg.Name, logging.KeyKey, key)
+	switch {
+	case err == nil:
+		c.backoff.forget(key)
+		if result.After > 0 {
+			c.queue.AddAfter(key, result.After)
+		}
+	case apierrors.IsConflict(err):
+		pause := c.backoff.next(key, min(conflictRetry, c.cfg.Retry.Start))
+		logger.V(4).Info("Object changed meanwhile, trying again", logging.KeyDelay, pause, "err", err)
+		c.queue.AddAfter(key, pause)
+	default:
+		pause := c.backoff.next(key, c.cfg.Retry.Start)
+		logger.Error(err, "Reconcile did not succeed, trying again", logging.KeyDelay, pause)
+		c.queue.AddAfter(key, pause)
+	}
+}
+
+// watchAge logs when keys wait too long, until ctx is done.
+func (c *Controller[K]) watchAge(ctx context.Context) {
+	ticker := time.NewTicker(c.cfg.StuckAfter)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			if age := c.waiting.oldest(now); age > c.cfg.StuckAfter {
+				klog.FromContext(ctx).Info("Work is waiting long, all workers are busy", logging.KeyController, c.cfg.Name,
+					logging.KeyDuration, age.Round(time.Second), logging.KeyCount, c.waiting.count(), logging.KeyWorkers, c.cfg.Workers)
+			}
+		}
+	}
+}

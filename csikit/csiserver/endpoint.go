@@ -1,0 +1,143 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxSocketPath is the longest path that fits into sockaddr_un on Linux.
+	maxSocketPath = 107
+	// dialTimeout bounds the question whether somebody listens on a socket.
+	dialTimeout = time.Second
+)
+
+// endpoint is where to listen, in the terms of net.Listen.
+type endpoint struct{ network, address string }
+
+// parseEndpoint reads the forms of Config.Endpoint.
+func parseEndpoint(text string) (endpoint, error) {
+	scheme, rest, hasScheme := strings.Cut(text, "://")
+	switch {
+	case !hasScheme:
+		return unixEndpoint(text, text)
+	case strings.EqualFold(scheme, "unix"):
+		// unix://tmp/csi.sock is a wide-spread way to write /tmp/csi.sock.
+		return unixEndpoint(text, path.Join("/", rest))
+	case strings.EqualFold(scheme, "tcp"):
+		if _, _, err := net.SplitHostPort(rest); err != nil {
+			return endpoint{}, fmt.Errorf("CSI endpoint %q: must be tcp://host:port: %w", text, err)
+		}
+		return endpoint{"tcp", rest}, nil
+	default:
+		return endpoint{}, fmt.Errorf("CSI endpoint %q: the scheme must be unix:// or tcp://, or none", text)
+	}
+}
+
+func unixEndpoint(text, socket string) (endpoint, error) {
+	switch {
+	case socket == "" || socket == "/":
+		return endpoint{}, fmt.Errorf("CSI endpoint %q: must be the path of a unix socket", text)
+	case !path.IsAbs(socket):
+		return endpoint{}, fmt.Errorf("CSI endpoint %q: the path of a unix socket must be absolute", text)
+	case len(socket) > maxSocketPath:
+		return endpoint{}, fmt.Errorf("CSI endpoint %q: the path of a unix socket must not exceed %d bytes, this one has %d", text, maxSocketPath, len(socket))
+	}
+	return endpoint{"unix", socket}, nil
+}
+
+// listen binds the endpoint. A socket that nobody listens on is in the way
+// since a crash and is removed.
+func listen(e endpoint, mode os.FileMode) (net.Listener, error) {
+	if e.network != "unix" {
+		return listenOn(e)
+	}
+	if err := removeStale(e.address); err != nil {
+		return nil, err
+	}
+	l, err := listenOn(e)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := newSocket(l, e.address, mode)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return socket, nil
+}
+
+func listenOn(e endpoint) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), e.network, e.address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on CSI endpoint %s %q: %w", e.network, e.address, err)
+	}
+	return l, nil
+}
+
+func removeStale(socket string) error {
+	info, err := os.Lstat(socket)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for a CSI socket at %q: %w", socket, err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("listen on CSI socket %q: a file that is not a socket is in the way", socket)
+	}
+	conn, err := net.DialTimeout("unix", socket, dialTimeout)
+	if err == nil {
+		return errors.Join(fmt.Errorf("listen on CSI socket %q: another process listens on it", socket), conn.Close())
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("find out whether a process listens on CSI socket %q: %w", socket, err)
+	}
+	if err := os.Remove(socket); err != nil {
+		return fmt.Errorf("remove stale CSI socket: %w", err)
+	}
+	return nil
+}
+
+// socket is a unix listener that removes its file when it closes, unless the
+// file has become another process's: a successor may have bound the same path
+// while this process was ending.
+type socket struct {
+	net.Listener
+	path string
+	own  os.FileInfo
+}
+
+func newSocket(l net.Listener, path string, mode os.FileMode) (*socket, error) {
+	if u, ok := l.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false)
+	}
+	if mode != 0 {
+		if err := os.Chmod(path, mode.Perm()); err != nil {
+			return nil, errors.Join(fmt.Errorf("set the mode of CSI socket: %w", err), os.Remove(path))
+		}
+	}
+	own, err := os.Lstat(path)
+	if err != nil {
+		return nil, fmt.Errorf("look at CSI socket: %w", err)
+	}
+	return &socket{Listener: l, path: path, own: own}, nil
+}
+
+// Close stops listening.
+func (s *socket) Close() error {
+	if now, err := os.Lstat(s.path); err == nil && os.SameFile(now, s.own) {
+		if err := os.Remove(s.path); err != nil {
+			return errors.Join(fmt.Errorf("remove CSI socket: %w", err), s.Listener.Close())
+		}
+	}
+	return s.Listener.Close()
+}

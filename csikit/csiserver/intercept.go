@@ -1,0 +1,116 @@
+package csiserver
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/redact"
+)
+
+const (
+	// levelFailed is the verbosity that logs calls that end with an error.
+	levelFailed = 2
+	// levelBodies is the verbosity that logs requests and replies.
+	levelBodies = 5
+)
+
+// callContext adds the logger and, if the caller has set none, a deadline.
+func (s *Server) callContext(ctx context.Context, method string) (context.Context, context.CancelFunc) {
+	if logger := s.log.Load(); logger != nil {
+		ctx = klog.NewContext(ctx, logger.WithValues(logging.KeyMethod, method))
+	}
+	if _, has := ctx.Deadline(); !has && s.cfg.CallTimeout > 0 {
+		return context.WithTimeout(ctx, s.cfg.CallTimeout)
+	}
+	return ctx, func() {}
+}
+
+func (s *Server) prepare(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	ctx, cancel := s.callContext(ctx, info.FullMethod)
+	defer cancel()
+	return handle(ctx, req)
+}
+
+func (s *Server) prepareStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	ctx, cancel := s.callContext(stream.Context(), info.FullMethod)
+	defer cancel()
+	return handle(srv, contextStream{ServerStream: stream, ctx: ctx})
+}
+
+// contextStream is a stream with another context.
+type contextStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // a stream is how gRPC hands the context on
+}
+
+// Context returns the context with logger and deadline.
+func (s contextStream) Context() context.Context { return s.ctx }
+
+// logCall logs bodies at V(5) and failures at V(2). Below that a call costs a
+// look at the context and nothing else.
+func (s *Server) logCall(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	logger := klog.FromContext(ctx)
+	bodies := logger.V(levelBodies)
+	if bodies.Enabled() {
+		bodies.Info("CSI request", logging.KeyRequest, redact.Limited(req, s.cfg.MaxLogLength))
+	}
+	start := time.Now()
+	reply, err := handle(ctx, req)
+	switch {
+	case err != nil:
+		logFailure(logger, start, err)
+	case bodies.Enabled():
+		bodies.Info("CSI reply", logging.KeyDuration, time.Since(start), logging.KeyResponse, redact.Limited(reply, s.cfg.MaxLogLength))
+	}
+	return reply, err
+}
+
+func (s *Server) logStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	start := time.Now()
+	err := handle(srv, stream)
+	if err != nil {
+		logFailure(klog.FromContext(stream.Context()), start, err)
+	}
+	return err
+}
+
+func logFailure(logger klog.Logger, start time.Time, err error) {
+	if logger = logger.V(levelFailed); logger.Enabled() {
+		logger.Info("CSI call failed", logging.KeyDuration, time.Since(start),
+			logging.KeyCode, status.Code(err).String(), logging.KeyReason, status.Convert(err).Message())
+	}
+}
+
+func recoverCall(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (reply any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			reply, err = nil, panicked(ctx, p)
+		}
+	}()
+	return handle(ctx, req)
+}
+
+func recoverStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(stream.Context(), p)
+		}
+	}()
+	return handle(srv, stream)
+}
+
+// panicked logs a panic with its stack and returns the answer to the caller,
+// who learns that it happened and not more.
+func panicked(ctx context.Context, p any) error {
+	err := fmt.Errorf("panic: %v", p)
+	klog.FromContext(ctx).Error(err, "CSI call panicked", logging.KeyStack, string(debug.Stack()))
+	return status.Error(codes.Internal, "the driver panicked while it handled the call; its log has the details")
+}

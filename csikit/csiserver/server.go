@@ -1,0 +1,176 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
+)
+
+const (
+	// DefaultStopTimeout is how long calls may go on after the end of Run's
+	// context if Config.StopTimeout is zero.
+	DefaultStopTimeout = 10 * time.Second
+
+	// maxRequest bounds one request. The specification asks for no more than
+	// a few hundred KiB in total (CSI spec v1.13, "Size Limits").
+	maxRequest = 16 << 20
+)
+
+// Config says where and how to serve. Only Endpoint is required.
+type Config struct {
+	// Endpoint is unix:///path, the bare absolute path of a unix socket, or
+	// tcp://host:port, which has neither authentication nor encryption.
+	Endpoint string
+	// CallTimeout bounds calls whose caller sets no deadline. Zero: unbounded.
+	CallTimeout time.Duration
+	// StopTimeout is how long running calls may go on when the server stops,
+	// before they are cut off. Default 10 s.
+	StopTimeout time.Duration
+	// Metrics measures all calls.
+	Metrics *metrics.CSI
+	// Interceptors and StreamInterceptors come after those of this package,
+	// right around the handlers.
+	Interceptors       []grpc.UnaryServerInterceptor
+	StreamInterceptors []grpc.StreamServerInterceptor
+	// Tracing creates an OpenTelemetry span for each call, by the globally
+	// configured tracer provider.
+	Tracing bool
+	// SocketMode is the mode of the unix socket. Zero: what the umask leaves.
+	SocketMode os.FileMode
+	// MaxLogLength cuts logged requests and replies, in bytes. Zero: not cut.
+	MaxLogLength int
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.StopTimeout == 0 {
+		cfg.StopTimeout = DefaultStopTimeout
+	}
+	return cfg
+}
+
+func (cfg Config) validate() error {
+	var errs []error
+	if _, err := parseEndpoint(cfg.Endpoint); err != nil {
+		errs = append(errs, err)
+	}
+	if cfg.CallTimeout < 0 {
+		errs = append(errs, fmt.Errorf("call timeout %v: must not be negative", cfg.CallTimeout))
+	}
+	if cfg.StopTimeout < 0 {
+		errs = append(errs, fmt.Errorf("stop timeout %v: must not be negative", cfg.StopTimeout))
+	}
+	if cfg.MaxLogLength < 0 {
+		errs = append(errs, fmt.Errorf("maximum log length %d: must not be negative", cfg.MaxLogLength))
+	}
+	if cfg.SocketMode&^os.ModePerm != 0 {
+		errs = append(errs, fmt.Errorf("socket mode %v: must consist of permission bits only", cfg.SocketMode))
+	}
+	return errors.Join(errs...)
+}
+
+// Server is a bound endpoint and the services behind it.
+type Server struct {
+	cfg      Config
+	listener net.Listener
+	grpc     *grpc.Server
+	// log is set by Run; calls come only after that.
+	log atomic.Pointer[klog.Logger]
+}
+
+// Listen checks cfg, binds the endpoint and registers the services. Callers
+// may connect from then on, and are answered when Run is called.
+func Listen(cfg Config, register func(grpc.ServiceRegistrar)) (*Server, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	e, err := parseEndpoint(cfg.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := listen(e, cfg.SocketMode)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, listener: listener}
+	s.grpc = grpc.NewServer(s.options()...)
+	register(s.grpc)
+	return s, nil
+}
+
+// options lists the interceptors, outermost first.
+func (s *Server) options() []grpc.ServerOption {
+	unary := []grpc.UnaryServerInterceptor{s.prepare}
+	stream := []grpc.StreamServerInterceptor{s.prepareStream}
+	if m := s.cfg.Metrics; m != nil {
+		unary = append(unary, m.UnaryServerInterceptor())
+		stream = append(stream, m.StreamServerInterceptor())
+	}
+	unary = append(append(unary, s.logCall, recoverCall), s.cfg.Interceptors...)
+	stream = append(append(stream, s.logStream, recoverStream), s.cfg.StreamInterceptors...)
+	opts := []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(unary...),
+		grpc.ChainStreamInterceptor(stream...),
+		grpc.MaxRecvMsgSize(maxRequest),
+		// Stop and GracefulStop return when the handlers have.
+		grpc.WaitForHandlers(true),
+	}
+	if s.cfg.Tracing {
+		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler()))
+	}
+	return opts
+}
+
+// Addr returns the address that is listened on: the path of the socket, or
+// host:port with the port that was chosen.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Run serves until ctx ends, which is no error. Then running calls may go on
+// for Config.StopTimeout; after that their contexts are cancelled. The socket
+// is gone when Run returns. Handlers find the logger of ctx in their context.
+func (s *Server) Run(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	s.log.Store(&logger)
+	logger.Info("Serving CSI", logging.KeyEndpoint, s.Addr())
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := s.grpc.Serve(s.listener); err != nil {
+			return fmt.Errorf("serve CSI on %q: %w", s.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-groupCtx.Done()
+		s.stop(logger)
+		return nil
+	})
+	return group.Wait()
+}
+
+// stop ends the server in order, and by force when that takes too long.
+func (s *Server) stop(logger klog.Logger) {
+	force := time.AfterFunc(s.cfg.StopTimeout, func() {
+		logger.Info("Cutting off CSI calls that are still running", logging.KeyTimeout, s.cfg.StopTimeout)
+		s.grpc.Stop()
+	})
+	defer force.Stop()
+	s.grpc.GracefulStop()
+}
+
+// Close frees the endpoint of a server that is not to run.
+func (s *Server) Close() error {
+	s.grpc.Stop()
+	return s.listener.Close()
+}

@@ -1,0 +1,19 @@
+# Longshore. `make` alone explains itself.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash -o pipefail
+.DELETE_ON_ERROR:
+
+include make/modules.mk make/tools.mk make/test.mk make/cluster.mk
+
+##@ General
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z0-9_%\/-]+:.*## / {printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: precommit
+precommit: tidy fmt lint verify test ## Everything a change must pass before it is committed
+
+.PHONY: deps
+deps: ## Install the system packages that tests need (Debian, Ubuntu; needs root)
+	apt-get update
+	apt-get install -y --no-install-recommends git gcc libc6-dev make mount util-linux e2fsprogs xfsprogs

@@ -1,0 +1,24 @@
+# Tests run with the race detector. Their events are kept in .tools/results, so that the whole can be summed up.
+RESULTS := $(CURDIR)/.tools/results
+TESTFLAGS ?= -race
+# The end-to-end suite drives processes of its own; the detector would only watch the driver's seat.
+TESTFLAGS_e2e := -timeout 60m
+
+##@ Test
+.PHONY: test $(MODULES:%=test/%)
+test: ## Run all tests: units, csi-sanity, end to end (needs root for mounts; says what it skips otherwise)
+	@rm -rf $(RESULTS)
+	@failed=0; for m in $(MODULES); do $(MAKE) --no-print-directory test/$$m || failed=1; done; \
+	(cd tools && go run ./cmd/testsum -total $(RESULTS)/*.json) && exit $$failed
+test/%: $(TOOLS)/testsum
+	@mkdir -p $(RESULTS)
+	@echo "== $*"
+	@cd $* && go test -json $(or $(TESTFLAGS_$*),$(TESTFLAGS)) ./... | $(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
+
+$(TOOLS)/testsum: $(wildcard tools/cmd/testsum/*.go)
+	@mkdir -p $(TOOLS)
+	@cd tools && go build -o $@ ./cmd/testsum
+
+.PHONY: bench
+bench: ## Measure claim to Bound and claim to mounted at 1 and 100 claims, and API writes per claim
+	cd e2e && go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./...

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// event is one line of `go test -json`; see `go doc test2json`.
+type event struct {
+	Action, Package, Test, Output string
+	ImportPath                    string // of build output
+	FailedBuild                   string
+	Elapsed                       float64
+}
+
+type key struct{ pkg, test string }
+
+// summary counts tests. A subtest is a test; a test that only groups subtests counts too, as `go test -v` shows it.
+type summary struct {
+	out                     io.Writer
+	passed, failed, skipped int
+	output                  map[key][]string
+	build                   map[string][]string
+	failedIn                map[string]bool
+	skips                   []string
+}
+
+func newSummary(out io.Writer) *summary {
+	return &summary{out: out, output: map[key][]string{}, build: map[string][]string{}, failedIn: map[string]bool{}}
+}
+
+func (s *summary) read(in io.Reader) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			fmt.Fprintln(s.out, lines.Text()) // the go command's own words
+			continue
+		}
+		s.event(e)
+	}
+	return lines.Err()
+}
+
+func (s *summary) event(e event) {
+	k := key{e.Package, e.Test}
+	switch e.Action {
+	case "output":
+		s.output[k] = append(s.output[k], e.Output)
+	case "build-output":
+		s.build[e.ImportPath] = append(s.build[e.ImportPath], e.Output)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			s.endPackage(e)
+		} else {
+			s.endTest(e, k)
+		}
+		delete(s.output, k)
+	}
+}
+
+func (s *summary) endTest(e event, k key) {
+	switch e.Action {
+	case "pass":
+		s.passed++
+	case "skip":
+		s.skipped++
+		s.skips = append(s.skips, fmt.Sprintf("%s.%s: %s", e.Package, e.Test, reason(s.output[k])))
+	case "fail":
+		s.failed++
+		s.failedIn[e.Package] = true
+		fmt.Fprintf(s.out, "--- FAIL %s.%s\n%s", e.Package, e.Test, strings.Join(s.output[k], ""))
+	}
+}
+
+// endPackage prints the package's line. A package that fails without a failed test, for it does not build or its process
+// died, counts as one failed test and shows all its output.
+func (s *summary) endPackage(e event) {
+	if e.Action == "skip" {
+		return // no test files
+	}
+	if e.Action == "fail" && !s.failedIn[e.Package] {
+		s.failed++
+		fmt.Fprintf(s.out, "--- FAIL %s\n%s", e.Package, strings.Join(s.build[e.FailedBuild], ""))
+		for k, lines := range s.output {
+			if k.pkg == e.Package {
+				fmt.Fprint(s.out, strings.Join(lines, ""))
+			}
+		}
+	}
+	mark := map[string]string{"pass": "ok  ", "fail": "FAIL"}[e.Action]
+	fmt.Fprintf(s.out, "%s %s %.1fs\n", mark, e.Package, e.Elapsed)
+}
+
+// reason finds what the test said when it skipped: the line before "--- SKIP".
+func reason(lines []string) string {
+	text := ""
+	for _, l := range lines {
+		l = strings.TrimSpace(l)
+		if l != "" && !strings.HasPrefix(l, "===") && !strings.HasPrefix(l, "---") {
+			text = l
+		}
+	}
+	return text
+}
+
+func (s *summary) printSkipped() {
+	slices.Sort(s.skips)
+	for _, line := range s.skips {
+		fmt.Fprintln(s.out, "skipped", line)
+	}
+}
+
+func (s *summary) printTotal() {
+	fmt.Fprintf(s.out, "%d passed, %d failed", s.passed, s.failed)
+	if s.skipped > 0 {
+		fmt.Fprintf(s.out, ", %d skipped", s.skipped)
+	}
+	fmt.Fprintln(s.out)
+}

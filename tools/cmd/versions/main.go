@@ -1,0 +1,111 @@
+// Command versions checks versions.yaml against the tree: every module is listed once, every component has the binary that
+// is named and a changelog, and nothing is listed that is not there.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+)
+
+func main() {
+	root := flag.String("root", ".", "root of the repository")
+	flag.Parse()
+	if err := check(os.DirFS(*root)); err != nil {
+		fmt.Fprintf(os.Stderr, "versions.yaml: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// file is the schema of versions.yaml.
+type file struct {
+	Modules  map[string]module `json:"modules"`
+	Untagged []string          `json:"untagged"`
+}
+
+type module struct {
+	Next   string `json:"next"`
+	Binary string `json:"binary,omitempty"`
+	Image  string `json:"image,omitempty"`
+}
+
+// outside is the module that is no part of the workspace: it only pins programs.
+const outside = "devcluster/controlplane"
+
+var semver = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`)
+
+// check reports everything that is wrong.
+func check(tree fs.FS) error {
+	data, err := fs.ReadFile(tree, "versions.yaml")
+	if err != nil {
+		return err
+	}
+	var f file
+	if err := yaml.UnmarshalStrict(data, &f); err != nil {
+		return err
+	}
+	found, err := modules(tree)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range found {
+		if _, tagged := f.Modules[dir]; tagged == slices.Contains(f.Untagged, dir) {
+			errs = append(errs, fmt.Errorf("module %s: must be listed once, under modules or untagged", dir))
+		}
+	}
+	for _, dir := range f.Untagged {
+		if !slices.Contains(found, dir) {
+			errs = append(errs, fmt.Errorf("module %s: has no go.mod", dir))
+		}
+	}
+	for dir, m := range f.Modules {
+		errs = append(errs, m.check(tree, dir))
+	}
+	return errors.Join(errs...)
+}
+
+func (m module) check(tree fs.FS, dir string) error {
+	var errs []error
+	if !semver.MatchString(m.Next) {
+		errs = append(errs, fmt.Errorf("module %s: next %q is not vX.Y.Z", dir, m.Next))
+	}
+	needed := []string{"go.mod", "README.md", "CHANGELOG.md"}
+	if m.Binary != "" {
+		needed = append(needed, filepath.Join("cmd", m.Binary, "main.go"))
+	}
+	for _, name := range needed {
+		if _, err := fs.Stat(tree, filepath.Join(dir, name)); err != nil {
+			errs = append(errs, fmt.Errorf("module %s: has no %s", dir, name))
+		}
+	}
+	if m.Image != "" && m.Binary == "" {
+		errs = append(errs, fmt.Errorf("module %s: image %q without a binary", dir, m.Image))
+	}
+	return errors.Join(errs...)
+}
+
+// modules lists the directories with a go.mod.
+func modules(tree fs.FS) ([]string, error) {
+	var found []string
+	err := fs.WalkDir(tree, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != "." && (d.Name()[0] == '.' || d.Name() == "bin" || path == outside) {
+			return fs.SkipDir
+		}
+		if d.Name() == "go.mod" {
+			found = append(found, filepath.Dir(path))
+		}
+		return nil
+	})
+	return found, err
+}

@@ -1,0 +1,222 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// Names that users and other components know, and which therefore never change.
+const (
+	// AnnProvisionedBy names the provisioner of a PersistentVolume.
+	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// AnnDeletionSecretName and AnnDeletionSecretNamespace refer to the secret for DeleteVolume. Both are
+	// always written, and empty when there is no secret.
+	AnnDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
+	AnnDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+	// AnnModifySecretName and AnnModifySecretNamespace refer to the secret for ControllerModifyVolume,
+	// for which a PersistentVolume has no field.
+	AnnModifySecretName      = "volume.kubernetes.io/controller-modify-secret-name"
+	AnnModifySecretNamespace = "volume.kubernetes.io/controller-modify-secret-namespace"
+	// Finalizer keeps a PersistentVolume until its reclaim policy was honoured (KEP-2644).
+	Finalizer = "external-provisioner.volume.kubernetes.io/finalizer"
+	// AttrIdentity is the volume attribute that tells which process made the volume.
+	AttrIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
+)
+
+// ErrIncomplete is returned for an answer of CreateVolume without a volume in it. Nothing is known then:
+// the volume may exist.
+var ErrIncomplete = errors.New("the driver answered without a volume ID")
+
+// Check tells whether a volume is what was asked for. A volume that fails the check must be deleted,
+// except after ErrIncomplete, when there is nothing to call it by.
+func Check(request *csi.CreateVolumeRequest, created *csi.Volume) error {
+	if created.GetVolumeId() == "" {
+		return fmt.Errorf("create volume %q: %w", request.GetName(), ErrIncomplete)
+	}
+	asked, got := request.GetCapacityRange().GetRequiredBytes(), created.GetCapacityBytes()
+	if got != 0 && got < asked {
+		return fmt.Errorf("volume %q (%s): has %d bytes, must have at least the %d bytes that were requested",
+			created.GetVolumeId(), request.GetName(), got, asked)
+	}
+	return nil
+}
+
+// Policy is what the options of the provisioner add to a PersistentVolume.
+type Policy struct {
+	// Driver is the name of the driver.
+	Driver string
+	// Identity goes into AttrIdentity.
+	Identity string
+	// PublishReadOnly marks volumes read-only whose only access mode is ReadOnlyMany.
+	PublishReadOnly bool
+}
+
+// PersistentVolume returns the object that stands for a volume that was created.
+func (s Spec) PersistentVolume(created *csi.Volume, policy Policy) (*corev1.PersistentVolume, error) {
+	affinity, err := topology.NodeAffinity(created.GetAccessibleTopology())
+	if err != nil {
+		return nil, fmt.Errorf("accessible topology of volume %q: %w", created.GetVolumeId(), err)
+	}
+	capacity, err := s.capacity(created)
+	if err != nil {
+		return nil, err
+	}
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        s.Name,
+			Annotations: s.annotations(),
+			Finalizers:  s.finalizers(),
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			AccessModes:                   slices.Clone(s.Claim.Spec.AccessModes),
+			MountOptions:                  slices.Clone(s.Class.MountOptions),
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: capacity},
+			ClaimRef:                      claimRef(s.Claim),
+			PersistentVolumeReclaimPolicy: s.reclaimPolicy(),
+			StorageClassName:              s.Class.Name,
+			VolumeMode:                    s.Claim.Spec.VolumeMode,
+			VolumeAttributesClassName:     s.attributesClass(),
+			NodeAffinity:                  affinity,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: s.source(created, policy)},
+		},
+	}, nil
+}
+
+// capacity returns the size of the volume; a driver which does not know says zero (CSI v1.13, "Volume"),
+// and then it is as large as was asked for.
+func (s Spec) capacity(created *csi.Volume) (resource.Quantity, error) {
+	if bytes := created.GetCapacityBytes(); bytes > 0 {
+		return *resource.NewQuantity(bytes, resource.BinarySI), nil
+	}
+	asked, err := RequestedBytes(s.Claim)
+	return *resource.NewQuantity(asked, resource.BinarySI), err
+}
+
+// attributesClass returns the VolumeAttributesClass of the claim, nil when it has none.
+func (s Spec) attributesClass() *string {
+	if name := s.Claim.Spec.VolumeAttributesClassName; name != nil && *name != "" {
+		return name
+	}
+	return nil
+}
+
+// source returns the CSI part of the PersistentVolume.
+func (s Spec) source(created *csi.Volume, policy Policy) *corev1.CSIPersistentVolumeSource {
+	attributes := maps.Clone(created.GetVolumeContext())
+	if attributes == nil {
+		attributes = map[string]string{}
+	}
+	attributes[AttrIdentity] = policy.Identity
+	source := &corev1.CSIPersistentVolumeSource{
+		Driver:                     policy.Driver,
+		VolumeHandle:               created.GetVolumeId(),
+		VolumeAttributes:           attributes,
+		ReadOnly:                   policy.PublishReadOnly && readOnly(s.Claim.Spec.AccessModes),
+		ControllerPublishSecretRef: s.Secrets.ControllerPublish,
+		NodeStageSecretRef:         s.Secrets.NodeStage,
+		NodePublishSecretRef:       s.Secrets.NodePublish,
+		ControllerExpandSecretRef:  s.Secrets.ControllerExpand,
+		NodeExpandSecretRef:        s.Secrets.NodeExpand,
+	}
+	if !IsBlock(s.Claim) {
+		source.FSType = s.FSType
+	}
+	return source
+}
+
+// readOnly tells whether nothing but reading by many is asked for.
+func readOnly(modes []corev1.PersistentVolumeAccessMode) bool {
+	return len(modes) == 1 && modes[0] == corev1.ReadOnlyMany
+}
+
+// annotations records who made the volume and which secrets it is deleted and modified with.
+func (s Spec) annotations() map[string]string {
+	annotations := map[string]string{
+		AnnProvisionedBy:           s.Class.Provisioner,
+		AnnDeletionSecretName:      "",
+		AnnDeletionSecretNamespace: "",
+	}
+	if ref := s.Secrets.Provision; ref != nil {
+		annotations[AnnDeletionSecretName], annotations[AnnDeletionSecretNamespace] = ref.Name, ref.Namespace
+	}
+	if ref := s.Secrets.ControllerModify; ref != nil {
+		annotations[AnnModifySecretName], annotations[AnnModifySecretNamespace] = ref.Name, ref.Namespace
+	}
+	return annotations
+}
+
+// finalizers returns the finalizer of volumes which are deleted along with their PersistentVolume.
+func (s Spec) finalizers() []string {
+	if s.reclaimPolicy() != corev1.PersistentVolumeReclaimDelete {
+		return nil
+	}
+	return []string{Finalizer}
+}
+
+// reclaimPolicy returns the policy of the class, whose default is Delete.
+func (s Spec) reclaimPolicy() corev1.PersistentVolumeReclaimPolicy {
+	if s.Class.ReclaimPolicy == nil {
+		return corev1.PersistentVolumeReclaimDelete
+	}
+	return *s.Class.ReclaimPolicy
+}
+
+// claimRef binds the PersistentVolume to the one claim, by UID, that it was made for.
+func claimRef(claim *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion:      "v1",
+		Kind:            "PersistentVolumeClaim",
+		Namespace:       claim.Namespace,
+		Name:            claim.Name,
+		UID:             claim.UID,
+		ResourceVersion: claim.ResourceVersion,
+	}
+}
+
+// Match says how an existing PersistentVolume relates to one that was to be created under its name.
+type Match int
+
+const (
+	// Taken: it has the same volume, for another claim. The volume is that claim's. It is the zero value,
+	// for of all the relations this is the one where nothing may be deleted.
+	Taken Match = iota
+	// Same: it is the one that was to be created.
+	Same
+	// Leaving: it was the one, and is being deleted.
+	Leaving
+	// Foreign: it stands for another volume.
+	Foreign
+)
+
+// Compare tells whether an existing PersistentVolume is the wanted one: same driver, handle and claim
+// UID. The name alone proves nothing, for a volume of a deleted claim may still bear it.
+func Compare(existing, wanted *corev1.PersistentVolume) Match {
+	switch {
+	case !sameVolume(existing.Spec.CSI, wanted.Spec.CSI):
+		return Foreign
+	case !sameClaim(existing.Spec.ClaimRef, wanted.Spec.ClaimRef):
+		return Taken
+	case existing.DeletionTimestamp != nil:
+		return Leaving
+	}
+	return Same
+}
+
+// sameClaim compares the claims of two PersistentVolumes by UID.
+func sameClaim(a, b *corev1.ObjectReference) bool {
+	return a != nil && b != nil && a.UID == b.UID
+}
+
+// sameVolume compares two volumes by driver and handle.
+func sameVolume(a, b *corev1.CSIPersistentVolumeSource) bool {
+	return a != nil && b != nil && a.Driver == b.Driver && a.VolumeHandle == b.VolumeHandle
+}

@@ -1,0 +1,145 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/params"
+)
+
+// Spec is all that decides what one volume is: the claim and what stands behind it, before the driver is
+// asked. It is kept from the first CreateVolume to the PersistentVolume, so that every attempt asks for
+// the same and the PersistentVolume shows what was asked for.
+type Spec struct {
+	// Name is the name of the volume and of its PersistentVolume.
+	Name string
+	// Claim is the claim as it was when the volume was first asked for.
+	Claim *corev1.PersistentVolumeClaim
+	// Class is the StorageClass as it was then.
+	Class *storagev1.StorageClass
+	// FSType is the file system type; empty for raw block volumes and where nobody chose one.
+	FSType string
+	// Parameters are the parameters for the driver.
+	Parameters map[string]string
+	// MutableParameters come from the VolumeAttributesClass.
+	MutableParameters map[string]string
+	// Topology is where the volume must be accessible from; nil when the driver does not care.
+	Topology *csi.TopologyRequirement
+	// Secrets refers to the secrets of every operation on the volume.
+	Secrets params.Secrets
+	// SingleNodeModes says that the driver tells SINGLE_NODE_SINGLE_WRITER from
+	// SINGLE_NODE_MULTI_WRITER (capability SINGLE_NODE_MULTI_WRITER).
+	SingleNodeModes bool
+}
+
+// Request returns what CreateVolume is asked for, without the values of secrets.
+func (s Spec) Request() (*csi.CreateVolumeRequest, error) {
+	size, sizeErr := RequestedBytes(s.Claim)
+	capabilities, capErr := s.capabilities()
+	if err := errors.Join(sizeErr, capErr); err != nil {
+		return nil, err
+	}
+	return &csi.CreateVolumeRequest{
+		Name:                      s.Name,
+		CapacityRange:             &csi.CapacityRange{RequiredBytes: size},
+		VolumeCapabilities:        capabilities,
+		Parameters:                s.Parameters,
+		MutableParameters:         s.MutableParameters,
+		AccessibilityRequirements: s.Topology,
+	}, nil
+}
+
+// RequestedBytes returns the storage that a claim requests, in bytes.
+func RequestedBytes(claim *corev1.PersistentVolumeClaim) (int64, error) {
+	quantity, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	if !ok {
+		return 0, errors.New("claim field spec.resources.requests.storage: must be set")
+	}
+	bytes := quantity.Value()
+	if bytes < 0 {
+		return 0, fmt.Errorf("claim field spec.resources.requests.storage %q: must not be negative", quantity.String())
+	}
+	return bytes, nil
+}
+
+// IsBlock tells whether a claim asks for a raw block volume.
+func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// capabilities returns one VolumeCapability for each access mode of the claim.
+func (s Spec) capabilities() ([]*csi.VolumeCapability, error) {
+	if len(s.Claim.Spec.AccessModes) == 0 {
+		return nil, errors.New("claim field spec.accessModes: must name at least one mode")
+	}
+	capabilities := make([]*csi.VolumeCapability, 0, len(s.Claim.Spec.AccessModes))
+	for _, mode := range s.Claim.Spec.AccessModes {
+		csiMode, err := accessMode(mode, s.SingleNodeModes)
+		if err != nil {
+			return nil, err
+		}
+		capabilities = append(capabilities, s.capability(csiMode))
+	}
+	return capabilities, nil
+}
+
+// capability returns the VolumeCapability for one access mode.
+func (s Spec) capability(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
+	capability := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode}}
+	if IsBlock(s.Claim) {
+		capability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+		return capability
+	}
+	capability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
+		FsType:     s.FSType,
+		MountFlags: s.Class.MountOptions,
+	}}
+	return capability
+}
+
+// accessMode translates an access mode. The single node modes mean something else to drivers that tell
+// one writer from many on a node (CSI v1.13, "ControllerGetCapabilities", SINGLE_NODE_MULTI_WRITER):
+//
+//	mode              without the capability    with it
+//	ReadWriteOnce     SINGLE_NODE_WRITER        SINGLE_NODE_MULTI_WRITER
+//	ReadWriteOncePod  SINGLE_NODE_WRITER        SINGLE_NODE_SINGLE_WRITER
+//	ReadOnlyMany      MULTI_NODE_READER_ONLY    the same
+//	ReadWriteMany     MULTI_NODE_MULTI_WRITER   the same
+func accessMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) (csi.VolumeCapability_AccessMode_Mode, error) {
+	switch mode {
+	case corev1.ReadWriteMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
+	case corev1.ReadOnlyMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
+	case corev1.ReadWriteOnce, corev1.ReadWriteOncePod:
+		return singleNodeMode(mode, singleNodeModes), nil
+	}
+	return 0, fmt.Errorf("access mode %q: not a mode that CSI knows", mode)
+}
+
+// singleNodeMode translates the modes that confine a volume to one node.
+func singleNodeMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) csi.VolumeCapability_AccessMode_Mode {
+	switch {
+	case !singleNodeModes:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	case mode == corev1.ReadWriteOncePod:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	}
+	return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+}
+
+// WithMetadata returns the parameters with the names of the claim and of the PersistentVolume added, as
+// --extra-create-metadata asks.
+func WithMetadata(parameters map[string]string, claim *corev1.PersistentVolumeClaim, pvName string) map[string]string {
+	extended := make(map[string]string, len(parameters)+3)
+	maps.Copy(extended, parameters)
+	extended[params.KeyClaimName] = claim.Name
+	extended[params.KeyClaimNamespace] = claim.Namespace
+	extended[params.KeyPVName] = pvName
+	return extended
+}

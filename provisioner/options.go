@@ -1,0 +1,256 @@
+package provisioner
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// Names of the feature gates.
+const (
+	// GateTopology sends topology requirements to drivers that know topology.
+	GateTopology = "Topology"
+	// GateVolumeAttributesClass sends the parameters of VolumeAttributesClasses to drivers.
+	GateVolumeAttributesClass = "VolumeAttributesClass"
+	// GateCrossNamespace takes data sources from other namespaces.
+	GateCrossNamespace = "CrossNamespaceVolumeDataSource"
+	// GateReleaseLeader is without effect: the lease is always released when the process ends.
+	GateReleaseLeader = "ReleaseLeaderElectionOnExit"
+)
+
+// DefaultTimeout is the deadline of one call to the driver.
+const DefaultTimeout = 10 * time.Second
+
+// Options configure one provisioner. NewOptions returns the defaults.
+type Options struct {
+	// CSI says how the driver is reached and how long a call to it may take.
+	CSI flagset.CSI
+	// Kube says how the API server is reached.
+	Kube flagset.Kube
+	// LeaderElection lets one of several instances work.
+	LeaderElection flagset.LeaderElection
+	// HTTP is where metrics, health and state are served.
+	HTTP flagset.HTTP
+	// Retry is how failed work is repeated. Its Max is also the pause after a request which the driver
+	// called invalid.
+	Retry flagset.Retry
+	// Logging is used by the binary; Run takes its logger from the context.
+	Logging logging.Options
+	// Features are the feature gates.
+	Features flagset.FeatureGates
+
+	// VolumeNamePrefix is the first part of the names of volumes and PersistentVolumes.
+	VolumeNamePrefix string
+	// VolumeNameUUIDLength cuts the claim's UID in names; -1 takes all of it.
+	VolumeNameUUIDLength int
+	// Workers is the number of claims, and as well the number of deletions, worked on at a time.
+	Workers int
+
+	// Topology says which topology is sent to drivers that know topology.
+	Topology topology.Policy
+
+	// ExtraCreateMetadata adds the names of claim and volume to the parameters of CreateVolume.
+	ExtraCreateMetadata bool
+	// DefaultFSType is the file system of volumes whose StorageClass names none.
+	DefaultFSType string
+	// ControllerPublishReadOnly marks volumes read-only whose only access mode is ReadOnlyMany.
+	ControllerPublishReadOnly bool
+	// PreventVolumeModeConversion keeps snapshots from being restored in another volume mode.
+	PreventVolumeModeConversion bool
+
+	// Capacity configures the publication of CSIStorageCapacity objects.
+	Capacity CapacityOptions
+	// Node configures an instance that runs on each node.
+	Node NodeOptions
+	// CloningProtectionWorkers is the number of sources of clones worked on at a time.
+	CloningProtectionWorkers int
+	// SnapshotSweepInterval is the pause between two sweeps of left over finalizers on snapshots.
+	SnapshotSweepInterval time.Duration
+
+	// ShowVersion makes the binary print its version and end.
+	ShowVersion bool
+
+	ignored flagset.Ignored
+}
+
+// CapacityOptions configure the publication of CSIStorageCapacity objects. This version accepts them all
+// and refuses Enabled.
+type CapacityOptions struct {
+	// Enabled turns the publication on.
+	Enabled bool
+	// Immediate publishes also for classes with immediate binding.
+	Immediate bool
+	// PollInterval is the pause between two questions for the same capacity.
+	PollInterval time.Duration
+	// OwnerLevel counts the owner references from the pod to the owner of the objects; -1 sets no owner.
+	OwnerLevel int
+	// Workers is the number of questions asked at a time.
+	Workers int
+	// QPS and Burst limit the writes of CSIStorageCapacity objects.
+	QPS   float64
+	Burst int
+}
+
+// NodeOptions configure an instance that runs on each node. This version accepts them all and refuses
+// Enabled.
+type NodeOptions struct {
+	// Enabled makes each instance provision for its own node.
+	Enabled bool
+	// Immediate lets the instances compete for claims with immediate binding.
+	Immediate bool
+	// BaseDelay and MaxDelay are the limits of the pause before an instance takes such a claim.
+	BaseDelay, MaxDelay time.Duration
+}
+
+// NewOptions returns the defaults.
+func NewOptions() Options {
+	o := Options{
+		CSI:                         flagset.NewCSI(),
+		Kube:                        flagset.NewKube(),
+		LeaderElection:              flagset.NewLeaderElection(),
+		HTTP:                        flagset.NewHTTP(),
+		Retry:                       flagset.NewRetry(),
+		Logging:                     logging.NewOptions(),
+		Features:                    flagset.NewFeatureGates(gates()),
+		VolumeNamePrefix:            "pvc",
+		VolumeNameUUIDLength:        -1,
+		Workers:                     100,
+		Topology:                    topology.DefaultPolicy(),
+		PreventVolumeModeConversion: true,
+		Capacity:                    CapacityOptions{PollInterval: time.Minute, OwnerLevel: 1, Workers: 1, QPS: 1, Burst: 5},
+		Node:                        NodeOptions{Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: 60 * time.Second},
+		CloningProtectionWorkers:    1,
+		SnapshotSweepInterval:       5 * time.Minute,
+	}
+	o.CSI.Timeout = DefaultTimeout
+	return o
+}
+
+// gates returns the feature gates and their defaults.
+func gates() map[string]flagset.Gate {
+	return map[string]flagset.Gate{
+		GateTopology:              {Default: true, Stage: flagset.GA},
+		GateVolumeAttributesClass: {Default: true, Stage: flagset.GA},
+		GateCrossNamespace:        {Stage: flagset.Alpha},
+		GateReleaseLeader:         {Stage: flagset.Alpha},
+	}
+}
+
+// groups returns the groups of flags that all components share.
+func (o *Options) groups() []flagset.Group {
+	return []flagset.Group{&o.CSI, &o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Logging, &o.Features}
+}
+
+// AddFlags registers all flags on fs. The values that the fields have at that moment are the defaults.
+func (o *Options) AddFlags(fs *flag.FlagSet) {
+	flagset.AddFlags(fs, o.groups()...)
+	o.addVolumeFlags(fs)
+	o.addTopologyFlags(fs)
+	o.addCapacityFlags(fs)
+	o.addNodeFlags(fs)
+	o.ignored.AutoMaxProcs(fs)
+	fs.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "print the version and exit")
+}
+
+// addVolumeFlags registers the flags about volumes and the work on them.
+func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.VolumeNamePrefix, "volume-name-prefix", o.VolumeNamePrefix,
+		"`prefix` of the names of volumes and PersistentVolumes")
+	fs.IntVar(&o.VolumeNameUUIDLength, "volume-name-uuid-length", o.VolumeNameUUIDLength,
+		"characters of the claim's UID, without dashes, in names, 1 to 32; -1: the whole UID with dashes")
+	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "claims, and as well deletions, that are worked on at a time")
+	fs.BoolVar(&o.ExtraCreateMetadata, "extra-create-metadata", o.ExtraCreateMetadata,
+		"add the names of claim, namespace and PersistentVolume to the parameters of CreateVolume")
+	fs.StringVar(&o.DefaultFSType, "default-fstype", o.DefaultFSType, "file system `type` of volumes whose StorageClass names none")
+	fs.BoolVar(&o.ControllerPublishReadOnly, "controller-publish-readonly", o.ControllerPublishReadOnly,
+		"mark PersistentVolumes read-only whose only access mode is ReadOnlyMany")
+	fs.BoolVar(&o.PreventVolumeModeConversion, "prevent-volume-mode-conversion", o.PreventVolumeModeConversion,
+		"refuse to restore a snapshot in another volume mode; this version restores none")
+	fs.IntVar(&o.CloningProtectionWorkers, "cloning-protection-threads", o.CloningProtectionWorkers,
+		"sources of clones that are worked on at a time; this version makes none")
+	fs.DurationVar(&o.SnapshotSweepInterval, "snapshot-orphan-sweep-interval", o.SnapshotSweepInterval,
+		"pause between sweeps of left over finalizers on snapshots, 0: never; this version sets none")
+}
+
+// addTopologyFlags registers the flags about topology.
+func (o *Options) addTopologyFlags(fs *flag.FlagSet) {
+	t := &o.Topology
+	fs.BoolVar(&t.Strict, "strict-topology", t.Strict,
+		"late binding: ask for volumes that are accessible from the selected node's segment, and no other")
+	fs.BoolVar(&t.Immediate, "immediate-topology", t.Immediate,
+		"immediate binding without allowedTopologies: send all segments of the cluster; false: send no topology")
+	fs.TextVar(&t.Spread, "topology-spread", t.Spread,
+		"immediate binding: prefer a segment by the name of the claim, for `claims` any-name, statefulsets or off")
+	fs.BoolVar(&t.FilterAllowed, "topology-filter-allowed", t.FilterAllowed,
+		"take allowedTopologies as a filter on the segments of the nodes, which keeps the nodes' other keys")
+	fs.IntVar(&t.MaxSegments, "topology-max-segments", t.MaxSegments, "most segments that are sent in one request, the preferred first; 0: no limit")
+}
+
+// addCapacityFlags registers the flags about CSIStorageCapacity objects.
+func (o *Options) addCapacityFlags(fs *flag.FlagSet) {
+	c := &o.Capacity
+	fs.BoolVar(&c.Enabled, "enable-capacity", c.Enabled, "publish CSIStorageCapacity objects; not in this version")
+	fs.BoolVar(&c.Immediate, "capacity-for-immediate-binding", c.Immediate, "publish them also for classes with immediate binding")
+	fs.DurationVar(&c.PollInterval, "capacity-poll-interval", c.PollInterval, "pause between two questions for the same capacity")
+	fs.IntVar(&c.OwnerLevel, "capacity-ownerref-level", c.OwnerLevel,
+		"owner references from the pod to the owner of the objects: 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment; -1: no owner")
+	fs.IntVar(&c.Workers, "capacity-threads", c.Workers, "capacities that are asked for at a time")
+	fs.Float64Var(&c.QPS, "kube-api-capacity-qps", c.QPS, "CSIStorageCapacity requests per second to the API server")
+	fs.IntVar(&c.Burst, "kube-api-capacity-burst", c.Burst, "requests that may exceed --kube-api-capacity-qps for a moment")
+}
+
+// addNodeFlags registers the flags about instances that run on each node.
+func (o *Options) addNodeFlags(fs *flag.FlagSet) {
+	n := &o.Node
+	fs.BoolVar(&n.Enabled, "node-deployment", n.Enabled, "provision for the node that the instance runs on; not in this version")
+	fs.BoolVar(&n.Immediate, "node-deployment-immediate-binding", n.Immediate, "compete for claims with immediate binding")
+	fs.DurationVar(&n.BaseDelay, "node-deployment-base-delay", n.BaseDelay, "shortest pause before a claim with immediate binding is taken")
+	fs.DurationVar(&n.MaxDelay, "node-deployment-max-delay", n.MaxDelay, "longest pause before a claim with immediate binding is taken")
+}
+
+// Validate reports everything that is wrong at once, each error naming the flag and the rule.
+func (o *Options) Validate() error {
+	errs := []error{flagset.Validate(o.groups()...), o.naming().Validate()}
+	if o.Workers < 1 {
+		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
+	}
+	if o.Topology.MaxSegments < 0 {
+		errs = append(errs, fmt.Errorf("--topology-max-segments=%d: must not be negative", o.Topology.MaxSegments))
+	}
+	if o.SnapshotSweepInterval < 0 {
+		errs = append(errs, fmt.Errorf("--snapshot-orphan-sweep-interval=%v: must not be negative", o.SnapshotSweepInterval))
+	}
+	return errors.Join(append(errs, o.missing())...)
+}
+
+// missing reports what was asked for and is not in this version: a flag that silently did nothing would
+// be worse than a clear refusal.
+func (o *Options) missing() error {
+	var errs []error
+	if o.Capacity.Enabled {
+		errs = append(errs, errors.New("--enable-capacity=true: publishing storage capacity is not supported by this version"))
+	}
+	if o.Node.Enabled {
+		errs = append(errs, errors.New("--node-deployment=true: running on each node is not supported by this version"))
+	}
+	if o.Features.Enabled(GateCrossNamespace) {
+		errs = append(errs, fmt.Errorf("--feature-gates=%s=true: data sources in other namespaces are not supported by this version", GateCrossNamespace))
+	}
+	return errors.Join(errs...)
+}
+
+// naming returns how volumes are called.
+func (o *Options) naming() volume.Naming {
+	return volume.Naming{Prefix: o.VolumeNamePrefix, UUIDLength: o.VolumeNameUUIDLength}
+}
+
+// Warnings tells about flags that were given although they are deprecated or without effect.
+func (o *Options) Warnings() []string {
+	return flagset.Warnings(&o.HTTP, &o.Features, &o.ignored)
+}

@@ -12,24 +12,24 @@ const jitter = 0.2
 
 // backoff counts failures per key and says how long to pause.
 type backoff[K comparable] struct {
-	start, max time.Duration
+	longest time.Duration
 
 	mu       sync.Mutex
 	failures map[K]int
 }
 
-func newBackoff[K comparable](start, longest time.Duration) *backoff[K] {
-	return &backoff[K]{start: start, max: longest, failures: map[K]int{}}
+func newBackoff[K comparable](longest time.Duration) *backoff[K] {
+	return &backoff[K]{longest: longest, failures: map[K]int{}}
 }
 
 // next counts a failure and returns the pause after it: start, doubled with each failure
-// before, at most max.
+// before, at most the longest.
 func (b *backoff[K]) next(key K, start time.Duration) time.Duration {
 	b.mu.Lock()
 	n := b.failures[key]
 	b.failures[key] = n + 1
 	b.mu.Unlock()
-	return spread(key, n, exponential(start, b.max, n))
+	return spread(key, n, exponential(start, b.longest, n))
 }
 
 func (b *backoff[K]) forget(key K) {

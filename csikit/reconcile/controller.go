@@ -94,7 +94,7 @@ func New[K comparable](cfg Config[K]) (*Controller[K], error) {
 	c := &Controller[K]{
 		cfg:     cfg,
 		waiting: &ageQueue[K]{},
-		backoff: newBackoff[K](cfg.Retry.Start, cfg.Retry.Max),
+		backoff: newBackoff[K](cfg.Retry.Max),
 		running: map[K]time.Time{},
 	}
 	if cfg.Registerer != nil {

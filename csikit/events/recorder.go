@@ -1,0 +1,310 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+)
+
+// Defaults of Config.
+const (
+	DefaultQPS       = 5
+	DefaultBurst     = 100
+	DefaultQueueSize = 1000
+	DefaultRepeat    = time.Hour
+	DefaultDrain     = 5 * time.Second
+)
+
+const (
+	writeTimeout = 10 * time.Second
+	writeRetries = 3
+	retryPause   = time.Second
+	maxMemory    = 4096 // events that are remembered to recognise repetitions
+)
+
+// Recorder is what code that has something to tell needs.
+type Recorder interface {
+	// Normal tells of something that went as planned. reason is a CamelCase word that
+	// programs may match, message is for people.
+	Normal(obj runtime.Object, reason, message string)
+	// Warning tells of something that a user should look at.
+	Warning(obj runtime.Object, reason, message string)
+}
+
+// Discard is a Recorder that tells nobody.
+type Discard struct{}
+
+var _ Recorder = Discard{}
+
+// Normal implements Recorder.
+func (Discard) Normal(runtime.Object, string, string) {}
+
+// Warning implements Recorder.
+func (Discard) Warning(runtime.Object, string, string) {}
+
+// Config of an Async recorder. Client and Component are required.
+type Config struct {
+	// Client writes the events.
+	Client kube.Client
+	// Component is the name under which users see the events; it must stay the same across
+	// versions and instances.
+	Component string
+	// Host tells instances apart. Default: the host's name.
+	Host string
+	// QPS and Burst are the budget of writes. Defaults DefaultQPS and DefaultBurst.
+	QPS   float64
+	Burst int
+	// QueueSize is how many events may wait. Default DefaultQueueSize.
+	QueueSize int
+	// Repeat is how long a repetition is kept quiet. Default DefaultRepeat.
+	Repeat time.Duration
+	// Drain is how long waiting events are still written at the end. Default DefaultDrain.
+	Drain time.Duration
+	// Registerer gets the counter of dropped events. nil: only Dropped knows.
+	Registerer prometheus.Registerer
+}
+
+// Async is a Recorder that writes in the background, by Run.
+type Async struct {
+	cfg     Config
+	scheme  *runtime.Scheme
+	limiter *rate.Limiter
+	wake    chan struct{}
+	counter prometheus.Counter
+
+	mu      sync.Mutex
+	queue   []*corev1.Event
+	memory  map[identity]*memory
+	dropped uint64
+	serial  uint64
+}
+
+var _ Recorder = (*Async)(nil)
+
+// NewRecorder returns a recorder, or everything that is wrong with cfg.
+func NewRecorder(cfg Config) (*Async, error) {
+	setDefaults(&cfg)
+	if err := validate(cfg); err != nil {
+		return nil, fmt.Errorf("make event recorder %q: %w", cfg.Component, err)
+	}
+	a := &Async{
+		cfg:     cfg,
+		scheme:  kube.Scheme(),
+		limiter: rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst),
+		wake:    make(chan struct{}, 1),
+		memory:  map[identity]*memory{},
+		serial:  uint64(time.Now().UnixNano()), //nolint:gosec // a start value, any will do
+		counter: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "csi_sidecar_events_dropped_total",
+			Help: "Events that were not written because too many were waiting or the API server refused them.",
+		}),
+	}
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(a.counter); err != nil {
+			return nil, fmt.Errorf("register the counter of event recorder %q: %w", cfg.Component, err)
+		}
+	}
+	return a, nil
+}
+
+func setDefaults(cfg *Config) {
+	if cfg.Host == "" {
+		cfg.Host, _ = os.Hostname()
+	}
+	if cfg.QPS == 0 {
+		cfg.QPS = DefaultQPS
+	}
+	if cfg.Burst == 0 {
+		cfg.Burst = DefaultBurst
+	}
+	if cfg.QueueSize == 0 {
+		cfg.QueueSize = DefaultQueueSize
+	}
+	if cfg.Repeat == 0 {
+		cfg.Repeat = DefaultRepeat
+	}
+	if cfg.Drain == 0 {
+		cfg.Drain = DefaultDrain
+	}
+}
+
+func validate(cfg Config) error {
+	var errs []error
+	if cfg.Client == nil {
+		errs = append(errs, errors.New("client must not be nil"))
+	}
+	if cfg.Component == "" {
+		errs = append(errs, errors.New("component must not be empty"))
+	}
+	if cfg.QPS < 0 || cfg.Burst < 0 || cfg.QueueSize < 0 || cfg.Repeat < 0 || cfg.Drain < 0 {
+		errs = append(errs, fmt.Errorf("qps %v, burst %d, queue size %d, repeat %v and drain %v must not be negative",
+			cfg.QPS, cfg.Burst, cfg.QueueSize, cfg.Repeat, cfg.Drain))
+	}
+	return errors.Join(errs...)
+}
+
+// Normal implements Recorder.
+func (a *Async) Normal(obj runtime.Object, reason, message string) {
+	a.record(obj, corev1.EventTypeNormal, reason, message)
+}
+
+// Warning implements Recorder.
+func (a *Async) Warning(obj runtime.Object, reason, message string) {
+	a.record(obj, corev1.EventTypeWarning, reason, message)
+}
+
+// Dropped returns how many events were lost.
+func (a *Async) Dropped() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.dropped
+}
+
+// record queues an event if it is news.
+func (a *Async) record(obj runtime.Object, eventType, reason, message string) {
+	ref, ok := reference(a.scheme, obj)
+	if !ok {
+		return // nothing a user could look at
+	}
+	message = cut(message)
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m := a.rememberLocked(identity{ref: object(ref), eventType: eventType, reason: reason, message: message}, now)
+	if m == nil {
+		return
+	}
+	a.serial++
+	if len(a.queue) >= a.cfg.QueueSize {
+		a.queue[0] = nil
+		a.queue = a.queue[1:]
+		a.dropLocked()
+	}
+	a.queue = append(a.queue, build(a.cfg, ref, eventType, reason, message, *m, now, a.serial))
+	a.signal()
+}
+
+func (a *Async) dropLocked() {
+	a.dropped++
+	a.counter.Inc()
+}
+
+func (a *Async) signal() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (a *Async) pop() *corev1.Event {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.queue) == 0 {
+		return nil
+	}
+	event := a.queue[0]
+	a.queue[0] = nil
+	a.queue = a.queue[1:]
+	return event
+}
+
+// Run writes events until ctx is done, then those that wait, for at most Config.Drain. Its context
+// should end after that of the code that records.
+func (a *Async) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		event := a.pop()
+		if event == nil {
+			select {
+			case <-a.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if err := a.limiter.Wait(ctx); err != nil {
+			a.putBack(event)
+			break
+		}
+		a.write(ctx, event)
+	}
+	a.drain(ctx)
+	return nil
+}
+
+// putBack returns an event that was taken too early.
+func (a *Async) putBack(event *corev1.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = append([]*corev1.Event{event}, a.queue...)
+}
+
+// drain writes what is left; the budget is no matter any more.
+func (a *Async) drain(ctx context.Context) {
+	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Drain)
+	defer cancel()
+	for event := a.pop(); event != nil; event = a.pop() {
+		if rest.Err() != nil {
+			a.lost(ctx, event, rest.Err())
+			continue
+		}
+		a.write(rest, event)
+	}
+}
+
+// write sends an event, some more times if the server is not well.
+func (a *Async) write(ctx context.Context, event *corev1.Event) {
+	for attempt := 1; ; attempt++ {
+		// The end of ctx does not cut a write that is on its way: drain grants it that time.
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+		_, err := a.cfg.Client.Events(event.Namespace).Create(call, event, metav1.CreateOptions{})
+		cancel()
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			return
+		}
+		if attempt == writeRetries || hopeless(err) || !sleep(ctx, retryPause) {
+			a.lost(ctx, event, err)
+			return
+		}
+	}
+}
+
+// lost counts an event that could not be written.
+func (a *Async) lost(ctx context.Context, event *corev1.Event, err error) {
+	klog.FromContext(ctx).V(2).Info("Event was not written", logging.KeyReason, event.Reason,
+		logging.KeyObject, klog.KRef(event.InvolvedObject.Namespace, event.InvolvedObject.Name), "err", err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dropLocked()
+}
+
+// hopeless reports whether another attempt would end the same: the namespace is going, or
+// we may not.
+func hopeless(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsUnauthorized(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// sleep reports whether the pause was over before ctx.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -20,7 +20,7 @@ const (
 // Status is what the supervisor knows of its cluster.
 type Status struct {
 	// Version grows with every change, so a client can wait for the next one.
-	Version int `json:"version"`
+	Version int   `json:"version"`
 	Phase   Phase `json:"phase"`
 	// Error says why the phase is Failed.
 	Error string `json:"error,omitempty"`

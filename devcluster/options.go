@@ -29,6 +29,8 @@ type Options struct {
 	Cache string
 	// Verbosity is the log level of the components.
 	Verbosity int
+	// Audit makes the API server log every write with its user, in the log "audit".
+	Audit bool
 }
 
 // NewOptions returns the defaults: three nodes and the built-in driver.
@@ -57,13 +59,14 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.ControlPlane, "controlplane", o.ControlPlane, "directory with the go.mod that pins the control plane (empty: devcluster/controlplane in the checkout around the working directory)")
 	fs.StringVar(&o.Cache, "cache", o.Cache, "directory for the built control plane")
 	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
+	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write and who made it (devcluster logs audit)")
 }
 
 // Args renders the options as flags, so that another process gets the same.
 func (o *Options) Args() []string {
 	return []string{
 		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--driver=" + o.Driver,
-		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache, "--v=" + strconv.Itoa(o.Verbosity),
+		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit),
 	}
 }
 

@@ -51,6 +51,11 @@ func (s *starter) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.options.Audit {
+		if err := p.Audit(); err != nil {
+			return err
+		}
+	}
 	s.progress("starting etcd and kube-apiserver %s", s.bin.Version)
 	if err := s.launch(ctx, p.EtcdSpec()); err != nil {
 		return err

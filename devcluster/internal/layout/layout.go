@@ -39,7 +39,9 @@ func Cache() (string, error) {
 	return filepath.Join(base, "longshore"), nil
 }
 
-func (d Dir) join(elem ...string) string { return filepath.Join(append([]string{string(d)}, elem...)...) }
+func (d Dir) join(elem ...string) string {
+	return filepath.Join(append([]string{string(d)}, elem...)...)
+}
 
 // Kubeconfig is the administrator's.
 func (d Dir) Kubeconfig() string { return d.join("kubeconfig") }

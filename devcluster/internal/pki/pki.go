@@ -136,4 +136,6 @@ func newTemplate(subject pkix.Name) *x509.Certificate {
 	}
 }
 
-func encode(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}

@@ -48,6 +48,7 @@ type Plane struct {
 	accounts pki.KeyPair
 	ports    map[string]int
 	http     *http.Client
+	audit    bool
 }
 
 // New makes the certificates, picks the ports and writes the kubeconfigs of the administrator and of the control plane's
@@ -107,6 +108,24 @@ leaderElection:
 podInitialBackoffSeconds: 1
 podMaxBackoffSeconds: 2
 `
+
+// auditPolicy logs who wrote what, once, when it is done, without the objects.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, verbs: [create, update, patch, delete]}
+- {level: None}
+`
+
+// Audit makes the API server log every write. Call it before APIServerSpec.
+func (p *Plane) Audit() error {
+	p.audit = true
+	if err := os.WriteFile(p.dir.Config("audit.yaml"), []byte(auditPolicy), 0o600); err != nil {
+		return fmt.Errorf("write the audit policy: %w", err)
+	}
+	return nil
+}
 
 // User makes a client certificate and a kubeconfig for a user of the API server and returns the path of the kubeconfig.
 func (p *Plane) User(file, user string, groups ...string) (string, error) {

@@ -20,7 +20,7 @@ func (p *Plane) EtcdSpec() proc.Spec {
 
 // APIServerSpec runs the API server, with the Node authorizer and NodeRestriction as in a real cluster.
 func (p *Plane) APIServerSpec() proc.Spec {
-	return p.spec(APIServer, "/readyz",
+	spec := p.spec(APIServer, "/readyz",
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", p.securePort(APIServer),
 		"--tls-cert-file="+p.serving.CertFile, "--tls-private-key-file="+p.serving.KeyFile, "--client-ca-file="+p.ca.File(),
 		"--etcd-servers=https://"+p.address(Etcd), "--etcd-cafile="+p.ca.File(),
@@ -31,6 +31,10 @@ func (p *Plane) APIServerSpec() proc.Spec {
 		// Nothing runs behind Services here, and two cores are few.
 		"--endpoint-reconciler-type=none", "--profiling=false",
 	)
+	if p.audit {
+		spec.Args = append(spec.Args, "--audit-policy-file="+p.dir.Config("audit.yaml"), "--audit-log-path="+p.dir.Log("audit"))
+	}
+	return spec
 }
 
 // ControllerManagerSpec runs the controllers, the attach/detach and the persistent volume controllers among them.

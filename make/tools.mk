@@ -1,21 +1,22 @@
-# Programs that check the tree. tools/go.mod pins them; they are built once into .tools/.
+# Programs that check the tree. tools/go.mod pins them; each pin is built once on a machine, outside of the checkout.
 TOOLS := $(CURDIR)/.tools
+PINNED := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/longshore/tools/$(shell sha256sum tools/go.sum | cut -c1-12)
 
 ##@ Check
-$(TOOLS)/golangci-lint: tools/go.mod
-	@mkdir -p $(TOOLS)
+$(PINNED)/golangci-lint:
+	@mkdir -p $(PINNED)
 	cd tools && GOWORK=off go build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-$(TOOLS)/govulncheck: tools/go.mod
-	@mkdir -p $(TOOLS)
+$(PINNED)/govulncheck:
+	@mkdir -p $(PINNED)
 	cd tools && GOWORK=off go build -o $@ golang.org/x/vuln/cmd/govulncheck
 
 .PHONY: lint $(MODULES:%=lint/%)
 lint: $(MODULES:%=lint/%) ## Lint all modules (golangci-lint; .golangci.yaml draws the arrows between modules)
-lint/%: $(TOOLS)/golangci-lint
-	cd $* && $(TOOLS)/golangci-lint run --config $(CURDIR)/.golangci.yaml ./...
+lint/%: $(PINNED)/golangci-lint
+	cd $* && $(PINNED)/golangci-lint run --config $(CURDIR)/.golangci.yaml ./...
 
 # GOVULNDB names another database, where https://vuln.go.dev cannot be reached.
 .PHONY: vulncheck $(MODULES:%=vulncheck/%)
 vulncheck: $(MODULES:%=vulncheck/%) ## Look for known vulnerabilities that the code can reach
-vulncheck/%: $(TOOLS)/govulncheck
-	cd $* && $(TOOLS)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) ./...
+vulncheck/%: $(PINNED)/govulncheck
+	cd $* && $(PINNED)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) ./...

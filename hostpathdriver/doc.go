@@ -1,0 +1,13 @@
+// Package hostpathdriver is a complete CSI driver that keeps volumes in
+// directories of the machine. It is the reference driver of Longshore: for
+// development clusters and tests of everything around a driver, and a
+// template to copy a driver for real storage from.
+//
+// The public API is Options and Run. Below it are four layers, each with its
+// own package: grpcapi (requests, error codes), volume (the domain, pure),
+// idempotent (calling again, one call at a time), and backend (directories,
+// records in state, mounts in mount).
+//
+// Do not use it to keep data that matters: a volume lives on one machine, its
+// size is accounted for but not enforced.
+package hostpathdriver

@@ -1,0 +1,127 @@
+package hostpathdriver
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// AddFlags registers the flags on fs, with the present values as defaults.
+// Every flag of the Kubernetes project's hostpath driver is accepted.
+func (o *Options) AddFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint, "`address` that serves CSI: unix:///path, a bare path, or tcp://host:port (neither authenticated nor encrypted)")
+	fs.StringVar(&o.DriverName, "drivername", o.DriverName, "`name` of the driver, as in CSIDriver objects")
+	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` for volumes and records; a controller and node instances may share it")
+	fs.StringVar(&o.NodeID, "nodeid", o.NodeID, "`id` of this node, and the value of its topology segment; required unless --mode=controller")
+	fs.Var((*modeValue)(&o.Mode), "mode", "`services` to serve: controller, node or all")
+
+	fs.BoolVar(&o.Topology, "enable-topology", o.Topology, "tie each volume to a node by the topology key "+volume.TopologyKey)
+	fs.BoolVar(&o.Attach, "enable-attach", o.Attach, "serve ControllerPublishVolume and ControllerUnpublishVolume; a volume must then be attached before it is staged")
+	fs.Int64Var(&o.AttachLimit, "attach-limit", o.AttachLimit, "greatest `number` of volumes attached to a node, wins over --maxvolumespernode; 0: that one; -1: report a random limit from 1 to 10 each time, enforce none")
+	fs.Int64Var(&o.MaxVolumesPerNode, "maxvolumespernode", o.MaxVolumesPerNode, "greatest `number` of volumes per node, reported and, with --enable-attach, enforced; 0: no limit")
+	fs.BoolVar(&o.ProtectUsed, "check-volume-lifecycle", o.ProtectUsed, "refuse to delete a volume that is in use; false: delete it and its data, and log that")
+	fs.Var((*sizeValue)(&o.MaxVolumeSize), "max-volume-size", "largest volume, as a `quantity` such as 1Ti or a number of bytes")
+	fs.Var((*capacityValue)(&o.Capacity), "capacity", "pool of storage as `kind=quantity`, such as fast=100Gi; may be repeated; space is accounted for, not set aside")
+
+	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")
+	fs.DurationVar(&o.StopTimeout, "stop-timeout", o.StopTimeout, "how long running calls may go on when the process is told to stop")
+	o.HTTP.AddFlags(fs)
+	addIgnored(fs, &o.ignored)
+}
+
+// addIgnored registers the flags whose functions this driver does not have,
+// or always has.
+func addIgnored(fs *flag.FlagSet, ignored *flagset.Ignored) {
+	const (
+		noExpand   = "volumes cannot be expanded yet"
+		noModify   = "volumes cannot be modified yet"
+		noSnapshot = "there are no snapshots yet"
+		logged     = "log lines go to standard error, see --logging-format"
+	)
+	ignored.AutoMaxProcs(fs)
+	ignored.Bool(fs, "ephemeral", "inline volumes are always served, next to persistent ones")
+	ignored.Bool(fs, "enable-volume-expansion", noExpand)
+	ignored.Bool(fs, "node-expand-required", noExpand)
+	ignored.Bool(fs, "disable-controller-expansion", noExpand)
+	ignored.Bool(fs, "disable-node-expansion", noExpand)
+	ignored.String(fs, "max-volume-size-node", noExpand)
+	ignored.Bool(fs, "enable-controller-modify-volume", noModify)
+	ignored.String(fs, "accepted-mutable-parameter-names", noModify)
+	ignored.Bool(fs, "enable-list-snapshots", noSnapshot)
+	ignored.Bool(fs, "enable-snapshot-metadata", noSnapshot)
+	ignored.String(fs, "snapshot-metadata-block-type", noSnapshot)
+	ignored.String(fs, "proxy-endpoint", "this program is always a driver, never a proxy")
+	for _, name := range []string{"logtostderr", "alsologtostderr", "one_output", "add_dir_header", "skip_headers", "skip_log_headers"} {
+		ignored.Bool(fs, name, logged)
+	}
+	for _, name := range []string{"stderrthreshold", "log_dir", "log_file", "log_file_max_size", "log_backtrace_at"} {
+		ignored.String(fs, name, logged)
+	}
+}
+
+// modeValue is the flag.Value of --mode.
+type modeValue Mode
+
+func (m *modeValue) String() string { return string(*m) }
+
+func (m *modeValue) Set(text string) error {
+	switch Mode(text) {
+	case ModeAll, ModeController, ModeNode:
+		*m = modeValue(text)
+		return nil
+	}
+	return fmt.Errorf("must be %q, %q or %q", ModeController, ModeNode, ModeAll)
+}
+
+// sizeValue is the flag.Value of a size in bytes.
+type sizeValue int64
+
+func (s *sizeValue) String() string { return strconv.FormatInt(int64(*s), 10) }
+
+func (s *sizeValue) Set(text string) error {
+	size, err := volume.ParseQuantity(text)
+	if err != nil {
+		return err
+	}
+	*s = sizeValue(size)
+	return nil
+}
+
+// capacityValue is the flag.Value of --capacity. Each use adds a pool.
+type capacityValue map[string]int64
+
+func (c *capacityValue) String() string {
+	if c == nil {
+		return ""
+	}
+	pools := make([]string, 0, len(*c))
+	for _, kind := range slices.Sorted(maps.Keys(*c)) {
+		pools = append(pools, fmt.Sprintf("%s=%d", kind, (*c)[kind]))
+	}
+	return strings.Join(pools, ",")
+}
+
+func (c *capacityValue) Set(text string) error {
+	kind, quantity, found := strings.Cut(text, "=")
+	if !found || kind == "" {
+		return fmt.Errorf("%q: must be kind=quantity, such as fast=100Gi", text)
+	}
+	size, err := volume.ParseQuantity(quantity)
+	if err != nil {
+		return err
+	}
+	if _, twice := (*c)[kind]; twice {
+		return fmt.Errorf("%q: kind %q is given twice", text, kind)
+	}
+	if *c == nil {
+		*c = capacityValue{}
+	}
+	(*c)[kind] = size
+	return nil
+}

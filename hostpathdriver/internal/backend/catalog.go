@@ -1,0 +1,178 @@
+package backend
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// catalog is the index in memory over the volume records. All operations but
+// page take constant time, page takes as long as its answer. Volumes in it
+// are never changed, only replaced.
+type catalog struct {
+	// instance marks the paging tokens of this process.
+	instance string
+
+	mu    sync.RWMutex
+	byID  map[volume.ID]*entry
+	names map[string]*entry
+	// order has the entries by sequence number; deleted ones stay until they
+	// are the majority.
+	order   []*entry
+	deleted int
+	next    uint64
+	slots   map[string]int
+}
+
+type entry struct {
+	volume  *volume.Volume
+	seq     uint64
+	deleted bool
+}
+
+func newCatalog() *catalog {
+	return &catalog{
+		instance: rand.Text(),
+		byID:     map[volume.ID]*entry{},
+		names:    map[string]*entry{},
+		slots:    map[string]int{},
+	}
+}
+
+func (c *catalog) get(id volume.ID) (*volume.Volume, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if e := c.byID[id]; e != nil {
+		return e.volume.Clone(), nil
+	}
+	return nil, fmt.Errorf("volume %q: %w", id, volume.ErrNotFound)
+}
+
+func (c *catalog) find(name string) (*volume.Volume, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if e := c.names[name]; e != nil {
+		return e.volume.Clone(), nil
+	}
+	return nil, fmt.Errorf("volume named %q: %w", name, volume.ErrNotFound)
+}
+
+// put adds a volume, or replaces the one with the same id.
+func (c *catalog) put(v *volume.Volume) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.byID[v.ID]; e != nil {
+		e.volume = v
+		return
+	}
+	c.next++
+	e := &entry{volume: v, seq: c.next}
+	c.byID[v.ID], c.names[v.Name] = e, e
+	c.order = append(c.order, e)
+}
+
+func (c *catalog) remove(v *volume.Volume) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.byID[v.ID]
+	if e == nil {
+		return
+	}
+	delete(c.byID, v.ID)
+	delete(c.names, v.Name)
+	e.deleted = true
+	c.deleted++
+	if c.deleted > len(c.order)/2 {
+		c.order = slices.DeleteFunc(c.order, func(e *entry) bool { return e.deleted })
+		c.deleted = 0
+	}
+}
+
+// takeSlot counts one more attachment of a node, up to a limit; zero is no
+// limit.
+func (c *catalog) takeSlot(node string, limit int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if limit > 0 && c.slots[node] >= limit {
+		return false
+	}
+	c.slots[node]++
+	return true
+}
+
+func (c *catalog) giveSlot(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slots[node]--
+	if c.slots[node] <= 0 {
+		delete(c.slots, node)
+	}
+}
+
+// page returns the volumes that existed when the first page was asked for and
+// still exist: sequence numbers only grow, and the token carries the bound.
+func (c *catalog) page(req volume.ListRequest) (*volume.Page, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	at := position{bound: c.next}
+	if req.Token != "" {
+		var err error
+		if at, err = c.decode(req.Token); err != nil {
+			return nil, err
+		}
+	}
+	start, _ := slices.BinarySearchFunc(c.order, at.after+1, func(e *entry, seq uint64) int { return cmp.Compare(e.seq, seq) })
+	page := &volume.Page{Volumes: []*volume.Volume{}}
+	for _, e := range c.order[start:] {
+		if e.seq > at.bound {
+			break
+		}
+		if e.deleted {
+			continue
+		}
+		if req.Max > 0 && len(page.Volumes) == req.Max {
+			page.Next = c.encode(at)
+			break
+		}
+		page.Volumes = append(page.Volumes, e.volume.Clone())
+		at.after = e.seq
+	}
+	return page, nil
+}
+
+// position is the content of a paging token.
+type position struct {
+	// bound is the last sequence number at the time of the first page.
+	bound uint64
+	// after is the last sequence number on the page before.
+	after uint64
+}
+
+func (c *catalog) encode(p position) string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%s %d %d", c.instance, p.bound, p.after))
+}
+
+func (c *catalog) decode(token string) (position, error) {
+	invalid := fmt.Errorf("%w: %.64q was not issued by this process, start again without a token", volume.ErrBadToken, token)
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return position{}, invalid
+	}
+	parts := strings.Split(string(raw), " ")
+	if len(parts) != 3 || parts[0] != c.instance {
+		return position{}, invalid
+	}
+	bound, boundErr := strconv.ParseUint(parts[1], 10, 64)
+	after, afterErr := strconv.ParseUint(parts[2], 10, 64)
+	if boundErr != nil || afterErr != nil || after > bound || bound > c.next {
+		return position{}, invalid
+	}
+	return position{bound: bound, after: after}, nil
+}

@@ -1,0 +1,155 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Directory keeps the contents of volumes as one directory each. A driver for
+// real storage has a client of its storage system in this place.
+type Directory struct {
+	data  string
+	trash string
+}
+
+// Leftovers is what Recover found without a record.
+type Leftovers struct {
+	// Removed were empty, or in the trash.
+	Removed []string
+	// Kept have contents, so that a human must look at them.
+	Kept []string
+}
+
+// OpenDirectory prepares root for volumes.
+func OpenDirectory(root string) (*Directory, error) {
+	d := &Directory{data: filepath.Join(root, volumesDir), trash: filepath.Join(root, trashDir)}
+	for _, dir := range []string{d.data, d.trash} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("create directory for volumes: %w", err)
+		}
+	}
+	return d, nil
+}
+
+// Path returns where the contents of a volume are.
+func (d *Directory) Path(id volume.ID) string {
+	return filepath.Join(d.data, string(id))
+}
+
+// Exists tells whether a volume has contents.
+func (d *Directory) Exists(id volume.ID) bool {
+	info, err := os.Lstat(d.Path(id))
+	return err == nil && info.IsDir()
+}
+
+// Create makes an empty volume durably. One that exists gets the attributes.
+func (d *Directory) Create(id volume.ID, attributes volume.Attributes) error {
+	path := d.Path(id)
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create volume %q: %w", id, err)
+	}
+	if err := os.Lchown(path, attributes.UID, attributes.GID); err != nil {
+		return fmt.Errorf("give volume %q to uid %d and gid %d: %w", id, attributes.UID, attributes.GID, err)
+	}
+	// After the change of owner, which clears the setuid and setgid bits.
+	if err := os.Chmod(path, attributes.Mode); err != nil {
+		return fmt.Errorf("set mode of volume %q to %v: %w", id, attributes.Mode, err)
+	}
+	return state.SyncDir(d.data)
+}
+
+// Abandon removes a volume that is still empty. One that does not exist is no
+// error.
+func (d *Directory) Abandon(id volume.ID) error {
+	if err := os.Remove(d.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("undo creation of volume %q: %w", id, err)
+	}
+	return nil
+}
+
+// Discard moves a volume into the trash at once and durably. One that does
+// not exist is no error.
+func (d *Directory) Discard(ctx context.Context, id volume.ID) error {
+	if !d.Exists(id) {
+		return nil
+	}
+	if err := d.Purge(ctx, id); err != nil {
+		return err
+	}
+	if err := os.Rename(d.Path(id), d.trashed(id)); err != nil {
+		return fmt.Errorf("discard volume %q: %w", id, err)
+	}
+	return errors.Join(state.SyncDir(d.trash), state.SyncDir(d.data))
+}
+
+// Purge removes a discarded volume's contents. When ctx ends in the middle,
+// the rest remains in the trash and Purge can be called again.
+func (d *Directory) Purge(ctx context.Context, id volume.ID) error {
+	path := d.trashed(id)
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove contents of volume %q: %w", id, err)
+	}
+	for _, entry := range entries {
+		err := ctx.Err()
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(path, entry.Name()))
+		}
+		if err != nil {
+			return fmt.Errorf("remove contents of volume %q: %w", id, err)
+		}
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("remove contents of volume %q: %w", id, err)
+	}
+	return nil
+}
+
+// Recover removes what a crash left: the trash, and empty directories without
+// a record.
+func (d *Directory) Recover(ctx context.Context, known func(volume.ID) bool) (Leftovers, error) {
+	var left Leftovers
+	trashed, err := os.ReadDir(d.trash)
+	if err != nil {
+		return left, fmt.Errorf("list discarded volumes: %w", err)
+	}
+	for _, entry := range trashed {
+		if err := d.Purge(ctx, volume.ID(entry.Name())); err != nil {
+			return left, err
+		}
+		left.Removed = append(left.Removed, d.trashed(volume.ID(entry.Name())))
+	}
+	entries, err := os.ReadDir(d.data)
+	if err != nil {
+		return left, fmt.Errorf("list volumes: %w", err)
+	}
+	for _, entry := range entries {
+		if known(volume.ID(entry.Name())) {
+			continue
+		}
+		path := filepath.Join(d.data, entry.Name())
+		// Only an empty directory can be removed like this.
+		if err := os.Remove(path); err != nil {
+			left.Kept = append(left.Kept, path)
+			continue
+		}
+		left.Removed = append(left.Removed, path)
+	}
+	return left, nil
+}
+
+func (d *Directory) trashed(id volume.ID) string {
+	return filepath.Join(d.trash, string(id))
+}
+
+func (d *Directory) discarded(id volume.ID) bool {
+	_, err := os.Lstat(d.trashed(id))
+	return err == nil
+}

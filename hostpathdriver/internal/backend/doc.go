@@ -1,0 +1,70 @@
+// Package backend does the work: directories made and deleted, mounts, and
+// the records of both. Volumes is the controller side, Node the node side.
+//
+// The types here assume what package idempotent provides: one call at a time
+// per volume id and per volume name, and no repetition of what is done
+// already. Do not call them without that decorator.
+//
+// Layout of the state directory, with its one writer each:
+//
+//	controller.lock                     controller
+//	records/<id>.json                   controller   volume.Volume
+//	volumes/<id>/                       controller   contents of a volume
+//	trash/<id>/                         controller   volume being deleted
+//	nodes/<node>/node.lock              node
+//	nodes/<node>/records/<id>.json      node         volume.NodeVolume
+//	nodes/<node>/volumes/<id>/          node         contents of an inline volume
+//	nodes/<node>/trash/<id>/            node         inline volume being deleted
+//
+// A volume exists when its record exists. Its directory is made before and
+// moved to the trash before the record goes, so that a crash leaves at most
+// an empty directory, or one in the trash; both are removed at start. What
+// has contents and no record is never removed, only reported.
+package backend
+
+import (
+	"path/filepath"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+const (
+	volumeKind     = "volume"
+	nodeVolumeKind = "node-volume"
+
+	recordsDir = "records"
+	volumesDir = "volumes"
+	trashDir   = "trash"
+	nodesDir   = "nodes"
+)
+
+// Step is called before each change on disk with a name of the change. Tests
+// use it to crash at every step. A nil Step does nothing.
+type Step func(name string)
+
+func (s Step) at(name string) {
+	if s != nil {
+		s(name)
+	}
+}
+
+// ControllerLockPath is the lock file of the controller role.
+func ControllerLockPath(stateDir string) string {
+	return filepath.Join(stateDir, "controller.lock")
+}
+
+// NodeLockPath is the lock file of the node role.
+func NodeLockPath(stateDir, node string) string {
+	return filepath.Join(nodeDir(stateDir, node), "node.lock")
+}
+
+func nodeDir(stateDir, node string) string {
+	return filepath.Join(stateDir, nodesDir, node)
+}
+
+// support is what directories can serve: no devices, no file system of their
+// own.
+func support() volume.Support {
+	return volume.Support{MountFlags: mount.Flags()}
+}

@@ -1,0 +1,238 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// undoTimeout bounds the work of undoing a failed call, which must happen
+// although the call's own context may be over.
+const undoTimeout = 10 * time.Second
+
+// NodeConfig configures the node side.
+type NodeConfig struct {
+	// StateDir is the state directory, shared with the controller role.
+	StateDir string
+	// NodeID names this node.
+	NodeID string
+	// Pools account for the space of inline volumes.
+	Pools *volume.Pools
+	// MaxSize is the largest inline volume in bytes.
+	MaxSize int64
+	// Attach is true when a volume must be attached before it is staged.
+	Attach bool
+	// Mounter makes the mounts.
+	Mounter mount.Mounter
+	// Step is for crash tests.
+	Step Step
+}
+
+// Node is the node side: mounts of persistent volumes, and inline volumes.
+type Node struct {
+	cfg       NodeConfig
+	directory *Directory // inline volumes
+	records   *state.Records[volume.NodeVolume]
+	// persistent are the controller's records, which are only read.
+	persistent *state.Records[volume.Volume]
+	meter      meter
+
+	mu      sync.RWMutex
+	volumes map[volume.ID]*volume.NodeVolume
+}
+
+var _ volume.NodeService = (*Node)(nil)
+
+// OpenNode reads the records of a node and brings them in line with the mount
+// table. The caller holds the lock of the node role.
+func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
+	if err := volume.CheckName("node id", cfg.NodeID, maxNodeID); err != nil {
+		return nil, err
+	}
+	root := nodeDir(cfg.StateDir, cfg.NodeID)
+	directory, err := OpenDirectory(root)
+	if err != nil {
+		return nil, err
+	}
+	records, err := state.Open[volume.NodeVolume](filepath.Join(root, recordsDir), nodeVolumeKind)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg:        cfg,
+		directory:  directory,
+		records:    records,
+		persistent: state.View[volume.Volume](filepath.Join(cfg.StateDir, recordsDir), volumeKind),
+		volumes:    map[volume.ID]*volume.NodeVolume{},
+	}
+	if err := n.recover(ctx); err != nil {
+		return nil, fmt.Errorf("recover mounts of node %q in %s: %w", cfg.NodeID, cfg.StateDir, err)
+	}
+	return n, nil
+}
+
+// Support implements volume.NodeService.
+func (n *Node) Support() volume.Support { return support() }
+
+// Lookup implements volume.NodeService.
+func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, error) {
+	if known := n.get(id); known != nil {
+		return known, nil
+	}
+	return nil, fmt.Errorf("volume %q on node %q: %w", id, n.cfg.NodeID, volume.ErrNotFound)
+}
+
+// Mounted implements volume.NodeService.
+func (n *Node) Mounted(ctx context.Context, path string) (bool, error) {
+	return n.cfg.Mounter.Mounted(ctx, path)
+}
+
+// Stats implements volume.NodeService. Used is what the volume's own files
+// take, available what is left of its size and of the disk.
+func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.Stats, error) {
+	known := n.get(id)
+	if known == nil || !known.At(path) {
+		return nil, fmt.Errorf("volume %q at %q: %w", id, path, volume.ErrNotFound)
+	}
+	source, size := n.directory.Path(id), int64(0)
+	if known.Ephemeral != nil {
+		size = known.Ephemeral.Size
+	} else {
+		persistent, err := n.lookupPersistent(id)
+		if err != nil {
+			return nil, err
+		}
+		source, size = n.persistentPath(id), persistent.Capacity
+	}
+	used, err := n.meter.measure(ctx, id, source)
+	if err != nil {
+		return nil, err
+	}
+	free, err := freeOf(source)
+	if err != nil {
+		return nil, err
+	}
+	return &volume.Stats{
+		Bytes:  volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))},
+		Inodes: volume.Usage{Total: used.inodes + free.inodes, Used: used.inodes, Available: free.inodes},
+	}, nil
+}
+
+// get returns a copy that the caller may change, or nil.
+func (n *Node) get(id volume.ID) *volume.NodeVolume {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if known := n.volumes[id]; known != nil {
+		return known.Clone()
+	}
+	return nil
+}
+
+// save makes a record durable, or removes one that says nothing any more.
+func (n *Node) save(known *volume.NodeVolume) error {
+	id := string(known.ID)
+	if known.Unused() {
+		if err := n.records.Delete(id); err != nil {
+			return err
+		}
+	} else if err := n.records.Put(id, *known); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if known.Unused() {
+		delete(n.volumes, known.ID)
+		return nil
+	}
+	n.volumes[known.ID] = known.Clone()
+	return nil
+}
+
+func (n *Node) persistentPath(id volume.ID) string {
+	return filepath.Join(n.cfg.StateDir, volumesDir, string(id))
+}
+
+// lookupPersistent reads the controller's record of a volume.
+func (n *Node) lookupPersistent(id volume.ID) (*volume.Volume, error) {
+	found, err := n.persistent.Get(string(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("volume %q: %w", id, volume.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &found, nil
+}
+
+// checkPath refuses paths that cannot be meant: relative ones, the root, and
+// those that lead into the state directory or contain it.
+func (n *Node) checkPath(path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+		return fmt.Errorf("path %q: must be absolute, without \"..\", double or trailing slashes, and not the root: %w", path, volume.ErrInvalid)
+	}
+	if within(path, n.cfg.StateDir) || within(n.cfg.StateDir, path) {
+		return fmt.Errorf("path %q: must not contain or be inside the state directory %q: %w", path, n.cfg.StateDir, volume.ErrInvalid)
+	}
+	return nil
+}
+
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// unmountAll takes off every mount at a path: a crash between two attempts
+// may have stacked them.
+func (n *Node) unmountAll(ctx context.Context, path string) error {
+	const most = 16
+	for range most {
+		mounted, err := n.cfg.Mounter.Mounted(ctx, path)
+		if err != nil || !mounted {
+			return err
+		}
+		if err := n.cfg.Mounter.Unmount(ctx, path); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("unmount %s: still mounted after %d times", path, most)
+}
+
+// dropDeadTargets forgets the targets that are not mounted any more, and
+// returns the paths of the living.
+func (n *Node) dropDeadTargets(ctx context.Context, known *volume.NodeVolume) ([]string, error) {
+	var living []string
+	var failure error
+	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool {
+		mounted, err := n.cfg.Mounter.Mounted(ctx, t.Path)
+		if err != nil {
+			failure = err
+			return false
+		}
+		if mounted {
+			living = append(living, t.Path)
+		}
+		return !mounted
+	})
+	return living, failure
+}
+
+// All returns what the node knows, sorted by id.
+func (n *Node) All() []*volume.NodeVolume {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	all := make([]*volume.NodeVolume, 0, len(n.volumes))
+	for _, id := range slices.Sorted(maps.Keys(n.volumes)) {
+		all = append(all, n.volumes[id].Clone())
+	}
+	return all
+}

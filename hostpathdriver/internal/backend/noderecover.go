@@ -1,0 +1,93 @@
+package backend
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// recover reads the records, forgets mounts that are gone, and deletes inline
+// volumes whose pod is gone.
+func (n *Node) recover(ctx context.Context) error {
+	loaded, damaged, err := n.records.Load()
+	if err != nil {
+		return err
+	}
+	reportDamaged(ctx, damaged)
+	for _, id := range slices.Sorted(maps.Keys(loaded)) {
+		known := loaded[id]
+		n.volumes[known.ID] = &known
+		if err := n.adopt(ctx, known.Clone()); err != nil {
+			return err
+		}
+	}
+	left, err := n.directory.Recover(ctx, func(id volume.ID) bool {
+		return n.records.Exists(string(id)) || n.records.Quarantined(string(id))
+	})
+	if err != nil {
+		return err
+	}
+	reportLeftovers(ctx, left)
+	klog.FromContext(ctx).Info("Loaded mounts", logging.KeyCount, len(n.volumes), logging.KeyNodeID, n.cfg.NodeID)
+	return nil
+}
+
+// adopt takes one record over. It writes only when something has changed.
+func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
+	if known.Ephemeral != nil {
+		return n.adoptInline(ctx, known)
+	}
+	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID)
+	changed := known.Unused()
+	if known.Stage != nil {
+		mounted, err := n.cfg.Mounter.Mounted(ctx, known.Stage.Path)
+		if err != nil {
+			return err
+		}
+		if !mounted {
+			logger.Info("Forgot a staging mount that is gone", logging.KeyStagingPath, known.Stage.Path)
+			known.Stage, changed = nil, true
+		}
+	}
+	before := len(known.Targets)
+	if _, err := n.dropDeadTargets(ctx, known); err != nil {
+		return err
+	}
+	if gone := before - len(known.Targets); gone > 0 {
+		logger.Info("Forgot published mounts that are gone", logging.KeyCount, gone)
+		changed = true
+	}
+	if !changed {
+		return nil
+	}
+	return n.save(known)
+}
+
+// adoptInline keeps an inline volume as long as a target is there. A target
+// without a mount is a machine that was restarted: the pod comes back and
+// finds its data.
+func (n *Node) adoptInline(ctx context.Context, known *volume.NodeVolume) error {
+	n.cfg.Pools.Adopt(known.Ephemeral.Pool, known.Ephemeral.Size)
+	before := len(known.Targets)
+	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return !exists(t.Path) })
+	switch len(known.Targets) {
+	case 0:
+		klog.FromContext(ctx).Info("Deleting an inline volume whose target is gone",
+			logging.KeyVolumeID, known.ID, logging.KeyPod, known.Ephemeral.Pod)
+		return n.deleteInline(ctx, known)
+	case before:
+		return nil
+	}
+	return n.save(known)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}

@@ -1,0 +1,104 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Stage implements volume.NodeService: the volume's directory is bind mounted
+// at the staging path. The record is written first, so that the mount is
+// known however the call ends.
+func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
+	if err := n.checkStage(req); err != nil {
+		return err
+	}
+	known := n.get(req.ID)
+	if known == nil {
+		known = &volume.NodeVolume{ID: req.ID}
+	}
+	before := known.Clone()
+	stage := req.Stage
+	known.Stage = &stage
+	n.cfg.Step.at("stage:record")
+	if err := n.save(known); err != nil {
+		return errors.Join(err, n.save(before))
+	}
+	n.cfg.Step.at("stage:mount")
+	if err := n.bindStage(ctx, req); err != nil {
+		return errors.Join(err, n.save(before))
+	}
+	klog.FromContext(ctx).V(2).Info("Staged volume", logging.KeyVolumeID, req.ID, logging.KeyStagingPath, stage.Path)
+	return nil
+}
+
+func (n *Node) checkStage(req *volume.StageRequest) error {
+	if err := n.checkPath(req.Stage.Path); err != nil {
+		return err
+	}
+	if err := n.Support().CheckCapability(req.Stage.Capability); err != nil {
+		return err
+	}
+	persistent, err := n.lookupPersistent(req.ID)
+	if err != nil {
+		return err
+	}
+	if err := persistent.CheckReachable(n.cfg.NodeID); err != nil {
+		return err
+	}
+	if n.cfg.Attach && persistent.PublishedOn(n.cfg.NodeID) == nil {
+		return fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
+	}
+	return nil
+}
+
+func (n *Node) bindStage(ctx context.Context, req *volume.StageRequest) error {
+	mounted, err := n.cfg.Mounter.Mounted(ctx, req.Stage.Path)
+	if err != nil || mounted {
+		return err
+	}
+	if err := os.MkdirAll(req.Stage.Path, 0o750); err != nil {
+		return fmt.Errorf("create staging path: %w", err)
+	}
+	return n.cfg.Mounter.Bind(ctx, n.persistentPath(req.ID), req.Stage.Path, mount.Options{Flags: req.Stage.Capability.MountFlags})
+}
+
+// Unstage implements volume.NodeService. The staging directory belongs to the
+// CO and stays.
+func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
+	if err := n.checkPath(path); err != nil {
+		return err
+	}
+	known := n.get(id)
+	if known != nil && known.Stage != nil && known.Stage.Path == path {
+		living, err := n.dropDeadTargets(ctx, known)
+		if err != nil {
+			return err
+		}
+		if len(living) > 0 {
+			return fmt.Errorf("unstage volume %q: it is still published at %q: %w", id, living[0], volume.ErrInUse)
+		}
+	}
+	n.cfg.Step.at("unstage:unmount")
+	if err := n.unmountAll(ctx, path); err != nil {
+		return err
+	}
+	if known == nil || known.Stage == nil || known.Stage.Path != path {
+		return nil
+	}
+	known.Stage = nil
+	n.cfg.Step.at("unstage:record")
+	if err := n.save(known); err != nil {
+		return err
+	}
+	n.meter.forget(id)
+	klog.FromContext(ctx).V(2).Info("Unstaged volume", logging.KeyVolumeID, id, logging.KeyStagingPath, path)
+	return nil
+}

@@ -1,0 +1,293 @@
+package backend
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// VolumesConfig configures the controller side.
+type VolumesConfig struct {
+	// StateDir holds records and contents.
+	StateDir string
+	// Placement decides on the node of a volume.
+	Placement volume.Placement
+	// Pools account for space.
+	Pools *volume.Pools
+	// MaxSize is the largest volume in bytes.
+	MaxSize int64
+	// Attach is true when volumes are attached before use, so that the
+	// attachments tell whether a volume is used.
+	Attach bool
+	// AttachLimit is the number of attachments per node; zero is no limit.
+	AttachLimit int
+	// ProtectUsed refuses to delete a volume that is in use.
+	ProtectUsed bool
+	// Mounter sees the mount table.
+	Mounter mount.Mounter
+	// Step is for crash tests.
+	Step Step
+}
+
+// Volumes is the controller side: persistent volumes in directories.
+type Volumes struct {
+	cfg       VolumesConfig
+	directory *Directory
+	records   *state.Records[volume.Volume]
+	catalog   *catalog
+}
+
+var _ volume.Service = (*Volumes)(nil)
+
+// OpenVolumes reads the records and brings the disk in line with them. The
+// caller holds the lock of the controller role.
+func OpenVolumes(ctx context.Context, cfg VolumesConfig) (*Volumes, error) {
+	directory, err := OpenDirectory(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	records, err := state.Open[volume.Volume](filepath.Join(cfg.StateDir, recordsDir), volumeKind)
+	if err != nil {
+		return nil, err
+	}
+	v := &Volumes{cfg: cfg, directory: directory, records: records, catalog: newCatalog()}
+	if err := v.recover(ctx); err != nil {
+		return nil, fmt.Errorf("recover volumes in %s: %w", cfg.StateDir, err)
+	}
+	return v, nil
+}
+
+// Support implements volume.Service.
+func (v *Volumes) Support() volume.Support { return support() }
+
+// Get implements volume.Service.
+func (v *Volumes) Get(_ context.Context, id volume.ID) (*volume.Volume, error) {
+	return v.catalog.get(id)
+}
+
+// Find implements volume.Service.
+func (v *Volumes) Find(_ context.Context, name string) (*volume.Volume, error) {
+	return v.catalog.find(name)
+}
+
+// List implements volume.Service.
+func (v *Volumes) List(_ context.Context, req volume.ListRequest) (*volume.Page, error) {
+	if req.Max < 0 {
+		return nil, fmt.Errorf("max entries %d: must not be negative: %w", req.Max, volume.ErrInvalid)
+	}
+	return v.catalog.page(req)
+}
+
+// Create implements volume.Service. The directory comes first, the record
+// makes it a volume.
+func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volume.Volume, error) {
+	created, attributes, err := v.plan(req)
+	if err != nil {
+		return nil, err
+	}
+	if created.Pool, err = v.cfg.Pools.Reserve(attributes.Pool, created.Capacity); err != nil {
+		return nil, fmt.Errorf("create volume named %q: %w", req.Name, err)
+	}
+	if err := v.materialize(created, attributes); err != nil {
+		v.cfg.Pools.Release(created.Pool, created.Capacity)
+		return nil, err
+	}
+	v.catalog.put(created)
+	klog.FromContext(ctx).V(2).Info("Created volume", logging.KeyVolumeID, created.ID, logging.KeyVolumeName, created.Name,
+		logging.KeyCapacity, created.Capacity, logging.KeyNode, created.Node)
+	return created.Clone(), nil
+}
+
+// plan decides what the new volume looks like. It changes nothing.
+func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attributes, error) {
+	attributes, err := volume.ParseParameters(req.Parameters)
+	if err != nil {
+		return nil, attributes, err
+	}
+	if err := v.Support().CheckCapabilities(req.Capabilities); err != nil {
+		return nil, attributes, err
+	}
+	size, err := req.Range.Size(v.cfg.MaxSize)
+	if err != nil {
+		return nil, attributes, err
+	}
+	node, err := v.cfg.Placement.Choose(req.Requirements)
+	if err != nil {
+		return nil, attributes, err
+	}
+	return &volume.Volume{
+		ID:           newID(),
+		Name:         req.Name,
+		Capacity:     size,
+		Parameters:   req.Parameters,
+		Capabilities: req.Capabilities,
+		Node:         node,
+	}, attributes, nil
+}
+
+func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attributes) error {
+	v.cfg.Step.at("create:directory")
+	err := v.directory.Create(created.ID, attributes)
+	if err == nil {
+		v.cfg.Step.at("create:record")
+		err = v.records.Put(string(created.ID), *created)
+	}
+	if err != nil {
+		// The record may be there although writing it was reported as
+		// failed, so it goes first.
+		return errors.Join(err, v.records.Delete(string(created.ID)), v.directory.Abandon(created.ID))
+	}
+	return nil
+}
+
+// Delete implements volume.Service. An unknown volume may have contents left
+// from a Delete that was interrupted; they go, and the answer is ErrNotFound.
+func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
+	gone, err := v.catalog.get(id)
+	if errors.Is(err, volume.ErrNotFound) {
+		if purgeErr := v.directory.Purge(ctx, id); purgeErr != nil {
+			return purgeErr
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if err := v.checkDeletable(ctx, gone); err != nil {
+		return err
+	}
+	v.cfg.Step.at("delete:discard")
+	if err := v.directory.Discard(ctx, id); err != nil {
+		return err
+	}
+	v.cfg.Step.at("delete:record")
+	if err := v.records.Delete(string(id)); err != nil {
+		return err
+	}
+	v.catalog.remove(gone)
+	v.cfg.Pools.Release(gone.Pool, gone.Capacity)
+	klog.FromContext(ctx).V(2).Info("Deleted volume", logging.KeyVolumeID, id, logging.KeyVolumeName, gone.Name)
+	v.cfg.Step.at("delete:purge")
+	return v.directory.Purge(ctx, id)
+}
+
+func (v *Volumes) checkDeletable(ctx context.Context, gone *volume.Volume) error {
+	below, err := v.cfg.Mounter.Below(ctx, v.directory.Path(gone.ID))
+	if err != nil {
+		return err
+	}
+	if len(below) > 0 {
+		return fmt.Errorf("delete volume %q: %s is mounted inside it: %w", gone.ID, below[0], volume.ErrInUse)
+	}
+	users, err := v.users(gone)
+	if err != nil || len(users) == 0 {
+		return err
+	}
+	if v.cfg.ProtectUsed {
+		return fmt.Errorf("delete volume %q: it is in use on node %s: %w", gone.ID, users[0], volume.ErrInUse)
+	}
+	klog.FromContext(ctx).Info("Deleting a volume that is in use", logging.KeyVolumeID, gone.ID, logging.KeyNode, users[0])
+	return nil
+}
+
+// users returns the nodes that use a volume: with attachment those that it is
+// attached to, without those that have a record of it.
+func (v *Volumes) users(used *volume.Volume) ([]string, error) {
+	if v.cfg.Attach {
+		return used.PublishedNodes(), nil
+	}
+	nodes := []string{used.Node}
+	if used.Node == "" {
+		var err error
+		if nodes, err = v.nodes(); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(nodes, func(node string) bool {
+		records := state.View[volume.NodeVolume](filepath.Join(nodeDir(v.cfg.StateDir, node), recordsDir), nodeVolumeKind)
+		return !records.Exists(string(used.ID))
+	}), nil
+}
+
+// Capacity implements volume.Service. Without pools it is the free space of
+// the disk, which volumes share and nothing reserves.
+func (v *Volumes) Capacity(_ context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
+	attributes, err := volume.ParseParameters(req.Parameters)
+	if err != nil {
+		return volume.Capacity{}, err
+	}
+	own := v.cfg.Placement.Own
+	elsewhere := v.cfg.Placement.Enabled && own != "" && req.Topology != nil && req.Topology[volume.TopologyKey] != own
+	if elsewhere || (len(req.Capabilities) > 0 && v.Support().CheckCapabilities(req.Capabilities) != nil) {
+		return volume.Capacity{}, nil
+	}
+	if v.cfg.Pools.Configured() {
+		c, err := v.cfg.Pools.Capacity(attributes.Pool)
+		c.Largest = min(c.Largest, v.cfg.MaxSize)
+		return c, err
+	}
+	if _, err := v.cfg.Pools.Capacity(attributes.Pool); err != nil {
+		return volume.Capacity{}, err
+	}
+	free, err := freeOf(v.cfg.StateDir)
+	return volume.Capacity{Available: free.bytes, Largest: v.cfg.MaxSize}, err
+}
+
+// freeSpace is what the file system of a path still takes, for everybody.
+type freeSpace struct {
+	bytes  int64
+	inodes int64
+}
+
+func freeOf(path string) (freeSpace, error) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(path, &disk); err != nil {
+		return freeSpace{}, fmt.Errorf("read free space of %s: %w", path, err)
+	}
+	return freeSpace{bytes: int64(disk.Bavail) * disk.Bsize, inodes: int64(disk.Ffree)}, nil //nolint:gosec // what a disk has fits
+}
+
+// nodes returns the node roles that ever ran in this state directory.
+func (v *Volumes) nodes() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(v.cfg.StateDir, nodesDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	names := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names, nil
+}
+
+// newID returns a random id in the form of a UUID, version 4.
+func newID() volume.ID {
+	var b [16]byte
+	rand.Read(b[:]) //nolint:errcheck // documented never to fail
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	s := hex.EncodeToString(b[:])
+	return volume.ID(s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:])
+}
+
+// All returns every volume, oldest first.
+func (v *Volumes) All() []*volume.Volume {
+	page, err := v.catalog.page(volume.ListRequest{})
+	if err != nil {
+		return nil
+	}
+	return page.Volumes
+}

@@ -1,0 +1,98 @@
+package grpcapi
+
+import (
+	"maps"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// capabilityFrom converts one capability. Its parts must be there; whether
+// the backend serves them is the backend's business.
+func capabilityFrom(c *csi.VolumeCapability) (volume.Capability, error) {
+	if c == nil {
+		return volume.Capability{}, status.Error(codes.InvalidArgument, "volume_capability: is required")
+	}
+	if c.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_UNKNOWN {
+		return volume.Capability{}, status.Error(codes.InvalidArgument, "volume_capability.access_mode: is required")
+	}
+	converted := volume.Capability{Mode: volume.AccessMode(c.GetAccessMode().GetMode().String())}
+	switch access := c.GetAccessType().(type) {
+	case *csi.VolumeCapability_Block:
+		converted.Access = volume.AccessBlock
+	case *csi.VolumeCapability_Mount:
+		if group := access.Mount.GetVolumeMountGroup(); group != "" {
+			return volume.Capability{}, status.Errorf(codes.InvalidArgument,
+				"volume_capability.mount.volume_mount_group: %q, but VOLUME_MOUNT_GROUP is not advertised", group)
+		}
+		converted.Access = volume.AccessMount
+		converted.FSType = access.Mount.GetFsType()
+		converted.MountFlags = access.Mount.GetMountFlags()
+	default:
+		return volume.Capability{}, status.Error(codes.InvalidArgument, "volume_capability.access_type: is required, mount or block")
+	}
+	return converted, nil
+}
+
+func capabilitiesFrom(list []*csi.VolumeCapability) ([]volume.Capability, error) {
+	if len(list) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "volume_capabilities: at least one is required")
+	}
+	converted := make([]volume.Capability, 0, len(list))
+	for _, c := range list {
+		one, err := capabilityFrom(c)
+		if err != nil {
+			return nil, err
+		}
+		converted = append(converted, one)
+	}
+	return converted, nil
+}
+
+func requirementsFrom(r *csi.TopologyRequirement) volume.Requirements {
+	return volume.Requirements{
+		Requisite: segmentsFrom(r.GetRequisite()),
+		Preferred: segmentsFrom(r.GetPreferred()),
+	}
+}
+
+func segmentsFrom(list []*csi.Topology) []volume.Segment {
+	segments := make([]volume.Segment, 0, len(list))
+	for _, t := range list {
+		segments = append(segments, t.GetSegments())
+	}
+	return segments
+}
+
+func rangeFrom(r *csi.CapacityRange) volume.Range {
+	return volume.Range{Required: r.GetRequiredBytes(), Limit: r.GetLimitBytes()}
+}
+
+// topologyOf is the answer's form of a node; nil means everywhere.
+func topologyOf(node string) *csi.Topology {
+	if node == "" {
+		return nil
+	}
+	return &csi.Topology{Segments: map[string]string{volume.TopologyKey: node}}
+}
+
+func volumeOf(v *volume.Volume) *csi.Volume {
+	answer := &csi.Volume{VolumeId: string(v.ID), CapacityBytes: v.Capacity}
+	if t := topologyOf(v.Node); t != nil {
+		answer.AccessibleTopology = []*csi.Topology{t}
+	}
+	return answer
+}
+
+// sameContext compares what a CO sends back as volume context, which the
+// driver leaves empty, ignoring what Kubernetes adds to it.
+func sameContext(sent map[string]string) bool {
+	return len(volume.OwnAttributes(sent)) == 0
+}
+
+func sameParameters(v *volume.Volume, sent map[string]string) bool {
+	return len(sent) == 0 || maps.Equal(v.Parameters, sent)
+}

@@ -1,0 +1,71 @@
+package grpcapi
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// IdentityConfig configures the Identity service.
+type IdentityConfig struct {
+	// Name of the driver: a domain name, as in CSIDriver objects.
+	Name string
+	// Version of the vendor.
+	Version string
+	// Controller is true when this process serves the Controller service.
+	Controller bool
+	// Topology is true when volumes are not reachable from every node.
+	Topology bool
+	// Ready tells whether calls can be served; nil means always.
+	Ready func(context.Context) error
+}
+
+// Identity serves csi.v1.Identity.
+type Identity struct {
+	csi.UnimplementedIdentityServer
+
+	cfg IdentityConfig
+}
+
+var _ csi.IdentityServer = (*Identity)(nil)
+
+// NewIdentity returns the service.
+func NewIdentity(cfg IdentityConfig) *Identity {
+	return &Identity{cfg: cfg}
+}
+
+// Register adds the service to a server.
+func (i *Identity) Register(r grpc.ServiceRegistrar) {
+	csi.RegisterIdentityServer(r, i)
+}
+
+// GetPluginInfo names the driver. A real driver does the same.
+func (i *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: i.cfg.Name, VendorVersion: i.cfg.Version}, nil
+}
+
+// GetPluginCapabilities announces what is registered in this process. A real
+// driver does the same: a process with the node service alone has no
+// CONTROLLER_SERVICE.
+func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	answer := &csi.GetPluginCapabilitiesResponse{}
+	add := func(announced bool, service csi.PluginCapability_Service_Type) {
+		if announced {
+			answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
+				Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: service}},
+			})
+		}
+	}
+	add(i.cfg.Controller, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	add(i.cfg.Topology, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+	return answer, nil
+}
+
+// Probe tells whether the driver can work. A real driver checks here what it
+// depends on: credentials, the connection to its storage system.
+func (i *Identity) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	ready := i.cfg.Ready == nil || i.cfg.Ready(ctx) == nil
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(ready)}, nil
+}

@@ -1,0 +1,43 @@
+package grpcapi
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// nodeStats is the part that measures volumes.
+type nodeStats struct {
+	service volume.NodeService
+}
+
+func (nodeStats) announceNode() []nodeRPC {
+	return []nodeRPC{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
+}
+
+// NodeGetVolumeStats tells how full a volume is. A real driver with a file
+// system per volume asks statfs(2); this one shares a file system between
+// volumes and adds up the volume's own files.
+func (n *nodeStats) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	id, err := parseID(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	if err := required("volume_path", req.GetVolumePath()); err != nil {
+		return nil, err
+	}
+	stats, err := n.service.Stats(ctx, id, req.GetVolumePath())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
+		usageOf(csi.VolumeUsage_BYTES, stats.Bytes),
+		usageOf(csi.VolumeUsage_INODES, stats.Inodes),
+	}}, nil
+}
+
+func usageOf(unit csi.VolumeUsage_Unit, u volume.Usage) *csi.VolumeUsage {
+	return &csi.VolumeUsage{Unit: unit, Total: u.Total, Used: u.Used, Available: u.Available}
+}

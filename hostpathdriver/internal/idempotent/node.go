@@ -1,0 +1,106 @@
+package idempotent
+
+import (
+	"context"
+	"errors"
+
+	"github.com/longshore-csi/longshore/csikit/keymutex"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Node decorates a node-side service. A mount counts as done only while the
+// kernel still has it, so that repeating a call heals what was lost.
+type Node struct {
+	volume.NodeService
+
+	ids keymutex.Locks[volume.ID]
+}
+
+var _ volume.NodeService = (*Node)(nil)
+
+// NewNode decorates next.
+func NewNode(next volume.NodeService) *Node {
+	return &Node{NodeService: next}
+}
+
+// Stage mounts once.
+func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
+	unlock, err := lock(ctx, &n.ids, req.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	known, err := n.Lookup(ctx, req.ID)
+	if errors.Is(err, volume.ErrNotFound) {
+		return n.NodeService.Stage(ctx, req)
+	}
+	if err != nil {
+		return err
+	}
+	verdict, err := known.CheckStage(&req.Stage)
+	if known.Stage != nil {
+		mounted, mountErr := n.Mounted(ctx, known.Stage.Path)
+		if mountErr != nil {
+			return mountErr
+		}
+		if !mounted && known.Ephemeral == nil {
+			return n.NodeService.Stage(ctx, req)
+		}
+	}
+	if err != nil || verdict == volume.AlreadyDone {
+		return err
+	}
+	return n.NodeService.Stage(ctx, req)
+}
+
+// Unstage lets one call at a time through; the backend cleans the path
+// whatever it knows.
+func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
+	unlock, err := lock(ctx, &n.ids, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return n.NodeService.Unstage(ctx, id, path)
+}
+
+// Publish mounts once per target.
+func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
+	unlock, err := lock(ctx, &n.ids, req.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	known, err := n.Lookup(ctx, req.ID)
+	if errors.Is(err, volume.ErrNotFound) {
+		return n.NodeService.Publish(ctx, req)
+	}
+	if err != nil {
+		return err
+	}
+	if err := known.CheckInline(req.Inline); err != nil {
+		return err
+	}
+	verdict, err := known.CheckTarget(&req.Target)
+	if err != nil {
+		return err
+	}
+	if verdict == volume.AlreadyDone {
+		mounted, err := n.Mounted(ctx, req.Target.Path)
+		if err != nil || mounted {
+			return err
+		}
+	}
+	return n.NodeService.Publish(ctx, req)
+}
+
+// Unpublish lets one call at a time through; the backend cleans the path
+// whatever it knows.
+func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
+	unlock, err := lock(ctx, &n.ids, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return n.NodeService.Unpublish(ctx, id, path)
+}

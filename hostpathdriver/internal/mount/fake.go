@@ -1,0 +1,152 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Fake is a Mounter that only keeps a table: for tests without privileges.
+// It refuses what the kernel refuses: a source or target that is no
+// directory. Its zero value is ready; it is safe for concurrent use.
+type Fake struct {
+	mu    sync.Mutex
+	table map[string][]FakeMount
+	fail  error
+	calls []string
+}
+
+// FakeMount is one entry of the table of a Fake.
+type FakeMount struct {
+	Source  string
+	Options Options
+}
+
+var _ Mounter = (*Fake)(nil)
+
+// Bind implements Mounter.
+func (f *Fake) Bind(ctx context.Context, source, target string, o Options) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, "bind "+target)
+	if err := f.broken(ctx); err != nil {
+		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
+	}
+	if _, err := mountBits(0, o); err != nil {
+		return err
+	}
+	for _, dir := range []string{source, target} {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("bind mount %s at %s: %s is not a directory", source, target, dir)
+		}
+	}
+	if f.table == nil {
+		f.table = map[string][]FakeMount{}
+	}
+	f.table[target] = append(f.table[target], FakeMount{Source: source, Options: o})
+	return nil
+}
+
+// Unmount implements Mounter.
+func (f *Fake) Unmount(ctx context.Context, target string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, "unmount "+target)
+	if err := f.broken(ctx); err != nil {
+		return fmt.Errorf("unmount %s: %w", target, err)
+	}
+	stack := f.table[target]
+	if len(stack) > 1 {
+		f.table[target] = stack[:len(stack)-1]
+		return nil
+	}
+	delete(f.table, target)
+	return nil
+}
+
+// Mounted implements Mounter.
+func (f *Fake) Mounted(ctx context.Context, target string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	return len(f.table[target]) > 0, nil
+}
+
+// Below implements Mounter.
+func (f *Fake) Below(ctx context.Context, dir string) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var points []string
+	for target := range f.table {
+		if strings.HasPrefix(target, filepath.Clean(dir)+"/") {
+			points = append(points, target)
+		}
+	}
+	slices.Sort(points)
+	return points, nil
+}
+
+// Fail makes every following Bind and Unmount fail; nil ends it.
+func (f *Fake) Fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = err
+}
+
+// At returns the topmost mount at a target, or nil.
+func (f *Fake) At(target string) *FakeMount {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stack := f.table[target]
+	if len(stack) == 0 {
+		return nil
+	}
+	top := stack[len(stack)-1]
+	return &top
+}
+
+// Targets returns every mount point, sorted.
+func (f *Fake) Targets() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	targets := make([]string, 0, len(f.table))
+	for target := range f.table {
+		targets = append(targets, target)
+	}
+	slices.Sort(targets)
+	return targets
+}
+
+// Calls returns the binds and unmounts so far, in order.
+func (f *Fake) Calls() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.calls)
+}
+
+// Reboot forgets every mount, as a machine that was switched off.
+func (f *Fake) Reboot() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.table = nil
+}
+
+func (f *Fake) broken(ctx context.Context) error {
+	if f.fail != nil {
+		return f.fail
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,44 @@
+// Package mount is the seam between the driver and the mount table of the
+// kernel: bind mounts made, undone and looked up.
+//
+// The kernel implementation uses system calls, not the mount and umount
+// programs: nothing is forked, the image needs no util-linux, and no call
+// can hang in a child process. Tests take Fake, which needs no privilege.
+package mount
+
+import (
+	"context"
+	"slices"
+)
+
+// Options of a bind mount.
+type Options struct {
+	// ReadOnly makes the mount, not the source, read-only.
+	ReadOnly bool
+	// Flags are mount flags out of Flags().
+	Flags []string
+}
+
+// Mounter makes and undoes bind mounts. Paths are absolute.
+type Mounter interface {
+	// Bind mounts the directory source at the existing directory target.
+	// After an error nothing is mounted there.
+	Bind(ctx context.Context, source, target string, o Options) error
+	// Unmount undoes the topmost mount at target. No mount is no error.
+	Unmount(ctx context.Context, target string) error
+	// Mounted tells whether target is a mount point. A path that does not
+	// exist is not one.
+	Mounted(ctx context.Context, target string) (bool, error)
+	// Below returns the mount points strictly below a directory, sorted.
+	Below(ctx context.Context, dir string) ([]string, error)
+}
+
+// Flags returns the mount flags that a bind mount knows, sorted.
+func Flags() []string {
+	flags := make([]string, 0, len(flagTable()))
+	for _, f := range flagTable() {
+		flags = append(flags, f.name)
+	}
+	slices.Sort(flags)
+	return flags
+}

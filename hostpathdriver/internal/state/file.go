@@ -1,0 +1,120 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// replaceFile writes data next to path and renames it over path. File and
+// directory are synced, in this order, so that the name never points to a
+// torn file.
+func replaceFile(path string, data []byte) error {
+	dir := filepath.Dir(path)
+	temp, err := os.CreateTemp(dir, tempPrefix+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	err = fillAndSync(temp, data)
+	if err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, ignoreNotExist(os.Remove(temp.Name())))
+	}
+	return SyncDir(dir)
+}
+
+func fillAndSync(file *os.File, data []byte) error {
+	_, err := file.Write(data)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// SyncDir makes the names in a directory durable: after it has returned,
+// files created, renamed or removed in it before stay so after a power cut.
+func SyncDir(dir string) error {
+	handle, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	if err := errors.Join(handle.Sync(), handle.Close()); err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// ErrLocked says that another process writes the same records.
+var ErrLocked = errors.New("locked by another process")
+
+// Lock is the right to write below a directory. The kernel drops it when the
+// process ends, however it ends.
+type Lock struct {
+	file *os.File
+}
+
+// Acquire takes the lock file at path without waiting. role names what is
+// locked in the ErrLocked that a second process gets.
+func Acquire(path, role string) (*Lock, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("create directory of lock file: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock file: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder := readHolder(file)
+		closeErr := file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("%w%s: stop it, or give this one another state directory", ErrLocked, holder)
+		}
+		return nil, errors.Join(fmt.Errorf("lock %s for the %s: %w", path, role, err), closeErr)
+	}
+	if err := writeHolder(file); err != nil {
+		return nil, errors.Join(fmt.Errorf("note the holder in lock file %s: %w", path, err), file.Close())
+	}
+	return &Lock{file: file}, nil
+}
+
+// Release gives the lock back. The file stays: removing it would let two
+// processes lock two files of the same name.
+func (l *Lock) Release() error {
+	if err := l.file.Close(); err != nil {
+		return fmt.Errorf("release lock: %w", err)
+	}
+	return nil
+}
+
+func writeHolder(file *os.File) error {
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+func readHolder(file *os.File) string {
+	buffer := make([]byte, 16)
+	n, _ := file.ReadAt(buffer, 0) //nolint:errcheck // the holder only decorates an error message
+	pid, err := strconv.Atoi(strings.TrimSpace(string(buffer[:n])))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (process %d)", pid)
+}

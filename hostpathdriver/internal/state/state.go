@@ -1,0 +1,238 @@
+// Package state keeps small records on disk so that they survive a crash at
+// any moment: one JSON file per record, replaced atomically and synced, with
+// a schema version in every file and one writer per directory.
+//
+// Use it for what a driver must remember between two calls. Do not use it
+// for volume contents, nor for data that several processes write: a
+// directory has exactly one writer, which holds its Lock.
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// SchemaVersion is the version written into every record. A driver reads
+// records up to this version and refuses newer ones.
+const SchemaVersion = 1
+
+const (
+	suffix        = ".json"
+	tempPrefix    = ".tmp-"
+	quarantineDir = "quarantine"
+)
+
+// ErrNewerSchema says that a record was written by a newer driver. Nothing is
+// changed on disk, so that the newer driver can still be started.
+var ErrNewerSchema = errors.New("record was written by a newer driver")
+
+// ErrUnreadable says that a file is not a record: torn, empty or foreign.
+var ErrUnreadable = errors.New("unreadable record")
+
+// Damaged describes a record that could not be read at start and was moved
+// out of the way.
+type Damaged struct {
+	// ID is the name of the record.
+	ID string
+	// Path is where the file lies now.
+	Path string
+	// Err says what is wrong with it.
+	Err error
+}
+
+// Records is a directory of records of one kind. It is safe for concurrent
+// use as long as no two calls name the same id.
+type Records[T any] struct {
+	dir  string
+	kind string
+}
+
+type envelope[T any] struct {
+	Version int    `json:"version"`
+	Kind    string `json:"kind"`
+	Record  *T     `json:"record"`
+}
+
+// Open creates dir where needed and returns its records for reading and
+// writing. The caller holds the Lock of the directory.
+func Open[T any](dir, kind string) (*Records[T], error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create directory for %s records: %w", kind, err)
+	}
+	return View[T](dir, kind), nil
+}
+
+// View returns the records of a directory that another process owns. Only
+// Get may be called; a directory that does not exist has no records.
+func View[T any](dir, kind string) *Records[T] {
+	return &Records[T]{dir: dir, kind: kind}
+}
+
+// Load reads every record. Leftovers of interrupted writes are removed,
+// unreadable records are moved into the subdirectory "quarantine" and
+// reported. A record of a newer schema is an ErrNewerSchema.
+func (r *Records[T]) Load() (map[string]T, []Damaged, error) {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list %s records: %w", r.kind, err)
+	}
+	loaded := make(map[string]T, len(entries))
+	var damaged []Damaged
+	for _, entry := range entries {
+		id, found := strings.CutSuffix(entry.Name(), suffix)
+		switch {
+		case strings.HasPrefix(entry.Name(), tempPrefix):
+			if err := os.Remove(filepath.Join(r.dir, entry.Name())); err != nil {
+				return nil, nil, fmt.Errorf("remove leftover of an interrupted write: %w", err)
+			}
+			continue
+		case entry.IsDir() || !found:
+			continue
+		}
+		record, err := r.Get(id)
+		if errors.Is(err, ErrUnreadable) {
+			moved, moveErr := r.quarantine(id)
+			if moveErr != nil {
+				return nil, nil, moveErr
+			}
+			damaged = append(damaged, Damaged{ID: id, Path: moved, Err: err})
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		loaded[id] = record
+	}
+	return loaded, damaged, nil
+}
+
+// Get reads one record. The error is fs.ErrNotExist where there is none,
+// ErrUnreadable or ErrNewerSchema.
+func (r *Records[T]) Get(id string) (T, error) {
+	var zero T
+	if err := checkID(id); err != nil {
+		return zero, err
+	}
+	path := r.path(id)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return zero, fmt.Errorf("read %s record %q: %w", r.kind, id, err)
+	}
+	record, err := decode[T](data, r.kind)
+	if err != nil {
+		return zero, fmt.Errorf("read %s record %s: %w", r.kind, path, err)
+	}
+	return *record, nil
+}
+
+// Put writes one record durably: after it has returned nil the new content
+// survives a power cut, after an error or a crash either the old or the new
+// content is there.
+func (r *Records[T]) Put(id string, record T) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(envelope[T]{Version: SchemaVersion, Kind: r.kind, Record: &record}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s record %q: %w", r.kind, id, err)
+	}
+	if err := replaceFile(r.path(id), append(data, '\n')); err != nil {
+		return fmt.Errorf("write %s record %q: %w", r.kind, id, err)
+	}
+	return nil
+}
+
+// Delete removes one record durably. A record that does not exist is no
+// error.
+func (r *Records[T]) Delete(id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	err := os.Remove(r.path(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = SyncDir(r.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s record %q: %w", r.kind, id, err)
+	}
+	return nil
+}
+
+// Exists tells whether there is a record, without reading it.
+func (r *Records[T]) Exists(id string) bool {
+	if checkID(id) != nil {
+		return false
+	}
+	_, err := os.Lstat(r.path(id))
+	return err == nil
+}
+
+// Quarantined tells whether an unreadable record of that id was moved aside
+// and not dealt with since.
+func (r *Records[T]) Quarantined(id string) bool {
+	if checkID(id) != nil {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(r.dir, quarantineDir, id+suffix))
+	return err == nil
+}
+
+func (r *Records[T]) path(id string) string {
+	return filepath.Join(r.dir, id+suffix)
+}
+
+func (r *Records[T]) quarantine(id string) (string, error) {
+	dir := filepath.Join(r.dir, quarantineDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("create quarantine for %s record %q: %w", r.kind, id, err)
+	}
+	moved := filepath.Join(dir, id+suffix)
+	if err := os.Rename(r.path(id), moved); err != nil {
+		return "", fmt.Errorf("move unreadable %s record %q aside: %w", r.kind, id, err)
+	}
+	return moved, nil
+}
+
+func decode[T any](data []byte, kind string) (*T, error) {
+	var head struct {
+		Version int    `json:"version"`
+		Kind    string `json:"kind"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	switch {
+	case head.Version > SchemaVersion:
+		return nil, fmt.Errorf("%w: schema version %d, this driver reads up to %d; start the newer driver, or move the file away",
+			ErrNewerSchema, head.Version, SchemaVersion)
+	case head.Version < 1:
+		return nil, fmt.Errorf("%w: schema version %d, must be at least 1", ErrUnreadable, head.Version)
+	case head.Kind != kind:
+		return nil, fmt.Errorf("%w: kind %q, must be %q", ErrUnreadable, head.Kind, kind)
+	}
+	var content envelope[T]
+	if err := json.Unmarshal(data, &content); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	if content.Record == nil {
+		return nil, fmt.Errorf("%w: no field \"record\"", ErrUnreadable)
+	}
+	return content.Record, nil
+}
+
+// checkID is the last line of defence: ids are validated before, but no name
+// may ever leave the directory.
+func checkID(id string) error {
+	if id == "" || id[0] == '.' || strings.ContainsAny(id, "/\x00") {
+		return fmt.Errorf("record name %q: must not be empty, start with a dot or contain a slash or NUL", id)
+	}
+	return nil
+}

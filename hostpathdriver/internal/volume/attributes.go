@@ -1,0 +1,145 @@
+package volume
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Keys of StorageClass parameters and of inline volume attributes.
+const (
+	keyKind = "kind"
+	keyPool = "pool"
+	keySize = "size"
+	keyMode = "mode"
+	keyUID  = "uid"
+	keyGID  = "gid"
+)
+
+// reservedPrefixes mark the keys that Kubernetes components add: metadata of
+// the claim, information about the pod.
+func reservedPrefixes() []string {
+	return []string{"csi.storage.k8s.io/", "csi.kubernetes.io/", "storage.kubernetes.io/"}
+}
+
+// Attributes are the parameters of a volume after parsing.
+type Attributes struct {
+	// Pool is the kind of storage; empty lets the driver choose.
+	Pool string
+	// Size in bytes, inline volumes only; zero means the default.
+	Size int64
+	// Mode, UID and GID are given to the new directory; -1 leaves the id of
+	// the process.
+	Mode fs.FileMode
+	UID  int
+	GID  int
+}
+
+// DefaultAttributes are those of a volume without parameters: everybody may
+// write, as Kubernetes workloads run under any user id.
+func DefaultAttributes() Attributes {
+	return Attributes{Mode: 0o777, UID: -1, GID: -1}
+}
+
+// ParseParameters reads the parameters of CreateVolume: kind (or pool), mode,
+// uid and gid. Keys that Kubernetes adds are ignored, others are an
+// ErrInvalid that names the key.
+func ParseParameters(parameters map[string]string) (Attributes, error) {
+	return parse(parameters, false)
+}
+
+// ParseInline reads the attributes of an inline volume: those of
+// ParseParameters and size.
+func ParseInline(attributes map[string]string) (Attributes, error) {
+	return parse(attributes, true)
+}
+
+// OwnAttributes drops the keys that Kubernetes adds: pod information and
+// tokens, which are nobody's business on disk.
+func OwnAttributes(all map[string]string) map[string]string {
+	own := maps.Clone(all)
+	maps.DeleteFunc(own, func(key, _ string) bool { return reserved(key) })
+	return own
+}
+
+func reserved(key string) bool {
+	return slices.ContainsFunc(reservedPrefixes(), func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+}
+
+func parse(values map[string]string, inline bool) (Attributes, error) {
+	attributes := DefaultAttributes()
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if reserved(key) {
+			continue
+		}
+		if err := attributes.set(key, values[key], inline); err != nil {
+			return Attributes{}, err
+		}
+	}
+	kind, pool := values[keyKind], values[keyPool]
+	if kind != "" && pool != "" && kind != pool {
+		return Attributes{}, fmt.Errorf("parameters %q and %q: name two different pools %q and %q: %w", keyKind, keyPool, kind, pool, ErrInvalid)
+	}
+	return attributes, nil
+}
+
+func (a *Attributes) set(key, value string, inline bool) error {
+	var err error
+	switch {
+	case key == keyKind || key == keyPool:
+		if value != "" {
+			a.Pool = value
+		}
+	case key == keySize && inline:
+		a.Size, err = ParseQuantity(value)
+		if err == nil && a.Size == 0 {
+			err = fmt.Errorf("must be greater than zero: %w", ErrInvalid)
+		}
+	case key == keyMode:
+		a.Mode, err = parseMode(value)
+	case key == keyUID:
+		a.UID, err = parseOwner(value)
+	case key == keyGID:
+		a.GID, err = parseOwner(value)
+	default:
+		return fmt.Errorf("parameter %q: unknown, must be one of [%s]: %w", key, strings.Join(knownKeys(inline), " "), ErrInvalid)
+	}
+	if err != nil {
+		return fmt.Errorf("parameter %q: %w", key, err)
+	}
+	return nil
+}
+
+func knownKeys(inline bool) []string {
+	keys := []string{keyGID, keyKind, keyMode, keyPool, keyUID}
+	if inline {
+		keys = append(keys, keySize)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func parseMode(value string) (fs.FileMode, error) {
+	bits, err := strconv.ParseUint(value, 8, 32)
+	if err != nil || bits > 0o7777 {
+		return 0, fmt.Errorf("%q: must be an octal number up to 7777: %w", value, ErrInvalid)
+	}
+	mode := fs.FileMode(bits & 0o777)
+	for bit, flag := range map[uint64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+		if bits&bit != 0 {
+			mode |= flag
+		}
+	}
+	return mode, nil
+}
+
+func parseOwner(value string) (int, error) {
+	id, err := strconv.ParseUint(value, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("%q: must be a number from 0 to 2147483647: %w", value, ErrInvalid)
+	}
+	return int(id), nil
+}

@@ -1,0 +1,121 @@
+package volume
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Pools account for space by kind: `--capacity fast=10Gi`. It is accounting
+// only: no bytes are set aside. The zero number of pools means that nothing
+// is accounted for. Pools are safe for concurrent use, and what is available
+// never gets negative.
+type Pools struct {
+	limits map[string]int64
+
+	mu   sync.Mutex
+	used map[string]int64
+}
+
+// NewPools returns empty pools of the given sizes in bytes.
+func NewPools(limits map[string]int64) *Pools {
+	return &Pools{limits: maps.Clone(limits), used: map[string]int64{}}
+}
+
+// Configured tells whether there are any pools.
+func (p *Pools) Configured() bool {
+	return len(p.limits) > 0
+}
+
+// Reserve charges a pool and returns its name. An empty kind takes the pool
+// with the most space left, of equal ones the first by name. It is an
+// ErrInvalid for an unknown kind and an ErrExhausted when space is lacking.
+func (p *Pools) Reserve(kind string, size int64) (string, error) {
+	if err := p.check(kind); err != nil {
+		return "", err
+	}
+	if !p.Configured() {
+		return "", nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if kind == "" {
+		kind = p.roomiest()
+	}
+	if left := p.left(kind); size > left {
+		return "", fmt.Errorf("reserve %d bytes of pool %q: %d bytes are left: %w", size, kind, left, ErrExhausted)
+	}
+	p.used[kind] += size
+	return kind, nil
+}
+
+// Adopt charges what exists already, whatever the limit is now.
+func (p *Pools) Adopt(kind string, size int64) {
+	if kind == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[kind] += size
+}
+
+// Release gives back what was reserved or adopted.
+func (p *Pools) Release(kind string, size int64) {
+	p.Adopt(kind, -size)
+}
+
+// Capacity is the answer to "how much more can be made?", in bytes.
+type Capacity struct {
+	// Available is the sum over the pools in question.
+	Available int64
+	// Largest is the greatest volume that can be made.
+	Largest int64
+}
+
+// Capacity returns what a kind has left; the empty kind stands for all.
+func (p *Pools) Capacity(kind string) (Capacity, error) {
+	if err := p.check(kind); err != nil {
+		return Capacity{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if kind != "" {
+		left := p.left(kind)
+		return Capacity{Available: left, Largest: left}, nil
+	}
+	var c Capacity
+	for name := range p.limits {
+		left := p.left(name)
+		c.Available += left
+		c.Largest = max(c.Largest, left)
+	}
+	return c, nil
+}
+
+func (p *Pools) check(kind string) error {
+	if _, known := p.limits[kind]; known || kind == "" {
+		return nil
+	}
+	return fmt.Errorf("pool %q: must be one of [%s]: %w", kind, strings.Join(p.names(), " "), ErrInvalid)
+}
+
+func (p *Pools) names() []string {
+	return slices.Sorted(maps.Keys(p.limits))
+}
+
+// left needs the mutex. A limit lowered below what is used leaves nothing.
+func (p *Pools) left(kind string) int64 {
+	return max(0, p.limits[kind]-p.used[kind])
+}
+
+func (p *Pools) roomiest() string {
+	best := ""
+	for _, name := range p.names() {
+		if best == "" || p.left(name) > p.left(best) {
+			best = name
+		}
+	}
+	return best
+}

@@ -1,0 +1,176 @@
+package volume
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Verdict is the answer to "may I do this, and is there anything to do?".
+type Verdict int
+
+const (
+	// Refuse goes with an error.
+	Refuse Verdict = iota
+	// Proceed means that the work is still to be done.
+	Proceed
+	// AlreadyDone means that an earlier call did the same.
+	AlreadyDone
+)
+
+// PublishRequest asks to attach a volume to a node.
+type PublishRequest struct {
+	ID         ID
+	Node       string
+	ReadOnly   bool
+	Capability Capability
+}
+
+// CheckPublish decides on an attachment (CSI v1.13,
+// "ControllerPublishVolume"): the same again is already done, the same node
+// with other arguments is an ErrExists, a second node is an ErrInUse unless
+// every mode involved is a MULTI_NODE one.
+func (v *Volume) CheckPublish(req *PublishRequest) (Verdict, error) {
+	if p := v.PublishedOn(req.Node); p != nil {
+		if p.ReadOnly == req.ReadOnly && p.Capability.Equal(req.Capability) {
+			return AlreadyDone, nil
+		}
+		return Refuse, fmt.Errorf("volume %q is published to node %q with another capability or readonly flag: %w", v.ID, req.Node, ErrExists)
+	}
+	if len(v.Published) == 0 {
+		return Proceed, nil
+	}
+	multi := req.Capability.Mode.MultiNode() && !slices.ContainsFunc(v.Published, func(p Publication) bool {
+		return !p.Capability.Mode.MultiNode()
+	})
+	if !multi {
+		return Refuse, fmt.Errorf("volume %q is published to node %s and access mode %s allows one node: %w",
+			v.ID, strings.Join(v.PublishedNodes(), ", "), req.Capability.Mode, ErrInUse)
+	}
+	return Proceed, nil
+}
+
+// NodeVolume is what one node knows about a volume: where it is mounted. It
+// is written before the mount is made and corrected after it is gone.
+type NodeVolume struct {
+	ID ID `json:"id"`
+	// Stage is the staging mount; nil when not staged.
+	Stage *Stage `json:"stage,omitempty"`
+	// Targets are the published mounts.
+	Targets []Target `json:"targets,omitempty"`
+	// Ephemeral is set for an inline volume, which lives and dies with its
+	// target.
+	Ephemeral *Ephemeral `json:"ephemeral,omitempty"`
+}
+
+// Stage is a staging mount.
+type Stage struct {
+	Path       string     `json:"path"`
+	Capability Capability `json:"capability"`
+}
+
+// Target is a published mount.
+type Target struct {
+	Path       string     `json:"path"`
+	Source     string     `json:"source"`
+	ReadOnly   bool       `json:"readOnly,omitempty"`
+	Capability Capability `json:"capability"`
+}
+
+// Ephemeral describes the inline volume behind a target.
+type Ephemeral struct {
+	Size int64  `json:"size"`
+	Pool string `json:"pool,omitempty"`
+	// Attributes are the volume attributes of the pod, without what the
+	// kubelet added.
+	Attributes map[string]string `json:"attributes,omitempty"`
+	// Pod names the pod, for messages: "namespace/name".
+	Pod string `json:"pod,omitempty"`
+}
+
+// TargetAt returns the published mount at a path, or nil.
+func (n *NodeVolume) TargetAt(path string) *Target {
+	for i := range n.Targets {
+		if n.Targets[i].Path == path {
+			return &n.Targets[i]
+		}
+	}
+	return nil
+}
+
+// Unused tells whether nothing is left to remember.
+func (n *NodeVolume) Unused() bool {
+	return n.Stage == nil && len(n.Targets) == 0 && n.Ephemeral == nil
+}
+
+// Clone returns a copy that shares nothing mutable with n.
+func (n *NodeVolume) Clone() *NodeVolume {
+	c := *n
+	if n.Stage != nil {
+		stage := *n.Stage
+		c.Stage = &stage
+	}
+	c.Targets = slices.Clone(n.Targets)
+	return &c
+}
+
+// CheckStage decides on staging: the same again is already done, the same
+// path with another capability is an ErrExists, another path an
+// ErrPrecondition, because a volume is staged once per node.
+func (n *NodeVolume) CheckStage(want *Stage) (Verdict, error) {
+	switch {
+	case n.Ephemeral != nil:
+		return Refuse, fmt.Errorf("volume %q is an inline volume and is never staged: %w", n.ID, ErrPrecondition)
+	case n.Stage == nil:
+		return Proceed, nil
+	case n.Stage.Path != want.Path:
+		return Refuse, fmt.Errorf("volume %q is staged at %q, not at %q: %w", n.ID, n.Stage.Path, want.Path, ErrPrecondition)
+	case !n.Stage.Capability.Equal(want.Capability):
+		return Refuse, fmt.Errorf("volume %q is staged at %q with another capability: %w", n.ID, want.Path, ErrExists)
+	}
+	return AlreadyDone, nil
+}
+
+// CheckInline tells whether an inline volume is what a repeated request asks
+// for. If not, the error is an ErrExists.
+func (n *NodeVolume) CheckInline(inline *InlineRequest) error {
+	switch {
+	case (n.Ephemeral != nil) != (inline != nil):
+		return fmt.Errorf("volume %q is in use on this node both as inline and as persistent volume: %w", n.ID, ErrExists)
+	case inline != nil && !maps.Equal(n.Ephemeral.Attributes, inline.Attributes):
+		return fmt.Errorf("inline volume %q exists with other attributes: %w", n.ID, ErrExists)
+	}
+	return nil
+}
+
+// CheckTarget decides on publishing at a path, as the second table of CSI
+// v1.13, "NodePublishVolume", tells:
+//
+//	mode                  same path, same  same path, other  other path
+//	MULTI_NODE_...        already done     ErrExists         proceed
+//	SINGLE_NODE_MULTI_... already done     ErrExists         proceed
+//	any other             already done     ErrExists         ErrPrecondition
+//
+// The volume context does not count as an argument: the kubelet renews the
+// tokens in it.
+func (n *NodeVolume) CheckTarget(want *Target) (Verdict, error) {
+	if have := n.TargetAt(want.Path); have != nil {
+		if have.ReadOnly == want.ReadOnly && have.Source == want.Source && have.Capability.Equal(want.Capability) {
+			return AlreadyDone, nil
+		}
+		return Refuse, fmt.Errorf("volume %q is published at %q with another capability, readonly flag or staging path: %w", n.ID, want.Path, ErrExists)
+	}
+	for _, other := range n.Targets {
+		if !other.Capability.Mode.ManyTargets() || !want.Capability.Mode.ManyTargets() {
+			return Refuse, fmt.Errorf("volume %q is published at %q and access mode %s allows one path: %w",
+				n.ID, other.Path, want.Capability.Mode, ErrPrecondition)
+		}
+	}
+	return Proceed, nil
+}
+
+// At tells whether the volume is staged or published at a path.
+func (n *NodeVolume) At(path string) bool {
+	return n.TargetAt(path) != nil || (n.Stage != nil && n.Stage.Path == path)
+}

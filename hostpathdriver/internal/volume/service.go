@@ -1,0 +1,111 @@
+package volume
+
+import "context"
+
+// Service is the controller side: persistent volumes. Implementations and
+// decorators stack: the gRPC layer calls a decorator, which calls the
+// backend. A driver for real storage implements this interface over the API
+// of its storage system.
+type Service interface {
+	// Create makes a volume. A decorated service answers the same request
+	// with the same volume again.
+	Create(ctx context.Context, req *CreateRequest) (*Volume, error)
+	// Delete removes a volume and its data. ErrInUse while it is used.
+	Delete(ctx context.Context, id ID) error
+	// Get returns a volume, or ErrNotFound.
+	Get(ctx context.Context, id ID) (*Volume, error)
+	// Find returns the volume of that name, or ErrNotFound.
+	Find(ctx context.Context, name string) (*Volume, error)
+	// List returns one page of volumes. ErrBadToken for a foreign token.
+	List(ctx context.Context, req ListRequest) (*Page, error)
+	// Capacity tells how much more can be made.
+	Capacity(ctx context.Context, req *CapacityRequest) (Capacity, error)
+	// Publish attaches a volume to a node.
+	Publish(ctx context.Context, req *PublishRequest) (*Volume, error)
+	// Unpublish detaches a volume from a node; from every node when the node
+	// is empty.
+	Unpublish(ctx context.Context, id ID, node string) error
+	// Support tells which capabilities are served.
+	Support() Support
+}
+
+// ListRequest asks for one page.
+type ListRequest struct {
+	// Token is empty for the first page, else Page.Next of the page before.
+	Token string
+	// Max is the greatest number of entries; zero means no limit.
+	Max int
+}
+
+// Page is a part of the list.
+type Page struct {
+	Volumes []*Volume
+	// Next asks for the following page; empty after the last one.
+	Next string
+}
+
+// CapacityRequest restricts the question for capacity.
+type CapacityRequest struct {
+	Parameters   map[string]string
+	Capabilities []Capability
+	// Topology is the segment in question; nil means anywhere.
+	Topology Segment
+}
+
+// NodeService is the node side: mounts. It is called on the node on which
+// the volume is used.
+type NodeService interface {
+	// Lookup returns what the node remembers of a volume, or ErrNotFound.
+	Lookup(ctx context.Context, id ID) (*NodeVolume, error)
+	// Mounted tells whether something is mounted at the path.
+	Mounted(ctx context.Context, path string) (bool, error)
+	// Stage mounts a volume at its staging path.
+	Stage(ctx context.Context, req *StageRequest) error
+	// Unstage undoes Stage. An unknown volume leaves only the path to clean.
+	Unstage(ctx context.Context, id ID, path string) error
+	// Publish mounts a staged volume, or a new inline volume, at a target.
+	Publish(ctx context.Context, req *TargetRequest) error
+	// Unpublish undoes Publish and deletes an inline volume. An unknown
+	// volume leaves only the path to clean.
+	Unpublish(ctx context.Context, id ID, path string) error
+	// Stats measures a volume that is mounted at the path.
+	Stats(ctx context.Context, id ID, path string) (*Stats, error)
+	// Support tells which capabilities are served.
+	Support() Support
+}
+
+// StageRequest asks for a staging mount.
+type StageRequest struct {
+	ID    ID
+	Stage Stage
+}
+
+// TargetRequest asks for a published mount.
+type TargetRequest struct {
+	ID     ID
+	Target Target
+	// Inline is set for an inline volume.
+	Inline *InlineRequest
+}
+
+// InlineRequest describes an inline volume to make.
+type InlineRequest struct {
+	// Attributes are the driver's own volume attributes.
+	Attributes map[string]string
+	// Pod names the pod, for messages.
+	Pod string
+}
+
+// Stats is how full a volume is: its own files, not those of the other
+// volumes on the same file system.
+type Stats struct {
+	Bytes Usage
+	// Inodes have no limit of their own: what the file system still has can
+	// be used.
+	Inodes Usage
+}
+
+// Usage is one kind of space.
+type Usage struct {
+	Total, Used, Available int64
+}

@@ -1,0 +1,119 @@
+// Package volume is the domain of the driver: what a volume is, which
+// requests fit to it, which errors there are, and the two services
+// (controller side and node side) that the layers implement. All of it is
+// pure: decisions from values to values.
+//
+// A driver for real storage keeps this package and replaces what stands
+// below the services. Nothing here knows gRPC, files or mounts.
+package volume
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// TopologyKey is the key of the one topology segment that a node has. Its
+// value is the node id.
+const TopologyKey = "topology.hostpath.csi/node"
+
+// MaxIDLength is the greatest length of a volume id in bytes, as the CSI
+// specification limits strings.
+const MaxIDLength = 128
+
+// ID names a volume. A checked ID is safe as the name of a file.
+type ID string
+
+// ParseID checks an id that came from outside: 1 to 128 bytes out of
+// letters, digits, dot, dash and underscore, the first one no dot. So it is
+// never "..", a path or an option of a command.
+func ParseID(s string) (ID, error) {
+	if err := CheckName("volume id", s, MaxIDLength); err != nil {
+		return "", err
+	}
+	return ID(s), nil
+}
+
+// CheckName tells whether s may become the name of a file. what names the
+// argument in the error, an ErrInvalid.
+func CheckName(what, s string, longest int) error {
+	switch {
+	case s == "":
+		return fmt.Errorf("%s: must not be empty: %w", what, ErrInvalid)
+	case len(s) > longest:
+		return fmt.Errorf("%s %.16q...: %d bytes, must be at most %d: %w", what, s, len(s), longest, ErrInvalid)
+	case s[0] == '.' || s[0] == '-':
+		return fmt.Errorf("%s %q: must start with a letter, a digit or an underscore: %w", what, s, ErrInvalid)
+	}
+	if i := strings.IndexFunc(s, notNameRune); i >= 0 {
+		return fmt.Errorf("%s %q: must consist of letters, digits, '.', '-' and '_' (byte %d does not): %w", what, s, i, ErrInvalid)
+	}
+	return nil
+}
+
+func notNameRune(r rune) bool {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		return false
+	}
+	return r != '.' && r != '-' && r != '_'
+}
+
+// Volume is a persistent volume as the controller knows it.
+type Volume struct {
+	ID ID `json:"id"`
+	// Name is the name that the CO gave in CreateVolume; unique.
+	Name string `json:"name"`
+	// Capacity is the size in bytes. The directory backend accounts for it
+	// and reports it, the file system does not enforce it.
+	Capacity int64 `json:"capacity"`
+	// Pool is charged with Capacity; empty when no pools are configured.
+	Pool string `json:"pool,omitempty"`
+	// Parameters are the parameters of CreateVolume.
+	Parameters map[string]string `json:"parameters,omitempty"`
+	// Capabilities are those asked for in CreateVolume.
+	Capabilities []Capability `json:"capabilities,omitempty"`
+	// Node is the one node from which the volume is reachable; empty means
+	// every node.
+	Node string `json:"node,omitempty"`
+	// Published are the nodes to which the volume is attached now.
+	Published []Publication `json:"published,omitempty"`
+}
+
+// Publication is one attachment of a volume to a node.
+type Publication struct {
+	Node       string     `json:"node"`
+	ReadOnly   bool       `json:"readOnly,omitempty"`
+	Capability Capability `json:"capability"`
+}
+
+// Clone returns a copy that shares nothing with v.
+func (v *Volume) Clone() *Volume {
+	c := *v
+	c.Parameters = maps.Clone(v.Parameters)
+	c.Capabilities = slices.Clone(v.Capabilities)
+	c.Published = slices.Clone(v.Published)
+	return &c
+}
+
+// PublishedOn returns the attachment to a node, or nil.
+func (v *Volume) PublishedOn(node string) *Publication {
+	for i := range v.Published {
+		if v.Published[i].Node == node {
+			return &v.Published[i]
+		}
+	}
+	return nil
+}
+
+// PublishedNodes returns the ids of the nodes that the volume is attached
+// to, sorted.
+func (v *Volume) PublishedNodes() []string {
+	nodes := make([]string, 0, len(v.Published))
+	for _, p := range v.Published {
+		nodes = append(nodes, p.Node)
+	}
+	slices.Sort(nodes)
+	return nodes
+}

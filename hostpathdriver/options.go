@@ -1,0 +1,200 @@
+package hostpathdriver
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Mode selects the services of a process.
+type Mode string
+
+const (
+	// ModeAll serves Identity, Controller and Node: each node has a driver of
+	// its own, which makes volumes for that node.
+	ModeAll Mode = "all"
+	// ModeController serves Identity and Controller.
+	ModeController Mode = "controller"
+	// ModeNode serves Identity and Node.
+	ModeNode Mode = "node"
+)
+
+const (
+	// DefaultDriverName is the name that manifests of the hostpath driver use.
+	DefaultDriverName = "hostpath.csi.k8s.io"
+	// DefaultMaxVolumeSize is the largest volume in bytes: 1 TiB.
+	DefaultMaxVolumeSize int64 = 1 << 40
+
+	defaultEndpoint    = "unix:///tmp/csi.sock"
+	defaultStateDir    = "/csi-data-dir"
+	defaultCallTimeout = 2 * time.Minute
+	defaultStopTimeout = 10 * time.Second
+
+	maxNodeID         = 256
+	maxTopologyValue  = 63
+	randomAttachLimit = -1
+)
+
+// Mounter makes the mounts of the node service. The kernel's is the default;
+// tests without privileges set Options.Mounter to another.
+type Mounter = mount.Mounter
+
+// Options configure one instance of the driver. Start from NewOptions.
+type Options struct {
+	// Endpoint is where CSI is served: unix:///path, a bare path, or
+	// tcp://host:port, which has neither authentication nor encryption.
+	Endpoint string
+	// DriverName is the answer of GetPluginInfo, a domain name.
+	DriverName string
+	// StateDir holds volumes and records. Instances with different roles may
+	// share it; a second one with the same role is refused.
+	StateDir string
+	// NodeID names this node. Required unless Mode is ModeController.
+	NodeID string
+	// Mode selects the services.
+	Mode Mode
+
+	// Topology ties each volume to a node.
+	Topology bool
+	// Attach serves ControllerPublishVolume and ControllerUnpublishVolume.
+	Attach bool
+	// AttachLimit is the greatest number of volumes attached to a node. It
+	// wins over MaxVolumesPerNode; zero leaves that in force. -1 reports a
+	// random limit from 1 to 10 in each NodeGetInfo and enforces none.
+	AttachLimit int64
+	// MaxVolumesPerNode is the limit of volumes per node that NodeGetInfo
+	// reports and ControllerPublishVolume enforces; zero is no limit.
+	MaxVolumesPerNode int64
+	// ProtectUsed refuses to delete a volume that is in use.
+	ProtectUsed bool
+	// MaxVolumeSize is the size in bytes of the largest volume.
+	MaxVolumeSize int64
+	// Capacity are pools: kind to size in bytes. None: space is not accounted
+	// for.
+	Capacity map[string]int64
+
+	// CallTimeout bounds calls whose caller sets no deadline.
+	CallTimeout time.Duration
+	// StopTimeout is how long running calls may go on at the end.
+	StopTimeout time.Duration
+	// HTTP serves metrics, health and state.
+	HTTP flagset.HTTP
+	// Tracing makes an OpenTelemetry span for each call with the tracer
+	// provider of the process. It has no flag: a program that embeds the
+	// driver installs a provider.
+	Tracing bool
+	// Mounter makes the mounts; nil is the kernel. For tests.
+	Mounter Mounter
+
+	ignored flagset.Ignored
+}
+
+// NewOptions returns the defaults.
+func NewOptions() Options {
+	return Options{
+		Endpoint:      defaultEndpoint,
+		DriverName:    DefaultDriverName,
+		StateDir:      defaultStateDir,
+		Mode:          ModeAll,
+		Topology:      true,
+		ProtectUsed:   true,
+		MaxVolumeSize: DefaultMaxVolumeSize,
+		CallTimeout:   defaultCallTimeout,
+		StopTimeout:   defaultStopTimeout,
+		HTTP:          flagset.NewHTTP(),
+	}
+}
+
+func (o *Options) controller() bool { return o.Mode == ModeAll || o.Mode == ModeController }
+func (o *Options) node() bool       { return o.Mode == ModeAll || o.Mode == ModeNode }
+
+// Validate reports everything that is wrong, at once.
+func (o *Options) Validate() error {
+	errs := []error{o.checkMode(), o.checkDriverName(), o.checkStateDir(), o.checkLimits(), o.HTTP.Validate()}
+	if o.Endpoint == "" {
+		errs = append(errs, errors.New("--endpoint: must not be empty"))
+	}
+	if o.CallTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("--call-timeout=%v: must be greater than zero", o.CallTimeout))
+	}
+	if o.StopTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("--stop-timeout=%v: must be greater than zero", o.StopTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Warnings returns a sentence for each flag that was given and has no effect,
+// or is about to go.
+func (o *Options) Warnings() []string {
+	return flagset.Warnings(&o.ignored, &o.HTTP)
+}
+
+func (o *Options) checkMode() error {
+	switch o.Mode {
+	case ModeAll, ModeNode:
+		longest := maxNodeID
+		if o.Topology {
+			longest = maxTopologyValue
+		}
+		if err := volume.CheckName("node id", o.NodeID, longest); err != nil {
+			return fmt.Errorf("--nodeid: %w", err)
+		}
+	case ModeController:
+	default:
+		return fmt.Errorf("--mode=%q: must be %q, %q or %q", o.Mode, ModeController, ModeNode, ModeAll)
+	}
+	return nil
+}
+
+// checkDriverName applies the rule of CSI v1.13, "GetPluginInfo": domain name
+// notation, at most 63 characters.
+func (o *Options) checkDriverName() error {
+	rule := regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9.]{0,61}[A-Za-z0-9])?$`)
+	if !rule.MatchString(o.DriverName) {
+		return fmt.Errorf("--drivername=%q: must be 1 to 63 letters, digits, '-' or '.', with a letter or digit at both ends", o.DriverName)
+	}
+	return nil
+}
+
+func (o *Options) checkStateDir() error {
+	if !filepath.IsAbs(o.StateDir) || filepath.Clean(o.StateDir) == "/" {
+		return fmt.Errorf("--statedir=%q: must be an absolute path other than /", o.StateDir)
+	}
+	return nil
+}
+
+func (o *Options) checkLimits() error {
+	var errs []error
+	if o.AttachLimit < randomAttachLimit {
+		errs = append(errs, fmt.Errorf("--attach-limit=%d: must be -1 or more", o.AttachLimit))
+	}
+	if o.MaxVolumesPerNode < 0 {
+		errs = append(errs, fmt.Errorf("--maxvolumespernode=%d: must not be negative", o.MaxVolumesPerNode))
+	}
+	if o.MaxVolumeSize <= 0 {
+		errs = append(errs, fmt.Errorf("--max-volume-size=%d: must be greater than zero", o.MaxVolumeSize))
+	}
+	for kind, size := range o.Capacity {
+		if kind == "" || size < 0 {
+			errs = append(errs, fmt.Errorf("--capacity=%s=%d: must have a kind and a size that is not negative", kind, size))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// enforcedLimit is the limit of attachments per node; zero is none.
+func (o *Options) enforcedLimit() int64 {
+	switch {
+	case o.AttachLimit > 0:
+		return o.AttachLimit
+	case o.AttachLimit == randomAttachLimit:
+		return 0
+	}
+	return o.MaxVolumesPerNode
+}

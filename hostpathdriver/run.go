@@ -1,0 +1,257 @@
+package hostpathdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/csiserver"
+	"github.com/longshore-csi/longshore/csikit/httpserve"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/version"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/grpcapi"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Run serves the driver until ctx ends, which is no error: running calls may
+// end before it returns. The logger of ctx is used. Several instances can run
+// in one process.
+func Run(ctx context.Context, o Options) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	// From here on paths are compared with those of the CO.
+	o.StateDir = filepath.Clean(o.StateDir)
+	if o.Mounter == nil {
+		o.Mounter = mount.Kernel{}
+	}
+	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, o.DriverName)
+	if o.node() {
+		logger = logger.WithValues(logging.KeyNodeID, o.NodeID)
+	}
+	ctx = klog.NewContext(ctx, logger)
+	for _, warning := range o.Warnings() {
+		logger.Info("Ignored a flag", logging.KeyReason, warning)
+	}
+	d, err := open(ctx, o)
+	if err != nil {
+		return errors.Join(err, d.close())
+	}
+	return errors.Join(d.serve(ctx), d.close())
+}
+
+// driver is one running instance.
+type driver struct {
+	options  Options
+	locks    []*state.Lock
+	services []service
+	volumes  *backend.Volumes
+	node     *backend.Node
+	registry *prometheus.Registry
+}
+
+// service is a gRPC service of package grpcapi.
+type service interface {
+	Register(r grpc.ServiceRegistrar)
+}
+
+// open takes the locks and reads the state. The driver it returns with an
+// error is to be closed as well.
+func open(ctx context.Context, o Options) (*driver, error) {
+	d := &driver{options: o, registry: metrics.NewRegistry()}
+	pools := volume.NewPools(o.Capacity)
+	if o.controller() {
+		if err := d.openController(ctx, pools); err != nil {
+			return d, err
+		}
+	}
+	if o.node() {
+		if err := d.openNode(ctx, pools); err != nil {
+			return d, err
+		}
+	}
+	d.services = append(d.services, grpcapi.NewIdentity(grpcapi.IdentityConfig{
+		Name:       o.DriverName,
+		Version:    version.Get().Version,
+		Controller: o.controller(),
+		Topology:   o.Topology,
+		Ready:      d.healthy,
+	}))
+	return d, nil
+}
+
+func (d *driver) openController(ctx context.Context, pools *volume.Pools) error {
+	o := d.options
+	if err := d.lock(backend.ControllerLockPath(o.StateDir), "controller"); err != nil {
+		return err
+	}
+	// A controller alone serves the directories of every node; with a node
+	// it serves this one.
+	placement := volume.Placement{Enabled: o.Topology}
+	if o.node() {
+		placement.Own = o.NodeID
+	}
+	volumes, err := backend.OpenVolumes(ctx, backend.VolumesConfig{
+		StateDir:    o.StateDir,
+		Placement:   placement,
+		Pools:       pools,
+		MaxSize:     o.MaxVolumeSize,
+		Attach:      o.Attach,
+		AttachLimit: int(o.enforcedLimit()),
+		ProtectUsed: o.ProtectUsed,
+		Mounter:     o.Mounter,
+	})
+	if err != nil {
+		return err
+	}
+	d.volumes = volumes
+	d.services = append(d.services, grpcapi.NewController(grpcapi.ControllerConfig{
+		Service: idempotent.NewVolumes(volumes),
+		Attach:  o.Attach,
+	}))
+	return nil
+}
+
+func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
+	o := d.options
+	if err := d.lock(backend.NodeLockPath(o.StateDir, o.NodeID), "node "+o.NodeID); err != nil {
+		return err
+	}
+	node, err := backend.OpenNode(ctx, backend.NodeConfig{
+		StateDir: o.StateDir,
+		NodeID:   o.NodeID,
+		Pools:    pools,
+		MaxSize:  o.MaxVolumeSize,
+		Attach:   o.Attach,
+		Mounter:  o.Mounter,
+	})
+	if err != nil {
+		return err
+	}
+	d.node = node
+	d.services = append(d.services, grpcapi.NewNode(grpcapi.NodeConfig{
+		Service:    idempotent.NewNode(node),
+		NodeID:     o.NodeID,
+		Topology:   o.Topology,
+		MaxVolumes: d.maxVolumes,
+	}))
+	return nil
+}
+
+func (d *driver) lock(path, role string) error {
+	lock, err := state.Acquire(path, role)
+	if err != nil {
+		return err
+	}
+	d.locks = append(d.locks, lock)
+	return nil
+}
+
+// serve runs the servers until ctx ends or one of them fails.
+func (d *driver) serve(ctx context.Context) error {
+	o := d.options
+	measured := metrics.NewPluginCSI(d.registry)
+	measured.SetDriverName(o.DriverName)
+	server, err := csiserver.Listen(csiserver.Config{
+		Endpoint:    o.Endpoint,
+		CallTimeout: o.CallTimeout,
+		StopTimeout: o.StopTimeout,
+		Metrics:     measured,
+		Tracing:     o.Tracing,
+	}, d.register)
+	if err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	if o.HTTP.Address() != "" {
+		web, err := d.listenHTTP(ctx)
+		if err != nil {
+			return errors.Join(err, server.Close())
+		}
+		group.Go(func() error { return web.Run(groupCtx) })
+	}
+	group.Go(func() error { return server.Run(groupCtx) })
+	return group.Wait()
+}
+
+func (d *driver) register(r grpc.ServiceRegistrar) {
+	for _, s := range d.services {
+		s.Register(r)
+	}
+}
+
+func (d *driver) listenHTTP(ctx context.Context) (*httpserve.Server, error) {
+	o := d.options
+	return httpserve.Listen(httpserve.Config{
+		Address:     o.HTTP.Address(),
+		MetricsPath: o.HTTP.MetricsPath,
+		Gatherer:    d.registry,
+		Health:      d.healthy,
+		Live:        map[string]func(context.Context) error{"state-directory": d.healthy},
+		Ready:       map[string]func(context.Context) error{"state-directory": d.healthy},
+		Pprof:       o.HTTP.Pprof,
+		State:       d.state,
+		Logger:      klog.FromContext(ctx),
+	})
+}
+
+// healthy tells whether the state directory is there: without it no call can
+// succeed.
+func (d *driver) healthy(context.Context) error {
+	info, err := os.Stat(d.options.StateDir)
+	if err != nil {
+		return fmt.Errorf("look at state directory: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("state directory %q: is no directory", d.options.StateDir)
+	}
+	return nil
+}
+
+// snapshot is what /debug/state shows.
+type snapshot struct {
+	Mode    Mode                 `json:"mode"`
+	Volumes []*volume.Volume     `json:"volumes,omitempty"`
+	Mounts  []*volume.NodeVolume `json:"mounts,omitempty"`
+}
+
+func (d *driver) state() any {
+	shown := snapshot{Mode: d.options.Mode}
+	if d.volumes != nil {
+		shown.Volumes = d.volumes.All()
+	}
+	if d.node != nil {
+		shown.Mounts = d.node.All()
+	}
+	return shown
+}
+
+func (d *driver) maxVolumes() int64 {
+	const lowest, highest = 1, 10
+	if d.options.AttachLimit == randomAttachLimit {
+		return lowest + rand.Int64N(highest-lowest+1) //nolint:gosec // a number for tests, no secret
+	}
+	return d.options.enforcedLimit()
+}
+
+// close gives the locks back, last taken first.
+func (d *driver) close() error {
+	var errs []error
+	for i := len(d.locks) - 1; i >= 0; i-- {
+		errs = append(errs, d.locks[i].Release())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,230 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// attachOrMark attaches, or only says so if the driver knows no attaching.
+func (c *Controller) attachOrMark(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error) {
+	ctx = withAttachment(ctx, va)
+	if !c.cfg.Features().Publish {
+		return reconcile.Result{}, c.markAttached(ctx, va)
+	}
+	source, err := c.findSource(ctx, va)
+	if err == nil {
+		va, err = c.attach(ctx, va, source)
+	}
+	if err != nil {
+		return c.attachFailed(ctx, va, source, err)
+	}
+	c.forced.drop(va.UID)
+	return reconcile.Result{}, nil
+}
+
+// attach does what the plan says. It returns va as it is after the writes, also
+// when a later step went wrong.
+func (c *Controller) attach(ctx context.Context, va *storagev1.VolumeAttachment, source source) (*storagev1.VolumeAttachment, error) {
+	nodeID, err := c.attachNodeID(ctx, va)
+	if err != nil {
+		return va, err
+	}
+	plan, err := planAttach(attachInput{
+		va: va, source: source, nodeID: nodeID, finalizer: c.finalizer,
+		features: c.cfg.Features(), fsType: c.cfg.DefaultFSType,
+	})
+	if err != nil {
+		return va, err
+	}
+	plan.publish.Secrets, err = c.secret(ctx, plan.secret)
+	if err != nil {
+		return va, err
+	}
+	if va, err = c.prepareAttach(ctx, va, source.pv, plan); err != nil {
+		return va, err
+	}
+	metadata, err := c.publish(ctx, plan.publish)
+	if err != nil {
+		return va, err
+	}
+	return va, c.saveAttached(ctx, va, metadata)
+}
+
+// prepareAttach makes sure that whatever the publish call does can be undone later.
+func (c *Controller) prepareAttach(
+	ctx context.Context, va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, plan attachPlan,
+) (*storagev1.VolumeAttachment, error) {
+	if plan.stale != nil {
+		plan.stale.Secrets = plan.publish.GetSecrets()
+		if err := c.unpublish(ctx, plan.stale); err != nil && outcome.Code(err) != codes.NotFound {
+			return va, err
+		}
+	}
+	if plan.pvPatch != nil {
+		if err := c.patchPV(ctx, pv, plan.pvPatch); err != nil {
+			return va, err
+		}
+	}
+	if plan.vaPatch == nil {
+		return va, nil
+	}
+	patched, err := c.patchVA(ctx, va, plan.vaPatch)
+	if err != nil {
+		return va, err
+	}
+	return patched, nil
+}
+
+func (c *Controller) publish(ctx context.Context, request *csi.ControllerPublishVolumeRequest) (map[string]string, error) {
+	klog.FromContext(ctx).V(2).Info("Attaching volume", logging.KeyVolumeID, request.GetVolumeId(), logging.KeyNodeID, request.GetNodeId())
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CSITimeout)
+	defer cancel()
+	response, err := c.cfg.CSI.ControllerPublishVolume(ctx, request)
+	if err != nil {
+		return nil, fmt.Errorf("attach volume %q to node ID %q: %w", request.GetVolumeId(), request.GetNodeId(), err)
+	}
+	metadata := response.GetPublishContext()
+	return metadata, checkMetadata(metadata)
+}
+
+// saveAttached writes the outcome, unless the object is to be detached already:
+// then nobody may trust "attached" any more (seed 001, "Attaching and Detaching").
+func (c *Controller) saveAttached(ctx context.Context, va *storagev1.VolumeAttachment, metadata map[string]string) error {
+	if c.outdated(va) {
+		return nil
+	}
+	patch, err := attachedPatch(va, metadata)
+	if err != nil || patch == nil {
+		return err
+	}
+	klog.FromContext(ctx).V(2).Info("Volume is attached")
+	_, err = c.patchVA(ctx, va, patch, "status")
+	return err
+}
+
+// attachFailed tells everybody, and says when to try again.
+func (c *Controller) attachFailed(
+	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
+) (reconcile.Result, error) {
+	if apierrors.IsConflict(failure) || ctx.Err() != nil {
+		return reconcile.Result{}, failure
+	}
+	if c.outdated(va) {
+		klog.FromContext(ctx).V(2).Info("Attaching ended with an error, volume is detached next", logging.KeyReason, failure.Error())
+		return reconcile.Result{}, nil
+	}
+	err := c.saveError(ctx, va, "attachError", failure)
+	c.report(va, source, ReasonAttachFailed, failure)
+	if errors.Is(failure, errNodeUnknown) && err == nil {
+		klog.FromContext(ctx).V(2).Info("Waiting for the driver on the node", logging.KeyNode, va.Spec.NodeName)
+		return reconcile.Result{After: c.cfg.NodeRetry}, nil
+	}
+	return reconcile.Result{}, errors.Join(failure, err)
+}
+
+// saveError writes attachError or detachError if it says anything new.
+func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachment, field string, failure error) error {
+	had := va.Status.AttachError
+	if field == "detachError" {
+		had = va.Status.DetachError
+	}
+	patch, err := errorPatch(va, field, had, volumeError(failure, time.Now(), c.cfg.ErrorCode))
+	if err != nil || patch == nil {
+		return err
+	}
+	_, err = c.patchVA(ctx, va, patch, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// report puts an event where users look: on the VolumeAttachment and on the claim.
+func (c *Controller) report(va *storagev1.VolumeAttachment, source source, reason string, failure error) {
+	text := failureText(failure)
+	c.cfg.Events.Warning(va, reason, text)
+	if claim := source.claim(); claim != nil {
+		c.cfg.Events.Warning(claim, reason, fmt.Sprintf("node %q: %s", va.Spec.NodeName, text))
+	}
+}
+
+// outdated reports whether va has been deleted, or replaced, since it was read.
+func (c *Controller) outdated(va *storagev1.VolumeAttachment) bool {
+	now, ok := c.vas.Get("", va.Name)
+	return !ok || now.UID != va.UID || isDeleting(now)
+}
+
+// findSource looks the volume up; what the cache does not have yet is read from the server.
+func (c *Controller) findSource(ctx context.Context, va *storagev1.VolumeAttachment) (source, error) {
+	name := pvName(va)
+	if name == "" {
+		return newSource(va, nil)
+	}
+	if pv, ok := c.pvs.Get("", name); ok {
+		return newSource(va, pv)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	defer cancel()
+	pv, err := c.cfg.Kube.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return newSource(va, nil)
+	case err != nil:
+		return source{}, lookupError("PersistentVolume", name, err)
+	}
+	return newSource(va, pv)
+}
+
+// attachNodeID finds the node ID, or nothing.
+func (c *Controller) attachNodeID(ctx context.Context, va *storagev1.VolumeAttachment) (string, error) {
+	csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
+	if id := attachNodeID(csiNode, va); id != "" {
+		return id, nil
+	}
+	return c.nodeAnnotation(ctx, va.Spec.NodeName)
+}
+
+// nodeAnnotation asks the Node itself. It is the last resort, so nodes are neither
+// watched nor required to be readable: an upstream role has no right to.
+func (c *Controller) nodeAnnotation(ctx context.Context, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	defer cancel()
+	node, err := c.cfg.Kube.Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		klog.FromContext(ctx).V(4).Info("Node has no readable annotation", logging.KeyNode, name, logging.KeyReason, err.Error())
+		return "", nil
+	case err != nil:
+		return "", lookupError("Node", name, err)
+	}
+	return annotatedNodeID(node, c.cfg.Driver)
+}
+
+func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	defer cancel()
+	return kube.SecretData(ctx, c.cfg.Kube, ref)
+}
+
+func withAttachment(ctx context.Context, va *storagev1.VolumeAttachment) context.Context {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyAttachment, va.Name, logging.KeyNode, va.Spec.NodeName)
+	if name := pvName(va); name != "" {
+		logger = logger.WithValues(logging.KeyVolume, name)
+	}
+	return klog.NewContext(ctx, logger)
+}

@@ -1,0 +1,101 @@
+package controller
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestAccessMode(t *testing.T) {
+	const (
+		rwo  = corev1.ReadWriteOnce
+		rox  = corev1.ReadOnlyMany
+		rwx  = corev1.ReadWriteMany
+		rwop = corev1.ReadWriteOncePod
+	)
+	type modes = []corev1.PersistentVolumeAccessMode
+	tests := map[string]struct {
+		reason   string
+		modes    modes
+		old, new csi.VolumeCapability_AccessMode_Mode // without and with SINGLE_NODE_MULTI_WRITER
+		err      error
+	}{
+		"RWO": {
+			reason: "one node, many pods", modes: modes{rwo},
+			old: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, new: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+		},
+		"RWOP": {
+			reason: "one node, one pod", modes: modes{rwop},
+			old: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, new: csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+		},
+		"ROX": {
+			reason: "many readers", modes: modes{rox},
+			old: csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, new: csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+		},
+		"RWX": {
+			reason: "everything", modes: modes{rwo, rox, rwx},
+			old: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, new: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+		},
+		"ROXAndRWO":   {reason: "no single mode allows both", modes: modes{rox, rwo}, err: errAccessModes},
+		"RWOPAndMore": {reason: "one pod and more contradict each other", modes: modes{rwop, rwo}, err: errAccessModes},
+		"None":        {reason: "a volume must have a mode", err: errAccessModes},
+		"Unknown":     {reason: "a mode of the future", modes: modes{"ReadWriteSometimes"}, err: errAccessModes},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for multiWriter, want := range map[bool]csi.VolumeCapability_AccessMode_Mode{false: tt.old, true: tt.new} {
+				got, err := accessMode(tt.modes, multiWriter)
+				if got != want || !errors.Is(err, tt.err) {
+					t.Errorf("%s: accessMode(%v, %t) = %v, %v, want %v, %v", tt.reason, tt.modes, multiWriter, got, err, want, tt.err)
+				}
+			}
+		})
+	}
+}
+
+func TestVolumeCapability(t *testing.T) {
+	block := corev1.PersistentVolumeBlock
+	mode := &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}
+	tests := map[string]struct {
+		reason string
+		change func(*corev1.PersistentVolumeSpec)
+		want   *csi.VolumeCapability
+	}{
+		"Mount": {
+			reason: "file system and mount options come from the volume",
+			change: func(s *corev1.PersistentVolumeSpec) { s.MountOptions = []string{"noatime"} },
+			want: &csi.VolumeCapability{AccessMode: mode, AccessType: &csi.VolumeCapability_Mount{
+				Mount: &csi.VolumeCapability_MountVolume{FsType: "ext4", MountFlags: []string{"noatime"}},
+			}},
+		},
+		"DefaultFSType": {
+			reason: "a volume that names no file system gets the default",
+			change: func(s *corev1.PersistentVolumeSpec) { s.CSI.FSType = "" },
+			want: &csi.VolumeCapability{AccessMode: mode, AccessType: &csi.VolumeCapability_Mount{
+				Mount: &csi.VolumeCapability_MountVolume{FsType: "xfs"},
+			}},
+		},
+		"Block": {
+			reason: "a block volume has no file system",
+			change: func(s *corev1.PersistentVolumeSpec) { s.VolumeMode = &block },
+			want:   &csi.VolumeCapability{AccessMode: mode, AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			spec := newPV().Spec
+			tt.change(&spec)
+			got, err := volumeCapability(&spec, Features{Publish: true}, "xfs")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// detachOrRelease detaches, or only lets the object go if the driver knows no attaching.
+func (c *Controller) detachOrRelease(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error) {
+	ctx = withAttachment(ctx, va)
+	if !c.cfg.Features().Publish {
+		_, err := c.releaseVA(ctx, va)
+		return reconcile.Result{}, err
+	}
+	source, err := c.detachSource(ctx, va)
+	var plan detachPlan
+	if err == nil {
+		plan, err = c.planDetach(ctx, va, source)
+	}
+	if err == nil {
+		err = c.unpublish(ctx, plan.unpublish)
+	}
+	if err != nil {
+		return c.detachFailed(ctx, va, source, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Volume is detached")
+	_, err = c.patchVA(ctx, va, plan.vaPatch)
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	return reconcile.Result{}, err
+}
+
+// detachSource looks the volume up. It may be gone: what is needed to detach was
+// recorded when it was attached.
+func (c *Controller) detachSource(ctx context.Context, va *storagev1.VolumeAttachment) (source, error) {
+	if pv, ok := c.pvs.Get("", pvName(va)); ok || va.Annotations[AnnotationVolumeHandle] != "" {
+		source, _ := newSource(va, pv)
+		return source, nil
+	}
+	source, err := c.findSource(ctx, va)
+	if errors.Is(err, errSourceMissing) {
+		return source, nil // the plan says what that means
+	}
+	return source, err
+}
+
+func (c *Controller) planDetach(ctx context.Context, va *storagev1.VolumeAttachment, source source) (detachPlan, error) {
+	csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
+	nodeID := detachNodeID(csiNode, va)
+	if nodeID == "" {
+		var err error
+		if nodeID, err = c.nodeAnnotation(ctx, va.Spec.NodeName); err != nil {
+			return detachPlan{}, err
+		}
+	}
+	plan, err := planDetach(detachInput{va: va, source: source, nodeID: nodeID, finalizer: c.finalizer})
+	if err != nil {
+		return detachPlan{}, err
+	}
+	plan.unpublish.Secrets, err = c.secret(ctx, plan.secret)
+	return plan, err
+}
+
+func (c *Controller) unpublish(ctx context.Context, request *csi.ControllerUnpublishVolumeRequest) error {
+	klog.FromContext(ctx).V(2).Info("Detaching volume", logging.KeyVolumeID, request.GetVolumeId(), logging.KeyNodeID, request.GetNodeId())
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CSITimeout)
+	defer cancel()
+	if _, err := c.cfg.CSI.ControllerUnpublishVolume(ctx, request); err != nil {
+		return fmt.Errorf("detach volume %q from node ID %q: %w", request.GetVolumeId(), request.GetNodeId(), err)
+	}
+	return nil
+}
+
+// detachFailed tells everybody, and says when to try again.
+func (c *Controller) detachFailed(
+	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
+) (reconcile.Result, error) {
+	if apierrors.IsConflict(failure) || ctx.Err() != nil {
+		return reconcile.Result{}, failure
+	}
+	err := c.saveError(ctx, va, "detachError", failure)
+	c.report(va, source, ReasonDetachFailed, failure)
+	if errors.Is(failure, errNodeUnknown) && err == nil {
+		return reconcile.Result{After: c.cfg.NodeRetry}, nil
+	}
+	return reconcile.Result{}, errors.Join(failure, err)
+}

@@ -1,0 +1,67 @@
+package controller
+
+import (
+	"regexp"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotations that the attacher reads or writes.
+const (
+	// AnnotationNodeID on a VolumeAttachment is the node ID the volume was published to.
+	AnnotationNodeID = "csi.alpha.kubernetes.io/node-id"
+	// AnnotationVolumeHandle on a VolumeAttachment is the volume handle that was
+	// published, so that the volume can be detached after its PersistentVolume is gone.
+	AnnotationVolumeHandle = "csi.longshore.dev/volume-handle"
+	// AnnotationPublishSecret on a VolumeAttachment is namespace/name of the secret that
+	// the publish call was made with, for the same purpose.
+	AnnotationPublishSecret = "csi.longshore.dev/publish-secret"
+	// AnnotationNodeIDs on a Node is a JSON object of driver name to node ID (seed 001,
+	// "Attaching and Detaching"). The kubelet keeps it beside the CSINode.
+	AnnotationNodeIDs = "csi.volume.kubernetes.io/nodeid"
+)
+
+// Reasons of the events on the VolumeAttachment and on the claim of its volume.
+const (
+	// ReasonAttachFailed tells that a volume could not be attached; the attacher tries again.
+	ReasonAttachFailed = "FailedAttachVolume"
+	// ReasonDetachFailed tells that a volume could not be detached; the attacher tries again.
+	ReasonDetachFailed = "FailedDetachVolume"
+	// ReasonStateMismatch tells that the driver's list contradicts the VolumeAttachment.
+	ReasonStateMismatch = "AttachmentStateMismatch"
+)
+
+const (
+	finalizerPrefix = "external-attacher/"
+	leasePrefix     = "external-attacher-leader-"
+)
+
+// FinalizerName returns the finalizer that the attacher of a driver puts on
+// VolumeAttachments and PersistentVolumes.
+func FinalizerName(driver string) string {
+	return finalizerPrefix + sanitize(driver)
+}
+
+// LeaseName returns the name of the Lease that the attachers of a driver compete for.
+func LeaseName(driver string) string {
+	return sanitize(leasePrefix + driver)
+}
+
+// sanitize replaces what is neither a letter, a digit nor a dash by a dash, and
+// lets no name end in one.
+func sanitize(name string) string {
+	name = regexp.MustCompile(`[^a-zA-Z0-9-]`).ReplaceAllString(name, "-")
+	if name != "" && name[len(name)-1] == '-' {
+		name += "X"
+	}
+	return name
+}
+
+func hasFinalizer(obj metav1.Object, finalizer string) bool {
+	return slices.Contains(obj.GetFinalizers(), finalizer)
+}
+
+func isDeleting(obj metav1.Object) bool {
+	return obj.GetDeletionTimestamp() != nil
+}

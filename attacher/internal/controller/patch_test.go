@@ -1,0 +1,151 @@
+package controller
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+)
+
+// TestPatches sends patches that were made for one state of an object to an API that
+// has another.
+func TestPatches(t *testing.T) {
+	add := func(va *storagev1.VolumeAttachment) []operation { return addFinalizer(va, testFinalizer) }
+	remove := func(va *storagev1.VolumeAttachment) []operation { return removeFinalizer(va, testFinalizer) }
+	annotate := func(pairs map[string]string) func(*storagev1.VolumeAttachment) []operation {
+		return func(va *storagev1.VolumeAttachment) []operation { return setAnnotations(va, pairs) }
+	}
+	finalizers := func(names ...string) func(*storagev1.VolumeAttachment) {
+		return func(va *storagev1.VolumeAttachment) { va.Finalizers = names }
+	}
+	same := func(*storagev1.VolumeAttachment) {}
+
+	tests := map[string]struct {
+		reason      string
+		read        func(*storagev1.VolumeAttachment)
+		server      func(*storagev1.VolumeAttachment)
+		ops         func(*storagev1.VolumeAttachment) []operation
+		stale       bool
+		finalizers  []string
+		annotations map[string]string
+	}{
+		"AddFirstFinalizer": {
+			reason: "a list that does not exist is created",
+			read:   same, server: same, ops: add,
+			finalizers: []string{testFinalizer},
+		},
+		"AddToOthers": {
+			reason: "finalizers of others stay",
+			read:   finalizers("a/b"), server: finalizers("a/b"), ops: add,
+			finalizers: []string{"a/b", testFinalizer},
+		},
+		"AddToStaleList": {
+			reason: "a finalizer that somebody added meanwhile must not be lost",
+			read:   same, server: finalizers("a/b"), ops: add,
+			stale: true, finalizers: []string{"a/b"},
+		},
+		"RemoveLast": {
+			reason: "the list goes with its last entry",
+			read:   finalizers(testFinalizer), server: finalizers(testFinalizer), ops: remove,
+		},
+		"RemoveAmongOthers": {
+			reason: "finalizers of others stay",
+			read:   finalizers("a/b", testFinalizer, "c/d"), server: finalizers("a/b", testFinalizer, "c/d"), ops: remove,
+			finalizers: []string{"a/b", "c/d"},
+		},
+		"RemoveFromStaleList": {
+			reason: "a finalizer that somebody added meanwhile must not be lost",
+			read:   finalizers(testFinalizer), server: finalizers(testFinalizer, "a/b"), ops: remove,
+			stale: true, finalizers: []string{testFinalizer, "a/b"},
+		},
+		"FirstAnnotations": {
+			reason: "a map that does not exist is created",
+			read:   same, server: same, ops: annotate(map[string]string{"a/b": "1", "gone": ""}),
+			annotations: map[string]string{"a/b": "1"},
+		},
+		"SomeAnnotations": {
+			reason: "others stay, empty ones go, keys with a slash are escaped",
+			read:   vaAnnotated("x", "y", "a/b", "1", "old", "1"), server: vaAnnotated("x", "y", "a/b", "1", "old", "1"),
+			ops:         annotate(map[string]string{"a/b": "2", "til~de": "3", "old": ""}),
+			annotations: map[string]string{"x": "y", "a/b": "2", "til~de": "3"},
+		},
+		"AnnotationsAppeared": {
+			reason: "annotations that somebody added meanwhile must not be lost",
+			read:   same, server: vaAnnotated("x", "y"), ops: annotate(map[string]string{"a/b": "1"}),
+			stale: true, annotations: map[string]string{"x": "y"},
+		},
+		"OtherObject": {
+			reason: "an object that was created later under the same name is none of our business",
+			read:   vaUID("old"), server: same, ops: add,
+			stale: true,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.New(newVA(tt.server))
+			stored, err := cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			read := newVA(vaUID(stored.UID), tt.read)
+			patch, err := jsonPatch(read, tt.ops(read)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = cluster.Client().VolumeAttachments().Patch(t.Context(), "va-1", types.JSONPatchType, patch, metav1.PatchOptions{})
+			if isStale(err) != tt.stale || (err != nil) != tt.stale {
+				t.Errorf("%s: patch %s: error %v, want a stale one: %t", tt.reason, patch, err, tt.stale)
+			}
+			got, err := cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.finalizers, got.Finalizers); diff != "" {
+				t.Errorf("%s: finalizers (-want +got):\n%s", tt.reason, diff)
+			}
+			if diff := cmp.Diff(tt.annotations, got.Annotations); diff != "" {
+				t.Errorf("%s: annotations (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}
+
+func TestNoPatchWithoutChange(t *testing.T) {
+	va := newVA(vaFinalized, vaAnnotated("a", "1"))
+	if ops := addFinalizer(va, testFinalizer); ops != nil {
+		t.Errorf("finalizer is there: got %v", ops)
+	}
+	if ops := removeFinalizer(va, "other/one"); ops != nil {
+		t.Errorf("finalizer is not there: got %v", ops)
+	}
+	if ops := setAnnotations(va, map[string]string{"a": "1", "b": ""}); ops != nil {
+		t.Errorf("annotations are right: got %v", ops)
+	}
+}
+
+func TestIsStale(t *testing.T) {
+	resource := storagev1.Resource("volumeattachments")
+	invalid := apierrors.NewInvalid(storagev1.SchemeGroupVersion.WithKind("VolumeAttachment").GroupKind(), "va-1", nil)
+	tests := map[string]struct {
+		reason string
+		err    error
+		want   bool
+	}{
+		"None":     {reason: "no error", err: nil},
+		"Conflict": {reason: "the resourceVersion is old", err: apierrors.NewConflict(resource, "va-1", nil), want: true},
+		"Invalid":  {reason: "an object that breaks a rule will not get better by reading it again", err: invalid},
+		"NotFound": {reason: "gone is not stale", err: apierrors.NewNotFound(resource, "va-1")},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := isStale(tt.err); got != tt.want {
+				t.Errorf("%s: isStale(%v) = %t", tt.reason, tt.err, got)
+			}
+		})
+	}
+}

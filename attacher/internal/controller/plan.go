@@ -1,0 +1,197 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+var (
+	// errNodeUnknown is a node on which the driver is not registered.
+	errNodeUnknown = errors.New("driver is not registered on the node")
+	// errSourceDeleting is a PersistentVolume that is about to go.
+	errSourceDeleting = errors.New("it is being deleted")
+	// errHandleUnknown is a VolumeAttachment whose volume cannot be found out any more.
+	errHandleUnknown = errors.New("volume handle is unknown")
+)
+
+// step is what a VolumeAttachment needs next.
+type step int
+
+const (
+	stepNone step = iota
+	stepAttach
+	stepDetach
+)
+
+// nextStep decides what to do with a VolumeAttachment that belongs to this driver.
+//
+// One that is being deleted is detached whenever our finalizer is on it, whether or
+// not it says attached: an attach call may have had an effect that nobody learned of.
+// One that says attached and carries an error was to be attached again, which did not
+// succeed so far.
+func nextStep(va *storagev1.VolumeAttachment, finalizer string, forced bool) step {
+	switch {
+	case isDeleting(va) && hasFinalizer(va, finalizer):
+		return stepDetach
+	case isDeleting(va):
+		return stepNone
+	case va.Status.Attached && va.Status.AttachError == nil && !forced:
+		return stepNone
+	}
+	return stepAttach
+}
+
+// attachInput is everything that a decision to attach depends on.
+type attachInput struct {
+	va        *storagev1.VolumeAttachment
+	source    source
+	nodeID    string
+	features  Features
+	fsType    string
+	finalizer string
+}
+
+// attachPlan is how to attach: first the patches (nil where none is needed), then the calls.
+type attachPlan struct {
+	// pvPatch puts the finalizer on the PersistentVolume.
+	pvPatch []byte
+	// vaPatch puts the finalizer on the VolumeAttachment, together with what is
+	// needed to detach when CSINode and PersistentVolume are gone.
+	vaPatch []byte
+	// stale undoes an attempt to attach to the node's former ID. nil: there was none.
+	stale *csi.ControllerUnpublishVolumeRequest
+	// publish lacks the secrets, which are read from secret.
+	publish *csi.ControllerPublishVolumeRequest
+	secret  *corev1.SecretReference
+}
+
+// planAttach decides how to attach.
+func planAttach(in attachInput) (attachPlan, error) {
+	volume, err := in.source.csi(in.va.Spec.Attacher)
+	if err != nil {
+		return attachPlan{}, err
+	}
+	if in.source.pv != nil && isDeleting(in.source.pv) {
+		return attachPlan{}, fmt.Errorf("%s: %w", in.source.label, errSourceDeleting)
+	}
+	if in.nodeID == "" {
+		return attachPlan{}, fmt.Errorf("node %q, driver %q: %w", in.va.Spec.NodeName, in.va.Spec.Attacher, errNodeUnknown)
+	}
+	capability, err := volumeCapability(in.source.spec, in.features, in.fsType)
+	if err != nil {
+		return attachPlan{}, fmt.Errorf("%s: %w", in.source.label, err)
+	}
+	plan := attachPlan{
+		secret: volume.ControllerPublishSecretRef,
+		stale:  staleRequest(in.va, in.finalizer, in.nodeID, volume.VolumeHandle),
+		publish: &csi.ControllerPublishVolumeRequest{
+			VolumeId:         volume.VolumeHandle,
+			NodeId:           in.nodeID,
+			VolumeCapability: capability,
+			Readonly:         volume.ReadOnly && in.features.Readonly,
+			VolumeContext:    volume.VolumeAttributes,
+		},
+	}
+	return plan, plan.addPatches(in, volume)
+}
+
+// addPatches fills in the patches that are needed.
+func (p *attachPlan) addPatches(in attachInput, volume *corev1.CSIPersistentVolumeSource) error {
+	var err error
+	if in.source.pv != nil {
+		if ops := addFinalizer(in.source.pv, in.finalizer); ops != nil {
+			if p.pvPatch, err = jsonPatch(in.source.pv, ops...); err != nil {
+				return err
+			}
+		}
+	}
+	ops := append(addFinalizer(in.va, in.finalizer), setAnnotations(in.va, map[string]string{
+		AnnotationNodeID:        in.nodeID,
+		AnnotationVolumeHandle:  volume.VolumeHandle,
+		AnnotationPublishSecret: formatSecretRef(volume.ControllerPublishSecretRef),
+	})...)
+	if len(ops) > 0 {
+		p.vaPatch, err = jsonPatch(in.va, ops...)
+	}
+	return err
+}
+
+// staleRequest returns the call that undoes an earlier attempt on another node ID or
+// with another handle, before the record of it is overwritten.
+func staleRequest(va *storagev1.VolumeAttachment, finalizer, nodeID, handle string) *csi.ControllerUnpublishVolumeRequest {
+	oldNode, oldHandle := va.Annotations[AnnotationNodeID], va.Annotations[AnnotationVolumeHandle]
+	if oldHandle == "" {
+		oldHandle = handle
+	}
+	if !hasFinalizer(va, finalizer) || oldNode == "" || oldNode == nodeID && oldHandle == handle {
+		return nil
+	}
+	return &csi.ControllerUnpublishVolumeRequest{VolumeId: oldHandle, NodeId: oldNode}
+}
+
+// detachInput is everything that a decision to detach depends on.
+type detachInput struct {
+	va *storagev1.VolumeAttachment
+	// source is the zero value when the volume cannot be found any more.
+	source    source
+	nodeID    string
+	finalizer string
+}
+
+// detachPlan is how to detach: the call, then the patch.
+type detachPlan struct {
+	// unpublish lacks the secrets, which are read from secret.
+	unpublish *csi.ControllerUnpublishVolumeRequest
+	secret    *corev1.SecretReference
+	// vaPatch removes the finalizer, which lets the object go.
+	vaPatch []byte
+}
+
+// planDetach decides how to detach. What the VolumeAttachment recorded when it was
+// attached counts more than the PersistentVolume, which may have been deleted and
+// created anew meanwhile.
+func planDetach(in detachInput) (detachPlan, error) {
+	if in.nodeID == "" {
+		return detachPlan{}, fmt.Errorf("node %q, driver %q: %w", in.va.Spec.NodeName, in.va.Spec.Attacher, errNodeUnknown)
+	}
+	handle, secret := in.va.Annotations[AnnotationVolumeHandle], parseSecretRef(in.va.Annotations[AnnotationPublishSecret])
+	if handle == "" {
+		if in.source.spec == nil {
+			return detachPlan{}, fmt.Errorf("PersistentVolume %q is gone and annotation %s is missing: %w",
+				pvName(in.va), AnnotationVolumeHandle, errHandleUnknown)
+		}
+		volume, err := in.source.csi(in.va.Spec.Attacher)
+		if err != nil {
+			return detachPlan{}, err
+		}
+		handle, secret = volume.VolumeHandle, volume.ControllerPublishSecretRef
+	}
+	patch, err := jsonPatch(in.va, removeFinalizer(in.va, in.finalizer)...)
+	return detachPlan{
+		unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: in.nodeID},
+		secret:    secret,
+		vaPatch:   patch,
+	}, err
+}
+
+// formatSecretRef renders a reference for an annotation, "" for none.
+func formatSecretRef(ref *corev1.SecretReference) string {
+	if ref == nil {
+		return ""
+	}
+	return ref.Namespace + "/" + ref.Name
+}
+
+// parseSecretRef is the inverse of formatSecretRef.
+func parseSecretRef(text string) *corev1.SecretReference {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok {
+		return nil
+	}
+	return &corev1.SecretReference{Namespace: namespace, Name: name}
+}

@@ -1,0 +1,75 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// mayRelease reports whether a volume that is being deleted waits for us without
+// need: our finalizer is on it and no VolumeAttachment refers to it any more.
+func mayRelease(pv *corev1.PersistentVolume, finalizer string, attachments int) bool {
+	return isDeleting(pv) && hasFinalizer(pv, finalizer) && attachments == 0
+}
+
+// reconcilePV lets a PersistentVolume go that is detached from all nodes.
+func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Result, error) {
+	pv, ok := c.pvs.Get("", name)
+	if !ok || !mayRelease(pv, c.finalizer, len(c.vas.ByIndex(indexPV, name))) {
+		return reconcile.Result{}, nil
+	}
+	patch, err := jsonPatch(pv, removeFinalizer(pv, c.finalizer)...)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	klog.FromContext(ctx).V(2).Info("Releasing detached volume", logging.KeyVolume, name)
+	err = c.patchPV(ctx, pv, patch)
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	return reconcile.Result{}, err
+}
+
+// patchPV applies a patch to the PersistentVolume that pv was read from.
+func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, patch []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	defer cancel()
+	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return writeError(corev1.Resource("persistentvolumes"), "PersistentVolume", pv.Name, err)
+	}
+	c.pvs.Remember(patched)
+	return nil
+}
+
+// patchVA applies a patch to the VolumeAttachment that va was read from, or to its status.
+func (c *Controller) patchVA(
+	ctx context.Context, va *storagev1.VolumeAttachment, patch []byte, subresources ...string,
+) (*storagev1.VolumeAttachment, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	defer cancel()
+	patched, err := c.cfg.Kube.VolumeAttachments().Patch(ctx, va.Name, types.JSONPatchType, patch, metav1.PatchOptions{}, subresources...)
+	if err != nil {
+		return nil, writeError(storagev1.Resource("volumeattachments"), "VolumeAttachment", va.Name, err)
+	}
+	c.vas.Remember(patched)
+	return patched, nil
+}
+
+// writeError makes one kind of error of the several that a stale patch can end in.
+func writeError(resource schema.GroupResource, kind, name string, err error) error {
+	if isStale(err) {
+		return apierrors.NewConflict(resource, name, err)
+	}
+	return fmt.Errorf("patch %s %q: %w", kind, name, err)
+}

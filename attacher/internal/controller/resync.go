@@ -1,0 +1,255 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+)
+
+// errEndlessList is a ListVolumes that hands out the token it was given.
+var errEndlessList = errors.New("driver returned the page token it was given")
+
+// expectation is what the VolumeAttachments say of one volume on one node.
+type expectation struct {
+	name            string
+	uid             types.UID
+	resourceVersion string
+	handle, nodeID  string
+	attached        bool
+}
+
+// publications is which of the expected volumes the driver has published where.
+type publications map[string]map[string]bool
+
+// mismatches returns the expectations that the list contradicts. An object that has
+// changed or was worked on while the list was being read proves nothing.
+func mismatches(expected []expectation, published publications, unchanged func(expectation) bool) []expectation {
+	var wrong []expectation
+	for _, e := range expected {
+		if published[e.handle][e.nodeID] != e.attached && unchanged(e) {
+			wrong = append(wrong, e)
+		}
+	}
+	slices.SortFunc(wrong, func(x, y expectation) int { return cmp.Compare(x.name, y.name) })
+	return wrong
+}
+
+// confirmed splits off those that were wrong in the same way the last time.
+func confirmed(wrong []expectation, suspects map[types.UID]bool) (sure []expectation, next map[types.UID]bool) {
+	next = map[types.UID]bool{}
+	for _, e := range wrong {
+		if was, ok := suspects[e.uid]; ok && was == e.attached {
+			sure = append(sure, e)
+			continue
+		}
+		next[e.uid] = e.attached
+	}
+	return sure, next
+}
+
+// resync remembers what the last comparison has found. The zero value is ready to use.
+type resync struct {
+	corrections *prometheus.CounterVec
+
+	mu       sync.Mutex
+	suspects map[types.UID]bool // by VolumeAttachment, what it said of attached
+	last     ResyncState
+}
+
+// ResyncState tells how the last comparison with the driver's list went.
+type ResyncState struct {
+	Last     time.Time `json:"last"`
+	Error    string    `json:"error,omitempty"`
+	Compared int       `json:"compared"`
+	Suspects int       `json:"suspects"`
+	Total    int       `json:"corrections"`
+}
+
+func (r *resync) state() ResyncState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+// note records a comparison and returns what is to be corrected.
+func (r *resync) note(compared int, wrong []expectation, err error) []expectation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last.Last = time.Now()
+	if err != nil {
+		r.last.Error = err.Error()
+		return nil
+	}
+	var sure []expectation
+	sure, r.suspects = confirmed(wrong, r.suspects)
+	r.last.Error, r.last.Compared, r.last.Suspects = "", compared, len(r.suspects)
+	r.last.Total += len(sure)
+	return sure
+}
+
+// newCorrections makes the counter of corrections, registered with reg unless that is nil.
+func newCorrections(reg prometheus.Registerer, driver string) *prometheus.CounterVec {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name:        "csi_attacher_reconcile_corrections_total",
+		Help:        "VolumeAttachments whose state contradicted the driver's list twice and that were attached again, by what they said.",
+		ConstLabels: prometheus.Labels{"driver_name": driver},
+	}, []string{"attached"})
+	if reg != nil {
+		reg.MustRegister(vec)
+	}
+	return vec
+}
+
+// runResync compares at once, then in intervals.
+func (c *Controller) runResync(ctx context.Context) error {
+	if c.cfg.ReconcileSync <= 0 {
+		return nil
+	}
+	ticker := time.NewTicker(c.cfg.ReconcileSync)
+	defer ticker.Stop()
+	for {
+		c.compare(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// compare asks the driver what is attached, and attaches again what should be and is not.
+func (c *Controller) compare(ctx context.Context) {
+	expected := c.expectations()
+	if !c.cfg.Features().ListPublished || len(expected) == 0 {
+		return
+	}
+	published, err := c.listPublished(ctx, expected)
+	if ctx.Err() != nil {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	if err != nil {
+		logger.Error(err, "Comparing attachments with the driver's list ended early")
+	}
+	sure := c.resync.note(len(expected), mismatches(expected, published, c.unchanged), err)
+	for _, e := range sure {
+		c.correct(klog.NewContext(ctx, logger.WithValues(logging.KeyAttachment, e.name)), e)
+	}
+}
+
+// expectations lists what the driver should say. VolumeAttachments that are being
+// deleted or worked on say nothing.
+func (c *Controller) expectations() []expectation {
+	var list []expectation
+	for _, va := range c.vas.List() {
+		if va.Spec.Attacher != c.cfg.Driver || isDeleting(va) || c.busy.has(va.Name) {
+			continue
+		}
+		pv, _ := c.pvs.Get("", pvName(va))
+		csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
+		if e, ok := expect(va, pv, attachNodeID(csiNode, va)); ok {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// expect tells what the driver should say of va, if enough is known to ask.
+func expect(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, nodeID string) (expectation, bool) {
+	source, err := newSource(va, pv)
+	if err != nil || nodeID == "" {
+		return expectation{}, false
+	}
+	volume, err := source.csi(va.Spec.Attacher)
+	if err != nil {
+		return expectation{}, false
+	}
+	return expectation{
+		name: va.Name, uid: va.UID, resourceVersion: va.ResourceVersion,
+		handle: volume.VolumeHandle, nodeID: nodeID, attached: va.Status.Attached,
+	}, true
+}
+
+// unchanged reports whether the object is what it was when the list began.
+func (c *Controller) unchanged(e expectation) bool {
+	va, ok := c.vas.Get("", e.name)
+	return ok && va.UID == e.uid && va.ResourceVersion == e.resourceVersion && !c.busy.has(e.name)
+}
+
+// listPublished reads all pages of ListVolumes and keeps what is expected.
+func (c *Controller) listPublished(ctx context.Context, expected []expectation) (publications, error) {
+	published := publications{}
+	for _, e := range expected {
+		published[e.handle] = map[string]bool{}
+	}
+	request := &csi.ListVolumesRequest{MaxEntries: c.cfg.MaxEntries}
+	for {
+		response, err := c.listPage(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		published.add(response.GetEntries())
+		next := response.GetNextToken()
+		switch next {
+		case "":
+			return published, nil
+		case request.GetStartingToken():
+			return nil, fmt.Errorf("list volumes from %q: %w", next, errEndlessList)
+		}
+		request.StartingToken = next
+	}
+}
+
+func (p publications) add(entries []*csi.ListVolumesResponse_Entry) {
+	for _, entry := range entries {
+		nodes, wanted := p[entry.GetVolume().GetVolumeId()]
+		if !wanted {
+			continue
+		}
+		for _, node := range entry.GetStatus().GetPublishedNodeIds() {
+			nodes[node] = true
+		}
+	}
+}
+
+// listPage reads one page; each has the whole deadline.
+func (c *Controller) listPage(ctx context.Context, request *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CSITimeout)
+	defer cancel()
+	response, err := c.cfg.CSI.ListVolumes(ctx, request)
+	if err != nil {
+		return nil, fmt.Errorf("list volumes from %q: %w", request.GetStartingToken(), err)
+	}
+	return response, nil
+}
+
+// correct attaches again what the driver does not have, and saves what it has.
+func (c *Controller) correct(ctx context.Context, e expectation) {
+	va, ok := c.vas.Get("", e.name)
+	if !ok || !c.unchanged(e) {
+		return
+	}
+	message := fmt.Sprintf("driver lists volume %q as published to node ID %q, the VolumeAttachment says it is not: attaching", e.handle, e.nodeID)
+	if e.attached {
+		message = fmt.Sprintf("driver does not list volume %q as published to node ID %q, the VolumeAttachment says it is: attaching again", e.handle, e.nodeID)
+		c.forced.add(e.uid)
+	}
+	klog.FromContext(ctx).Info("Attachment contradicts the driver's list twice, attaching", "attached", e.attached,
+		logging.KeyVolumeID, e.handle, logging.KeyNodeID, e.nodeID)
+	c.cfg.Events.Warning(va, ReasonStateMismatch, message)
+	c.resync.corrections.WithLabelValues(fmt.Sprint(e.attached)).Inc()
+	c.wake(va)
+}

@@ -1,0 +1,77 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+var (
+	// errSourceMissing is a PersistentVolume that does not exist.
+	errSourceMissing = errors.New("not found")
+	// errSourceUnusable is a VolumeAttachment whose volume this attacher cannot serve.
+	errSourceUnusable = errors.New("volume cannot be attached by this driver")
+)
+
+// source is what a VolumeAttachment attaches, whichever way its spec names it.
+type source struct {
+	// label names the volume in messages.
+	label string
+	// pv is nil for a volume that is described in the VolumeAttachment itself.
+	pv   *corev1.PersistentVolume
+	spec *corev1.PersistentVolumeSpec
+}
+
+// pvName returns the name of the PersistentVolume that va refers to, or nothing.
+func pvName(va *storagev1.VolumeAttachment) string {
+	if va.Spec.Source.PersistentVolumeName == nil {
+		return ""
+	}
+	return *va.Spec.Source.PersistentVolumeName
+}
+
+// newSource pairs a VolumeAttachment with its volume. pv is nil when it does not
+// exist or when va describes the volume inline.
+func newSource(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume) (source, error) {
+	name, inline := pvName(va), va.Spec.Source.InlineVolumeSpec
+	switch {
+	case name != "" && inline != nil:
+		return source{}, fmt.Errorf("%w: both a PersistentVolume and an inline volume are named", errSourceUnusable)
+	case inline != nil:
+		return source{label: "inline volume", spec: inline}, nil
+	case name == "":
+		return source{}, fmt.Errorf("%w: neither a PersistentVolume nor an inline volume is named", errSourceUnusable)
+	case pv == nil:
+		return source{}, fmt.Errorf("PersistentVolume %q: %w", name, errSourceMissing)
+	}
+	return source{label: fmt.Sprintf("PersistentVolume %q", name), pv: pv, spec: &pv.Spec}, nil
+}
+
+// csi returns the CSI part of the source if it belongs to driver.
+func (s source) csi(driver string) (*corev1.CSIPersistentVolumeSource, error) {
+	csi := s.spec.CSI
+	switch {
+	case csi == nil:
+		return nil, fmt.Errorf("%s: %w: it is not a CSI volume, and migration of in-tree volumes is not supported",
+			s.label, errSourceUnusable)
+	case csi.Driver != driver:
+		return nil, fmt.Errorf("%s: %w: its driver is %q, the attacher serves %q", s.label, errSourceUnusable, csi.Driver, driver)
+	case csi.VolumeHandle == "":
+		return nil, fmt.Errorf("%s: %w: its volume handle is empty", s.label, errSourceUnusable)
+	}
+	return csi, nil
+}
+
+// claim returns the claim that the source is bound to, or nil. Events go there as well.
+func (s source) claim() *corev1.PersistentVolumeClaim {
+	if s.spec == nil || s.spec.ClaimRef == nil {
+		return nil
+	}
+	ref := s.spec.ClaimRef
+	claim := &corev1.PersistentVolumeClaim{}
+	claim.APIVersion, claim.Kind = "v1", "PersistentVolumeClaim"
+	claim.Namespace, claim.Name, claim.UID = ref.Namespace, ref.Name, ref.UID
+	return claim
+}

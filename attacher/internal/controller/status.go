@@ -1,0 +1,122 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/outcome"
+)
+
+// Limits of the API server, in bytes.
+const (
+	maxErrorMessage = 1024
+	maxMetadata     = 256 << 10
+)
+
+// errMetadataTooLarge is a publish context that the API server would refuse.
+var errMetadataTooLarge = errors.New("publish context is too large")
+
+// checkMetadata reports a publish context that does not fit into a VolumeAttachment.
+func checkMetadata(metadata map[string]string) error {
+	size := 0
+	for key, value := range metadata {
+		size += len(key) + len(value)
+	}
+	if size > maxMetadata {
+		return fmt.Errorf("%w: %d bytes, a VolumeAttachment holds at most %d", errMetadataTooLarge, size, maxMetadata)
+	}
+	return nil
+}
+
+// attachedPatch returns the status patch for a volume that is attached, nil if the
+// status says so already.
+func attachedPatch(va *storagev1.VolumeAttachment, metadata map[string]string) ([]byte, error) {
+	current := va.Status
+	if current.Attached && current.AttachError == nil && maps.Equal(current.AttachmentMetadata, metadata) {
+		return nil, nil
+	}
+	ops := []operation{op("add", "/status/attached", true)}
+	if !maps.Equal(current.AttachmentMetadata, metadata) {
+		// Replaces the whole map: an entry of an earlier publish must not survive.
+		ops = append(ops, op("add", "/status/attachmentMetadata", metadata))
+	}
+	if current.AttachError != nil {
+		ops = append(ops, op("add", "/status/attachError", nil))
+	}
+	return jsonPatch(va, ops...)
+}
+
+// volumeError describes err for the status, cut to what the API server takes. The
+// code is that of the driver's answer, if it was one.
+func volumeError(err error, now time.Time, withCode bool) *storagev1.VolumeError {
+	e := &storagev1.VolumeError{Time: metav1.NewTime(now), Message: cut(failureText(err), maxErrorMessage)}
+	if code, ok := grpcCode(err); ok && withCode {
+		number := int32(code) //nolint:gosec // there are 17 codes
+		e.ErrorCode = &number
+	}
+	return e
+}
+
+// errorPatch returns the status patch that sets attachError or detachError, nil if
+// nothing but the time would change.
+func errorPatch(va *storagev1.VolumeAttachment, field string, had, now *storagev1.VolumeError) ([]byte, error) {
+	if had != nil && had.Message == now.Message && (had.ErrorCode == nil || now.ErrorCode != nil && *had.ErrorCode == *now.ErrorCode) {
+		return nil, nil
+	}
+	return jsonPatch(va, op("add", "/status/"+field, now))
+}
+
+// failureText returns what users read: the driver's own words behind its code, or
+// the error itself if the driver was not asked.
+func failureText(err error) string {
+	if code, ok := grpcCode(err); ok {
+		return code.String() + ": " + outcome.Message(err)
+	}
+	return err.Error()
+}
+
+func grpcCode(err error) (codes.Code, bool) {
+	s, ok := status.FromError(err)
+	if !ok {
+		return codes.OK, false
+	}
+	return s.Code(), true
+}
+
+// cut shortens text to at most limit bytes, between two runes.
+func cut(text string, limit int) string {
+	const mark = "..."
+	if len(text) <= limit {
+		return text
+	}
+	end := limit - len(mark)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + mark
+}
+
+// isStale reports whether the API server refused a write because the object is no
+// longer what it was when it was read: the work starts again from the new state. A JSON
+// patch whose "test" fails is Invalid without naming a cause; an object that
+// breaks a rule is Invalid with the causes.
+func isStale(err error) bool {
+	if apierrors.IsConflict(err) {
+		return true
+	}
+	var refused apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &refused) {
+		return false
+	}
+	details := refused.Status().Details
+	return details == nil || details.Name == "" && len(details.Causes) == 0
+}

@@ -1,0 +1,165 @@
+package controller
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// slimVA reduces VolumeAttachments of other drivers to their names. Our own stay
+// as they are: the patches test what they replace.
+func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+	return func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+		if va.Spec.Attacher == driver {
+			return va
+		}
+		return &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: va.Name, UID: va.UID, ResourceVersion: va.ResourceVersion},
+			Spec:       storagev1.VolumeAttachmentSpec{Attacher: va.Spec.Attacher},
+		}
+	}
+}
+
+// slimCSINode keeps the name of a node and what the driver registered there.
+func slimCSINode(driver string) func(*storagev1.CSINode) *storagev1.CSINode {
+	return func(node *storagev1.CSINode) *storagev1.CSINode {
+		slim := &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		}
+		if id := csiNodeID(node, driver); id != "" {
+			slim.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driver, NodeID: id}}
+		}
+		return slim
+	}
+}
+
+// indexVA finds the driver's VolumeAttachments by volume and by node.
+func indexVA(driver string) map[string]func(*storagev1.VolumeAttachment) []string {
+	ours := func(value func(*storagev1.VolumeAttachment) string) func(*storagev1.VolumeAttachment) []string {
+		return func(va *storagev1.VolumeAttachment) []string {
+			if v := value(va); va.Spec.Attacher == driver && v != "" {
+				return []string{v}
+			}
+			return nil
+		}
+	}
+	return map[string]func(*storagev1.VolumeAttachment) []string{
+		indexPV:   ours(pvName),
+		indexNode: ours(func(va *storagev1.VolumeAttachment) string { return va.Spec.NodeName }),
+	}
+}
+
+// worthALook reports whether a change may alter what the VolumeAttachment needs. Our
+// own writes do not: a status that got an error must not cut the pause after it short.
+func worthALook(before, after *storagev1.VolumeAttachment) bool {
+	switch {
+	case before == nil, before.UID != after.UID:
+		return true
+	case before.ResourceVersion == after.ResourceVersion:
+		return true // the periodic resync
+	case isDeleting(before) != isDeleting(after):
+		return true
+	}
+	return before.Status.Attached && !after.Status.Attached
+}
+
+func (c *Controller) vaChanged(before, after *storagev1.VolumeAttachment) {
+	if before != nil && (after == nil || after.UID != before.UID) {
+		c.forced.drop(before.UID)
+		if name := pvName(before); name != "" && before.Spec.Attacher == c.cfg.Driver {
+			c.pvQueue.Add(name)
+		}
+	}
+	if after != nil && after.Spec.Attacher == c.cfg.Driver && worthALook(before, after) {
+		c.route(after)
+	}
+}
+
+func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
+	if after == nil {
+		return
+	}
+	if isDeleting(after) && hasFinalizer(after, c.finalizer) {
+		c.pvQueue.Add(after.Name)
+	}
+	if before == nil || before.UID != after.UID || !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		c.wakeAll(c.vas.ByIndex(indexPV, after.Name))
+	}
+}
+
+func (c *Controller) csiNodeChanged(before, after *storagev1.CSINode) {
+	if id := csiNodeID(after, c.cfg.Driver); id != "" && id != csiNodeID(before, c.cfg.Driver) {
+		c.wakeAll(c.vas.ByIndex(indexNode, after.Name))
+	}
+}
+
+func (c *Controller) wakeAll(vas []*storagev1.VolumeAttachment) {
+	for _, va := range vas {
+		c.wake(va)
+	}
+}
+
+// wake ends the pause that va may be in, if there is anything to do about it.
+func (c *Controller) wake(va *storagev1.VolumeAttachment) {
+	switch c.step(va) {
+	case stepAttach:
+		c.attachQueue.Forget(va.Name)
+		c.attachQueue.Add(va.Name)
+	case stepDetach:
+		c.detachQueue.Forget(va.Name)
+		c.detachQueue.Add(va.Name)
+	case stepNone:
+	}
+}
+
+// route puts va into the queue that it belongs to.
+func (c *Controller) route(va *storagev1.VolumeAttachment) {
+	switch c.step(va) {
+	case stepAttach:
+		c.attachQueue.Add(va.Name)
+	case stepDetach:
+		c.detachQueue.Add(va.Name)
+	case stepNone:
+	}
+}
+
+// step decides by the driver's present features.
+func (c *Controller) step(va *storagev1.VolumeAttachment) step {
+	if !c.cfg.Features().Publish {
+		return trivialStep(va, c.finalizer)
+	}
+	return nextStep(va, c.finalizer, c.forced.has(va.UID))
+}
+
+// phase does one step for one VolumeAttachment.
+type phase func(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error)
+
+// exclusively makes a reconcile function of a phase: it runs while no other phase
+// works on the same object, and only if that phase is still the right one.
+func (c *Controller) exclusively(want step, do phase) func(context.Context, string) (reconcile.Result, error) {
+	return func(ctx context.Context, name string) (reconcile.Result, error) {
+		if !c.busy.begin(name, want) {
+			return reconcile.Result{}, nil // whoever is at it passes the object on
+		}
+		defer c.passOn(name, want)
+		va, ok := c.vas.Get("", name)
+		if !ok || va.Spec.Attacher != c.cfg.Driver || c.step(va) != want {
+			return reconcile.Result{}, nil
+		}
+		return do(ctx, va)
+	}
+}
+
+// passOn gives the object free and, if it needs another phase by now, hands it over.
+// In this order: a worker that came in vain before the end finds its key again.
+func (c *Controller) passOn(name string, done step) {
+	c.busy.end(name)
+	if va, ok := c.vas.Get("", name); ok && va.Spec.Attacher == c.cfg.Driver && c.step(va) != done {
+		c.route(va)
+	}
+}

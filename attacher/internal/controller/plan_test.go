@@ -1,0 +1,272 @@
+package controller
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+func TestNextStep(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		va     *storagev1.VolumeAttachment
+		forced bool
+		want   step
+	}{
+		"New":              {reason: "nothing was done yet", va: newVA(), want: stepAttach},
+		"Interrupted":      {reason: "the finalizer is there, the call may not have been made", va: newVA(vaFinalized), want: stepAttach},
+		"Attached":         {reason: "done", va: newVA(vaFinalized, vaAttached), want: stepNone},
+		"AttachedByOthers": {reason: "attached by an attacher that knew no finalizer", va: newVA(vaAttached), want: stepNone},
+		"Forced":           {reason: "the driver says it is not attached", va: newVA(vaFinalized, vaAttached), forced: true, want: stepAttach},
+		"AttachAgainFailed": {
+			reason: "the second attach did not succeed, also if the process has forgotten that it was forced",
+			va:     newVA(vaFinalized, vaAttached, vaAttachError("x")), want: stepAttach,
+		},
+		"Deleting":          {reason: "the usual detach", va: newVA(vaFinalized, vaAttached, vaDeleting), want: stepDetach},
+		"DeletingUncertain": {reason: "an attach call may have had an effect that nobody saw", va: newVA(vaFinalized, vaDeleting), want: stepDetach},
+		"DeletingUntouched": {reason: "no finalizer, no attach call", va: newVA(vaDeleting), want: stepNone},
+		"DeletingForced":    {reason: "nothing is attached to what is being deleted", va: newVA(vaDeleting), forced: true, want: stepNone},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := nextStep(tt.va, testFinalizer, tt.forced); got != tt.want {
+				t.Errorf("%s: got %v, want %v", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestTrivialStep(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		va     *storagev1.VolumeAttachment
+		want   step
+	}{
+		"New":              {reason: "Kubernetes waits for attached", va: newVA(), want: stepAttach},
+		"Attached":         {reason: "done", va: newVA(vaAttached), want: stepNone},
+		"OldError":         {reason: "an error of former times is cleared", va: newVA(vaAttached, vaAttachError("x")), want: stepAttach},
+		"OldFinalizer":     {reason: "a finalizer of former times is removed", va: newVA(vaAttached, vaFinalized), want: stepAttach},
+		"Deleting":         {reason: "nothing to do", va: newVA(vaAttached, vaDeleting), want: stepNone},
+		"DeletingWithLeft": {reason: "nobody else would remove the finalizer", va: newVA(vaFinalized, vaDeleting), want: stepDetach},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := trivialStep(tt.va, testFinalizer); got != tt.want {
+				t.Errorf("%s: got %v, want %v", tt.reason, got, tt.want)
+			}
+		})
+	}
+}
+
+func singleWriter(fsType string) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType}},
+	}
+}
+
+func TestPlanAttach(t *testing.T) {
+	readonly := func(pv *corev1.PersistentVolume) { pv.Spec.CSI.ReadOnly = true }
+	request := func(change func(*csi.ControllerPublishVolumeRequest)) *csi.ControllerPublishVolumeRequest {
+		r := &csi.ControllerPublishVolumeRequest{
+			VolumeId: "vol-1", NodeId: "id-1", VolumeCapability: singleWriter("ext4"), VolumeContext: map[string]string{"tier": "gold"},
+		}
+		change(r)
+		return r
+	}
+	same := func(*csi.ControllerPublishVolumeRequest) {}
+	tests := map[string]struct {
+		reason  string
+		va      *storagev1.VolumeAttachment
+		pv      *corev1.PersistentVolume
+		nodeID  string
+		can     Features
+		publish *csi.ControllerPublishVolumeRequest
+		stale   *csi.ControllerUnpublishVolumeRequest
+		secret  *corev1.SecretReference
+		pvPatch string
+		vaPatch string
+		err     error
+	}{
+		"First": {
+			reason: "finalizers on both, and all that detaching needs, before the call",
+			va:     newVA(), pv: newPV(pvSecret("ns", "keys")), nodeID: "id-1",
+			publish: request(same), secret: &corev1.SecretReference{Namespace: "ns", Name: "keys"},
+			pvPatch: `[{"op":"test","path":"/metadata/uid","value":"pv-uid"},` +
+				`{"op":"test","path":"/metadata/finalizers","value":null},` +
+				`{"op":"add","path":"/metadata/finalizers","value":["external-attacher/hostpath-csi-example"]}]`,
+			vaPatch: `[{"op":"test","path":"/metadata/uid","value":"va-uid"},` +
+				`{"op":"test","path":"/metadata/finalizers","value":null},` +
+				`{"op":"add","path":"/metadata/finalizers","value":["external-attacher/hostpath-csi-example"]},` +
+				`{"op":"test","path":"/metadata/annotations","value":null},` +
+				`{"op":"add","path":"/metadata/annotations","value":{` +
+				`"csi.alpha.kubernetes.io/node-id":"id-1","csi.longshore.dev/publish-secret":"ns/keys","csi.longshore.dev/volume-handle":"vol-1"}}]`,
+		},
+		"Again": {
+			reason: "nothing is written twice",
+			va:     newVA(vaFinalized, vaAnnotated(AnnotationNodeID, "id-1", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized), nodeID: "id-1",
+			publish: request(same),
+		},
+		"NodeReplaced": {
+			reason: "the attempt on the former machine is undone, then recorded anew",
+			va:     newVA(vaFinalized, vaAnnotated(AnnotationNodeID, "id-0", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized), nodeID: "id-1",
+			publish: request(same), stale: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-1", NodeId: "id-0"},
+			vaPatch: `[{"op":"test","path":"/metadata/uid","value":"va-uid"},` +
+				`{"op":"add","path":"/metadata/annotations/csi.alpha.kubernetes.io~1node-id","value":"id-1"}]`,
+		},
+		"NodeAnnotatedByHand": {
+			reason: "without our finalizer no call was made, so there is nothing to undo",
+			va:     newVA(vaAnnotated(AnnotationNodeID, "id-0", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized), nodeID: "id-1",
+			publish: request(same),
+			vaPatch: `[{"op":"test","path":"/metadata/uid","value":"va-uid"},` +
+				`{"op":"test","path":"/metadata/finalizers","value":null},` +
+				`{"op":"add","path":"/metadata/finalizers","value":["external-attacher/hostpath-csi-example"]},` +
+				`{"op":"add","path":"/metadata/annotations/csi.alpha.kubernetes.io~1node-id","value":"id-1"}]`,
+		},
+		"ReadonlyUnknown": {
+			reason: "a driver without PUBLISH_READONLY is not asked for it",
+			va:     newVA(vaFinalized, vaAnnotated(AnnotationNodeID, "id-1", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized, readonly), nodeID: "id-1",
+			publish: request(same),
+		},
+		"Readonly": {
+			reason: "a driver with PUBLISH_READONLY is",
+			va:     newVA(vaFinalized, vaAnnotated(AnnotationNodeID, "id-1", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized, readonly), nodeID: "id-1",
+			can: Features{Readonly: true}, publish: request(func(r *csi.ControllerPublishVolumeRequest) { r.Readonly = true }),
+		},
+		"PVDeleting": {reason: "a volume that goes is not attached", va: newVA(), pv: newPV(pvDeleting, pvFinalized), nodeID: "id-1", err: errSourceDeleting},
+		"NoNode":     {reason: "the driver is not on the node", va: newVA(), pv: newPV(), err: errNodeUnknown},
+		"NoMode": {
+			reason: "access modes without a counterpart",
+			va:     newVA(), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.AccessModes = nil }), nodeID: "id-1", err: errAccessModes,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			source, err := newSource(tt.va, tt.pv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan, err := planAttach(attachInput{va: tt.va, source: source, nodeID: tt.nodeID, features: tt.can, finalizer: testFinalizer})
+			if !errors.Is(err, tt.err) {
+				t.Fatalf("%s: error %v, want %v", tt.reason, err, tt.err)
+			}
+			if diff := cmp.Diff(tt.publish, plan.publish, protocmp.Transform()); diff != "" {
+				t.Errorf("%s: publish (-want +got):\n%s", tt.reason, diff)
+			}
+			if diff := cmp.Diff(tt.stale, plan.stale, protocmp.Transform()); diff != "" {
+				t.Errorf("%s: stale (-want +got):\n%s", tt.reason, diff)
+			}
+			if diff := cmp.Diff(tt.secret, plan.secret); diff != "" {
+				t.Errorf("%s: secret (-want +got):\n%s", tt.reason, diff)
+			}
+			if diff := cmp.Diff(tt.pvPatch, string(plan.pvPatch)); diff != "" {
+				t.Errorf("%s: PV patch (-want +got):\n%s", tt.reason, diff)
+			}
+			if diff := cmp.Diff(tt.vaPatch, string(plan.vaPatch)); diff != "" {
+				t.Errorf("%s: VA patch (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}
+
+func TestPlanAttachInline(t *testing.T) {
+	va := newVA(vaInline(&newPV().Spec))
+	source, err := newSource(va, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := planAttach(attachInput{va: va, source: source, nodeID: "id-1", finalizer: testFinalizer})
+	if err != nil || plan.pvPatch != nil || plan.vaPatch == nil || plan.publish.GetVolumeId() != "vol-1" {
+		t.Errorf("an inline volume has no PersistentVolume to write to: %+v, %v", plan, err)
+	}
+}
+
+func TestPlanDetach(t *testing.T) {
+	tests := map[string]struct {
+		reason    string
+		va        *storagev1.VolumeAttachment
+		pv        *corev1.PersistentVolume
+		nodeID    string
+		unpublish *csi.ControllerUnpublishVolumeRequest
+		secret    *corev1.SecretReference
+		err       error
+	}{
+		"FromPV": {
+			reason: "attached by an attacher that recorded no handle",
+			va:     newVA(vaFinalized, vaDeleting), pv: newPV(pvSecret("ns", "keys")), nodeID: "id-1",
+			unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-1", NodeId: "id-1"},
+			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
+		},
+		"FromRecord": {
+			reason: "the PersistentVolume is gone",
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-1", AnnotationPublishSecret, "ns/keys")), nodeID: "id-1",
+			unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-1", NodeId: "id-1"},
+			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
+		},
+		"RecordWins": {
+			reason: "the PersistentVolume was created anew with another volume",
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(pvSecret("ns", "keys")), nodeID: "id-1",
+			unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-0", NodeId: "id-1"},
+		},
+		"NothingKnown": {reason: "no PersistentVolume, no record", va: newVA(vaFinalized, vaDeleting), nodeID: "id-1", err: errHandleUnknown},
+		"NoNode":       {reason: "unpublish from all nodes is not ours to ask for", va: newVA(vaFinalized, vaDeleting), pv: newPV(), err: errNodeUnknown},
+		"Foreign": {
+			reason: "a volume of another driver cannot be detached by ours",
+			va:     newVA(vaFinalized, vaDeleting), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" }), nodeID: "id-1",
+			err: errSourceUnusable,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			source, _ := newSource(tt.va, tt.pv)
+			plan, err := planDetach(detachInput{va: tt.va, source: source, nodeID: tt.nodeID, finalizer: testFinalizer})
+			if !errors.Is(err, tt.err) {
+				t.Fatalf("%s: error %v, want %v", tt.reason, err, tt.err)
+			}
+			if diff := cmp.Diff(tt.unpublish, plan.unpublish, protocmp.Transform()); diff != "" {
+				t.Errorf("%s: unpublish (-want +got):\n%s", tt.reason, diff)
+			}
+			if diff := cmp.Diff(tt.secret, plan.secret); diff != "" {
+				t.Errorf("%s: secret (-want +got):\n%s", tt.reason, diff)
+			}
+			if (plan.vaPatch != nil) != (tt.err == nil) || plan.vaPatch != nil && !json.Valid(plan.vaPatch) {
+				t.Errorf("%s: VA patch %q", tt.reason, plan.vaPatch)
+			}
+		})
+	}
+}
+
+func TestSecretRefRoundTrip(t *testing.T) {
+	for _, ref := range []*corev1.SecretReference{nil, {Namespace: "ns", Name: "keys"}, {Name: "keys"}} {
+		if diff := cmp.Diff(ref, parseSecretRef(formatSecretRef(ref))); diff != "" {
+			t.Errorf("a reference came back as another (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestMayRelease(t *testing.T) {
+	tests := map[string]struct {
+		reason      string
+		pv          *corev1.PersistentVolume
+		attachments int
+		want        bool
+	}{
+		"Detached":    {reason: "nothing holds the volume any more", pv: newPV(pvDeleting, pvFinalized), want: true},
+		"Attached":    {reason: "detaching needs the volume", pv: newPV(pvDeleting, pvFinalized), attachments: 1},
+		"NotDeleting": {reason: "the finalizer serves the next attachment as well", pv: newPV(pvFinalized)},
+		"NotOurs":     {reason: "there is nothing to remove", pv: newPV(pvDeleting)},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := mayRelease(tt.pv, testFinalizer, tt.attachments); got != tt.want {
+				t.Errorf("%s: got %t", tt.reason, got)
+			}
+		})
+	}
+}

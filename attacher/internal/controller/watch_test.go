@@ -1,0 +1,157 @@
+package controller
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+)
+
+func TestWorthALook(t *testing.T) {
+	tests := map[string]struct {
+		reason        string
+		before, after *storagev1.VolumeAttachment
+		want          bool
+	}{
+		"New":         {reason: "somebody wants something", after: newVA(), want: true},
+		"Resync":      {reason: "the periodic look", before: newVA(), after: newVA(), want: true},
+		"Deleted":     {reason: "it is to be detached", before: newVA(), after: newVA(vaVersion("2"), vaDeleting), want: true},
+		"Recreated":   {reason: "another object under the same name", before: newVA(vaDeleting), after: newVA(vaVersion("2"), vaUID("new")), want: true},
+		"Reset":       {reason: "somebody took attached back", before: newVA(vaAttached), after: newVA(vaVersion("2")), want: true},
+		"OwnError":    {reason: "our own error must not cut the pause short", before: newVA(), after: newVA(vaVersion("2"), vaAttachError("x"))},
+		"OwnPrepare":  {reason: "our own finalizer and annotations change nothing", before: newVA(), after: newVA(vaVersion("2"), vaFinalized, vaAnnotated(AnnotationNodeID, "id"))},
+		"OwnAttached": {reason: "our own success changes nothing", before: newVA(), after: newVA(vaVersion("2"), vaAttached)},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := worthALook(tt.before, tt.after); got != tt.want {
+				t.Errorf("%s: got %t", tt.reason, got)
+			}
+		})
+	}
+}
+
+func TestSlim(t *testing.T) {
+	own := newVA(vaFinalized, vaAnnotated("kubectl.kubernetes.io/last-applied-configuration", "{}"))
+	if diff := cmp.Diff(own.DeepCopy(), slimVA(testDriver)(own)); diff != "" {
+		t.Errorf("patches test our own objects, so these must stay as they are (-want +got):\n%s", diff)
+	}
+	foreign := slimVA("other")(newVA(vaFinalized, vaAttached, vaAttachError("x")))
+	want := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "va-1", UID: "va-uid", ResourceVersion: "1"},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: testDriver},
+	}
+	if diff := cmp.Diff(want, foreign); diff != "" {
+		t.Errorf("only the name of others' is needed (-want +got):\n%s", diff)
+	}
+	node := slimCSINode(testDriver)(newCSINode("other", "x", testDriver, "id-1"))
+	if len(node.Spec.Drivers) != 1 || csiNodeID(node, testDriver) != "id-1" {
+		t.Errorf("drivers of others are not needed: %v", node.Spec.Drivers)
+	}
+}
+
+func TestIndexVA(t *testing.T) {
+	index := indexVA(testDriver)
+	inline := newVA(vaInline(&newPV().Spec))
+	foreign := newVA(func(va *storagev1.VolumeAttachment) { va.Spec.Attacher = "other" })
+	for name, tt := range map[string]struct {
+		va       *storagev1.VolumeAttachment
+		pv, node []string
+	}{
+		"Ours":    {va: newVA(), pv: []string{"pv-1"}, node: []string{"node-1"}},
+		"Inline":  {va: inline, node: []string{"node-1"}},
+		"Foreign": {va: foreign},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.pv, index[indexPV](tt.va)); diff != "" {
+				t.Errorf("by volume (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.node, index[indexNode](tt.va)); diff != "" {
+				t.Errorf("by node (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFeaturesOf(t *testing.T) {
+	controller := map[csi.PluginCapability_Service_Type]bool{csi.PluginCapability_Service_CONTROLLER_SERVICE: true}
+	type caps = map[csi.ControllerServiceCapability_RPC_Type]bool
+	const (
+		publish   = csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME
+		readonly  = csi.ControllerServiceCapability_RPC_PUBLISH_READONLY
+		writers   = csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER
+		list      = csi.ControllerServiceCapability_RPC_LIST_VOLUMES
+		listNodes = csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES
+	)
+	tests := map[string]struct {
+		reason string
+		info   *csiclient.Info
+		want   Features
+	}{
+		"Unknown":      {reason: "the driver has not answered yet"},
+		"NodeOnly":     {reason: "no controller service", info: &csiclient.Info{Controller: caps{publish: true}}},
+		"Provisioning": {reason: "a controller that does not attach", info: &csiclient.Info{Plugin: controller, Controller: caps{list: true, listNodes: true, readonly: true}}},
+		"Attaching":    {reason: "the least", info: &csiclient.Info{Plugin: controller, Controller: caps{publish: true, list: true}}, want: Features{Publish: true}},
+		"Everything": {
+			reason: "the most", info: &csiclient.Info{Plugin: controller, Controller: caps{publish: true, list: true, listNodes: true, readonly: true, writers: true}},
+			want: Features{Publish: true, Readonly: true, SingleNodeMultiWriter: true, ListPublished: true},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, FeaturesOf(tt.info)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+			}
+		})
+	}
+}
+
+func TestBusyAdmitsOne(t *testing.T) {
+	var b busy
+	var admitted sync.Map
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			if b.begin("va-1", stepAttach) {
+				admitted.Store(i, true)
+			}
+		})
+	}
+	wg.Wait()
+	count := 0
+	admitted.Range(func(any, any) bool { count++; return true })
+	if count != 1 {
+		t.Errorf("%d workers were admitted to one object", count)
+	}
+	if !b.begin("va-2", stepDetach) || !b.has("va-2") {
+		t.Error("another object is free")
+	}
+	if list := b.list(); len(list) != 2 || list[0].Attachment != "va-1" || list[1].Step != "detach" {
+		t.Errorf("list = %+v, want the oldest first", list)
+	}
+	b.end("va-1")
+	if b.has("va-1") || !b.begin("va-1", stepDetach) {
+		t.Error("an object is free after the end")
+	}
+}
+
+func TestForced(t *testing.T) {
+	var f forced
+	if f.has("a") {
+		t.Error("nothing is forced at first")
+	}
+	f.drop("a")
+	f.add("a")
+	if !f.has("a") || f.has("b") {
+		t.Error("only what was added is forced")
+	}
+	f.drop("a")
+	if f.has("a") {
+		t.Error("what was dropped is not forced any more")
+	}
+}

@@ -86,7 +86,7 @@ func open(ctx context.Context, o Options) (*driver, error) {
 	d.services = append(d.services, grpcapi.NewIdentity(grpcapi.IdentityConfig{
 		Name:       o.DriverName,
 		Version:    version.Get().Version,
-		Controller: o.controller(),
+		Controller: true,
 		Topology:   o.Topology,
 		Ready:      d.healthy,
 	}))

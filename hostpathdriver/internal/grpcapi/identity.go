@@ -14,7 +14,9 @@ type IdentityConfig struct {
 	Name string
 	// Version of the vendor.
 	Version string
-	// Controller is true when this process serves the Controller service.
+	// Controller is true when the driver has a Controller service, in this
+	// process or in another one (CSI v1.13, "Architecture": only a headless
+	// plugin leaves CONTROLLER_SERVICE out).
 	Controller bool
 	// Topology is true when volumes are not reachable from every node.
 	Topology bool
@@ -46,9 +48,8 @@ func (i *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: i.cfg.Name, VendorVersion: i.cfg.Version}, nil
 }
 
-// GetPluginCapabilities announces what is registered in this process. A real
-// driver does the same: a process with the node service alone has no
-// CONTROLLER_SERVICE.
+// GetPluginCapabilities announces what the driver consists of. A real driver
+// does the same, equally in its controller and in its node processes.
 func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	answer := &csi.GetPluginCapabilitiesResponse{}
 	add := func(announced bool, service csi.PluginCapability_Service_Type) {

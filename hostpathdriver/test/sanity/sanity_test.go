@@ -1,0 +1,200 @@
+package sanity
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	csisanity "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	"github.com/onsi/gomega"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/hostpathdriver"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+)
+
+const nodeID = "sanity-node"
+
+// configuration is one way to run the driver. The whole suite runs for each.
+type configuration struct {
+	name string
+	// options changes the defaults of every instance.
+	options func(*hostpathdriver.Options)
+	// split runs a controller and a node instance on two sockets.
+	split bool
+	// limit runs the spec that attaches volumes until the node is full.
+	limit bool
+	// kernel makes real mounts, which needs root.
+	kernel bool
+}
+
+func configurations() []configuration {
+	return []configuration{
+		{name: "defaults", options: func(*hostpathdriver.Options) {}},
+		{name: "attach, limit and pools", limit: true, options: func(o *hostpathdriver.Options) {
+			o.Attach = true
+			o.AttachLimit = 3
+			o.Capacity = map[string]int64{"fast": 100 << 30, "slow": 1 << 40}
+		}},
+		{name: "split sockets, attach", split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
+		{name: "no topology", options: func(o *hostpathdriver.Options) { o.Topology = false }},
+		{name: "mounts of the kernel", kernel: true, options: func(*hostpathdriver.Options) {}},
+	}
+}
+
+// TestSanity runs csi-sanity in every configuration, and then looks for what
+// the suite does not look for: volumes, records and mounts left behind.
+func TestSanity(t *testing.T) {
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	var running []*instance
+	for _, c := range configurations() {
+		if c.kernel && os.Geteuid() != 0 {
+			t.Logf("configuration %q is left out: mounts need root", c.name)
+			continue
+		}
+		running = append(running, start(t, c))
+	}
+	ginkgo.ReportAfterSuite("count", func(report ginkgo.Report) { summarize(t, report) })
+	ginkgo.RunSpecs(t, "CSI sanity")
+	for _, i := range running {
+		i.checkNothingLeft(t)
+	}
+}
+
+// instance is a running driver and its part of the suite.
+type instance struct {
+	name     string
+	stateDir string
+	mounter  *mount.Fake
+}
+
+func start(t *testing.T, c configuration) *instance {
+	t.Helper()
+	dir := shortDir(t)
+	i := &instance{name: c.name, stateDir: filepath.Join(dir, "state")}
+	options := hostpathdriver.NewOptions()
+	options.StateDir = i.stateDir
+	options.NodeID = nodeID
+	if !c.kernel {
+		i.mounter = &mount.Fake{}
+		options.Mounter = i.mounter
+	}
+	c.options(&options)
+
+	config := csisanity.NewTestConfig()
+	config.TargetPath = filepath.Join(dir, "target")
+	config.StagingPath = filepath.Join(dir, "staging")
+	config.TestNodeVolumeAttachLimit = c.limit
+	config.Address = filepath.Join(dir, "csi.sock")
+	if c.split {
+		config.ControllerAddress = filepath.Join(dir, "controller.sock")
+		run(t, options, hostpathdriver.ModeController, config.ControllerAddress)
+		run(t, options, hostpathdriver.ModeNode, config.Address)
+	} else {
+		run(t, options, hostpathdriver.ModeAll, config.Address)
+	}
+	ginkgo.Describe(c.name, func() { csisanity.GinkgoTest(&config) })
+	return i
+}
+
+// shortDir is a temporary directory whose sockets fit into a socket address.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sanity") //nolint:usetesting // t.TempDir has a path too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	return dir
+}
+
+// run runs an instance of the driver until the test ends, and waits for its
+// socket.
+func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode, socket string) {
+	t.Helper()
+	options.Mode = mode
+	options.Endpoint = "unix://" + socket
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+	done := make(chan error, 1)
+	go func() { done <- hostpathdriver.Run(ctx, options) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("driver in mode %s: %v", mode, err)
+		}
+	})
+	const limit = 10 * time.Second
+	for deadline := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(socket); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("driver in mode %s: no socket %s after %v", mode, socket, limit)
+		}
+	}
+}
+
+func summarize(t *testing.T, report ginkgo.Report) {
+	t.Helper()
+	type count struct{ passed, failed, skipped int }
+	var order []string
+	counts := map[string]*count{}
+	for _, spec := range report.SpecReports {
+		if spec.LeafNodeType != types.NodeTypeIt {
+			continue
+		}
+		name := spec.ContainerHierarchyTexts[0]
+		if counts[name] == nil {
+			counts[name] = &count{}
+			order = append(order, name)
+		}
+		switch {
+		case spec.State.Is(types.SpecStatePassed):
+			counts[name].passed++
+		case spec.State.Is(types.SpecStateSkipped | types.SpecStatePending):
+			counts[name].skipped++
+		default:
+			counts[name].failed++
+		}
+	}
+	var total count
+	for _, name := range order {
+		c := counts[name]
+		t.Logf("%-26s passed %3d, failed %d, skipped %d", name, c.passed, c.failed, c.skipped)
+		total.passed, total.failed, total.skipped = total.passed+c.passed, total.failed+c.failed, total.skipped+c.skipped
+		if c.passed == 0 {
+			t.Errorf("configuration %q: no spec has passed", name)
+		}
+	}
+	t.Logf("%-26s passed %3d, failed %d, skipped %d", "all", total.passed, total.failed, total.skipped)
+}
+
+// checkNothingLeft looks at the disk and at the mount table. The suite deletes
+// every volume that it makes.
+func (i *instance) checkNothingLeft(t *testing.T) {
+	t.Helper()
+	var left []string
+	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
+		found, err := filepath.Glob(filepath.Join(i.stateDir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, found...)
+	}
+	if i.mounter != nil {
+		left = append(left, i.mounter.Targets()...)
+	}
+	if diff := cmp.Diff([]string(nil), left); diff != "" {
+		t.Error(fmt.Sprintf("%s: left behind (-want +got):\n", i.name) + diff)
+	}
+}

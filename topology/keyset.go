@@ -40,12 +40,13 @@ func (s *keySet) group(text []byte, labels map[string]string) *group {
 	if g, ok := s.groups[string(text)]; ok {
 		return g
 	}
-	segment, err := FromLabels(labels, s.keys)
-	if err != nil {
-		return nil
+	for _, key := range s.keys {
+		if checkPair(key, labels[key]) != nil {
+			return nil
+		}
 	}
-	g := &group{set: s, segment: segment}
-	s.groups[segment.String()] = g
+	g := &group{set: s, segment: intern(text)}
+	s.groups[g.segment.String()] = g
 	s.stale = true
 	return g
 }
@@ -119,21 +120,19 @@ func ringOf(groups []*group) *ring {
 	return r
 }
 
-// merge returns the groups of two ordered lists in order.
-func merge(a, b []*group) []*group {
-	if len(b) == 0 {
-		return a
+// merge returns the groups of two ordered lists in order. It is fast when few
+// are added: it looks for their places and copies what lies between.
+func merge(groups, added []*group) []*group {
+	if len(added) == 0 {
+		return groups
 	}
-	merged := make([]*group, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if compareGroups(a[0], b[0]) <= 0 {
-			merged, a = append(merged, a[0]), a[1:]
-		} else {
-			merged, b = append(merged, b[0]), b[1:]
-		}
+	merged := make([]*group, 0, len(groups)+len(added))
+	for _, g := range added {
+		place, _ := slices.BinarySearchFunc(groups, g, compareGroups)
+		merged = append(append(merged, groups[:place]...), g)
+		groups = groups[place:]
 	}
-	merged = append(merged, a...)
-	return append(merged, b...)
+	return append(merged, groups...)
 }
 
 func compareGroups(a, b *group) int {

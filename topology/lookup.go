@@ -72,7 +72,7 @@ func (x *Index) State() []KeySetState {
 			segments[text] = g.members
 		}
 		states = append(states, KeySetState{
-			Keys:     slices.Clone(set.keys),
+			Keys:     append([]string{}, set.keys...), // never null in JSON
 			Nodes:    set.owners,
 			Leading:  set == leading,
 			Segments: segments,

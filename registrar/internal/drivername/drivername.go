@@ -1,0 +1,131 @@
+// Package drivername asks a CSI driver for its name, again each time that the
+// connection was lost: a driver that comes back may be another one.
+//
+// It asks GetPluginInfo only. A registrar does not judge whether the driver is
+// ready, so it does not probe; what else a driver can do is for those who use it.
+package drivername
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/logging"
+)
+
+const (
+	// defaultPoll is the pause before a driver that did not answer is asked again.
+	defaultPoll = time.Second
+	// logEvery is how often the log says that the driver is waited for.
+	logEvery = 30 * time.Second
+)
+
+// Config says how to reach the driver.
+type Config struct {
+	// Address of the driver: an absolute path, unix:///path or tcp://host:port.
+	Address string
+	// Timeout bounds each question.
+	Timeout time.Duration
+	// Poll is the pause before a driver that did not answer is asked again.
+	// Default 1 s.
+	Poll time.Duration
+}
+
+// Watcher follows the name of one driver.
+type Watcher struct {
+	cfg    Config
+	conn   *grpc.ClientConn
+	client *csiclient.Client
+}
+
+// New checks cfg. No driver need be there yet.
+func New(cfg Config) (*Watcher, error) {
+	if cfg.Poll == 0 {
+		cfg.Poll = defaultPoll
+	}
+	conn, err := connect(cfg.Address)
+	if err != nil {
+		return nil, fmt.Errorf("connect to CSI driver at %q: %w", cfg.Address, err)
+	}
+	client, err := csiclient.New(csiclient.Config{Address: cfg.Address, Conn: conn, Timeout: cfg.Timeout})
+	if err != nil {
+		_ = conn.Close() // it was never used
+		return nil, fmt.Errorf("connect to CSI driver at %q: %w", cfg.Address, err)
+	}
+	return &Watcher{cfg: cfg, conn: conn, client: client}, nil
+}
+
+func connect(address string) (*grpc.ClientConn, error) {
+	network, target := "unix", strings.TrimPrefix(address, "unix://")
+	if hostPort, ok := strings.CutPrefix(address, "tcp://"); ok {
+		network, target = "tcp", hostPort
+	}
+	retry := backoff.DefaultConfig
+	retry.BaseDelay, retry.MaxDelay = 100*time.Millisecond, time.Second
+	return grpc.NewClient("passthrough:///csi",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, target)
+		}))
+}
+
+// Run calls named with the driver's name, first when it is known and then
+// whenever it has changed. It returns when ctx ends, and closes the connection.
+func (w *Watcher) Run(ctx context.Context, named func(string)) {
+	defer func() { _ = w.conn.Close() }() // nothing is waiting for it
+	logger := klog.FromContext(ctx)
+	known := ""
+	for {
+		name, ok := w.ask(ctx)
+		if !ok {
+			return
+		}
+		if name != known {
+			logger.Info("CSI driver has told its name", logging.KeyAddress, w.cfg.Address, logging.KeyDriver, name)
+			known = name
+			named(name)
+		}
+		if !w.conn.WaitForStateChange(ctx, connectivity.Ready) {
+			return
+		}
+		logger.Info("Connection to the CSI driver is lost", logging.KeyAddress, w.cfg.Address, logging.KeyDriver, name)
+	}
+}
+
+// ask returns the driver's name, however long it takes, or false when ctx ends.
+func (w *Watcher) ask(ctx context.Context) (string, bool) {
+	var logged time.Time
+	for {
+		name, err := w.client.DriverName(ctx)
+		if err == nil {
+			return name, true
+		}
+		if ctx.Err() != nil {
+			return "", false
+		}
+		if now := time.Now(); now.Sub(logged) >= logEvery {
+			logged = now
+			klog.FromContext(ctx).Info("Waiting for the CSI driver", logging.KeyAddress, w.cfg.Address, logging.KeyReason, err.Error())
+		}
+		timer := time.NewTimer(w.cfg.Poll)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return "", false
+		}
+	}
+}

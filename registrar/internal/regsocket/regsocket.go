@@ -1,0 +1,193 @@
+// Package regsocket makes the registration socket and watches that it stays.
+//
+// A socket appears at its path complete: with mode 0600 and with somebody
+// listening, because it is bound under a hidden name in the same directory
+// (kubelets skip names that begin with a dot) and then renamed. The process's
+// umask is never touched, so several registrars can run in one process.
+//
+// It is for sockets in directories that others watch. A server whose clients
+// know the path uses package csiserver.
+package regsocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// mode lets only the owner, which is root on a node, talk to the registrar.
+const mode = 0o600
+
+// answerTimeout bounds the check whether somebody listens at a path.
+const answerTimeout = time.Second
+
+// State is what became of a socket's path.
+type State int
+
+const (
+	// Present: the path is the socket that this process made.
+	Present State = iota
+	// Gone: nothing is there, or a socket that nobody listens on.
+	Gone
+	// Replaced: another process listens there.
+	Replaced
+)
+
+// String returns the state in lower case.
+func (s State) String() string {
+	switch s {
+	case Present:
+		return "present"
+	case Gone:
+		return "gone"
+	case Replaced:
+		return "replaced"
+	default:
+		return fmt.Sprintf("state(%d)", int(s))
+	}
+}
+
+// Socket is a listening socket at a path.
+type Socket struct {
+	net.Listener
+
+	path string
+	made fs.FileInfo
+}
+
+// Listen makes the socket at path, in place of whatever socket is there. A
+// file that is not a socket is left alone, and is an error.
+func Listen(path string) (*Socket, error) {
+	if err := replaceable(path); err != nil {
+		return nil, fmt.Errorf("make registration socket %q: %w", path, err)
+	}
+	hidden, err := hiddenName(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("make registration socket %q: %w", path, err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("make registration socket %q: %w", path, err)
+	}
+	// The file is this package's to remove, under the name it has then.
+	listener.SetUnlinkOnClose(false)
+	made, err := publish(hidden, path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make registration socket %q: %w", path, err), listener.Close(), removeIfThere(hidden))
+	}
+	return &Socket{Listener: listener, path: path, made: made}, nil
+}
+
+func replaceable(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("a file of type %s is there, not a socket", info.Mode().Type())
+	}
+	return err
+}
+
+// hiddenName returns a name in dir that is free and that begins with a dot. It
+// is short, because the path of a socket must not exceed 107 bytes.
+func hiddenName(dir string) (string, error) {
+	file, err := os.CreateTemp(dir, ".reg")
+	if err != nil {
+		return "", err
+	}
+	name := file.Name()
+	return name, errors.Join(file.Close(), os.Remove(name))
+}
+
+// publish gives the bound socket its mode and its name.
+func publish(hidden, path string) (fs.FileInfo, error) {
+	if err := os.Chmod(hidden, mode); err != nil {
+		return nil, err
+	}
+	made, err := os.Lstat(hidden)
+	if err != nil {
+		return nil, err
+	}
+	return made, os.Rename(hidden, path)
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Path returns where the socket is.
+func (s *Socket) Path() string { return s.path }
+
+// State looks at the path. An error to look is not taken as absence.
+func (s *Socket) State(ctx context.Context) State {
+	now, err := os.Lstat(s.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Gone
+	case err != nil || s.mine(now):
+		return Present
+	case answers(ctx, s.path):
+		return Replaced
+	default:
+		return Gone
+	}
+}
+
+// mine reports whether the file is the socket of s. The number of an inode
+// alone does not tell: it is soon used again for the next socket.
+func (s *Socket) mine(file fs.FileInfo) bool {
+	return os.SameFile(file, s.made) && file.ModTime().Equal(s.made.ModTime())
+}
+
+func answers(ctx context.Context, path string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close() // nothing was sent on it
+	return true
+}
+
+// Remove deletes the file, unless another socket has taken its place.
+func (s *Socket) Remove() error {
+	now, err := os.Lstat(s.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !s.mine(now) {
+		return nil
+	}
+	if err == nil {
+		err = removeIfThere(s.path)
+	}
+	if err != nil {
+		return fmt.Errorf("remove registration socket %q: %w", s.path, err)
+	}
+	return nil
+}
+
+// Clean removes hidden sockets that an earlier process left in dir when it was
+// killed between making and renaming one.
+func Clean(ctx context.Context, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read registration directory %q: %w", dir, err)
+	}
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if strings.HasPrefix(e.Name(), ".reg") && e.Type() == fs.ModeSocket && !answers(ctx, path) {
+			errs = append(errs, removeIfThere(path))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,173 @@
+package registrar
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/logging"
+)
+
+const (
+	// ModeProbe is the value of --mode that former versions used as an exec
+	// probe. The process ends at once, without an error.
+	ModeProbe = "kubelet-registration-probe"
+	// modeRegistration was the default of --mode.
+	modeRegistration = "registration"
+
+	defaultTimeout     = time.Second
+	defaultSocketDir   = "/registration"
+	defaultRetryStart  = time.Second
+	defaultRetryMax    = time.Minute
+	defaultCheck       = time.Second
+	kubeletPluginsDir  = "/var/lib/kubelet/plugins"
+	driverSocket       = "csi.sock"
+	registrationSuffix = "-reg.sock"
+)
+
+// Options configures a registrar. Start from NewOptions.
+type Options struct {
+	// CSI is how the registrar itself reaches the driver. CSI.Timeout bounds
+	// each question for the driver's name.
+	CSI flagset.CSI
+	// KubeletRegistrationPath is the driver's socket as the kubelet sees it.
+	// Empty: /var/lib/kubelet/plugins/<driver>/csi.sock.
+	KubeletRegistrationPath string
+	// PluginRegistrationPath is the directory for the registration socket
+	// <driver>-reg.sock; the kubelet's plugins_registry, mounted.
+	PluginRegistrationPath string
+	// RequiresPublishPod tells a node that asks (csiregistration.v1alpha1) to
+	// add pod information to NodePublishVolume.
+	RequiresPublishPod bool
+	// HTTPEndpoint is host:port for health, metrics and state. Empty: none.
+	HTTPEndpoint string
+	// HealthPort is a port for the same.
+	//
+	// Deprecated: use HTTPEndpoint.
+	HealthPort int
+	// Pprof adds Go profiles to HTTPEndpoint.
+	Pprof bool
+	// Mode is empty or ModeProbe.
+	//
+	// Deprecated: there is no other mode any more.
+	Mode string
+	// Retry bounds the pause before a refused registration is tried again. It
+	// has no flag.
+	Retry flagset.Retry
+	// CheckInterval is how often the registrar looks whether its socket is
+	// still there. It has no flag.
+	CheckInterval time.Duration
+	// Logging configures the logger of the process.
+	Logging logging.Options
+	// Version asks the command to print its version and end.
+	Version bool
+
+	ignored flagset.Ignored
+	// listening is told where HTTP is served.
+	listening func(address string)
+}
+
+// NewOptions returns the defaults.
+func NewOptions() Options {
+	csi := flagset.NewCSI()
+	csi.Timeout = defaultTimeout
+	return Options{
+		CSI:                    csi,
+		PluginRegistrationPath: defaultSocketDir,
+		Retry:                  flagset.Retry{Start: defaultRetryStart, Max: defaultRetryMax},
+		CheckInterval:          defaultCheck,
+		Logging:                logging.NewOptions(),
+	}
+}
+
+// AddFlags registers all flags on fs.
+func (o *Options) AddFlags(fs *flag.FlagSet) {
+	o.CSI.AddFlags(fs)
+	fs.StringVar(&o.KubeletRegistrationPath, "kubelet-registration-path", o.KubeletRegistrationPath,
+		"`path` of the CSI driver's socket as the kubelet sees it on the host; empty: "+kubeletPluginsDir+"/<driver>/"+driverSocket)
+	fs.StringVar(&o.PluginRegistrationPath, "plugin-registration-path", o.PluginRegistrationPath,
+		"`directory` for the registration socket, the kubelet's plugins_registry as mounted here")
+	fs.BoolVar(&o.RequiresPublishPod, "requires-publish-pod", o.RequiresPublishPod,
+		"ask nodes that know csiregistration.CSIRegistration to add pod information to NodePublishVolume")
+	fs.StringVar(&o.HTTPEndpoint, "http-endpoint", o.HTTPEndpoint,
+		"`host:port` that serves health, metrics and state, for instance :9809; empty: no listener")
+	fs.IntVar(&o.HealthPort, "health-port", o.HealthPort, "deprecated, use --http-endpoint: `port` that serves the same")
+	fs.BoolVar(&o.Pprof, "enable-pprof", o.Pprof, "serve Go profiles under /debug/pprof/ of --http-endpoint")
+	fs.StringVar(&o.Mode, "mode", o.Mode, "deprecated: "+ModeProbe+" ends at once, without an error")
+	fs.BoolVar(&o.Version, "version", o.Version, "print the version and end")
+	o.ignored.Duration(fs, "connection-timeout", "the driver is waited for without a limit")
+	o.ignored.AutoMaxProcs(fs)
+	o.Logging.AddFlags(fs)
+}
+
+// Warnings names flags that were given although they are deprecated or have
+// no effect.
+func (o *Options) Warnings() []string {
+	var warnings []string
+	if o.HealthPort != 0 {
+		warnings = append(warnings, "--health-port is deprecated, use --http-endpoint")
+	}
+	if o.Mode != "" {
+		warnings = append(warnings, "--mode is deprecated, a livenessProbe on /healthz of --http-endpoint tells more")
+	}
+	if o.Pprof && o.address() == "" {
+		warnings = append(warnings, "--enable-pprof has no effect without --http-endpoint")
+	}
+	return append(warnings, o.ignored.Warnings()...)
+}
+
+// Validate reports everything that is wrong at once.
+func (o *Options) Validate() error {
+	errs := []error{flagset.Validate(&o.CSI, &o.Retry), o.Logging.Validate()}
+	if path := o.KubeletRegistrationPath; path != "" && !filepath.IsAbs(strings.TrimPrefix(path, "unix://")) {
+		errs = append(errs, fmt.Errorf("--kubelet-registration-path=%q: must be an absolute path", path))
+	}
+	if o.PluginRegistrationPath == "" {
+		errs = append(errs, fmt.Errorf("--plugin-registration-path=%q: must not be empty", o.PluginRegistrationPath))
+	}
+	if o.HealthPort < 0 || o.HealthPort > 65535 {
+		errs = append(errs, fmt.Errorf("--health-port=%d: must be a port from 0 to 65535", o.HealthPort))
+	}
+	if o.HealthPort != 0 && o.HTTPEndpoint != "" {
+		errs = append(errs, fmt.Errorf("--health-port=%d: must not be set together with --http-endpoint", o.HealthPort))
+	}
+	if o.HTTPEndpoint != "" {
+		if _, _, err := net.SplitHostPort(o.HTTPEndpoint); err != nil {
+			errs = append(errs, fmt.Errorf("--http-endpoint=%q: must be host:port or :port: %w", o.HTTPEndpoint, err))
+		}
+	}
+	if o.CheckInterval <= 0 {
+		errs = append(errs, fmt.Errorf("check interval %v: must be greater than 0", o.CheckInterval))
+	}
+	if o.Mode != "" && o.Mode != ModeProbe && o.Mode != modeRegistration {
+		errs = append(errs, fmt.Errorf("--mode=%q: must be empty or %q", o.Mode, ModeProbe))
+	}
+	return errors.Join(errs...)
+}
+
+// address returns where to serve HTTP, or nothing.
+func (o *Options) address() string {
+	if o.HealthPort != 0 {
+		return net.JoinHostPort("", strconv.Itoa(o.HealthPort))
+	}
+	return o.HTTPEndpoint
+}
+
+// endpoint returns the driver's socket as the kubelet sees it.
+func (o *Options) endpoint(driver string) string {
+	if o.KubeletRegistrationPath == "" {
+		return filepath.Join(kubeletPluginsDir, driver, driverSocket)
+	}
+	return strings.TrimPrefix(o.KubeletRegistrationPath, "unix://")
+}
+
+// socketPath returns the registration socket of a driver.
+func (o *Options) socketPath(driver string) string {
+	return filepath.Join(o.PluginRegistrationPath, driver+registrationSuffix)
+}

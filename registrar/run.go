@@ -1,0 +1,89 @@
+package registrar
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/httpserve"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/registrar/internal/drivername"
+	"github.com/longshore-csi/longshore/registrar/internal/state"
+)
+
+// Run registers the driver until ctx ends, then takes the socket away, and
+// with it the registration. With ModeProbe it returns at once. The error is nil, unless an option is wrong or the
+// HTTP listener cannot be had.
+func Run(ctx context.Context, o Options) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	for _, warning := range o.Warnings() {
+		klog.FromContext(ctx).Info("Command line", logging.KeyReason, warning)
+	}
+	if o.Mode == ModeProbe {
+		return nil
+	}
+	reg := metrics.NewRegistry()
+	machine := state.New(reg)
+	watcher, err := drivername.New(drivername.Config{Address: o.CSI.Address, Timeout: o.CSI.Timeout})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if o.address() != "" {
+		server, err := listen(ctx, &o, reg, machine)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return server.Run(ctx) })
+	}
+	names := newLatest()
+	group.Go(func() error {
+		watcher.Run(ctx, names.put)
+		return nil
+	})
+	group.Go(func() error {
+		newKeeper(o, machine).run(ctx, names.ch)
+		return nil
+	})
+	return group.Wait()
+}
+
+// listen binds the HTTP address.
+func listen(ctx context.Context, o *Options, gatherer prometheus.Gatherer, machine *state.Machine) (*httpserve.Server, error) {
+	server, err := httpserve.Listen(httpserve.Config{
+		Address:  o.address(),
+		Gatherer: gatherer,
+		Health:   func(context.Context) error { return machine.Health() },
+		Ready:    map[string]func(context.Context) error{"registration": func(context.Context) error { return machine.Ready() }},
+		State:    func() any { return machine.Get() },
+		Pprof:    o.Pprof,
+		Logger:   klog.FromContext(ctx),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("serve health: %w", err)
+	}
+	if o.listening != nil {
+		o.listening(server.Addr())
+	}
+	return server, nil
+}
+
+// latest is a channel that holds the newest name only.
+type latest struct{ ch chan string }
+
+func newLatest() latest { return latest{ch: make(chan string, 1)} }
+
+// put never blocks. It is for one goroutine.
+func (l latest) put(name string) {
+	select {
+	case <-l.ch: // nobody has read the one before; the new one counts
+	default:
+	}
+	l.ch <- name
+}

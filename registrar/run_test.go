@@ -1,0 +1,302 @@
+package registrar
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/testing/protocmp"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csiregistration"
+	"github.com/longshore-csi/longshore/csikit/csitest"
+)
+
+const driverName = "test.csi.example"
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// withDriver starts a driver, and a registrar next to it.
+func withDriver(t *testing.T, change func(*Options)) *running {
+	t.Helper()
+	address := csitest.New(csitest.Options{Name: driverName}).Serve(t)
+	return start(t, func(o *Options) {
+		o.CSI.Address = address
+		if change != nil {
+			change(o)
+		}
+	})
+}
+
+func TestRun(t *testing.T) {
+	cases := map[string]struct {
+		reason  string
+		change  func(*Options)
+		info    *registerapi.PluginInfo
+		options *csiregistration.CSIDriverInfo
+	}{
+		"Defaults": {
+			reason: "without --kubelet-registration-path the kubelet is sent to the usual place of the driver",
+			info: &registerapi.PluginInfo{
+				Type: "CSIPlugin", Name: driverName, Endpoint: "/var/lib/kubelet/plugins/test.csi.example/csi.sock",
+				SupportedVersions: []string{"1.0.0"},
+			},
+			options: &csiregistration.CSIDriverInfo{
+				CsiEndpoint: "/var/lib/kubelet/plugins/test.csi.example/csi.sock", Options: &csiregistration.CSIDriverOptions{},
+			},
+		},
+		"AllFlags": {
+			reason: "the path and the wish for pod information are handed on",
+			change: func(o *Options) {
+				o.KubeletRegistrationPath, o.RequiresPublishPod = "unix:///kubelet/plugins/d/csi.sock", true
+			},
+			info: &registerapi.PluginInfo{
+				Type: "CSIPlugin", Name: driverName, Endpoint: "/kubelet/plugins/d/csi.sock", SupportedVersions: []string{"1.0.0"},
+			},
+			options: &csiregistration.CSIDriverInfo{
+				CsiEndpoint: "/kubelet/plugins/d/csi.sock", Options: &csiregistration.CSIDriverOptions{RequiresPublishPod: true},
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := withDriver(t, tc.change)
+			k := findSocket(t, r.socket(driverName))
+			if mode := k.file.Mode().Perm(); mode != 0o600 {
+				t.Errorf("mode of the socket: got %v, want -rw-------", mode)
+			}
+			info, err := k.GetInfo(t.Context(), &registerapi.InfoRequest{})
+			if diff := cmp.Diff(tc.info, info, protocmp.Transform()); err != nil || diff != "" {
+				t.Errorf("%s: GetInfo: %v, -want +got:\n%s", tc.reason, err, diff)
+			}
+			options, err := csiregistration.NewCSIRegistrationClient(k.conn).GetCSIDriverInfo(t.Context(), &csiregistration.CSIDriverInfoRequest{})
+			if diff := cmp.Diff(tc.options, options, protocmp.Transform()); err != nil || diff != "" {
+				t.Errorf("%s: GetCSIDriverInfo: %v, -want +got:\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}
+
+func TestHealthFollowsTheRegistration(t *testing.T) {
+	r := withDriver(t, nil)
+	k := findSocket(t, r.socket(driverName))
+	eventually(t, "healthy while the kubelet has not decided", func() bool {
+		health, _ := r.get(t, "/healthz")
+		ready, _ := r.get(t, "/readyz")
+		return health == 200 && ready != 200
+	})
+	k.decide(t, true, "")
+	eventually(t, "ready once registered", func() bool {
+		health, _ := r.get(t, "/healthz")
+		ready, _ := r.get(t, "/readyz")
+		return health == 200 && ready == 200
+	})
+	_, metrics := r.get(t, "/metrics")
+	for _, want := range []string{
+		`csi_registration_status{state="registered"} 1`,
+		`csi_registration_status{state="rejected"} 0`,
+		`csi_registration_attempts_total{result="registered"} 1`,
+		"process_start_time_seconds",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %q", want)
+		}
+	}
+	if _, state := r.get(t, "/debug/state"); !strings.Contains(state, `"phase": "registered"`) && !strings.Contains(state, `"phase":"registered"`) {
+		t.Errorf("/debug/state: got %s", state)
+	}
+}
+
+func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
+	r := withDriver(t, func(o *Options) { o.Retry.Start, o.Retry.Max = patience, patience })
+	k := findSocket(t, r.socket(driverName))
+	k.decide(t, false, "node is on fire")
+	eventually(t, "the reason on /healthz", func() bool {
+		code, body := r.get(t, "/healthz")
+		return code == 500 && strings.Contains(body, "rejected: node is on fire")
+	})
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	again := withDriver(t, nil) // with a short pause
+	first := findSocket(t, again.socket(driverName))
+	first.decide(t, false, "not yet")
+	second := findSocket(t, again.socket(driverName), first.file)
+	second.decide(t, false, "not yet")
+	third := findSocket(t, again.socket(driverName), second.file)
+	third.decide(t, true, "")
+	eventually(t, "registered by the third socket", func() bool {
+		code, _ := again.get(t, "/readyz")
+		return code == 200
+	})
+}
+
+func TestRefusalThatTheKubeletTakesBackNeedsNoNewSocket(t *testing.T) {
+	r := withDriver(t, func(o *Options) { o.Retry.Start, o.Retry.Max = patience, patience })
+	k := findSocket(t, r.socket(driverName))
+	k.decide(t, false, "not yet")
+	k.decide(t, true, "")
+	eventually(t, "registered through the first socket", func() bool {
+		code, _ := r.get(t, "/readyz")
+		return code == 200
+	})
+	if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {
+		t.Errorf("the socket was made anew (%v)", err)
+	}
+}
+
+func TestRemovedSocketIsMadeAgain(t *testing.T) {
+	r := withDriver(t, nil)
+	k := findSocket(t, r.socket(driverName))
+	k.decide(t, true, "")
+	if err := os.Remove(r.socket(driverName)); err != nil {
+		t.Fatal(err)
+	}
+	again := findSocket(t, r.socket(driverName))
+	if info, err := again.GetInfo(t.Context(), &registerapi.InfoRequest{}); err != nil || info.GetName() != driverName {
+		t.Errorf("GetInfo on the new socket: %v, %v", info, err)
+	}
+}
+
+// Two registrars of one driver must not take the socket from each other in
+// turns; the one that was replaced comes back when the other has gone.
+func TestSocketOfAnotherRegistrarIsLeftAlone(t *testing.T) {
+	r := withDriver(t, nil)
+	findSocket(t, r.socket(driverName))
+	other := withDriver(t, func(o *Options) { o.PluginRegistrationPath = r.dir })
+	eventually(t, "the first registrar to step back", func() bool {
+		code, body := r.get(t, "/healthz")
+		return code == 500 && strings.Contains(body, "another registrar serves")
+	})
+	if code, _ := other.get(t, "/healthz"); code != 200 {
+		t.Errorf("/healthz of the second registrar: got %d, want 200", code)
+	}
+	theirs, err := os.Lstat(r.socket(driverName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.stop(); err != nil {
+		t.Fatal(err)
+	}
+	findSocket(t, r.socket(driverName), theirs)
+	eventually(t, "the first registrar to be healthy again", func() bool {
+		code, _ := r.get(t, "/healthz")
+		return code == 200
+	})
+}
+
+func TestStopLeavesTheSocketOfAnother(t *testing.T) {
+	r := withDriver(t, nil)
+	findSocket(t, r.socket(driverName))
+	other := withDriver(t, func(o *Options) { o.PluginRegistrationPath = r.dir })
+	eventually(t, "the second registrar to be in place", func() bool {
+		_, body := r.get(t, "/healthz")
+		return strings.Contains(body, "another registrar")
+	})
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(other.socket(driverName)); err != nil {
+		t.Errorf("the socket of the second registrar is gone: %v", err)
+	}
+	if err := other.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(r.dir); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestDriverThatComesBackUnderAnotherName(t *testing.T) {
+	address := filepath.Join(t.TempDir(), "csi.sock")
+	r := start(t, func(o *Options) { o.CSI.Address = address })
+	eventually(t, "waiting for the driver", func() bool {
+		code, body := r.get(t, "/healthz")
+		return code == 500 && strings.Contains(body, "waiting for driver")
+	})
+	stop := serveDriver(t, "one.csi.example", address)
+	one := findSocket(t, r.socket("one.csi.example"))
+	one.decide(t, true, "")
+	stop()
+	serveDriver(t, "two.csi.example", address)
+	findSocket(t, r.socket("two.csi.example"))
+	if _, err := os.Lstat(r.socket("one.csi.example")); err == nil {
+		t.Error("the socket of the old name is still there")
+	}
+}
+
+func TestDriverThatComesBackUnchangedStaysRegistered(t *testing.T) {
+	address := filepath.Join(t.TempDir(), "csi.sock")
+	stop := serveDriver(t, driverName, address)
+	r := start(t, func(o *Options) { o.CSI.Address = address })
+	k := findSocket(t, r.socket(driverName))
+	k.decide(t, true, "")
+	stop()
+	serveDriver(t, driverName, address)
+	k.decide(t, true, "") // still the same server
+	if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {
+		t.Errorf("the socket was made anew (%v)", err)
+	}
+}
+
+// A directory that is not mounted yet is waited for.
+func TestSocketThatCannotBeMadeIsTriedAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "later")
+	r := withDriver(t, func(o *Options) { o.PluginRegistrationPath = dir })
+	eventually(t, "the failure on /healthz", func() bool {
+		code, body := r.get(t, "/healthz")
+		return code == 500 && strings.Contains(body, "failed: make registration socket")
+	})
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	findSocket(t, r.socket(driverName))
+}
+
+func TestRunRefuses(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	cases := map[string]struct {
+		reason string
+		change func(*Options)
+		want   string
+	}{
+		"TakenPort": {
+			reason: "a health address that cannot be had ends the process with an error",
+			change: func(o *Options) { o.HTTPEndpoint = taken.Addr().String() },
+			want:   "serve health",
+		},
+		"BadOptions": {
+			reason: "nothing is started with options that are wrong",
+			change: func(o *Options) { o.CSI.Address = "" },
+			want:   "--csi-address",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := NewOptions()
+			o.PluginRegistrationPath = t.TempDir()
+			o.CSI.Address = filepath.Join(t.TempDir(), "csi.sock")
+			tc.change(&o)
+			if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want an error that says %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestProbeModeEndsAtOnce(t *testing.T) {
+	o := NewOptions()
+	o.Mode = ModeProbe
+	if err := Run(t.Context(), o); err != nil {
+		t.Errorf("got %v, want nil: the exec probe of old manifests must succeed", err)
+	}
+}

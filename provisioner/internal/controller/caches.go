@@ -1,0 +1,152 @@
+package controller
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// Names of the indexes.
+const (
+	// claimsByClass finds the claims that wait for a StorageClass.
+	claimsByClass = "class"
+	// claimsByVolume finds the claim that wants the volume of a name.
+	claimsByVolume = "volume"
+	// volumesByHandle finds the PersistentVolumes of a volume of our driver.
+	volumesByHandle = "handle"
+	// attachmentsByVolume finds the VolumeAttachments of a PersistentVolume.
+	attachmentsByVolume = "volume"
+)
+
+// informer is what all informers have in common.
+type informer interface {
+	Run(ctx context.Context) error
+	WaitSynced(ctx context.Context) error
+	HasSynced() bool
+}
+
+// caches holds what is watched. Each keeps only what is read.
+type caches struct {
+	claims  *kube.Informer[*corev1.PersistentVolumeClaim]
+	volumes *kube.Informer[*corev1.PersistentVolume]
+	classes *kube.Informer[*storagev1.StorageClass]
+	// attachments is nil when the driver attaches nothing.
+	attachments *kube.Informer[*storagev1.VolumeAttachment]
+	// nodes and csiNodes are nil when the driver has no topology.
+	nodes    *kube.Informer[*corev1.Node]
+	csiNodes *kube.Informer[*storagev1.CSINode]
+	// index is fed by nodes and csiNodes.
+	index *topology.Index
+}
+
+// newCaches returns caches that are not started.
+func newCaches(client kube.Client, driver string, naming volume.Naming, shape Shape) *caches {
+	c := &caches{
+		claims: kube.NewInformer(client.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
+			Name:      "PersistentVolumeClaim",
+			Transform: slimClaim(driver),
+			Index:     claimIndexes(driver, naming),
+		}),
+		volumes: kube.NewInformer(client.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
+			Name:      "PersistentVolume",
+			Transform: slimVolume(driver),
+			Index:     map[string]func(*corev1.PersistentVolume) []string{volumesByHandle: handlesOf(driver)},
+		}),
+		classes: kube.NewInformer(client.StorageClasses(), kube.InformerOptions[*storagev1.StorageClass]{Name: "StorageClass"}),
+	}
+	if shape.Attachments {
+		c.attachments = kube.NewInformer(client.VolumeAttachments(), kube.InformerOptions[*storagev1.VolumeAttachment]{
+			Name:      "VolumeAttachment",
+			Transform: slimAttachment,
+			Index:     map[string]func(*storagev1.VolumeAttachment) []string{attachmentsByVolume: attachmentVolume},
+		})
+	}
+	if shape.Topology {
+		c.watchTopology(client, driver)
+	}
+	return c
+}
+
+// watchTopology makes the informers that feed the index.
+func (c *caches) watchTopology(client kube.Client, driver string) {
+	c.index = topology.New(driver)
+	c.nodes = kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{
+		Name: "Node", Transform: kube.SlimNode(kube.Keep{Annotations: []string{}}),
+	})
+	c.csiNodes = kube.NewInformer(client.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{
+		Name: "CSINode", Transform: slimCSINode(driver),
+	})
+	c.nodes.OnChange(func(before, after *corev1.Node) {
+		if after == nil {
+			c.index.DeleteNode(before.Name)
+			return
+		}
+		c.index.SetNode(after.Name, after.Labels)
+	})
+	c.csiNodes.OnChange(func(before, after *storagev1.CSINode) {
+		if after == nil {
+			c.index.DeleteCSINode(before.Name)
+			return
+		}
+		registered, keys := topology.Registration(after, driver)
+		c.index.SetCSINode(after.Name, registered, keys)
+	})
+}
+
+// all lists the informers that are in use.
+func (c *caches) all() []informer {
+	list := []informer{c.claims, c.volumes, c.classes}
+	if c.attachments != nil {
+		list = append(list, c.attachments)
+	}
+	if c.nodes != nil {
+		list = append(list, c.nodes, c.csiNodes)
+	}
+	return list
+}
+
+// start runs the informers until the returned function is called, which waits for them. They outlive ctx,
+// for work that is being finished still reads them.
+func (c *caches) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	for _, inf := range c.all() {
+		running.Go(func() {
+			if err := inf.Run(ctx); err != nil {
+				klog.FromContext(ctx).Error(err, "Informer ended")
+			}
+		})
+	}
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// waitSynced waits until every cache is complete.
+func (c *caches) waitSynced(ctx context.Context) error {
+	for _, inf := range c.all() {
+		if err := inf.WaitSynced(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// synced tells whether every cache is complete.
+func (c *caches) synced() bool {
+	for _, inf := range c.all() {
+		if !inf.HasSynced() {
+			return false
+		}
+	}
+	return true
+}

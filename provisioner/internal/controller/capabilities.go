@@ -1,0 +1,52 @@
+package controller
+
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+)
+
+// capabilities is what the driver can do, as far as provisioning is concerned.
+type capabilities struct {
+	// create: it creates and deletes volumes.
+	create bool
+	// publish: it attaches volumes, so that deletion must wait for detach.
+	publish bool
+	// modify: it takes mutable parameters.
+	modify bool
+	// topology: its volumes are not accessible from everywhere.
+	topology bool
+	// singleNode: it tells one writer on a node from many.
+	singleNode bool
+}
+
+// capabilitiesOf reads the capabilities that were last read from the driver, less what the features
+// switch off.
+func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
+	if info == nil {
+		return capabilities{}
+	}
+	controller := info.Plugin[csi.PluginCapability_Service_CONTROLLER_SERVICE]
+	return capabilities{
+		create:     controller && info.Controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME],
+		publish:    controller && info.Controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME],
+		modify:     controller && features.AttributesClass && info.Controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME],
+		topology:   features.Topology && info.Plugin[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS],
+		singleNode: controller && info.Controller[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER],
+	}
+}
+
+// Shape is the part of the capabilities that decides which objects are watched. A driver that comes back
+// with another shape needs a new Controller.
+type Shape struct {
+	// Topology says that Nodes and CSINodes are watched.
+	Topology bool
+	// Attachments says that VolumeAttachments are watched.
+	Attachments bool
+}
+
+// ShapeOf returns the shape for a driver.
+func ShapeOf(info *csiclient.Info, features Features) Shape {
+	caps := capabilitiesOf(info, features)
+	return Shape{Topology: caps.topology, Attachments: caps.publish}
+}

@@ -1,0 +1,278 @@
+// Package controller turns claims into volumes and released volumes into nothing. Each phase has a file:
+// provision.go asks the driver for a volume, save.go writes the PersistentVolume, undo.go deletes a volume
+// that came out unwanted, reschedule.go sends a claim back to the scheduler, finalizer.go protects
+// volumes, delete.go deletes them. The decisions are pure functions in plan.go, plan_volume.go and
+// outcome.go; the other files do what was decided.
+//
+// Use package provisioner to run it: this package expects a driver that is ready and leadership.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// Limits that are nobody's business to change.
+const (
+	// apiTimeout is the deadline of one request to the API server.
+	apiTimeout = 30 * time.Second
+	// saveWorkers is the number of PersistentVolumes that are saved again at a time.
+	saveWorkers = 4
+	// saveRetryStart and saveRetryMax are the pauses between attempts to save a PersistentVolume.
+	saveRetryStart, saveRetryMax = 500 * time.Millisecond, time.Minute
+	// drainMargin is what a running call gets beyond its deadline.
+	drainMargin = 5 * time.Second
+	// flushGrace is how long the end of the process waits for PersistentVolumes to be saved.
+	flushGrace = 10 * time.Second
+	// detachGrace is how long a volume may be attached before the wait is worth an event.
+	detachGrace = 30 * time.Second
+)
+
+// Features are the features that can be switched off.
+type Features struct {
+	// Topology sends topology requirements.
+	Topology bool
+	// AttributesClass sends the parameters of VolumeAttributesClasses.
+	AttributesClass bool
+}
+
+// Settings are the options of the provisioner that the controller acts on.
+type Settings struct {
+	// Naming says how volumes are called.
+	Naming volume.Naming
+	// Timeout is the deadline of one call to the driver.
+	Timeout time.Duration
+	// Workers is the number of claims, and as well of deletions, worked on at a time.
+	Workers int
+	// Retry is how failed work is repeated; its Max is also the rest after an infeasible request.
+	Retry flagset.Retry
+	// Topology says which topology is sent to drivers that know topology.
+	Topology topology.Policy
+	// ExtraCreateMetadata adds the names of claim and volume to the parameters.
+	ExtraCreateMetadata bool
+	// DefaultFSType is the file system of volumes whose class names none.
+	DefaultFSType string
+	// PublishReadOnly marks volumes read-only whose only access mode is ReadOnlyMany.
+	PublishReadOnly bool
+	// Identity tells which process made a volume.
+	Identity string
+	// Features are the features that are on.
+	Features Features
+}
+
+// Config is what a Controller works with. All fields are required but Queues, Ages and Metrics.
+type Config struct {
+	// Info returns the name and the capabilities of the driver, as last read.
+	Info func() *csiclient.Info
+	// Driver is the driver's controller service.
+	Driver csi.ControllerClient
+	// Kube is the API.
+	Kube kube.Client
+	// Events tells users what happens to their claims and volumes.
+	Events events.Recorder
+	// Intents remembers volumes that are under way. Those that are open when Run begins are finished.
+	Intents intents.Store
+	// Queues measures the queues; nil does not.
+	Queues workqueue.MetricsProvider
+	// Ages gets the age of the oldest key of each queue; nil does not measure it.
+	Ages prometheus.Registerer
+	// Metrics measures provisioning and deletion.
+	Metrics *Metrics
+	// Settings are the options.
+	Settings Settings
+}
+
+// claimKey is a claim in the queue. The UID keeps a claim apart from a later one of the same name.
+type claimKey struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+// Controller provisions and deletes the volumes of one driver.
+type Controller struct {
+	cfg    Config
+	driver string
+	caches *caches
+
+	claims  *reconcile.Controller[claimKey]
+	volumes *reconcile.Controller[string]
+	unsaved *reconcile.Controller[types.UID]
+
+	// unverified marks claims of which the cache may show a state from before they were provisioned.
+	unverified marks
+	// resting holds the claims whose request was infeasible.
+	resting rests
+	// deleted marks PersistentVolumes whose volume is deleted.
+	deleted marks
+	// attached marks PersistentVolumes that wait for their volume to be detached.
+	attached marks
+	// saved is signalled when the number of unsaved volumes has changed.
+	saved chan struct{}
+}
+
+// New returns a controller for the driver that cfg.Info describes.
+func New(cfg Config) (*Controller, error) {
+	info := cfg.Info()
+	if info == nil {
+		return nil, errors.New("make controller: the driver is not ready")
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
+	c := &Controller{cfg: cfg, driver: info.Name, saved: make(chan struct{}, 1)}
+	if err := c.makeQueues(); err != nil {
+		return nil, err
+	}
+	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings.Naming, ShapeOf(info, cfg.Settings.Features))
+	c.watch()
+	return c, nil
+}
+
+// makeQueues makes the three queues.
+func (c *Controller) makeQueues() (err error) {
+	settings := c.cfg.Settings
+	c.claims, err = reconcile.New(reconcile.Config[claimKey]{
+		Name: "claims", Reconcile: c.reconcileClaim, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+	})
+	if err != nil {
+		return fmt.Errorf("make queue of claims: %w", err)
+	}
+	c.volumes, err = reconcile.New(reconcile.Config[string]{
+		Name: "volumes", Reconcile: c.reconcileVolume, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+	})
+	if err != nil {
+		return fmt.Errorf("make queue of volumes: %w", err)
+	}
+	c.unsaved, err = reconcile.New(reconcile.Config[types.UID]{
+		Name: "unsavedpvs", Reconcile: c.reconcileUnsaved, Workers: saveWorkers,
+		Retry: flagset.Retry{Start: saveRetryStart, Max: saveRetryMax}, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+	})
+	if err != nil {
+		return fmt.Errorf("make queue of unsaved volumes: %w", err)
+	}
+	return nil
+}
+
+// Run works until ctx ends. Calls that are running then are waited for, and volumes that were created are
+// still saved, for at most ten seconds. It may be called once.
+func (c *Controller) Run(ctx context.Context) error {
+	stop := c.caches.start(ctx)
+	defer stop()
+	if err := c.caches.waitSynced(ctx); err != nil {
+		return err
+	}
+	c.begin()
+	klog.FromContext(ctx).Info("Provisioning", logging.KeyDriver, c.driver, logging.KeyWorkers, c.cfg.Settings.Workers)
+	return c.work(ctx)
+}
+
+// begin makes ready what was found: claims that a former leader may have provisioned already are to be
+// read again before their volume is asked for, and volumes that are under way are taken up.
+func (c *Controller) begin() {
+	now := time.Now()
+	for _, claim := range c.caches.claims.List() {
+		if c.relevant(claim) {
+			c.unverified.put(claim.UID, now)
+		}
+	}
+	for _, intent := range c.cfg.Intents.List() {
+		c.enqueueIntent(intent)
+	}
+}
+
+// enqueueIntent puts a volume that is under way into the queue of its stage.
+func (c *Controller) enqueueIntent(intent intents.Intent) {
+	if intent.Stage == intents.Saving {
+		c.unsaved.Add(intent.UID())
+		return
+	}
+	c.claims.Add(keyOf(intent.Spec.Claim))
+}
+
+// work runs the queues. Saving outlives the other queues, for these leave volumes to it.
+func (c *Controller) work(ctx context.Context) error {
+	saveCtx, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSaving()
+	var work, saving errgroup.Group
+	saving.Go(func() error { return c.unsaved.Run(saveCtx) })
+	work.Go(func() error { return c.claims.Run(ctx) })
+	work.Go(func() error { return c.volumes.Run(ctx) })
+	err := work.Wait()
+	c.flush(saveCtx)
+	stopSaving()
+	return errors.Join(err, saving.Wait())
+}
+
+// flush waits until all volumes are saved, or the grace is over, and says what is left.
+func (c *Controller) flush(ctx context.Context) {
+	timer := time.NewTimer(flushGrace)
+	defer timer.Stop()
+	for expired := false; c.saving() > 0 && !expired; {
+		select {
+		case <-c.saved:
+		case <-timer.C:
+			expired = true
+		}
+	}
+	logger := klog.FromContext(ctx)
+	for _, intent := range c.cfg.Intents.List() {
+		logger.Info("Stopped before the fate of a volume was settled", logging.KeyVolumeName, intent.Spec.Name,
+			logging.KeyClaim, klog.KObj(intent.Spec.Claim), logging.KeyState, intent.Stage.String())
+	}
+}
+
+// saving returns the number of volumes whose PersistentVolume is not saved.
+func (c *Controller) saving() int {
+	n := 0
+	for _, intent := range c.cfg.Intents.List() {
+		if intent.Stage == intents.Saving {
+			n++
+		}
+	}
+	return n
+}
+
+// Requeue looks at all claims and volumes again, which is what new capabilities of the driver call for.
+func (c *Controller) Requeue() {
+	for _, claim := range c.caches.claims.List() {
+		c.claimChanged(nil, claim)
+	}
+	for _, pv := range c.caches.volumes.List() {
+		c.volumeChanged(nil, pv)
+	}
+}
+
+// Synced tells whether the caches are complete.
+func (c *Controller) Synced() bool {
+	return c.caches.synced()
+}
+
+// caps returns the present capabilities of the driver.
+func (c *Controller) caps() capabilities {
+	return capabilitiesOf(c.cfg.Info(), c.cfg.Settings.Features)
+}
+
+// drain returns how long running work may take when the process is to end: enough for a call to the
+// driver, so that its outcome is known.
+func (c *Controller) drain() time.Duration {
+	return max(reconcile.DefaultDrain, c.cfg.Settings.Timeout+drainMargin)
+}

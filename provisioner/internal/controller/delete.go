@@ -1,0 +1,179 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/params"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// reconcileVolume looks at one PersistentVolume and does what is to be done.
+func (c *Controller) reconcileVolume(ctx context.Context, name string) (reconcile.Result, error) {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyVolume, name)
+	ctx = klog.NewContext(ctx, logger)
+	state := c.volumeState(name)
+	plan := planVolume(state)
+	logger.V(4).Info("Decided about volume", logging.KeyReason, plan.why)
+	switch plan.verb {
+	case volumeProtect:
+		return reconcile.Result{}, c.protect(ctx, state.pv)
+	case volumeRelease:
+		return reconcile.Result{}, c.release(ctx, state.pv)
+	case volumeWait:
+		return c.waitDetached(state.pv, state.attachments), nil
+	case volumeRefuse:
+		c.cfg.Events.Warning(state.pv, reasonDeleteFailed, plan.why)
+	case volumeDelete:
+		return reconcile.Result{}, c.deleteVolume(ctx, state.pv)
+	case volumeRemove:
+		return reconcile.Result{}, c.remove(ctx, state.pv)
+	case volumeLeave:
+	}
+	return reconcile.Result{}, nil
+}
+
+// volumeState collects what the decision about a PersistentVolume depends on.
+func (c *Controller) volumeState(name string) volumeState {
+	s := volumeState{driver: c.driver, caps: c.caps()}
+	pv, ok := c.caches.volumes.Get("", name)
+	if !ok {
+		return s
+	}
+	s.pv, s.deleted = pv, c.deleted.has(pv.UID)
+	if c.caches.attachments != nil {
+		s.attachments = len(c.caches.attachments.ByIndex(attachmentsByVolume, name))
+	}
+	return s
+}
+
+// waitDetached waits for the last VolumeAttachment to go, which an event of the API will announce. The
+// user is told only when it takes long: a short wait is the normal course of things.
+func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) reconcile.Result {
+	now := time.Now()
+	if waited := now.Sub(c.attached.put(pv.UID, now)); waited < detachGrace {
+		return reconcile.Result{After: detachGrace - waited}
+	}
+	c.cfg.Events.Normal(pv, reasonWaitDetach, fmt.Sprintf("Waiting for detach before the volume is deleted: VolumeAttachments left: %d", attachments))
+	return reconcile.Result{}
+}
+
+// deleteVolume deletes the volume, then the object that stands for it.
+func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume) error {
+	c.attached.drop(pv.UID)
+	start := time.Now()
+	if err := c.deleteBackend(ctx, pv); err != nil {
+		c.cfg.Metrics.deleteFailed(pv)
+		c.cfg.Events.Warning(pv, reasonDeleteFailed, describe(err))
+		return err
+	}
+	// The deletion of the object comes back as an event; the mark keeps it from a second DeleteVolume.
+	c.deleted.put(pv.UID, time.Now())
+	c.cfg.Metrics.deleted(pv, time.Since(start))
+	klog.FromContext(ctx).V(2).Info("Volume is deleted", logging.KeyVolumeID, pv.Spec.CSI.VolumeHandle)
+	return c.remove(ctx, pv)
+}
+
+// deleteBackend calls DeleteVolume with the secrets of the volume.
+func (c *Controller) deleteBackend(ctx context.Context, pv *corev1.PersistentVolume) error {
+	secrets, err := c.deletionSecrets(ctx, pv)
+	if err != nil {
+		return fmt.Errorf("delete volume %q: %w", pv.Spec.CSI.VolumeHandle, err)
+	}
+	return c.callDelete(ctx, pv.Spec.CSI.VolumeHandle, secrets)
+}
+
+// callDelete calls DeleteVolume.
+func (c *Controller) callDelete(ctx context.Context, volumeID string, secrets map[string]string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
+	defer cancel()
+	_, err := c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: volumeID, Secrets: secrets})
+	if err != nil {
+		return callError{what: fmt.Sprintf("delete volume %q", volumeID), err: err}
+	}
+	return nil
+}
+
+// deletionSecrets reads the secret for DeleteVolume. One that does not exist any more is no reason to keep
+// the volume: the driver decides whether it needs it.
+func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentVolume) (map[string]string, error) {
+	class, _ := c.caches.classes.Get("", volumeClassName(pv))
+	var parameters map[string]string
+	if class != nil {
+		parameters = class.Parameters
+	}
+	ref, err := deletionSecret(pv, parameters)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := c.secrets(ctx, ref)
+	if apierrors.IsNotFound(err) {
+		klog.FromContext(ctx).Info("Secret for deletion does not exist, going on without it", logging.KeyReason, describe(err))
+		return nil, nil
+	}
+	return secrets, err
+}
+
+// deletionSecret returns the secret that a volume is deleted with: the one that it was created with, or
+// what the parameters of its class say where that was not recorded.
+func deletionSecret(pv *corev1.PersistentVolume, parameters map[string]string) (*corev1.SecretReference, error) {
+	name, namespace := pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace]
+	if name != "" && namespace != "" {
+		return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
+	}
+	class, err := params.Parse(parameters)
+	if err != nil {
+		return nil, fmt.Errorf("storage class %q: %w", volumeClassName(pv), err)
+	}
+	values := params.Values{PVName: pv.Name}
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		values.ClaimName, values.ClaimNamespace = ref.Name, ref.Namespace
+	}
+	secret, err := class.ResolveProvision(values)
+	if err != nil {
+		return nil, fmt.Errorf("storage class %q (set the annotations %q and %q of the PersistentVolume instead): %w",
+			volumeClassName(pv), volume.AnnDeletionSecretName, volume.AnnDeletionSecretNamespace, err)
+	}
+	return secret, nil
+}
+
+// volumeClassName returns the StorageClass of a PersistentVolume.
+func volumeClassName(pv *corev1.PersistentVolume) string {
+	if name, ok := pv.Annotations[annBetaClass]; ok {
+		return name
+	}
+	return pv.Spec.StorageClassName
+}
+
+// remove deletes the object of a volume that is gone.
+func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if pv.DeletionTimestamp == nil {
+		if err := c.deleteObject(ctx, pv); err != nil {
+			return err
+		}
+	}
+	if !hasFinalizer(pv) {
+		return nil
+	}
+	return c.release(ctx, pv)
+}
+
+// deleteObject deletes a PersistentVolume, and not its successor of the same name.
+func (c *Controller) deleteObject(ctx context.Context, pv *corev1.PersistentVolume) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	err := c.cfg.Kube.PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete PersistentVolume %q: %w", pv.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// marks is a set of objects, by UID, with a time for each. The zero value is an empty set.
+type marks struct {
+	mu sync.Mutex
+	at map[types.UID]time.Time
+}
+
+// put marks the object and returns when it was first marked.
+func (m *marks) put(uid types.UID, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if first, ok := m.at[uid]; ok {
+		return first
+	}
+	if m.at == nil {
+		m.at = map[types.UID]time.Time{}
+	}
+	m.at[uid] = now
+	return now
+}
+
+// has tells whether the object is marked.
+func (m *marks) has(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.at[uid]
+	return ok
+}
+
+// drop takes the mark away.
+func (m *marks) drop(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.at, uid)
+}
+
+// rests remembers requests that cannot succeed, so that the driver is not asked over and over. The zero
+// value is empty.
+type rests struct {
+	mu sync.Mutex
+	by map[types.UID]rest
+}
+
+// rest is one request that cannot succeed as it stands.
+type rest struct {
+	// what identifies all that went into the request.
+	what string
+	// until is when it is tried again all the same.
+	until time.Time
+}
+
+// put lets a request rest.
+func (r *rests) put(uid types.UID, what string, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.by == nil {
+		r.by = map[types.UID]rest{}
+	}
+	r.by[uid] = rest{what: what, until: until}
+}
+
+// left returns how long a request still rests: not at all once anything that went into it has changed.
+func (r *rests) left(uid types.UID, what string, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found, ok := r.by[uid]
+	if !ok || found.what != what {
+		return 0
+	}
+	return max(0, found.until.Sub(now))
+}
+
+// drop forgets the request of a claim.
+func (r *rests) drop(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.by, uid)
+}
+
+// len returns the number of requests that rest.
+func (r *rests) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.by)
+}

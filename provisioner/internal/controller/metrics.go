@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+// Metrics count and time what the controller does, under the names that dashboards know.
+type Metrics struct {
+	provision, provisionErrors, remove, removeErrors *prometheus.CounterVec
+	provisionSeconds, removeSeconds                  *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics on reg. It panics when they are registered there already, so each
+// instance needs a registry of its own.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	source, class := []string{"class", "source"}, []string{"class"}
+	m := &Metrics{
+		provision: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "controller_persistentvolumeclaim_provision_total",
+			Help: "Claims that got a volume, by storage class and kind of data source.",
+		}, source),
+		provisionErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "controller_persistentvolumeclaim_provision_failed_total",
+			Help: "Attempts to provision a claim that did not succeed, by storage class and kind of data source.",
+		}, source),
+		provisionSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "controller_persistentvolumeclaim_provision_duration_seconds",
+			Help: "Time from the first request for a volume until its PersistentVolume was saved.", Buckets: prometheus.DefBuckets,
+		}, source),
+		remove: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "controller_persistentvolume_delete_total", Help: "Volumes that were deleted, by storage class.",
+		}, class),
+		removeErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "controller_persistentvolume_delete_failed_total", Help: "Attempts to delete a volume that did not succeed, by storage class.",
+		}, class),
+		removeSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "controller_persistentvolume_delete_duration_seconds",
+			Help: "Time that successful attempts to delete a volume took.", Buckets: prometheus.DefBuckets,
+		}, class),
+	}
+	reg.MustRegister(m.provision, m.provisionErrors, m.provisionSeconds, m.remove, m.removeErrors, m.removeSeconds)
+	return m
+}
+
+// labelsOf returns the storage class of a claim and the kind of its data source.
+func labelsOf(claim *corev1.PersistentVolumeClaim) []string {
+	source, _ := dataSource(claim)
+	return []string{className(claim), source.kind}
+}
+
+// provisioned counts a claim that got its volume.
+func (m *Metrics) provisioned(claim *corev1.PersistentVolumeClaim, took time.Duration) {
+	labels := labelsOf(claim)
+	m.provision.WithLabelValues(labels...).Inc()
+	m.provisionSeconds.WithLabelValues(labels...).Observe(took.Seconds())
+}
+
+// provisionFailed counts an attempt in vain.
+func (m *Metrics) provisionFailed(claim *corev1.PersistentVolumeClaim) {
+	m.provisionErrors.WithLabelValues(labelsOf(claim)...).Inc()
+}
+
+// deleted counts a volume that was deleted.
+func (m *Metrics) deleted(pv *corev1.PersistentVolume, took time.Duration) {
+	m.remove.WithLabelValues(volumeClassName(pv)).Inc()
+	m.removeSeconds.WithLabelValues(volumeClassName(pv)).Observe(took.Seconds())
+}
+
+// deleteFailed counts an attempt in vain.
+func (m *Metrics) deleteFailed(pv *corev1.PersistentVolume) {
+	m.removeErrors.WithLabelValues(volumeClassName(pv)).Inc()
+}
+
+// underWay is the gauge of volumes whose fate is open.
+type underWay struct {
+	store intents.Store
+	desc  *prometheus.Desc
+}
+
+var _ prometheus.Collector = underWay{}
+
+// NewUnderWay returns a gauge, by stage, of the volumes that are under way.
+func NewUnderWay(store intents.Store) prometheus.Collector {
+	return underWay{store: store, desc: prometheus.NewDesc("provisioner_volumes_under_way",
+		"Volumes that were asked for and whose fate is open, by stage.", []string{"stage"}, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (u underWay) Describe(ch chan<- *prometheus.Desc) {
+	ch <- u.desc
+}
+
+// Collect implements prometheus.Collector.
+func (u underWay) Collect(ch chan<- prometheus.Metric) {
+	count := map[intents.Stage]int{intents.Creating: 0, intents.Saving: 0, intents.Undoing: 0}
+	for _, intent := range u.store.List() {
+		count[intent.Stage]++
+	}
+	for stage, n := range count {
+		ch <- prometheus.MustNewConstMetric(u.desc, prometheus.GaugeValue, float64(n), stage.String())
+	}
+}

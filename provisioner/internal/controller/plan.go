@@ -1,0 +1,268 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// Annotations of claims that other components write.
+const (
+	// AnnProvisioner names the driver that is to provision a claim; the controller manager writes it.
+	AnnProvisioner = "volume.kubernetes.io/storage-provisioner"
+	// annBetaProvisioner is the deprecated form of AnnProvisioner.
+	annBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
+	// AnnSelectedNode names the node for which a claim with late binding is provisioned.
+	AnnSelectedNode = "volume.kubernetes.io/selected-node"
+	// annAlphaSelectedNode is the name that the design document gave AnnSelectedNode.
+	annAlphaSelectedNode = "volume.alpha.kubernetes.io/selected-node"
+	// annBetaClass overrides spec.storageClassName, of claims and of volumes.
+	annBetaClass = "volume.beta.kubernetes.io/storage-class"
+)
+
+// claimVerb is what is to be done about a claim.
+type claimVerb int
+
+const (
+	// claimLeave: nothing; an event of the API will say when there is.
+	claimLeave claimVerb = iota
+	// claimRefuse: tell the user what is wrong, and wait until it changes.
+	claimRefuse
+	// claimPopulator: tell the user that somebody else fills the volume.
+	claimPopulator
+	// claimDelay: the request cannot succeed; wait before it is tried again all the same.
+	claimDelay
+	// claimCreate: ask for the volume for the first time.
+	claimCreate
+	// claimResume: repeat a request whose outcome is open.
+	claimResume
+	// claimUndo: delete a volume that came out unwanted.
+	claimUndo
+)
+
+// claimState is all that the decision about a claim depends on.
+type claimState struct {
+	// driver is the name of our driver.
+	driver string
+	// caps is what the driver can do.
+	caps capabilities
+	// claim is the claim in the cache, nil when there is none with its UID any more.
+	claim *corev1.PersistentVolumeClaim
+	// intent is the open intent of the claim, nil when there is none.
+	intent *intents.Intent
+	// class is the StorageClass of the claim, nil when it does not exist.
+	class *storagev1.StorageClass
+	// pv is the PersistentVolume under the name that the claim's volume has.
+	pv *corev1.PersistentVolume
+	// infeasible is how long the claim rests after a request that cannot succeed.
+	infeasible time.Duration
+}
+
+// claimPlan is the decision about a claim.
+type claimPlan struct {
+	verb claimVerb
+	// why explains the decision: to the log, and to the user where the verb says so.
+	why string
+	// after is how long to wait, for claimDelay.
+	after time.Duration
+}
+
+// leave is the plan to do nothing.
+func leave(why string) claimPlan {
+	return claimPlan{verb: claimLeave, why: why}
+}
+
+// refuse is the plan to tell the user.
+func refuse(format string, args ...any) claimPlan {
+	return claimPlan{verb: claimRefuse, why: fmt.Sprintf(format, args...)}
+}
+
+// planClaim decides what is to be done about a claim. An open intent comes before everything else:
+// nothing that is found out about the claim or its class may end work that may still be running.
+func planClaim(s claimState) claimPlan {
+	if s.intent != nil {
+		return planIntent(*s.intent)
+	}
+	if plan, ok := planForeign(s); ok {
+		return plan
+	}
+	if s.pv != nil {
+		return planExisting(s)
+	}
+	if plan, ok := planWaiting(s); ok {
+		return plan
+	}
+	if plan, ok := planUnsupported(s); ok {
+		return plan
+	}
+	if s.infeasible > 0 {
+		return claimPlan{verb: claimDelay, why: "request was infeasible", after: s.infeasible}
+	}
+	return claimPlan{verb: claimCreate, why: "needs a volume"}
+}
+
+// planIntent continues a volume that is under way.
+func planIntent(intent intents.Intent) claimPlan {
+	switch intent.Stage {
+	case intents.Creating:
+		return claimPlan{verb: claimResume, why: "outcome of creation is open"}
+	case intents.Undoing:
+		return claimPlan{verb: claimUndo, why: intent.Reason}
+	case intents.Saving:
+	}
+	return leave("volume is being saved")
+}
+
+// planForeign finds claims that are not ours to provision, or not any more.
+func planForeign(s claimState) (claimPlan, bool) {
+	switch {
+	case s.claim == nil:
+		return leave("claim is gone"), true
+	case s.claim.DeletionTimestamp != nil:
+		return leave("claim is being deleted"), true
+	case s.claim.Spec.VolumeName != "":
+		return leave("claim is bound"), true
+	case claimDriver(s.claim) != s.driver:
+		return leave("claim is for another provisioner"), true
+	}
+	return claimPlan{}, false
+}
+
+// planExisting looks at the PersistentVolume that is already there under the volume's name.
+func planExisting(s claimState) claimPlan {
+	if ref := s.pv.Spec.ClaimRef; ref != nil && ref.UID == s.claim.UID {
+		return leave("volume exists")
+	}
+	return refuse("volume name %q is taken by a PersistentVolume that is not for this claim", s.pv.Name)
+}
+
+// planWaiting finds claims that something is missing for which an event will announce.
+func planWaiting(s claimState) (claimPlan, bool) {
+	switch {
+	case s.class == nil:
+		return leave("storage class does not exist"), true
+	case s.class.Provisioner != s.driver:
+		return leave("storage class is for another provisioner"), true
+	case waitsForConsumer(s.class) && selectedNode(s.claim) == "":
+		return leave("no node was selected yet"), true
+	}
+	return claimPlan{}, false
+}
+
+// planUnsupported finds claims that ask for what the driver, or this version, cannot do.
+func planUnsupported(s claimState) (claimPlan, bool) {
+	if plan, ok := planSource(s.claim); ok {
+		return plan, true
+	}
+	switch {
+	case !s.caps.create:
+		return refuse("CSI driver %q cannot create volumes: it lacks the capability CONTROLLER_SERVICE or CREATE_DELETE_VOLUME", s.driver), true
+	case s.claim.Spec.Selector != nil:
+		return refuse("claim field spec.selector: must not be set, a new volume has no labels to select it by"), true
+	case attributesClass(s.claim) != "" && !s.caps.modify:
+		return refuse("claim asks for VolumeAttributesClass %q: CSI driver %q lacks the capability MODIFY_VOLUME, or the feature is off",
+			attributesClass(s.claim), s.driver), true
+	}
+	return claimPlan{}, false
+}
+
+// planSource looks at what the volume is to be filled with.
+func planSource(claim *corev1.PersistentVolumeClaim) (claimPlan, bool) {
+	kind, ok := dataSource(claim)
+	switch {
+	case !ok:
+		return claimPlan{}, false
+	case kind == snapshotKind || kind == claimKind:
+		return refuse("data source of kind %q: volumes from snapshots and clones are not supported by this version", kind.kind), true
+	}
+	return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", kind.kind)}, true
+}
+
+// sourceKind is the kind of a data source.
+type sourceKind struct{ group, kind string }
+
+// The kinds of data sources that CSI drivers, and no populators, serve.
+var (
+	snapshotKind = sourceKind{group: "snapshot.storage.k8s.io", kind: "VolumeSnapshot"}
+	claimKind    = sourceKind{kind: "PersistentVolumeClaim"}
+)
+
+// dataSource returns the kind of the claim's data source; the older field wins.
+func dataSource(claim *corev1.PersistentVolumeClaim) (sourceKind, bool) {
+	if source := claim.Spec.DataSource; source != nil {
+		return newSourceKind(source.APIGroup, source.Kind), true
+	}
+	if source := claim.Spec.DataSourceRef; source != nil {
+		return newSourceKind(source.APIGroup, source.Kind), true
+	}
+	return sourceKind{}, false
+}
+
+// newSourceKind reads a group that is optional.
+func newSourceKind(group *string, kind string) sourceKind {
+	if group == nil {
+		return sourceKind{kind: kind}
+	}
+	return sourceKind{group: *group, kind: kind}
+}
+
+// claimDriver returns the driver that the controller manager wants to provision the claim.
+func claimDriver(claim *corev1.PersistentVolumeClaim) string {
+	if driver, ok := claim.Annotations[AnnProvisioner]; ok {
+		return driver
+	}
+	return claim.Annotations[annBetaProvisioner]
+}
+
+// selectedNode returns the node that the scheduler chose, empty for immediate binding.
+func selectedNode(claim *corev1.PersistentVolumeClaim) string {
+	if node, ok := claim.Annotations[AnnSelectedNode]; ok {
+		return node
+	}
+	return claim.Annotations[annAlphaSelectedNode]
+}
+
+// className returns the StorageClass of the claim.
+func className(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[annBetaClass]; ok {
+		return name
+	}
+	if claim.Spec.StorageClassName != nil {
+		return *claim.Spec.StorageClassName
+	}
+	return ""
+}
+
+// attributesClass returns the VolumeAttributesClass of the claim.
+func attributesClass(claim *corev1.PersistentVolumeClaim) string {
+	if claim.Spec.VolumeAttributesClassName != nil {
+		return *claim.Spec.VolumeAttributesClassName
+	}
+	return ""
+}
+
+// waitsForConsumer tells whether volumes of the class are made for a node that was selected.
+func waitsForConsumer(class *storagev1.StorageClass) bool {
+	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// wants tells whether a claim still wants the volume of that name, which is being made for it. A claim
+// that is being deleted never comes back, and one that is bound to another volume keeps that.
+func wants(claim *corev1.PersistentVolumeClaim, name string) bool {
+	return claim.DeletionTimestamp == nil && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == name)
+}
+
+// hasFinalizer tells whether the PersistentVolume is kept until its volume is deleted.
+func hasFinalizer(pv *corev1.PersistentVolume) bool {
+	for _, finalizer := range pv.Finalizers {
+		if finalizer == volume.Finalizer {
+			return true
+		}
+	}
+	return false
+}

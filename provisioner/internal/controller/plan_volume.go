@@ -1,0 +1,119 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// volumeVerb is what is to be done about a PersistentVolume.
+type volumeVerb int
+
+const (
+	// volumeLeave: nothing.
+	volumeLeave volumeVerb = iota
+	// volumeProtect: put the finalizer on.
+	volumeProtect
+	// volumeRelease: take the finalizer off.
+	volumeRelease
+	// volumeWait: it is to be deleted once it is attached to no node.
+	volumeWait
+	// volumeRefuse: it cannot be deleted; tell the user.
+	volumeRefuse
+	// volumeDelete: delete the volume, then the object.
+	volumeDelete
+	// volumeRemove: the volume is deleted already, the object is left.
+	volumeRemove
+)
+
+// volumeState is all that the decision about a PersistentVolume depends on.
+type volumeState struct {
+	// driver is the name of our driver.
+	driver string
+	// caps is what the driver can do.
+	caps capabilities
+	// pv is the PersistentVolume in the cache, nil when it is gone.
+	pv *corev1.PersistentVolume
+	// attachments is the number of VolumeAttachments of the PersistentVolume.
+	attachments int
+	// deleted says that this process has deleted the volume.
+	deleted bool
+}
+
+// volumePlan is the decision about a PersistentVolume.
+type volumePlan struct {
+	verb volumeVerb
+	why  string
+}
+
+// planVolume decides what is to be done about a PersistentVolume.
+func planVolume(s volumeState) volumePlan {
+	switch {
+	case s.pv == nil:
+		return volumePlan{why: "volume is gone"}
+	case !ours(s.pv, s.driver):
+		return volumePlan{why: "volume is of another provisioner"}
+	case s.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		return planRetained(s)
+	case s.deleted:
+		return volumePlan{verb: volumeRemove, why: "volume was deleted"}
+	case !deletable(s.pv):
+		return planKept(s)
+	}
+	return planDelete(s)
+}
+
+// planRetained lets volumes go that are not to be deleted.
+func planRetained(s volumeState) volumePlan {
+	if hasFinalizer(s.pv) {
+		return volumePlan{verb: volumeRelease, why: "reclaim policy keeps the volume"}
+	}
+	return volumePlan{why: "reclaim policy keeps the volume"}
+}
+
+// planKept protects volumes in use that are to be deleted later.
+func planKept(s volumeState) volumePlan {
+	bound := s.pv.Status.Phase == corev1.VolumeBound
+	if bound && s.pv.DeletionTimestamp == nil && !hasFinalizer(s.pv) && s.pv.Spec.CSI != nil {
+		return volumePlan{verb: volumeProtect, why: "reclaim policy deletes the volume"}
+	}
+	return volumePlan{why: "volume is in use"}
+}
+
+// planDelete decides about a volume that nothing but its attachments keeps.
+func planDelete(s volumeState) volumePlan {
+	switch {
+	case s.pv.Spec.CSI == nil:
+		return volumePlan{verb: volumeRefuse, why: "PersistentVolume has no spec.csi, a CSI driver cannot delete it"}
+	case !s.caps.create:
+		return volumePlan{verb: volumeRefuse, why: "CSI driver " + s.driver + " cannot delete volumes: it lacks the capability CONTROLLER_SERVICE or CREATE_DELETE_VOLUME"}
+	case s.caps.publish && s.attachments > 0:
+		return volumePlan{verb: volumeWait, why: "volume is attached"}
+	}
+	return volumePlan{verb: volumeDelete, why: "volume was released"}
+}
+
+// deletable tells whether the volume behind a PersistentVolume may be deleted now: no claim has it, and
+// it was not deleted before, of which the missing finalizer of an object under deletion is the sign.
+func deletable(pv *corev1.PersistentVolume) bool {
+	leaving := pv.DeletionTimestamp != nil
+	if leaving && !hasFinalizer(pv) {
+		return false
+	}
+	switch pv.Status.Phase {
+	case corev1.VolumeReleased, corev1.VolumeFailed:
+		return true
+	case corev1.VolumeAvailable:
+		return leaving && pv.Spec.ClaimRef == nil
+	}
+	return false
+}
+
+// ours tells whether a PersistentVolume is this provisioner's to delete: it was made by it, or it was
+// made by hand for our driver.
+func ours(pv *corev1.PersistentVolume, driver string) bool {
+	if by, ok := pv.Annotations[volume.AnnProvisionedBy]; ok {
+		return by == driver
+	}
+	return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver
+}

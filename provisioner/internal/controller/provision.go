@@ -1,0 +1,257 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// Reasons of events, which users and tools filter by.
+const (
+	reasonProvisioning = "Provisioning"
+	reasonSucceeded    = "ProvisioningSucceeded"
+	reasonFailed       = "ProvisioningFailed"
+	reasonDeleteFailed = "VolumeFailedDelete"
+	reasonWaitDetach   = "WaitForDetach"
+)
+
+// reconcileClaim looks at one claim and does what is to be done.
+func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcile.Result, error) {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, klog.KRef(key.Namespace, key.Name))
+	ctx = klog.NewContext(ctx, logger)
+	state := c.claimState(key)
+	plan := planClaim(state)
+	logger.V(4).Info("Decided about claim", logging.KeyReason, plan.why)
+	switch plan.verb {
+	case claimRefuse:
+		c.refuse(state.claim, plan.why)
+	case claimPopulator:
+		c.cfg.Events.Normal(state.claim, reasonProvisioning, plan.why)
+	case claimDelay:
+		return reconcile.Result{After: plan.after}, nil
+	case claimCreate:
+		return c.create(ctx, state)
+	case claimResume:
+		return c.resume(ctx, *state.intent)
+	case claimUndo:
+		return c.undo(ctx, *state.intent)
+	case claimLeave:
+	}
+	return reconcile.Result{}, nil
+}
+
+// claimState collects what the decision about a claim depends on.
+func (c *Controller) claimState(key claimKey) claimState {
+	s := claimState{driver: c.driver, caps: c.caps()}
+	if claim, ok := c.caches.claims.Get(key.Namespace, key.Name); ok && claim.UID == key.UID {
+		s.claim = claim
+	}
+	if intent, ok := c.cfg.Intents.Get(key.UID); ok {
+		s.intent = &intent
+	}
+	if s.claim == nil || s.intent != nil {
+		return s
+	}
+	if class, ok := c.caches.classes.Get("", className(s.claim)); ok {
+		s.class = class
+		s.infeasible = c.resting.left(key.UID, fingerprint(s.claim, class), time.Now())
+	}
+	if pv, ok := c.caches.volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {
+		s.pv = pv
+	}
+	return s
+}
+
+// create asks for the volume of a claim for the first time.
+func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result, error) {
+	if current, err := c.verify(ctx, s.claim); err != nil || !current {
+		return reconcile.Result{}, err
+	}
+	c.cfg.Events.Normal(s.claim, reasonProvisioning, fmt.Sprintf("Asking CSI driver %q for a volume", c.driver))
+	intent, secrets, err := c.prepare(ctx, s)
+	if err != nil {
+		return c.unprepared(ctx, s.claim, err)
+	}
+	if err := c.cfg.Intents.Open(ctx, intent); err != nil {
+		return reconcile.Result{}, fmt.Errorf("open intent for volume %q: %w", intent.Spec.Name, err)
+	}
+	return c.attempt(ctx, intent, secrets)
+}
+
+// prepare decides what exactly is asked for, and reads the secrets that the call takes.
+func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent, map[string]string, error) {
+	spec, err := c.spec(ctx, s)
+	if err != nil {
+		return intents.Intent{}, nil, err
+	}
+	request, err := spec.Request()
+	if err != nil {
+		return intents.Intent{}, nil, blockedError{err}
+	}
+	secrets, err := c.secrets(ctx, spec.Secrets.Provision)
+	if err != nil {
+		return intents.Intent{}, nil, err
+	}
+	return intents.Intent{Spec: spec, Request: request, Opened: time.Now()}, secrets, nil
+}
+
+// unprepared handles a claim for which no request could be made; nothing was asked of the driver.
+func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVolumeClaim, err error) (reconcile.Result, error) {
+	var blocked blockedError
+	switch {
+	case errors.As(err, &blocked):
+		c.refuse(claim, err.Error())
+		return reconcile.Result{}, nil
+	case errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
+		c.refuse(claim, err.Error())
+		return c.reschedule(ctx, claim)
+	}
+	return reconcile.Result{}, c.failed(claim, err)
+}
+
+// resume repeats the request of an intent whose outcome is open.
+func (c *Controller) resume(ctx context.Context, intent intents.Intent) (reconcile.Result, error) {
+	secrets, err := c.secrets(ctx, intent.Spec.Secrets.Provision)
+	if err != nil {
+		return reconcile.Result{}, c.failed(intent.Spec.Claim, err)
+	}
+	return c.attempt(ctx, intent, secrets)
+}
+
+// attempt calls CreateVolume once and does what follows from the answer.
+func (c *Controller) attempt(ctx context.Context, intent intents.Intent, secrets map[string]string) (reconcile.Result, error) {
+	volume, err := c.callCreate(ctx, intent.Request, secrets)
+	plan := planAttempt(attemptState{
+		intent:   intent,
+		wanted:   c.wanted(intent),
+		topology: intent.Request.GetAccessibilityRequirements() != nil,
+		created:  volume,
+		err:      err,
+	})
+	switch plan.verb {
+	case attemptSave:
+		return c.save(ctx, intent, volume)
+	case attemptUndo:
+		return c.unwanted(ctx, intent, volume.GetVolumeId(), plan.why)
+	case attemptRepeat:
+		return reconcile.Result{}, c.failed(intent.Spec.Claim, errors.Join(err, plan.problem()))
+	}
+	if closeErr := c.close(ctx, intent); closeErr != nil {
+		return reconcile.Result{}, closeErr
+	}
+	return c.withoutVolume(ctx, intent, plan.verb, err)
+}
+
+// withoutVolume goes on after the driver has said for certain that there is no volume.
+func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, verb attemptVerb, err error) (reconcile.Result, error) {
+	claim := intent.Spec.Claim
+	if verb == attemptForget {
+		klog.FromContext(ctx).V(2).Info("Claim is gone and has no volume", logging.KeyVolumeName, intent.Spec.Name)
+		return reconcile.Result{}, nil
+	}
+	err = c.failed(claim, err)
+	switch verb {
+	case attemptRest:
+		pause := c.cfg.Settings.Retry.Max
+		c.resting.put(claim.UID, fingerprint(claim, intent.Spec.Class), time.Now().Add(pause))
+		return reconcile.Result{After: pause}, nil
+	case attemptReschedule:
+		return c.reschedule(ctx, claim)
+	}
+	return reconcile.Result{}, err
+}
+
+// callCreate calls CreateVolume.
+func (c *Controller) callCreate(ctx context.Context, request *csi.CreateVolumeRequest, secrets map[string]string) (*csi.Volume, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
+	defer cancel()
+	response, err := c.cfg.Driver.CreateVolume(ctx, withSecrets(request, secrets))
+	if err != nil {
+		return nil, callError{what: fmt.Sprintf("create volume %q", request.GetName()), err: err}
+	}
+	return response.GetVolume(), nil
+}
+
+// withSecrets returns the request with secrets in it; all else is shared, for topologies are large.
+func withSecrets(request *csi.CreateVolumeRequest, secrets map[string]string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name:                      request.GetName(),
+		CapacityRange:             request.GetCapacityRange(),
+		VolumeCapabilities:        request.GetVolumeCapabilities(),
+		Parameters:                request.GetParameters(),
+		Secrets:                   secrets,
+		VolumeContentSource:       request.GetVolumeContentSource(),
+		AccessibilityRequirements: request.GetAccessibilityRequirements(),
+		MutableParameters:         request.GetMutableParameters(),
+	}
+}
+
+// wanted tells whether the claim of an intent still wants the volume.
+func (c *Controller) wanted(intent intents.Intent) bool {
+	key := keyOf(intent.Spec.Claim)
+	claim, ok := c.caches.claims.Get(key.Namespace, key.Name)
+	return ok && claim.UID == key.UID && wants(claim, intent.Spec.Name)
+}
+
+// verify reads a claim from the server if the cache may be behind what was done for it: when it was
+// there before this process began to work, or when a volume of its was deleted. All other claims cost no
+// read. The result is false when the claim needs no volume.
+func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolumeClaim) (bool, error) {
+	if !c.unverified.has(cached.UID) {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	live, err := c.cfg.Kube.PersistentVolumeClaims(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get claim %s/%s: %w", cached.Namespace, cached.Name, err)
+	case live.UID != cached.UID || live.DeletionTimestamp != nil || live.Spec.VolumeName != "":
+		return false, nil
+	}
+	c.unverified.drop(cached.UID)
+	return true, nil
+}
+
+// secrets reads the secret that ref names, if any.
+func (c *Controller) secrets(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	return kube.SecretData(ctx, c.cfg.Kube, ref)
+}
+
+// close ends an intent whose outcome is known.
+func (c *Controller) close(ctx context.Context, intent intents.Intent) error {
+	if err := c.cfg.Intents.Close(ctx, intent.UID()); err != nil {
+		return fmt.Errorf("close intent for volume %q: %w", intent.Spec.Name, err)
+	}
+	return nil
+}
+
+// refuse tells the user why a claim gets no volume as it stands.
+func (c *Controller) refuse(claim *corev1.PersistentVolumeClaim, why string) {
+	c.cfg.Metrics.provisionFailed(claim)
+	c.cfg.Events.Warning(claim, reasonFailed, why)
+}
+
+// failed tells the user about an attempt that failed, and returns the error for the queue to retry.
+func (c *Controller) failed(claim *corev1.PersistentVolumeClaim, err error) error {
+	c.cfg.Metrics.provisionFailed(claim)
+	c.cfg.Events.Warning(claim, reasonFailed, describe(err))
+	return err
+}

@@ -1,0 +1,139 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// save writes the PersistentVolume of a volume that was created. When the API does not take it at once,
+// the queue of unsaved volumes goes on with it for as long as it takes: a volume that exists is not given
+// up because the API is away.
+func (c *Controller) save(ctx context.Context, intent intents.Intent, created *csi.Volume) (reconcile.Result, error) {
+	pv, err := intent.Spec.PersistentVolume(created, volume.Policy{
+		Driver:          c.driver,
+		Identity:        c.cfg.Settings.Identity,
+		PublishReadOnly: c.cfg.Settings.PublishReadOnly,
+	})
+	if err != nil {
+		return c.unwanted(ctx, intent, created.GetVolumeId(), describe(err))
+	}
+	intent.Stage, intent.VolumeID, intent.PV = intents.Saving, created.GetVolumeId(), pv
+	if err := c.cfg.Intents.Update(ctx, intent); err != nil {
+		return reconcile.Result{}, fmt.Errorf("record volume %q: %w", intent.VolumeID, err)
+	}
+	if err := c.write(ctx, intent); err != nil {
+		klog.FromContext(ctx).Error(err, "Volume exists, but its PersistentVolume is not saved yet", logging.KeyVolumeID, intent.VolumeID)
+		c.unsaved.AddAfter(intent.UID(), saveRetryStart)
+	}
+	return reconcile.Result{}, nil
+}
+
+// reconcileUnsaved tries again to write a PersistentVolume.
+func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (reconcile.Result, error) {
+	intent, ok := c.cfg.Intents.Get(uid)
+	if !ok || intent.Stage != intents.Saving {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, c.write(ctx, intent)
+}
+
+// write creates the PersistentVolume once. An error means that it is to be tried again.
+func (c *Controller) write(ctx context.Context, intent intents.Intent) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	saved, err := c.cfg.Kube.PersistentVolumes().Create(ctx, intent.PV, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		return c.written(ctx, intent, saved)
+	case apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err):
+		return c.contested(ctx, intent, err)
+	}
+	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
+	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving it is tried again: "+describe(err))
+	return err
+}
+
+// written ends the provisioning of a claim.
+func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *corev1.PersistentVolume) error {
+	c.caches.volumes.Remember(saved)
+	if err := c.settle(ctx, intent); err != nil {
+		return err
+	}
+	claim := intent.Spec.Claim
+	c.cfg.Metrics.provisioned(claim, time.Since(intent.Opened))
+	c.cfg.Events.Normal(claim, reasonSucceeded, fmt.Sprintf("Provisioned volume %q", saved.Name))
+	klog.FromContext(ctx).V(2).Info("Volume is provisioned", logging.KeyClaim, klog.KObj(claim),
+		logging.KeyVolume, saved.Name, logging.KeyVolumeID, intent.VolumeID)
+	return nil
+}
+
+// settle closes the intent of a volume that needs no saving any more.
+func (c *Controller) settle(ctx context.Context, intent intents.Intent) error {
+	if err := c.close(ctx, intent); err != nil {
+		return err
+	}
+	c.signalSaved()
+	return nil
+}
+
+// contested looks at what keeps a PersistentVolume from being saved: the API refuses it for good, or
+// there is one of its name, which may be the very same.
+func (c *Controller) contested(ctx context.Context, intent intents.Intent, refusal error) error {
+	existing, err := c.cfg.Kube.PersistentVolumes().Get(ctx, intent.PV.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && apierrors.IsInvalid(refusal):
+		return c.giveUp(ctx, intent, "the API refuses its PersistentVolume: "+describe(refusal))
+	case err != nil:
+		return fmt.Errorf("get PersistentVolume %q, which was refused (%w): %w", intent.PV.Name, refusal, err)
+	}
+	switch volume.Compare(existing, intent.PV) {
+	case volume.Same:
+		return c.written(ctx, intent, existing)
+	case volume.Leaving, volume.Taken:
+		return c.conceded(ctx, intent, existing)
+	}
+	return c.giveUp(ctx, intent, fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name))
+}
+
+// conceded leaves a volume to the PersistentVolume that has it already: one that is for another claim, or
+// one whose own deletion decides what becomes of the volume. The claim, if it is still there, is looked at
+// again when that PersistentVolume is gone.
+func (c *Controller) conceded(ctx context.Context, intent intents.Intent, existing *corev1.PersistentVolume) error {
+	claim := intent.Spec.Claim
+	c.unverified.put(claim.UID, time.Now())
+	c.caches.volumes.Remember(existing)
+	c.cfg.Events.Warning(claim, reasonFailed,
+		fmt.Sprintf("PersistentVolume %q has the volume already, and is deleted or for another claim", existing.Name))
+	return c.settle(ctx, intent)
+}
+
+// giveUp has a volume deleted for which there can be no PersistentVolume.
+func (c *Controller) giveUp(ctx context.Context, intent intents.Intent, why string) error {
+	if err := c.discard(ctx, intent, intent.VolumeID, why); err != nil {
+		return err
+	}
+	c.signalSaved()
+	c.claims.Add(keyOf(intent.Spec.Claim))
+	return nil
+}
+
+// signalSaved wakes up flush.
+func (c *Controller) signalSaved() {
+	select {
+	case c.saved <- struct{}{}:
+	default:
+	}
+}

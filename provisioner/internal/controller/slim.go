@@ -1,0 +1,131 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// pending tells whether a claim is one that the driver may have to provision.
+func pending(claim *corev1.PersistentVolumeClaim, driver string) bool {
+	return claim.Spec.VolumeName == "" && claimDriver(claim) == driver
+}
+
+// slimMeta keeps what tells objects apart.
+func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace:         meta.Namespace,
+		Name:              meta.Name,
+		UID:               meta.UID,
+		ResourceVersion:   meta.ResourceVersion,
+		DeletionTimestamp: meta.DeletionTimestamp,
+	}
+}
+
+// slimClaim keeps claims that are to be provisioned, but for their status, and of all others, which are
+// most, only what tells them apart.
+func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	return func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		if !pending(claim, driver) {
+			return &corev1.PersistentVolumeClaim{
+				ObjectMeta: slimMeta(claim.ObjectMeta),
+				Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: claim.Spec.VolumeName},
+			}
+		}
+		claim.Status = corev1.PersistentVolumeClaimStatus{}
+		delete(claim.Annotations, corev1.LastAppliedConfigAnnotation)
+		return claim
+	}
+}
+
+// claimIndexes find the claims that are to be provisioned by their class and by the name of their volume.
+func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.PersistentVolumeClaim) []string {
+	when := func(of func(*corev1.PersistentVolumeClaim) string) func(*corev1.PersistentVolumeClaim) []string {
+		return func(claim *corev1.PersistentVolumeClaim) []string {
+			if !pending(claim, driver) {
+				return nil
+			}
+			return []string{of(claim)}
+		}
+	}
+	return map[string]func(*corev1.PersistentVolumeClaim) []string{
+		claimsByClass:  when(className),
+		claimsByVolume: when(func(claim *corev1.PersistentVolumeClaim) string { return naming.Name(claim.UID) }),
+	}
+}
+
+// slimVolume keeps of our volumes what deletion reads, and of all others only what tells them apart.
+func slimVolume(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
+	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
+		slim.Spec.ClaimRef = pv.Spec.ClaimRef
+		if !ours(pv, driver) {
+			slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy)
+			return slim
+		}
+		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnDeletionSecretName,
+			volume.AnnDeletionSecretNamespace, annBetaClass)
+		slim.Finalizers = pv.Finalizers
+		slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
+		slim.Spec.StorageClassName = pv.Spec.StorageClassName
+		slim.Status.Phase = pv.Status.Phase
+		if source := pv.Spec.CSI; source != nil {
+			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}
+		}
+		return slim
+	}
+}
+
+// keep returns the named annotations.
+func keep(annotations map[string]string, names ...string) map[string]string {
+	kept := make(map[string]string, len(names))
+	for _, name := range names {
+		if value, ok := annotations[name]; ok {
+			kept[name] = value
+		}
+	}
+	return kept
+}
+
+// handlesOf indexes the volumes of our driver by their handle.
+func handlesOf(driver string) func(*corev1.PersistentVolume) []string {
+	return func(pv *corev1.PersistentVolume) []string {
+		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != driver {
+			return nil
+		}
+		return []string{pv.Spec.CSI.VolumeHandle}
+	}
+}
+
+// slimAttachment keeps which PersistentVolume is attached.
+func slimAttachment(attachment *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+	slim := &storagev1.VolumeAttachment{ObjectMeta: slimMeta(attachment.ObjectMeta)}
+	slim.Spec.NodeName = attachment.Spec.NodeName
+	slim.Spec.Source.PersistentVolumeName = attachment.Spec.Source.PersistentVolumeName
+	return slim
+}
+
+// attachmentVolume returns the PersistentVolume of an attachment; inline volumes have none.
+func attachmentVolume(attachment *storagev1.VolumeAttachment) []string {
+	if name := attachment.Spec.Source.PersistentVolumeName; name != nil {
+		return []string{*name}
+	}
+	return nil
+}
+
+// slimCSINode keeps what our driver has registered.
+func slimCSINode(driver string) func(*storagev1.CSINode) *storagev1.CSINode {
+	return func(node *storagev1.CSINode) *storagev1.CSINode {
+		slim := &storagev1.CSINode{ObjectMeta: slimMeta(node.ObjectMeta)}
+		for _, registered := range node.Spec.Drivers {
+			if registered.Name == driver {
+				slim.Spec.Drivers = append(slim.Spec.Drivers, storagev1.CSINodeDriver{
+					Name: registered.Name, NodeID: registered.NodeID, TopologyKeys: registered.TopologyKeys,
+				})
+			}
+		}
+		return slim
+	}
+}

@@ -1,0 +1,106 @@
+package controller
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// watch fills the queues by what changes. Objects of other drivers are dropped here.
+func (c *Controller) watch() {
+	c.caches.claims.OnChange(c.claimChanged)
+	c.caches.volumes.OnChange(c.volumeChanged)
+	c.caches.classes.OnChange(c.classChanged)
+	if c.caches.attachments != nil {
+		c.caches.attachments.OnChange(c.attachmentChanged)
+	}
+}
+
+// keyOf returns the key of a claim.
+func keyOf(claim *corev1.PersistentVolumeClaim) claimKey {
+	return claimKey{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+}
+
+// relevant tells whether a claim is ours to look at: it is to be provisioned, or its volume is under way.
+func (c *Controller) relevant(claim *corev1.PersistentVolumeClaim) bool {
+	if pending(claim, c.driver) {
+		return true
+	}
+	_, open := c.cfg.Intents.Get(claim.UID)
+	return open
+}
+
+// claimChanged looks at a claim. A watch that was interrupted may bring a claim and its successor of the
+// same name as one change.
+func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	if before != nil && (after == nil || after.UID != before.UID) {
+		c.claimGone(before)
+	}
+	if after == nil {
+		return
+	}
+	if !pending(after, c.driver) {
+		c.forget(after)
+	}
+	if c.relevant(after) {
+		c.claims.Add(keyOf(after))
+	}
+}
+
+// claimGone forgets a claim, but for the volume that is under way for it.
+func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
+	c.forget(claim)
+	if _, open := c.cfg.Intents.Get(claim.UID); open {
+		c.claims.Add(keyOf(claim))
+	}
+}
+
+// forget drops the notes about a claim that needs no volume any more.
+func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
+	c.unverified.drop(claim.UID)
+	c.resting.drop(claim.UID)
+}
+
+// volumeChanged looks at a volume of ours, and at the claim that wants a volume of its name.
+func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
+	switch {
+	case after == nil:
+		c.volumeGone(before)
+	case ours(after, c.driver):
+		c.volumes.Add(after.Name)
+	}
+}
+
+// volumeGone forgets a volume. The claim that it was for, should it still be there, is asked about live
+// before it gets another one: the cache of claims may be behind that of volumes.
+func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
+	c.deleted.drop(pv.UID)
+	c.attached.drop(pv.UID)
+	for _, claim := range c.caches.claims.ByIndex(claimsByVolume, pv.Name) {
+		c.unverified.put(claim.UID, time.Now())
+		c.claims.Add(keyOf(claim))
+	}
+}
+
+// classChanged looks at the claims of a class.
+func (c *Controller) classChanged(_, after *storagev1.StorageClass) {
+	if after == nil {
+		return
+	}
+	for _, claim := range c.caches.claims.ByIndex(claimsByClass, after.Name) {
+		c.claims.Add(keyOf(claim))
+	}
+}
+
+// attachmentChanged looks at the volume that was detached.
+func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment) {
+	if before == nil || after != nil {
+		return
+	}
+	for _, name := range attachmentVolume(before) {
+		if pv, ok := c.caches.volumes.Get("", name); ok && ours(pv, c.driver) {
+			c.volumes.Add(name)
+		}
+	}
+}

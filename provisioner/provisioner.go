@@ -1,0 +1,377 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/httpserve"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/kubemetrics"
+	"github.com/longshore-csi/longshore/csikit/leader"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/version"
+	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+// component is the name of the binary, in user agents and events.
+const component = "csi-provisioner"
+
+// errReshaped ends the work of a controller whose driver came back with other capabilities.
+var errReshaped = errors.New("the driver's capabilities have changed")
+
+// Run provisions for the driver at o.CSI.Address until ctx ends, which is no error. It returns early when
+// the lease is lost, or when what it needs cannot be had; it never ends the process. The options must be
+// valid. The logger is that of the context.
+func Run(ctx context.Context, o Options) error {
+	logger := klog.FromContext(ctx)
+	logger.Info("Starting", logging.KeyComponent, component, logging.KeyVersion, version.Get().String())
+	for _, warning := range o.Warnings() {
+		logger.Info("Flag needs attention", logging.KeyReason, warning)
+	}
+	registry := metrics.NewRegistry()
+	config, err := kube.Config(o.Kube, component+"/"+version.Get().Version)
+	if err != nil {
+		return err
+	}
+	config.Wrap(kubemetrics.NewRest(registry).Wrap)
+	client, err := kube.New(config)
+	if err != nil {
+		return err
+	}
+	driver, err := csiclient.New(csiclient.Config{
+		Address:  o.CSI.Address,
+		Timeout:  o.CSI.Timeout,
+		Services: csiclient.ControllerService,
+		Metrics:  metrics.NewSidecarCSI(registry),
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(run(ctx, o, environment{kube: client, driver: driver, registry: registry}), driver.Close())
+}
+
+// environment is what an instance is connected to.
+type environment struct {
+	kube     kube.Client
+	driver   *csiclient.Client
+	registry *prometheus.Registry
+}
+
+// instance is one running provisioner.
+type instance struct {
+	environment
+	options  Options
+	identity string
+	intents  *intents.Memory
+	queues   *kubemetrics.Queues
+	leading  *kubemetrics.Leader
+	metrics  *controller.Metrics
+	health   leader.Health
+	recorder *events.Async
+
+	// mu guards what follows.
+	mu sync.Mutex
+	// current is the controller at work, nil while there is none.
+	current *controller.Controller
+	// shape is the shape that current was made for.
+	shape controller.Shape
+	// reshape ends the work of current.
+	reshape context.CancelCauseFunc
+}
+
+// run provisions with what env is connected to.
+func run(ctx context.Context, o Options, env environment) error {
+	p := &instance{
+		environment: env,
+		options:     o,
+		identity:    fmt.Sprintf("%d-%d", time.Now().UnixMilli(), rand.IntN(10000)),
+		intents:     intents.NewMemory(),
+		queues:      kubemetrics.NewQueues(env.registry),
+		leading:     kubemetrics.NewLeader(env.registry),
+		metrics:     controller.NewMetrics(env.registry),
+	}
+	env.registry.MustRegister(controller.NewUnderWay(p.intents))
+	server, err := p.listen(klog.FromContext(ctx))
+	if err != nil {
+		return err
+	}
+	return p.serve(ctx, server)
+}
+
+// serve runs the HTTP endpoint for as long as everything else runs; its failure ends all.
+func (p *instance) serve(ctx context.Context, server *httpserve.Server) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	outlive, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var serving errgroup.Group
+	if server != nil {
+		serving.Go(func() error {
+			err := server.Run(outlive)
+			if err != nil {
+				cancel(err)
+			}
+			return err
+		})
+	}
+	err := p.connect(ctx)
+	stop()
+	return errors.Join(err, serving.Wait())
+}
+
+// connect waits for the driver, then works and follows its restarts.
+func (p *instance) connect(ctx context.Context) error {
+	info, err := p.driver.Wait(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer cancel()
+		return p.follow(ctx, info.Name)
+	})
+	group.Go(func() error {
+		defer cancel()
+		return p.elect(ctx, info.Name)
+	})
+	return group.Wait()
+}
+
+// follow takes note when the driver comes back with other capabilities.
+func (p *instance) follow(ctx context.Context, name string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err := p.driver.Run(ctx, func(info *csiclient.Info) {
+		if info.Name != name {
+			cancel(fmt.Errorf("driver at %q: was %q, is now %q: a provisioner serves one driver", p.options.CSI.Address, name, info.Name))
+			return
+		}
+		p.driverIsBack(info)
+	})
+	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// driverIsBack has claims and volumes looked at again, by a new controller if other objects must be
+// watched now.
+func (p *instance) driverIsBack(info *csiclient.Info) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.current == nil:
+	case controller.ShapeOf(info, p.features()) != p.shape:
+		p.reshape(errReshaped)
+	default:
+		p.current.Requeue()
+	}
+}
+
+// elect works as soon as this instance leads.
+func (p *instance) elect(ctx context.Context, driver string) error {
+	recorder, err := events.NewRecorder(events.Config{Client: p.kube, Component: driver, Registerer: p.registry})
+	if err != nil {
+		return fmt.Errorf("make event recorder: %w", err)
+	}
+	p.recorder = recorder
+	outlive, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var recording errgroup.Group
+	recording.Go(func() error { return recorder.Run(outlive) })
+	err = p.lead(ctx, driver)
+	stop()
+	return errors.Join(err, recording.Wait())
+}
+
+// lead competes for the lease, if there is one.
+func (p *instance) lead(ctx context.Context, driver string) error {
+	election := p.options.LeaderElection
+	if !election.Enabled {
+		return p.provision(ctx)
+	}
+	namespace := election.Namespace
+	if namespace == "" {
+		namespace = leader.Namespace()
+	}
+	return leader.Run(ctx, leader.Config{
+		Client:        p.kube,
+		Namespace:     namespace,
+		Name:          leader.SanitizeName(driver),
+		Labels:        election.Labels,
+		LeaseDuration: election.LeaseDuration,
+		RenewDeadline: election.RenewDeadline,
+		RetryPeriod:   election.RetryPeriod,
+		Metrics:       p.leading,
+		Health:        &p.health,
+		Recorder:      p.recorder,
+	}, p.provision)
+}
+
+// provision runs one controller after the other, until ctx ends.
+func (p *instance) provision(ctx context.Context) error {
+	for {
+		session, end := context.WithCancelCause(ctx)
+		err := p.session(session, end)
+		reshaped := errors.Is(context.Cause(session), errReshaped)
+		end(nil)
+		if ctx.Err() != nil {
+			return withoutCancel(err)
+		}
+		if !reshaped {
+			return err
+		}
+		klog.FromContext(ctx).Info("Starting again, the driver has other capabilities now")
+	}
+}
+
+// withoutCancel drops an error that says nothing but that the context ended.
+func withoutCancel(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, leader.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// session runs one controller, made for the present capabilities of the driver.
+func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) error {
+	current, err := p.begin(end)
+	if err != nil {
+		return err
+	}
+	defer p.finish()
+	return current.Run(ctx)
+}
+
+// begin makes a controller and notes what it was made for.
+func (p *instance) begin(end context.CancelCauseFunc) (*controller.Controller, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// One and the same reading of the capabilities decides about shape and controller.
+	info := p.driver.Info()
+	current, err := controller.New(controller.Config{
+		Info:     p.driver.Info,
+		Driver:   p.driver.Controller(),
+		Kube:     p.kube,
+		Events:   p.recorder,
+		Intents:  p.intents,
+		Queues:   p.queues,
+		Ages:     p.registry,
+		Metrics:  p.metrics,
+		Settings: p.settings(info.Name),
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.current, p.shape, p.reshape = current, controller.ShapeOf(info, p.features()), end
+	return current, nil
+}
+
+// finish forgets the controller.
+func (p *instance) finish() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.current, p.reshape = nil, nil
+}
+
+// features returns the features that are on.
+func (p *instance) features() controller.Features {
+	return controller.Features{
+		Topology:        p.options.Features.Enabled(GateTopology),
+		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass),
+	}
+}
+
+// settings returns the options that the controller acts on.
+func (p *instance) settings(driver string) controller.Settings {
+	o := p.options
+	return controller.Settings{
+		Naming:              o.naming(),
+		Timeout:             o.CSI.Timeout,
+		Workers:             o.Workers,
+		Retry:               o.Retry,
+		Topology:            o.Topology,
+		ExtraCreateMetadata: o.ExtraCreateMetadata,
+		DefaultFSType:       o.DefaultFSType,
+		PublishReadOnly:     o.ControllerPublishReadOnly,
+		Identity:            p.identity + "-" + driver,
+		Features:            p.features(),
+	}
+}
+
+// listen binds the HTTP endpoint; nil without an error when there is to be none.
+func (p *instance) listen(logger klog.Logger) (*httpserve.Server, error) {
+	address := p.options.HTTP.Address()
+	if address == "" {
+		return nil, nil
+	}
+	config := httpserve.Config{
+		Address:     address,
+		MetricsPath: p.options.HTTP.MetricsPath,
+		Gatherer:    p.registry,
+		Ready:       map[string]func(context.Context) error{"driver": p.driverReady, "caches": p.cachesReady},
+		Pprof:       p.options.HTTP.Pprof,
+		State:       p.state,
+		Logger:      logger,
+	}
+	if p.options.LeaderElection.Enabled {
+		config.Leader = p.health.Check
+	}
+	return httpserve.Listen(config)
+}
+
+// driverReady asks the driver whether it is ready.
+func (p *instance) driverReady(ctx context.Context) error {
+	ready, err := p.driver.Probe(ctx)
+	if err == nil && !ready {
+		return errors.New("the driver says that it is not ready")
+	}
+	return err
+}
+
+// cachesReady tells whether the controller, if this instance leads, knows all objects.
+func (p *instance) cachesReady(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current != nil && !p.current.Synced() {
+		return errors.New("the first lists of the API server are not complete")
+	}
+	return nil
+}
+
+// instanceState is what /debug/state shows.
+type instanceState struct {
+	Version    string            `json:"version"`
+	Process    int               `json:"process"`
+	Controller *controller.State `json:"controller"`
+}
+
+// state returns what the instance is at; no controller while it does not lead.
+func (p *instance) state() any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := instanceState{Version: version.Get().String(), Process: os.Getpid()}
+	if p.current != nil {
+		state := p.current.State()
+		s.Controller = &state
+	}
+	return s
+}

@@ -36,6 +36,7 @@ type InformerOptions[T Object] struct {
 type Informer[T Object] struct {
 	name     string
 	informer cache.SharedIndexInformer
+	prepared chan struct{} // closed when handlers is set
 	handlers cache.ResourceEventHandlerRegistration
 	index    map[string]func(T) []string
 	onChange []func(old, new T)
@@ -46,7 +47,7 @@ type Informer[T Object] struct {
 // what can be wrong with the options is reported by Run.
 func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions[T]) *Informer[T] {
 	var example T
-	i := &Informer[T]{name: o.Name, index: o.Index}
+	i := &Informer[T]{name: o.Name, index: o.Index, prepared: make(chan struct{})}
 	if i.name == "" {
 		i.name = fmt.Sprintf("%T", example)
 	}
@@ -98,21 +99,33 @@ func (i *Informer[T]) prepare() error {
 		UpdateFunc: i.changed,
 		DeleteFunc: func(obj any) { i.changed(obj, nil) },
 	})
+	if err == nil {
+		close(i.prepared)
+	}
 	return err
 }
 
 // WaitSynced returns when the copy is complete and the OnChange functions have seen all of
 // it, or with an error when ctx is done first.
 func (i *Informer[T]) WaitSynced(ctx context.Context) error {
-	if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
-		return fmt.Errorf("wait for the first list of %s: %w", i.name, context.Cause(ctx))
+	select {
+	case <-i.prepared:
+		if cache.WaitFor(ctx, i.name, i.handlers.HasSyncedChecker()) {
+			return nil
+		}
+	case <-ctx.Done():
 	}
-	return nil
+	return fmt.Errorf("wait for the first list of %s: %w", i.name, context.Cause(ctx))
 }
 
-// HasSynced reports whether the copy has been complete once.
+// HasSynced reports whether WaitSynced would return at once.
 func (i *Informer[T]) HasSynced() bool {
-	return i.informer.HasSynced()
+	select {
+	case <-i.prepared:
+		return i.handlers.HasSynced()
+	default:
+		return false
+	}
 }
 
 // Get returns the object of that name; namespace is "" for kinds without namespaces.

@@ -16,13 +16,13 @@ type Cluster struct {
 	scheme *runtime.Scheme
 	kinds  map[string]*kind
 
-	mu       sync.Mutex
-	stores   map[string]*store
-	version  uint64
-	serial   uint64
-	writes   []Write
-	faults   []*Fault
-	watchers map[*watcher]struct{}
+	mu        sync.Mutex
+	stores    map[string]*store
+	version   uint64
+	writes    []Write
+	observers []func(Write)
+	faults    []*Fault
+	watchers  map[*watcher]struct{}
 }
 
 // New returns a cluster with these objects. An object that cannot be stored is a mistake
@@ -34,7 +34,8 @@ func New(objs ...runtime.Object) *Cluster {
 		stores:   map[string]*store{},
 		watchers: map[*watcher]struct{}{},
 	}
-	for _, k := range kinds() {
+	for i, k := range kinds() {
+		k.number = i
 		c.kinds[k.resource] = k
 		c.stores[k.resource] = &store{kind: k, objects: map[string]kube.Object{}}
 	}

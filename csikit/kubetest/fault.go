@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -53,6 +54,7 @@ func (c *Cluster) Heal() {
 
 // request is what faults match.
 type request struct {
+	session *Session
 	verb, resource, subresource, namespace, name string
 }
 
@@ -91,30 +93,55 @@ func (c *Cluster) faultFor(r request) Fault {
 // serve performs a request under the faults that hit it.
 func serve[R any](ctx context.Context, c *Cluster, r request, perform func() (R, error)) (R, error) {
 	var none R
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(ctx.Err(), r.session.check()); err != nil {
 		return none, err
 	}
 	f := c.faultFor(r)
-	if err := f.hold(ctx); err != nil {
+	if err := f.before(ctx); err != nil {
+		c.logFailure(r, err)
 		return none, err
 	}
-	if f.Do != nil && !f.After {
-		f.Do()
-	}
-	if f.Err != nil && !f.After {
-		c.logFailure(r, f.Err)
-		return none, f.Err
+	if err := r.session.check(); err != nil {
+		return none, err
 	}
 	result, err := perform()
-	if f.After {
-		if f.Do != nil {
-			f.Do()
-		}
-		if err == nil && f.Err != nil {
-			return none, f.Err
-		}
+	if err == nil {
+		err = f.after()
 	}
-	return result, err
+	if cut := r.session.check(); cut != nil {
+		err = cut
+	}
+	if err != nil {
+		return none, err
+	}
+	return result, nil
+}
+
+// before is what happens before the effect of a request.
+func (f *Fault) before(ctx context.Context) error {
+	if err := f.hold(ctx); err != nil {
+		return err
+	}
+	if f.After {
+		return nil
+	}
+	f.do()
+	return f.Err
+}
+
+// after is what happens behind it.
+func (f *Fault) after() error {
+	if !f.After {
+		return nil
+	}
+	f.do()
+	return f.Err
+}
+
+func (f *Fault) do() {
+	if f.Do != nil {
+		f.Do()
+	}
 }
 
 // hold waits as long as the fault says.

@@ -12,6 +12,7 @@ import (
 // kind is what the store must know about a kind. The rules are those of the API
 // server's registry strategies (pkg/registry of Kubernetes).
 type kind struct {
+	number         int
 	resource, name string
 	groupVersion   schema.GroupVersion
 	namespaced     bool

@@ -19,13 +19,14 @@ import (
 // resource implements kube.Resource for one kind on a Cluster.
 type resource[T kube.Object, L runtime.Object] struct {
 	cluster   *Cluster
+	session   *Session
 	kind      *kind
 	namespace string
 	newList   func() L
 }
 
 func (r *resource[T, L]) request(verb, name string, subresources ...string) request {
-	return request{verb: verb, resource: r.kind.resource, subresource: strings.Join(subresources, "/"), namespace: r.namespace, name: name}
+	return request{session: r.session, verb: verb, resource: r.kind.resource, subresource: strings.Join(subresources, "/"), namespace: r.namespace, name: name}
 }
 
 func (r *resource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {

@@ -24,6 +24,7 @@ type store struct {
 	objects   map[string]kube.Object
 	history   []change
 	compacted uint64 // changes up to this version are forgotten
+	serial    uint64 // counts UIDs and generated names
 }
 
 // change is one step in the life of an object. Neither object is ever modified.
@@ -73,7 +74,7 @@ func (c *Cluster) applyLocked(k *kind, obj kube.Object) error {
 	if k.namespaced && obj.GetNamespace() == "" {
 		obj.SetNamespace(metav1.NamespaceDefault)
 	}
-	c.nameLocked(obj)
+	c.stores[k.resource].name(obj)
 	if obj.GetName() == "" {
 		return apierrors.NewBadRequest("name or generateName is required")
 	}
@@ -85,7 +86,7 @@ func (c *Cluster) applyLocked(k *kind, obj kube.Object) error {
 		obj.SetUID(before.GetUID())
 		obj.SetCreationTimestamp(before.GetCreationTimestamp())
 	}
-	c.identityLocked(obj)
+	c.stores[k.resource].identify(obj)
 	c.storeLocked(k, before, obj)
 	return nil
 }
@@ -109,7 +110,7 @@ func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube
 	if obj.GetResourceVersion() != "" {
 		return nil, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 	}
-	c.nameLocked(obj)
+	c.stores[k.resource].name(obj)
 	if obj.GetName() == "" {
 		return nil, invalid(k, "", field.Required(field.NewPath("metadata", "name"), "name or generateName is required"))
 	}
@@ -119,7 +120,7 @@ func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube
 	obj.SetUID("")
 	obj.SetCreationTimestamp(metav1.Time{})
 	obj.SetDeletionTimestamp(nil)
-	c.identityLocked(obj)
+	c.stores[k.resource].identify(obj)
 	if k.initStatus != nil {
 		k.initStatus(obj)
 	}
@@ -288,19 +289,19 @@ func (c *Cluster) dropLocked(k *kind, obj kube.Object) kube.Object {
 	return obj
 }
 
-// nameLocked makes up a name from generateName.
-func (c *Cluster) nameLocked(obj kube.Object) {
+// name makes up a name from generateName.
+func (s *store) name(obj kube.Object) {
 	if obj.GetName() == "" && obj.GetGenerateName() != "" {
-		c.serial++
-		obj.SetName(fmt.Sprintf("%s%05d", obj.GetGenerateName(), c.serial))
+		s.serial++
+		obj.SetName(fmt.Sprintf("%s%05d", obj.GetGenerateName(), s.serial))
 	}
 }
 
-// identityLocked makes up what the server gives a new object.
-func (c *Cluster) identityLocked(obj kube.Object) {
+// identify makes up what the server gives a new object.
+func (s *store) identify(obj kube.Object) {
 	if obj.GetUID() == "" {
-		c.serial++
-		obj.SetUID(types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", c.serial)))
+		s.serial++
+		obj.SetUID(types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012d", s.kind.number+1, s.serial)))
 	}
 	if at := obj.GetCreationTimestamp(); at.IsZero() {
 		obj.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))

@@ -43,6 +43,13 @@ func (c *Cluster) ResetWrites() {
 	c.writes = nil
 }
 
+// Observe calls f with each Write from now on, in their order. f must not use the cluster.
+func (c *Cluster) Observe(f func(Write)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.observers = append(c.observers, f)
+}
+
 // logFailure records a write that never reached the store.
 func (c *Cluster) logFailure(r request, err error) {
 	if r.verb == "get" || r.verb == "list" || r.verb == "watch" {
@@ -67,4 +74,7 @@ func (c *Cluster) logLocked(r request, w Write) {
 		w.Before = clone(w.Before)
 	}
 	c.writes = append(c.writes, w)
+	for _, observe := range c.observers {
+		observe(w)
+	}
 }

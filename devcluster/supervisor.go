@@ -24,7 +24,7 @@ const readyTimeout = 2 * time.Minute
 // Supervise starts a cluster and keeps it running until ctx ends or a client asks for the stop. It is the body of the
 // process that Up starts; everything else that runs is its child and dies with it.
 func Supervise(ctx context.Context, o Options) error {
-	s, err := newSupervisor(ctx, o)
+	s, err := newSupervisor(o)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ type supervisor struct {
 	changed chan struct{}
 }
 
-func newSupervisor(ctx context.Context, o Options) (*supervisor, error) {
+func newSupervisor(o Options) (*supervisor, error) {
 	dir := layout.Dir(o.Dir)
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the cluster: %w", err)
@@ -74,7 +74,7 @@ func newSupervisor(ctx context.Context, o Options) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{options: o, dir: dir, procs: proc.New(context.WithoutCancel(ctx)), unlock: unlock, changed: make(chan struct{})}
+	s := &supervisor{options: o, dir: dir, procs: proc.New(), unlock: unlock, changed: make(chan struct{})}
 	s.procs.OnChange = func(proc.Status) { s.update(func(*Status) {}) }
 	nodes := NodeNames(o.Nodes)
 	s.status = Status{Phase: Starting, Kubeconfig: dir.Kubeconfig(), Nodes: nodes, Started: time.Now(), StateDir: dir.DriverState(), NodeDirs: map[string]string{}}

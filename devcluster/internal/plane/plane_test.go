@@ -1,67 +1,19 @@
 package plane_test
 
 import (
-	"context"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/longshore-csi/longshore/devcluster/internal/build"
-	"github.com/longshore-csi/longshore/devcluster/internal/layout"
-	"github.com/longshore-csi/longshore/devcluster/internal/plane"
-	"github.com/longshore-csi/longshore/devcluster/internal/proc"
+	"github.com/longshore-csi/longshore/devcluster/internal/planetest"
 )
-
-// start brings up the real control plane, building it first where no earlier run has.
-func start(t *testing.T) (*plane.Plane, layout.Dir) {
-	t.Helper()
-	cache, err := layout.Cache()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin, err := build.ControlPlane(t.Context(), build.Config{Module: "../../controlplane", Cache: cache, Progress: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := layout.Dir(filepath.Join(t.TempDir(), "c"))
-	p, err := plane.New(dir, bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	m := proc.New(ctx)
-	t.Cleanup(func() {
-		m.Stop()
-		cancel()
-	})
-	for _, spec := range []proc.Spec{p.EtcdSpec(), p.APIServerSpec(), p.ControllerManagerSpec(), p.SchedulerSpec()} {
-		if err := m.Start(spec); err != nil {
-			t.Fatal(err)
-		}
-		ready, done := context.WithTimeout(t.Context(), 2*time.Minute)
-		err := m.WaitReady(ready, spec.Name)
-		done()
-		if err != nil {
-			log, _ := os.ReadFile(spec.Log)
-			t.Fatalf("%v\n%s", err, log)
-		}
-	}
-	return p, dir
-}
 
 func clientFor(t *testing.T, kubeconfig string) kubernetes.Interface {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(planetest.Config(t, kubeconfig))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,12 +21,12 @@ func clientFor(t *testing.T, kubeconfig string) kubernetes.Interface {
 }
 
 func TestControlPlaneRunsAndKnowsItsUsers(t *testing.T) {
-	p, dir := start(t)
-	version, err := clientFor(t, dir.Kubeconfig()).Discovery().ServerVersion()
+	c := planetest.Start(t, true)
+	version, err := clientFor(t, c.Dir.Kubeconfig()).Discovery().ServerVersion()
 	if err != nil || !strings.HasPrefix(version.GitVersion, "v1.36.") {
 		t.Errorf("version %v, %v", version, err)
 	}
-	kubeconfig, err := p.User("node-1", "system:node:node-1", "system:nodes")
+	kubeconfig, err := c.Plane.User("node-1", "system:node:node-1", "system:nodes")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,9 +37,45 @@ func TestControlPlaneRunsAndKnowsItsUsers(t *testing.T) {
 	if _, err := node.StorageV1().CSIDrivers().List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("a node may not list drivers: %v", err)
 	}
-	for _, file := range []string{kubeconfig, dir.Kubeconfig()} {
+	for _, file := range []string{kubeconfig, c.Dir.Kubeconfig()} {
 		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", file, info, err)
 		}
+	}
+}
+
+func TestEverythingListensOnLoopback(t *testing.T) {
+	c := planetest.Start(t, false)
+	for _, spec := range []struct {
+		name string
+		args []string
+	}{
+		{"etcd", c.Plane.EtcdSpec().Args},
+		{"kube-apiserver", c.Plane.APIServerSpec().Args},
+		{"kube-controller-manager", c.Plane.ControllerManagerSpec().Args},
+		{"kube-scheduler", c.Plane.SchedulerSpec().Args},
+	} {
+		for _, arg := range spec.args {
+			listens := strings.HasPrefix(arg, "--bind-address=") || strings.HasPrefix(arg, "--listen-")
+			if listens && !strings.Contains(arg, "127.0.0.1") {
+				t.Errorf("%s listens beyond loopback: %s", spec.name, arg)
+			}
+		}
+	}
+	if !strings.HasPrefix(c.Plane.Server(), "https://127.0.0.1:") {
+		t.Errorf("server %s", c.Plane.Server())
+	}
+}
+
+func TestAuditIsAskedFor(t *testing.T) {
+	c := planetest.Start(t, false)
+	if args := strings.Join(c.Plane.APIServerSpec().Args, " "); strings.Contains(args, "audit") {
+		t.Errorf("audit without being asked: %s", args)
+	}
+	if err := c.Plane.Audit(); err != nil {
+		t.Fatal(err)
+	}
+	if args := strings.Join(c.Plane.APIServerSpec().Args, " "); !strings.Contains(args, "--audit-log-path="+c.Dir.Log("audit")) {
+		t.Errorf("no audit: %s", args)
 	}
 }

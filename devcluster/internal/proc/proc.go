@@ -70,27 +70,28 @@ type Manager struct {
 
 	mu    sync.Mutex
 	procs []*process
-	forks chan func()
 	wg    sync.WaitGroup
+
+	forks  chan func()
+	forker sync.WaitGroup
+	once   sync.Once
 }
 
-// New makes a manager. Processes are started from one locked thread for as long as ctx lives: the kernel ties "kill me when
-// my parent dies" to the parent's thread, and an ordinary goroutine's thread may end before the process does.
-func New(ctx context.Context) *Manager {
+// New makes a manager. Stop it, also when nothing was started.
+func New() *Manager {
 	m := &Manager{forks: make(chan func())}
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		for {
-			select {
-			case fork := <-m.forks:
-				fork()
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	m.forker.Go(m.fork)
 	return m
+}
+
+// fork starts processes from one locked thread: the kernel ties "kill me when my parent dies" to the parent's thread, and an
+// ordinary goroutine's thread may end before the process does.
+func (m *Manager) fork() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for start := range m.forks {
+		start()
+	}
 }
 
 type process struct {
@@ -184,7 +185,7 @@ func (m *Manager) Release(name string) error {
 }
 
 // Stop asks all processes to end by SIGTERM, the one started last first, kills those that are still there after their grace
-// period, and waits for all.
+// period, and waits for all. Nothing can be started after it.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	procs := slices.Clone(m.procs)
@@ -197,6 +198,8 @@ func (m *Manager) Stop() {
 		p.awaitEnd()
 	}
 	m.wg.Wait()
+	m.once.Do(func() { close(m.forks) })
+	m.forker.Wait()
 }
 
 func (m *Manager) find(name string) (*process, error) {

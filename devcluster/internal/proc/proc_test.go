@@ -20,12 +20,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newManager(t *testing.T) *proc.Manager {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	m := proc.New(ctx)
-	t.Cleanup(func() {
-		m.Stop()
-		cancel()
-	})
+	m := proc.New()
+	t.Cleanup(m.Stop)
 	return m
 }
 
@@ -203,9 +199,7 @@ func TestProgramThatIsMissing(t *testing.T) {
 }
 
 func TestEveryChangeIsTold(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	m := proc.New(ctx)
+	m := proc.New()
 	states := make(chan proc.State, 100)
 	m.OnChange = func(s proc.Status) { states <- s.State }
 	start(t, m, shell(t, "a", "exec sleep 1000"))

@@ -1,0 +1,106 @@
+package bootstrap_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
+	"github.com/longshore-csi/longshore/devcluster/internal/planetest"
+)
+
+const driver = "d.example.com"
+
+func node(name string, ready corev1.ConditionStatus) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+	}
+}
+
+func csiNode(name string, drivers ...string) storagev1.CSINode {
+	n := storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, d := range drivers {
+		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{Name: d, NodeID: name})
+	}
+	return n
+}
+
+func TestMissing(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		nodes  []corev1.Node
+		csi    []storagev1.CSINode
+		want   string
+	}{
+		"Complete": {
+			reason: "every node is ready and has the driver",
+			nodes:  []corev1.Node{node("a", corev1.ConditionTrue), node("b", corev1.ConditionTrue)},
+			csi:    []storagev1.CSINode{csiNode("a", driver), csiNode("b", "other", driver)},
+		},
+		"Absent": {
+			reason: "a node that has not come yet is named with its log",
+			nodes:  []corev1.Node{node("a", corev1.ConditionTrue)},
+			csi:    []storagev1.CSINode{csiNode("a", driver)},
+			want:   "csi-node-agent.b",
+		},
+		"NotReady": {
+			reason: "a node that is there and not ready",
+			nodes:  []corev1.Node{node("a", corev1.ConditionFalse), node("b", corev1.ConditionTrue)},
+			csi:    []storagev1.CSINode{csiNode("a", driver), csiNode("b", driver)},
+			want:   "node a is not Ready",
+		},
+		"NotRegistered": {
+			reason: "a node without the driver",
+			nodes:  []corev1.Node{node("a", corev1.ConditionTrue), node("b", corev1.ConditionTrue)},
+			csi:    []storagev1.CSINode{csiNode("a", driver), csiNode("b", "other")},
+			want:   "not registered on node b",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := bootstrap.Missing([]string{"a", "b"}, driver, tc.nodes, tc.csi)
+			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
+				t.Errorf("%s: got %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestApply(t *testing.T) {
+	c := planetest.Start(t, false)
+	config := planetest.Config(t, c.Dir.Kubeconfig())
+	var cluster *bootstrap.Cluster
+	for range 2 { // a second start finds everything there
+		var err error
+		if cluster, err = bootstrap.Apply(t.Context(), config, driver); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := kubernetes.NewForConfigOrDie(config)
+	got, err := client.StorageV1().CSIDrivers().Get(t.Context(), driver, metav1.GetOptions{})
+	if err != nil || !*got.Spec.AttachRequired || !*got.Spec.PodInfoOnMount || len(got.Spec.VolumeLifecycleModes) != 2 {
+		t.Errorf("CSIDriver %+v, %v", got, err)
+	}
+	kubeconfig, err := c.Plane.User("csi-attacher", "longshore:csi-attacher")
+	if err != nil {
+		t.Fatal(err)
+	}
+	attacher := kubernetes.NewForConfigOrDie(planetest.Config(t, kubeconfig))
+	if _, err := attacher.StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("the attacher may not list attachments: %v", err)
+	}
+	if _, err := attacher.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("the attacher may list pods")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := cluster.WaitNodes(ctx, []string{"a"}, driver); err == nil {
+		t.Error("no error though there is no node")
+	}
+}

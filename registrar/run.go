@@ -2,6 +2,7 @@ package registrar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +39,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.address() != "" {
 		server, err := listen(ctx, &o, reg, machine)
 		if err != nil {
-			return err
+			return errors.Join(err, watcher.Close())
 		}
 		group.Go(func() error { return server.Run(ctx) })
 	}

@@ -82,10 +82,13 @@ func connect(address string) (*grpc.ClientConn, error) {
 		}))
 }
 
+// Close ends the connection. It is not needed after Run.
+func (w *Watcher) Close() error { return w.conn.Close() }
+
 // Run calls named with the driver's name, first when it is known and then
 // whenever it has changed. It returns when ctx ends, and closes the connection.
 func (w *Watcher) Run(ctx context.Context, named func(string)) {
-	defer func() { _ = w.conn.Close() }() // nothing is waiting for it
+	defer func() { _ = w.Close() }() // nothing is waiting for it
 	logger := klog.FromContext(ctx)
 	known := ""
 	for {

@@ -1,10 +1,11 @@
 package controller
 
 import (
-	"regexp"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/leader"
 )
 
 // Annotations that the attacher reads or writes.
@@ -40,22 +41,12 @@ const (
 // FinalizerName returns the finalizer that the attacher of a driver puts on
 // VolumeAttachments and PersistentVolumes.
 func FinalizerName(driver string) string {
-	return finalizerPrefix + sanitize(driver)
+	return finalizerPrefix + leader.SanitizeName(driver)
 }
 
 // LeaseName returns the name of the Lease that the attachers of a driver compete for.
 func LeaseName(driver string) string {
-	return sanitize(leasePrefix + driver)
-}
-
-// sanitize replaces what is neither a letter, a digit nor a dash by a dash, and
-// lets no name end in one.
-func sanitize(name string) string {
-	name = regexp.MustCompile(`[^a-zA-Z0-9-]`).ReplaceAllString(name, "-")
-	if name != "" && name[len(name)-1] == '-' {
-		name += "X"
-	}
-	return name
+	return leader.SanitizeName(leasePrefix + driver)
 }
 
 func hasFinalizer(obj metav1.Object, finalizer string) bool {

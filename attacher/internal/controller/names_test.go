@@ -43,18 +43,18 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func FuzzSanitize(f *testing.F) {
+func FuzzFinalizerName(f *testing.F) {
 	for _, seed := range []string{"", "a.b", "-", "ä", "x_y-"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, driver string) {
-		got := sanitize("p" + driver)
+		got := strings.TrimPrefix(FinalizerName(driver), "external-attacher/")
 		if strings.HasSuffix(got, "-") {
-			t.Errorf("sanitize(%q) = %q ends in a dash", driver, got)
+			t.Errorf("FinalizerName(%q) = %q ends in a dash", driver, got)
 		}
 		for _, r := range got {
 			if r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
-				t.Errorf("sanitize(%q) = %q contains %q", driver, got, r)
+				t.Errorf("FinalizerName(%q) = %q contains %q", driver, got, r)
 			}
 		}
 	})

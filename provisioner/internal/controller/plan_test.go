@@ -1,0 +1,234 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+func TestPlanClaim(t *testing.T) {
+	now, group, gold, wait := metav1.Now(), "snapshot.storage.k8s.io", "gold", storagev1.VolumeBindingWaitForFirstConsumer
+	other := "example.com"
+	cases := map[string]struct {
+		reason string
+		change func(*claimState)
+		want   claimVerb
+		why    string
+	}{
+		"Create": {
+			reason: "A claim that wants a volume gets one.",
+			want:   claimCreate,
+		},
+		"Gone": {
+			reason: "A claim that is gone needs nothing.",
+			change: func(s *claimState) { s.claim, s.class = nil, nil },
+		},
+		"GoneWhileCreating": {
+			reason: "What may still run is driven to its end, whatever became of the claim.",
+			change: func(s *claimState) { s.claim, s.class, s.intent = nil, nil, newIntent(intents.Creating) },
+			want:   claimResume,
+		},
+		"ForeignWhileCreating": {
+			reason: "No check may end what may still run.",
+			change: func(s *claimState) {
+				s.claim.Annotations[AnnProvisioner], s.intent = other, newIntent(intents.Creating)
+			},
+			want: claimResume,
+		},
+		"UnsupportedWhileCreating": {
+			reason: "A driver that lost a capability in between may still be working.",
+			change: func(s *claimState) { s.caps, s.intent = capabilities{}, newIntent(intents.Creating) },
+			want:   claimResume,
+		},
+		"Saving": {
+			reason: "A volume that is being saved is left to the queue that saves it.",
+			change: func(s *claimState) { s.intent = newIntent(intents.Saving) },
+		},
+		"Undoing": {
+			reason: "A volume that is unwanted is deleted.",
+			change: func(s *claimState) { s.intent = newIntent(intents.Undoing) },
+			want:   claimUndo,
+		},
+		"Deleting": {
+			reason: "Nothing is begun for a claim that is being deleted.",
+			change: func(s *claimState) { s.claim.DeletionTimestamp = &now },
+		},
+		"Bound": {
+			reason: "A claim with a volume needs none.",
+			change: func(s *claimState) { s.claim.Spec.VolumeName = "pv" },
+		},
+		"OtherDriver": {
+			reason: "Other drivers have their own provisioners.",
+			change: func(s *claimState) { s.claim.Annotations[AnnProvisioner] = other },
+		},
+		"BetaAnnotation": {
+			reason: "The deprecated annotation still counts.",
+			change: func(s *claimState) { s.claim.Annotations = map[string]string{annBetaProvisioner: driver} },
+			want:   claimCreate,
+		},
+		"NoAnnotation": {
+			reason: "Until the controller manager has spoken, the claim is nobody's.",
+			change: func(s *claimState) { s.claim.Annotations = nil },
+		},
+		"PVExists": {
+			reason: "The volume is there, binding is not our business.",
+			change: func(s *claimState) { s.pv = newPV() },
+		},
+		"PVOfAnotherClaim": {
+			reason: "With cut names two claims may want one name: the second must not get the first one's volume.",
+			change: func(s *claimState) {
+				s.pv = newPV()
+				s.pv.Spec.ClaimRef.UID = "uid-2"
+			},
+			want: claimRefuse, why: "pvc-uid-1",
+		},
+		"NoClass": {
+			reason: "The class announces itself when it is created.",
+			change: func(s *claimState) { s.class = nil },
+		},
+		"ClassOfAnotherDriver": {
+			reason: "A class that was replaced meanwhile is another provisioner's.",
+			change: func(s *claimState) { s.class.Provisioner = other },
+		},
+		"WaitsForNode": {
+			reason: "Late binding waits for the scheduler.",
+			change: func(s *claimState) { s.class.VolumeBindingMode = &wait },
+		},
+		"NodeSelected": {
+			reason: "Late binding goes on once a node is selected.",
+			change: func(s *claimState) {
+				s.class.VolumeBindingMode = &wait
+				s.claim.Annotations[AnnSelectedNode] = "node-1"
+			},
+			want: claimCreate,
+		},
+		"AlphaNodeSelected": {
+			reason: "The name that the design gave the annotation is read as well.",
+			change: func(s *claimState) {
+				s.class.VolumeBindingMode = &wait
+				s.claim.Annotations[annAlphaSelectedNode] = "node-1"
+			},
+			want: claimCreate,
+		},
+		"EmptyNode": {
+			reason: "An empty annotation selects no node.",
+			change: func(s *claimState) {
+				s.class.VolumeBindingMode = &wait
+				s.claim.Annotations[AnnSelectedNode] = ""
+			},
+		},
+		"Populator": {
+			reason: "Data sources of other kinds are somebody else's.",
+			change: func(s *claimState) {
+				s.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: &other, Kind: "Backup"}
+			},
+			want: claimPopulator, why: `"Backup"`,
+		},
+		"Snapshot": {
+			reason: "What this version cannot do is said, and the claim left alone.",
+			change: func(s *claimState) {
+				s.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s"}
+			},
+			want: claimRefuse, why: "snapshots",
+		},
+		"Clone": {
+			reason: "What this version cannot do is said, and the claim left alone.",
+			change: func(s *claimState) {
+				s.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "c"}
+			},
+			want: claimRefuse, why: "clones",
+		},
+		"SnapshotOfAnotherGroup": {
+			reason: "The kind alone does not make a snapshot.",
+			change: func(s *claimState) {
+				s.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &other, Kind: "VolumeSnapshot"}
+			},
+			want: claimPopulator,
+		},
+		"CannotCreate": {
+			reason: "A driver without the capability cannot serve the claim.",
+			change: func(s *claimState) { s.caps.create = false },
+			want:   claimRefuse, why: "CREATE_DELETE_VOLUME",
+		},
+		"Selector": {
+			reason: "Volumes to come have no labels.",
+			change: func(s *claimState) { s.claim.Spec.Selector = &metav1.LabelSelector{} },
+			want:   claimRefuse, why: "spec.selector",
+		},
+		"CannotModify": {
+			reason: "A VolumeAttributesClass needs a driver that takes its parameters.",
+			change: func(s *claimState) { s.claim.Spec.VolumeAttributesClassName = &gold },
+			want:   claimRefuse, why: `"gold"`,
+		},
+		"CanModify": {
+			reason: "A VolumeAttributesClass goes to a driver that takes its parameters.",
+			change: func(s *claimState) {
+				s.claim.Spec.VolumeAttributesClassName, s.caps.modify = &gold, true
+			},
+			want: claimCreate,
+		},
+		"Resting": {
+			reason: "A request that cannot succeed rests.",
+			change: func(s *claimState) { s.infeasible = time.Minute },
+			want:   claimDelay,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := claimState{driver: driver, caps: capabilities{create: true}, claim: newClaim(), class: newClass()}
+			if tc.change != nil {
+				tc.change(&s)
+			}
+			got := planClaim(s)
+			if got.verb != tc.want || !strings.Contains(got.why, tc.why) {
+				t.Errorf("%s\ngot %d (%s), want %d with %q", tc.reason, got.verb, got.why, tc.want, tc.why)
+			}
+			if got.after != s.infeasible && got.verb == claimDelay {
+				t.Errorf("%s\nwait of %v, want %v", tc.reason, got.after, s.infeasible)
+			}
+		})
+	}
+}
+
+func TestClassName(t *testing.T) {
+	claim := newClaim()
+	if got := className(claim); got != "fast" {
+		t.Errorf("class %q, want that of the spec", got)
+	}
+	claim.Annotations[annBetaClass] = "old"
+	if got := className(claim); got != "old" {
+		t.Errorf("class %q, want that of the annotation, which overrides the spec", got)
+	}
+	if got := className(&corev1.PersistentVolumeClaim{}); got != "" {
+		t.Errorf("class %q of a claim without", got)
+	}
+}
+
+func TestWants(t *testing.T) {
+	now := metav1.Now()
+	cases := map[string]struct {
+		reason string
+		change func(*corev1.PersistentVolumeClaim)
+		want   bool
+	}{
+		"Pending":  {reason: "It waits for the volume.", change: func(*corev1.PersistentVolumeClaim) {}, want: true},
+		"Bound":    {reason: "It has this very volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-uid-1" }, want: true},
+		"Other":    {reason: "It has another volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "other" }},
+		"Deleting": {reason: "It will never come back.", change: func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &now }},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			claim := newClaim()
+			tc.change(claim)
+			if got := wants(claim, "pvc-uid-1"); got != tc.want {
+				t.Errorf("%s\ngot %v, want %v", tc.reason, got, tc.want)
+			}
+		})
+	}
+}

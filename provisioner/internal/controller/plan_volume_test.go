@@ -1,0 +1,147 @@
+package controller
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// phase sets the phase of the volume.
+func phase(p corev1.PersistentVolumePhase) func(*volumeState) {
+	return func(s *volumeState) { s.pv.Status.Phase = p }
+}
+
+// deleting marks the volume as being deleted.
+func deleting(s *volumeState) {
+	now := metav1.Now()
+	s.pv.DeletionTimestamp = &now
+}
+
+// unprotected takes the finalizer off.
+func unprotected(s *volumeState) {
+	s.pv.Finalizers = []string{"kubernetes.io/pv-protection"}
+}
+
+// retained sets the policy that keeps volumes.
+func retained(s *volumeState) {
+	s.pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+}
+
+// static makes the volume one that was made by hand.
+func static(s *volumeState) {
+	s.pv.Annotations = nil
+}
+
+// unclaimed takes the claim away, as an administrator does to use a volume again.
+func unclaimed(s *volumeState) {
+	s.pv.Spec.ClaimRef = nil
+}
+
+func TestPlanVolume(t *testing.T) {
+	type changes = []func(*volumeState)
+	released := phase(corev1.VolumeReleased)
+	attached := func(s *volumeState) { s.attachments = 1 }
+	cases := map[string]struct {
+		reason string
+		change changes
+		want   volumeVerb
+	}{
+		"Gone":                {reason: "Nothing is left to do.", change: changes{func(s *volumeState) { s.pv = nil }}},
+		"Bound":               {reason: "A volume in use is left alone."},
+		"Unprotected":         {reason: "A bound volume gets the finalizer.", change: changes{unprotected}, want: volumeProtect},
+		"UnprotectedDeleting": {reason: "The API takes no new finalizer on an object under deletion.", change: changes{unprotected, deleting}},
+		"UnprotectedPending":  {reason: "The finalizer waits until the volume is bound.", change: changes{unprotected, phase(corev1.VolumePending)}},
+		"Retained":            {reason: "The finalizer goes when the policy keeps the volume.", change: changes{retained}, want: volumeRelease},
+		"RetainedReleased":    {reason: "A volume that is kept is not deleted.", change: changes{retained, unprotected, released}},
+		"RetainedDeleting":    {reason: "The object may go, the volume stays.", change: changes{retained, deleting, released}, want: volumeRelease},
+		"Released":            {reason: "A released volume is deleted.", change: changes{released}, want: volumeDelete},
+		"ReleasedUnprotected": {reason: "Volumes from before the finalizer are deleted as well.", change: changes{released, unprotected}, want: volumeDelete},
+		"Failed":              {reason: "A failed deletion is tried again.", change: changes{phase(corev1.VolumeFailed)}, want: volumeDelete},
+		"DeletedFirst":        {reason: "A volume deleted before its claim is deleted once it is released.", change: changes{released, deleting}, want: volumeDelete},
+		"DeletedFirstBound":   {reason: "A volume in use is not deleted.", change: changes{deleting}},
+		"AlreadyDeleted":      {reason: "Without the finalizer the volume was deleted before.", change: changes{released, deleting, unprotected}},
+		"OwnDeletion":         {reason: "Our own deletion is not repeated when the object comes back.", change: changes{released, deleting, func(s *volumeState) { s.deleted = true }}, want: volumeRemove},
+		"Attached":            {reason: "Deletion waits for detach.", change: changes{released, attached}, want: volumeWait},
+		"AttachedNoPublish":   {reason: "Drivers that attach nothing have no attachments that matter.", change: changes{released, attached, func(s *volumeState) { s.caps.publish = false }}, want: volumeDelete},
+		"CannotDelete":        {reason: "A driver without the capability cannot delete.", change: changes{released, func(s *volumeState) { s.caps.create = false }}, want: volumeRefuse},
+		"NotCSI":              {reason: "A volume without CSI source cannot be deleted by CSI.", change: changes{released, func(s *volumeState) { s.pv.Spec.CSI = nil }}, want: volumeRefuse},
+		"Static":              {reason: "Volumes made by hand obey their policy too.", change: changes{static, released}, want: volumeDelete},
+		"StaticUnprotected":   {reason: "Volumes made by hand get the finalizer when bound.", change: changes{static, unprotected}, want: volumeProtect},
+		"Available":           {reason: "A volume that nobody claimed yet waits.", change: changes{phase(corev1.VolumeAvailable), unclaimed}},
+		"AvailableDeleting":   {reason: "Deleting an unclaimed volume deletes what is behind it, as the policy says.", change: changes{phase(corev1.VolumeAvailable), unclaimed, deleting}, want: volumeDelete},
+		"ReservedDeleting":    {reason: "A volume that is reserved for a claim waits until the claim is gone.", change: changes{phase(corev1.VolumeAvailable), deleting}},
+		"OtherProvisioner":    {reason: "Other provisioners delete their own.", change: changes{released, func(s *volumeState) { s.pv.Annotations[volume.AnnProvisionedBy] = "other" }}},
+		"OtherDriver":         {reason: "Other drivers delete their own.", change: changes{static, released, func(s *volumeState) { s.pv.Spec.CSI.Driver = "other" }}},
+		"StaticNotCSI":        {reason: "A volume of unknown make is nobody's.", change: changes{static, released, func(s *volumeState) { s.pv.Spec.CSI = nil }}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := volumeState{driver: driver, caps: capabilities{create: true, publish: true}, pv: newPV()}
+			for _, change := range tc.change {
+				change(&s)
+			}
+			if got := planVolume(s); got.verb != tc.want {
+				t.Errorf("%s\ngot %d (%s), want %d", tc.reason, got.verb, got.why, tc.want)
+			}
+		})
+	}
+}
+
+func TestDeletionSecret(t *testing.T) {
+	const name, namespace = "csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"
+	cases := map[string]struct {
+		reason      string
+		annotations map[string]string
+		parameters  map[string]string
+		want        string
+		err         bool
+	}{
+		"None": {reason: "Most drivers need no secret."},
+		"Annotations": {
+			reason:      "The secret that the volume was created with is the one that counts.",
+			annotations: map[string]string{volume.AnnDeletionSecretName: "s", volume.AnnDeletionSecretNamespace: "ns"},
+			parameters:  map[string]string{name: "other", namespace: "other"},
+			want:        "ns/s",
+		},
+		"HalfAnnotation": {
+			reason:      "Half a reference is none.",
+			annotations: map[string]string{volume.AnnDeletionSecretName: "s", volume.AnnDeletionSecretNamespace: ""},
+		},
+		"Class": {
+			reason:     "Volumes without a record have the secret of their class.",
+			parameters: map[string]string{name: "${pvc.name}-${pv.name}", namespace: "${pvc.namespace}"},
+			want:       "team/data-pvc-uid-1",
+		},
+		"ClassNeedsAnnotation": {
+			reason:     "The annotations of a claim that is gone cannot be known.",
+			parameters: map[string]string{name: "${pvc.annotations['x']}", namespace: "ns"},
+			err:        true,
+		},
+		"OtherSecretsDoNotMatter": {
+			reason:     "Only the secret for deletion must be resolvable.",
+			parameters: map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "${pvc.annotations['x']}", "csi.storage.k8s.io/node-stage-secret-namespace": "ns"},
+		},
+		"BadClass": {
+			reason:     "A class that makes no sense is an error.",
+			parameters: map[string]string{name: "s"},
+			err:        true,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			pv := newPV()
+			pv.Annotations = tc.annotations
+			ref, err := deletionSecret(pv, tc.parameters)
+			got := ""
+			if ref != nil {
+				got = ref.Namespace + "/" + ref.Name
+			}
+			if got != tc.want || (err != nil) != tc.err {
+				t.Errorf("%s\ngot %q, %v, want %q, error: %v", tc.reason, got, err, tc.want, tc.err)
+			}
+		})
+	}
+}

@@ -29,23 +29,28 @@ type Options[O any] interface {
 	Validate() error
 }
 
-// Component is a component that can be run. Name is that of its binary; New returns its default options.
+// Component is a component that can be run.
 type Component[O any, P Options[O]] struct {
-	Name string
-	New  func() O
-	Run  func(ctx context.Context, o O) error
+	name string
+	new  func() O
+	run  func(ctx context.Context, o O) error
+}
+
+// New makes a component from the functions of its root package; the name is that of its binary.
+func New[O any, P Options[O]](name string, newOptions func() O, run func(ctx context.Context, o O) error) Component[O, P] {
+	return Component[O, P]{name: name, new: newOptions, run: run}
 }
 
 // Main runs the component as the process that it is in: flags from the command line, logs on standard error, until it ends
 // or SIGINT or SIGTERM comes. It returns the exit code: 0, 1 for an error, 2 for a wrong command line.
 //
-//	func main() { os.Exit(command.Component[attacher.Options, *attacher.Options]{...}.Main()) }
+//	func main() { os.Exit(command.New("csi-attacher", attacher.NewOptions, attacher.Run).Main()) }
 func (c Component[O, P]) Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := c.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", c.Name, err)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", c.name, err)
 	}
 	return ExitCode(err)
 }
@@ -67,13 +72,13 @@ func ExitCode(err error) int {
 
 // Flags returns all flags of the component's binary, with those that every binary has: --version and the logging flags.
 func (c Component[O, P]) Flags() *flag.FlagSet {
-	o := c.New()
+	o := c.new()
 	fs, _, _ := c.flags(&o)
 	return fs
 }
 
 func (c Component[O, P]) flags(o *O) (fs *flag.FlagSet, logs *logging.Options, showVersion *bool) {
-	fs = flag.NewFlagSet(c.Name, flag.ContinueOnError)
+	fs = flag.NewFlagSet(c.name, flag.ContinueOnError)
 	P(o).AddFlags(fs)
 	l := logging.NewOptions()
 	l.AddFlags(fs)
@@ -82,7 +87,7 @@ func (c Component[O, P]) flags(o *O) (fs *flag.FlagSet, logs *logging.Options, s
 
 // Execute runs the component with these arguments until it ends or ctx does. An end that ctx asked for is no error.
 func (c Component[O, P]) Execute(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o := c.New()
+	o := c.new()
 	fs, logs, showVersion := c.flags(&o)
 	fs.SetOutput(stderr)
 	if err := fs.Parse(args); err != nil {
@@ -92,7 +97,7 @@ func (c Component[O, P]) Execute(ctx context.Context, args []string, stdout, std
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 	if *showVersion {
-		_, err := fmt.Fprintln(stdout, c.Name, version.Get())
+		_, err := fmt.Fprintln(stdout, c.name, version.Get())
 		return err
 	}
 	if fs.NArg() > 0 {
@@ -106,7 +111,7 @@ func (c Component[O, P]) Execute(ctx context.Context, args []string, stdout, std
 		return err
 	}
 	klog.SetLogger(logger) // for the libraries that log without a context
-	err = c.Run(klog.NewContext(ctx, logger), o)
+	err = c.run(klog.NewContext(ctx, logger), o)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
 	}

@@ -31,7 +31,7 @@ func (o *options) Validate() error {
 type component = command.Component[options, *options]
 
 func newComponent(run func(ctx context.Context, o options) error) component {
-	return component{Name: "csi-thing", New: func() options { return options{n: 7} }, Run: run}
+	return command.New("csi-thing", func() options { return options{n: 7} }, run)
 }
 
 func TestExecute(t *testing.T) {

@@ -86,7 +86,8 @@ type Server struct {
 	listener net.Listener
 	grpc     *grpc.Server
 	// log is set by Run; calls come only after that.
-	log atomic.Pointer[klog.Logger]
+	log     atomic.Pointer[klog.Logger]
+	running running
 }
 
 // Listen checks cfg, binds the endpoint and registers the services. Callers
@@ -124,8 +125,6 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		grpc.MaxRecvMsgSize(maxRequest),
-		// Stop and GracefulStop return when the handlers have.
-		grpc.WaitForHandlers(true),
 	}
 	if s.cfg.Tracing {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler()))
@@ -137,9 +136,15 @@ func (s *Server) options() []grpc.ServerOption {
 // host:port with the port that was chosen.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
+// ErrStuck is what Run returns when calls go on although they were cut off.
+// Nothing but the end of the process stops them.
+var ErrStuck = errors.New("CSI calls do not end although their contexts have")
+
 // Run serves until ctx ends, which is no error. Then running calls may go on
-// for Config.StopTimeout; after that their contexts are cancelled. The socket
-// is gone when Run returns. Handlers find the logger of ctx in their context.
+// for Config.StopTimeout; after that their contexts are cancelled, and they
+// have the same time again to return, or else Run gives up on them with
+// ErrStuck. The socket is gone when Run returns. Handlers find the logger of
+// ctx in their context.
 func (s *Server) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	s.log.Store(&logger)
@@ -153,20 +158,25 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		<-groupCtx.Done()
-		s.stop(logger)
-		return nil
+		return s.stop(logger)
 	})
 	return group.Wait()
 }
 
 // stop ends the server in order, and by force when that takes too long.
-func (s *Server) stop(logger klog.Logger) {
+func (s *Server) stop(logger klog.Logger) error {
 	force := time.AfterFunc(s.cfg.StopTimeout, func() {
 		logger.Info("Cutting off CSI calls that are still running", logging.KeyTimeout, s.cfg.StopTimeout)
 		s.grpc.Stop()
 	})
 	defer force.Stop()
 	s.grpc.GracefulStop()
+	select {
+	case <-s.running.idle():
+		return nil
+	case <-time.After(s.cfg.StopTimeout):
+		return ErrStuck
+	}
 }
 
 // Close frees the endpoint of a server that is not to run.

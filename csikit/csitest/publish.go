@@ -25,6 +25,9 @@ func (d *Driver) ControllerPublishVolume(_ context.Context, req *csi.ControllerP
 	if err != nil {
 		return nil, err
 	}
+	if req.GetReadonly() && !d.hasController(csi.ControllerServiceCapability_RPC_PUBLISH_READONLY) {
+		return nil, d.violation("ControllerPublishVolume of %q asks for read-only, but PUBLISH_READONLY is not announced", v.ID)
+	}
 	wanted := use{capability: proto.CloneOf(req.GetVolumeCapability()), readOnly: req.GetReadonly()}
 	if err := d.mayPublishTo(v, req.GetNodeId(), wanted); err != nil {
 		return nil, err

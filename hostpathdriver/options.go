@@ -37,7 +37,6 @@ const (
 	defaultStopTimeout = 10 * time.Second
 
 	maxNodeID         = 256
-	maxTopologyValue  = 63
 	randomAttachLimit = -1
 )
 
@@ -138,16 +137,24 @@ func (o *Options) Warnings() []string {
 func (o *Options) checkMode() error {
 	switch o.Mode {
 	case ModeAll, ModeNode:
-		longest := maxNodeID
-		if o.Topology {
-			longest = maxTopologyValue
-		}
-		if err := volume.CheckName("node id", o.NodeID, longest); err != nil {
-			return fmt.Errorf("--nodeid: %w", err)
-		}
+		return o.checkNodeID()
 	case ModeController:
 	default:
 		return fmt.Errorf("--mode=%q: must be %q, %q or %q", o.Mode, ModeController, ModeNode, ModeAll)
+	}
+	return nil
+}
+
+// checkNodeID applies the rule for names of files, as the node has a
+// directory, and with topology the rule for label values, as Kubernetes makes
+// a label of the segment.
+func (o *Options) checkNodeID() error {
+	if err := volume.CheckName("node id", o.NodeID, maxNodeID); err != nil {
+		return fmt.Errorf("--nodeid: %w", err)
+	}
+	label := regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	if o.Topology && !label.MatchString(o.NodeID) {
+		return fmt.Errorf("--nodeid=%q: must be at most 63 characters with a letter or digit at both ends, to be a topology value", o.NodeID)
 	}
 	return nil
 }

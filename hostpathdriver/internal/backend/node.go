@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -93,9 +94,51 @@ func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, erro
 	return nil, fmt.Errorf("volume %q on node %q: %w", id, n.cfg.NodeID, volume.ErrNotFound)
 }
 
-// Mounted implements volume.NodeService.
-func (n *Node) Mounted(ctx context.Context, path string) (bool, error) {
-	return n.cfg.Mounter.Mounted(ctx, path)
+// Intact implements volume.NodeService.
+func (n *Node) Intact(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
+	if target := known.TargetAt(path); target != nil {
+		return n.cfg.Mounter.Holds(ctx, n.source(known, target), path, targetOptions(target))
+	}
+	if known.Stage != nil && known.Stage.Path == path {
+		return n.cfg.Mounter.Holds(ctx, n.persistentPath(known.ID), path, stageOptions(known.Stage))
+	}
+	return false, nil
+}
+
+// source is what a target shows.
+func (n *Node) source(known *volume.NodeVolume, target *volume.Target) string {
+	if known.Ephemeral != nil {
+		return n.directory.Path(known.ID)
+	}
+	return target.Source
+}
+
+func targetOptions(t *volume.Target) mount.Options {
+	return mount.Options{ReadOnly: t.ReadOnly || t.Capability.Mode.ReadOnly(), Flags: t.Capability.MountFlags}
+}
+
+func stageOptions(s *volume.Stage) mount.Options {
+	return mount.Options{Flags: s.Capability.MountFlags}
+}
+
+// bind mounts source at the directory path, which is made where needed. A
+// mount that is there already must be this one.
+func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) error {
+	holds, err := n.cfg.Mounter.Holds(ctx, source, path, o)
+	if err != nil || holds {
+		return err
+	}
+	mounted, err := n.cfg.Mounter.Mounted(ctx, path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("mount %s at %s: something else is mounted there: %w", source, path, volume.ErrPrecondition)
+	}
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return fmt.Errorf("create directory to mount at: %w", err)
+	}
+	return n.cfg.Mounter.Bind(ctx, source, path, o)
 }
 
 // Stats implements volume.NodeService. Used is what the volume's own files

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -32,7 +30,7 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("stage:mount")
-	if err := n.bindStage(ctx, req); err != nil {
+	if err := n.bind(ctx, n.persistentPath(req.ID), stage.Path, stageOptions(&stage)); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Staged volume", logging.KeyVolumeID, req.ID, logging.KeyStagingPath, stage.Path)
@@ -57,17 +55,6 @@ func (n *Node) checkStage(req *volume.StageRequest) error {
 		return fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
 	}
 	return nil
-}
-
-func (n *Node) bindStage(ctx context.Context, req *volume.StageRequest) error {
-	mounted, err := n.cfg.Mounter.Mounted(ctx, req.Stage.Path)
-	if err != nil || mounted {
-		return err
-	}
-	if err := os.MkdirAll(req.Stage.Path, 0o750); err != nil {
-		return fmt.Errorf("create staging path: %w", err)
-	}
-	return n.cfg.Mounter.Bind(ctx, n.persistentPath(req.ID), req.Stage.Path, mount.Options{Flags: req.Stage.Capability.MountFlags})
 }
 
 // Unstage implements volume.NodeService. The staging directory belongs to the

@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -64,29 +63,14 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 	return err
 }
 
-// bindTarget makes the directory of the target and mounts source on it. After
-// an error neither is there.
+// bindTarget mounts source at the target. After an error the target is gone,
+// unless something else is mounted there.
 func (n *Node) bindTarget(ctx context.Context, source string, target *volume.Target) error {
-	mounted, err := n.cfg.Mounter.Mounted(ctx, target.Path)
-	if err != nil || mounted {
+	err := n.bind(ctx, source, target.Path, targetOptions(target))
+	if err == nil || errors.Is(err, volume.ErrPrecondition) {
 		return err
 	}
-	err = os.Mkdir(target.Path, 0o750)
-	if errors.Is(err, fs.ErrNotExist) {
-		// The CO makes the parent. Some do not, and it does no harm.
-		err = os.MkdirAll(target.Path, 0o750)
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("create target path: %w", err)
-	}
-	err = n.cfg.Mounter.Bind(ctx, source, target.Path, mount.Options{
-		ReadOnly: target.ReadOnly || target.Capability.Mode.ReadOnly(),
-		Flags:    target.Capability.MountFlags,
-	})
-	if err != nil {
-		return errors.Join(err, removeDir(target.Path))
-	}
-	return nil
+	return errors.Join(err, removeDir(target.Path))
 }
 
 // Unpublish implements volume.NodeService. An inline volume goes with its

@@ -37,16 +37,16 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	if err != nil {
 		return err
 	}
-	verdict, err := known.CheckStage(&req.Stage)
 	if known.Stage != nil {
-		mounted, mountErr := n.Mounted(ctx, known.Stage.Path)
-		if mountErr != nil {
-			return mountErr
+		intact, err := n.Intact(ctx, known, known.Stage.Path)
+		if err != nil {
+			return err
 		}
-		if !mounted && known.Ephemeral == nil {
-			return n.NodeService.Stage(ctx, req)
+		if !intact {
+			known.Stage = nil
 		}
 	}
+	verdict, err := known.CheckStage(&req.Stage)
 	if err != nil || verdict == volume.AlreadyDone {
 		return err
 	}
@@ -86,8 +86,8 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return err
 	}
 	if verdict == volume.AlreadyDone {
-		mounted, err := n.Mounted(ctx, req.Target.Path)
-		if err != nil || mounted {
+		intact, err := n.Intact(ctx, known, req.Target.Path)
+		if err != nil || intact {
 			return err
 		}
 	}

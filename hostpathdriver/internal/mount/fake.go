@@ -36,7 +36,7 @@ func (f *Fake) Bind(ctx context.Context, source, target string, o Options) error
 	if err := f.broken(ctx); err != nil {
 		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
 	}
-	if _, err := mountBits(0, o); err != nil {
+	if _, err := attributes(o); err != nil {
 		return err
 	}
 	for _, dir := range []string{source, target} {
@@ -80,6 +80,21 @@ func (f *Fake) Mounted(ctx context.Context, target string) (bool, error) {
 		return false, err
 	}
 	return len(f.table[target]) > 0, nil
+}
+
+// Holds implements Mounter.
+func (f *Fake) Holds(ctx context.Context, source, target string, o Options) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	stack := f.table[target]
+	if len(stack) == 0 {
+		return false, nil
+	}
+	top := stack[len(stack)-1]
+	return top.Source == source && (!o.readOnly() || top.Options.readOnly()), nil
 }
 
 // Below implements Mounter.

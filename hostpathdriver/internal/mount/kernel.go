@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -17,91 +18,110 @@ type Kernel struct{}
 
 var _ Mounter = Kernel{}
 
-// flag is one mount flag: bits to set and bits to clear.
+const flagReadOnly = "ro"
+
+// flag is one mount flag: attributes to set and to clear.
 type flag struct {
 	name  string
-	set   uintptr
-	clear uintptr
+	set   uint64
+	clear uint64
 }
 
 func flagTable() []flag {
-	const atime = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
 	return []flag{
-		{name: "ro", set: unix.MS_RDONLY},
+		{name: flagReadOnly, set: unix.MOUNT_ATTR_RDONLY},
 		{name: "rw"},
-		{name: "nosuid", set: unix.MS_NOSUID},
-		{name: "suid", clear: unix.MS_NOSUID},
-		{name: "nodev", set: unix.MS_NODEV},
-		{name: "dev", clear: unix.MS_NODEV},
-		{name: "noexec", set: unix.MS_NOEXEC},
-		{name: "exec", clear: unix.MS_NOEXEC},
-		{name: "noatime", set: unix.MS_NOATIME, clear: atime},
-		{name: "relatime", set: unix.MS_RELATIME, clear: atime},
-		{name: "strictatime", set: unix.MS_STRICTATIME, clear: atime},
-		{name: "nodiratime", set: unix.MS_NODIRATIME},
-		{name: "diratime", clear: unix.MS_NODIRATIME},
+		{name: "nosuid", set: unix.MOUNT_ATTR_NOSUID},
+		{name: "suid", clear: unix.MOUNT_ATTR_NOSUID},
+		{name: "nodev", set: unix.MOUNT_ATTR_NODEV},
+		{name: "dev", clear: unix.MOUNT_ATTR_NODEV},
+		{name: "noexec", set: unix.MOUNT_ATTR_NOEXEC},
+		{name: "exec", clear: unix.MOUNT_ATTR_NOEXEC},
+		{name: "noatime", set: unix.MOUNT_ATTR_NOATIME, clear: unix.MOUNT_ATTR__ATIME},
+		{name: "relatime", set: unix.MOUNT_ATTR_RELATIME, clear: unix.MOUNT_ATTR__ATIME},
+		{name: "strictatime", set: unix.MOUNT_ATTR_STRICTATIME, clear: unix.MOUNT_ATTR__ATIME},
+		{name: "nodiratime", set: unix.MOUNT_ATTR_NODIRATIME},
+		{name: "diratime", clear: unix.MOUNT_ATTR_NODIRATIME},
 	}
 }
 
-// Bind implements Mounter. Flags that the source's mount has are kept: inside
-// a user namespace they cannot be dropped.
+// attributes are what the options change in a copy of the source's mount.
+func attributes(o Options) (*unix.MountAttr, error) {
+	table := flagTable()
+	var attr unix.MountAttr
+	for _, name := range o.Flags {
+		i := slices.IndexFunc(table, func(f flag) bool { return f.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("mount flag %q: must be one of %v", name, Flags())
+		}
+		// A later flag wins over an earlier one that contradicts it.
+		attr.Attr_set = attr.Attr_set&^table[i].clear | table[i].set
+		attr.Attr_clr = attr.Attr_clr&^table[i].set | table[i].clear
+	}
+	if o.ReadOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	return &attr, nil
+}
+
+// Bind implements Mounter. The mount gets its attributes before it gets its
+// place, so that no crash leaves it writable. It needs Linux 5.12.
 func (k Kernel) Bind(ctx context.Context, source, target string, o Options) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
+	attr, err := attributes(o)
+	if err == nil {
+		err = ctx.Err()
 	}
-	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
+	if err == nil {
+		err = bind(source, target, attr)
 	}
-	if !o.ReadOnly && len(o.Flags) == 0 {
-		return nil
-	}
-	err := remount(target, o)
 	if err != nil {
-		err = errors.Join(err, unmount(target))
-	}
-	return err
-}
-
-func remount(target string, o Options) error {
-	var inherited unix.Statfs_t
-	if err := unix.Statfs(target, &inherited); err != nil {
-		return fmt.Errorf("read mount flags of %s: %w", target, err)
-	}
-	bits, err := mountBits(inheritedBits(inherited.Flags), o)
-	if err != nil {
-		return err
-	}
-	if err := unix.Mount("", target, "", bits|unix.MS_BIND|unix.MS_REMOUNT, ""); err != nil {
-		return fmt.Errorf("remount %s with flags %v, read-only %t: %w", target, o.Flags, o.ReadOnly, err)
+		return fmt.Errorf("bind mount %s at %s, flags %v, read-only %t: %w", source, target, o.Flags, o.ReadOnly, err)
 	}
 	return nil
 }
 
-// mountBits applies options to the bits of the source's mount.
-func mountBits(bits uintptr, o Options) (uintptr, error) {
-	table := flagTable()
-	for _, name := range o.Flags {
-		i := slices.IndexFunc(table, func(f flag) bool { return f.name == name })
-		if i < 0 {
-			return 0, fmt.Errorf("mount flag %q: must be one of %v", name, Flags())
+func bind(source, target string, attr *unix.MountAttr) (err error) {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open_tree: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Close(tree)) }()
+	if attr.Attr_set|attr.Attr_clr != 0 {
+		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr); err != nil {
+			return fmt.Errorf("mount_setattr: %w", err)
 		}
-		bits = bits&^table[i].clear | table[i].set
 	}
-	if o.ReadOnly {
-		bits |= unix.MS_RDONLY
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount: %w", err)
 	}
-	return bits, nil
+	return nil
 }
 
-// inheritedBits translates statfs(2) flags, which differ from mount(2) flags
-// in one bit.
-func inheritedBits(statfs int64) uintptr {
-	const same = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC | unix.ST_NOATIME | unix.ST_NODIRATIME
-	bits := uintptr(statfs) & same
-	if statfs&unix.ST_RELATIME != 0 {
-		bits |= unix.MS_RELATIME
+// Holds implements Mounter: a bind mount is the same file as its source.
+func (k Kernel) Holds(ctx context.Context, source, target string, o Options) (bool, error) {
+	mounted, err := k.Mounted(ctx, target)
+	if err != nil || !mounted {
+		return false, err
 	}
-	return bits
+	wanted, err := os.Stat(source)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at source of mount %s: %w", target, err)
+	}
+	shown, err := os.Stat(target)
+	if err != nil {
+		return false, fmt.Errorf("look at mount %s: %w", target, err)
+	}
+	if !os.SameFile(wanted, shown) {
+		return false, nil
+	}
+	var flags unix.Statfs_t
+	if err := unix.Statfs(target, &flags); err != nil {
+		return false, fmt.Errorf("read mount flags of %s: %w", target, err)
+	}
+	return !o.readOnly() || flags.Flags&unix.ST_RDONLY != 0, nil
 }
 
 // Unmount implements Mounter. It never detaches lazily: a busy mount is an

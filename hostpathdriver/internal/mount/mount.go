@@ -2,8 +2,9 @@
 // kernel: bind mounts made, undone and looked up.
 //
 // The kernel implementation uses system calls, not the mount and umount
-// programs: nothing is forked, the image needs no util-linux, and no call
-// can hang in a child process. Tests take Fake, which needs no privilege.
+// programs: nothing is forked, the image needs no util-linux, and a read-only
+// mount is never writable, not even for a moment. Tests take Fake, which
+// needs no privilege.
 package mount
 
 import (
@@ -29,6 +30,9 @@ type Mounter interface {
 	// Mounted tells whether target is a mount point. A path that does not
 	// exist is not one.
 	Mounted(ctx context.Context, target string) (bool, error)
+	// Holds tells whether target is a mount that shows source, read-only if
+	// the options say so.
+	Holds(ctx context.Context, source, target string, o Options) (bool, error)
 	// Below returns the mount points strictly below a directory, sorted.
 	Below(ctx context.Context, dir string) ([]string, error)
 }
@@ -41,4 +45,10 @@ func Flags() []string {
 	}
 	slices.Sort(flags)
 	return flags
+}
+
+// readOnly tells whether the options ask for a read-only mount, in whichever
+// way.
+func (o Options) readOnly() bool {
+	return o.ReadOnly || slices.Contains(o.Flags, flagReadOnly)
 }

@@ -57,8 +57,9 @@ type CapacityRequest struct {
 type NodeService interface {
 	// Lookup returns what the node remembers of a volume, or ErrNotFound.
 	Lookup(ctx context.Context, id ID) (*NodeVolume, error)
-	// Mounted tells whether something is mounted at the path.
-	Mounted(ctx context.Context, path string) (bool, error)
+	// Intact tells whether the mount that known promises at a path is there
+	// as promised.
+	Intact(ctx context.Context, known *NodeVolume, path string) (bool, error)
 	// Stage mounts a volume at its staging path.
 	Stage(ctx context.Context, req *StageRequest) error
 	// Unstage undoes Stage. An unknown volume leaves only the path to clean.

@@ -6,7 +6,7 @@
 // external-attacher: flags, finalizers, annotations, Lease and metrics have the same names.
 //
 //	o := attacher.NewOptions()
-//	o.AddFlags(flag.CommandLine)
+//	o.AddFlags(flags)
 //	...
 //	err := attacher.Run(ctx, o)
 //

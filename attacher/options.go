@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
-	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
 // Names of the feature gates.
@@ -32,8 +31,6 @@ type Options struct {
 	HTTP flagset.HTTP
 	// Retry is how failed work is repeated, per VolumeAttachment.
 	Retry flagset.Retry
-	// Logging is used by the binary; Run takes its logger from the context.
-	Logging logging.Options
 	// Features are the feature gates.
 	Features flagset.FeatureGates
 
@@ -58,9 +55,6 @@ type Options struct {
 	// waiting for it to come back.
 	ExitOnConnectionLoss bool
 
-	// ShowVersion makes the binary print its version and end.
-	ShowVersion bool
-
 	ignored flagset.Ignored
 }
 
@@ -72,7 +66,6 @@ func NewOptions() Options {
 		LeaderElection: flagset.NewLeaderElection(),
 		HTTP:           flagset.NewHTTP(),
 		Retry:          flagset.NewRetry(),
-		Logging:        logging.NewOptions(),
 		Features: flagset.NewFeatureGates(map[string]flagset.Gate{
 			GateErrorCode:     {Default: true, Stage: flagset.GA},
 			GateReleaseLeader: {Default: false, Stage: flagset.Alpha},
@@ -88,10 +81,11 @@ func NewOptions() Options {
 
 // groups returns the groups of flags that all components share.
 func (o *Options) groups() []flagset.Group {
-	return []flagset.Group{&o.CSI, &o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Logging, &o.Features}
+	return []flagset.Group{&o.CSI, &o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Features}
 }
 
-// AddFlags registers all flags on fs. The values that the fields have at that moment are the defaults.
+// AddFlags registers all flags on fs, except --version and those of the log, which every binary
+// has (csikit/command). The values that the fields have at that moment are the defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
 	fs.DurationVar(&o.KubeTimeout, "kube-api-timeout", o.KubeTimeout, "deadline of each call to the API server")
@@ -107,7 +101,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.ExitOnConnectionLoss, "exit-on-connection-loss", o.ExitOnConnectionLoss,
 		"exit when the driver closes the connection, instead of waiting for it to come back")
 	o.ignored.AutoMaxProcs(fs)
-	fs.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "print the version and exit")
 }
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.

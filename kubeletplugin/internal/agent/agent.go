@@ -1,0 +1,212 @@
+// Package agent puts the parts of the node agent together and starts them in the right order.
+//
+// It decides nothing by itself: what is done for pods is in package pods, for volumes in package
+// volume, for the Node in package nodeobj. Flags and credentials are the root package's.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/inuse"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/lease"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/pods"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/policy"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/registration"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+// Config says what an Agent works with.
+type Config struct {
+	// Client acts as the node.
+	Client kube.Client
+	// Root is the kubelet's root directory.
+	Root names.Root
+	// Template is what is said about the node; it has its name.
+	Template nodeobj.Template
+	// Allowed are the drivers that inline volumes may name.
+	Allowed policy.AllowedDrivers
+	// Mounts lists mount points; nil means those of the host.
+	Mounts recovery.Mounts
+	// DialDriver connects to a driver's endpoint; nil means gRPC over its socket.
+	DialDriver func(endpoint string) (grpc.ClientConnInterface, error)
+	// RegistryDirs are watched for registration sockets besides the one below Root.
+	RegistryDirs []string
+	// Collision says what happens if a topology label has another value already.
+	Collision nodeinfo.Collision
+	// CSITimeout is the deadline of one operation on a volume.
+	CSITimeout time.Duration
+	// StatusFrequency is how often the node's status is computed.
+	StatusFrequency time.Duration
+	// LeaseDuration is how long the node counts as alive after a renewal.
+	LeaseDuration time.Duration
+	// SyncFrequency is how often each pod is looked at although nothing has changed.
+	SyncFrequency time.Duration
+	// Workers is how many pods are worked on at a time.
+	Workers int
+	// Registerer and Queues receive metrics; nil for none.
+	Registerer prometheus.Registerer
+	Queues     workqueue.MetricsProvider
+	// Fault stops the work at named points in crash tests.
+	Fault fault.Hook
+}
+
+// Agent is one node.
+type Agent struct {
+	cfg Config
+
+	nodes      *kube.Informer[*corev1.Node]
+	podList    *kube.Informer[*corev1.Pod]
+	csiDrivers *kube.Informer[*storagev1.CSIDriver]
+
+	view      *nodeobj.View
+	keeper    *nodeobj.Keeper
+	renewer   *lease.Renewer
+	inUse     *inuse.Publisher
+	info      *nodeinfo.Writer
+	registry  *driver.Registry
+	watcher   *registration.Manager
+	events    *events.Async
+	volumes   *volume.Manager
+	pods      *pods.Controller
+	recovered *recovery.Result
+}
+
+// New makes an Agent that has done nothing yet.
+func New(cfg Config) (*Agent, error) {
+	if cfg.Client == nil || cfg.Root == "" {
+		return nil, errors.New("configure node agent: client and root directory are needed")
+	}
+	if cfg.Mounts == nil {
+		cfg.Mounts = recovery.HostMounts
+	}
+	if cfg.CSITimeout == 0 {
+		cfg.CSITimeout = 2 * time.Minute
+	}
+	a := &Agent{cfg: cfg, view: &nodeobj.View{}}
+	a.makeInformers()
+	if err := errors.Join(a.makeNode(), a.makeDrivers(), a.makeEvents()); err != nil {
+		return nil, fmt.Errorf("configure node agent: %w", err)
+	}
+	if err := a.makeVolumes(); err != nil {
+		return nil, fmt.Errorf("configure node agent: %w", err)
+	}
+	if err := a.makePods(); err != nil {
+		return nil, fmt.Errorf("configure node agent: %w", err)
+	}
+	a.connect()
+	return a, nil
+}
+
+func (a *Agent) node() string { return a.cfg.Template.Name }
+
+func (a *Agent) makeInformers() {
+	c := a.cfg.Client
+	a.nodes = kube.NewInformer(c.Nodes(), kube.InformerOptions[*corev1.Node]{
+		Name: "Node", FieldSelector: "metadata.name=" + a.node(), Transform: slimNode,
+	})
+	a.podList = kube.NewInformer(c.Pods(""), kube.InformerOptions[*corev1.Pod]{
+		Name: "Pod", FieldSelector: "spec.nodeName=" + a.node(), Resync: a.cfg.SyncFrequency,
+	})
+	a.csiDrivers = kube.NewInformer(c.CSIDrivers(), kube.InformerOptions[*storagev1.CSIDriver]{Name: "CSIDriver"})
+}
+
+// slimNode drops the list of images, which is long on nodes that a kubelet had before.
+func slimNode(n *corev1.Node) *corev1.Node {
+	n.Status.Images = nil
+	return n
+}
+
+func (a *Agent) makeNode() error {
+	var keeperErr, leaseErr, inUseErr, infoErr error
+	c := a.cfg.Client
+	a.keeper, keeperErr = nodeobj.New(nodeobj.Config{
+		Template: a.cfg.Template, Nodes: c.Nodes(), View: a.view, Frequency: a.cfg.StatusFrequency,
+	})
+	a.renewer, leaseErr = lease.New(lease.Config{
+		Leases: c.Leases(corev1.NamespaceNodeLease), Node: a.node(), NodeUID: a.nodeUID, Duration: a.cfg.LeaseDuration,
+	})
+	a.inUse, inUseErr = inuse.New(inuse.Config{Write: a.writeInUse})
+	a.info, infoErr = nodeinfo.New(nodeinfo.Config{Client: c, NodeName: a.node(), Collision: a.cfg.Collision})
+	return errors.Join(keeperErr, leaseErr, inUseErr, infoErr)
+}
+
+func (a *Agent) writeInUse(ctx context.Context, names []string) error {
+	return a.keeper.WriteInUse(ctx, names)
+}
+
+func (a *Agent) nodeUID() types.UID {
+	if n := a.view.Node(); n != nil {
+		return n.UID
+	}
+	return ""
+}
+
+func (a *Agent) makeDrivers() (err error) {
+	a.registry = driver.NewRegistry(driver.Config{Registerer: a.cfg.Registerer, Dial: a.cfg.DialDriver})
+	a.watcher, err = registration.New(registration.Config{
+		Dir: a.cfg.Root.Registry(), ExtraDirs: a.cfg.RegistryDirs,
+		Handler: &handler{registry: a.registry, info: a.info, timeout: a.cfg.CSITimeout},
+	})
+	return err
+}
+
+func (a *Agent) makeEvents() (err error) {
+	a.events, err = events.NewRecorder(events.Config{
+		Client: a.cfg.Client, Component: "csi-node-agent", Host: a.node(), Registerer: a.cfg.Registerer,
+	})
+	return err
+}
+
+func (a *Agent) makeVolumes() (err error) {
+	a.volumes, err = volume.New(volume.Config{
+		Node:        a.node(),
+		Disk:        &disk.Disk{Root: a.cfg.Root, Fault: a.cfg.Fault},
+		Drivers:     drivers{a.registry},
+		InUse:       a.inUse,
+		Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
+		Secrets:     secrets{a.cfg.Client},
+		Events:      podEvents{a.events},
+		Timeout:     a.cfg.CSITimeout,
+		Changed:     func(uid types.UID) { a.pods.Wake(uid) },
+		Fault:       a.cfg.Fault,
+	})
+	return err
+}
+
+func (a *Agent) makePods() (err error) {
+	resolver := resolve.New(resolve.Config{
+		Claims: a.cfg.Client.PersistentVolumeClaims, Volumes: a.cfg.Client.PersistentVolumes(),
+		Driver: a.csiDriver, Node: a.view.Node, Allowed: a.cfg.Allowed,
+	})
+	a.pods, err = pods.New(pods.Config{
+		Pods: a.cfg.Client.Pods, Resolve: resolver.Pod, Volumes: a.volumes,
+		Clean:  (&disk.Disk{Root: a.cfg.Root}).CleanPod,
+		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues,
+	})
+	return err
+}
+
+func (a *Agent) csiDriver(name string) *storagev1.CSIDriver {
+	d, _ := a.csiDrivers.Get("", name)
+	return d
+}

@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/registration"
+)
+
+// handler takes drivers into use: it asks them about the node, writes the answer to the API, and
+// lets volumes use them.
+type handler struct {
+	registry *driver.Registry
+	info     *nodeinfo.Writer
+	timeout  time.Duration
+}
+
+var _ registration.Handler = (*handler)(nil)
+
+// Validate implements registration.Handler. Names and versions are checked by package registration;
+// the agent takes every driver.
+func (h *handler) Validate(registration.Plugin) error { return nil }
+
+// Register implements registration.Handler. A driver that cannot tell about the node is not
+// registered, and the API does not go on saying that it is (seed 001, "NodeGetInfo"); what it has
+// mounted can still be unmounted.
+func (h *handler) Register(ctx context.Context, p registration.Plugin) error {
+	d, err := h.registry.Connect(driver.Spec{
+		Name: p.Name, Endpoint: p.Endpoint, RequiresPublishPod: p.RequiresPublishPod,
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.install(ctx, d); err != nil {
+		d.Close()
+		return errors.Join(err, h.remove(ctx, p.Name))
+	}
+	h.registry.Add(d)
+	klog.FromContext(ctx).Info("CSI driver is registered", logging.KeyDriver, p.Name, logging.KeyEndpoint, p.Endpoint)
+	return nil
+}
+
+// Deregister implements registration.Handler.
+func (h *handler) Deregister(ctx context.Context, p registration.Plugin) {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, p.Name)
+	if err := h.remove(ctx, p.Name); err != nil {
+		logger.Error(err, "Deregistering a CSI driver")
+		return
+	}
+	logger.Info("CSI driver is deregistered")
+}
+
+func (h *handler) install(ctx context.Context, d *driver.Driver) error {
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	reply, err := d.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	if err != nil {
+		return fmt.Errorf("ask CSI driver %q about the node: %w", d.Name(), err)
+	}
+	info, err := nodeinfo.FromNodeInfo(d.Name(), reply)
+	if err != nil {
+		return err
+	}
+	return h.info.Install(ctx, info)
+}
+
+func (h *handler) remove(ctx context.Context, name string) error {
+	h.registry.Remove(name)
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	return h.info.Uninstall(ctx, name)
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
+)
+
+// connect lets changes that one part sees wake the others.
+func (a *Agent) connect() {
+	a.nodes.OnChange(func(_, current *corev1.Node) {
+		if current == nil {
+			a.view.Gone()
+			a.keeper.Poke()
+			return
+		}
+		a.view.Observe(current)
+	})
+	a.view.OnChange(a.nodeChanged)
+	a.podList.OnChange(a.pods.Changed)
+	a.csiDrivers.OnChange(func(old, current *storagev1.CSIDriver) {
+		if old == nil || current == nil || !equality.Semantic.DeepEqual(old.Spec, current.Spec) {
+			a.pods.Refresh()
+		}
+	})
+}
+
+func (a *Agent) nodeChanged(old, current *corev1.Node) {
+	a.inUse.Observe(volumeNames(current.Status.VolumesInUse))
+	if old == nil || old.UID != current.UID {
+		a.info.Resync()
+		a.keeper.Poke()
+	}
+	if old == nil || !equality.Semantic.DeepEqual(old.Status.VolumesAttached, current.Status.VolumesAttached) {
+		a.volumes.AttachedChanged()
+	}
+}
+
+// Run works until ctx is done. It looks at the disk first: unless it is known what may be mounted,
+// nothing may be touched. A start is always a recovery; there is nothing to do at the end.
+func (a *Agent) Run(ctx context.Context) error {
+	found, err := recovery.Scan(a.cfg.Root, a.cfg.Mounts)
+	if err != nil {
+		return err
+	}
+	a.recovered = found
+	a.volumes.Adopt(found.Volumes)
+	a.inUse.Seed(a.volumes.InUse()...)
+	defer a.registry.Close()
+
+	g, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		a.keeper.Run, a.renewer.Run, a.events.Run, a.nodes.Run, a.podList.Run, a.csiDrivers.Run, a.followDrivers,
+	} {
+		g.Go(func() error { return run(ctx) })
+	}
+	g.Go(func() error { return a.afterRegistration(ctx, g) })
+	return g.Wait()
+}
+
+// afterRegistration starts what needs the Node object to exist.
+func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.keeper.Registered():
+	}
+	a.reportForeign(ctx)
+	a.seedInUse()
+	g.Go(func() error { return a.inUse.Run(ctx) })
+	g.Go(func() error { return a.info.Run(ctx) })
+	g.Go(func() error { return a.watcher.Run(ctx) })
+	g.Go(func() error { return a.afterFirstList(ctx, g) })
+	if err := a.info.EnsureCSINode(ctx); err != nil {
+		return nil //nolint:nilerr // only the end of ctx ends its tries
+	}
+	a.keeper.SetReady(nil)
+	klog.FromContext(ctx).Info("Node is ready", logging.KeyNode, a.node())
+	return nil
+}
+
+// afterFirstList starts what may unmount: only a complete list tells which pods are gone.
+func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group) error {
+	for _, wait := range []func(context.Context) error{a.csiDrivers.WaitSynced, a.podList.WaitSynced, a.nodes.WaitSynced} {
+		if wait(ctx) != nil {
+			return nil // ctx is done
+		}
+	}
+	a.pods.Adopt(a.recovered.Pods)
+	g.Go(func() error { return a.volumes.Run(ctx) })
+	g.Go(func() error { return a.pods.Run(ctx) })
+	return nil
+}
+
+// seedInUse keeps in volumesInUse what an earlier process had there, if there is a mount of which
+// nobody knows the volume. Otherwise what has no record is not in use.
+func (a *Agent) seedInUse() {
+	if node := a.view.Node(); node != nil && len(a.recovered.Foreign) > 0 {
+		a.inUse.Seed(volumeNames(node.Status.VolumesInUse)...)
+	}
+}
+
+func (a *Agent) reportForeign(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	for _, u := range a.recovered.Unreadable {
+		logger.Error(u.Err, "Volume directory has no usable record", logging.KeyPath, u.Dir)
+	}
+	node := a.view.Node()
+	for _, path := range a.recovered.Foreign {
+		message := fmt.Sprintf("mount %q has no usable record: it is left alone until someone unmounts it", path)
+		a.events.Warning(node, "UnknownVolumeMount", message)
+	}
+}
+
+// followDrivers lets volumes try again when their driver comes.
+func (a *Agent) followDrivers(ctx context.Context) error {
+	for {
+		changed := a.registry.Changed()
+		for _, name := range a.registry.Names() {
+			a.volumes.DriverChanged(name)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// State is what the debug page shows.
+func (a *Agent) State() any {
+	return map[string]any{
+		"node": a.node(), "drivers": a.registry.Names(), "volumesInUse": a.inUse.Names(), "volumes": a.volumes.Dump(),
+	}
+}
+
+func volumeNames(list []corev1.UniqueVolumeName) []string {
+	all := make([]string, 0, len(list))
+	for _, n := range list {
+		all = append(all, string(n))
+	}
+	return all
+}
+
+// Problem says why the node is not ready, nil if it is.
+func (a *Agent) Problem() error { return a.info.Problem() }

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+// drivers lets package volume see the registry.
+type drivers struct{ registry *driver.Registry }
+
+var _ volume.Drivers = drivers{}
+
+// Driver implements volume.Drivers.
+func (d drivers) Driver(name string) (volume.Driver, error) { return adapt(d.registry.Get(name)) }
+
+// Last implements volume.Drivers.
+func (d drivers) Last(name string) (volume.Driver, error) { return adapt(d.registry.Last(name)) }
+
+func adapt(d *driver.Driver, err error) (volume.Driver, error) {
+	if err != nil {
+		return nil, err
+	}
+	return nodeDriver{d}, nil
+}
+
+type nodeDriver struct{ *driver.Driver }
+
+// NodeCapabilities implements volume.Driver.
+func (d nodeDriver) NodeCapabilities(ctx context.Context) (map[csi.NodeServiceCapability_RPC_Type]bool, error) {
+	return d.Driver.NodeCapabilities(ctx)
+}
+
+// WantsLegacyPodInfo implements volume.Driver.
+func (d nodeDriver) WantsLegacyPodInfo() bool { return d.RequiresPublishPod() }
+
+// attachments reads the attach/detach controller's side of the handshake.
+type attachments struct {
+	view   *nodeobj.View
+	client kube.VolumeAttachments
+}
+
+var _ volume.Attachments = attachments{}
+
+// Attached implements volume.Attachments. The view has seen the answer to the write that put the
+// volume into volumesInUse, and it never goes back.
+func (a attachments) Attached(name string) bool { return a.view.Attached(name) }
+
+// Attachment implements volume.Attachments.
+func (a attachments) Attachment(ctx context.Context, name string) (*volume.Attachment, error) {
+	va, err := a.client.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get volume attachment %q: %w", name, err)
+	}
+	if err := usable(va); err != nil {
+		return nil, err
+	}
+	return &volume.Attachment{UID: va.UID, Metadata: va.Status.AttachmentMetadata}, nil
+}
+
+// usable returns an error if the volume is not attached, or about to be detached.
+func usable(va *storagev1.VolumeAttachment) error {
+	switch {
+	case va.DeletionTimestamp != nil:
+		return fmt.Errorf("volume attachment %q is being deleted", va.Name)
+	case va.Status.Attached:
+		return nil
+	case va.Status.AttachError != nil:
+		return fmt.Errorf("volume attachment %q is not attached: %s", va.Name, va.Status.AttachError.Message)
+	default:
+		return fmt.Errorf("volume attachment %q is not attached", va.Name)
+	}
+}
+
+// secrets reads secrets as the node.
+type secrets struct{ client kube.Client }
+
+var _ volume.Secrets = secrets{}
+
+// Secret implements volume.Secrets.
+func (s secrets) Secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	data, err := kube.SecretData(ctx, s.client, ref)
+	if apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("%w: %w", volume.ErrLag, err)
+	}
+	return data, err
+}
+
+// podEvents sends events on pods.
+type podEvents struct{ recorder events.Recorder }
+
+var _ volume.Events = podEvents{}
+
+// Failed implements volume.Events.
+func (e podEvents) Failed(pod volume.Pod, reason, message string) {
+	if pod.Name == "" {
+		return // found on disk; nobody knows its name any more
+	}
+	e.recorder.Warning(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+	}}, reason, message)
+}

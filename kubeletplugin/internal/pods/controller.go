@@ -1,0 +1,157 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+// Volumes publishes and unpublishes; it is a *volume.Manager.
+type Volumes interface {
+	Want(volume.Publication)
+	Drop(volume.Pod)
+	Busy(types.UID) bool
+	Status(name string, k volume.Key) (volume.Status, bool)
+}
+
+// Recorder sends warnings to the users of a pod.
+type Recorder interface {
+	Warning(obj runtime.Object, reason, message string)
+}
+
+// Config says what a Controller works with. All fields without a stated default are needed.
+type Config struct {
+	// Pods is the client, with the rights of the node.
+	Pods func(namespace string) kube.Pods
+	// Resolve finds the volumes that a pod wants.
+	Resolve func(context.Context, *corev1.Pod) ([]volume.Publication, []*resolve.Problem)
+	// Volumes publishes them.
+	Volumes Volumes
+	// Clean removes the directories of a pod without volumes.
+	Clean func(types.UID) error
+	// Events tells users about problems.
+	Events Recorder
+	// HostIP is the address of the node.
+	HostIP string
+	// Workers is how many pods are worked on at a time; 16 if zero.
+	Workers int
+	// Timeout is the deadline of one call to the API; 10 s if zero.
+	Timeout time.Duration
+	// Patience is after how long, and how often, users are told that a pod waits for its volumes;
+	// 2 minutes 3 seconds if zero, as the kubelet does it.
+	Patience time.Duration
+	// Metrics measures the queue; nil for none.
+	Metrics workqueue.MetricsProvider
+}
+
+// Controller works on all pods of a node.
+type Controller struct {
+	cfg   Config
+	pods  table
+	queue *reconcile.Controller[types.UID]
+	// generation counts the changes of CSIDriver objects, from one.
+	generation atomic.Int64
+}
+
+// New makes a Controller that does nothing until Run.
+func New(cfg Config) (*Controller, error) {
+	if cfg.Pods == nil || cfg.Resolve == nil || cfg.Volumes == nil || cfg.Clean == nil || cfg.Events == nil {
+		return nil, errors.New("configure pods: client, resolver, volumes, cleaner and events are needed")
+	}
+	if cfg.Workers == 0 {
+		cfg.Workers = 16
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	if cfg.Patience == 0 {
+		cfg.Patience = 2*time.Minute + 3*time.Second
+	}
+	c := &Controller{cfg: cfg, pods: table{entries: map[types.UID]*entry{}}}
+	queue, err := reconcile.New(reconcile.Config[types.UID]{
+		Name: "pods", Reconcile: c.reconcile, Workers: cfg.Workers, Metrics: cfg.Metrics,
+		Retry: flagset.Retry{Start: 20 * time.Millisecond, Max: 30 * time.Second},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("configure pods: %w", err)
+	}
+	c.queue = queue
+	c.generation.Store(1)
+	return c, nil
+}
+
+// Changed takes note of a change that the watch has brought; current is nil if the pod is gone.
+func (c *Controller) Changed(old, current *corev1.Pod) {
+	pod := current
+	if current != nil {
+		c.pods.put(current)
+	} else {
+		pod = old
+		c.pods.lose(old)
+	}
+	c.queue.Add(pod.UID)
+}
+
+// Wake looks at a pod again, for instance because one of its volumes was published.
+func (c *Controller) Wake(uid types.UID) { c.queue.Add(uid) }
+
+// Adopt takes over pods that were found on disk. Those that the first complete list of pods did not
+// bring are gone. It must be called after that list.
+func (c *Controller) Adopt(uids []types.UID) {
+	for _, uid := range uids {
+		if !c.pods.has(uid) {
+			c.pods.lose(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
+		}
+		c.queue.Add(uid)
+	}
+}
+
+// Refresh resolves the volumes of all waiting pods anew, because a CSIDriver object has changed.
+func (c *Controller) Refresh() {
+	c.generation.Add(1)
+	for _, uid := range c.pods.uids() {
+		c.queue.Add(uid)
+	}
+}
+
+// Run works until ctx is done and the pods at work are finished with.
+func (c *Controller) Run(ctx context.Context) error { return c.queue.Run(ctx) }
+
+func (c *Controller) reconcile(ctx context.Context, uid types.UID) (reconcile.Result, error) {
+	e, pod, gone := c.pods.get(uid)
+	if e == nil {
+		return reconcile.Result{}, nil
+	}
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyPod, klog.KObj(pod), "podUID", uid))
+	switch next(pod, gone) {
+	case goalRun:
+		return c.start(ctx, e, pod)
+	case goalRelease:
+		_, err := c.release(pod)
+		return reconcile.Result{}, err
+	case goalTerminate:
+		return reconcile.Result{}, c.terminate(ctx, pod)
+	default:
+		released, err := c.release(pod)
+		if released && err == nil {
+			c.pods.remove(uid)
+		}
+		return reconcile.Result{}, err
+	}
+}

@@ -1,0 +1,60 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+// terminate ends the pod's containers, releases its volumes and deletes it from the API, in this
+// order: a claim that the pod protects must not go while it is mounted.
+func (c *Controller) terminate(ctx context.Context, pod *corev1.Pod) error {
+	if !ended(pod) {
+		err := c.patch(ctx, pod, Ended(pod, metav1.Now()))
+		if err != nil && !replaced(err) {
+			return err
+		}
+	}
+	if released, err := c.release(pod); err != nil || !released {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	now := int64(0)
+	err := c.cfg.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now,
+		Preconditions:      &metav1.Preconditions{UID: &pod.UID},
+	})
+	if err != nil && !replaced(err) {
+		return fmt.Errorf("delete pod %q: %w", klog.KObj(pod), err)
+	}
+	klog.FromContext(ctx).V(2).Info("Pod is deleted")
+	return nil
+}
+
+// release gives up the pod's volumes; false means that some are still being unpublished, and that
+// the pod is woken when they are not.
+func (c *Controller) release(pod *corev1.Pod) (bool, error) {
+	c.cfg.Volumes.Drop(volume.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ServiceAccount: pod.Spec.ServiceAccountName,
+	})
+	if c.cfg.Volumes.Busy(pod.UID) {
+		return false, nil
+	}
+	if err := c.cfg.Clean(pod.UID); err != nil {
+		if pod.Name != "" {
+			c.cfg.Events.Warning(pod, volume.ReasonFailedUnmount, err.Error())
+		}
+		return false, err
+	}
+	return true, nil
+}
+
+// replaced reports whether the pod of that UID is not there any more.
+func replaced(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }

@@ -1,0 +1,131 @@
+package pods
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// exitUnknown is the exit code of a container of which nothing is known, as the kubelet has it.
+	exitUnknown = 137
+	// reasonUnknown goes with it.
+	reasonUnknown   = "ContainerStatusUnknown"
+	reasonCompleted = "Completed"
+)
+
+// Running is the status of a pod whose volumes are all there. Times that the pod has already stay.
+func Running(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodStatus {
+	s := corev1.PodStatus{
+		Phase:              corev1.PodRunning,
+		ObservedGeneration: pod.Generation,
+		StartTime:          &now,
+		HostIP:             hostIP,
+		HostIPs:            []corev1.HostIP{{IP: hostIP}},
+		PodIP:              podIP(pod, hostIP),
+		PodIPs:             []corev1.PodIP{{IP: podIP(pod, hostIP)}},
+	}
+	if pod.Status.StartTime != nil {
+		s.StartTime = pod.Status.StartTime
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			s.InitContainerStatuses = append(s.InitContainerStatuses, container(pod, c, runningState(now), true))
+			continue
+		}
+		s.InitContainerStatuses = append(s.InitContainerStatuses, container(pod, c, terminated(0, reasonCompleted, now, now), true))
+	}
+	for i := range pod.Spec.Containers {
+		s.ContainerStatuses = append(s.ContainerStatuses, container(pod, &pod.Spec.Containers[i], runningState(now), true))
+	}
+	s.Conditions = conditions(pod, corev1.ConditionTrue, "", now)
+	return s
+}
+
+// Ended is the status of a deleted pod whose containers have ended. A pod that was running has
+// succeeded; of one that never ran nothing is known, which counts as failed.
+func Ended(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
+	s := corev1.PodStatus{Phase: corev1.PodSucceeded, ObservedGeneration: pod.Generation}
+	code, reason, began := int32(0), reasonCompleted, now
+	if !started(pod) {
+		s.Phase, code, reason = corev1.PodFailed, exitUnknown, reasonUnknown
+	}
+	if pod.Status.StartTime != nil {
+		began = *pod.Status.StartTime
+	}
+	for i := range pod.Spec.Containers {
+		s.ContainerStatuses = append(s.ContainerStatuses,
+			container(pod, &pod.Spec.Containers[i], terminated(code, reason, began, now), false))
+	}
+	s.Conditions = conditions(pod, corev1.ConditionFalse, "PodCompleted", now)
+	return s
+}
+
+// Patch is a strategic merge patch for the status subresource. It applies only to the pod of that
+// UID, not to a later one of the same name.
+func Patch(uid types.UID, s corev1.PodStatus) ([]byte, error) {
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": s})
+	if err != nil {
+		return nil, fmt.Errorf("encode status of pod %q: %w", uid, err)
+	}
+	return data, nil
+}
+
+func container(pod *corev1.Pod, c *corev1.Container, state corev1.ContainerState, ready bool) corev1.ContainerStatus {
+	isStarted := state.Running != nil
+	return corev1.ContainerStatus{
+		Name: c.Name, Image: c.Image, ImageID: "none://" + c.Image,
+		ContainerID: fmt.Sprintf("none://%s/%s", pod.UID, c.Name),
+		State:       state, Ready: ready, Started: &isStarted,
+	}
+}
+
+func runningState(now metav1.Time) corev1.ContainerState {
+	return corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}
+}
+
+func terminated(code int32, reason string, began, now metav1.Time) corev1.ContainerState {
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		ExitCode: code, Reason: reason, StartedAt: began, FinishedAt: now,
+	}}
+}
+
+// conditions sets the conditions that a kubelet owns. What does not change keeps its time.
+func conditions(pod *corev1.Pod, ready corev1.ConditionStatus, reason string, now metav1.Time) []corev1.PodCondition {
+	all := []corev1.PodCondition{
+		{Type: corev1.PodReadyToStartContainers, Status: ready},
+		{Type: corev1.PodInitialized, Status: corev1.ConditionTrue},
+		{Type: corev1.ContainersReady, Status: ready, Reason: reason},
+		{Type: corev1.PodReady, Status: ready, Reason: reason},
+	}
+	for i := range all {
+		all[i].LastTransitionTime, all[i].ObservedGeneration = now, pod.Generation
+		for _, old := range pod.Status.Conditions {
+			if old.Type == all[i].Type && old.Status == all[i].Status {
+				all[i].LastTransitionTime = old.LastTransitionTime
+			}
+		}
+	}
+	return all
+}
+
+// podIP makes up an address: the host's for a pod on the host network, otherwise one of the
+// network that is set aside for benchmarks (RFC 2544), always the same for the same pod.
+func podIP(pod *corev1.Pod, hostIP string) string {
+	if pod.Spec.HostNetwork {
+		return hostIP
+	}
+	if pod.Status.PodIP != "" {
+		return pod.Status.PodIP
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(pod.UID))
+	n := h.Sum32()
+	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16)&1, byte(n >> 8), byte(n)}).String()
+}

@@ -1,0 +1,91 @@
+package pods
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+// entry is what is remembered about a pod. Its fields are used by one worker at a time, except pod
+// and gone, which belong to the table's lock.
+type entry struct {
+	pod  *corev1.Pod
+	gone bool
+
+	// wanted are the volumes of the pod once all of them are resolved, as of a generation of the
+	// CSIDriver objects.
+	wanted     []volume.Publication
+	generation int64
+	// running is true once the pod was reported as running by this process.
+	running bool
+	// since is when the pod began to wait for its volumes; zero if it does not.
+	since time.Time
+}
+
+// table has all pods by UID: a pod of the same name that is made later is another pod.
+type table struct {
+	mu      sync.Mutex
+	entries map[types.UID]*entry
+}
+
+// put notes the newest state of a pod. A nil pod with only a UID is not allowed: use lose.
+func (t *table) put(pod *corev1.Pod) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[pod.UID]
+	if e == nil {
+		e = &entry{}
+		t.entries[pod.UID] = e
+	}
+	if !e.gone {
+		e.pod = pod
+	}
+}
+
+// lose notes that a pod is not in the API any more.
+func (t *table) lose(pod *corev1.Pod) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[pod.UID]
+	if e == nil {
+		e = &entry{pod: pod}
+		t.entries[pod.UID] = e
+	}
+	e.gone = true
+}
+
+// get returns the entry with the state of the pod at this moment.
+func (t *table) get(uid types.UID) (e *entry, pod *corev1.Pod, gone bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e = t.entries[uid]
+	if e == nil {
+		return nil, nil, false
+	}
+	return e, e.pod, e.gone
+}
+
+func (t *table) remove(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.entries, uid)
+}
+
+func (t *table) has(uid types.UID) bool {
+	e, _, _ := t.get(uid)
+	return e != nil
+}
+
+func (t *table) uids() []types.UID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]types.UID, 0, len(t.entries))
+	for uid := range t.entries {
+		all = append(all, uid)
+	}
+	return all
+}

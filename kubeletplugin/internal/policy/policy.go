@@ -1,0 +1,94 @@
+// Package policy decides whether a volume may be used on this node at all, before anything is done
+// for it: which drivers inline volumes may name, which lifecycle modes a driver allows, and on
+// which nodes a volume can be reached.
+//
+// Everything here is pure. Rules that depend on what is mounted now, such as ReadWriteOncePod, are
+// in package volume.
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// AllowedDrivers says which drivers inline volumes may name (seed 003, "AllowedCSIDrivers"). The
+// zero value allows any; once set, only the listed ones are allowed, so an empty list allows none.
+// It is a flag.Value.
+type AllowedDrivers struct {
+	// Restricted is true once a list was given.
+	Restricted bool
+	// Names are the allowed drivers.
+	Names []string
+}
+
+// String returns the list as a flag value.
+func (a *AllowedDrivers) String() string { return strings.Join(a.Names, ",") }
+
+// Set takes a comma-separated list; an empty one allows no driver.
+func (a *AllowedDrivers) Set(list string) error {
+	a.Restricted, a.Names = true, nil
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			a.Names = append(a.Names, name)
+		}
+	}
+	return nil
+}
+
+// Check returns an error if inline volumes may not name the driver.
+func (a *AllowedDrivers) Check(driver string) error {
+	if !a.Restricted || slices.Contains(a.Names, driver) {
+		return nil
+	}
+	if len(a.Names) == 0 {
+		return fmt.Errorf("CSI driver %q is not allowed in inline volumes: this node allows none", driver)
+	}
+	return fmt.Errorf("CSI driver %q is not allowed in inline volumes: this node allows only %s", driver, a)
+}
+
+// Lifecycle returns an error if the driver does not allow the lifecycle mode. A driver without a
+// CSIDriver object (nil) allows persistent volumes only. Modes are compared without case, because
+// seed 003 writes them in lower case.
+func Lifecycle(d *storagev1.CSIDriver, driver string, mode storagev1.VolumeLifecycleMode) error {
+	modes := []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	if d != nil && len(d.Spec.VolumeLifecycleModes) > 0 {
+		modes = d.Spec.VolumeLifecycleModes
+	}
+	for _, m := range modes {
+		if strings.EqualFold(string(m), string(mode)) {
+			return nil
+		}
+	}
+	if d == nil {
+		return fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", mode, driver)
+	}
+	return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, driver, modes)
+}
+
+// Tokens returns an error if the driver needs service account tokens, which the agent cannot give.
+func Tokens(d *storagev1.CSIDriver) error {
+	if d == nil || len(d.Spec.TokenRequests) == 0 {
+		return nil
+	}
+	return fmt.Errorf("driver %s asks for service account tokens (CSIDriver.spec.tokenRequests), which this agent does not support", d.Name)
+}
+
+// Affinity returns an error if the volume cannot be reached from the node.
+func Affinity(pv *corev1.PersistentVolume, node *corev1.Node) error {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return nil
+	}
+	selector, err := nodeaffinity.NewNodeSelector(pv.Spec.NodeAffinity.Required)
+	if err != nil {
+		return fmt.Errorf("read node affinity of volume %q: %w", pv.Name, err)
+	}
+	if node == nil || !selector.Match(node) {
+		return fmt.Errorf("volume %q cannot be used here: its node affinity does not match the labels of this node", pv.Name)
+	}
+	return nil
+}

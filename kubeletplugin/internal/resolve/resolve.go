@@ -1,0 +1,197 @@
+// Package resolve finds out which CSI volumes a pod wants: it follows claims to volumes, checks
+// that they belong together, and describes each as a volume.Publication.
+//
+// It reads claims and volumes with live calls, since a node may not watch them, and writes nothing.
+// Volumes of other kinds are left out: for this agent they need no work.
+package resolve
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/policy"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+// Event reasons of problems.
+const (
+	// ReasonFailedMount is the kubelet's reason for everything that keeps a volume from a pod.
+	ReasonFailedMount = volume.ReasonFailedMount
+	// ReasonFailedMap is the kubelet's reason for block volumes.
+	ReasonFailedMap = "FailedMapVolume"
+	// ReasonNotAllowed is the reason for a driver that the node does not allow.
+	ReasonNotAllowed = "CSIDriverNotAllowed"
+)
+
+// Problem is why a volume of a pod cannot be had now. All problems are worth another try.
+type Problem struct {
+	// Volume is the name of the pod volume.
+	Volume string
+	// Reason is the event reason.
+	Reason string
+	// Err is what is wrong.
+	Err error
+	// Lag is true if the API server's authorizer may just not have seen the pod yet.
+	Lag bool
+}
+
+// Error makes a Problem an error.
+func (p *Problem) Error() string {
+	return fmt.Sprintf("volume %q: %v", p.Volume, p.Err)
+}
+
+// Unwrap returns the cause.
+func (p *Problem) Unwrap() error { return p.Err }
+
+// Config says what a Resolver reads.
+type Config struct {
+	// Claims and Volumes are the clients, with the rights of the node.
+	Claims  func(namespace string) kube.PersistentVolumeClaims
+	Volumes kube.PersistentVolumes
+	// Driver returns a CSIDriver object, nil if there is none.
+	Driver func(name string) *storagev1.CSIDriver
+	// Node returns this node's object, for its labels; nil if it is not known.
+	Node func() *corev1.Node
+	// Allowed are the drivers that inline volumes may name.
+	Allowed policy.AllowedDrivers
+}
+
+// Resolver resolves the volumes of pods.
+type Resolver struct{ cfg Config }
+
+// New makes a Resolver.
+func New(cfg Config) *Resolver { return &Resolver{cfg: cfg} }
+
+// Pod returns the publications that the pod wants and the problems with its other CSI volumes, both
+// in the order of the pod's volumes. Volumes that no container mounts are left out.
+func (r *Resolver) Pod(ctx context.Context, pod *corev1.Pod) ([]volume.Publication, []*Problem) {
+	var (
+		wanted   []volume.Publication
+		problems []*Problem
+	)
+	used := mounts(pod)
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if !used.filesystem.Has(v.Name) && !used.block.Has(v.Name) {
+			continue
+		}
+		p, problem := r.volume(ctx, pod, v, used.block.Has(v.Name))
+		switch {
+		case problem != nil:
+			problem.Volume = v.Name
+			problems = append(problems, problem)
+		case p != nil:
+			wanted = append(wanted, *p)
+		}
+	}
+	return wanted, problems
+}
+
+// volume resolves one volume; it returns nothing at all for a volume that is not a CSI volume.
+func (r *Resolver) volume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, block bool) (*volume.Publication, *Problem) {
+	if v.CSI != nil {
+		return r.inline(pod, v, block)
+	}
+	claim, readOnly := claimOf(pod, v)
+	if claim == "" {
+		return nil, nil
+	}
+	pv, problem := r.follow(ctx, pod, v, claim)
+	if problem != nil || pv.Spec.CSI == nil {
+		return nil, problem
+	}
+	return r.persistent(pod, pv, readOnly, block)
+}
+
+func (r *Resolver) inline(pod *corev1.Pod, v *corev1.Volume, block bool) (*volume.Publication, *Problem) {
+	name := v.CSI.Driver
+	if err := r.cfg.Allowed.Check(name); err != nil {
+		return nil, &Problem{Reason: ReasonNotAllowed, Err: err}
+	}
+	if block {
+		return nil, &Problem{Reason: ReasonFailedMap, Err: fmt.Errorf("an inline volume cannot be a block device")}
+	}
+	d := r.cfg.Driver(name)
+	if err := firstError(policy.Lifecycle(d, name, storagev1.VolumeLifecycleEphemeral), policy.Tokens(d)); err != nil {
+		return nil, failedMount(err)
+	}
+	return inlinePublication(pod, v, d), nil
+}
+
+func (r *Resolver) persistent(pod *corev1.Pod, pv *corev1.PersistentVolume, readOnly, block bool) (*volume.Publication, *Problem) {
+	if problem := checkMode(pv, block); problem != nil {
+		return nil, problem
+	}
+	name := pv.Spec.CSI.Driver
+	d := r.cfg.Driver(name)
+	err := firstError(
+		policy.Affinity(pv, r.cfg.Node()),
+		policy.Lifecycle(d, name, storagev1.VolumeLifecyclePersistent),
+		policy.Tokens(d),
+	)
+	if err != nil {
+		return nil, failedMount(err)
+	}
+	return persistentPublication(pod, pv, d, readOnly), nil
+}
+
+// follow reads the claim and its volume and checks that they belong to each other and to the pod.
+func (r *Resolver) follow(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, claim string) (*corev1.PersistentVolume, *Problem) {
+	pvc, err := r.cfg.Claims(pod.Namespace).Get(ctx, claim, metav1.GetOptions{})
+	if err != nil {
+		return nil, unread("claim", claim, err)
+	}
+	if err := checkClaim(pod, v, pvc); err != nil {
+		return nil, failedMount(err)
+	}
+	pv, err := r.cfg.Volumes.Get(ctx, pvc.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, unread("volume", pvc.Spec.VolumeName, err)
+	}
+	if err := checkBinding(pvc, pv); err != nil {
+		return nil, failedMount(err)
+	}
+	return pv, nil
+}
+
+func unread(what, name string, err error) *Problem {
+	p := failedMount(fmt.Errorf("get %s %q: %w", what, name, err))
+	p.Lag = apierrors.IsForbidden(err)
+	return p
+}
+
+func failedMount(err error) *Problem { return &Problem{Reason: ReasonFailedMount, Err: err} }
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// usage has the names of the pod volumes that containers use, by how they use them.
+type usage struct{ filesystem, block sets.Set[string] }
+
+func mounts(pod *corev1.Pod) usage {
+	u := usage{filesystem: sets.Set[string]{}, block: sets.Set[string]{}}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for _, m := range list[i].VolumeMounts {
+				u.filesystem.Insert(m.Name)
+			}
+			for _, d := range list[i].VolumeDevices {
+				u.block.Insert(d.Name)
+			}
+		}
+	}
+	return u
+}

@@ -1,0 +1,285 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+)
+
+// Config says what a Manager works with.
+type Config struct {
+	// Node is the name of the node.
+	Node string
+	// Disk makes and removes directories and records.
+	Disk *disk.Disk
+	// Drivers, InUse, Attachments, Secrets and Events are the world around; none may be nil.
+	Drivers     Drivers
+	InUse       InUse
+	Attachments Attachments
+	Secrets     Secrets
+	Events      Events
+	// Timeout is the deadline of one step with all its calls; 2 minutes if it is zero.
+	Timeout time.Duration
+	// Changed is called with the UID of a pod one of whose volumes was published or unpublished,
+	// or failed to. It must not block; nil is allowed.
+	Changed func(types.UID)
+	// Spread returns random numbers in [0, 1) for the backoff; nil means math/rand.
+	Spread func() float64
+	// Fault stops the work at named points in crash tests.
+	Fault fault.Hook
+}
+
+// Manager runs the actors of all volumes of a node.
+type Manager struct {
+	cfg     Config
+	backoff backoff
+
+	mu     sync.Mutex
+	actors map[string]*actor
+	// pods lists the volumes of each pod.
+	pods map[types.UID]sets.Set[string]
+	// leaving has the pods that are known not to want their volumes any more, for events.
+	leaving map[types.UID]Pod
+	// start starts an actor; nil before Run.
+	start func(*actor)
+}
+
+// New makes a Manager that does nothing until Run.
+func New(cfg Config) (*Manager, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("configure volume manager: %w", err)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 2 * time.Minute
+	}
+	if cfg.Spread == nil {
+		cfg.Spread = rand.Float64
+	}
+	return &Manager{
+		cfg: cfg,
+		backoff: backoff{
+			start: 500 * time.Millisecond, quick: 20 * time.Millisecond,
+			limit: 2*time.Minute + 2*time.Second, spread: cfg.Spread,
+		},
+		actors:  map[string]*actor{},
+		pods:    map[types.UID]sets.Set[string]{},
+		leaving: map[types.UID]Pod{},
+	}, nil
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	if c.Node == "" {
+		errs = append(errs, errors.New("node name is empty"))
+	}
+	if c.Disk == nil || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Secrets == nil || c.Events == nil {
+		errs = append(errs, errors.New("disk, drivers, in-use flags, attachments, secrets and events are all needed"))
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("timeout %v is negative", c.Timeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Adopt takes over volumes that were found on disk. It must be called before Run. What is adopted
+// stays as it is until its pod is dropped or wants it again.
+func (m *Manager) Adopt(found []Recovered) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range found {
+		a := m.actor(f.Volume)
+		if f.Staged {
+			a.state.device.stage = unsure
+		}
+		if f.Volume.Attachable {
+			a.state.device.inUse = claimed
+		}
+		for _, k := range f.Targets {
+			a.state.uses[k] = &use{mount: unsure, held: true, recovered: true}
+			m.index(k.Pod, f.Volume.Name)
+		}
+	}
+}
+
+// Run starts the actors and returns when ctx is done and all of them have stopped.
+func (m *Manager) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	m.mu.Lock()
+	m.start = func(a *actor) { wg.Go(func() { m.run(ctx, a) }) }
+	for _, a := range m.actors {
+		m.start(a)
+	}
+	m.mu.Unlock()
+	<-ctx.Done()
+	m.mu.Lock()
+	m.start = func(*actor) {}
+	m.mu.Unlock()
+	wg.Wait()
+	return nil
+}
+
+// Want asks for a volume to be published for a pod. Repeating it changes nothing.
+func (m *Manager) Want(p Publication) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a, k := m.actor(p.Volume), p.Key()
+	s := &a.state
+	u := s.uses[k]
+	if u == nil {
+		u = &use{}
+		s.uses[k] = u
+	}
+	if u.want != nil && reflect.DeepEqual(*u.want, p) {
+		return
+	}
+	if s.anyWant() == nil || s.device.stage == absent {
+		s.volume = p.Volume
+	}
+	u.want, u.held = &p, false
+	u.reset()
+	s.device.reset()
+	s.device.attached = nil // the detaching side may have moved since it was read
+	m.index(k.Pod, p.Volume.Name)
+	delete(m.leaving, k.Pod)
+	a.poke()
+}
+
+// Drop says that a pod positively does not want any of its volumes any more. Repeating it changes
+// nothing.
+func (m *Manager) Drop(pod Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name := range m.pods[pod.UID] {
+		m.leaving[pod.UID] = pod
+		m.dropFrom(m.actors[name], pod.UID)
+	}
+}
+
+func (m *Manager) dropFrom(a *actor, pod types.UID) {
+	s := &a.state
+	for _, k := range s.keys() {
+		u := s.uses[k]
+		if k.Pod != pod || u.unwanted() {
+			continue
+		}
+		u.want, u.held = nil, false
+		u.reset()
+		forget(s, k)
+	}
+	if s.uses == nil || !s.wanted() {
+		s.device.reset()
+	}
+	m.unindex(pod, a.name)
+	a.poke()
+}
+
+// Busy reports whether any volume of the pod is, or may be, published, or is wanted.
+func (m *Manager) Busy(pod types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.pods[pod]) > 0
+}
+
+// Pods lists the pods that have, or may have, volumes.
+func (m *Manager) Pods() []types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]types.UID, 0, len(m.pods))
+	for uid := range m.pods {
+		all = append(all, uid)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// InUse lists the volumes that must be in volumesInUse, sorted.
+func (m *Manager) InUse() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []string
+	for name, a := range m.actors {
+		if a.state.device.inUse != unclaimed {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// DriverChanged lets everything that has failed for a driver be tried again now.
+func (m *Manager) DriverChanged(name string) {
+	m.retry(func(s *state, _ *slot) bool { return s.volume.Driver == name })
+}
+
+// AttachedChanged lets everything that waits for volumesAttached look again now.
+func (m *Manager) AttachedChanged() {
+	m.retry(func(_ *state, sl *slot) bool { return sl.waiting })
+}
+
+func (m *Manager) retry(match func(*state, *slot) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.actors {
+		s := &a.state
+		changed := false
+		slots := []*slot{&s.device.slot}
+		for _, u := range s.uses {
+			slots = append(slots, &u.slot)
+		}
+		for _, sl := range slots {
+			if !sl.retryAt.IsZero() && match(s, sl) {
+				sl.retryAt, changed = time.Time{}, true
+			}
+		}
+		if changed {
+			a.poke()
+		}
+	}
+}
+
+// actor returns the actor of a volume, and makes it if there is none; the caller holds the lock.
+func (m *Manager) actor(v Volume) *actor {
+	a := m.actors[v.Name]
+	if a == nil {
+		a = newActor(v)
+		m.actors[v.Name] = a
+		if m.start != nil {
+			m.start(a)
+		}
+	}
+	return a
+}
+
+func (m *Manager) index(pod types.UID, volume string) {
+	if m.pods[pod] == nil {
+		m.pods[pod] = sets.Set[string]{}
+	}
+	m.pods[pod].Insert(volume)
+}
+
+// unindex takes a volume from a pod that has no use of it any more.
+func (m *Manager) unindex(pod types.UID, volume string) {
+	if a := m.actors[volume]; a != nil {
+		for k := range a.state.uses {
+			if k.Pod == pod {
+				return
+			}
+		}
+	}
+	m.pods[pod].Delete(volume)
+	if len(m.pods[pod]) == 0 {
+		delete(m.pods, pod)
+		delete(m.leaving, pod)
+	}
+}

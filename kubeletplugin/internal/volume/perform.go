@@ -1,0 +1,216 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+)
+
+// job is what a step needs to know, copied from the state so that it is done without the lock.
+type job struct {
+	step
+	volume     Volume
+	prior      stage
+	recovered  bool
+	want       *Publication // the use to publish; for opStage any use, for its group
+	attachment *Attachment
+}
+
+// perform does one step. It changes the world but not the state.
+func (m *Manager) perform(ctx context.Context, j job) result {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	switch j.op {
+	case opRaise:
+		return m.raise(ctx, j)
+	case opVerify:
+		return m.verify(ctx, j)
+	case opStage:
+		return m.stage(ctx, j)
+	case opPublish:
+		return m.publish(ctx, j)
+	case opUnpublish:
+		return m.unpublish(ctx, j)
+	case opUnstage:
+		return m.unstage(ctx, j)
+	case opRelease:
+		return m.release(j)
+	default:
+		return result{err: fmt.Errorf("unknown step %q", j.op)}
+	}
+}
+
+func (m *Manager) raise(ctx context.Context, j job) result {
+	if err := m.cfg.Fault.At(fault.BeforeRaise); err != nil {
+		return result{err: err}
+	}
+	if err := m.cfg.InUse.Raise(ctx, j.volume.Name); err != nil {
+		return result{err: fmt.Errorf("report volume %q in use: %w", j.volume.Name, err)}
+	}
+	return result{err: m.cfg.Fault.At(fault.AfterRaise)}
+}
+
+func (m *Manager) verify(ctx context.Context, j job) result {
+	if !m.cfg.Attachments.Attached(j.volume.Name) {
+		return result{err: fmt.Errorf("%w: %q is not in volumesAttached", ErrNotAttached, j.volume.Name)}
+	}
+	name := names.Attachment(j.volume.Handle, j.volume.Driver, m.cfg.Node)
+	a, err := m.cfg.Attachments.Attachment(ctx, name)
+	if err != nil {
+		return result{err: fmt.Errorf("%w: %w", ErrLag, err)}
+	}
+	return result{attachment: a}
+}
+
+func (m *Manager) release(j job) result {
+	if err := m.cfg.Fault.At(fault.BeforeInUseDrop); err != nil {
+		return result{err: err}
+	}
+	m.cfg.InUse.Drop(j.volume.Name)
+	return result{err: m.cfg.Fault.At(fault.AfterInUseDrop)}
+}
+
+// prepare does all of a call that has no effect: it finds the driver and reads capabilities and
+// the secret.
+func (m *Manager) prepare(ctx context.Context, v *Volume, secret *corev1.SecretReference) (Driver, call, error) {
+	d, err := m.cfg.Drivers.Driver(v.Driver)
+	if err != nil {
+		return nil, call{}, err
+	}
+	caps, err := d.NodeCapabilities(ctx)
+	if err != nil {
+		return nil, call{}, err
+	}
+	secrets, err := m.cfg.Secrets.Secret(ctx, secret)
+	if err != nil {
+		return nil, call{}, err
+	}
+	return d, call{caps: caps, secrets: secrets, staging: m.cfg.Disk.Root.Staging(v.Driver, v.Handle)}, nil
+}
+
+func (m *Manager) stage(ctx context.Context, j job) result {
+	v := &j.volume
+	d, c, err := m.prepare(ctx, v, v.StageSecret)
+	if err != nil {
+		return result{err: err}
+	}
+	c.attachment = j.attachment
+	if err := m.cfg.Disk.PrepareStaging(v.stagingRecord()); err != nil {
+		return result{err: err, sent: true}
+	}
+	if !stages(v, c.caps) {
+		return result{sent: true}
+	}
+	var group *int64
+	if j.want != nil {
+		group = j.want.FSGroup
+	}
+	err = m.between(fault.BeforeStage, fault.AfterStage, func() error {
+		_, err := d.Node().NodeStageVolume(ctx, stageRequest(v, group, c))
+		return err
+	})
+	if err == nil {
+		return result{sent: true}
+	}
+	r := result{err: err, sent: true}
+	if j.prior == absent && leavesNothing(err) {
+		r.cleaned, r.err = cleaned(err, m.cfg.Disk.CleanStaging(v.stagingRecord()))
+	}
+	return r
+}
+
+func (m *Manager) publish(ctx context.Context, j job) result {
+	p := j.want
+	d, c, err := m.prepare(ctx, &p.Volume, p.PublishSecret)
+	if err != nil {
+		return result{err: err}
+	}
+	c.attachment = j.attachment
+	c.target = m.cfg.Disk.Root.Target(p.Pod.UID, p.SpecName)
+	if err := m.cfg.Disk.PrepareTarget(p.Pod.UID, p.targetRecord(m.cfg.Node)); err != nil {
+		return result{err: err, sent: true}
+	}
+	err = m.between(fault.BeforePublish, fault.AfterPublish, func() error {
+		_, err := d.Node().NodePublishVolume(ctx, publishRequest(p, c, d.WantsLegacyPodInfo()))
+		return err
+	})
+	r := result{err: err, sent: true}
+	if err != nil && j.prior == absent && leavesNothing(err) {
+		r.cleaned, r.err = cleaned(err, m.cfg.Disk.CleanTarget(p.Pod.UID, p.SpecName))
+	}
+	return r
+}
+
+func (m *Manager) unpublish(ctx context.Context, j job) result {
+	d, err := m.cfg.Drivers.Last(j.volume.Driver)
+	if err != nil {
+		return result{err: err}
+	}
+	err = m.between(fault.BeforeUnpublish, fault.AfterUnpublish, func() error {
+		_, err := d.Node().NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
+			VolumeId:   j.volume.Handle,
+			TargetPath: m.cfg.Disk.Root.Target(j.key.Pod, j.key.SpecName),
+		})
+		return err
+	})
+	// An inline volume is deleted by being unpublished, so the second of two calls may find
+	// nothing; if the path is not mounted any more, that is what was wanted.
+	if err != nil && !(j.volume.Ephemeral && outcome.Code(err) == codes.NotFound) {
+		return result{err: err, sent: true}
+	}
+	return result{err: m.cfg.Disk.CleanTarget(j.key.Pod, j.key.SpecName), sent: true}
+}
+
+func (m *Manager) unstage(ctx context.Context, j job) result {
+	v := &j.volume
+	d, err := m.cfg.Drivers.Last(v.Driver)
+	if err != nil {
+		return result{err: err}
+	}
+	caps, err := d.NodeCapabilities(ctx)
+	if err != nil {
+		return result{err: err}
+	}
+	if stages(v, caps) {
+		err = m.between(fault.BeforeUnstage, fault.AfterUnstage, func() error {
+			_, err := d.Node().NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
+				VolumeId:          v.Handle,
+				StagingTargetPath: m.cfg.Disk.Root.Staging(v.Driver, v.Handle),
+			})
+			return err
+		})
+		if err != nil {
+			return result{err: err, sent: true}
+		}
+	}
+	return result{err: m.cfg.Disk.CleanStaging(v.stagingRecord()), sent: true}
+}
+
+// between makes a call between two fault points. A stop after the call hides its result.
+func (m *Manager) between(before, after fault.Point, call func() error) error {
+	if err := m.cfg.Fault.At(before); err != nil {
+		return err
+	}
+	err := call()
+	if stop := m.cfg.Fault.At(after); stop != nil {
+		return stop
+	}
+	return err
+}
+
+// cleaned joins the error of a call with that of cleaning up after it.
+func cleaned(callErr, cleanErr error) (bool, error) {
+	if cleanErr == nil {
+		return true, callErr
+	}
+	return false, errors.Join(callErr, cleanErr)
+}

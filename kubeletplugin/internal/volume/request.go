@@ -1,0 +1,128 @@
+package volume
+
+import (
+	"maps"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The keys that tell a driver about the pod (CSIDriver.spec.podInfoOnMount), and their names in
+// seed 002.
+const (
+	KeyPodName        = "csi.storage.k8s.io/pod.name"
+	KeyPodNamespace   = "csi.storage.k8s.io/pod.namespace"
+	KeyPodUID         = "csi.storage.k8s.io/pod.uid"
+	KeyServiceAccount = "csi.storage.k8s.io/serviceAccount.name"
+	KeyEphemeral      = "csi.storage.k8s.io/ephemeral"
+
+	LegacyKeyPodName        = "csi.kubernetes.io/pod.name"
+	LegacyKeyPodNamespace   = "csi.kubernetes.io/pod.namespace"
+	LegacyKeyPodUID         = "csi.kubernetes.io/pod.uid"
+	LegacyKeyServiceAccount = "csi.kubernetes.io/serviceAccount.name"
+)
+
+// capabilities are those of a driver's node service.
+type capabilities = map[csi.NodeServiceCapability_RPC_Type]bool
+
+// call is what the requests for one volume have in common.
+type call struct {
+	caps       capabilities
+	attachment *Attachment
+	secrets    map[string]string
+	staging    string
+	target     string
+}
+
+// publishContext is nil for a volume that was not attached.
+func (c call) publishContext() map[string]string {
+	if c.attachment == nil {
+		return nil
+	}
+	return c.attachment.Metadata
+}
+
+func stageRequest(v *Volume, fsGroup *int64, c call) *csi.NodeStageVolumeRequest {
+	return &csi.NodeStageVolumeRequest{
+		VolumeId:          v.Handle,
+		PublishContext:    c.publishContext(),
+		StagingTargetPath: c.staging,
+		VolumeCapability:  mountCapability(v, fsGroup, c.caps),
+		Secrets:           c.secrets,
+		VolumeContext:     v.Attributes,
+	}
+}
+
+func publishRequest(p *Publication, c call, legacyInfo bool) *csi.NodePublishVolumeRequest {
+	r := &csi.NodePublishVolumeRequest{
+		VolumeId:         p.Volume.Handle,
+		PublishContext:   c.publishContext(),
+		TargetPath:       c.target,
+		VolumeCapability: mountCapability(&p.Volume, p.FSGroup, c.caps),
+		Readonly:         p.ReadOnly,
+		Secrets:          c.secrets,
+		VolumeContext:    volumeContext(p, legacyInfo),
+	}
+	if stages(&p.Volume, c.caps) {
+		r.StagingTargetPath = c.staging
+	}
+	return r
+}
+
+// stages reports whether the volume is staged by the driver before it is published.
+func stages(v *Volume, caps capabilities) bool {
+	return !v.Ephemeral && caps[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
+}
+
+func mountCapability(v *Volume, fsGroup *int64, caps capabilities) *csi.VolumeCapability {
+	mount := &csi.VolumeCapability_MountVolume{FsType: v.FSType, MountFlags: v.MountOptions}
+	if fsGroup != nil && caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+		mount.VolumeMountGroup = strconv.FormatInt(*fsGroup, 10)
+	}
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: mount},
+		AccessMode: &csi.VolumeCapability_AccessMode{
+			Mode: accessMode(v.AccessMode, caps[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]),
+		},
+	}
+}
+
+// accessMode maps a PersistentVolume's access mode as the kubelet does. Drivers that know the
+// single-node modes of CSI 1.5 get those.
+func accessMode(m corev1.PersistentVolumeAccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
+	switch {
+	case m == corev1.ReadOnlyMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case m == corev1.ReadWriteMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	case m == corev1.ReadWriteOncePod && multiWriter:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	case multiWriter:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+	default:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	}
+}
+
+// volumeContext is a copy of the attributes; the keys about the pod replace equal ones.
+func volumeContext(p *Publication, legacyInfo bool) map[string]string {
+	ctx := maps.Clone(p.Volume.Attributes)
+	if ctx == nil && (p.PodInfo || legacyInfo) {
+		ctx = map[string]string{}
+	}
+	if p.PodInfo {
+		ctx[KeyPodName] = p.Pod.Name
+		ctx[KeyPodNamespace] = p.Pod.Namespace
+		ctx[KeyPodUID] = string(p.Pod.UID)
+		ctx[KeyServiceAccount] = p.Pod.ServiceAccount
+		ctx[KeyEphemeral] = strconv.FormatBool(p.Volume.Ephemeral)
+	}
+	if legacyInfo {
+		ctx[LegacyKeyPodName] = p.Pod.Name
+		ctx[LegacyKeyPodNamespace] = p.Pod.Namespace
+		ctx[LegacyKeyPodUID] = string(p.Pod.UID)
+		ctx[LegacyKeyServiceAccount] = p.Pod.ServiceAccount
+	}
+	return ctx
+}

@@ -1,0 +1,171 @@
+package volume
+
+import (
+	"context"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
+)
+
+// Volume is what is the same for all pods of the node that use a volume.
+type Volume struct {
+	// Name is the unique volume name (package names).
+	Name string
+	// Driver is the name of the CSI driver.
+	Driver string
+	// Handle is the volume_id.
+	Handle string
+	// Ephemeral is true for an inline volume: it belongs to one pod and is only published.
+	Ephemeral bool
+	// Attachable is true if the attach/detach controller attaches the volume before it is used.
+	Attachable bool
+	// FSType is the file system to mount; the driver chooses if it is empty.
+	FSType string
+	// MountOptions are passed to the driver as mount_flags.
+	MountOptions []string
+	// AccessMode is the first access mode of the PersistentVolume, ReadWriteOnce for inline volumes.
+	AccessMode corev1.PersistentVolumeAccessMode
+	// Exclusive is true if ReadWriteOncePod is the only access mode.
+	Exclusive bool
+	// Attributes are passed to the driver as volume_context.
+	Attributes map[string]string
+	// StageSecret names the secret for NodeStageVolume; nil if there is none.
+	StageSecret *corev1.SecretReference
+}
+
+// Pod names the pod for which a volume is published.
+type Pod struct {
+	// Namespace, Name, UID and ServiceAccount are the pod's.
+	Namespace, Name string
+	UID             types.UID
+	ServiceAccount  string
+}
+
+// Publication is the wish of a pod to have a volume.
+type Publication struct {
+	// Volume is what is to be published.
+	Volume Volume
+	// Pod is for whom.
+	Pod Pod
+	// SpecName is the name of the PersistentVolume, or of the pod volume if it is inline.
+	SpecName string
+	// ReadOnly is the readonly field of NodePublishVolume.
+	ReadOnly bool
+	// PodInfo adds the csi.storage.k8s.io keys about the pod to the volume_context.
+	PodInfo bool
+	// PublishSecret names the secret for NodePublishVolume; nil if there is none.
+	PublishSecret *corev1.SecretReference
+	// FSGroup is passed to drivers that can mount with a group; nil if the pod has none.
+	FSGroup *int64
+}
+
+// Key returns what tells this use of the volume from others.
+func (p *Publication) Key() Key { return Key{Pod: p.Pod.UID, SpecName: p.SpecName} }
+
+// Key identifies one use of a volume: a target path.
+type Key struct {
+	// Pod is the UID of the pod.
+	Pod types.UID
+	// SpecName is the name of the PersistentVolume, or of the pod volume if it is inline.
+	SpecName string
+}
+
+func (k Key) compare(o Key) int {
+	if c := strings.Compare(string(k.Pod), string(o.Pod)); c != 0 {
+		return c
+	}
+	return strings.Compare(k.SpecName, o.SpecName)
+}
+
+// Attachment is what a VolumeAttachment tells about an attached volume.
+type Attachment struct {
+	// UID changes when the volume was detached and attached anew.
+	UID types.UID
+	// Metadata is the publish_context.
+	Metadata map[string]string
+}
+
+// Recovered is a volume that records found on disk tell about.
+type Recovered struct {
+	// Volume has at least Name, Driver, Handle, Ephemeral and Attachable.
+	Volume Volume
+	// Staged is true if there is a staging record.
+	Staged bool
+	// Targets are the pods' uses for which there is a record.
+	Targets []Key
+}
+
+// Driver is a CSI driver of this node.
+type Driver interface {
+	// Node returns the node service.
+	Node() csi.NodeClient
+	// NodeCapabilities returns the capabilities of the node service.
+	NodeCapabilities(ctx context.Context) (map[csi.NodeServiceCapability_RPC_Type]bool, error)
+	// WantsLegacyPodInfo reports whether the driver's registrar asked for pod information (seed
+	// 002, "requires-publish-pod"), which has its own keys.
+	WantsLegacyPodInfo() bool
+}
+
+// Drivers finds the drivers of this node.
+type Drivers interface {
+	// Driver returns the driver of a name; it is an error if it is not registered now.
+	Driver(name string) (Driver, error)
+	// Last returns the driver of a name even if it is not registered any more, to take down what
+	// it has set up; it is an error if it never was registered.
+	Last(name string) (Driver, error)
+}
+
+// InUse raises and drops this node's flag in the handshake with the attach/detach controller.
+type InUse interface {
+	// Raise returns when the API server has confirmed that the volume is in volumesInUse.
+	Raise(ctx context.Context, name string) error
+	// Drop takes the volume out of volumesInUse some time soon.
+	Drop(name string)
+}
+
+// Attachments looks at the other side of the handshake.
+type Attachments interface {
+	// Attached reports whether the volume is in volumesAttached of a Node not older than the last
+	// confirmed Raise.
+	Attached(name string) bool
+	// Attachment reads a VolumeAttachment that must be attached and not be going away.
+	Attachment(ctx context.Context, name string) (*Attachment, error)
+}
+
+// Secrets reads secrets for CSI calls.
+type Secrets interface {
+	// Secret returns the data of a secret, nothing for a nil reference.
+	Secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error)
+}
+
+// Events tells the user of a pod about a failure.
+type Events interface {
+	// Failed reports a failure for a pod under an event reason.
+	Failed(pod Pod, reason, message string)
+}
+
+// stagingRecord returns the record of the staged volume.
+func (v *Volume) stagingRecord() records.Staging {
+	return records.Staging{Handle: v.Handle, Driver: v.Driver}
+}
+
+// targetRecord returns the record of a volume published on a node.
+func (p *Publication) targetRecord(node string) records.Target {
+	lifecycle := records.Persistent
+	if p.Volume.Ephemeral {
+		lifecycle = records.Ephemeral
+	}
+	return records.Target{
+		SpecVolID:  p.SpecName,
+		Handle:     p.Volume.Handle,
+		Driver:     p.Volume.Driver,
+		Node:       node,
+		Lifecycle:  lifecycle,
+		Attachment: names.Attachment(p.Volume.Handle, p.Volume.Driver, node),
+	}
+}

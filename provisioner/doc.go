@@ -4,8 +4,7 @@
 // one driver:
 //
 //	o := provisioner.NewOptions()
-//	o.AddFlags(flag.CommandLine)
-//	flag.Parse()
+//	o.CSI.Address = "/run/csi/socket"
 //	if err := o.Validate(); err != nil { ... }
 //	err := provisioner.Run(ctx, o)
 //

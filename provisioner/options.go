@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
-	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -40,8 +39,6 @@ type Options struct {
 	// Retry is how failed work is repeated. Its Max is also the pause after a request which the driver
 	// called invalid.
 	Retry flagset.Retry
-	// Logging is used by the binary; Run takes its logger from the context.
-	Logging logging.Options
 	// Features are the feature gates.
 	Features flagset.FeatureGates
 
@@ -72,9 +69,6 @@ type Options struct {
 	CloningProtectionWorkers int
 	// SnapshotSweepInterval is the pause between two sweeps of left over finalizers on snapshots.
 	SnapshotSweepInterval time.Duration
-
-	// ShowVersion makes the binary print its version and end.
-	ShowVersion bool
 
 	ignored flagset.Ignored
 }
@@ -116,7 +110,6 @@ func NewOptions() Options {
 		LeaderElection:              flagset.NewLeaderElection(),
 		HTTP:                        flagset.NewHTTP(),
 		Retry:                       flagset.NewRetry(),
-		Logging:                     logging.NewOptions(),
 		Features:                    flagset.NewFeatureGates(gates()),
 		VolumeNamePrefix:            "pvc",
 		VolumeNameUUIDLength:        -1,
@@ -144,10 +137,10 @@ func gates() map[string]flagset.Gate {
 
 // groups returns the groups of flags that all components share.
 func (o *Options) groups() []flagset.Group {
-	return []flagset.Group{&o.CSI, &o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Logging, &o.Features}
+	return []flagset.Group{&o.CSI, &o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Features}
 }
 
-// AddFlags registers all flags on fs. The values that the fields have at that moment are the defaults.
+// AddFlags registers all flags on fs, but for those that every binary has: logging and --version. The values that the fields have at that moment are the defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
 	o.addVolumeFlags(fs)
@@ -155,7 +148,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	o.addCapacityFlags(fs)
 	o.addNodeFlags(fs)
 	o.ignored.AutoMaxProcs(fs)
-	fs.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "print the version and exit")
 }
 
 // addVolumeFlags registers the flags about volumes and the work on them.

@@ -60,7 +60,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(run(ctx, o, environment{kube: client, driver: driver, registry: registry}), driver.Close())
+	env := environment{kube: client, driver: driver, registry: registry, identity: fmt.Sprintf("%d-%d", time.Now().UnixMilli(), rand.IntN(10000))}
+	return errors.Join(run(ctx, o, env), driver.Close())
 }
 
 // environment is what an instance is connected to.
@@ -68,13 +69,14 @@ type environment struct {
 	kube     kube.Client
 	driver   *csiclient.Client
 	registry *prometheus.Registry
+	// identity tells this process from others in what it makes.
+	identity string
 }
 
 // instance is one running provisioner.
 type instance struct {
 	environment
 	options  Options
-	identity string
 	intents  *intents.Memory
 	queues   *kubemetrics.Queues
 	leading  *kubemetrics.Leader
@@ -97,7 +99,6 @@ func run(ctx context.Context, o Options, env environment) error {
 	p := &instance{
 		environment: env,
 		options:     o,
-		identity:    fmt.Sprintf("%d-%d", time.Now().UnixMilli(), rand.IntN(10000)),
 		intents:     intents.NewMemory(),
 		queues:      kubemetrics.NewQueues(env.registry),
 		leading:     kubemetrics.NewLeader(env.registry),

@@ -1,0 +1,5 @@
+// Package e2e holds the end-to-end tests: the whole stack against a real Kubernetes control plane, with real mounts.
+//
+// Without further ado they start a development cluster of their own and take it down again. E2E_KUBECONFIG makes them use
+// another cluster instead; tests that need to kill processes or look at the nodes' disks are skipped there and say so.
+package e2e

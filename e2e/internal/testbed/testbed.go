@@ -1,0 +1,98 @@
+// Package testbed gives the end-to-end tests a cluster and the words to talk about it.
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/longshore-csi/longshore/devcluster"
+)
+
+// Kubeconfig is the environment variable that names another cluster than our own.
+const Kubeconfig = "E2E_KUBECONFIG"
+
+// Bed is a cluster to test on.
+type Bed struct {
+	Client kubernetes.Interface
+	// Driver is the name of the CSI driver.
+	Driver string
+	// Dev is the development cluster; nil on another one.
+	Dev *Dev
+}
+
+// Dev is what only a development cluster has: processes that can be killed, and disks that can be looked at.
+type Dev struct {
+	*devcluster.Client
+	devcluster.Status
+	dir string
+}
+
+// Up gives a cluster and a function that ends it.
+func Up(ctx context.Context, nodes int) (*Bed, func() error, error) {
+	if path := os.Getenv(Kubeconfig); path != "" {
+		b, err := connect(path)
+		return b, func() error { return nil }, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, nil, errors.New("a cluster of our own needs root for its mounts; run as root, or name another cluster by " + Kubeconfig)
+	}
+	return devUp(ctx, nodes)
+}
+
+func connect(kubeconfig string) (*Bed, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	config.QPS, config.Burst = 1000, 2000
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	return &Bed{Client: client, Driver: "hostpath.csi.k8s.io"}, nil
+}
+
+func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {
+	// Sockets have short paths, so the cluster does not live in the test's temporary directory.
+	work, err := os.MkdirTemp("/var/tmp", "e2e-")
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the directory of the cluster: %w", err)
+	}
+	program, dir := filepath.Join(work, "devcluster"), filepath.Join(work, "c")
+	run := func(name string, args ...string) error {
+		cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...)
+		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+		cmd.Dir = ".."
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s %q: %w", name, args, err)
+		}
+		return nil
+	}
+	end := func() error {
+		return errors.Join(run(program, "down", "--dir", dir), os.RemoveAll(work))
+	}
+	if err := run("go", "build", "-o", program, "./devcluster/cmd/devcluster"); err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(work))
+	}
+	if err := run(program, "up", "--dir", dir, "--audit", "--v=4", fmt.Sprintf("--nodes=%d", nodes)); err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	client := devcluster.Connect(dir)
+	status, err := client.Status(ctx, 0)
+	if err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	bed, err := connect(status.Kubeconfig)
+	if err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	bed.Driver, bed.Dev = status.Driver, &Dev{Client: client, Status: status, dir: dir}
+	return bed, end, nil
+}

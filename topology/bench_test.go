@@ -9,28 +9,37 @@ import (
 
 const benchNodes = 5000
 
-// benchTopologies are the two shapes of clusters that matter: few segments
+// benchCluster is one of the two shapes of clusters that matter: few segments
 // with many nodes each, and one segment for each node.
-func benchTopologies() map[string]*Index {
-	return map[string]*Index{
-		"Zones":    bigIndex(benchNodes, "topology.kubernetes.io/zone", func(i int) string { return fmt.Sprintf("zone-%d", i%3) }),
-		"Hostname": bigIndex(benchNodes, "kubernetes.io/hostname", func(i int) string { return fmt.Sprintf("node-%d", i) }),
+type benchCluster struct {
+	name, key string
+	index     *Index
+}
+
+func benchClusters() []benchCluster {
+	const zone, host = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+	return []benchCluster{
+		{"Zones", zone, bigIndex(benchNodes, zone, func(i int) string { return fmt.Sprintf("zone-%d", i%3) })},
+		{"Hostname", host, bigIndex(benchNodes, host, func(i int) string { return fmt.Sprintf("node-%d", i) })},
 	}
 }
 
 // BenchmarkRequire is one CreateVolume attempt at 5,000 nodes.
 func BenchmarkRequire(b *testing.B) {
-	requests := map[string]Request{
-		"Wait":      {Policy: DefaultPolicy(), SelectedNode: "node-1234", ClaimName: "data-web-7"},
-		"Immediate": {Policy: DefaultPolicy(), ClaimName: "data-web-7"},
-		"Strict":    {Policy: Policy{Strict: true}, SelectedNode: "node-1234", ClaimName: "data-web-7"},
+	requests := []struct {
+		name    string
+		request Request
+	}{
+		{"Late", Request{Policy: DefaultPolicy(), SelectedNode: "node-1234", ClaimName: "data-web-7"}},
+		{"Immediate", Request{Policy: DefaultPolicy(), ClaimName: "data-web-7"}},
+		{"Strict", Request{Policy: Policy{Strict: true}, SelectedNode: "node-1234", ClaimName: "data-web-7"}},
 	}
-	for shape, x := range benchTopologies() {
-		for mode, request := range requests {
-			b.Run(shape+"/"+mode, func(b *testing.B) {
+	for _, cluster := range benchClusters() {
+		for _, r := range requests {
+			b.Run(cluster.name+"/"+r.name, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					benchRequire(b, x, request)
+					benchRequire(b, cluster.index, r.request)
 				}
 			})
 		}
@@ -47,7 +56,7 @@ func benchRequire(b *testing.B, x *Index, request Request) *csi.TopologyRequirem
 
 // BenchmarkAllowed is a class with allowedTopologies of 3 zones.
 func BenchmarkAllowed(b *testing.B) {
-	x := benchTopologies()["Zones"]
+	x := benchClusters()[0].index
 	request := Request{
 		Policy:            DefaultPolicy(),
 		SelectedNode:      "node-1234",
@@ -61,8 +70,8 @@ func BenchmarkAllowed(b *testing.B) {
 
 // BenchmarkEvent is the cost of one event at 5,000 nodes.
 func BenchmarkEvent(b *testing.B) {
-	for shape, x := range benchTopologies() {
-		key := map[string]string{"Zones": "topology.kubernetes.io/zone", "Hostname": "kubernetes.io/hostname"}[shape]
+	for _, cluster := range benchClusters() {
+		shape, key, x := cluster.name, cluster.key, cluster.index
 		b.Run(shape+"/Heartbeat", func(b *testing.B) {
 			labels := [2]map[string]string{bigLabels(0, key, "zone-0"), bigLabels(0, key, "zone-0")}
 			x.SetNode("node-0", labels[0])

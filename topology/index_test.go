@@ -60,6 +60,9 @@ func TestSegmentsFollowEvents(t *testing.T) {
 		{"unknown nodes go", func() bool { return x.DeleteNode("n9") || x.DeleteCSINode("n9") }, false, []string{"zone=b"}},
 		{"driver drops its keys", func() bool { return x.SetCSINode("n2", true, nil) }, true, []string{""}},
 		{"driver unregisters", func() bool { return x.SetCSINode("n2", false, nil) }, true, nil},
+		{"driver without keys before Node", func() bool { return x.SetCSINode("n3", true, nil) }, false, nil},
+		{"Node without labels", func() bool { return x.SetNode("n3", nil) }, true, []string{""}},
+		{"Node and CSINode go", func() bool { return x.DeleteNode("n3") && !x.DeleteCSINode("n3") }, true, nil},
 	}
 	for _, step := range steps {
 		if changed := step.do(); changed != step.changed {

@@ -54,7 +54,7 @@ func (c *Cluster) Heal() {
 
 // request is what faults match.
 type request struct {
-	session *Session
+	session                                      *Session
 	verb, resource, subresource, namespace, name string
 }
 

@@ -78,6 +78,10 @@ func (r *resource[T, L]) write(ctx context.Context, req request, dryRun []string
 		record.Before = r.cluster.stores[req.resource].objects[keyOf(req.namespace, req.name)]
 		obj, changed, err := perform()
 		record.Object, record.Unchanged, record.Err = obj, err == nil && !changed, err
+		if obj != nil {
+			_, stored := r.cluster.stores[req.resource].objects[key(obj)]
+			record.Gone = !stored
+		}
 		r.cluster.logLocked(req, record)
 		return obj, err
 	})

@@ -25,6 +25,8 @@ type Write struct {
 	Before kube.Object
 	// Unchanged writes stored nothing, as the object was like that already.
 	Unchanged bool
+	// Gone writes have removed the object: deletions, and the removal of the last finalizer.
+	Gone bool
 	// Err is the answer, nil when the write was done.
 	Err error
 }

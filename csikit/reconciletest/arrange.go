@@ -1,0 +1,182 @@
+package reconciletest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+)
+
+// arrange sorts what happened: by time; at the same time by story, as workers run
+// side by side; within a story as it happened, events last, as they are written in the background.
+func arrange(entries []*entry, cluster *kubetest.Cluster) {
+	stories := newStories(entries, cluster)
+	position := make(map[*entry]int, len(entries))
+	for i, e := range entries {
+		position[e] = i
+	}
+	slices.SortStableFunc(entries, func(a, b *entry) int {
+		return cmp.Or(
+			a.at.Compare(b.at),
+			cmp.Compare(rank(a), rank(b)),
+			strings.Compare(stories.of(a), stories.of(b)),
+			cmp.Compare(eventRank(a), eventRank(b)),
+			eventOrder(a, b),
+			cmp.Compare(position[a], position[b]),
+		)
+	})
+}
+
+// rank puts notes about the component behind what it did.
+func rank(e *entry) int {
+	if e.note != "" {
+		return 1
+	}
+	return 0
+}
+
+func eventRank(e *entry) int {
+	if e.isEvent() {
+		return 1
+	}
+	return 0
+}
+
+// eventOrder sorts events of one story by text.
+func eventOrder(a, b *entry) int {
+	if !a.isEvent() || !b.isEvent() {
+		return 0
+	}
+	first, _ := printEvent(a.write)
+	second, _ := printEvent(b.write)
+	return strings.Compare(first, second)
+}
+
+// stories are sets of names that belong together: a claim, its volume, its attachment.
+type stories struct {
+	parent map[string]string
+}
+
+// newStories joins the names of all objects that exist or were written.
+func newStories(entries []*entry, cluster *kubetest.Cluster) *stories {
+	s := &stories{parent: map[string]string{}}
+	objs := map[string]kube.Object{}
+	for _, resource := range []string{"persistentvolumes", "persistentvolumeclaims", "volumeattachments"} {
+		for _, obj := range cluster.Objects(resource) {
+			objs[resource+" "+obj.GetName()] = obj
+		}
+	}
+	for _, e := range entries {
+		if e.write == nil {
+			continue
+		}
+		for _, obj := range []kube.Object{e.write.Before, e.write.Object} {
+			if obj != nil {
+				s.join(tokensOf(obj)...)
+				objs[e.write.Resource+" "+obj.GetName()] = obj
+			}
+		}
+	}
+	attachments := map[string][]string{} // by volume
+	for _, obj := range objs {
+		s.join(tokensOf(obj)...)
+		if va, ok := obj.(*storagev1.VolumeAttachment); ok && va.Spec.Source.PersistentVolumeName != nil {
+			pv := *va.Spec.Source.PersistentVolumeName
+			attachments[pv] = append(attachments[pv], va.Name)
+		}
+	}
+	for pv, names := range attachments {
+		if len(names) == 1 { // several attachments of a volume are stories of their own
+			s.join("volume "+pv, "attachment "+names[0])
+		}
+	}
+	return s
+}
+
+// tokensOf returns the names by which an object is known.
+func tokensOf(obj kube.Object) []string {
+	switch o := obj.(type) {
+	case *corev1.PersistentVolume:
+		tokens := []string{"volume " + o.Name}
+		if o.Spec.CSI != nil {
+			tokens = append(tokens, "volume "+o.Spec.CSI.VolumeHandle)
+		}
+		if ref := o.Spec.ClaimRef; ref != nil {
+			tokens = append(tokens, "claim "+nameOf(ref.Namespace, ref.Name))
+		}
+		return tokens
+	case *corev1.PersistentVolumeClaim:
+		tokens := []string{"claim " + nameOf(o.Namespace, o.Name), "volume pvc-" + string(o.UID)}
+		if o.Spec.VolumeName != "" {
+			tokens = append(tokens, "volume "+o.Spec.VolumeName)
+		}
+		return tokens
+	case *storagev1.VolumeAttachment:
+		return []string{"attachment " + o.Name}
+	}
+	return nil
+}
+
+// tokenOf returns one name by which an entry is known.
+func tokenOf(e *entry) string {
+	if e.write == nil {
+		return callToken(e)
+	}
+	if event, ok := e.write.Object.(*corev1.Event); ok {
+		ref := event.InvolvedObject
+		return kindToken(ref.Kind) + " " + nameOf(ref.Namespace, ref.Name)
+	}
+	return kindToken(e.write.Resource) + " " + nameOf(e.write.Namespace, e.write.Name)
+}
+
+func callToken(e *entry) string {
+	switch request := e.request.(type) {
+	case interface{ GetVolumeId() string }:
+		return "volume " + request.GetVolumeId()
+	case interface{ GetName() string }:
+		return "volume " + request.GetName()
+	}
+	return "driver"
+}
+
+func kindToken(kind string) string {
+	switch strings.TrimSuffix(strings.ToLower(kind), "s") {
+	case "persistentvolume":
+		return "volume"
+	case "persistentvolumeclaim":
+		return "claim"
+	case "volumeattachment":
+		return "attachment"
+	}
+	return strings.ToLower(kind)
+}
+
+// of returns the name of an entry's story: the first of its names.
+func (s *stories) of(e *entry) string { return s.find(tokenOf(e)) }
+
+func (s *stories) find(token string) string {
+	for {
+		parent, ok := s.parent[token]
+		if !ok {
+			return token
+		}
+		token = parent
+	}
+}
+
+func (s *stories) join(tokens ...string) {
+	for _, token := range tokens {
+		a, b := s.find(tokens[0]), s.find(token)
+		switch {
+		case a < b:
+			s.parent[b] = a
+		case b < a:
+			s.parent[a] = b
+		}
+	}
+}

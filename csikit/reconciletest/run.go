@@ -1,0 +1,130 @@
+package reconciletest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/datadriven"
+	"google.golang.org/grpc"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+)
+
+// Env is the world of one run of the component.
+type Env struct {
+	// Kube is the API server. Its connection ends at a crash.
+	Kube kube.Client
+	// Conn leads to the driver, for csiclient.Config.Conn. Calls by this connection are
+	// in the transcript; those by Driver.Conn are not.
+	Conn grpc.ClientConnInterface
+	// Driver is the driver itself.
+	Driver *csitest.Driver
+	// Cluster is the API server itself.
+	Cluster *kubetest.Cluster
+	// Args are the pairs of the command "start".
+	Args map[string]string
+}
+
+// Arg returns a pair of the command "start", or fallback.
+func (e *Env) Arg(key, fallback string) string {
+	if value, ok := e.Args[key]; ok {
+		return value
+	}
+	return fallback
+}
+
+// Start runs the component until ctx is done.
+type Start func(ctx context.Context, env *Env) error
+
+// Run runs every file in dir as a test of its own, in a testing/synctest bubble.
+func Run(t *testing.T, dir string, start func(ctx context.Context, env *Env) error) {
+	t.Helper()
+	datadriven.Walk(t, dir, func(t *testing.T, path string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			t.Helper()
+			s := newStage(quiet{t}, start)
+			datadriven.RunTestAny(quiet{t}, path, func(_ testing.TB, d *datadriven.TestData) string {
+				return s.do(d)
+			})
+			s.finish()
+		})
+	})
+}
+
+// quiet drops the progress messages of datadriven, which takes virtual time for real.
+type quiet struct{ testing.TB }
+
+// Logf implements testing.TB.
+func (q quiet) Logf(format string, args ...any) {
+	q.Helper()
+	if !strings.Contains(format, "still running after") {
+		q.TB.Logf(format, args...)
+	}
+}
+
+// verb is one command. It returns what it prints itself.
+type verb struct {
+	run func(s *stage, c *command) string
+	// acts verbs may make the component do something, which is waited for.
+	acts bool
+}
+
+func verbs() map[string]verb {
+	return map[string]verb{
+		"start":         {run: (*stage).start, acts: true},
+		"stop":          {run: (*stage).stop},
+		"restart":       {run: (*stage).restart, acts: true},
+		"crash":         {run: (*stage).crash},
+		"settle":        {run: (*stage).nothing, acts: true},
+		"advance":       {run: (*stage).advance, acts: false},
+		"expect-none":   {run: (*stage).nothing, acts: true},
+		"apply":         {run: (*stage).apply, acts: true},
+		"patch":         {run: (*stage).patch, acts: true},
+		"delete":        {run: (*stage).remove, acts: true},
+		"dump":          {run: (*stage).dump},
+		"api-fault":     {run: (*stage).apiFault},
+		"break-watches": {run: (*stage).breakWatches, acts: true},
+		"driver":        {run: (*stage).newDriver},
+		"caps":          {run: (*stage).caps},
+		"volume":        {run: (*stage).volume},
+		"vanish":        {run: (*stage).vanish},
+		"volumes":       {run: (*stage).volumes},
+		"fault":         {run: (*stage).fault},
+		"heal":          {run: (*stage).heal},
+	}
+}
+
+// do runs one command and returns its output.
+func (s *stage) do(d *datadriven.TestData) string {
+	s.t.Helper()
+	v, ok := verbs()[d.Cmd]
+	if !ok {
+		names := make([]string, 0, len(verbs()))
+		for name := range verbs() {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		d.Fatalf(s.t, "unknown command %q, known are: %s", d.Cmd, strings.Join(names, ", "))
+	}
+	s.log.begin()
+	c := &command{t: s.t, data: d, used: map[string]bool{}}
+	printed := v.run(s, c)
+	c.finish()
+	if v.acts {
+		s.settle()
+	}
+	happened := s.log.render(s.cluster)
+	if d.Cmd == "expect-none" && happened != "" {
+		d.Fatalf(s.t, "nothing was expected, but this happened:\n%s", happened)
+	}
+	if printed+happened == "" && v.acts && s.running != nil {
+		return "(nothing)\n"
+	}
+	return printed + happened
+}

@@ -1,0 +1,199 @@
+package reconciletest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+)
+
+const (
+	// settleTime is what commands wait for what goes by itself. It is shorter than the
+	// pauses after failures.
+	settleTime = 500 * time.Millisecond
+	// stopTime is how long a component may take to stop.
+	stopTime = time.Hour
+)
+
+// stage is what a transcript plays on.
+type stage struct {
+	t         testing.TB
+	component Start
+	cluster   *kubetest.Cluster
+	driver    *csitest.Driver
+	log       *record
+
+	args    map[string]string // of the last start
+	running *run              // nil: the component does not run
+	crashes []*crashPoint     // of CSI calls
+}
+
+// run is one life of the component.
+type run struct {
+	session *kubetest.Session
+	conn    *conn
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+	err     error
+	crashed bool
+}
+
+// errCrash is why the context of a crashed component ends; nothing may be finished.
+var errCrash error = crashError{}
+
+type crashError struct{}
+
+func (crashError) Error() string { return "crash" }
+func (crashError) Abort() bool   { return true }
+
+func newStage(t testing.TB, component Start) *stage {
+	t.Helper()
+	s := &stage{t: t, component: component, cluster: kubetest.New(), driver: csitest.New(csitest.Options{}), log: &record{}}
+	s.cluster.Observe(s.log.write)
+	return s
+}
+
+// start begins a life of the component.
+func (s *stage) start(c *command) string {
+	if s.running != nil {
+		c.fatalf("the component runs already")
+	}
+	s.args = c.pairs()
+	s.launch()
+	return ""
+}
+
+func (s *stage) launch() {
+	ctx, cancel := context.WithCancelCause(klog.NewContext(context.Background(), s.logger()))
+	r := &run{session: s.cluster.NewSession(), cancel: cancel, done: make(chan struct{})}
+	r.conn = &conn{inner: s.driver.Conn(), stage: s, run: r}
+	env := &Env{Kube: r.session.Client(), Conn: r.conn, Driver: s.driver, Cluster: s.cluster, Args: maps.Clone(s.args)}
+	s.running = r
+	go func() {
+		defer close(r.done)
+		r.err = s.component(ctx, env)
+	}()
+}
+
+// logger shows what the component logs with -v.
+func (s *stage) logger() klog.Logger {
+	var to io.Writer = io.Discard
+	if testing.Verbose() {
+		to = s.t.Output()
+	}
+	return textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(to), textlogger.Verbosity(4)))
+}
+
+// stop ends the component in good order.
+func (s *stage) stop(c *command) string {
+	if s.running == nil {
+		c.fatalf("the component does not run")
+	}
+	s.running.cancel(nil)
+	return s.await()
+}
+
+// restart ends the component, if it has not crashed, and begins a new life.
+func (s *stage) restart(c *command) string {
+	printed := ""
+	if s.running != nil {
+		printed = s.stop(c)
+	}
+	if pairs := c.pairs(); len(pairs) > 0 {
+		s.args = pairs
+	}
+	s.launch()
+	return printed
+}
+
+// crash ends the component without letting it do anything more.
+func (s *stage) crash(c *command) string {
+	if s.running == nil {
+		c.fatalf("the component does not run")
+	}
+	s.running.kill()
+	return s.await()
+}
+
+// kill cuts all connections, then tells the component to end.
+func (r *run) kill() {
+	r.session.Cut()
+	r.conn.cut.Store(true)
+	r.crashed = true
+	r.cancel(errCrash)
+}
+
+// await waits for the component and says how it ended.
+func (s *stage) await() string {
+	s.t.Helper()
+	r := s.running
+	select {
+	case <-r.done:
+	case <-time.After(stopTime):
+		s.t.Fatalf("the component has not ended within %v after its context", stopTime)
+	}
+	s.running = nil
+	if r.err != nil && !r.crashed && !errors.Is(r.err, context.Canceled) {
+		return fmt.Sprintf("stopped: %v\n", r.err)
+	}
+	return ""
+}
+
+// nothing is what commands do that only wait.
+func (s *stage) nothing(*command) string { return "" }
+
+// settle waits for what goes by itself. A component that has ended meanwhile is noted.
+func (s *stage) settle() {
+	time.Sleep(settleTime)
+	synctest.Wait()
+	s.notice()
+}
+
+// advance lets time pass.
+func (s *stage) advance(c *command) string {
+	time.Sleep(c.duration(c.word("duration")))
+	synctest.Wait()
+	s.notice()
+	return ""
+}
+
+// notice notes that a component has ended by itself, or at a crash point.
+func (s *stage) notice() {
+	if s.running == nil {
+		return
+	}
+	select {
+	case <-s.running.done:
+		crashed := s.running.crashed
+		said := s.await()
+		if crashed {
+			said = "crashed\n"
+		} else if said == "" {
+			said = "stopped\n"
+		}
+		s.log.note(said)
+	default:
+	}
+}
+
+// finish ends a transcript.
+func (s *stage) finish() {
+	s.t.Helper()
+	if s.running != nil {
+		s.running.cancel(nil)
+		s.await()
+	}
+	for _, violation := range s.driver.Violations() {
+		s.t.Errorf("against the life cycle of CSI: %s", violation)
+	}
+}

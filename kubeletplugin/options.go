@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
-	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/policy"
 )
@@ -29,8 +28,6 @@ type Options struct {
 	Kube flagset.Kube
 	// HTTP is where metrics, health and state are served.
 	HTTP flagset.HTTP
-	// Logging is used by the binary; Run takes its logger from the context.
-	Logging logging.Options
 
 	// NodeName is the name of the Node object.
 	NodeName string
@@ -67,9 +64,6 @@ type Options struct {
 	SyncFrequency time.Duration
 	// Workers is how many pods are worked on at a time.
 	Workers int
-
-	// ShowVersion makes the binary print its version and end.
-	ShowVersion bool
 }
 
 // NewOptions returns the defaults.
@@ -78,7 +72,6 @@ func NewOptions() Options {
 	return Options{
 		Kube:              flagset.NewKube(),
 		HTTP:              flagset.NewHTTP(),
-		Logging:           logging.NewOptions(),
 		NodeName:          strings.ToLower(hostname),
 		MaxPods:           110,
 		RootDir:           "/var/lib/kubelet",
@@ -93,7 +86,7 @@ func NewOptions() Options {
 
 // groups returns the groups of flags that all components share.
 func (o *Options) groups() []flagset.Group {
-	return []flagset.Group{&o.Kube, &o.HTTP, &o.Logging}
+	return []flagset.Group{&o.Kube, &o.HTTP}
 }
 
 // AddFlags registers all flags on fs. The values that the fields have at that moment are the
@@ -102,7 +95,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
 	o.addNodeFlags(fs)
 	o.addVolumeFlags(fs)
-	fs.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "print the version and exit")
 }
 
 func (o *Options) addNodeFlags(fs *flag.FlagSet) {

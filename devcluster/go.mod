@@ -4,7 +4,13 @@ go 1.26.0
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/longshore-csi/longshore/csikit v0.0.0-00010101000000-000000000000
+	github.com/longshore-csi/longshore/attacher v0.0.0
+	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
+	github.com/longshore-csi/longshore/kubeletplugin v0.0.0
+	github.com/longshore-csi/longshore/livenessprobe v0.0.0
+	github.com/longshore-csi/longshore/provisioner v0.0.0
+	github.com/longshore-csi/longshore/registrar v0.0.0
 	github.com/moby/sys/mountinfo v0.7.2
 	go.uber.org/goleak v1.3.0
 	golang.org/x/mod v0.41.0
@@ -21,6 +27,7 @@ require (
 	github.com/container-storage-interface/spec v1.13.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
+	github.com/fsnotify/fsnotify v1.9.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
@@ -41,6 +48,7 @@ require (
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/longshore-csi/longshore/topology v0.0.0 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
@@ -68,8 +76,10 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
+	k8s.io/component-helpers v0.37.2 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
+	k8s.io/kubelet v0.37.2 // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect

@@ -149,7 +149,7 @@ func runComponent(ctx context.Context, c *call) error {
 	if len(c.args) == 0 {
 		return fmt.Errorf("%w: devcluster run COMPONENT: one of %q", errUsage, components.Names())
 	}
-	return components.Run(ctx, c.args[0], c.args[1:], c.err)
+	return components.Run(ctx, c.args[0], c.args[1:], c.stdout, c.err)
 }
 
 func printVersion(_ context.Context, c *call) error {

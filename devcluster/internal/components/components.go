@@ -5,55 +5,45 @@ package components
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+
+	"github.com/longshore-csi/longshore/attacher"
+	"github.com/longshore-csi/longshore/csikit/command"
+	"github.com/longshore-csi/longshore/hostpathdriver"
+	"github.com/longshore-csi/longshore/kubeletplugin"
+	"github.com/longshore-csi/longshore/livenessprobe"
+	"github.com/longshore-csi/longshore/provisioner"
+	"github.com/longshore-csi/longshore/registrar"
 )
 
-// start parses flags and runs a component until ctx ends.
-type start func(ctx context.Context, fs *flag.FlagSet, args []string) error
-
-// options is what the options of every component can do.
-type options[O any] interface {
-	*O
-	AddFlags(fs *flag.FlagSet)
-	Validate() error
+type component interface {
+	Execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 }
 
-// component makes the start of a component from its root package's functions.
-func component[O any, P options[O]](newOptions func() O, run func(context.Context, O) error) start {
-	return func(ctx context.Context, fs *flag.FlagSet, args []string) error {
-		o := newOptions()
-		P(&o).AddFlags(fs)
-		if err := fs.Parse(args); err != nil {
-			return err
-		}
-		if err := P(&o).Validate(); err != nil {
-			return err
-		}
-		return run(ctx, o)
+func all() map[string]component {
+	return map[string]component{
+		"csi-attacher":              command.New("csi-attacher", attacher.NewOptions, attacher.Run),
+		"csi-node-agent":            command.New("csi-node-agent", kubeletplugin.NewOptions, kubeletplugin.Run),
+		"csi-node-driver-registrar": command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run),
+		"csi-provisioner":           command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run),
+		"hostpathplugin":            command.New("hostpathplugin", hostpathdriver.NewOptions, hostpathdriver.Run),
+		"livenessprobe":             command.New("livenessprobe", livenessprobe.NewOptions, livenessprobe.Run),
 	}
-}
-
-func all() map[string]start {
-	return map[string]start{}
 }
 
 // Names lists the components.
 func Names() []string { return slices.Sorted(maps.Keys(all())) }
 
-// Run runs a component until ctx ends. A component that ends because ctx did has not failed.
-func Run(ctx context.Context, name string, args []string, stderr io.Writer) error {
-	run, ok := all()[name]
+// Run runs a component until it ends or ctx does. An end that ctx asked for is no error.
+func Run(ctx context.Context, name string, args []string, stdout, stderr io.Writer) error {
+	c, ok := all()[name]
 	if !ok {
 		return fmt.Errorf("no component %q: there are %q", name, Names())
 	}
-	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	if err := run(ctx, fs, args); err != nil && !errors.Is(err, context.Canceled) {
+	if err := c.Execute(ctx, args, stdout, stderr); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil

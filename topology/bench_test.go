@@ -47,6 +47,7 @@ func BenchmarkRequire(b *testing.B) {
 }
 
 func benchRequire(b *testing.B, x *Index, request Request) *csi.TopologyRequirement {
+	b.Helper()
 	requirement, err := x.Require(request)
 	if err != nil {
 		b.Fatal(err)

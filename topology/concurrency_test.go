@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -53,6 +54,7 @@ func churn(x *Index, writer, rounds int) {
 // questions asks everything there is to ask, and encodes the shared messages
 // as a gRPC client would.
 func questions(t *testing.T, x *Index, rounds int) {
+	t.Helper()
 	for i := range rounds {
 		request := Request{Policy: DefaultPolicy(), ClaimName: fmt.Sprintf("data-web-%d", i)}
 		if i%2 == 0 {
@@ -60,7 +62,7 @@ func questions(t *testing.T, x *Index, rounds int) {
 		}
 		requirement, err := x.Require(request)
 		if err != nil {
-			if c := class(err); c != ErrNodeNotFound && c != ErrNoTopology {
+			if !errors.Is(err, ErrNodeNotFound) && !errors.Is(err, ErrNoTopology) {
 				t.Errorf("request %+v: %v", request, err)
 			}
 			continue

@@ -15,33 +15,33 @@ import (
 const testDriver = "hostpath.example.com"
 
 // mustParse returns the segment of a text that is known to be good.
-func mustParse(t testing.TB, text string) Segment {
-	t.Helper()
+func mustParse(tb testing.TB, text string) Segment {
+	tb.Helper()
 	s, err := Parse(text)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
 
 // messages returns the CSI messages of segment texts.
-func messages(t testing.TB, texts ...string) []*csi.Topology {
-	t.Helper()
+func messages(tb testing.TB, texts ...string) []*csi.Topology {
+	tb.Helper()
 	list := make([]*csi.Topology, 0, len(texts))
 	for _, text := range texts {
-		list = append(list, mustParse(t, text).Topology())
+		list = append(list, mustParse(tb, text).Topology())
 	}
 	return list
 }
 
 // texts returns the segment texts of CSI messages; nil for an empty list.
-func texts(t testing.TB, list []*csi.Topology) []string {
-	t.Helper()
+func texts(tb testing.TB, list []*csi.Topology) []string {
+	tb.Helper()
 	var result []string
 	for _, m := range list {
 		s, err := FromTopology(m)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		result = append(result, s.String())
 	}
@@ -72,11 +72,11 @@ type testNode struct {
 }
 
 // indexOf returns an index that has seen the nodes.
-func indexOf(t testing.TB, nodes ...testNode) *Index {
-	t.Helper()
+func indexOf(tb testing.TB, nodes ...testNode) *Index {
+	tb.Helper()
 	x := New(testDriver)
 	for _, n := range nodes {
-		x.SetNode(n.name, mustParse(t, n.labels).Map())
+		x.SetNode(n.name, mustParse(tb, n.labels).Map())
 		x.SetCSINode(n.name, true, n.keys)
 	}
 	return x

@@ -154,7 +154,7 @@ func TestNodeSegmentErrors(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			s, err := x.NodeSegment(tc.node)
-			if class(err) != tc.class || !s.IsEmpty() {
+			if !errors.Is(err, tc.class) || !s.IsEmpty() {
 				t.Fatalf("%s: got %q, %v, want %v", tc.reason, s, err, tc.class)
 			}
 			for _, text := range tc.says {

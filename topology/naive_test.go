@@ -200,20 +200,18 @@ func (c naiveCluster) require(r Request) (answer, error) {
 	if err != nil || places == nil {
 		return answer{}, err
 	}
-	start := -1
-	switch {
-	case node != nil:
-		start = slices.IndexFunc(places, func(p place) bool { return p.subset(node) })
+	if node != nil {
+		start := slices.IndexFunc(places, func(p place) bool { return p.subset(node) })
 		if start < 0 {
 			return answer{}, ErrNotAllowed
 		}
-	default:
-		base, ordinal, ok := splitOrdinal(r.ClaimName) // tested by itself
-		if !ok {
-			base = r.ClaimName
-		}
-		start = int((fnv1(base) + ordinal) % uint32(len(places)))
+		return arrange(r, places, start), nil
 	}
+	base, ordinal, ok := splitOrdinal(r.ClaimName) // tested by itself
+	if !ok {
+		base = r.ClaimName
+	}
+	start := int((fnv1(base) + ordinal) % uint32(len(places)))
 	return arrange(r, places, start), nil
 }
 

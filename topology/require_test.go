@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -8,10 +9,10 @@ import (
 )
 
 // threeZones returns an index of zones a, b and c with two racks in each.
-func threeZones(t testing.TB) *Index {
-	t.Helper()
+func threeZones(tb testing.TB) *Index {
+	tb.Helper()
 	keys := []string{"rack", "zone"}
-	return indexOf(t,
+	return indexOf(tb,
 		testNode{"a1", "zone=a,rack=1", keys}, testNode{"a2", "zone=a,rack=2", keys},
 		testNode{"b1", "zone=b,rack=1", keys}, testNode{"b2", "zone=b,rack=2", keys},
 		testNode{"c1", "zone=c,rack=1", keys}, testNode{"c2", "zone=c,rack=2", keys},
@@ -158,7 +159,7 @@ func TestRequireErrors(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			got, err := ask(t, indexOf(t, tc.nodes...), tc.request)
-			if class(err) != tc.class {
+			if !errors.Is(err, tc.class) {
 				t.Fatalf("%s: got %v, %v, want %v", tc.reason, got, err, tc.class)
 			}
 			for _, text := range tc.says {

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -247,7 +248,7 @@ func TestSeedStaleCSINode(t *testing.T) {
 	x := indexOf(t, testNode{"n1", "zone=a", []string{"zone"}})
 	x.SetCSINode("n1", true, []string{"zone", "rack"}) // upgraded, label not there yet
 	request := Request{Policy: DefaultPolicy(), SelectedNode: "n1"}
-	if _, err := x.Require(request); class(err) != ErrMissingLabel {
+	if _, err := x.Require(request); !errors.Is(err, ErrMissingLabel) {
 		t.Fatalf("keys without labels: got %v, want ErrMissingLabel", err)
 	}
 	x.SetNode("n1", map[string]string{"zone": "a", "rack": "1"})

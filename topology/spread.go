@@ -66,14 +66,8 @@ func (s *Spread) UnmarshalText(text []byte) error {
 
 // prefers tells whether claims of this name get preferred topologies.
 func (s Spread) prefers(claimName string) bool {
-	switch s {
-	case SpreadStatefulSets:
-		_, _, ok := splitOrdinal(claimName)
-		return ok
-	case SpreadOff:
-		return false
-	}
-	return true
+	_, _, ok := splitOrdinal(claimName)
+	return s == SpreadAnyName || s == SpreadStatefulSets && ok
 }
 
 // spreadIndex picks one of n > 0 places by the name of a claim. The claims of

@@ -16,9 +16,9 @@ import (
 
 // connect lets changes that one part sees wake the others.
 func (a *Agent) connect() {
-	a.nodes.OnChange(func(_, current *corev1.Node) {
+	a.nodes.OnChange(func(old, current *corev1.Node) {
 		if current == nil {
-			a.view.Gone()
+			a.view.Gone(old)
 			a.keeper.Poke()
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
@@ -12,8 +13,10 @@ import (
 // writes, which come first, and the watch. The handshake with the attach/detach controller relies
 // on it never going back.
 type View struct {
-	mu       sync.Mutex
-	node     *corev1.Node
+	mu   sync.Mutex
+	node *corev1.Node
+	// gone is the UID of the last Node that was deleted; UIDs are not used again.
+	gone     types.UID
 	attached sets.Set[string]
 	onChange []func(old, new *corev1.Node)
 }
@@ -22,11 +25,12 @@ type View struct {
 // before the first Observe.
 func (v *View) OnChange(f func(old, new *corev1.Node)) { v.onChange = append(v.onChange, f) }
 
-// Observe shows the view a Node. One that is older than what is known, or the same, is ignored.
+// Observe shows the view a Node. One that is older than what is known, the same, or known to be
+// deleted is ignored.
 func (v *View) Observe(n *corev1.Node) {
 	v.mu.Lock()
 	old := v.node
-	if old != nil && version(n) <= version(old) {
+	if n.UID == v.gone || old != nil && version(n) <= version(old) {
 		v.mu.Unlock()
 		return
 	}
@@ -65,9 +69,13 @@ func version(n *corev1.Node) uint64 {
 	return rv
 }
 
-// Gone tells the view that the Node was deleted, so that the Keeper makes it again.
-func (v *View) Gone() {
+// Gone tells the view that a Node was deleted, so that the Keeper makes another. Answers to writes
+// that come later but are older do not bring it back.
+func (v *View) Gone(n *corev1.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.node, v.attached = nil, nil
+	v.gone = n.UID
+	if v.node != nil && v.node.UID == n.UID {
+		v.node, v.attached = nil, nil
+	}
 }

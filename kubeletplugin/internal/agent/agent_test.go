@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+)
+
+func (c *cluster) ready() bool {
+	for _, cond := range c.node().Status.Conditions {
+		if cond.Type == corev1.NodeReady {
+			return cond.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func TestNodeBecomesReady(t *testing.T) {
+	c := newCluster(t, csitest.Options{Topology: map[string]string{"topology.test.example/zone": "a"}})
+	c.register()
+	c.start()
+	c.eventually("the node to be ready", c.ready)
+	c.eventually("the topology label", func() bool { return c.node().Labels["topology.test.example/zone"] == "a" })
+	n := c.node()
+	if n.Annotations[nodeobj.ManagedAnnotation] != "true" {
+		t.Errorf("annotations are %v, want the attach/detach controller to manage the node", n.Annotations)
+	}
+	csiNode, err := c.api.Client().CSINodes().Get(t.Context(), nodeName, metav1.GetOptions{})
+	if err != nil || len(csiNode.Spec.Drivers) != 1 || csiNode.Spec.Drivers[0].Name != driverName {
+		t.Errorf("CSINode is %+v, %v, want an entry of the driver", csiNode, err)
+	}
+	c.eventually("the lease", func() bool {
+		_, err := c.api.Client().Leases(corev1.NamespaceNodeLease).Get(t.Context(), nodeName, metav1.GetOptions{})
+		return err == nil
+	})
+}
+
+func TestNodeIsMadeAgain(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.register()
+	c.start()
+	c.eventually("the node to be ready", c.ready)
+	uid := c.node().UID
+	if err := c.api.Client().Nodes().Delete(t.Context(), nodeName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("another node that is ready", func() bool { return c.ready() && c.node().UID != uid })
+}
+
+// TestClaim is the main path: a pod with a claim on an attached volume runs, and leaves nothing.
+func TestClaim(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
+	c.register()
+	c.apply(csiDriver(true), claim(), persistentVolume())
+	c.start()
+	c.eventually("the node to be ready", c.ready)
+	c.apply(podWith("a", claimSource()))
+	name := corev1.UniqueVolumeName(names.Unique(driverName, "vol-1"))
+	c.eventually("the volume to be in use", func() bool {
+		inUse := c.node().Status.VolumesInUse
+		return len(inUse) == 1 && inUse[0] == name
+	})
+	c.expectCalls("nothing is mounted before it is attached")
+	c.attach("vol-1")
+	c.eventually("the pod to run", c.running("a"))
+	for _, call := range c.driver.Calls() {
+		if r, ok := call.Request.(*csi.NodePublishVolumeRequest); ok {
+			if r.GetPublishContext()["lun"] != "7" || r.GetVolumeContext()["color"] != "blue" || r.GetVolumeContext()["csi.storage.k8s.io/pod.name"] != "a" {
+				t.Errorf("contexts are %v and %v", r.GetPublishContext(), r.GetVolumeContext())
+			}
+		}
+	}
+	c.expectCalls("mounted", "NodeStageVolume", "NodePublishVolume")
+	p := c.pod("a")
+	if len(p.Status.ContainerStatuses) != 1 || !p.Status.ContainerStatuses[0].Ready || p.Status.PodIP == "" || p.Status.HostIP != "10.0.0.1" {
+		t.Errorf("status is %+v, want a ready container and addresses", p.Status)
+	}
+	c.deletePod("a", 30)
+	c.eventually("the pod to be gone", c.gone("a"))
+	c.expectClean()
+	c.expectCalls("unmounted", "NodeUnpublishVolume", "NodeUnstageVolume")
+}
+
+// TestInlinePod is test items E1, E5, E6 and T8: an inline volume is neither attached nor in use.
+func TestInlinePod(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.register()
+	c.apply(csiDriver(true))
+	c.start()
+	c.apply(podWith("a", inlineSource()))
+	c.eventually("the pod to run", c.running("a"))
+	if inUse := c.node().Status.VolumesInUse; len(inUse) > 0 {
+		t.Errorf("inline volumes are in use: %v", inUse)
+	}
+	c.expectCalls("published only", "NodePublishVolume")
+	c.deletePod("a", 0)
+	c.expectClean()
+	c.expectCalls("unpublished after force deletion", "NodeUnpublishVolume")
+}
+
+// TestFinishedPod releases the volumes of a pod that has ended but was not deleted.
+func TestFinishedPod(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.register()
+	c.apply(csiDriver(true))
+	c.start()
+	c.apply(podWith("a", inlineSource()))
+	c.eventually("the pod to run", c.running("a"))
+	p := c.pod("a").DeepCopy()
+	p.Status.Phase = corev1.PodSucceeded
+	if _, err := c.api.Client().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.expectClean()
+	if c.pod("a") == nil {
+		t.Error("a pod that has ended was deleted by the agent")
+	}
+}
+
+// TestRestartKeepsPods starts another agent over the same directory while a pod runs, and again
+// after the pod was deleted meanwhile.
+func TestRestartKeepsPods(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.register()
+	c.apply(csiDriver(true))
+	c.start()
+	c.apply(podWith("a", inlineSource()), podWith("b", inlineSource()))
+	c.eventually("both pods to run", func() bool { return c.running("a")() && c.running("b")() })
+	c.halt()
+	c.driver.ResetCalls()
+	c.deletePod("b", 0)
+	c.start()
+	c.eventually("only one pod to have volumes", func() bool {
+		d := c.agent.volumes.Dump()
+		return len(d) == 1 && d[0].Uses[0].Mount == "published"
+	})
+	for _, call := range c.driver.Calls() {
+		if r, ok := call.Request.(*csi.NodeUnpublishVolumeRequest); ok && r.GetVolumeId() == names.InlineHandle("uid-a", "vol") {
+			t.Error("the volume of the pod that still runs was unpublished")
+		}
+	}
+	c.deletePod("a", 30)
+	c.eventually("the pod to be gone", c.gone("a"))
+	c.expectClean()
+}
+
+func TestPodWithoutCSIVolumes(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.start()
+	c.apply(podWith("a", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+	c.eventually("the pod to run", c.running("a"))
+	c.deletePod("a", 30)
+	c.eventually("the pod to be gone", c.gone("a"))
+}
+
+func TestProblemsAreEvents(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		pod    *corev1.Pod
+		change func(*cluster)
+		event  string
+	}{
+		"NoDriver": {
+			reason: "a driver that is not there is named",
+			pod:    podWith("a", inlineSource()),
+			change: func(c *cluster) { c.apply(csiDriver(true)) },
+			event:  "FailedMount",
+		},
+		"NotAllowed": {
+			reason: "a driver that the node does not allow",
+			pod:    podWith("a", inlineSource()),
+			change: func(c *cluster) { c.apply(csiDriver(true)); c.cfg.Allowed.Restricted = true },
+			event:  "CSIDriverNotAllowed",
+		},
+		"NoClaim": {
+			reason: "a claim that does not exist",
+			pod:    podWith("a", claimSource()),
+			change: func(*cluster) {},
+			event:  "FailedMount",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, csitest.Options{})
+			tc.change(c)
+			c.start()
+			c.apply(tc.pod)
+			c.eventually("an event", func() bool {
+				for _, obj := range c.api.Objects("events") {
+					if e, ok := obj.(*corev1.Event); ok && e.Reason == tc.event && e.InvolvedObject.UID == tc.pod.UID {
+						return true
+					}
+				}
+				return false
+			})
+			c.deletePod("a", 30)
+			c.eventually("the pod to be gone", c.gone("a"))
+			c.expectClean()
+			if calls := c.calls(); len(calls) > 0 {
+				t.Errorf("%s: driver was called: %v", tc.reason, calls)
+			}
+		})
+	}
+}

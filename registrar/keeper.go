@@ -31,6 +31,9 @@ func newKeeper(o Options, machine *state.Machine) *keeper {
 // run serves the driver that names tells about, until ctx ends.
 func (k *keeper) run(ctx context.Context, names <-chan string) {
 	defer k.withdraw(ctx)
+	if err := regsocket.Clean(ctx, k.o.PluginRegistrationPath); err != nil {
+		klog.FromContext(ctx).V(2).Info("Looking for leftovers of an earlier process", logging.KeyReason, err.Error())
+	}
 	check := time.NewTicker(k.o.CheckInterval)
 	defer check.Stop()
 	// retry is nil unless a new attempt is due; a nil channel never fires.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
-	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
 const (
@@ -63,10 +62,6 @@ type Options struct {
 	// CheckInterval is how often the registrar looks whether its socket is
 	// still there. It has no flag.
 	CheckInterval time.Duration
-	// Logging configures the logger of the process.
-	Logging logging.Options
-	// Version asks the command to print its version and end.
-	Version bool
 
 	ignored flagset.Ignored
 	// listening is told where HTTP is served.
@@ -82,15 +77,15 @@ func NewOptions() Options {
 		PluginRegistrationPath: defaultSocketDir,
 		Retry:                  flagset.Retry{Start: defaultRetryStart, Max: defaultRetryMax},
 		CheckInterval:          defaultCheck,
-		Logging:                logging.NewOptions(),
 	}
 }
 
-// AddFlags registers all flags on fs.
+// AddFlags registers the flags of this component on fs. --version and the
+// logging flags are those of every command.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	o.CSI.AddFlags(fs)
 	fs.StringVar(&o.KubeletRegistrationPath, "kubelet-registration-path", o.KubeletRegistrationPath,
-		"`path` of the CSI driver's socket as the kubelet sees it on the host; empty: "+kubeletPluginsDir+"/<driver>/"+driverSocket)
+		"`path` of the CSI driver's socket as the kubelet sees it on the host; empty: "+kubeletPluginsDir+"/NAME/"+driverSocket+" with the driver's name")
 	fs.StringVar(&o.PluginRegistrationPath, "plugin-registration-path", o.PluginRegistrationPath,
 		"`directory` for the registration socket, the kubelet's plugins_registry as mounted here")
 	fs.BoolVar(&o.RequiresPublishPod, "requires-publish-pod", o.RequiresPublishPod,
@@ -100,10 +95,8 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.HealthPort, "health-port", o.HealthPort, "deprecated, use --http-endpoint: `port` that serves the same")
 	fs.BoolVar(&o.Pprof, "enable-pprof", o.Pprof, "serve Go profiles under /debug/pprof/ of --http-endpoint")
 	fs.StringVar(&o.Mode, "mode", o.Mode, "deprecated: "+ModeProbe+" ends at once, without an error")
-	fs.BoolVar(&o.Version, "version", o.Version, "print the version and end")
 	o.ignored.Duration(fs, "connection-timeout", "the driver is waited for without a limit")
 	o.ignored.AutoMaxProcs(fs)
-	o.Logging.AddFlags(fs)
 }
 
 // Warnings names flags that were given although they are deprecated or have
@@ -124,7 +117,7 @@ func (o *Options) Warnings() []string {
 
 // Validate reports everything that is wrong at once.
 func (o *Options) Validate() error {
-	errs := []error{flagset.Validate(&o.CSI, &o.Retry), o.Logging.Validate()}
+	errs := []error{flagset.Validate(&o.CSI, &o.Retry)}
 	if path := o.KubeletRegistrationPath; path != "" && !filepath.IsAbs(strings.TrimPrefix(path, "unix://")) {
 		errs = append(errs, fmt.Errorf("--kubelet-registration-path=%q: must be an absolute path", path))
 	}

@@ -1,0 +1,189 @@
+package mount
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// needRoot skips a test that makes real mounts.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+}
+
+// bindForTest makes a mount and undoes it at the end of the test.
+func bindForTest(t *testing.T, source, target string, o Options) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := unmount(target); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	if err := (Kernel{}).Bind(t.Context(), source, target, o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKernelBind(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "source", "target")
+	source, target := d[0], d[1]
+	bindForTest(t, source, target, Options{})
+	if err := os.WriteFile(filepath.Join(target, "file"), []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(source, "file")); err != nil || string(got) != "hello" {
+		t.Errorf("read through the source: %q, %v", got, err)
+	}
+	if mounted, err := (Kernel{}).Mounted(ctx, target); !mounted || err != nil {
+		t.Errorf("Mounted: %t, %v", mounted, err)
+	}
+	for range 2 {
+		if err := (Kernel{}).Unmount(ctx, target); err != nil {
+			t.Errorf("Unmount: %v", err)
+		}
+	}
+	if entries, err := os.ReadDir(target); err != nil || len(entries) != 0 {
+		t.Errorf("after Unmount: %v, %v", entries, err)
+	}
+}
+
+// TestKernelReadOnly makes the mount read-only and leaves the source alone,
+// also for a second mount of the same source.
+func TestKernelReadOnly(t *testing.T) {
+	needRoot(t)
+	d := dirs(t, "source", "staging", "readonly", "writable")
+	bindForTest(t, d[0], d[1], Options{})
+	bindForTest(t, d[1], d[2], Options{ReadOnly: true})
+	bindForTest(t, d[1], d[3], Options{Flags: []string{"noexec", "noatime"}})
+	if err := os.WriteFile(filepath.Join(d[2], "file"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("write to the read-only mount: %v, want EROFS", err)
+	}
+	if err := os.WriteFile(filepath.Join(d[3], "file"), []byte("x"), 0o600); err != nil {
+		t.Errorf("write to the other mount: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(d[2], "file")); err != nil {
+		t.Errorf("read from the read-only mount: %v", err)
+	}
+	var flags unix.Statfs_t
+	if err := unix.Statfs(d[3], &flags); err != nil {
+		t.Fatal(err)
+	}
+	if flags.Flags&unix.ST_NOEXEC == 0 || flags.Flags&unix.ST_NOATIME == 0 || flags.Flags&unix.ST_RDONLY != 0 {
+		t.Errorf("flags %#x: want noexec and noatime, not read-only", flags.Flags)
+	}
+}
+
+func TestKernelHolds(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "source", "staging", "target", "other")
+	bindForTest(t, d[0], d[1], Options{})
+	bindForTest(t, d[1], d[2], Options{ReadOnly: true})
+	cases := map[string]struct {
+		source, target string
+		options        Options
+		want           bool
+	}{
+		"Staging":        {source: d[0], target: d[1], want: true},
+		"StagingNotRO":   {source: d[0], target: d[1], options: Options{ReadOnly: true}},
+		"Target":         {source: d[1], target: d[2], options: Options{ReadOnly: true}, want: true},
+		"TargetOfSource": {source: d[0], target: d[2], want: true},
+		"OtherSource":    {source: d[3], target: d[2]},
+		"NotMounted":     {source: d[0], target: d[3]},
+		"SourceGone":     {source: filepath.Join(d[3], "missing"), target: d[2]},
+		"TargetGone":     {source: d[0], target: filepath.Join(d[3], "missing")},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got, err := (Kernel{}).Holds(ctx, c.source, c.target, c.options); got != c.want || err != nil {
+				t.Errorf("Holds = %t, %v, want %t", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestKernelFailedBindLeavesNothing(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "source", "target")
+	if err := (Kernel{}).Bind(ctx, filepath.Join(d[0], "missing"), d[1], Options{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing source: %v", err)
+	}
+	if err := (Kernel{}).Bind(ctx, d[0], filepath.Join(d[1], "missing"), Options{ReadOnly: true}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing target: %v", err)
+	}
+	if mounted, err := (Kernel{}).Mounted(ctx, d[1]); mounted || err != nil {
+		t.Errorf("Mounted: %t, %v", mounted, err)
+	}
+}
+
+func TestKernelBusyMountIsNotDetached(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "source", "target")
+	bindForTest(t, d[0], d[1], Options{})
+	open, err := os.Create(filepath.Join(d[1], "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Kernel{}).Unmount(ctx, d[1]); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("Unmount: %v, want EBUSY", err)
+	}
+	if err := open.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Kernel{}).Unmount(ctx, d[1]); err != nil {
+		t.Errorf("Unmount after Close: %v", err)
+	}
+}
+
+func TestKernelBelow(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "source", "volume", "volume/b", "volume/a", "volume-other")
+	bindForTest(t, d[0], d[1], Options{})
+	bindForTest(t, d[0], d[4], Options{})
+	for _, name := range []string{"b", "a"} {
+		inner := filepath.Join(d[1], name)
+		if err := os.MkdirAll(inner, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		bindForTest(t, d[0], inner, Options{})
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(d[1], link); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{d[1], link} {
+		got, err := Kernel{}.Below(ctx, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{filepath.Join(d[1], "a"), filepath.Join(d[1], "b")}, got); diff != "" {
+			t.Errorf("Below(%s) (-want +got):\n%s", dir, diff)
+		}
+	}
+	if got, err := (Kernel{}).Below(ctx, filepath.Join(d[0], "missing")); err != nil || len(got) != 0 {
+		t.Errorf("Below of nothing: %v, %v", got, err)
+	}
+}
+
+func TestKernelNoMount(t *testing.T) {
+	ctx, d := t.Context(), dirs(t, "plain")
+	for _, path := range []string{d[0], filepath.Join(d[0], "missing")} {
+		if mounted, err := (Kernel{}).Mounted(ctx, path); mounted || err != nil {
+			t.Errorf("Mounted(%s): %t, %v", path, mounted, err)
+		}
+		if err := (Kernel{}).Unmount(ctx, path); err != nil {
+			t.Errorf("Unmount(%s): %v", path, err)
+		}
+	}
+	if mounted, err := (Kernel{}).Mounted(ctx, "/proc"); !mounted || err != nil {
+		t.Errorf("Mounted(/proc): %t, %v", mounted, err)
+	}
+}

@@ -1,0 +1,93 @@
+package volume
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseAttributes(t *testing.T) {
+	with := func(change func(*Attributes)) Attributes {
+		a := DefaultAttributes()
+		change(&a)
+		return a
+	}
+	cases := map[string]struct {
+		reason string
+		in     map[string]string
+		inline bool
+		want   Attributes
+		err    error
+	}{
+		"None":            {reason: "defaults", want: DefaultAttributes()},
+		"Kind":            {reason: "the name that manifests use", in: map[string]string{"kind": "fast"}, want: with(func(a *Attributes) { a.Pool = "fast" })},
+		"Pool":            {reason: "the plainer name", in: map[string]string{"pool": "fast"}, want: with(func(a *Attributes) { a.Pool = "fast" })},
+		"KindAndPool":     {reason: "saying it twice is no harm", in: map[string]string{"pool": "fast", "kind": "fast"}, want: with(func(a *Attributes) { a.Pool = "fast" })},
+		"KindOrPool":      {reason: "contradicting is", in: map[string]string{"pool": "fast", "kind": "slow"}, err: ErrInvalid},
+		"Owner":           {reason: "owner and mode", in: map[string]string{"uid": "1000", "gid": "0", "mode": "0750"}, want: with(func(a *Attributes) { a.UID, a.GID, a.Mode = 1000, 0, 0o750 })},
+		"Setgid":          {reason: "special bits", in: map[string]string{"mode": "2775"}, want: with(func(a *Attributes) { a.Mode = 0o775 | fs.ModeSetgid })},
+		"ModeNotOctal":    {reason: "9 is no octal digit", in: map[string]string{"mode": "0790"}, err: ErrInvalid},
+		"ModeTooLarge":    {reason: "no bits beyond the special ones", in: map[string]string{"mode": "10000"}, err: ErrInvalid},
+		"NegativeOwner":   {reason: "-1 would mean something else", in: map[string]string{"uid": "-1"}, err: ErrInvalid},
+		"OwnerName":       {reason: "ids, not names", in: map[string]string{"gid": "root"}, err: ErrInvalid},
+		"PersistentSize":  {reason: "the claim has the size", in: map[string]string{"size": "1Gi"}, err: ErrInvalid},
+		"InlineSize":      {reason: "an inline volume has no claim", inline: true, in: map[string]string{"size": "1Gi"}, want: with(func(a *Attributes) { a.Size = 1 << 30 })},
+		"InlineZero":      {reason: "zero would mean the default", inline: true, in: map[string]string{"size": "0"}, err: ErrInvalid},
+		"InlineBadSize":   {reason: "no quantity", inline: true, in: map[string]string{"size": "big"}, err: ErrInvalid},
+		"Unknown":         {reason: "a misspelt key must not be ignored", in: map[string]string{"kid": "fast"}, err: ErrInvalid},
+		"UnknownInline":   {reason: "neither inline", inline: true, in: map[string]string{"medium": "ssd"}, err: ErrInvalid},
+		"PodInformation":  {reason: "what the kubelet adds is no attribute", inline: true, in: map[string]string{"csi.storage.k8s.io/pod.uid": "u", "csi.kubernetes.io/pod.name": "p"}, want: DefaultAttributes()},
+		"ClaimMetadata":   {reason: "what the provisioner adds neither", in: map[string]string{"csi.storage.k8s.io/pvc/name": "data"}, want: DefaultAttributes()},
+		"EmptyKindIsNone": {reason: "templates leave it empty", in: map[string]string{"kind": ""}, want: DefaultAttributes()},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			parse := ParseParameters
+			if c.inline {
+				parse = ParseInline
+			}
+			got, err := parse(c.in)
+			if !errors.Is(err, c.err) {
+				t.Fatalf("%s: error %v, want %v", c.reason, err, c.err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		})
+	}
+}
+
+func TestOwnAttributes(t *testing.T) {
+	all := map[string]string{
+		"size": "1Gi",
+		"csi.storage.k8s.io/serviceAccount.tokens":     "secret",
+		"csi.storage.k8s.io/ephemeral":                 "true",
+		"storage.kubernetes.io/csiProvisionerIdentity": "x",
+	}
+	if diff := cmp.Diff(map[string]string{"size": "1Gi"}, OwnAttributes(all)); diff != "" {
+		t.Errorf("OwnAttributes (-want +got):\n%s", diff)
+	}
+	if len(all) != 4 {
+		t.Errorf("the argument has changed: %v", all)
+	}
+}
+
+func FuzzParseInline(f *testing.F) {
+	f.Add("size", "1Gi", "mode", "0755")
+	f.Add("uid", "-1", "gid", "4294967296")
+	f.Add("kind", "a", "pool", "b")
+	f.Fuzz(func(t *testing.T, key1, value1, key2, value2 string) {
+		got, err := ParseInline(map[string]string{key1: value1, key2: value2})
+		if err != nil {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("error %v is no ErrInvalid", err)
+			}
+			return
+		}
+		if got.Size < 0 || got.UID < -1 || got.GID < -1 || got.Mode&^(fs.ModePerm|fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0 {
+			t.Errorf("%q=%q %q=%q: got %+v", key1, value1, key2, value2, got)
+		}
+	})
+}

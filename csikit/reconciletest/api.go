@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"testing/synctest"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,6 +38,7 @@ func (s *stage) apply(c *command) string {
 		if err := s.cluster.Apply(obj); err != nil {
 			c.fatalf("%v", err)
 		}
+		synctest.Wait() // informers of different kinds see the objects in the order of the file
 	}
 }
 

@@ -115,8 +115,8 @@ func (r *record) render(cluster *kubetest.Cluster) string {
 	var b strings.Builder
 	for _, e := range entries {
 		head, body := r.print(e)
-		if passed := e.at.Sub(began); passed >= time.Second {
-			head = fmt.Sprintf("+%v %s", passed.Truncate(time.Second), head)
+		if passed := e.at.Sub(began); passed >= time.Second && e.note == "" {
+			head = fmt.Sprintf("+%v %s", passed.Round(time.Second/10), head)
 		}
 		b.WriteString(head + "\n")
 		for _, line := range body {

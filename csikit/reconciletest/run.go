@@ -49,12 +49,16 @@ func Run(t *testing.T, dir string, start func(ctx context.Context, env *Env) err
 		synctest.Test(t, func(t *testing.T) {
 			t.Helper()
 			s := newStage(quiet{t}, start)
-			datadriven.RunTestAny(quiet{t}, path, func(_ testing.TB, d *datadriven.TestData) string {
-				return s.do(d)
-			})
-			s.finish()
+			defer s.finish() // also after a failure: no goroutine may stay behind in the bubble
+			datadriven.RunTestAny(quiet{t}, path, s.play)
 		})
 	})
+}
+
+// play runs one command of a file.
+func (s *stage) play(_ testing.TB, d *datadriven.TestData) string {
+	s.t.Helper()
+	return s.do(d)
 }
 
 // quiet drops the progress messages of datadriven, which takes virtual time for real.

@@ -1,11 +1,13 @@
 package reconciletest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +47,7 @@ type run struct {
 	cancel  context.CancelCauseFunc
 	done    chan struct{}
 	err     error
-	crashed bool
+	crashed atomic.Bool
 }
 
 // errCrash is why the context of a crashed component ends; nothing may be finished.
@@ -129,7 +131,7 @@ func (s *stage) crash(c *command) string {
 func (r *run) kill() {
 	r.session.Cut()
 	r.conn.cut.Store(true)
-	r.crashed = true
+	r.crashed.Store(true)
 	r.cancel(errCrash)
 }
 
@@ -143,7 +145,7 @@ func (s *stage) await() string {
 		s.t.Fatalf("the component has not ended within %v after its context", stopTime)
 	}
 	s.running = nil
-	if r.err != nil && !r.crashed && !errors.Is(r.err, context.Canceled) {
+	if r.err != nil && !r.crashed.Load() && !errors.Is(r.err, context.Canceled) {
 		return fmt.Sprintf("stopped: %v\n", r.err)
 	}
 	return ""
@@ -172,16 +174,14 @@ func (s *stage) notice() {
 	if s.running == nil {
 		return
 	}
+	if s.running.crashed.Load() {
+		s.await()
+		s.log.note("crashed")
+		return
+	}
 	select {
 	case <-s.running.done:
-		crashed := s.running.crashed
-		said := s.await()
-		if crashed {
-			said = "crashed\n"
-		} else if said == "" {
-			said = "stopped\n"
-		}
-		s.log.note(said)
+		s.log.note(cmp.Or(s.await(), "stopped"))
 	default:
 	}
 }

@@ -47,8 +47,8 @@ type caches struct {
 	index *topology.Index
 }
 
-// newCaches returns caches that are not started.
-func newCaches(client kube.Client, driver string, naming volume.Naming, shape Shape) *caches {
+// newCaches returns caches that are not started. The function is called when the topology has changed.
+func newCaches(client kube.Client, driver string, naming volume.Naming, shape Shape, changed func()) *caches {
 	c := &caches{
 		claims: kube.NewInformer(client.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
 			Name:      "PersistentVolumeClaim",
@@ -70,13 +70,13 @@ func newCaches(client kube.Client, driver string, naming volume.Naming, shape Sh
 		})
 	}
 	if shape.Topology {
-		c.watchTopology(client, driver)
+		c.watchTopology(client, driver, changed)
 	}
 	return c
 }
 
 // watchTopology makes the informers that feed the index.
-func (c *caches) watchTopology(client kube.Client, driver string) {
+func (c *caches) watchTopology(client kube.Client, driver string, changed func()) {
 	c.index = topology.New(driver)
 	c.nodes = kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{
 		Name: "Node", Transform: kube.SlimNode(kube.Keep{Annotations: []string{}}),
@@ -85,20 +85,32 @@ func (c *caches) watchTopology(client kube.Client, driver string) {
 		Name: "CSINode", Transform: slimCSINode(driver),
 	})
 	c.nodes.OnChange(func(before, after *corev1.Node) {
-		if after == nil {
-			c.index.DeleteNode(before.Name)
-			return
+		if c.setNode(before, after) {
+			changed()
 		}
-		c.index.SetNode(after.Name, after.Labels)
 	})
 	c.csiNodes.OnChange(func(before, after *storagev1.CSINode) {
-		if after == nil {
-			c.index.DeleteCSINode(before.Name)
-			return
+		if c.setCSINode(before, after, driver) {
+			changed()
 		}
-		registered, keys := topology.Registration(after, driver)
-		c.index.SetCSINode(after.Name, registered, keys)
 	})
+}
+
+// setNode tells the index about a Node.
+func (c *caches) setNode(before, after *corev1.Node) (changed bool) {
+	if after == nil {
+		return c.index.DeleteNode(before.Name)
+	}
+	return c.index.SetNode(after.Name, after.Labels)
+}
+
+// setCSINode tells the index about a CSINode.
+func (c *caches) setCSINode(before, after *storagev1.CSINode, driver string) (changed bool) {
+	if after == nil {
+		return c.index.DeleteCSINode(before.Name)
+	}
+	registered, keys := topology.Registration(after, driver)
+	return c.index.SetCSINode(after.Name, registered, keys)
 }
 
 // all lists the informers that are in use.

@@ -43,6 +43,8 @@ const (
 	drainMargin = 5 * time.Second
 	// flushGrace is how long the end of the process waits for PersistentVolumes to be saved.
 	flushGrace = 10 * time.Second
+	// topologySettle is how long a change of the topology settles before waiting claims are looked at.
+	topologySettle = 3 * time.Second
 	// detachGrace is how long a volume may be attached before the wait is worth an event.
 	detachGrace = 30 * time.Second
 )
@@ -119,10 +121,14 @@ type Controller struct {
 
 	// unverified marks claims of which the cache may show a state from before they were provisioned.
 	unverified marks
+	// unplaced marks claims for which there is no topology, which are looked at again when nodes change.
+	unplaced marks
 	// resting holds the claims whose request was infeasible.
 	resting rests
 	// deleted marks PersistentVolumes whose volume is deleted.
 	deleted marks
+	// removed marks those of them that are deleted themselves.
+	removed marks
 	// attached marks PersistentVolumes that wait for their volume to be detached.
 	attached marks
 	// saved is signalled when the number of unsaved volumes has changed.
@@ -142,7 +148,7 @@ func New(cfg Config) (*Controller, error) {
 	if err := c.makeQueues(); err != nil {
 		return nil, err
 	}
-	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings.Naming, ShapeOf(info, cfg.Settings.Features))
+	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings.Naming, ShapeOf(info, cfg.Settings.Features), c.topologyChanged)
 	c.watch()
 	return c, nil
 }

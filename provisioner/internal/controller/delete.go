@@ -49,7 +49,7 @@ func (c *Controller) volumeState(name string) volumeState {
 	if !ok {
 		return s
 	}
-	s.pv, s.deleted = pv, c.deleted.has(pv.UID)
+	s.pv, s.deleted, s.removed = pv, c.deleted.has(pv.UID), c.removed.has(pv.UID)
 	if c.caches.attachments != nil {
 		s.attachments = len(c.caches.attachments.ByIndex(attachmentsByVolume, name))
 	}
@@ -161,10 +161,13 @@ func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) er
 			return err
 		}
 	}
-	if !hasFinalizer(pv) {
-		return nil
+	if hasFinalizer(pv) {
+		if err := c.release(ctx, pv); err != nil {
+			return err
+		}
 	}
-	return c.release(ctx, pv)
+	c.removed.put(pv.UID, time.Now())
+	return nil
 }
 
 // deleteObject deletes a PersistentVolume, and not its successor of the same name.

@@ -42,6 +42,13 @@ func (m *marks) drop(uid types.UID) {
 	delete(m.at, uid)
 }
 
+// empty tells whether nothing is marked.
+func (m *marks) empty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.at) == 0
+}
+
 // rests remembers requests that cannot succeed, so that the driver is not asked over and over. The zero
 // value is empty.
 type rests struct {

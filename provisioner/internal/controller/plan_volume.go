@@ -38,6 +38,8 @@ type volumeState struct {
 	attachments int
 	// deleted says that this process has deleted the volume.
 	deleted bool
+	// removed says that it has deleted the object as well, which may still show in the cache.
+	removed bool
 }
 
 // volumePlan is the decision about a PersistentVolume.
@@ -55,6 +57,8 @@ func planVolume(s volumeState) volumePlan {
 		return volumePlan{why: "volume is of another provisioner"}
 	case s.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		return planRetained(s)
+	case s.removed:
+		return volumePlan{why: "volume and object were deleted"}
 	case s.deleted:
 		return volumePlan{verb: volumeRemove, why: "volume was deleted"}
 	case !deletable(s.pv):

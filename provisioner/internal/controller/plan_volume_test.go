@@ -64,6 +64,7 @@ func TestPlanVolume(t *testing.T) {
 		"DeletedFirstBound":   {reason: "A volume in use is not deleted.", change: changes{deleting}},
 		"AlreadyDeleted":      {reason: "Without the finalizer the volume was deleted before.", change: changes{released, deleting, unprotected}},
 		"OwnDeletion":         {reason: "Our own deletion is not repeated when the object comes back.", change: changes{released, deleting, func(s *volumeState) { s.deleted = true }}, want: volumeRemove},
+		"OwnRemoval":          {reason: "What shows in the cache after our own deletion is only an echo.", change: changes{released, deleting, func(s *volumeState) { s.deleted, s.removed = true, true }}},
 		"Attached":            {reason: "Deletion waits for detach.", change: changes{released, attached}, want: volumeWait},
 		"AttachedNoPublish":   {reason: "Drivers that attach nothing have no attachments that matter.", change: changes{released, attached, func(s *volumeState) { s.caps.publish = false }}, want: volumeDelete},
 		"CannotDelete":        {reason: "A driver without the capability cannot delete.", change: changes{released, func(s *volumeState) { s.caps.create = false }}, want: volumeRefuse},

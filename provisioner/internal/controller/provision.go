@@ -80,7 +80,6 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 	if current, err := c.verify(ctx, s.claim); err != nil || !current {
 		return reconcile.Result{}, err
 	}
-	c.cfg.Events.Normal(s.claim, reasonProvisioning, fmt.Sprintf("Asking CSI driver %q for a volume", c.driver))
 	intent, secrets, err := c.prepare(ctx, s)
 	if err != nil {
 		return c.unprepared(ctx, s.claim, err)
@@ -88,6 +87,7 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 	if err := c.cfg.Intents.Open(ctx, intent); err != nil {
 		return reconcile.Result{}, fmt.Errorf("open intent for volume %q: %w", intent.Spec.Name, err)
 	}
+	c.cfg.Events.Normal(s.claim, reasonProvisioning, fmt.Sprintf("Asking CSI driver %q for a volume", c.driver))
 	return c.attempt(ctx, intent, secrets)
 }
 
@@ -113,10 +113,10 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	var blocked blockedError
 	switch {
 	case errors.As(err, &blocked):
-		c.refuse(claim, err.Error())
+		c.refuse(claim, describe(err))
 		return reconcile.Result{}, nil
 	case errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
-		c.refuse(claim, err.Error())
+		c.refuse(claim, describe(err))
 		return c.reschedule(ctx, claim)
 	}
 	return reconcile.Result{}, c.failed(claim, err)
@@ -126,7 +126,7 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 func (c *Controller) resume(ctx context.Context, intent intents.Intent) (reconcile.Result, error) {
 	secrets, err := c.secrets(ctx, intent.Spec.Secrets.Provision)
 	if err != nil {
-		return reconcile.Result{}, c.failed(intent.Spec.Claim, err)
+		return reconcile.Result{}, c.openStill(intent, err)
 	}
 	return c.attempt(ctx, intent, secrets)
 }
@@ -147,12 +147,21 @@ func (c *Controller) attempt(ctx context.Context, intent intents.Intent, secrets
 	case attemptUndo:
 		return c.unwanted(ctx, intent, volume.GetVolumeId(), plan.why)
 	case attemptRepeat:
-		return reconcile.Result{}, c.failed(intent.Spec.Claim, errors.Join(err, plan.problem()))
+		return reconcile.Result{}, c.openStill(intent, errors.Join(err, plan.problem()))
 	}
 	if closeErr := c.close(ctx, intent); closeErr != nil {
 		return reconcile.Result{}, closeErr
 	}
 	return c.withoutVolume(ctx, intent, plan.verb, err)
+}
+
+// openStill returns the error of an attempt that settled nothing, for the queue to repeat it, and tells the
+// user if there still is one.
+func (c *Controller) openStill(intent intents.Intent, err error) error {
+	if !c.wanted(intent) {
+		return err
+	}
+	return c.failed(intent.Spec.Claim, err)
 }
 
 // withoutVolume goes on after the driver has said for certain that there is no volume.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -80,8 +81,10 @@ func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error)
 		ClaimUID:          s.claim.UID,
 	})
 	if err != nil {
+		c.unplaced.put(s.claim.UID, time.Now())
 		return nil, fmt.Errorf("decide about the topology: %w", err)
 	}
+	c.unplaced.drop(s.claim.UID)
 	return requirement, nil
 }
 

@@ -59,6 +59,7 @@ func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
 // forget drops the notes about a claim that needs no volume any more.
 func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
 	c.unverified.drop(claim.UID)
+	c.unplaced.drop(claim.UID)
 	c.resting.drop(claim.UID)
 }
 
@@ -76,6 +77,7 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 // before it gets another one: the cache of claims may be behind that of volumes.
 func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
 	c.deleted.drop(pv.UID)
+	c.removed.drop(pv.UID)
 	c.attached.drop(pv.UID)
 	for _, claim := range c.caches.claims.ByIndex(claimsByVolume, pv.Name) {
 		c.unverified.put(claim.UID, time.Now())
@@ -101,6 +103,19 @@ func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment
 	for _, name := range attachmentVolume(before) {
 		if pv, ok := c.caches.volumes.Get("", name); ok && ours(pv, c.driver) {
 			c.volumes.Add(name)
+		}
+	}
+}
+
+// topologyChanged looks at the claims for which there was no topology, once more nodes have had time to
+// follow: where a driver is being rolled out, the first node must not get all volumes.
+func (c *Controller) topologyChanged() {
+	if c.unplaced.empty() {
+		return
+	}
+	for _, claim := range c.caches.claims.List() {
+		if c.unplaced.has(claim.UID) {
+			c.claims.AddAfter(keyOf(claim), topologySettle)
 		}
 	}
 }

@@ -1,0 +1,96 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+func TestTranscripts(t *testing.T) {
+	reconciletest.Run(t, "testdata", runController)
+}
+
+// runController runs a controller, and the recorder of its events, on the stage of a transcript.
+func runController(ctx context.Context, env *reconciletest.Env) error {
+	client, err := csiclient.New(csiclient.Config{
+		Conn: env.Conn, Timeout: 10 * time.Second, Interceptors: []grpc.UnaryClientInterceptor{shrink(env)},
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := client.Wait(ctx); err != nil {
+		return err
+	}
+	recorder, err := events.NewRecorder(events.Config{Client: env.Kube, Component: "provisioner", Host: "host"})
+	if err != nil {
+		return err
+	}
+	controller, err := New(Config{
+		Info: client.Info, Driver: client.Controller(), Kube: env.Kube, Events: recorder,
+		Intents: intents.NewMemory(), Settings: transcriptSettings(env),
+	})
+	if err != nil {
+		return err
+	}
+	outlive, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var recording errgroup.Group
+	recording.Go(func() error { return recorder.Run(outlive) })
+	err = controller.Run(ctx)
+	stop()
+	return errors.Join(err, recording.Wait())
+}
+
+// transcriptSettings are the defaults of the binary, but for what the command "start" says.
+func transcriptSettings(env *reconciletest.Env) Settings {
+	on := func(key string) bool { return env.Arg(key, "") == "true" }
+	length, _ := strconv.Atoi(env.Arg("uuid-length", "-1"))
+	policy := topology.DefaultPolicy()
+	policy.Strict = on("strict-topology")
+	policy.Immediate = env.Arg("immediate-topology", "true") == "true"
+	return Settings{
+		Naming:              volume.Naming{Prefix: env.Arg("prefix", "pvc"), UUIDLength: length},
+		Timeout:             10 * time.Second,
+		Workers:             10,
+		Retry:               flagset.NewRetry(),
+		Topology:            policy,
+		ExtraCreateMetadata: on("extra-create-metadata"),
+		DefaultFSType:       env.Arg("default-fstype", ""),
+		PublishReadOnly:     on("publish-readonly"),
+		Identity:            "identity",
+		Features:            Features{Topology: true, AttributesClass: true},
+	}
+}
+
+// shrink makes the driver answer CreateVolume with another size, or without an ID, as the command "start"
+// says: drivers that break the specification in these ways exist.
+func shrink(env *reconciletest.Env) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := call(ctx, method, req, reply, cc, opts...)
+		created, ok := reply.(*csi.CreateVolumeResponse)
+		if !ok || err != nil {
+			return err
+		}
+		if size, sizeErr := strconv.ParseInt(env.Arg("answer-bytes", ""), 10, 64); sizeErr == nil {
+			created.Volume.CapacityBytes = size
+		}
+		if env.Arg("answer-id", "") == "none" {
+			created.Volume.VolumeId = ""
+		}
+		return nil
+	}
+}

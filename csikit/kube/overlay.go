@@ -4,8 +4,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 )
 
 // overlayTTL bounds how long an own write is believed that no watch confirms: the
@@ -18,6 +20,10 @@ type overlay[T Object] struct {
 
 	mu    sync.Mutex
 	items map[string]overlayItem[T]
+	// gone are the objects whose deletion the watch has brought lately, with the time until which that is kept: the
+	// answer to an own write may be remembered after it.
+	gone  map[types.UID]time.Time
+	sweep time.Time
 }
 
 type overlayItem[T Object] struct {
@@ -25,24 +31,47 @@ type overlayItem[T Object] struct {
 	expires time.Time
 }
 
-// put remembers obj unless a newer one is known.
+// put remembers obj unless a newer one or its deletion is known. An object without finalizers that is being deleted is what
+// the API server returns for the write that deleted it.
 func (o *overlay[T]) put(key string, obj T) {
+	ended := obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && ptr.Deref(obj.GetDeletionGracePeriodSeconds(), 0) == 0
 	obj = o.transform(obj)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	for k, item := range o.items {
-		if !now.Before(item.expires) {
-			delete(o.items, k)
-		}
+	o.expireLocked(now)
+	if _, deleted := o.gone[obj.GetUID()]; deleted {
+		return
 	}
 	if item, ok := o.items[key]; ok && !newer(obj, item.obj) {
+		return
+	}
+	if ended {
+		delete(o.items, key)
 		return
 	}
 	if o.items == nil {
 		o.items = map[string]overlayItem[T]{}
 	}
 	o.items[key] = overlayItem[T]{obj: obj, expires: now.Add(overlayTTL)}
+}
+
+// expireLocked drops what is too old, now and then: what is left in between does no harm.
+func (o *overlay[T]) expireLocked(now time.Time) {
+	if now.Before(o.sweep) {
+		return
+	}
+	o.sweep = now.Add(overlayTTL / 4)
+	for key, item := range o.items {
+		if !now.Before(item.expires) {
+			delete(o.items, key)
+		}
+	}
+	for uid, expires := range o.gone {
+		if !now.Before(expires) {
+			delete(o.gone, uid)
+		}
+	}
 }
 
 // get returns the remembered object of that key if it is newer than the stored one.
@@ -103,6 +132,9 @@ func (o *overlay[T]) observe(before, after T, gone bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if gone {
+		o.buryLocked(obj.GetUID())
+	}
 	if len(o.items) == 0 {
 		return
 	}
@@ -114,6 +146,15 @@ func (o *overlay[T]) observe(before, after T, gone bool) {
 	if gone && item.obj.GetUID() == obj.GetUID() || !newer(item.obj, obj) {
 		delete(o.items, key)
 	}
+}
+
+func (o *overlay[T]) buryLocked(uid types.UID) {
+	now := time.Now()
+	o.expireLocked(now)
+	if o.gone == nil {
+		o.gone = map[types.UID]time.Time{}
+	}
+	o.gone[uid] = now.Add(overlayTTL)
 }
 
 // newer reports whether a is a later state than b. resourceVersions that cannot be

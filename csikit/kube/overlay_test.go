@@ -1,0 +1,118 @@
+package kube
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const overlayKey = "va"
+
+func attachment(uid types.UID, version string, change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: overlayKey, UID: uid, ResourceVersion: version}}
+	for _, f := range change {
+		f(va)
+	}
+	return va
+}
+
+func newOverlay() *overlay[*storagev1.VolumeAttachment] {
+	return &overlay[*storagev1.VolumeAttachment]{transform: func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment { return va }}
+}
+
+func seen(o *overlay[*storagev1.VolumeAttachment], stored *storagev1.VolumeAttachment) string {
+	if va, ok := o.get(overlayKey, stored, stored != nil); ok {
+		return va.ResourceVersion
+	}
+	return ""
+}
+
+func deleting(finalizers ...string) func(*storagev1.VolumeAttachment) {
+	return func(va *storagev1.VolumeAttachment) {
+		va.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		va.Finalizers = finalizers
+	}
+}
+
+func TestOwnWriteIsSeenUntilTheWatchBringsIt(t *testing.T) {
+	o := newOverlay()
+	first, second := attachment("u", "1"), attachment("u", "2")
+	o.put(overlayKey, second)
+	if got := seen(o, first); got != "2" {
+		t.Errorf("before the watch: %q", got)
+	}
+	o.observe(first, second, false)
+	if len(o.items) != 0 || seen(o, second) != "2" {
+		t.Errorf("after the watch: %v", o.items)
+	}
+}
+
+func TestWriteRememberedAfterItsDeletionWasSeen(t *testing.T) {
+	o := newOverlay()
+	last := attachment("u", "2")
+	o.observe(attachment("u", "3"), nil, true)
+	o.put(overlayKey, last)
+	if got := seen(o, nil); got != "" {
+		t.Errorf("a deleted object is back as version %q", got)
+	}
+	o.put(overlayKey, attachment("other", "4"))
+	if got := seen(o, nil); got != "4" {
+		t.Errorf("its successor of the same name is %q", got)
+	}
+}
+
+func TestWriteThatEndsAnObjectIsNotRemembered(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		obj    *storagev1.VolumeAttachment
+		want   string
+	}{
+		"LastFinalizer":  {"removing the last finalizer of a deleted object ends it", attachment("u", "2", deleting()), ""},
+		"OtherFinalizer": {"another finalizer keeps it", attachment("u", "2", deleting("x/y")), "2"},
+		"Alive":          {"an object without finalizers that is not deleted lives", attachment("u", "2"), "2"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := newOverlay()
+			o.put(overlayKey, tc.obj)
+			if got := seen(o, nil); got != tc.want {
+				t.Errorf("%s: got %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestWhatNobodyConfirmsIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOverlay()
+		o.put(overlayKey, attachment("u", "2"))
+		o.observe(attachment("old", "1"), nil, true)
+		time.Sleep(overlayTTL) //nolint:forbidigo // virtual time
+		if got := seen(o, nil); got != "" {
+			t.Errorf("still %q", got)
+		}
+		o.put("another", attachment("v", "3"))
+		if len(o.items) != 1 || len(o.gone) != 0 {
+			t.Errorf("kept %v and %v", o.items, o.gone)
+		}
+	})
+}
+
+func TestMergeReplacesAndCompletes(t *testing.T) {
+	o := newOverlay()
+	stored := []*storagev1.VolumeAttachment{attachment("u", "1")}
+	o.put(overlayKey, attachment("u", "2"))
+	always := func(*storagev1.VolumeAttachment) bool { return true }
+	lookup := func(string) (*storagev1.VolumeAttachment, bool) { return stored[0], true }
+	if got := o.merge(stored, always, lookup); len(got) != 1 || got[0].ResourceVersion != "2" {
+		t.Errorf("got %v", got)
+	}
+	never := func(*storagev1.VolumeAttachment) bool { return false }
+	if got := o.merge(stored, never, lookup); len(got) != 0 {
+		t.Errorf("an object that no longer matches is listed: %v", got)
+	}
+}

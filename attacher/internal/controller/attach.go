@@ -121,7 +121,7 @@ func (c *Controller) saveAttached(ctx context.Context, va *storagev1.VolumeAttac
 func (c *Controller) attachFailed(
 	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
 ) (reconcile.Result, error) {
-	if apierrors.IsConflict(failure) || ctx.Err() != nil {
+	if isQuiet(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
 	}
 	if c.outdated(va) {

@@ -85,7 +85,7 @@ func (c *Controller) unpublish(ctx context.Context, request *csi.ControllerUnpub
 func (c *Controller) detachFailed(
 	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
 ) (reconcile.Result, error) {
-	if apierrors.IsConflict(failure) || ctx.Err() != nil {
+	if isQuiet(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
 	}
 	err := c.saveError(ctx, va, "detachError", failure)

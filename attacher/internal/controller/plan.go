@@ -12,9 +12,9 @@ import (
 
 var (
 	// errNodeUnknown is a node on which the driver is not registered.
-	errNodeUnknown = errors.New("driver is not registered on the node")
+	errNodeUnknown = errors.New("is not registered on the node")
 	// errSourceDeleting is a PersistentVolume that is about to go.
-	errSourceDeleting = errors.New("it is being deleted")
+	errSourceDeleting = errors.New("is being deleted")
 	// errHandleUnknown is a VolumeAttachment whose volume cannot be found out any more.
 	errHandleUnknown = errors.New("volume handle is unknown")
 )
@@ -77,10 +77,10 @@ func planAttach(in attachInput) (attachPlan, error) {
 		return attachPlan{}, err
 	}
 	if in.source.pv != nil && isDeleting(in.source.pv) {
-		return attachPlan{}, fmt.Errorf("%s: %w", in.source.label, errSourceDeleting)
+		return attachPlan{}, fmt.Errorf("%s %w", in.source.label, errSourceDeleting)
 	}
 	if in.nodeID == "" {
-		return attachPlan{}, fmt.Errorf("node %q, driver %q: %w", in.va.Spec.NodeName, in.va.Spec.Attacher, errNodeUnknown)
+		return attachPlan{}, fmt.Errorf("driver %q %w", in.va.Spec.Attacher, errNodeUnknown)
 	}
 	capability, err := volumeCapability(in.source.spec, in.features, in.fsType)
 	if err != nil {
@@ -157,7 +157,7 @@ type detachPlan struct {
 // created anew meanwhile.
 func planDetach(in detachInput) (detachPlan, error) {
 	if in.nodeID == "" {
-		return detachPlan{}, fmt.Errorf("node %q, driver %q: %w", in.va.Spec.NodeName, in.va.Spec.Attacher, errNodeUnknown)
+		return detachPlan{}, fmt.Errorf("driver %q %w", in.va.Spec.Attacher, errNodeUnknown)
 	}
 	handle, secret := in.va.Annotations[AnnotationVolumeHandle], parseSecretRef(in.va.Annotations[AnnotationPublishSecret])
 	if handle == "" {

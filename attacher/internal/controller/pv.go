@@ -48,7 +48,9 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, p
 	if err != nil {
 		return writeError(corev1.Resource("persistentvolumes"), "PersistentVolume", pv.Name, err)
 	}
-	c.pvs.Remember(patched)
+	if !isGone(patched) {
+		c.pvs.Remember(patched)
+	}
 	return nil
 }
 
@@ -62,8 +64,16 @@ func (c *Controller) patchVA(
 	if err != nil {
 		return nil, writeError(storagev1.Resource("volumeattachments"), "VolumeAttachment", va.Name, err)
 	}
-	c.vas.Remember(patched)
+	if !isGone(patched) {
+		c.vas.Remember(patched)
+	}
 	return patched, nil
+}
+
+// isGone reports whether the write that returned obj was its last: it removed the last
+// finalizer of a deleted object. Such an object must not be remembered.
+func isGone(obj metav1.Object) bool {
+	return isDeleting(obj) && len(obj.GetFinalizers()) == 0
 }
 
 // writeError makes one kind of error of the several that a stale patch can end in.

@@ -113,19 +113,24 @@ func newCorrections(reg prometheus.Registerer, driver string) *prometheus.Counte
 	return vec
 }
 
-// runResync compares at once, then in intervals.
+// firstCompare is the part of the interval after which the first comparison is made: when
+// the work that was found at the start is done, which would look like a mismatch.
+const firstCompare = 6
+
+// runResync compares soon after the start, then in intervals.
 func (c *Controller) runResync(ctx context.Context) error {
 	if c.cfg.ReconcileSync <= 0 {
 		return nil
 	}
-	ticker := time.NewTicker(c.cfg.ReconcileSync)
-	defer ticker.Stop()
+	timer := time.NewTimer(c.cfg.ReconcileSync / firstCompare)
+	defer timer.Stop()
 	for {
-		c.compare(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
+			c.compare(ctx)
+			timer.Reset(c.cfg.ReconcileSync)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 var (
 	// errSourceMissing is a PersistentVolume that does not exist.
-	errSourceMissing = errors.New("not found")
+	errSourceMissing = errors.New("does not exist")
 	// errSourceUnusable is a VolumeAttachment whose volume this attacher cannot serve.
-	errSourceUnusable = errors.New("volume cannot be attached by this driver")
+	errSourceUnusable = errors.New("is not served by this attacher")
 )
 
 // source is what a VolumeAttachment attaches, whichever way its spec names it.
@@ -38,13 +38,13 @@ func newSource(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume) (sou
 	name, inline := pvName(va), va.Spec.Source.InlineVolumeSpec
 	switch {
 	case name != "" && inline != nil:
-		return source{}, fmt.Errorf("%w: both a PersistentVolume and an inline volume are named", errSourceUnusable)
+		return source{}, fmt.Errorf("VolumeAttachment %q %w: it names a PersistentVolume and an inline volume", va.Name, errSourceUnusable)
 	case inline != nil:
 		return source{label: "inline volume", spec: inline}, nil
 	case name == "":
-		return source{}, fmt.Errorf("%w: neither a PersistentVolume nor an inline volume is named", errSourceUnusable)
+		return source{}, fmt.Errorf("VolumeAttachment %q %w: it names no volume", va.Name, errSourceUnusable)
 	case pv == nil:
-		return source{}, fmt.Errorf("PersistentVolume %q: %w", name, errSourceMissing)
+		return source{}, fmt.Errorf("PersistentVolume %q %w", name, errSourceMissing)
 	}
 	return source{label: fmt.Sprintf("PersistentVolume %q", name), pv: pv, spec: &pv.Spec}, nil
 }
@@ -54,12 +54,12 @@ func (s source) csi(driver string) (*corev1.CSIPersistentVolumeSource, error) {
 	csi := s.spec.CSI
 	switch {
 	case csi == nil:
-		return nil, fmt.Errorf("%s: %w: it is not a CSI volume, and migration of in-tree volumes is not supported",
+		return nil, fmt.Errorf("%s %w: it is not a CSI volume, and migration of in-tree volumes is not supported",
 			s.label, errSourceUnusable)
 	case csi.Driver != driver:
-		return nil, fmt.Errorf("%s: %w: its driver is %q, the attacher serves %q", s.label, errSourceUnusable, csi.Driver, driver)
+		return nil, fmt.Errorf("%s %w: its driver is %q, ours is %q", s.label, errSourceUnusable, csi.Driver, driver)
 	case csi.VolumeHandle == "":
-		return nil, fmt.Errorf("%s: %w: its volume handle is empty", s.label, errSourceUnusable)
+		return nil, fmt.Errorf("%s %w: its volume handle is empty", s.label, errSourceUnusable)
 	}
 	return csi, nil
 }

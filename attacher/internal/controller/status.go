@@ -120,3 +120,17 @@ func isStale(err error) bool {
 	details := refused.Status().Details
 	return details == nil || details.Name == "" && len(details.Causes) == 0
 }
+
+// isQuiet reports whether an error is the API server's and will pass: it is stale, or the
+// server is overloaded or away. Writing that into a status would make it worse.
+func isQuiet(err error) bool {
+	for _, is := range []func(error) bool{
+		apierrors.IsConflict, apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests,
+		apierrors.IsTimeout, apierrors.IsServerTimeout, apierrors.IsInternalError,
+	} {
+		if is(err) {
+			return true
+		}
+	}
+	return false
+}

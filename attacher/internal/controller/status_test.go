@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 func TestCheckMetadata(t *testing.T) {
@@ -128,6 +129,28 @@ func TestErrorPatch(t *testing.T) {
 			patch, err := errorPatch(newVA(), "attachError", tt.had, tt.now)
 			if err != nil || (patch != nil) != tt.write {
 				t.Errorf("%s: got %q, %v, want a write: %t", tt.reason, patch, err, tt.write)
+			}
+		})
+	}
+}
+
+func TestIsQuiet(t *testing.T) {
+	resource := storagev1.Resource("volumeattachments")
+	tests := map[string]struct {
+		reason string
+		err    error
+		want   bool
+	}{
+		"Stale":     {reason: "the next try sees the new object", err: apierrors.NewConflict(resource, "va-1", nil), want: true},
+		"Away":      {reason: "the server comes back", err: fmt.Errorf("patch: %w", apierrors.NewServiceUnavailable("x")), want: true},
+		"Busy":      {reason: "the server wants less, not more", err: apierrors.NewTooManyRequests("x", 1), want: true},
+		"Forbidden": {reason: "somebody must do something", err: apierrors.NewForbidden(resource, "va-1", nil)},
+		"Driver":    {reason: "what the driver says is for users", err: status.Error(codes.Unavailable, "x")},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := isQuiet(tt.err); got != tt.want {
+				t.Errorf("%s: isQuiet(%v) = %t", tt.reason, tt.err, got)
 			}
 		})
 	}

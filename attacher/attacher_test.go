@@ -1,0 +1,352 @@
+package attacher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/metrics"
+)
+
+const driverName = "test.csi.longshore.example"
+
+// socket is where drivers come and go.
+type socket string
+
+// serve lets a driver answer on the socket until the function that it returns is called.
+func (s socket) serve(t *testing.T, d *csitest.Driver) (stop func()) {
+	t.Helper()
+	listener, err := net.Listen("unix", string(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	d.Register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	return func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve driver: %v", err)
+		}
+	}
+}
+
+// running is a component with a real socket and a real HTTP listener.
+type running struct {
+	cluster *kubetest.Cluster
+	url     string
+	stop    context.CancelFunc
+	ended   <-chan error
+}
+
+// start runs a component; the flags are added to those of the socket and the listener.
+func start(t *testing.T, s socket, args ...string) *running {
+	t.Helper()
+	o, err := parse(append([]string{"--csi-address=" + string(s), "--http-endpoint=" + freeAddress(t)}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := metrics.NewRegistry()
+	driver, err := csiclient.New(csiclient.Config{
+		Address: o.CSI.Address, Services: csiclient.ControllerService, ExitOnLoss: o.ExitOnConnectionLoss,
+		Metrics: metrics.NewSidecarCSI(registry), Poll: 10 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := kubetest.New(testCSINode(), testPV())
+	c := &component{options: o, kube: cluster.Client(), driver: driver, registry: registry, host: "host-1"}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(c.run(ctx), driver.Close()) }()
+	return &running{cluster: cluster, url: "http://" + o.HTTP.Endpoint, stop: cancel, ended: ended}
+}
+
+// freeAddress returns an address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+func testCSINode() *storagev1.CSINode {
+	return &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-a"},
+		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driverName, NodeID: "id-a"}}},
+	}
+}
+
+func testPV() *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv-1"},
+		Spec: corev1.PersistentVolumeSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "vol-1"},
+			},
+		},
+	}
+}
+
+func testVA(name string) *storagev1.VolumeAttachment {
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: driverName, NodeName: "node-a",
+			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv-1")},
+		},
+	}
+}
+
+// newDriver returns a driver that has vol-1.
+func newDriver(o csitest.Options) *csitest.Driver {
+	o.Name = driverName
+	d := csitest.New(o)
+	d.AddVolume(csitest.Volume{ID: "vol-1"})
+	return d
+}
+
+// eventually waits until ok says so.
+func (r *running) eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("%s: did not happen", what)
+		case err := <-r.ended:
+			t.Fatalf("%s: the component ended: %v", what, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (r *running) attached(t *testing.T, name string) func() bool {
+	return func() bool {
+		va, err := r.cluster.Client().VolumeAttachments().Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && va.Status.Attached
+	}
+}
+
+func (r *running) get(t *testing.T, path string) (code int, body string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	response, err := client.Get(r.url + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(data)
+}
+
+func (r *running) end(t *testing.T) {
+	t.Helper()
+	r.stop()
+	if err := <-r.ended; err != nil {
+		t.Errorf("an ordinary stop ended in %v", err)
+	}
+}
+
+func TestHTTP(t *testing.T) {
+	s := socket(filepath.Join(t.TempDir(), "s"))
+	stopDriver := s.serve(t, newDriver(csitest.Options{}))
+	r := start(t, s, "--leader-election", "--leader-election-namespace=ns", "--enable-pprof")
+	if err := r.cluster.Apply(testVA("va-1")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "attach", r.attached(t, "va-1"))
+
+	for path, want := range map[string][]string{
+		"/metrics": {
+			`csi_sidecar_operations_seconds_count{driver_name="test.csi.longshore.example",grpc_status_code="OK",method_name="/csi.v1.Controller/ControllerPublishVolume"} 1`,
+			`workqueue_adds_total{name="csi-attacher-va"}`, `workqueue_adds_total{name="csi-attacher-va-detach"}`, `workqueue_adds_total{name="csi-attacher-pv"}`,
+			`workqueue_oldest_item_age_seconds{name="csi-attacher-va"}`,
+			`leader_election_master_status{name="external-attacher-leader-test-csi-longshore-example"} 1`,
+			`process_start_time_seconds`,
+		},
+		"/healthz": {"ok"}, "/livez": {"ok"}, "/readyz": {"ok"}, "/healthz/leader-election": {"ok"},
+		"/debug/pprof/": {"goroutine"},
+		"/debug/state":  {`"leading": true`, `"driver": "test.csi.longshore.example"`, `"waiting": []`},
+	} {
+		code, body := r.get(t, path)
+		if code != http.StatusOK {
+			t.Errorf("GET %s: %d %s", path, code, body)
+		}
+		for _, part := range want {
+			if !strings.Contains(body, part) {
+				t.Errorf("GET %s lacks %s in:\n%s", path, part, body)
+			}
+		}
+	}
+
+	stopDriver()
+	if code, body := r.get(t, "/readyz"); code == http.StatusOK {
+		t.Errorf("ready without a driver: %s", body)
+	}
+	r.end(t)
+}
+
+// TestDriverComesBack upgrades a driver that cannot attach to one that can.
+func TestDriverComesBack(t *testing.T) {
+	s := socket(filepath.Join(t.TempDir(), "s"))
+	stopDriver := s.serve(t, newDriver(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{}}))
+	r := start(t, s)
+	if err := r.cluster.Apply(testVA("va-1")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "mark attached", r.attached(t, "va-1"))
+	stopDriver()
+
+	upgraded := newDriver(csitest.Options{})
+	defer s.serve(t, upgraded)()
+	r.eventually(t, "read the capabilities again", func() bool {
+		_, body := r.get(t, "/debug/state")
+		var state struct {
+			Attachments struct {
+				Features struct{ Publish, Readonly, SingleNodeMultiWriter, ListPublished bool }
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &state); err != nil {
+			t.Fatal(err)
+		}
+		return state.Attachments.Features.Publish
+	})
+	if err := r.cluster.Apply(testVA("va-2")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "attach", r.attached(t, "va-2"))
+	if volumes := upgraded.Volumes(); len(volumes) != 1 || len(volumes[0].Nodes) != 1 {
+		t.Errorf("the upgraded driver was not asked: %+v", volumes)
+	}
+	r.end(t)
+}
+
+// TestDriverWakes ends the pause after a failure when the driver comes back.
+func TestDriverWakes(t *testing.T) {
+	s := socket(filepath.Join(t.TempDir(), "s"))
+	broken := newDriver(csitest.Options{})
+	broken.Inject(csitest.Fault{Method: "ControllerPublishVolume", Code: 13, Message: "broken"})
+	stopDriver := s.serve(t, broken)
+	r := start(t, s, "--retry-interval-start=1h", "--retry-interval-max=1h")
+	if err := r.cluster.Apply(testVA("va-1")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "tell the error", func() bool {
+		va, err := r.cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})
+		return err == nil && va.Status.AttachError != nil
+	})
+	_, body := r.get(t, "/debug/state")
+	if !strings.Contains(body, `"error": "Internal: broken"`) {
+		t.Errorf("state does not say what is waited for:\n%s", body)
+	}
+	stopDriver()
+	defer s.serve(t, newDriver(csitest.Options{}))()
+	r.eventually(t, "attach", r.attached(t, "va-1"))
+	r.end(t)
+}
+
+func TestConnectionLoss(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		args   []string
+		next   *csitest.Driver // nil: none comes back
+		want   error
+	}{
+		"ExitOnLoss":    {reason: "the behaviour of old, if asked for", args: []string{"--exit-on-connection-loss"}, want: csiclient.ErrConnectionLost},
+		"AnotherDriver": {reason: "the name is in Lease and finalizers, so it must not change", next: csitest.New(csitest.Options{Name: "other.example"}), want: errDriverChanged},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := socket(filepath.Join(t.TempDir(), "s"))
+			stopDriver := s.serve(t, newDriver(csitest.Options{}))
+			r := start(t, s, tt.args...)
+			if err := r.cluster.Apply(testVA("va-1")); err != nil {
+				t.Fatal(err)
+			}
+			r.eventually(t, "attach", r.attached(t, "va-1"))
+			stopDriver()
+			if tt.next != nil {
+				defer s.serve(t, tt.next)()
+			}
+			if err := <-r.ended; !errors.Is(err, tt.want) {
+				t.Errorf("%s: ended in %v, want %v", tt.reason, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestStopWhileWaiting(t *testing.T) {
+	r := start(t, socket(filepath.Join(t.TempDir(), "s")))
+	r.eventually(t, "listen", func() bool {
+		response, err := http.Get(r.url + "/livez") //nolint:noctx // the test's end ends it
+		if err != nil {
+			return false
+		}
+		http.DefaultClient.CloseIdleConnections()
+		return response.Body.Close() == nil
+	})
+	r.end(t)
+}
+
+func TestRunErrors(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	tests := map[string]struct {
+		reason string
+		args   []string
+		want   string
+	}{
+		"Options":    {reason: "options are checked first", args: []string{"--worker-threads=0"}, want: "--worker-threads=0"},
+		"NoCluster":  {reason: "no way to the API server", want: "neither --kubeconfig nor $KUBECONFIG is set"},
+		"Kubeconfig": {reason: "a file that is not there", args: []string{"--kubeconfig=/no/such/file"}, want: "/no/such/file"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(tt.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%s: got %v, want %q in it", tt.reason, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestBusyAddress(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	address := listener.Addr().String()
+	r := start(t, socket(filepath.Join(t.TempDir(), "s")), "--http-endpoint="+address)
+	if err := <-r.ended; err == nil || !strings.Contains(err.Error(), address) {
+		t.Errorf("ended in %v, want an error that names %s", err, address)
+	}
+}

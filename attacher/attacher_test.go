@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csitest"
@@ -73,7 +75,8 @@ func start(t *testing.T, s socket, args ...string) *running {
 	}
 	cluster := kubetest.New(testCSINode(), testPV())
 	c := &component{options: o, kube: cluster.Client(), driver: driver, registry: registry, host: "host-1"}
-	ctx, cancel := context.WithCancel(t.Context())
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(t.Output())))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
 	ended := make(chan error, 1)
 	go func() { ended <- errors.Join(c.run(ctx), driver.Close()) }()
 	return &running{cluster: cluster, url: "http://" + o.HTTP.Endpoint, stop: cancel, ended: ended}

@@ -33,8 +33,8 @@ func Up(ctx context.Context, o Options, out io.Writer) (Status, error) {
 	}
 	client := Connect(o.Dir)
 	if status, err := client.Status(ctx, 0); err == nil {
-		fmt.Fprintf(out, "already up since %s\n", status.Started.Format(time.DateTime))
-		return follow(ctx, client, out)
+		fmt.Fprintf(out, "already up since %s, in %s\n", status.Started.Format(time.DateTime), o.Dir)
+		return follow(ctx, client, out, len(status.Progress))
 	}
 	// Nothing answers: what an earlier cluster left behind when its supervisor was killed goes first.
 	if _, err := clean.All(o.Dir, marker(o.Dir)); err != nil {
@@ -87,7 +87,7 @@ func followProcess(ctx context.Context, client *Client, supervisor *exec.Cmd, ou
 	if err := waitSocket(ctx, client); err != nil {
 		return Status{}, err
 	}
-	return follow(ctx, client, out)
+	return follow(ctx, client, out, 0)
 }
 
 func waitSocket(ctx context.Context, client *Client) error {
@@ -105,9 +105,9 @@ func waitSocket(ctx context.Context, client *Client) error {
 	}
 }
 
-// follow prints the progress of the start until the cluster runs.
-func follow(ctx context.Context, client *Client, out io.Writer) (Status, error) {
-	printed, version := 0, 0
+// follow prints the progress of the start from the given step on, until the cluster runs.
+func follow(ctx context.Context, client *Client, out io.Writer, printed int) (Status, error) {
+	version := 0
 	for {
 		status, err := client.Status(ctx, version)
 		if err != nil {
@@ -157,6 +157,10 @@ func Down(ctx context.Context, dir string, out io.Writer, options ...DownOption)
 		fmt.Fprintf(out, "no cluster is up in %s\n", dir)
 		return nil
 	}
+	running, err := clean.Marked(marker(dir))
+	if err != nil {
+		return err
+	}
 	client := Connect(dir)
 	if err := client.stop(ctx); err == nil {
 		waitGone(ctx, client)
@@ -168,6 +172,7 @@ func Down(ctx context.Context, dir string, out io.Writer, options ...DownOption)
 	if err != nil {
 		return err
 	}
+	report.Processes = max(report.Processes, len(running))
 	fmt.Fprintf(out, "down: %s\n", report)
 	return nil
 }

@@ -47,7 +47,8 @@ func newText(o Options, w io.Writer) (klog.Logger, error) {
 		return logr.New(errorSink), err
 	}
 	infoSink, err := textSink(o, &syncWriter{w: o.infoOutput(true, w)})
-	return logr.New(&splitSink{LogSink: infoSink, errors: errorSink}), err
+	// splitSink.Error stands between the caller and the sink for errors.
+	return logr.New(&splitSink{LogSink: infoSink, errors: deeper(errorSink, 1)}), err
 }
 
 func textSink(o Options, w io.Writer) (logr.LogSink, error) {

@@ -47,7 +47,7 @@ func All(dir, marker string) (Report, error) {
 // Processes kills every process but this one that was started with the marker ("NAME=value") in its environment, and
 // returns their number when all are gone.
 func Processes(marker string) (int, error) {
-	pids, err := marked(marker)
+	pids, err := Marked(marker)
 	if err != nil {
 		return 0, err
 	}
@@ -61,7 +61,7 @@ func Processes(marker string) (int, error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		left, err := marked(marker)
+		left, err := Marked(marker)
 		if err != nil || len(left) == 0 {
 			return len(pids), err
 		}
@@ -73,7 +73,8 @@ func Processes(marker string) (int, error) {
 	}
 }
 
-func marked(marker string) ([]int, error) {
+// Marked lists the processes but this one that were started with the marker in their environment.
+func Marked(marker string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)

@@ -31,10 +31,10 @@ func TestNodeBecomesReady(t *testing.T) {
 	if n.Annotations[nodeobj.ManagedAnnotation] != "true" {
 		t.Errorf("annotations are %v, want the attach/detach controller to manage the node", n.Annotations)
 	}
-	csiNode, err := c.api.Client().CSINodes().Get(t.Context(), nodeName, metav1.GetOptions{})
-	if err != nil || len(csiNode.Spec.Drivers) != 1 || csiNode.Spec.Drivers[0].Name != driverName {
-		t.Errorf("CSINode is %+v, %v, want an entry of the driver", csiNode, err)
-	}
+	c.eventually("the driver's entry in CSINode", func() bool {
+		n, err := c.api.Client().CSINodes().Get(t.Context(), nodeName, metav1.GetOptions{})
+		return err == nil && len(n.Spec.Drivers) == 1 && n.Spec.Drivers[0].Name == driverName
+	})
 	c.eventually("the lease", func() bool {
 		_, err := c.api.Client().Leases(corev1.NamespaceNodeLease).Get(t.Context(), nodeName, metav1.GetOptions{})
 		return err == nil

@@ -62,12 +62,20 @@ func (a *Agent) Run(ctx context.Context) error {
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
-	g.Go(func() error { return a.afterRegistration(ctx, g) })
+	listed := make(chan struct{})
+	g.Go(func() error { return a.afterRegistration(ctx, g, listed) })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done(): // its queue must be closed all the same
+		case <-listed:
+		}
+		return a.pods.Run(ctx)
+	})
 	return g.Wait()
 }
 
 // afterRegistration starts what needs the Node object to exist.
-func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group) error {
+func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed chan<- struct{}) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -78,7 +86,7 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group) error 
 	g.Go(func() error { return a.inUse.Run(ctx) })
 	g.Go(func() error { return a.info.Run(ctx) })
 	g.Go(func() error { return a.watcher.Run(ctx) })
-	g.Go(func() error { return a.afterFirstList(ctx, g) })
+	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
 	if err := a.info.EnsureCSINode(ctx); err != nil {
 		return nil //nolint:nilerr // only the end of ctx ends its tries
 	}
@@ -88,15 +96,18 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group) error 
 }
 
 // afterFirstList starts what may unmount: only a complete list tells which pods are gone.
-func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group) error {
+func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed chan<- struct{}) error {
 	for _, wait := range []func(context.Context) error{a.csiDrivers.WaitSynced, a.podList.WaitSynced, a.nodes.WaitSynced} {
 		if wait(ctx) != nil {
 			return nil // ctx is done
 		}
 	}
+	if _, ok := a.nodes.Get("", a.node()); !ok {
+		a.keeper.Verify() // deleted before the watch began, perhaps
+	}
 	a.pods.Adopt(a.recovered.Pods)
 	g.Go(func() error { return a.volumes.Run(ctx) })
-	g.Go(func() error { return a.pods.Run(ctx) })
+	close(listed)
 	return nil
 }
 

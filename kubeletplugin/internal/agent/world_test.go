@@ -237,9 +237,10 @@ func (c *cluster) expectClean() {
 		c.t.Errorf("life cycle of the specification was violated: %v", v)
 	}
 	for _, pattern := range []string{"pods/*", "plugins/kubernetes.io/csi/*/*"} {
-		if left, _ := filepath.Glob(filepath.Join(string(c.root), pattern)); len(left) > 0 {
-			c.t.Errorf("left on disk: %v", left)
-		}
+		c.eventually("nothing to be left in "+pattern, func() bool {
+			left, _ := filepath.Glob(filepath.Join(string(c.root), pattern))
+			return len(left) == 0
+		})
 	}
 }
 

@@ -41,9 +41,12 @@ type Keeper struct {
 	wake  chan struct{}
 	found chan struct{}
 
+	once sync.Once
+
 	mu       sync.Mutex
 	notReady error
-	once     sync.Once
+	// force makes the next sync write the status even if nothing has changed.
+	force bool
 }
 
 // New makes a Keeper. The node is not ready until SetReady is called with nil.
@@ -81,6 +84,14 @@ func (k *Keeper) Poke() {
 	case k.wake <- struct{}{}:
 	default:
 	}
+}
+
+// Verify makes the Keeper write the status now, which tells whether the Node still exists.
+func (k *Keeper) Verify() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.force = true
+	k.Poke()
 }
 
 // Registered is closed when the Node exists.
@@ -130,22 +141,24 @@ func (k *Keeper) sync(ctx context.Context) error {
 		k.cfg.View.Observe(node)
 	}
 	k.once.Do(func() { close(k.found) })
-	k.mu.Lock()
-	notReady := k.notReady
-	k.mu.Unlock()
+	notReady, force := k.wishes()
 	conditions := Conditions(node.Status.Conditions, notReady, metav1.Now())
-	if !k.cfg.Template.stale(node, conditions, k.cfg.Heartbeat) {
+	if !force && !k.cfg.Template.stale(node, conditions, k.cfg.Heartbeat) {
 		return nil
 	}
 	patch, err := k.cfg.Template.StatusPatch(conditions)
 	if err != nil {
 		return err
 	}
-	err = k.patch(ctx, patch)
-	if apierrors.IsNotFound(err) {
-		return k.recreate(ctx)
-	}
-	return err
+	return k.patch(ctx, patch)
+}
+
+// wishes returns why the node is not ready and whether the status must be written.
+func (k *Keeper) wishes() (notReady error, force bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	force, k.force = k.force, false
+	return k.notReady, force
 }
 
 // register gets the Node, or creates it.
@@ -168,20 +181,14 @@ func (k *Keeper) register(ctx context.Context) (*corev1.Node, error) {
 	return node, nil
 }
 
-// recreate makes the Node again that somebody has deleted.
-func (k *Keeper) recreate(ctx context.Context) error {
-	node, err := k.register(ctx)
-	if err != nil {
-		return err
-	}
-	k.cfg.View.Observe(node)
-	k.Poke()
-	return nil
-}
-
+// patch writes the status. If the Node turns out to be gone, it is made again.
 func (k *Keeper) patch(ctx context.Context, patch []byte) error {
-	name := k.cfg.Template.Name
+	name, known := k.cfg.Template.Name, k.cfg.View.Node()
 	node, err := k.cfg.Nodes.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) && known != nil {
+		k.cfg.View.Gone(known)
+		k.Poke()
+	}
 	if err != nil {
 		return fmt.Errorf("patch status of node %q: %w", name, err)
 	}

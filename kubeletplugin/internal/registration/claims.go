@@ -61,6 +61,18 @@ func (c *claims) drop(p Plugin) bool {
 	return true
 }
 
+// forget frees the name of p if another socket holds it. The predecessor of
+// p's own socket keeps it: it is about to end, and lets go itself.
+func (c *claims) forget(p Plugin) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if holder, ok := c.holders[p.Name]; !ok || holder.Generation.Path == p.Generation.Path {
+		return
+	}
+	delete(c.holders, p.Name)
+	c.wake()
+}
+
 // holds reports whether p has its name, and a channel that is closed when any
 // name changes hands.
 func (c *claims) holds(p Plugin) (bool, <-chan struct{}) {

@@ -54,10 +54,11 @@ type Handler interface {
 	// goes to the registrar.
 	Validate(p Plugin) error
 	// Register takes the driver into use. It is called again, after a delay,
-	// when it fails, and then leaves nothing behind. ctx ends when the socket
-	// is removed. A driver of that name may be registered already, by an
-	// earlier generation of the same socket or by a lower version: the new one
-	// takes its place, and no Deregister follows for the old.
+	// when it fails, and then leaves nothing behind, nor an earlier
+	// registration of that name. ctx ends when the socket is removed; Deregister
+	// follows if that made it fail. A driver of that name may be registered
+	// already, by an earlier generation of the same socket or by a lower
+	// version: the new one takes its place, and no Deregister follows for the old.
 	Register(ctx context.Context, p Plugin) error
 	// Deregister takes the driver out of use, unless another generation has
 	// registered the name since; the Manager checks that.

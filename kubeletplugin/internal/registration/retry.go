@@ -28,11 +28,14 @@ func newRetry(now time.Time) *retry {
 
 // next returns how long to wait after err.
 func (r *retry) next(now time.Time, err error) time.Duration {
-	if errors.Is(err, errUnreachable) && now.Sub(r.since) < youth {
+	if errors.Is(err, errUnreachable) && r.young(now) {
 		return double(&r.refused, refusedMax)
 	}
 	return double(&r.delay, retryMax)
 }
+
+// young reports whether the registrar may still be on its way to listen.
+func (r *retry) young(now time.Time) bool { return now.Sub(r.since) < youth }
 
 // double returns the delay and doubles it for the next time, up to limit.
 func double(delay *time.Duration, limit time.Duration) time.Duration {

@@ -47,7 +47,7 @@ func (s *session) run(ctx, alive context.Context) {
 	for alive.Err() == nil {
 		changed := s.m.claims.change()
 		p, err := s.attempt(ctx, alive)
-		if !errors.Is(err, errUnreachable) {
+		if !errors.Is(err, errUnreachable) || !retry.young(time.Now()) {
 			s.endPrior()
 		}
 		if err == nil {
@@ -100,7 +100,7 @@ func (s *session) attempt(ctx, alive context.Context) (Plugin, error) {
 		return Plugin{}, fmt.Errorf("wait for the turn of CSI driver %q: %w", p.Name, err)
 	}
 	defer unlock()
-	if err := s.register(alive, p); err != nil {
+	if err := s.register(ctx, alive, p); err != nil {
 		return Plugin{}, s.refuse(alive, reg, err)
 	}
 	if err := reg.notify(alive, nil); err != nil {
@@ -112,7 +112,7 @@ func (s *session) attempt(ctx, alive context.Context) (Plugin, error) {
 }
 
 // register asks the handler. The caller holds the lock of the name.
-func (s *session) register(alive context.Context, p Plugin) error {
+func (s *session) register(ctx, alive context.Context, p Plugin) error {
 	if err := s.m.claims.check(p); err != nil {
 		return err
 	}
@@ -120,10 +120,22 @@ func (s *session) register(alive context.Context, p Plugin) error {
 		return fmt.Errorf("validate CSI driver %q: %w", p.Name, err)
 	}
 	if err := s.m.cfg.Handler.Register(alive, p); err != nil {
+		s.failed(ctx, alive, p)
 		return fmt.Errorf("register CSI driver %q: %w", p.Name, err)
 	}
 	s.m.claims.hold(p)
 	return nil
+}
+
+// failed puts things right after a handler did not register p. The handler has
+// undone what it did, and with it the registration of a lower version, which
+// therefore starts again. If it was interrupted because the socket went, it
+// could not undo anything, and is asked to.
+func (s *session) failed(ctx, alive context.Context, p Plugin) {
+	s.m.claims.forget(p)
+	if alive.Err() != nil && ctx.Err() == nil {
+		s.m.cfg.Handler.Deregister(ctx, p)
+	}
 }
 
 // refuse tells the registrar about the problem and returns it.

@@ -1,0 +1,206 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// crash is what a step panics with: the process is gone, nothing after it
+// runs.
+type crash struct{}
+
+// story is a sequence of calls as a CO makes them, each repeated until it
+// works. It ends with everything deleted.
+type story struct {
+	name string
+	// attach is --enable-attach.
+	attach bool
+	calls  []func(s *system) error
+}
+
+// named finds the volume that the story made before the crash or makes it, as
+// CreateVolume with a name does.
+func (s *system) named(name string) (*volume.Volume, error) {
+	v, err := s.volumes.Find(s.ctx, name)
+	if errors.Is(err, volume.ErrNotFound) {
+		return s.volumes.Create(s.ctx, createRequest(name))
+	}
+	return v, err
+}
+
+// with runs a call on the volume of the story if it exists.
+func with(call func(s *system, v *volume.Volume) error) func(s *system) error {
+	return func(s *system) error {
+		v, err := s.volumes.Find(s.ctx, "pvc-1")
+		if errors.Is(err, volume.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return call(s, v)
+	}
+}
+
+func stories() []story {
+	create := func(s *system) error {
+		_, err := s.named("pvc-1")
+		return err
+	}
+	attach := with(func(s *system, v *volume.Volume) error {
+		if v.PublishedOn(testNode) != nil {
+			return nil
+		}
+		_, err := s.volumes.Publish(s.ctx, &volume.PublishRequest{ID: v.ID, Node: testNode, Capability: sharer()})
+		return err
+	})
+	stage := with(func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageRequest(v.ID)) })
+	publish := with(func(s *system, v *volume.Volume) error {
+		// A restart may have forgotten the staging mount; a CO stages again.
+		return errors.Join(s.node.Stage(s.ctx, s.stageRequest(v.ID)), s.node.Publish(s.ctx, s.targetRequest(v.ID)))
+	})
+	unpublish := with(func(s *system, v *volume.Volume) error { return s.node.Unpublish(s.ctx, v.ID, s.target(v.ID)) })
+	unstage := with(func(s *system, v *volume.Volume) error { return s.node.Unstage(s.ctx, v.ID, s.staging(v.ID)) })
+	detach := with(func(s *system, v *volume.Volume) error { return s.volumes.Unpublish(s.ctx, v.ID, testNode) })
+	remove := with(func(s *system, v *volume.Volume) error { return s.volumes.Delete(s.ctx, v.ID) })
+	const inline = "csi-1"
+	return []story{
+		{name: "Persistent", calls: []func(*system) error{create, stage, publish, unpublish, unstage, remove}},
+		{name: "Attached", attach: true, calls: []func(*system) error{create, attach, stage, publish, unpublish, unstage, detach, remove}},
+		{name: "Inline", calls: []func(*system) error{
+			func(s *system) error { return s.node.Publish(s.ctx, s.inlineRequest(inline, nil)) },
+			func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) },
+		}},
+	}
+}
+
+// TestCrashAtEveryStep kills the driver before each change on disk, once with
+// the machine staying up and once with it going down, starts it again, and
+// repeats the call as a CO does. At the end nothing may be left: no file, no
+// mount, no charge.
+func TestCrashAtEveryStep(t *testing.T) {
+	for _, tale := range stories() {
+		for _, reboot := range []bool{false, true} {
+			steps := tale.countSteps(t)
+			if steps < 6 {
+				t.Fatalf("%s: only %d steps, the story does not reach the disk", tale.name, steps)
+			}
+			for at := 1; at <= steps; at++ {
+				t.Run(fmt.Sprintf("%s/Reboot=%t/Step%02d", tale.name, reboot, at), func(t *testing.T) {
+					tale.crashAt(t, at, reboot)
+				})
+			}
+		}
+	}
+}
+
+// countSteps tells the story without a crash.
+func (tale story) countSteps(t *testing.T) int {
+	t.Helper()
+	w := newWorld(t)
+	w.attach = tale.attach
+	steps := 0
+	w.step = func(string) { steps++ }
+	s := w.boot()
+	for _, call := range tale.calls {
+		w.must(call(s))
+	}
+	if left := w.files(); len(left) > 0 {
+		t.Fatalf("%s: left without any crash: %v", tale.name, left)
+	}
+	return steps
+}
+
+func (tale story) crashAt(t *testing.T, at int, reboot bool) {
+	t.Helper()
+	w := newWorld(t)
+	w.attach = tale.attach
+	w.limits = map[string]int64{"fast": 10 * gib}
+	steps, crashed := 0, ""
+	w.step = func(name string) {
+		if steps++; steps == at {
+			crashed = name
+			panic(crash{})
+		}
+	}
+	s := w.boot()
+	for _, call := range tale.calls {
+		if err := survive(func() error { return call(s) }); errors.Is(err, errCrashed) {
+			if reboot {
+				w.fake.Reboot()
+			}
+			s = w.boot()
+			checkConsistent(t, s, crashed)
+			err = call(s)
+			if err != nil {
+				t.Errorf("after the crash at %q: %v", crashed, err)
+			}
+		} else if err != nil {
+			t.Errorf("%v", err)
+		}
+	}
+	if crashed == "" {
+		t.Fatalf("step %d was never reached", at)
+	}
+	s = w.boot()
+	if diff := cmp.Diff([]string(nil), append(w.files(), w.fake.Targets()...)); diff != "" {
+		t.Errorf("left after the crash at %q (-want +got):\n%s", crashed, diff)
+	}
+	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != 10*gib {
+		t.Errorf("left in the pool after the crash at %q: %d, %v", crashed, c.Available, err)
+	}
+}
+
+var errCrashed = errors.New("crashed")
+
+// survive runs a call and turns a crash into an error.
+func survive(call func() error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case crash:
+			err = errCrashed
+		default:
+			panic(r)
+		}
+	}()
+	return call()
+}
+
+// checkConsistent checks what must hold after every start: each volume has
+// contents, each directory a record, and the charge is what there is.
+func checkConsistent(t *testing.T, s *system, crashed string) {
+	t.Helper()
+	charged := int64(0)
+	for _, v := range s.volumes.All() {
+		charged += v.Capacity
+		if gone(s.contents(v.ID)) {
+			t.Errorf("after the crash at %q: volume %s has no contents", crashed, v.ID)
+		}
+	}
+	for _, n := range s.node.All() {
+		if n.Ephemeral != nil {
+			charged += n.Ephemeral.Size
+		}
+		if n.Stage != nil && s.fake.At(n.Stage.Path) == nil {
+			t.Errorf("after the crash at %q: %s is no mount", crashed, n.Stage.Path)
+		}
+	}
+	if c, err := s.pools.Capacity("fast"); err != nil || c.Available+charged != 10*gib {
+		t.Errorf("after the crash at %q: %d bytes left and %d charged, %v", crashed, c.Available, charged, err)
+	}
+	for _, file := range s.files() {
+		var id string
+		if n, err := fmt.Sscanf(file, "volumes/%s", &id); n != 1 || err != nil {
+			continue
+		}
+		if _, err := s.volumes.Get(s.ctx, volume.ID(id)); err != nil {
+			t.Errorf("after the crash at %q: %s: %v", crashed, file, err)
+		}
+	}
+}

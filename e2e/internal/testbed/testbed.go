@@ -69,7 +69,7 @@ func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {
 	run := func(name string, args ...string) error {
 		cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...)
 		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-		cmd.Dir = ".."
+		cmd.Dir = "../devcluster"
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("%s %q: %w", name, args, err)
 		}
@@ -78,7 +78,7 @@ func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {
 	end := func() error {
 		return errors.Join(run(program, "down", "--dir", dir), os.RemoveAll(work))
 	}
-	if err := run("go", "build", "-o", program, "./devcluster/cmd/devcluster"); err != nil {
+	if err := run("go", "build", "-o", program, "./cmd/devcluster"); err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(work))
 	}
 	if err := run(program, "up", "--dir", dir, "--audit", "--v=4", fmt.Sprintf("--nodes=%d", nodes)); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"time"
 
@@ -71,6 +70,8 @@ type environment struct {
 	registry *prometheus.Registry
 	// identity tells this process from others in what it makes.
 	identity string
+	// host tells it from others that compete for the lease; empty stands for the host's name.
+	host string
 }
 
 // instance is one running provisioner.
@@ -94,8 +95,8 @@ type instance struct {
 	reshape context.CancelCauseFunc
 }
 
-// run provisions with what env is connected to.
-func run(ctx context.Context, o Options, env environment) error {
+// newInstance returns an instance that is not running yet.
+func newInstance(o Options, env environment) *instance {
 	p := &instance{
 		environment: env,
 		options:     o,
@@ -105,6 +106,12 @@ func run(ctx context.Context, o Options, env environment) error {
 		metrics:     controller.NewMetrics(env.registry),
 	}
 	env.registry.MustRegister(controller.NewUnderWay(p.intents))
+	return p
+}
+
+// run provisions with what env is connected to.
+func run(ctx context.Context, o Options, env environment) error {
+	p := newInstance(o, env)
 	server, err := p.listen(klog.FromContext(ctx))
 	if err != nil {
 		return err
@@ -189,7 +196,7 @@ func (p *instance) driverIsBack(info *csiclient.Info) {
 
 // elect works as soon as this instance leads.
 func (p *instance) elect(ctx context.Context, driver string) error {
-	recorder, err := events.NewRecorder(events.Config{Client: p.kube, Component: driver, Registerer: p.registry})
+	recorder, err := events.NewRecorder(events.Config{Client: p.kube, Component: driver, Host: p.host, Registerer: p.registry})
 	if err != nil {
 		return fmt.Errorf("make event recorder: %w", err)
 	}
@@ -217,6 +224,7 @@ func (p *instance) lead(ctx context.Context, driver string) error {
 		Client:        p.kube,
 		Namespace:     namespace,
 		Name:          leader.SanitizeName(driver),
+		Identity:      p.host,
 		Labels:        election.Labels,
 		LeaseDuration: election.LeaseDuration,
 		RenewDeadline: election.RenewDeadline,
@@ -316,63 +324,4 @@ func (p *instance) settings(driver string) controller.Settings {
 		Identity:            p.identity + "-" + driver,
 		Features:            p.features(),
 	}
-}
-
-// listen binds the HTTP endpoint; nil without an error when there is to be none.
-func (p *instance) listen(logger klog.Logger) (*httpserve.Server, error) {
-	address := p.options.HTTP.Address()
-	if address == "" {
-		return nil, nil
-	}
-	config := httpserve.Config{
-		Address:     address,
-		MetricsPath: p.options.HTTP.MetricsPath,
-		Gatherer:    p.registry,
-		Ready:       map[string]func(context.Context) error{"driver": p.driverReady, "caches": p.cachesReady},
-		Pprof:       p.options.HTTP.Pprof,
-		State:       p.state,
-		Logger:      logger,
-	}
-	if p.options.LeaderElection.Enabled {
-		config.Leader = p.health.Check
-	}
-	return httpserve.Listen(config)
-}
-
-// driverReady asks the driver whether it is ready.
-func (p *instance) driverReady(ctx context.Context) error {
-	ready, err := p.driver.Probe(ctx)
-	if err == nil && !ready {
-		return errors.New("the driver says that it is not ready")
-	}
-	return err
-}
-
-// cachesReady tells whether the controller, if this instance leads, knows all objects.
-func (p *instance) cachesReady(context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.current != nil && !p.current.Synced() {
-		return errors.New("the first lists of the API server are not complete")
-	}
-	return nil
-}
-
-// instanceState is what /debug/state shows.
-type instanceState struct {
-	Version    string            `json:"version"`
-	Process    int               `json:"process"`
-	Controller *controller.State `json:"controller"`
-}
-
-// state returns what the instance is at; no controller while it does not lead.
-func (p *instance) state() any {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := instanceState{Version: version.Get().String(), Process: os.Getpid()}
-	if p.current != nil {
-		state := p.current.State()
-		s.Controller = &state
-	}
-	return s
 }

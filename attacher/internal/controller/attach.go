@@ -148,10 +148,7 @@ func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachme
 		return err
 	}
 	_, err = c.patchVA(ctx, va, patch, "status")
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return unlessGone(err)
 }
 
 // report puts an event where users look: on the VolumeAttachment and on the claim.

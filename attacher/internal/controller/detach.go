@@ -33,11 +33,30 @@ func (c *Controller) detachOrRelease(ctx context.Context, va *storagev1.VolumeAt
 		return c.detachFailed(ctx, va, source, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Volume is detached")
-	_, err = c.patchVA(ctx, va, plan.vaPatch)
-	if apierrors.IsNotFound(err) {
-		err = nil
+	return reconcile.Result{}, unlessGone(c.saveDetached(ctx, va, plan.vaPatch))
+}
+
+// saveDetached removes the finalizer. Usually that is the end of the object; if others keep it,
+// it must not say attached any more.
+func (c *Controller) saveDetached(ctx context.Context, va *storagev1.VolumeAttachment, patch []byte) error {
+	va, err := c.patchVA(ctx, va, patch)
+	if err != nil || isGone(va) {
+		return err
 	}
-	return reconcile.Result{}, err
+	patch, err = detachedPatch(va)
+	if err != nil || patch == nil {
+		return err
+	}
+	_, err = c.patchVA(ctx, va, patch, "status")
+	return err
+}
+
+// unlessGone drops the error of a write to an object that is gone: there is nothing left to say.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // detachSource looks the volume up. It may be gone: what is needed to detach was

@@ -10,13 +10,13 @@ import (
 // again when the driver comes back, so an upgrade of the driver takes effect at once.
 type Features struct {
 	// Publish: the driver implements ControllerPublishVolume and ControllerUnpublishVolume.
-	Publish bool
+	Publish bool `json:"publish"`
 	// Readonly: the driver understands the readonly field of a publish request.
-	Readonly bool
+	Readonly bool `json:"readonly"`
 	// SingleNodeMultiWriter: the driver tells one writer on a node from many.
-	SingleNodeMultiWriter bool
+	SingleNodeMultiWriter bool `json:"singleNodeMultiWriter"`
 	// ListPublished: ListVolumes says to which nodes each volume is published.
-	ListPublished bool
+	ListPublished bool `json:"listPublished"`
 }
 
 // FeaturesOf reads the capabilities of a driver.

@@ -33,11 +33,7 @@ func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	klog.FromContext(ctx).V(2).Info("Releasing detached volume", logging.KeyVolume, name)
-	err = c.patchPV(ctx, pv, patch)
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	return reconcile.Result{}, err
+	return reconcile.Result{}, unlessGone(c.patchPV(ctx, pv, patch))
 }
 
 // patchPV applies a patch to the PersistentVolume that pv was read from.

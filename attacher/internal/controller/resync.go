@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -71,7 +72,7 @@ type resync struct {
 
 // ResyncState tells how the last comparison with the driver's list went.
 type ResyncState struct {
-	Last     time.Time `json:"last"`
+	Last     time.Time `json:"last,omitzero"`
 	Error    string    `json:"error,omitempty"`
 	Compared int       `json:"compared"`
 	Suspects int       `json:"suspects"`
@@ -107,6 +108,9 @@ func newCorrections(reg prometheus.Registerer, driver string) *prometheus.Counte
 		Help:        "VolumeAttachments whose state contradicted the driver's list twice and that were attached again, by what they said.",
 		ConstLabels: prometheus.Labels{"driver_name": driver},
 	}, []string{"attached"})
+	for _, attached := range []bool{true, false} {
+		vec.WithLabelValues(strconv.FormatBool(attached)) // shown as 0 from the start
+	}
 	if reg != nil {
 		reg.MustRegister(vec)
 	}
@@ -255,6 +259,6 @@ func (c *Controller) correct(ctx context.Context, e expectation) {
 	klog.FromContext(ctx).Info("Attachment contradicts the driver's list twice, attaching", "attached", e.attached,
 		logging.KeyVolumeID, e.handle, logging.KeyNodeID, e.nodeID)
 	c.cfg.Events.Warning(va, ReasonStateMismatch, message)
-	c.resync.corrections.WithLabelValues(fmt.Sprint(e.attached)).Inc()
+	c.resync.corrections.WithLabelValues(strconv.FormatBool(e.attached)).Inc()
 	c.wake(va)
 }

@@ -55,6 +55,15 @@ func attachedPatch(va *storagev1.VolumeAttachment, metadata map[string]string) (
 	return jsonPatch(va, ops...)
 }
 
+// detachedPatch returns the status patch for a volume that is detached, nil if the
+// status says so already. It is needed only while finalizers of others keep the object.
+func detachedPatch(va *storagev1.VolumeAttachment) ([]byte, error) {
+	if !va.Status.Attached && va.Status.DetachError == nil {
+		return nil, nil
+	}
+	return jsonPatch(va, op("add", "/status", storagev1.VolumeAttachmentStatus{}))
+}
+
 // volumeError describes err for the status, cut to what the API server takes. The
 // code is that of the driver's answer, if it was one.
 func volumeError(err error, now time.Time, withCode bool) *storagev1.VolumeError {

@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,13 +15,23 @@ import (
 // runs.
 type crash struct{}
 
-// story is a sequence of calls as a CO makes them, each repeated until it
-// works. It ends with everything deleted.
+// story is a sequence of calls as a CO makes them: first those that make
+// something, then those that undo it. It ends with everything deleted.
 type story struct {
 	name string
 	// attach is --enable-attach.
 	attach bool
-	calls  []func(s *system) error
+	do     []func(s *system) error
+	undo   []func(s *system) error
+}
+
+// fate is what comes with a crash.
+type fate struct {
+	// reboot takes the machine down too, and with it all mounts.
+	reboot bool
+	// giveUp skips what the CO was about to make: the pod was deleted
+	// meanwhile. What undoes is repeated all the same.
+	giveUp bool
 }
 
 // named finds the volume that the story made before the crash or makes it, as
@@ -70,29 +81,37 @@ func stories() []story {
 	remove := with(func(s *system, v *volume.Volume) error { return s.volumes.Delete(s.ctx, v.ID) })
 	const inline = "csi-1"
 	return []story{
-		{name: "Persistent", calls: []func(*system) error{create, stage, publish, unpublish, unstage, remove}},
-		{name: "Attached", attach: true, calls: []func(*system) error{create, attach, stage, publish, unpublish, unstage, detach, remove}},
-		{name: "Inline", calls: []func(*system) error{
-			func(s *system) error { return s.node.Publish(s.ctx, s.inlineRequest(inline, nil)) },
-			func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) },
-		}},
+		{
+			name: "Persistent",
+			do:   []func(*system) error{create, stage, publish},
+			undo: []func(*system) error{unpublish, unstage, remove},
+		},
+		{
+			name: "Attached", attach: true,
+			do:   []func(*system) error{create, attach, stage, publish},
+			undo: []func(*system) error{unpublish, unstage, detach, remove},
+		},
+		{
+			name: "Inline",
+			do:   []func(*system) error{func(s *system) error { return s.node.Publish(s.ctx, s.inlineRequest(inline, nil)) }},
+			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
+		},
 	}
 }
 
-// TestCrashAtEveryStep kills the driver before each change on disk, once with
-// the machine staying up and once with it going down, starts it again, and
-// repeats the call as a CO does. At the end nothing may be left: no file, no
-// mount, no charge.
+// TestCrashAtEveryStep kills the driver before each change on disk, with the
+// machine staying up or going down, starts it again, and goes on as a CO
+// does. At the end nothing may be left: no file, no mount, no charge.
 func TestCrashAtEveryStep(t *testing.T) {
 	for _, tale := range stories() {
-		for _, reboot := range []bool{false, true} {
-			steps := tale.countSteps(t)
-			if steps < 6 {
-				t.Fatalf("%s: only %d steps, the story does not reach the disk", tale.name, steps)
-			}
+		steps := tale.countSteps(t)
+		if steps < 6 {
+			t.Fatalf("%s: only %d steps, the story does not reach the disk", tale.name, steps)
+		}
+		for _, f := range []fate{{}, {reboot: true}, {giveUp: true}, {reboot: true, giveUp: true}} {
 			for at := 1; at <= steps; at++ {
-				t.Run(fmt.Sprintf("%s/Reboot=%t/Step%02d", tale.name, reboot, at), func(t *testing.T) {
-					tale.crashAt(t, at, reboot)
+				t.Run(fmt.Sprintf("%s/Reboot=%t/GiveUp=%t/Step%02d", tale.name, f.reboot, f.giveUp, at), func(t *testing.T) {
+					tale.crashAt(t, at, f)
 				})
 			}
 		}
@@ -107,7 +126,7 @@ func (tale story) countSteps(t *testing.T) int {
 	steps := 0
 	w.step = func(string) { steps++ }
 	s := w.boot()
-	for _, call := range tale.calls {
+	for _, call := range slices.Concat(tale.do, tale.undo) {
 		w.must(call(s))
 	}
 	if left := w.files(); len(left) > 0 {
@@ -116,7 +135,7 @@ func (tale story) countSteps(t *testing.T) int {
 	return steps
 }
 
-func (tale story) crashAt(t *testing.T, at int, reboot bool) {
+func (tale story) crashAt(t *testing.T, at int, f fate) {
 	t.Helper()
 	w := newWorld(t)
 	w.attach = tale.attach
@@ -129,30 +148,54 @@ func (tale story) crashAt(t *testing.T, at int, reboot bool) {
 		}
 	}
 	s := w.boot()
-	for _, call := range tale.calls {
-		if err := survive(func() error { return call(s) }); errors.Is(err, errCrashed) {
-			if reboot {
-				w.fake.Reboot()
+	for i := 0; i < len(tale.do); i++ {
+		err := survive(func() error { return tale.do[i](s) })
+		if errors.Is(err, errCrashed) {
+			s = w.restart(f, crashed)
+			if f.giveUp {
+				break
 			}
-			s = w.boot()
-			checkConsistent(t, s, crashed)
+			err = tale.do[i](s)
+		}
+		if err != nil {
+			t.Errorf("after the crash at %q: %v", crashed, err)
+		}
+	}
+	for _, call := range tale.undo {
+		err := survive(func() error { return call(s) })
+		if errors.Is(err, errCrashed) {
+			s = w.restart(f, crashed)
 			err = call(s)
-			if err != nil {
-				t.Errorf("after the crash at %q: %v", crashed, err)
-			}
-		} else if err != nil {
-			t.Errorf("%v", err)
+		}
+		if err != nil {
+			t.Errorf("after the crash at %q: %v", crashed, err)
 		}
 	}
 	if crashed == "" {
 		t.Fatalf("step %d was never reached", at)
 	}
-	s = w.boot()
+	w.checkNothingLeft(crashed)
+}
+
+// restart starts the driver after a crash and checks what it finds.
+func (w *world) restart(f fate, crashed string) *system {
+	w.t.Helper()
+	if f.reboot {
+		w.fake.Reboot()
+	}
+	s := w.boot()
+	checkConsistent(w.t, s, crashed)
+	return s
+}
+
+func (w *world) checkNothingLeft(crashed string) {
+	w.t.Helper()
+	s := w.boot()
 	if diff := cmp.Diff([]string(nil), append(w.files(), w.fake.Targets()...)); diff != "" {
-		t.Errorf("left after the crash at %q (-want +got):\n%s", crashed, diff)
+		w.t.Errorf("left after the crash at %q (-want +got):\n%s", crashed, diff)
 	}
 	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != 10*gib {
-		t.Errorf("left in the pool after the crash at %q: %d, %v", crashed, c.Available, err)
+		w.t.Errorf("left in the pool after the crash at %q: %d, %v", crashed, c.Available, err)
 	}
 }
 

@@ -1,0 +1,366 @@
+package kube_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+)
+
+func pod(name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}},
+		Spec:       corev1.PodSpec{NodeName: node, Hostname: "dropped"},
+	}
+}
+
+// fixture is an informer of pods that runs on a cluster.
+type fixture struct {
+	cluster  *kubetest.Cluster
+	informer *kube.Informer[*corev1.Pod]
+	mu       sync.Mutex
+	changes  []string
+}
+
+func (f *fixture) changed(before, after *corev1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case before == nil:
+		f.changes = append(f.changes, "add "+after.Name)
+	case after == nil:
+		f.changes = append(f.changes, "delete "+before.Name)
+	case before.ResourceVersion == after.ResourceVersion:
+		f.changes = append(f.changes, "resync "+after.Name)
+	default:
+		f.changes = append(f.changes, "update "+after.Name)
+	}
+}
+
+// take returns the changes since the last take.
+func (f *fixture) take() []string {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changes := f.changes
+	f.changes = nil
+	return changes
+}
+
+func run(t *testing.T, o kube.InformerOptions[*corev1.Pod], test func(t *testing.T, f *fixture), objs ...*corev1.Pod) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{cluster: kubetest.New()}
+		for _, obj := range objs {
+			if err := f.cluster.Apply(obj); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.informer = kube.NewInformer(f.cluster.Client().Pods(""), o)
+		f.informer.OnChange(f.changed)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- f.informer.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("end of Run: %v", err)
+			}
+		}()
+		if err := f.informer.WaitSynced(ctx); err != nil {
+			t.Fatal(err)
+		}
+		test(t, f)
+	})
+}
+
+func podNames(pods []*corev1.Pod) []string {
+	names := make([]string, 0, len(pods))
+	for _, p := range pods {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestInformerFollows(t *testing.T) {
+	t.Parallel()
+	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+		if d := cmp.Diff([]string{"add a"}, f.take()); d != "" {
+			t.Errorf("what is there is new, and told before WaitSynced returns (-want +got):\n%s", d)
+		}
+		if got, ok := f.informer.Get("ns", "a"); !ok || got.ManagedFields != nil || got.Spec.Hostname == "" {
+			t.Errorf("found without managedFields, got %+v", got)
+		}
+		if !f.informer.HasSynced() {
+			t.Error("the copy is complete")
+		}
+		if err := errors.Join(
+			f.cluster.Apply(pod("b", "n")), f.cluster.Apply(pod("a", "n")), f.cluster.Remove("pods", "ns", "missing"),
+		); !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff([]string{"add b", "update a"}, f.take()); d != "" {
+			t.Errorf("changes (-want +got):\n%s", d)
+		}
+		if d := cmp.Diff([]string{"a", "b"}, podNames(f.informer.List())); d != "" {
+			t.Errorf("list (-want +got):\n%s", d)
+		}
+	}, pod("a", ""))
+}
+
+// Deletions that nobody saw, as the watch was broken, are found by the next list.
+func TestInformerFindsWhatItMissed(t *testing.T) {
+	t.Parallel()
+	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+		f.take()
+		f.cluster.Fail("watch", "pods", apierrors.NewServiceUnavailable("down"), 3)
+		f.cluster.BreakWatches()
+		synctest.Wait()
+		if err := f.cluster.Remove("pods", "ns", "a"); err != nil {
+			t.Fatal(err)
+		}
+		f.cluster.Compact()
+		time.Sleep(5 * time.Minute)
+		if d := cmp.Diff([]string{"delete a"}, f.take()); d != "" {
+			t.Errorf("a tombstone is a deletion (-want +got):\n%s", d)
+		}
+		if _, ok := f.informer.Get("ns", "a"); ok {
+			t.Error("it is gone")
+		}
+	}, pod("a", ""))
+}
+
+func TestInformerOptions(t *testing.T) {
+	t.Parallel()
+	o := kube.InformerOptions[*corev1.Pod]{
+		Name: "Pod", FieldSelector: "spec.nodeName!=", LabelSelector: "!hidden",
+		Transform: kube.SlimPod(kube.Keep{}),
+		Index:     map[string]func(*corev1.Pod) []string{"node": func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} }},
+		Resync:    time.Hour,
+	}
+	hidden := pod("hidden", "n1")
+	hidden.Labels = map[string]string{"hidden": ""}
+	run(t, o, func(t *testing.T, f *fixture) {
+		if d := cmp.Diff([]string{"a", "b"}, podNames(f.informer.List())); d != "" {
+			t.Errorf("selectors hold (-want +got):\n%s", d)
+		}
+		if got, _ := f.informer.Get("ns", "a"); got.Spec.Hostname != "" {
+			t.Errorf("the transform is applied, got %+v", got.Spec)
+		}
+		if d := cmp.Diff([]string{"a"}, podNames(f.informer.ByIndex("node", "n1"))); d != "" {
+			t.Errorf("the index is kept (-want +got):\n%s", d)
+		}
+		if got := f.informer.ByIndex("other", "n1"); got != nil {
+			t.Errorf("an unknown index is empty, got %v", got)
+		}
+		f.take()
+		time.Sleep(time.Hour + time.Minute)
+		got := f.take()
+		slices.Sort(got)
+		if d := cmp.Diff([]string{"resync a", "resync b"}, got); d != "" {
+			t.Errorf("the resync is told (-want +got):\n%s", d)
+		}
+	}, pod("a", "n1"), pod("b", "n2"), pod("unscheduled", ""), hidden)
+}
+
+// blind stops the watch from bringing anything.
+func blind(f *fixture) {
+	f.cluster.Fail("watch", "pods", apierrors.NewServiceUnavailable("down"), 0)
+	f.cluster.Fail("list", "pods", apierrors.NewServiceUnavailable("down"), 0)
+	f.cluster.BreakWatches()
+	synctest.Wait()
+}
+
+func TestInformerRemembersOwnWrites(t *testing.T) {
+	t.Parallel()
+	o := kube.InformerOptions[*corev1.Pod]{
+		Transform: kube.SlimPod(kube.Keep{}),
+		Index:     map[string]func(*corev1.Pod) []string{"node": func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} }},
+	}
+	run(t, o, func(t *testing.T, f *fixture) {
+		client := f.cluster.Client().Pods("ns")
+		blind(f)
+		stale, err := client.Update(t.Context(), pod("a", "n2"), metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved, err := client.Update(t.Context(), pod("a", "n3"), metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		created, err := client.Create(t.Context(), pod("b", "n3"), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, obj := range []*corev1.Pod{moved, stale, created} {
+			f.informer.Remember(obj)
+		}
+		got, ok := f.informer.Get("ns", "a")
+		if !ok || got.Spec.NodeName != "n3" || got.Spec.Hostname != "" {
+			t.Errorf("the newest own write is seen, slim, got %+v", got)
+		}
+		if moved.Spec.Hostname == "" {
+			t.Error("the caller's object stays as it is")
+		}
+		if d := cmp.Diff([]string{"a", "b", "c"}, podNames(f.informer.List())); d != "" {
+			t.Errorf("lists have them once (-want +got):\n%s", d)
+		}
+		byNode := map[string][]string{}
+		for _, node := range []string{"n1", "n2", "n3"} {
+			byNode[node] = podNames(f.informer.ByIndex("node", node))
+		}
+		if d := cmp.Diff(map[string][]string{"n1": {"c"}, "n2": {}, "n3": {"a", "b"}}, byNode); d != "" {
+			t.Errorf("indexes have them where they belong (-want +got):\n%s", d)
+		}
+		if got, ok := f.informer.Get("ns", "c"); !ok || got.Name != "c" {
+			t.Errorf("others are found, got %v", got)
+		}
+	}, pod("a", "n1"), pod("c", "n1"))
+}
+
+func TestInformerForgetsOwnWrites(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		then   func(t *testing.T, f *fixture)
+		node   string // "": not there
+	}{
+		"Confirmed": {
+			reason: "A newer state from the watch wins.", node: "n9",
+			then: func(t *testing.T, f *fixture) { t.Helper(); _ = f.cluster.Apply(pod("a", "n9")) },
+		},
+		"Deleted": {
+			reason: "A deletion wins.",
+			then: func(t *testing.T, f *fixture) {
+				t.Helper()
+				if err := f.cluster.Merge("pods", "ns", "a", []byte(`{"status":{"phase":"Failed"}}`)); err != nil {
+					t.Fatal(err)
+				}
+				if err := f.cluster.Remove("pods", "ns", "a"); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+		"Expired": {
+			reason: "What no watch confirms is not believed forever.", node: "n1",
+			then: func(t *testing.T, f *fixture) { t.Helper(); blind(f); time.Sleep(2 * time.Minute) },
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+				own, ok := f.informer.Get("ns", "a")
+				if !ok {
+					t.Fatal("pod a is there")
+				}
+				own = own.DeepCopy()
+				own.ResourceVersion, own.Spec.NodeName = "2", "n2"
+				f.informer.Remember(own)
+				if got, _ := f.informer.Get("ns", "a"); got.Spec.NodeName != "n2" {
+					t.Errorf("the own write is seen first, got %q", got.Spec.NodeName)
+				}
+				if err := f.cluster.Apply(pod("other", "")); err != nil { // versions go on beyond ours
+					t.Fatal(err)
+				}
+				tc.then(t, f)
+				synctest.Wait()
+				got, ok := f.informer.Get("ns", "a")
+				if ok != (tc.node != "") || ok && got.Spec.NodeName != tc.node {
+					t.Errorf("%s: got %v, %t", tc.reason, got, ok)
+				}
+				if name == "Expired" {
+					f.informer.Remember(pod("z", "n2")) // sweeps the old one out
+				}
+			}, pod("a", "n1"))
+		})
+	}
+}
+
+func TestInformerRunsOnce(t *testing.T) {
+	t.Parallel()
+	run(t, kube.InformerOptions[*corev1.Pod]{Name: "Pod"}, func(t *testing.T, f *fixture) {
+		if err := f.informer.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "informer of Pod") {
+			t.Errorf("a second Run is an error that names the informer, got %v", err)
+		}
+	})
+}
+
+func TestWaitSyncedEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cluster := kubetest.New()
+		cluster.Inject(kubetest.Fault{Resource: "pods", Hang: true})
+		informer := kube.NewInformer(cluster.Client().Pods(""), kube.InformerOptions[*corev1.Pod]{})
+		why := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = informer.Run(ctx) }()
+		waited := make(chan error)
+		go func() { waited <- informer.WaitSynced(ctx) }()
+		synctest.Wait()
+		if informer.HasSynced() {
+			t.Error("the list hangs")
+		}
+		cancel(why)
+		if err := <-waited; !errors.Is(err, why) || !strings.Contains(err.Error(), "*v1.Pod") {
+			t.Errorf("the error says what was waited for and why it ended, got %v", err)
+		}
+		<-done
+		idle := kube.NewInformer(cluster.Client().Pods(""), kube.InformerOptions[*corev1.Pod]{})
+		if err := idle.WaitSynced(ctx); !errors.Is(err, why) || idle.HasSynced() {
+			t.Errorf("an informer that never ran never syncs, got %v", err)
+		}
+	})
+}
+
+// Streams end all the time: only what needs a user is logged as an error.
+func TestWatchErrorsAreLoggedByWeight(t *testing.T) {
+	t.Parallel()
+	forbidden := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no role"))
+	cases := map[string]struct {
+		reason string
+		err    error
+		want   bool
+	}{
+		"Forbidden": {reason: "A role is missing.", err: forbidden, want: true},
+		"Expired":   {reason: "The version was too old.", err: apierrors.NewResourceExpired("old")},
+		"Busy":      {reason: "The server asks for patience.", err: apierrors.NewTooManyRequests("busy", 1)},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				buffer := &ktesting.BufferTL{}
+				logger := ktesting.NewLogger(buffer, ktesting.NewConfig(ktesting.Verbosity(2)))
+				cluster := kubetest.New()
+				cluster.Fail("", "pods", tc.err, 4)
+				informer := kube.NewInformer(cluster.Client().Pods(""), kube.InformerOptions[*corev1.Pod]{Name: "Pod"})
+				ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), time.Minute)
+				defer cancel()
+				if err := informer.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				text := buffer.String()
+				if got := strings.Contains(text, "Watch failed"); got != tc.want {
+					t.Errorf("%s: logged is %t:\n%s", tc.reason, got, text)
+				}
+			})
+		})
+	}
+}

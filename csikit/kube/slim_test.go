@@ -1,0 +1,123 @@
+package kube_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+// full returns metadata with everything that transforms drop or keep.
+func full() metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: "ns", Name: "x", UID: "u", ResourceVersion: "1", Finalizers: []string{"f"},
+		Labels:        map[string]string{"zone": "a", "noise": "b"},
+		Annotations:   map[string]string{"id": "c", "noise": "d", corev1.LastAppliedConfigAnnotation: "{...}"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+	}
+}
+
+func kept(labels, annotations map[string]string) metav1.ObjectMeta {
+	meta := full()
+	meta.Labels, meta.Annotations, meta.ManagedFields = labels, annotations, nil
+	return meta
+}
+
+func TestSlim(t *testing.T) {
+	t.Parallel()
+	all := kept(full().Labels, map[string]string{"id": "c", "noise": "d"})
+	ours := corev1.PersistentVolumeSpec{
+		ClaimRef: &corev1.ObjectReference{Name: "c"}, StorageClassName: "sc", AccessModes: []corev1.PersistentVolumeAccessMode{"RWO"},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+			Driver: "ours", VolumeHandle: "h", VolumeAttributes: map[string]string{"a": "b"},
+		}},
+	}
+	theirs := corev1.PersistentVolumeSpec{
+		ClaimRef: ours.ClaimRef, StorageClassName: "sc",
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ours", VolumeHandle: "h"}},
+	}
+	bound := corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound, Message: "m"}
+	cases := map[string]struct {
+		reason    string
+		got, want kube.Object
+	}{
+		"Node": {
+			reason: "Spec and status go, asked metadata stays.",
+			got: kube.SlimNode(kube.Keep{Labels: []string{"zone", "other"}, Annotations: []string{"id"}})(&corev1.Node{
+				ObjectMeta: full(), Spec: corev1.NodeSpec{ProviderID: "p"}, Status: corev1.NodeStatus{Phase: corev1.NodeRunning},
+			}),
+			want: &corev1.Node{ObjectMeta: kept(map[string]string{"zone": "a"}, map[string]string{"id": "c"})},
+		},
+		"NoMetadata": {
+			reason: "Empty lists keep nothing.",
+			got:    kube.SlimNode(kube.Keep{Labels: []string{}, Annotations: []string{}})(&corev1.Node{ObjectMeta: full()}),
+			want:   &corev1.Node{ObjectMeta: kept(nil, nil)},
+		},
+		"AllMetadata": {
+			reason: "No lists keep all but kubectl's copy.",
+			got:    kube.SlimMeta[*corev1.Secret](kube.Keep{})(&corev1.Secret{ObjectMeta: full(), Data: map[string][]byte{"a": nil}}),
+			want:   &corev1.Secret{ObjectMeta: all, Data: map[string][]byte{"a": nil}},
+		},
+		"LastApplied": {
+			reason: "Kubectl's copy can be asked for.",
+			got:    kube.SlimMeta[*corev1.Secret](kube.Keep{Labels: []string{}, Annotations: []string{corev1.LastAppliedConfigAnnotation}})(&corev1.Secret{ObjectMeta: full()}),
+			want:   &corev1.Secret{ObjectMeta: kept(nil, map[string]string{corev1.LastAppliedConfigAnnotation: "{...}"})},
+		},
+		"OurPV": {
+			reason: "Our volumes stay whole.",
+			got:    kube.SlimPV("ours", kube.Keep{})(&corev1.PersistentVolume{ObjectMeta: full(), Spec: ours, Status: bound}),
+			want:   &corev1.PersistentVolume{ObjectMeta: all, Spec: ours, Status: bound},
+		},
+		"TheirPV": {
+			reason: "Of others only what tells them apart stays.",
+			got:    kube.SlimPV("other", kube.Keep{})(&corev1.PersistentVolume{ObjectMeta: full(), Spec: ours, Status: bound}),
+			want:   &corev1.PersistentVolume{ObjectMeta: all, Spec: theirs, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}},
+		},
+		"PlainPV": {
+			reason: "Volumes without CSI are others too.",
+			got: kube.SlimPV("ours", kube.Keep{})(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}},
+			}}),
+			want: &corev1.PersistentVolume{},
+		},
+		"PVC": {
+			reason: "Of the status, phase and capacity stay.",
+			got: kube.SlimPVC(kube.Keep{})(&corev1.PersistentVolumeClaim{ObjectMeta: full(), Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}, Status: corev1.PersistentVolumeClaimStatus{
+				Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{}, Conditions: []corev1.PersistentVolumeClaimCondition{{}},
+			}}),
+			want: &corev1.PersistentVolumeClaim{ObjectMeta: all, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}, Status: corev1.PersistentVolumeClaimStatus{
+				Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{},
+			}},
+		},
+		"Pod": {
+			reason: "Node, volumes, account and phase stay.",
+			got: kube.SlimPod(kube.Keep{})(&corev1.Pod{ObjectMeta: full(), Spec: corev1.PodSpec{
+				NodeName: "n", ServiceAccountName: "sa", Volumes: []corev1.Volume{{Name: "v"}}, Containers: []corev1.Container{{Name: "c"}},
+			}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "::1"}}),
+			want: &corev1.Pod{ObjectMeta: all, Spec: corev1.PodSpec{
+				NodeName: "n", ServiceAccountName: "sa", Volumes: []corev1.Volume{{Name: "v"}},
+			}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if d := cmp.Diff(tc.want, tc.got); d != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, d)
+			}
+		})
+	}
+}
+
+// A transform sees objects again on a resync: the second time changes nothing.
+func TestSlimIsIdempotent(t *testing.T) {
+	t.Parallel()
+	slim := kube.SlimPod(kube.Keep{Labels: []string{"zone"}, Annotations: []string{"id"}})
+	once := slim(&corev1.Pod{ObjectMeta: full(), Spec: corev1.PodSpec{NodeName: "n"}})
+	if d := cmp.Diff(once.DeepCopy(), slim(once)); d != "" {
+		t.Errorf("second pass (-first +second):\n%s", d)
+	}
+}

@@ -28,9 +28,11 @@ func (d drivers) Driver(name string) (volume.Driver, error) { return adapt(d.reg
 // Last implements volume.Drivers.
 func (d drivers) Last(name string) (volume.Driver, error) { return adapt(d.registry.Last(name)) }
 
+// adapt marks the error for a driver that is not there as one that is not worth an event at once:
+// after a restart of the agent or of the driver it is there soon.
 func adapt(d *driver.Driver, err error) (volume.Driver, error) {
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", volume.ErrLag, err)
 	}
 	return nodeDriver{d}, nil
 }

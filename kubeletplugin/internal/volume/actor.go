@@ -109,6 +109,8 @@ func logStep(ctx context.Context, j job, r result) {
 		logger.V(2).Info("Volume step done", "step", j.op, "pod", j.key.Pod)
 	case errors.Is(r.err, ErrNotAttached):
 		logger.V(4).Info("Waiting for the volume to be attached")
+	case errors.Is(r.err, ErrLag):
+		logger.V(2).Info("Volume step has to wait", "step", j.op, logging.KeyReason, r.err.Error())
 	case ctx.Err() == nil:
 		logger.Error(r.err, "Volume step failed", "step", j.op, "pod", j.key.Pod)
 	}

@@ -1,4 +1,4 @@
-package volume
+package volume_test
 
 import (
 	"strings"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
 func TestPersistentLifecycle(t *testing.T) {
@@ -153,7 +154,7 @@ func TestAttachedAnew(t *testing.T) {
 func TestExclusiveVolume(t *testing.T) {
 	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
 		a, b := persistentOf("a", "vol-1"), persistentOf("b", "vol-1")
-		for _, p := range []*Publication{&a, &b} {
+		for _, p := range []*volume.Publication{&a, &b} {
 			p.Volume.Exclusive, p.Volume.AccessMode = true, corev1.ReadWriteOncePod
 		}
 		w.m.Want(a)
@@ -356,7 +357,7 @@ func TestAdopted(t *testing.T) {
 		w.driver.ResetCalls()
 
 		w.m = w.manager()
-		w.m.Adopt([]Recovered{{Volume: p.Volume, Staged: true, Targets: []Key{p.Key()}}})
+		w.m.Adopt([]volume.Recovered{{Volume: p.Volume, Staged: true, Targets: []volume.Key{p.Key()}}})
 		w.start()
 		time.Sleep(time.Hour)
 		w.expectCalls("nothing is unmounted before it is known that the pod is gone (kubelet issue 120150)")
@@ -377,7 +378,7 @@ func TestAdoptedKeepsALiveMount(t *testing.T) {
 		w.expectPublished(p, true)
 		w.halt()
 		w.m = w.manager()
-		w.m.Adopt([]Recovered{{Volume: p.Volume, Staged: true, Targets: []Key{p.Key()}}})
+		w.m.Adopt([]volume.Recovered{{Volume: p.Volume, Staged: true, Targets: []volume.Key{p.Key()}}})
 		w.start()
 		w.driver.ResetCalls()
 		w.driver.Inject(csitest.Fault{Method: "NodePublishVolume", Code: codes.Internal})
@@ -411,7 +412,7 @@ func TestAdoptedStageWithoutPod(t *testing.T) {
 		w.driver.ResetCalls()
 
 		w.m = w.manager()
-		w.m.Adopt([]Recovered{{Volume: p.Volume, Staged: true}})
+		w.m.Adopt([]volume.Recovered{{Volume: p.Volume, Staged: true}})
 		if got := w.m.InUse(); len(got) != 1 || got[0] != p.Volume.Name {
 			t.Errorf("adopted volumes in use: %v, want %q", got, p.Volume.Name)
 		}

@@ -1,4 +1,4 @@
-package volume
+package volume_test
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,20 +30,20 @@ const (
 	testDriver = csitest.DefaultName
 )
 
-// world is everything around a Manager, small but real: a driver in memory that insists on the
+// world is everything around a volume.Manager, small but real: a driver in memory that insists on the
 // life cycle, directories on disk, and both flags of the attach handshake.
 type world struct {
 	t      testing.TB
 	root   names.Root
 	driver *csitest.Driver
-	m      *Manager
+	m      *volume.Manager
 	stop   func()
 
 	mu         sync.Mutex
 	registered bool
 	legacy     bool
 	inUse      map[string]bool
-	attached   map[string]*Attachment
+	attached   map[string]*volume.Attachment
 	secretErr  error
 	raiseErr   error
 	events     []string
@@ -58,15 +59,15 @@ func newWorld(t testing.TB, o csitest.Options) *world {
 	}
 	w := &world{
 		t: t, root: names.Root(t.TempDir()), driver: csitest.New(o), registered: true,
-		inUse: map[string]bool{}, attached: map[string]*Attachment{},
+		inUse: map[string]bool{}, attached: map[string]*volume.Attachment{},
 	}
 	w.m = w.manager()
 	return w
 }
 
-func (w *world) manager() *Manager {
+func (w *world) manager() *volume.Manager {
 	w.t.Helper()
-	m, err := New(Config{
+	m, err := volume.New(volume.Config{
 		Node: testNode, Disk: &disk.Disk{Root: w.root, Fault: w.fault}, Fault: w.fault,
 		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w,
 		Changed: func(uid types.UID) {
@@ -114,7 +115,7 @@ func (w *world) fault(p fault.Point) error {
 	return nil
 }
 
-func (w *world) Driver(name string) (Driver, error) {
+func (w *world) Driver(name string) (volume.Driver, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.registered || name != w.name() {
@@ -123,7 +124,7 @@ func (w *world) Driver(name string) (Driver, error) {
 	return fakeDriver{w}, nil
 }
 
-func (w *world) Last(name string) (Driver, error) { return w.Driver(name) }
+func (w *world) Last(name string) (volume.Driver, error) { return w.Driver(name) }
 
 func (w *world) name() string { return testDriver }
 
@@ -176,7 +177,7 @@ func (w *world) Attached(name string) bool {
 	return w.attached[name] != nil
 }
 
-func (w *world) Attachment(_ context.Context, name string) (*Attachment, error) {
+func (w *world) Attachment(_ context.Context, name string) (*volume.Attachment, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for unique, a := range w.attached {
@@ -200,7 +201,7 @@ func (w *world) Secret(_ context.Context, ref *corev1.SecretReference) (map[stri
 	return map[string]string{"from": ref.Namespace + "/" + ref.Name}, w.secretErr
 }
 
-func (w *world) Failed(pod Pod, reason, message string) {
+func (w *world) Failed(pod volume.Pod, reason, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.events = append(w.events, fmt.Sprintf("%s %s: %s", pod.Name, reason, message))
@@ -226,7 +227,7 @@ func (w *world) calls() []string {
 
 func (w *world) attach(handle string, uid types.UID) {
 	w.set(func() {
-		w.attached[names.Unique(testDriver, handle)] = &Attachment{UID: uid, Metadata: map[string]string{"device": "/dev/x"}}
+		w.attached[names.Unique(testDriver, handle)] = &volume.Attachment{UID: uid, Metadata: map[string]string{"device": "/dev/x"}}
 	})
 	w.m.AttachedChanged()
 }
@@ -268,27 +269,27 @@ func (w *world) files() []string {
 	return all
 }
 
-func persistentOf(pod, handle string) Publication {
-	return Publication{
-		Volume: Volume{
+func persistentOf(pod, handle string) volume.Publication {
+	return volume.Publication{
+		Volume: volume.Volume{
 			Name: names.Unique(testDriver, handle), Driver: testDriver, Handle: handle,
 			AccessMode: corev1.ReadWriteMany, FSType: "ext4",
 			Attributes: map[string]string{"color": "blue"},
 		},
-		Pod:      Pod{Namespace: "ns", Name: pod, UID: types.UID("uid-" + pod), ServiceAccount: "sa"},
+		Pod:      volume.Pod{Namespace: "ns", Name: pod, UID: types.UID("uid-" + pod), ServiceAccount: "sa"},
 		SpecName: "pv-" + handle,
 		PodInfo:  true,
 	}
 }
 
-func inlineOf(pod, name string) Publication {
+func inlineOf(pod, name string) volume.Publication {
 	uid := types.UID("uid-" + pod)
-	return Publication{
-		Volume: Volume{
+	return volume.Publication{
+		Volume: volume.Volume{
 			Name: names.UniqueInline(uid, name), Driver: testDriver, Handle: names.InlineHandle(uid, name),
 			Ephemeral: true, AccessMode: corev1.ReadWriteOnce,
 		},
-		Pod: Pod{Namespace: "ns", Name: pod, UID: uid, ServiceAccount: "sa"}, SpecName: name, PodInfo: true,
+		Pod: volume.Pod{Namespace: "ns", Name: pod, UID: uid, ServiceAccount: "sa"}, SpecName: name, PodInfo: true,
 	}
 }
 
@@ -315,7 +316,7 @@ func (w *world) expectCalls(reason string, want ...string) {
 	w.driver.ResetCalls()
 }
 
-func (w *world) expectPublished(p Publication, want bool) {
+func (w *world) expectPublished(p volume.Publication, want bool) {
 	w.t.Helper()
 	synctest.Wait()
 	st, ok := w.m.Status(p.Volume.Name, p.Key())

@@ -34,14 +34,12 @@ func (s *Server) callContext(ctx context.Context, method string) (context.Contex
 }
 
 func (s *Server) prepare(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	defer s.running.begin()()
 	ctx, cancel := s.callContext(ctx, info.FullMethod)
 	defer cancel()
 	return handle(ctx, req)
 }
 
 func (s *Server) prepareStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	defer s.running.begin()()
 	ctx, cancel := s.callContext(stream.Context(), info.FullMethod)
 	defer cancel()
 	return handle(srv, contextStream{ServerStream: stream, ctx: ctx})

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
 
@@ -86,8 +85,7 @@ type Server struct {
 	listener net.Listener
 	grpc     *grpc.Server
 	// log is set by Run; calls come only after that.
-	log     atomic.Pointer[klog.Logger]
-	running running
+	log atomic.Pointer[klog.Logger]
 }
 
 // Listen checks cfg, binds the endpoint and registers the services. Callers
@@ -149,33 +147,60 @@ func (s *Server) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	s.log.Store(&logger)
 	logger.Info("Serving CSI", logging.KeyEndpoint, s.Addr())
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := s.grpc.Serve(s.listener); err != nil {
-			return fmt.Errorf("serve CSI on %q: %w", s.Addr(), err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-groupCtx.Done()
-		return s.stop(logger)
-	})
-	return group.Wait()
+	served := make(chan error, 1)
+	go func() { served <- s.grpc.Serve(s.listener) }()
+	select {
+	case err := <-served:
+		return s.serveError(err)
+	case <-ctx.Done():
+	}
+	if err := s.stop(logger); err != nil {
+		return err
+	}
+	return s.serveError(<-served)
 }
 
-// stop ends the server in order, and by force when that takes too long.
+func (s *Server) serveError(err error) error {
+	if err != nil {
+		return fmt.Errorf("serve CSI on %q: %w", s.Addr(), err)
+	}
+	return nil
+}
+
+// stop ends the server in order, and by force when that takes too long. Each
+// way waits for handlers without limit, so each has a goroutine; when a handler
+// hangs in the kernel, in a mount say, they are left behind with it.
 func (s *Server) stop(logger klog.Logger) error {
-	force := time.AfterFunc(s.cfg.StopTimeout, func() {
-		logger.Info("Cutting off CSI calls that are still running", logging.KeyTimeout, s.cfg.StopTimeout)
-		s.grpc.Stop()
-	})
-	defer force.Stop()
-	s.grpc.GracefulStop()
-	select {
-	case <-s.running.idle():
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.grpc.GracefulStop()
+	}()
+	if endsWithin(stopped, s.cfg.StopTimeout) {
 		return nil
-	case <-time.After(s.cfg.StopTimeout):
+	}
+	logger.Info("Cutting off CSI calls that are still running", logging.KeyTimeout, s.cfg.StopTimeout)
+	cut := make(chan struct{})
+	go func() {
+		defer close(cut)
+		s.grpc.Stop()
+	}()
+	if !endsWithin(stopped, s.cfg.StopTimeout) {
 		return ErrStuck
+	}
+	<-cut
+	return nil
+}
+
+// endsWithin waits at most d for done to close, and reports whether it has.
+func endsWithin(done <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
 	}
 }
 

@@ -168,10 +168,7 @@ func (c *component) work(ctx context.Context, recorder events.Recorder, fail con
 	if err != nil {
 		return err
 	}
-	ctrl, err := c.newController(info.Name, recorder)
-	if err != nil {
-		return err
-	}
+	ctrl := c.newController(info.Name, recorder)
 	c.controller.Store(ctrl)
 	c.logFeatures(ctx, info)
 	group, ctx := errgroup.WithContext(ctx)
@@ -189,7 +186,7 @@ func (c *component) work(ctx context.Context, recorder events.Recorder, fail con
 	return group.Wait()
 }
 
-func (c *component) newController(driver string, recorder events.Recorder) (*controller.Controller, error) {
+func (c *component) newController(driver string, recorder events.Recorder) *controller.Controller {
 	o := c.options
 	return controller.New(controller.Config{
 		Driver:        driver,

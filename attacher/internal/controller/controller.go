@@ -95,7 +95,7 @@ type Controller struct {
 }
 
 // New prepares a Controller, which starts with Run.
-func New(cfg Config) (*Controller, error) {
+func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, finalizer: FinalizerName(cfg.Driver)}
 	c.resync.corrections = newCorrections(cfg.Registerer, cfg.Driver)
 	c.vas = kube.NewInformer(cfg.Kube.VolumeAttachments(), kube.InformerOptions[*storagev1.VolumeAttachment]{
@@ -116,9 +116,10 @@ func New(cfg Config) (*Controller, error) {
 	c.vas.OnChange(c.vaChanged)
 	c.pvs.OnChange(c.pvChanged)
 	c.csiNodes.OnChange(c.csiNodeChanged)
-	return c, c.makeQueues()
+	return c
 }
 
+// makeQueues makes the queues, which have goroutines and thus must be run to be ended.
 func (c *Controller) makeQueues() error {
 	var errs []error
 	queue := func(name string, do func(context.Context, string) (reconcile.Result, error)) *reconcile.Controller[string] {
@@ -141,6 +142,9 @@ func (c *Controller) makeQueues() error {
 
 // Run works until ctx ends, then lets operations that have begun finish. It may be called once.
 func (c *Controller) Run(ctx context.Context) error {
+	if err := c.makeQueues(); err != nil {
+		return err
+	}
 	// The informers outlive the workers: an operation that finishes while the
 	// process stops still wants to know whether its object has changed.
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -160,17 +164,18 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(watching, cancel)()
-	if err := c.waitSynced(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil // stopped before there was anything to do
-		}
-		return err
+	err := c.waitSynced(ctx)
+	if ctx.Err() != nil {
+		err = nil // stopped before there was anything to do
+	}
+	if err != nil {
+		cancel()
 	}
 	workers, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{c.attachQueue.Run, c.detachQueue.Run, c.pvQueue.Run, c.runResync} {
 		workers.Go(func() error { return run(ctx) })
 	}
-	return workers.Wait()
+	return errors.Join(err, workers.Wait())
 }
 
 // waitSynced waits for all three caches. Without the CSINodes, a restart would

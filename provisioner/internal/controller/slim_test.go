@@ -1,0 +1,149 @@
+package controller
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// checkSlim applies a transform twice: it must give what is wanted, and accept what it has seen before.
+func checkSlim[T kube.Object](t *testing.T, reason string, transform func(T) T, full, want T) {
+	t.Helper()
+	got := transform(full)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s\nslim object (-want +got):\n%s", reason, diff)
+	}
+	if diff := cmp.Diff(want, transform(got)); diff != "" {
+		t.Errorf("%s\nthe second time (-want +got):\n%s", reason, diff)
+	}
+}
+
+func TestSlimClaim(t *testing.T) {
+	pending := newClaim()
+	pending.Annotations["example.com/secret"] = "needed by templates"
+	want := pending.DeepCopy()
+	pending.Annotations[corev1.LastAppliedConfigAnnotation] = "{}"
+	pending.Status.Phase = corev1.ClaimPending
+	checkSlim(t, "A claim that is to be provisioned keeps all that a request is made of.", slimClaim(driver), pending, want)
+
+	bound := newClaim()
+	bound.Spec.VolumeName = "pvc-uid-1"
+	bound.Labels = map[string]string{"a": "b"}
+	checkSlim(t, "A bound claim is of no interest but for its volume.", slimClaim(driver), bound, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "uid-1", ResourceVersion: "7"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-uid-1"},
+	})
+
+	foreign := newClaim()
+	foreign.Annotations[AnnProvisioner] = "other"
+	checkSlim(t, "A claim of another driver is of no interest.", slimClaim(driver), foreign, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "uid-1", ResourceVersion: "7"},
+	})
+}
+
+func TestSlimVolume(t *testing.T) {
+	now := metav1.Now()
+	ours := newPV()
+	ours.Annotations[volume.AnnDeletionSecretName] = "s"
+	ours.Annotations[annBetaClass] = "old"
+	ours.DeletionTimestamp = &now
+	want := ours.DeepCopy()
+	ours.Annotations["example.com/note"] = "long text"
+	ours.Labels = map[string]string{"a": "b"}
+	ours.Spec.CSI.VolumeAttributes = map[string]string{"a": "b"}
+	ours.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{}
+	ours.Status.Message = "text"
+	checkSlim(t, "A volume of ours keeps what deletion reads.", slimVolume(driver), ours, want)
+
+	foreign := newPV()
+	foreign.Annotations[volume.AnnProvisionedBy] = "other"
+	checkSlim(t, "A volume of another provisioner keeps its claim, as it may have the name of ours.", slimVolume(driver), foreign,
+		&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-1", Annotations: map[string]string{volume.AnnProvisionedBy: "other"}},
+			Spec:       corev1.PersistentVolumeSpec{ClaimRef: foreign.Spec.ClaimRef},
+		})
+
+	static := newPV()
+	static.Annotations, static.Spec.CSI.Driver = nil, "other"
+	got := slimVolume(driver)(static)
+	if planned := planVolume(volumeState{driver: driver, pv: got}); planned.verb != volumeLeave {
+		t.Errorf("a volume of another driver becomes ours by being slim: %+v", planned)
+	}
+}
+
+// TestSlimVolumeDecidesAlike compares the decisions about full and slim volumes.
+func TestSlimVolumeDecidesAlike(t *testing.T) {
+	now := metav1.Now()
+	for _, phase := range []corev1.PersistentVolumePhase{corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed} {
+		for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
+			for _, leaving := range []*metav1.Time{nil, &now} {
+				pv := newPV()
+				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.DeletionTimestamp = phase, policy, leaving
+				full := volumeState{driver: driver, caps: capabilities{create: true}, pv: pv}
+				slim := full
+				slim.pv = slimVolume(driver)(pv.DeepCopy())
+				if a, b := planVolume(full), planVolume(slim); a != b {
+					t.Errorf("phase %s, policy %s, leaving %v: full %+v, slim %+v", phase, policy, leaving, a, b)
+				}
+			}
+		}
+	}
+}
+
+func TestSlimAttachment(t *testing.T) {
+	name := "pv"
+	attachment := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "u", Annotations: map[string]string{"a": "b"}},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+		Status:     storagev1.VolumeAttachmentStatus{Attached: true},
+	}
+	checkSlim(t, "An attachment tells which volume is where.", slimAttachment, attachment, &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "u"},
+		Spec:       storagev1.VolumeAttachmentSpec{NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+	})
+	if got := attachmentVolume(&storagev1.VolumeAttachment{}); got != nil {
+		t.Errorf("an attachment of an inline volume is filed under %q", got)
+	}
+}
+
+func TestSlimCSINode(t *testing.T) {
+	count := int32(5)
+	node := &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}},
+		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
+			{Name: "other", NodeID: "x", TopologyKeys: []string{"k"}},
+			{Name: driver, NodeID: "y", TopologyKeys: []string{"zone"}, Allocatable: &storagev1.VolumeNodeResources{Count: &count}},
+		}},
+	}
+	checkSlim(t, "Of a node only what our driver has registered counts.", slimCSINode(driver), node, &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "y", TopologyKeys: []string{"zone"}}}},
+	})
+}
+
+func TestIndexes(t *testing.T) {
+	indexes := claimIndexes(driver, volume.Naming{Prefix: "pvc", UUIDLength: -1})
+	claim := newClaim()
+	if got := indexes[claimsByClass](claim); !cmp.Equal(got, []string{"fast"}) {
+		t.Errorf("classes %q", got)
+	}
+	if got := indexes[claimsByVolume](claim); !cmp.Equal(got, []string{"pvc-uid-1"}) {
+		t.Errorf("volumes %q", got)
+	}
+	claim.Spec.VolumeName = "pvc-uid-1"
+	if got := indexes[claimsByVolume](claim); got != nil {
+		t.Errorf("a bound claim is filed under %q", got)
+	}
+	if got := handlesOf(driver)(newPV()); !cmp.Equal(got, []string{"vol-1"}) {
+		t.Errorf("handles %q", got)
+	}
+	if got := handlesOf("other")(newPV()); got != nil {
+		t.Errorf("a volume of another driver is filed under %q", got)
+	}
+}

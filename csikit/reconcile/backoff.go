@@ -59,8 +59,17 @@ func exponential(start, longest time.Duration, n int) time.Duration {
 // spread shortens a pause by a part that depends on the key and the attempt only: keys come apart,
 // and yet every run is like the last.
 func spread[K comparable](key K, n int, pause time.Duration) time.Duration {
-	h := fnv.New32a()
+	h := fnv.New64a()
 	fmt.Fprintf(h, "%v#%d", key, n)
-	part := float64(h.Sum32()) / float64(1<<32)
+	part := float64(mix(h.Sum64())>>32) / (1 << 32)
 	return pause - time.Duration(jitter*part*float64(pause))
+}
+
+// mix spreads the bits of a hash over all of its bits, as FNV changes little with the last
+// character (the finalizer of MurmurHash3).
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x
 }

@@ -1,0 +1,404 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+var (
+	errBoom     = errors.New("boom")
+	errConflict = apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errBoom)
+)
+
+// abortError is the cause of an end that forbids to finish.
+type abortError struct{ abort bool }
+
+func (abortError) Error() string { return "abort" }
+func (a abortError) Abort() bool { return a.abort }
+
+// diary notes calls with the time since its beginning.
+type diary struct {
+	mu    sync.Mutex
+	began time.Time
+	lines []string
+}
+
+func (d *diary) note(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.began.IsZero() {
+		d.began = time.Now()
+	}
+	d.lines = append(d.lines, fmt.Sprintf("%v %s", time.Since(d.began).Round(100*time.Millisecond), fmt.Sprintf(format, args...)))
+}
+
+func (d *diary) read() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lines
+}
+
+// fixture is a running controller.
+type fixture struct {
+	*reconcile.Controller[string]
+	cancel context.CancelCauseFunc
+	done   chan error
+	log    *ktesting.BufferTL
+}
+
+func (f *fixture) end(t *testing.T, cause error) {
+	t.Helper()
+	f.cancel(cause)
+	if err := <-f.done; err != nil {
+		t.Errorf("end of Run: %v", err)
+	}
+}
+
+func launch(t *testing.T, cfg reconcile.Config[string]) *fixture {
+	t.Helper()
+	cfg.Name = "test"
+	c, err := reconcile.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{Controller: c, done: make(chan error, 1), log: &ktesting.BufferTL{}}
+	logger := ktesting.NewLogger(f.log, ktesting.NewConfig(ktesting.Verbosity(2)))
+	ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
+	f.cancel = cancel
+	go func() { f.done <- c.Run(ctx) }()
+	return f
+}
+
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason  string
+		results []reconcile.Result
+		errs    []error
+		want    []string
+		logged  int // errors in the log
+	}{
+		"Success":  {reason: "Once is enough.", errs: []error{nil}, want: []string{"0s a"}},
+		"Failures": {reason: "Pauses double up to the maximum, a little shortened.", errs: []error{errBoom, errBoom, errBoom, errBoom, nil}, want: []string{"0s a", "1s a", "2.7s a", "6s a", "10.7s a"}, logged: 4},
+		"Conflict": {reason: "Conflicts are repeated soon and in silence.", errs: []error{fmt.Errorf("update: %w", errConflict), errConflict, nil}, want: []string{"0s a", "0s a", "100ms a"}},
+		"After":    {reason: "Another look can be asked for, and is no failure.", results: []reconcile.Result{{After: time.Minute}}, errs: []error{nil, nil}, want: []string{"0s a", "1m0s a"}},
+		"Reset": {
+			reason: "Success forgets failures.", results: []reconcile.Result{{}, {After: time.Minute}}, errs: []error{errBoom, nil, errBoom, nil},
+			want: []string{"0s a", "1s a", "1m1s a", "1m2s a"}, logged: 2,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var d diary
+				call := 0
+				f := launch(t, reconcile.Config[string]{
+					Retry: flagset.Retry{Start: time.Second, Max: 5 * time.Second},
+					Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+						d.note("%s", key)
+						defer func() { call++ }()
+						var result reconcile.Result
+						if call < len(tc.results) {
+							result = tc.results[call]
+						}
+						return result, tc.errs[min(call, len(tc.errs)-1)]
+					},
+				})
+				f.Add("a")
+				time.Sleep(10 * time.Minute)
+				f.end(t, nil)
+				if diff := cmp.Diff(tc.want, d.read()); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+				}
+				if got := strings.Count(f.log.String(), "did not succeed"); got != tc.logged {
+					t.Errorf("%s: want %d errors in the log, got %d:\n%s", tc.reason, tc.logged, got, f.log)
+				}
+			})
+		})
+	}
+}
+
+func TestKeysAreNotWorkedOnTwiceAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var d diary
+		f := launch(t, reconcile.Config[string]{
+			Workers: 5,
+			Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+				d.note("%s", key)
+				time.Sleep(time.Minute)
+				return reconcile.Result{}, nil
+			},
+		})
+		for range 3 {
+			f.Add("a")
+		}
+		synctest.Wait()
+		f.Add("a") // while it is worked on: once more afterwards
+		f.Add("a")
+		f.AddAfter("b", 90*time.Second)
+		time.Sleep(time.Hour)
+		f.end(t, nil)
+		if diff := cmp.Diff([]string{"0s a", "1m0s a", "1m30s b"}, d.read()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestForgetMakesTheNextFailureTheFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var d diary
+		f := launch(t, reconcile.Config[string]{
+			Retry:     flagset.Retry{Start: time.Second, Max: time.Hour},
+			Reconcile: func(context.Context, string) (reconcile.Result, error) { d.note("a"); return reconcile.Result{}, errBoom },
+		})
+		f.Add("a")
+		time.Sleep(10 * time.Second) // 0, 1, 2.7, 6
+		if got := f.State().Failing; got != 1 {
+			t.Errorf("one key fails, got %d", got)
+		}
+		f.Forget("a")
+		if got := f.State().Failing; got != 0 {
+			t.Errorf("none does, got %d", got)
+		}
+		time.Sleep(7 * time.Second) // the pause that was begun ends, then the first one
+		f.end(t, nil)
+		if diff := cmp.Diff([]string{"0s a", "1s a", "2.7s a", "6s a", "13.5s a", "14.5s a", "16.2s a"}, d.read()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestPanicIsAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var d diary
+		f := launch(t, reconcile.Config[string]{Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+			d.note("%s", key)
+			if key == "bad" {
+				panic("oops")
+			}
+			return reconcile.Result{}, nil
+		}})
+		f.Add("bad")
+		f.Add("good")
+		time.Sleep(1100 * time.Millisecond)
+		f.end(t, nil)
+		if diff := cmp.Diff([]string{"0s bad", "0s good", "900ms bad"}, d.read()); diff != "" {
+			t.Errorf("others go on (-want +got):\n%s", diff)
+		}
+		for _, part := range []string{"Reconcile panicked", "oops", "controller_test.go", "panic: oops"} {
+			if !strings.Contains(f.log.String(), part) {
+				t.Errorf("want %q in the log:\n%s", part, f.log)
+			}
+		}
+	})
+}
+
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		cause  error
+		work   time.Duration
+		want   []string
+		took   time.Duration
+		logged bool
+	}{
+		"Drain":    {reason: "What runs may finish, what waits is not begun.", work: 10 * time.Second, want: []string{"0s a", "10s done <nil>"}, took: 9 * time.Second},
+		"TooLong":  {reason: "But not forever.", work: time.Hour, want: []string{"0s a", "31s done context canceled"}, took: 30 * time.Second, logged: true},
+		"Abort":    {reason: "A lost lease ends it at once.", cause: fmt.Errorf("lost: %w", abortError{abort: true}), work: time.Hour, want: []string{"0s a", "1s done context canceled"}},
+		"NoAbort":  {reason: "Other causes do not.", cause: abortError{}, work: 10 * time.Second, want: []string{"0s a", "10s done <nil>"}, took: 9 * time.Second},
+		"Deadline": {reason: "The deadline of one call ends it, too.", work: 2 * time.Hour, want: []string{"0s a", "31s done context canceled"}, took: 30 * time.Second, logged: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var d diary
+				f := launch(t, reconcile.Config[string]{
+					Drain: 30 * time.Second, Timeout: 90 * time.Minute,
+					Reconcile: func(ctx context.Context, key string) (reconcile.Result, error) {
+						d.note("%s", key)
+						select {
+						case <-time.After(tc.work):
+						case <-ctx.Done():
+						}
+						d.note("done %v", ctx.Err())
+						return reconcile.Result{}, ctx.Err()
+					},
+				})
+				f.Add("a")
+				f.Add("b") // waits for the only worker
+				time.Sleep(time.Second)
+				began := time.Now()
+				f.end(t, tc.cause)
+				if took := time.Since(began); took != tc.took {
+					t.Errorf("%s: want Run to return after %v, got %v", tc.reason, tc.took, took)
+				}
+				if diff := cmp.Diff(tc.want, d.read()); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+				}
+				if got := strings.Contains(f.log.String(), "Work is cancelled"); got != tc.logged {
+					t.Errorf("%s: logged is %t:\n%s", tc.reason, got, f.log)
+				}
+			})
+		})
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var d diary
+		f := launch(t, reconcile.Config[string]{
+			Timeout: 15 * time.Second, Retry: flagset.Retry{Start: time.Hour, Max: time.Hour},
+			Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
+				d.note("begin")
+				<-ctx.Done()
+				d.note("%v", ctx.Err())
+				return reconcile.Result{}, ctx.Err()
+			},
+		})
+		f.Add("a")
+		time.Sleep(time.Minute)
+		f.end(t, nil)
+		if diff := cmp.Diff([]string{"0s begin", "15s context deadline exceeded"}, d.read()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestQueueAge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		release := make(chan struct{})
+		f := launch(t, reconcile.Config[string]{
+			Registerer: reg, StuckAfter: 2 * time.Minute,
+			Reconcile: func(context.Context, string) (reconcile.Result, error) { <-release; return reconcile.Result{}, nil },
+		})
+		f.Add("busy")
+		synctest.Wait()
+		f.Add("waiting")
+		time.Sleep(time.Minute)
+		f.Add("later")
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		want := "# HELP workqueue_oldest_item_age_seconds How long the item waits that has been waiting longest.\n" +
+			"# TYPE workqueue_oldest_item_age_seconds gauge\nworkqueue_oldest_item_age_seconds{name=\"test\"} 300\n"
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
+			t.Error(err)
+		}
+		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+			t.Errorf("lint: %v, %v", problems, err)
+		}
+		state := reconcile.State{Name: "test", Waiting: 2, OldestSeconds: 300, Running: map[string]float64{"busy": 300}}
+		if diff := cmp.Diff(state, f.State()); diff != "" {
+			t.Errorf("state (-want +got):\n%s", diff)
+		}
+		if got := strings.Count(f.log.String(), "Work is waiting long"); got != 1 {
+			t.Errorf("the log tells once it is older than two minutes, at the fourth, got %d:\n%s", got, f.log)
+		}
+		close(release)
+		f.end(t, nil)
+		if n, err := testutil.GatherAndCount(reg); err != nil || n != 0 {
+			t.Errorf("nothing is measured after the end, got %d, %v", n, err)
+		}
+	})
+}
+
+func TestNewReportsEverything(t *testing.T) {
+	t.Parallel()
+	_, err := reconcile.New(reconcile.Config[string]{
+		Workers: -1, Timeout: -1, Drain: -1, StuckAfter: -1, Retry: flagset.Retry{Start: 2, Max: 1},
+	})
+	for _, part := range []string{"name must", "Reconcile must", "workers -1", "timeout -1ns", "drain -1ns", "stuckAfter -1ns", "--retry-interval-max"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("want %q in %v", part, err)
+		}
+	}
+}
+
+func TestNamesAreUnique(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		cfg := reconcile.Config[string]{Registerer: reg, Reconcile: func(context.Context, string) (reconcile.Result, error) { return reconcile.Result{}, nil }}
+		f := launch(t, cfg)
+		cfg.Name = "test"
+		if _, err := reconcile.New(cfg); err == nil || !strings.Contains(err.Error(), `"test"`) {
+			t.Errorf("a second queue of that name is an error, got %v", err)
+		}
+		synctest.Wait()
+		if err := f.Run(t.Context()); err == nil {
+			t.Error("a controller runs once")
+		}
+		f.end(t, nil)
+	})
+}
+
+// Keys that fail together come back apart, and in every run alike.
+func TestPausesAreSpread(t *testing.T) {
+	t.Parallel()
+	first, second := pauses(t), pauses(t)
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("every run is the same (-first +second):\n%s", diff)
+	}
+	seen := map[time.Duration]bool{}
+	for key, pause := range first {
+		if pause < 8*time.Second || pause > 10*time.Second {
+			t.Errorf("key %s: want a pause of 8s to 10s, got %v", key, pause)
+		}
+		seen[pause] = true
+	}
+	if len(seen) < len(first)/2 {
+		t.Errorf("want pauses to differ, got %v", first)
+	}
+}
+
+func pauses(t *testing.T) map[string]time.Duration {
+	t.Helper()
+	pauses := map[string]time.Duration{}
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		began := time.Now()
+		f := launch(t, reconcile.Config[string]{
+			Workers: 4, Retry: flagset.Retry{Start: 10 * time.Second, Max: time.Minute},
+			Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if since := time.Since(began); since > 0 {
+					pauses[key] = since
+					return reconcile.Result{}, nil
+				}
+				return reconcile.Result{}, errBoom
+			},
+		})
+		for i := range 20 {
+			f.Add(fmt.Sprintf("key-%d", i))
+		}
+		time.Sleep(time.Minute)
+		f.end(t, nil)
+	})
+	return pauses
+}

@@ -22,6 +22,10 @@ type session struct {
 	// the driver registered until this one has had its first answer, so that a
 	// registrar which restarts takes nothing away.
 	prior *session
+	// replaced is closed when there is another socket at the path: this session
+	// keeps what it has registered until its successor has had its chance, and
+	// does not touch the socket any more.
+	replaced chan struct{}
 
 	mu    sync.Mutex
 	state Status
@@ -31,7 +35,13 @@ type session struct {
 // prior; it ends when the new one has had its chance.
 func (m *Manager) start(ctx context.Context, gen Generation, prior *session, running *sync.WaitGroup) *session {
 	alive, end := context.WithCancel(ctx)
-	s := &session{m: m, gen: gen, end: end, prior: prior, state: Status{Path: gen.Path}}
+	s := &session{m: m, gen: gen, end: end, prior: prior, replaced: make(chan struct{}), state: Status{Path: gen.Path}}
+	if prior != nil {
+		close(prior.replaced)
+		if !prior.status().Registered {
+			s.endPrior()
+		}
+	}
 	running.Go(func() {
 		defer end()
 		s.run(klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyPath, gen.Path)), alive)
@@ -44,7 +54,7 @@ func (m *Manager) start(ctx context.Context, gen Generation, prior *session, run
 func (s *session) run(ctx, alive context.Context) {
 	defer s.endPrior()
 	retry := newRetry(time.Now())
-	for alive.Err() == nil {
+	for alive.Err() == nil && !s.isReplaced() {
 		changed := s.m.claims.change()
 		p, err := s.attempt(ctx, alive)
 		if !errors.Is(err, errUnreachable) || !retry.young(time.Now()) {
@@ -60,7 +70,16 @@ func (s *session) run(ctx, alive context.Context) {
 		if !errors.Is(err, errTaken) {
 			changed = nil
 		}
-		pause(alive, delay, changed)
+		s.pause(alive, delay, changed)
+	}
+}
+
+func (s *session) isReplaced() bool {
+	select {
+	case <-s.replaced:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -73,12 +92,13 @@ func (s *session) endPrior() {
 }
 
 // pause waits for delay, for the end of the socket, or for a name to change hands.
-func pause(alive context.Context, delay time.Duration, changed <-chan struct{}) {
+func (s *session) pause(alive context.Context, delay time.Duration, changed <-chan struct{}) {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-alive.Done():
+	case <-s.replaced:
 	case <-changed:
 	}
 }
@@ -164,7 +184,7 @@ func (s *session) deregister(ctx context.Context, p Plugin) {
 func (s *session) stay(ctx, alive context.Context, p Plugin) {
 	for alive.Err() == nil {
 		holds, changed := s.m.claims.holds(p)
-		if !holds && s.m.claims.check(p) == nil {
+		if !holds && !s.isReplaced() && s.m.claims.check(p) == nil {
 			return
 		}
 		select {

@@ -26,7 +26,7 @@ import (
 // staged is in use and a volume that a living pod was given is published; in the end nothing is left
 // anywhere. A failure prints its seed: run it again with -args -seed N.
 func TestRandom(t *testing.T) {
-	runs, first := 150, rand.Uint64()
+	runs, first := 60, rand.Uint64()
 	if testing.Short() {
 		runs = 20
 	}
@@ -86,14 +86,22 @@ type gambler struct {
 func (g *gambler) step() {
 	steps := []func(){
 		g.createPod, g.createPod, g.createPod, g.deletePod, g.deletePod, g.breakCalls, g.breakCalls, g.driver.Heal,
+		func() { g.breakCalls(); g.createPod(); g.pause(); g.deletePod() },
+		func() { g.breakCalls(); g.restart() },
 		g.flipDriver, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
 	}
 	steps[g.rand.IntN(len(steps))]()
-	time.Sleep(time.Duration(g.rand.IntN(3000)) * time.Millisecond)
-	synctest.Wait()
+	g.pause()
 	if g.hasCrashed() {
 		g.restart()
 	}
+}
+
+// pause lasts between nothing and seconds: shorter and longer than the backoff.
+func (g *gambler) pause() {
+	longest := []int{1, 300, 3000}[g.rand.IntN(3)]
+	time.Sleep(time.Duration(g.rand.IntN(longest)) * time.Millisecond)
+	synctest.Wait()
 }
 
 func (g *gambler) createPod() {
@@ -140,7 +148,7 @@ func (g *gambler) breakCalls() {
 		codes.FailedPrecondition, codes.ResourceExhausted, codes.Unknown,
 	}
 	f := csitest.Fault{
-		Method: methods[g.rand.IntN(len(methods))], Code: all[g.rand.IntN(len(all))], Times: 1 + g.rand.IntN(3),
+		Method: methods[g.rand.IntN(len(methods))], Code: all[g.rand.IntN(len(all))], Times: 1 + g.rand.IntN(5),
 	}
 	switch f.Code {
 	case codes.InvalidArgument, codes.FailedPrecondition: // a refusal has no effect, by its meaning
@@ -208,6 +216,7 @@ func (g *gambler) restart() {
 		}
 	}
 	g.start()
+	g.pause() // the volumes of living pods are not known yet
 	for _, name := range slices.Sorted(maps.Keys(g.alive)) {
 		for _, p := range g.alive[name] {
 			g.m.Want(p)

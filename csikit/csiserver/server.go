@@ -157,7 +157,10 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.stop(logger); err != nil {
 		return err
 	}
-	return s.serveError(<-served)
+	if err := <-served; !errors.Is(err, grpc.ErrServerStopped) {
+		return s.serveError(err)
+	}
+	return nil // stopped before it had begun
 }
 
 func (s *Server) serveError(err error) error {

@@ -419,6 +419,41 @@ func TestStopGivesUp(t *testing.T) {
 	<-answered
 }
 
+// A context that has ended already is no error, and leaves no socket.
+func TestRunAfterTheEnd(t *testing.T) {
+	r := start(t, csiserver.Config{}, 0, &handler{})
+	if err := r.end(); err != nil {
+		t.Fatalf("Run: %v", err)
+	}
+	server, err := csiserver.Listen(csiserver.Config{Endpoint: r.path}, func(grpc.ServiceRegistrar) {})
+	if err != nil {
+		t.Fatalf("Listen: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := server.Run(ctx); err != nil {
+		t.Errorf("Run: %v, want nil", err)
+	}
+	if _, err := os.Lstat(r.path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket file is left: %v", err)
+	}
+}
+
+// A listener that is lost while the server runs is an error.
+func TestRunReportsLostListener(t *testing.T) {
+	r := start(t, csiserver.Config{}, 0, &handler{})
+	server, err := csiserver.Listen(csiserver.Config{Endpoint: r.path + "2"}, func(grpc.ServiceRegistrar) {})
+	if err != nil {
+		t.Fatalf("Listen: %v", err)
+	}
+	if err := server.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	if err := server.Run(t.Context()); err == nil || !strings.Contains(err.Error(), r.path+"2") {
+		t.Errorf("Run on a closed server: %v, want an error with the path", err)
+	}
+}
+
 func TestCloseFreesTheEndpoint(t *testing.T) {
 	r := start(t, csiserver.Config{}, 0, &handler{})
 	cfg := csiserver.Config{Endpoint: r.path}

@@ -61,7 +61,9 @@ func TestSanity(t *testing.T) {
 		running = append(running, start(t, c))
 	}
 	ginkgo.ReportAfterSuite("count", func(report ginkgo.Report) { summarize(t, report) })
-	ginkgo.RunSpecs(t, "CSI sanity")
+	suite, reporter := ginkgo.GinkgoConfiguration()
+	reporter.NoColor, reporter.Succinct = true, true
+	ginkgo.RunSpecs(t, "CSI sanity", suite, reporter)
 	for _, i := range running {
 		i.checkNothingLeft(t)
 	}

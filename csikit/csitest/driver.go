@@ -41,6 +41,10 @@ type Options struct {
 	// MutableParameters lists the keys that CreateVolume and
 	// ControllerModifyVolume accept as mutable parameters. Nil means any.
 	MutableParameters []string
+	// TargetPaths makes NodePublishVolume create the target path, an empty
+	// directory or file, and NodeUnpublishVolume remove it, for callers that
+	// look at the file system.
+	TargetPaths bool
 	// Plugin, Controller and Node are the capabilities that are announced. Nil
 	// means all that are implemented, an empty list means none. A call that
 	// needs a capability that is not announced is answered by UNIMPLEMENTED.

@@ -131,6 +131,9 @@ func (d *Driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolume
 	case !again && len(v.published) > 0 && wanted.capability.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
 		return nil, status.Errorf(codes.FailedPrecondition, "volume %q is published at %v, and access mode SINGLE_NODE_SINGLE_WRITER allows one target path", v.ID, mounts(v.published, ""))
 	}
+	if err := d.makeTarget(at.Path, wanted.capability); err != nil {
+		return nil, err
+	}
 	v.published[at] = wanted
 	d.volumes[v.ID] = v
 	return &csi.NodePublishVolumeResponse{}, nil
@@ -170,6 +173,9 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, req *csi.NodeUnpublishVo
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := firstOf(needField("volume ID", req.GetVolumeId()), needField("target path", req.GetTargetPath())); err != nil {
+		return nil, err
+	}
+	if err := d.removeTarget(req.GetTargetPath()); err != nil {
 		return nil, err
 	}
 	if v := d.volumes[req.GetVolumeId()]; v != nil {

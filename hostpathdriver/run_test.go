@@ -29,6 +29,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		os.Exit(runChild(dir))
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -364,4 +367,11 @@ func TestIdentityOfModes(t *testing.T) {
 			p.end()
 		}
 	}
+}
+
+func (m *machine) read(name string) string {
+	m.t.Helper()
+	content, err := os.ReadFile(m.path(name))
+	m.must(nil, err)
+	return string(content)
 }

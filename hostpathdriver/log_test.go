@@ -1,0 +1,101 @@
+package hostpathdriver
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+)
+
+// journal is a log that several goroutines write.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// TestSecretsStayOut logs everything there is to log, of calls that succeed
+// and of calls that fail, and looks for secrets and tokens in the log and on
+// disk. Upstream logs both at the level that its manifests set.
+func TestSecretsStayOut(t *testing.T) {
+	const secret, token = "hunter2", "eyJhbGciOi"
+	m := newMachine(t)
+	var log journal
+	options := logging.NewOptions()
+	options.Verbosity = 9
+	logger, err := logging.New(options, &log)
+	m.must(nil, err)
+	m.ctx = klog.NewContext(m.ctx, logger)
+	p := m.start(m.options(ModeAll, "n1"))
+
+	secrets := map[string]string{"password": secret}
+	pod := map[string]string{
+		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "web-0",
+		"csi.storage.k8s.io/serviceAccount.tokens": `{"aud":{"token":"` + token + `"}}`,
+	}
+	request := &csi.CreateVolumeRequest{Name: "pvc-1", Secrets: secrets, VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}}
+	m.must(p.CreateVolume(m.ctx, request))
+	request.Name = ""
+	if _, err := p.CreateVolume(m.ctx, request); err == nil || strings.Contains(err.Error(), secret) {
+		t.Errorf("create without a name: %v", err)
+	}
+	inline := &csi.NodePublishVolumeRequest{
+		VolumeId: "csi-1", TargetPath: m.path("target"), VolumeCapability: mountCapability(), VolumeContext: pod, Secrets: secrets,
+	}
+	m.must(p.NodePublishVolume(m.ctx, inline))
+	record := m.read("state/nodes/n1/records/csi-1.json")
+	inline.VolumeId = "../escape"
+	if _, err := p.NodePublishVolume(m.ctx, inline); err == nil || strings.Contains(err.Error(), token) {
+		t.Errorf("publish with a path as id: %v", err)
+	}
+	m.must(p.NodeUnpublishVolume(m.ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: "csi-1", TargetPath: m.path("target")}))
+	p.end()
+
+	for what, text := range map[string]string{"log": log.String(), "record": record} {
+		for _, word := range []string{secret, token} {
+			if strings.Contains(text, word) {
+				t.Errorf("the %s has %q:\n%s", what, word, text)
+			}
+		}
+	}
+	for _, part := range []string{"/csi.v1.Controller/CreateVolume", "pvc-1", `driver="hostpath.csi.k8s.io"`, `nodeID="n1"`, "Created volume", "Deleted inline volume"} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("the log lacks %q:\n%s", part, log.String())
+		}
+	}
+}
+
+// TestIgnoredFlagsAreNamed starts with a flag that has no function here.
+func TestIgnoredFlagsAreNamed(t *testing.T) {
+	m := newMachine(t)
+	var log journal
+	logger, err := logging.New(logging.NewOptions(), &log)
+	m.must(nil, err)
+	m.ctx = klog.NewContext(m.ctx, logger)
+	parsed, err := parse("--enable-snapshot-metadata", "--ephemeral")
+	m.must(nil, err)
+	o := m.options(ModeAll, "n1")
+	o.ignored = parsed.ignored
+	m.start(o).end()
+	for _, flag := range []string{"--enable-snapshot-metadata has no effect", "--ephemeral has no effect"} {
+		if !strings.Contains(log.String(), flag) {
+			t.Errorf("the log lacks %q:\n%s", flag, log.String())
+		}
+	}
+}

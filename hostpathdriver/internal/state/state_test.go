@@ -330,3 +330,23 @@ func TestLockBelowAFile(t *testing.T) {
 		t.Error("Acquire of a directory must fail")
 	}
 }
+
+// FuzzDecode reads anything: it is a record, or it is unreadable, or it is
+// newer; it never is a surprise.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"version":1,"kind":"thing","record":{"name":"a","count":1}}`, `{"version":2,"kind":"thing"}`,
+		"", "{", "null", "[]", `{"version":1e9}`, `{"version":1,"kind":"thing","record":null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		record, err := decode[thing](data, "thing")
+		switch {
+		case err == nil && record == nil:
+			t.Errorf("decode(%q): neither record nor error", data)
+		case err != nil && !errors.Is(err, ErrUnreadable) && !errors.Is(err, ErrNewerSchema):
+			t.Errorf("decode(%q): error %v has no class", data, err)
+		}
+	})
+}

@@ -99,13 +99,15 @@ func (k *Keeper) Registered() <-chan struct{} { return k.found }
 
 // Run keeps the Node until ctx is done. Errors are logged and tried again.
 func (k *Keeper) Run(ctx context.Context) error {
-	pause := time.Duration(0)
+	retry := time.Duration(0)
 	for {
+		pause := k.cfg.Frequency
 		if err := k.sync(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Keeping the node object, trying again", logging.KeyNode, k.cfg.Template.Name)
-			pause = min(max(2*pause, 200*time.Millisecond), k.cfg.Frequency)
+			retry = min(max(2*retry, 200*time.Millisecond), k.cfg.Frequency)
+			pause = retry
 		} else {
-			pause = k.cfg.Frequency
+			retry = 0
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -260,14 +261,6 @@ func TestFaults(t *testing.T) {
 			faults: []csitest.Fault{{Method: publish, Code: codes.ResourceExhausted, Times: 1}},
 			want:   []string{stage, publish, publish},
 		},
-		"CapabilitiesUnavailable": {
-			reason: "an error of another call says nothing about the volume (kubelet issue 135929)",
-			faults: []csitest.Fault{
-				{Method: publish, Code: codes.DeadlineExceeded, After: true, Times: 1},
-				{Method: "NodeGetCapabilities", Match: nil, Code: codes.OK, Times: 1},
-			},
-			want: []string{stage, publish, publish},
-		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -291,6 +284,30 @@ func TestFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOtherCallsSayNothing is kubelet issue 135929: after a publish without an answer, a failure to
+// read the capabilities must not end the doubt.
+func TestOtherCallsSayNothing(t *testing.T) {
+	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
+		inDoubt := false
+		w.driver.Inject(csitest.Fault{
+			Method: "NodePublishVolume", Code: codes.DeadlineExceeded, After: true, Times: 1,
+			Match: func(proto.Message) bool { inDoubt = true; return true },
+		})
+		w.driver.Inject(csitest.Fault{
+			Method: "NodeGetCapabilities", Code: codes.Internal,
+			Match: func(proto.Message) bool { return inDoubt },
+		})
+		p := persistentOf("a", "vol-1")
+		w.m.Want(p)
+		time.Sleep(10 * time.Minute)
+		w.expectCalls("the second publish waits for the capabilities", "NodeStageVolume", "NodePublishVolume")
+		w.driver.Heal()
+		w.m.Drop(p.Pod)
+		w.expectCalls("what may be there is taken down", "NodeUnpublishVolume", "NodeUnstageVolume")
+		w.expectClean()
+	})
 }
 
 // TestGiveUpInDoubt drops the pod while a call has not been answered: what may be there is removed.

@@ -1,0 +1,212 @@
+package recovery
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+const driver = "d.example"
+
+type tree struct {
+	t    *testing.T
+	disk *disk.Disk
+}
+
+func newTree(t *testing.T) tree {
+	t.Helper()
+	return tree{t: t, disk: &disk.Disk{Root: names.Root(t.TempDir())}}
+}
+
+func (tr tree) stage(handle string) string {
+	tr.t.Helper()
+	if err := tr.disk.PrepareStaging(records.Staging{Driver: driver, Handle: handle}); err != nil {
+		tr.t.Fatal(err)
+	}
+	return tr.disk.Root.StagingDir(driver, handle)
+}
+
+func (tr tree) publish(pod types.UID, spec, handle, lifecycle string) string {
+	tr.t.Helper()
+	rec := records.Target{SpecVolID: spec, Handle: handle, Driver: driver, Lifecycle: lifecycle}
+	if err := tr.disk.PrepareTarget(pod, rec); err != nil {
+		tr.t.Fatal(err)
+	}
+	return tr.disk.Root.TargetDir(pod, spec)
+}
+
+func (tr tree) spoil(dir string) {
+	tr.t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, names.RecordFile), nil, 0o600); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
+func (tr tree) scan(mounted ...string) *Result {
+	tr.t.Helper()
+	r, err := Scan(tr.disk.Root, func(string) ([]string, error) { return mounted, nil })
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	return r
+}
+
+func persistent(handle string, staged bool, targets ...volume.Key) volume.Recovered {
+	return volume.Recovered{
+		Volume: volume.Volume{Name: names.Unique(driver, handle), Driver: driver, Handle: handle, Attachable: true},
+		Staged: staged, Targets: targets,
+	}
+}
+
+func TestScanEmpty(t *testing.T) {
+	tr := newTree(t)
+	if diff := cmp.Diff(&Result{}, tr.scan()); diff != "" {
+		t.Errorf("a new root directory (-want +got):\n%s", diff)
+	}
+}
+
+func TestScan(t *testing.T) {
+	tr := newTree(t)
+	tr.stage("vol-1")
+	tr.stage("vol-2") // unpublished but not unstaged: kubelet issue 121937
+	tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
+	tr.publish("uid-b", "pv-1", "vol-1", records.Persistent)
+	tr.publish("uid-b", "pv-3", "vol-3", records.Persistent) // stopped before it was staged
+	tr.publish("uid-b", "scratch", "csi-abc", records.Ephemeral)
+	got := tr.scan()
+	want := &Result{
+		Volumes: []volume.Recovered{
+			persistent("vol-1", true, volume.Key{Pod: "uid-a", SpecName: "pv-1"}, volume.Key{Pod: "uid-b", SpecName: "pv-1"}),
+			persistent("vol-2", true),
+			persistent("vol-3", false, volume.Key{Pod: "uid-b", SpecName: "pv-3"}),
+			{
+				Volume: volume.Volume{
+					Name: names.UniqueInline("uid-b", "scratch"), Driver: driver, Handle: "csi-abc", Ephemeral: true,
+				},
+				Targets: []volume.Key{{Pod: "uid-b", SpecName: "scratch"}},
+			},
+		},
+		Pods: []types.UID{"uid-a", "uid-b"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+}
+
+// TestScanSpoiled is kubelet issues 101791 and 108217: what cannot be read is not forgotten.
+func TestScanSpoiled(t *testing.T) {
+	cases := map[string]struct {
+		reason     string
+		build      func(tr tree) (mounted []string)
+		volumes    int
+		unreadable int
+		foreign    int
+	}{
+		"StagingFromTarget": {
+			reason: "a target record of the same volume has the handle",
+			build: func(tr tree) []string {
+				tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
+				tr.spoil(tr.stage("vol-1"))
+				return nil
+			},
+			volumes: 1,
+		},
+		"StagingMounted": {
+			reason: "nobody knows the volume, but it is mounted",
+			build: func(tr tree) []string {
+				dir := tr.stage("vol-1")
+				tr.spoil(dir)
+				return []string{filepath.Join(dir, names.StagingLeaf)}
+			},
+			unreadable: 1, foreign: 1,
+		},
+		"StagingOfAnother": {
+			reason: "a record that belongs elsewhere is not believed",
+			build: func(tr tree) []string {
+				if err := (records.Staging{Driver: driver, Handle: "other"}).Write(tr.stage("vol-1")); err != nil {
+					tr.t.Fatal(err)
+				}
+				return nil
+			},
+			unreadable: 1,
+		},
+		"TargetMounted": {
+			reason: "a pod's mount without a record",
+			build: func(tr tree) []string {
+				dir := tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
+				tr.spoil(dir)
+				return []string{filepath.Join(dir, names.TargetLeaf)}
+			},
+			unreadable: 1, foreign: 1,
+		},
+		"TargetNotMounted": {
+			reason: "stopped before the record was written",
+			build: func(tr tree) []string {
+				dir := tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
+				if err := records.Remove(dir); err != nil {
+					tr.t.Fatal(err)
+				}
+				return nil
+			},
+			unreadable: 1,
+		},
+		"OtherLayouts": {
+			reason: "directories of block volumes are not ours",
+			build: func(tr tree) []string {
+				if err := os.MkdirAll(filepath.Join(tr.disk.Root.Drivers(), "volumeDevices", "publish"), 0o750); err != nil {
+					tr.t.Fatal(err)
+				}
+				return nil
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			mounted := tc.build(tr)
+			r := tr.scan(mounted...)
+			if len(r.Volumes) != tc.volumes || len(r.Unreadable) != tc.unreadable || len(r.Foreign) != tc.foreign {
+				t.Errorf("%s: got %+v, want %d volumes, %d unreadable, %d foreign", tc.reason, r, tc.volumes, tc.unreadable, tc.foreign)
+			}
+		})
+	}
+}
+
+func TestScanFails(t *testing.T) {
+	tr := newTree(t)
+	broken := errors.New("no mount table")
+	if _, err := Scan(tr.disk.Root, func(string) ([]string, error) { return nil, broken }); !errors.Is(err, broken) {
+		t.Errorf("without a mount table: got %v, want that error", err)
+	}
+	if err := os.WriteFile(tr.disk.Root.Pods(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Scan(tr.disk.Root, func(string) ([]string, error) { return nil, nil }); err == nil {
+		t.Error("a pods directory that cannot be read must not count as empty")
+	}
+}
+
+func TestHostMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a tmpfs needs root")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("this sandbox does not allow mounting: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	got, err := HostMounts(dir)
+	if err != nil || len(got) != 1 || got[0] != dir {
+		t.Errorf("got %v, %v, want %q", got, err, dir)
+	}
+}

@@ -1,0 +1,150 @@
+package volume
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+var (
+	keyA = Key{Pod: "a", SpecName: "pv"}
+	keyB = Key{Pod: "b", SpecName: "pv"}
+)
+
+func wish(v Volume) *Publication { return &Publication{Volume: v, Pod: Pod{UID: "a"}, SpecName: "pv"} }
+
+func TestPlan(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	attachable := Volume{Attachable: true}
+	exclusive := Volume{Exclusive: true}
+	cases := map[string]struct {
+		reason string
+		state  state
+		want   step
+	}{
+		"Nothing":        {reason: "a volume without users goes", state: state{}, want: step{op: opFinish}},
+		"Raise":          {reason: "our flag comes first", state: state{volume: attachable, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opRaise}},
+		"RaiseRecovered": {reason: "a claimed flag must be confirmed", state: state{volume: attachable, device: device{inUse: claimed}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opRaise}},
+		"Verify":         {reason: "then the other's flag is read", state: state{volume: attachable, device: device{inUse: raised}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opVerify}},
+		"Stage":          {reason: "then it is staged", state: state{volume: attachable, device: device{inUse: raised, attached: &Attachment{}}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opStage}},
+		"StageAgain":     {reason: "an unsure stage is staged again", state: state{device: device{stage: unsure}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opStage}},
+		"Publish":        {reason: "then it is published", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyA}},
+		"PublishInline":  {reason: "inline volumes are only published", state: state{volume: Volume{Ephemeral: true}, uses: map[Key]*use{keyA: {want: wish(Volume{Ephemeral: true})}}}, want: step{op: opPublish, key: keyA}},
+		"Done":           {reason: "all is there", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: confirmed}}}, want: step{op: opWait}},
+		"UnpublishFirst": {reason: "taking down comes first", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{})}, keyB: {mount: confirmed}}}, want: step{op: opUnpublish, key: keyB}},
+		"UnpublishUnsure": {
+			reason: "what may be published is unpublished",
+			state:  state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {mount: unsure}}}, want: step{op: opUnpublish, key: keyA},
+		},
+		"Undo":            {reason: "a use in doubt is undone before it is tried again", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: unsure, undo: true}}}, want: step{op: opUnpublish, key: keyA}},
+		"UndoStage":       {reason: "a stage in doubt as well", state: state{device: device{stage: unsure, undo: true}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opUnstage}},
+		"UndoStageInUse":  {reason: "but never under a pod", state: state{device: device{stage: unsure, undo: true}, uses: map[Key]*use{keyA: {want: wish(Volume{})}, keyB: {held: true, mount: unsure}}}, want: step{op: opStage}},
+		"Held":            {reason: "what is not known to be unwanted stays", state: state{device: device{stage: unsure}, uses: map[Key]*use{keyA: {held: true, mount: unsure}}}, want: step{op: opWait}},
+		"Unstage":         {reason: "no pod, no stage", state: state{device: device{stage: unsure, inUse: raised}}, want: step{op: opUnstage}},
+		"Release":         {reason: "the flag goes last", state: state{device: device{inUse: claimed}}, want: step{op: opRelease}},
+		"BackingOff":      {reason: "a step that has failed waits", state: state{device: device{slot: slot{retryAt: now.Add(time.Minute)}}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opWait, until: now.Add(time.Minute)}},
+		"OtherBackingOff": {reason: "one use that has failed does not hold back another", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {slot: slot{retryAt: now.Add(time.Minute)}, mount: unsure}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},
+		"Exclusive":       {reason: "ReadWriteOncePod waits for the other pod", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(exclusive)}, keyB: {want: wish(exclusive), mount: confirmed}}}, want: step{op: opWait}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := plan(&tc.state, now); got != tc.want {
+				t.Errorf("%s: got %+v, want %+v", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAfterCall(t *testing.T) {
+	refused := status.Error(codes.InvalidArgument, "no")
+	unknown := status.Error(codes.DeadlineExceeded, "late")
+	cases := map[string]struct {
+		reason    string
+		makes     bool
+		prior     stage
+		result    result
+		undo      bool
+		want      stage
+		wantsUndo bool
+	}{
+		"Made":          {reason: "success", makes: true, prior: absent, result: result{sent: true}, want: confirmed},
+		"Removed":       {reason: "success ends all doubt", prior: unsure, result: result{sent: true}, undo: true, want: absent},
+		"NotSent":       {reason: "nothing has changed", makes: true, prior: absent, result: result{err: errors.New("no driver")}, want: absent},
+		"NotSentUnsure": {reason: "nor has any doubt ended", makes: true, prior: unsure, result: result{err: errors.New("no driver")}, undo: true, want: unsure, wantsUndo: true},
+		"NotRemoved":    {reason: "a removal that was not sent", prior: confirmed, result: result{err: errors.New("no driver")}, want: confirmed},
+		"Cleaned":       {reason: "refused and cleaned up", makes: true, prior: absent, result: result{err: refused, sent: true, cleaned: true}, want: absent},
+		"Refused":       {reason: "an answer after doubt", makes: true, prior: unsure, result: result{err: refused, sent: true}, want: unsure, wantsUndo: true},
+		"Unanswered":    {reason: "no answer", makes: true, prior: absent, result: result{err: unknown, sent: true}, want: unsure},
+		"RemovalFailed": {reason: "a removal is tried again", prior: confirmed, result: result{err: refused, sent: true}, want: unsure},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, undo := afterCall(tc.makes, tc.prior, tc.result, tc.undo)
+			if got != tc.want || undo != tc.wantsUndo {
+				t.Errorf("%s: got %v, undo %t, want %v, undo %t", tc.reason, got, undo, tc.want, tc.wantsUndo)
+			}
+		})
+	}
+}
+
+func TestErrorClasses(t *testing.T) {
+	cases := map[string]struct {
+		reason            string
+		code              codes.Code
+		answered, nothing bool
+	}{
+		"InvalidArgument":   {reason: "a refusal", code: codes.InvalidArgument, answered: true, nothing: true},
+		"NotFound":          {reason: "a refusal", code: codes.NotFound, answered: true, nothing: true},
+		"Internal":          {reason: "may have happened half way", code: codes.Internal, answered: true},
+		"DataLoss":          {reason: "may have happened half way", code: codes.DataLoss, answered: true},
+		"DeadlineExceeded":  {reason: "may still run", code: codes.DeadlineExceeded},
+		"Canceled":          {reason: "may still run", code: codes.Canceled},
+		"Unavailable":       {reason: "may still run", code: codes.Unavailable},
+		"Aborted":           {reason: "another call is running", code: codes.Aborted},
+		"ResourceExhausted": {reason: "not final for the kubelet either", code: codes.ResourceExhausted},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			err := status.Error(tc.code, "text")
+			if got := answered(err); got != tc.answered {
+				t.Errorf("%s: answered %t, want %t", tc.reason, got, tc.answered)
+			}
+			if got := leavesNothing(err); got != tc.nothing {
+				t.Errorf("%s: leaves nothing %t, want %t", tc.reason, got, tc.nothing)
+			}
+		})
+	}
+	if answered(errors.New("connection refused")) {
+		t.Error("an error without a status is no answer")
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	b := backoff{start: 500 * time.Millisecond, quick: 20 * time.Millisecond, limit: 2 * time.Minute, spread: func() float64 { return 1 }}
+	cases := map[string]struct {
+		reason   string
+		failures int
+		quick    bool
+		want     time.Duration
+	}{
+		"First":   {reason: "as the kubelet", failures: 1, want: 500 * time.Millisecond},
+		"Third":   {reason: "doubles", failures: 3, want: 2 * time.Second},
+		"Many":    {reason: "has a limit", failures: 1000, want: 2 * time.Minute},
+		"Quick":   {reason: "what goes away by itself", failures: 1, quick: true, want: 20 * time.Millisecond},
+		"QuickUp": {reason: "doubles too", failures: 4, quick: true, want: 160 * time.Millisecond},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := b.after(tc.failures, tc.quick); got != tc.want {
+				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
+			}
+		})
+	}
+	b.spread = func() float64 { return 0 }
+	if got := b.after(1, false); got <= 0 || got >= 500*time.Millisecond {
+		t.Errorf("the smallest pause is %v, want more than nothing and less than the full one", got)
+	}
+}

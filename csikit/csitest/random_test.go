@@ -94,7 +94,7 @@ func TestRandomLives(t *testing.T) {
 	one := csitest.New(csitest.Options{})
 	nodes := []*csitest.Driver{one, one.OnNode("node-2", nil)}
 	refused := 0
-	for i := range 5_000 {
+	for i := range 2_000 {
 		act := pick(random, nodes)
 		err := act.call(t.Context())
 		switch status.Code(err) {

@@ -14,13 +14,15 @@ import (
 type writer struct {
 	out   []byte
 	limit int
+	// secrets remembers what isSecret says, which is slow to find out.
+	secrets map[protoreflect.FieldDescriptor]bool
 }
 
 func format(m protoreflect.Message, limit int) string {
 	if !m.IsValid() {
 		return "null"
 	}
-	w := &writer{limit: limit}
+	w := &writer{limit: limit, secrets: map[protoreflect.FieldDescriptor]bool{}}
 	w.message(m)
 	if w.full() {
 		return string(w.out[:limit]) + "..."
@@ -47,7 +49,11 @@ func (w *writer) message(m protoreflect.Message) {
 }
 
 func (w *writer) field(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
-	secret := isSecret(fd)
+	secret, known := w.secrets[fd]
+	if !known {
+		secret = isSecret(fd)
+		w.secrets[fd] = secret
+	}
 	switch {
 	case fd.IsMap():
 		w.mapping(fd, v.Map(), secret)

@@ -14,15 +14,13 @@ import (
 type writer struct {
 	out   []byte
 	limit int
-	// secrets remembers what isSecret says, which is slow to find out.
-	secrets map[protoreflect.FieldDescriptor]bool
 }
 
 func format(m protoreflect.Message, limit int) string {
 	if !m.IsValid() {
 		return "null"
 	}
-	w := &writer{limit: limit, secrets: map[protoreflect.FieldDescriptor]bool{}}
+	w := &writer{limit: limit}
 	w.message(m)
 	if w.full() {
 		return string(w.out[:limit]) + "..."
@@ -49,11 +47,7 @@ func (w *writer) message(m protoreflect.Message) {
 }
 
 func (w *writer) field(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
-	secret, known := w.secrets[fd]
-	if !known {
-		secret = isSecret(fd)
-		w.secrets[fd] = secret
-	}
+	secret := isSecret(fd)
 	switch {
 	case fd.IsMap():
 		w.mapping(fd, v.Map(), secret)

@@ -58,7 +58,7 @@ func TestKill(t *testing.T) {
 	conn, err := grpc.NewClient("unix://"+m.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon}))
 	m.must(nil, err)
-	defer conn.Close() //nolint:errcheck // test
+	defer conn.Close() // test
 
 	killed := make(chan error, 1)
 	enough, clientsDone := make(chan struct{}), make(chan struct{})
@@ -137,7 +137,7 @@ func (m *machine) killRepeatedly(random *rand.Rand, enough chan<- struct{}, clie
 type client struct {
 	*machine
 
-	ctx        context.Context //nolint:containedctx // fixture of one test
+	ctx        context.Context // fixture of one test
 	controller csi.ControllerClient
 	node       csi.NodeClient
 	name       string

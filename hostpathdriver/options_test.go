@@ -172,7 +172,7 @@ func TestFlagsDocument(t *testing.T) {
 		"Generated from the program by `UPDATE_DOCS=1 go test -run TestFlagsDocument .`; a test compares.\n\n" +
 		flagset.Markdown(fs)
 	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // documentation is readable
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { // documentation is readable
 			t.Fatal(err)
 		}
 	}

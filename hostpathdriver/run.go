@@ -242,7 +242,7 @@ func (d *driver) state() any {
 func (d *driver) maxVolumes() int64 {
 	const lowest, highest = 1, 10
 	if d.options.AttachLimit == randomAttachLimit {
-		return lowest + rand.Int64N(highest-lowest+1) //nolint:gosec // a number for tests, no secret
+		return lowest + rand.Int64N(highest-lowest+1) // a number for tests, no secret
 	}
 	return d.options.enforcedLimit()
 }

@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
-		os.Exit(runChild(dir))
+		os.Exit(runChild(dir)) //nolint:forbidigo // this is the main function of the child
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -38,14 +38,14 @@ func TestMain(m *testing.M) {
 // machine is what outlives a process of the driver: a disk and a mount table.
 type machine struct {
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // fixture of one test
+	ctx     context.Context // fixture of one test
 	dir     string
 	mounter *mount.Fake
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "hp") //nolint:usetesting // t.TempDir has a path too long for a socket
+	dir, err := os.MkdirTemp("", "hp") // t.TempDir has a path too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestRunRefuses(t *testing.T) {
 	}
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	m.must(nil, err)
-	defer busy.Close() //nolint:errcheck // test
+	defer busy.Close() // test
 	o := m.options(ModeAll, "n1")
 	o.HTTP.Endpoint = busy.Addr().String()
 	if err := Run(m.ctx, o); err == nil || !strings.Contains(err.Error(), o.HTTP.Endpoint) {

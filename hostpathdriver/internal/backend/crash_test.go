@@ -148,14 +148,14 @@ func (tale story) crashAt(t *testing.T, at int, f fate) {
 		}
 	}
 	s := w.boot()
-	for i := 0; i < len(tale.do); i++ {
-		err := survive(func() error { return tale.do[i](s) })
+	for _, call := range tale.do {
+		err := survive(func() error { return call(s) })
 		if errors.Is(err, errCrashed) {
 			s = w.restart(f, crashed)
 			if f.giveUp {
 				break
 			}
-			err = tale.do[i](s)
+			err = call(s)
 		}
 		if err != nil {
 			t.Errorf("after the crash at %q: %v", crashed, err)

@@ -23,7 +23,7 @@ const (
 // outlives a process.
 type world struct {
 	t        *testing.T
-	ctx      context.Context //nolint:containedctx // fixture of one test
+	ctx      context.Context // fixture of one test
 	stateDir string
 	pods     string
 	mounter  mount.Mounter

@@ -27,7 +27,7 @@ func TestWithRealMounts(t *testing.T) {
 	reader.Target.ReadOnly = true
 	inline := w.inlineRequest("csi-1", nil)
 	for _, path := range []string{w.target(v.ID), reader.Target.Path, w.staging(v.ID), inline.Target.Path} {
-		t.Cleanup(func() { unix.Unmount(path, unix.MNT_DETACH) }) //nolint:errcheck // only when the test has failed
+		t.Cleanup(func() { unix.Unmount(path, unix.MNT_DETACH) }) // only when the test has failed
 	}
 	w.must(s.node.Stage(s.ctx, w.stageRequest(v.ID)), s.node.Publish(s.ctx, w.targetRequest(v.ID)),
 		s.node.Publish(s.ctx, reader), s.node.Publish(s.ctx, inline))

@@ -148,15 +148,9 @@ func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.St
 	if known == nil || !known.At(path) {
 		return nil, fmt.Errorf("volume %q at %q: %w", id, path, volume.ErrNotFound)
 	}
-	source, size := n.directory.Path(id), int64(0)
-	if known.Ephemeral != nil {
-		size = known.Ephemeral.Size
-	} else {
-		persistent, err := n.lookupPersistent(id)
-		if err != nil {
-			return nil, err
-		}
-		source, size = n.persistentPath(id), persistent.Capacity
+	source, size, err := n.contents(known)
+	if err != nil {
+		return nil, err
 	}
 	used, err := n.meter.measure(ctx, id, source)
 	if err != nil {
@@ -170,6 +164,19 @@ func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.St
 		Bytes:  volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))},
 		Inodes: volume.Usage{Total: used.inodes + free.inodes, Used: used.inodes, Available: free.inodes},
 	}, nil
+}
+
+// contents tells where the contents of a volume are and how large they may
+// get.
+func (n *Node) contents(known *volume.NodeVolume) (path string, size int64, err error) {
+	if known.Ephemeral != nil {
+		return n.directory.Path(known.ID), known.Ephemeral.Size, nil
+	}
+	persistent, err := n.lookupPersistent(known.ID)
+	if err != nil {
+		return "", 0, err
+	}
+	return n.persistentPath(known.ID), persistent.Capacity, nil
 }
 
 // get returns a copy that the caller may change, or nil.

@@ -71,11 +71,11 @@ func TestMeterRests(t *testing.T) {
 			}
 			return got
 		}
-		time.Sleep(59 * time.Second)
+		<-time.After(59 * time.Second)
 		if got := read(); got.bytes != 7 {
 			t.Errorf("measured again too early: %+v", got)
 		}
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if got := read(); got.bytes == 7 || got.inodes != 1 {
 			t.Errorf("not measured again: %+v", got)
 		}

@@ -231,7 +231,7 @@ func (v *Volumes) Capacity(_ context.Context, req *volume.CapacityRequest) (volu
 	}
 	own := v.cfg.Placement.Own
 	elsewhere := v.cfg.Placement.Enabled && own != "" && req.Topology != nil && req.Topology[volume.TopologyKey] != own
-	if elsewhere || (len(req.Capabilities) > 0 && v.Support().CheckCapabilities(req.Capabilities) != nil) {
+	if elsewhere || !v.Support().Serves(req.Capabilities) {
 		return volume.Capacity{}, nil
 	}
 	if v.cfg.Pools.Configured() {
@@ -257,7 +257,7 @@ func freeOf(path string) (freeSpace, error) {
 	if err := unix.Statfs(path, &disk); err != nil {
 		return freeSpace{}, fmt.Errorf("read free space of %s: %w", path, err)
 	}
-	return freeSpace{bytes: int64(disk.Bavail) * disk.Bsize, inodes: int64(disk.Ffree)}, nil //nolint:gosec // what a disk has fits
+	return freeSpace{bytes: int64(disk.Bavail) * disk.Bsize, inodes: int64(disk.Ffree)}, nil // what a disk has fits
 }
 
 // nodes returns the node roles that ever ran in this state directory.
@@ -276,7 +276,7 @@ func (v *Volumes) nodes() ([]string, error) {
 // newID returns a random id in the form of a UUID, version 4.
 func newID() volume.ID {
 	var b [16]byte
-	rand.Read(b[:]) //nolint:errcheck // documented never to fail
+	rand.Read(b[:]) // documented never to fail
 	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80
 	s := hex.EncodeToString(b[:])

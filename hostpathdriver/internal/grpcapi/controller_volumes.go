@@ -95,20 +95,28 @@ func (c *controllerVolumes) ValidateVolumeCapabilities(ctx context.Context, req 
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	if err := c.service.Support().CheckCapabilities(capabilities); err != nil {
-		return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
-	}
-	switch {
-	case !sameContext(req.GetVolumeContext()):
-		return &csi.ValidateVolumeCapabilitiesResponse{Message: "volume_context: differs from that of the volume"}, nil
-	case !sameParameters(found, req.GetParameters()):
-		return &csi.ValidateVolumeCapabilitiesResponse{Message: "parameters: differ from those of the volume"}, nil
-	case len(req.GetMutableParameters()) > 0:
-		return &csi.ValidateVolumeCapabilitiesResponse{Message: "mutable_parameters: MODIFY_VOLUME is not advertised"}, nil
+	if objection := c.objection(req, found, capabilities); objection != "" {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: objection}, nil
 	}
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 		VolumeContext:      req.GetVolumeContext(),
 		VolumeCapabilities: req.GetVolumeCapabilities(),
 		Parameters:         req.GetParameters(),
 	}}, nil
+}
+
+// objection says why a volume is not confirmed; empty when it is.
+func (c *controllerVolumes) objection(req *csi.ValidateVolumeCapabilitiesRequest, found *volume.Volume, capabilities []volume.Capability) string {
+	err := c.service.Support().CheckCapabilities(capabilities)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !sameContext(req.GetVolumeContext()):
+		return "volume_context: differs from that of the volume"
+	case !sameParameters(found, req.GetParameters()):
+		return "parameters: differ from those of the volume"
+	case len(req.GetMutableParameters()) > 0:
+		return "mutable_parameters: MODIFY_VOLUME is not advertised"
+	}
+	return ""
 }

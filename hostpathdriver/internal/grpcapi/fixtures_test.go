@@ -24,7 +24,7 @@ type fixture struct {
 	*Node
 
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // fixture of one test
+	ctx     context.Context // fixture of one test
 	pods    string
 	mounter *mount.Fake
 }

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 // fixture is the real backend with a mount table that is not the kernel's.
 type fixture struct {
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // fixture of one test
+	ctx     context.Context // fixture of one test
 	volumes *Volumes
 	node    *Node
 	mounter *mount.Fake

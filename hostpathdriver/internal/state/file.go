@@ -111,7 +111,7 @@ func writeHolder(file *os.File) error {
 
 func readHolder(file *os.File) string {
 	buffer := make([]byte, 16)
-	n, _ := file.ReadAt(buffer, 0) //nolint:errcheck // the holder only decorates an error message
+	n, _ := file.ReadAt(buffer, 0) // the holder only decorates an error message
 	pid, err := strconv.Atoi(strings.TrimSpace(string(buffer[:n])))
 	if err != nil {
 		return ""

@@ -112,6 +112,12 @@ func (s Support) CheckCapabilities(list []Capability) error {
 	return nil
 }
 
+// Serves tells whether a backend serves all of the capabilities; none are
+// served by every backend.
+func (s Support) Serves(list []Capability) bool {
+	return len(list) == 0 || s.CheckCapabilities(list) == nil
+}
+
 func (s Support) accessTypes() string {
 	if s.Block {
 		return "mount and block volumes"

@@ -147,10 +147,11 @@ func (n *NodeVolume) CheckInline(inline *InlineRequest) error {
 // CheckTarget decides on publishing at a path, as the second table of CSI
 // v1.13, "NodePublishVolume", tells:
 //
-//	mode                  same path, same  same path, other  other path
-//	MULTI_NODE_...        already done     ErrExists         proceed
-//	SINGLE_NODE_MULTI_... already done     ErrExists         proceed
-//	any other             already done     ErrExists         ErrPrecondition
+//	                        same path                      another path
+//	mode                    same arguments  others         any arguments
+//	MULTI_NODE_...          already done    ErrExists      proceed
+//	SINGLE_NODE_MULTI_...   already done    ErrExists      proceed
+//	any other               already done    ErrExists      ErrPrecondition
 //
 // The volume context does not count as an argument: the kubelet renews the
 // tokens in it.

@@ -108,7 +108,7 @@ func start(t *testing.T, c configuration) *instance {
 // shortDir is a temporary directory whose sockets fit into a socket address.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sanity") //nolint:usetesting // t.TempDir has a path too long for a socket
+	dir, err := os.MkdirTemp("", "sanity") // t.TempDir has a path too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

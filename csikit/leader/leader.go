@@ -21,6 +21,14 @@ import (
 // jitter is the part by which pauses are made longer at random, at most.
 const jitter = 0.2
 
+const (
+	// hurry is how many times more often than usual the Lease is renewed after a failure: the
+	// deadline counts from the last success, and is only two usual periods long.
+	hurry = 5
+	// shortCall is what a call gets at least, unless the deadline is nearer.
+	shortCall = time.Second
+)
+
 // ErrLost is returned by Run, and is the cause of the end of the leader's context, when the
 // Lease could not be renewed or somebody else has it.
 var ErrLost error = lostError{}
@@ -195,26 +203,30 @@ func unlessCanceled(err error) error {
 
 // renew keeps the Lease until finished is closed; it returns ErrLost when it cannot.
 func (e *elector) renew(ctx context.Context, finished <-chan struct{}) error {
-	for wait(ctx, finished, e.pauseBefore(time.Now())) {
-		left := time.Until(e.renewed.Add(e.cfg.RenewDeadline))
+	pause := e.pause()
+	for wait(ctx, finished, pause) {
+		left := e.left()
 		if left <= 0 {
 			return fmt.Errorf("renew Lease within %v: %w", e.cfg.RenewDeadline, ErrLost)
 		}
-		err := e.attempt(ctx, min(left, max(e.cfg.RenewDeadline/2, time.Second)))
+		// No call may use up all the time that is left for others.
+		err := e.attempt(ctx, min(left, max(left/2, shortCall)))
 		switch {
 		case errors.Is(err, errHeld):
 			return fmt.Errorf("renew Lease, which %q holds now: %w", e.seen.holder, ErrLost)
 		case err != nil:
 			klog.FromContext(ctx).Error(err, "Lease cannot be renewed, trying again")
+			pause = e.pause() / hurry
+		default:
+			pause = e.pause()
 		}
+		pause = min(pause, max(e.left(), 0))
 	}
 	return nil
 }
 
-// pauseBefore is the time until the next renewal, which is not later than the deadline.
-func (e *elector) pauseBefore(now time.Time) time.Duration {
-	return min(e.pause(), max(e.renewed.Add(e.cfg.RenewDeadline).Sub(now), 0))
-}
+// left is the time until a renewal would come too late.
+func (e *elector) left() time.Duration { return time.Until(e.renewed.Add(e.cfg.RenewDeadline)) }
 
 // wait pauses; it returns false when ctx or other ends first.
 func wait(ctx context.Context, other <-chan struct{}, pause time.Duration) bool {

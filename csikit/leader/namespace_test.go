@@ -1,0 +1,35 @@
+package leader
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestNamespace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "namespace")
+	if err := os.WriteFile(file, []byte(" from-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct{ reason, env, file, want string }{
+		"Env":     {reason: "The environment wins.", env: "from-env", file: file, want: "from-env"},
+		"File":    {reason: "Pods have a file.", file: file, want: "from-file"},
+		"Empty":   {reason: "An empty file says nothing.", file: empty, want: "default"},
+		"Default": {reason: "Outside of pods there is the default.", file: "/no/such", want: "default"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := namespace(tc.env, tc.file); got != tc.want {
+				t.Errorf("%s: want %q, got %q", tc.reason, tc.want, got)
+			}
+		})
+	}
+	t.Setenv("POD_NAMESPACE", "here")
+	if got := Namespace(); got != "here" {
+		t.Errorf("want the namespace of the environment, got %q", got)
+	}
+}

@@ -1,4 +1,4 @@
-// Command csi-node-agent mounts CSI volumes for the pods of a node, without a container runtime.
+// Command csi-node-agent mounts CSI volumes for the pods of a node that has no kubelet; see docs/flags.md.
 package main
 
 import (

@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/e2e/internal/testbed"
+)
+
+// BenchmarkClaim measures how long it takes from the creation of a claim until it is bound, and until its pod runs with the
+// volume mounted, with so many claims at once; and how many API writes that costs, by who makes them.
+func BenchmarkClaim(b *testing.B) {
+	if bed.Dev == nil {
+		b.Skip("needs a development cluster: reads its audit log")
+	}
+	for _, concurrent := range []int{1, 100} {
+		b.Run(fmt.Sprintf("Concurrent%d", concurrent), func(b *testing.B) {
+			// One claim at a time says nothing about a 99th percentile: many rounds of few, few rounds of many.
+			rounds := max(1, 20/concurrent)
+			var bound, mounted []time.Duration
+			writes := testbed.Writes{}
+			for b.Loop() {
+				for round := range rounds {
+					r := lifeOfMany(b, fmt.Sprintf("bench-%d-%d", concurrent, round), concurrent)
+					bound, mounted = append(bound, r.bound...), append(mounted, r.mounted...)
+					writes.Add(r.writes)
+				}
+			}
+			report(b, "bound", bound)
+			report(b, "mounted", mounted)
+			for _, who := range writes.Users() {
+				b.ReportMetric(float64(writes.By(who))/float64(len(bound)), who+"-writes/claim")
+			}
+			b.Logf("API writes of %d claims from creation to removal:\n%s", len(bound), writes.Table(len(bound)))
+		})
+	}
+}
+
+type lives struct {
+	bound, mounted []time.Duration
+	writes         testbed.Writes
+}
+
+// lifeOfMany creates claims and pods at once, waits until all pods run, and removes everything.
+func lifeOfMany(b *testing.B, prefix string, n int) lives {
+	s := bed.NewScene(b)
+	audit := bed.Dev.AuditFrom(b)
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	times := testbed.WatchTimes(ctx, b, bed.Client, s.Namespace)
+	for i := range n {
+		go func() {
+			name := fmt.Sprintf("%s-%d", prefix, i)
+			s.CreateClaim(name, s.ImmediateClass())
+			s.CreatePod(name, testbed.FromClaim(name))
+		}()
+	}
+	bound, mounted := times.Wait(b, n)
+	if err := bed.Client.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	if err := bed.Client.CoreV1().PersistentVolumeClaims(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	s.WaitNothingLeft()
+	return lives{bound: bound, mounted: mounted, writes: audit()}
+}
+
+func report(b *testing.B, what string, times []time.Duration) {
+	for _, p := range []float64{0.5, 0.99} {
+		b.ReportMetric(float64(percentile(times, p).Microseconds())/1000, fmt.Sprintf("%s-p%.0f-ms", what, 100*p))
+	}
+}
+
+// percentile is the smallest time that so large a share of all times does not exceed.
+func percentile(times []time.Duration, share float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(times))
+	return sorted[max(0, int(math.Ceil(share*float64(len(sorted))))-1)]
+}
+
+func TestPercentile(t *testing.T) {
+	times := []time.Duration{4, 2, 3, 1}
+	for share, want := range map[float64]time.Duration{0: 1, 0.25: 1, 0.5: 2, 0.51: 3, 0.99: 4, 1: 4} {
+		if got := percentile(times, share); got != want {
+			t.Errorf("%v: got %d, want %d", share, got, want)
+		}
+	}
+}
+

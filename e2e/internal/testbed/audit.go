@@ -1,0 +1,122 @@
+package testbed
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+)
+
+// Writes counts API writes by who made them and what they wrote ("patch volumeattachments/status").
+type Writes map[string]map[string]int
+
+// Add adds the counts of others.
+func (w Writes) Add(others Writes) {
+	for who, whats := range others {
+		for what, n := range whats {
+			w.add(who, what, n)
+		}
+	}
+}
+
+func (w Writes) add(who, what string, n int) {
+	if w[who] == nil {
+		w[who] = map[string]int{}
+	}
+	w[who][what] += n
+}
+
+// Users lists who wrote anything.
+func (w Writes) Users() []string { return slices.Sorted(maps.Keys(w)) }
+
+// By is how many writes somebody made.
+func (w Writes) By(who string) (n int) {
+	for _, count := range w[who] {
+		n += count
+	}
+	return n
+}
+
+// Table renders the counts, divided by the number of claims.
+func (w Writes) Table(claims int) string {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "WHO\tWRITES\tPER CLAIM")
+	for _, who := range w.Users() {
+		for _, what := range slices.Sorted(maps.Keys(w[who])) {
+			fmt.Fprintf(t, "%s\t%s\t%.2f\n", who, what, float64(w[who][what])/float64(claims))
+		}
+	}
+	t.Flush()
+	return b.String()
+}
+
+// AuditFrom marks the end of the audit log; the function that it returns counts the writes since then.
+func (d *Dev) AuditFrom(t testing.TB) func() Writes {
+	t.Helper()
+	path := d.Log("audit")
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatalf("audit log: %v", err)
+	}
+	return func() Writes {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatalf("audit log: %v", err)
+		}
+		defer f.Close()
+		if _, err := f.Seek(info.Size(), io.SeekStart); err != nil {
+			t.Fatalf("audit log: %v", err)
+		}
+		w, err := count(f)
+		if err != nil {
+			t.Fatalf("audit log: %v", err)
+		}
+		return w
+	}
+}
+
+// auditEvent is what is needed of audit.k8s.io/v1 Event.
+type auditEvent struct {
+	Verb      string
+	User      struct{ Username string }
+	ObjectRef struct{ Resource, Subresource string }
+}
+
+func count(r io.Reader) (Writes, error) {
+	w := Writes{}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e auditEvent
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return nil, fmt.Errorf("line %q: %w", lines.Text(), err)
+		}
+		what := e.Verb + " " + e.ObjectRef.Resource
+		if e.ObjectRef.Subresource != "" {
+			what += "/" + e.ObjectRef.Subresource
+		}
+		// Heartbeats have nothing to do with claims.
+		if e.ObjectRef.Resource != "leases" {
+			w.add(who(e.User.Username), what, 1)
+		}
+	}
+	return w, lines.Err()
+}
+
+// who shortens the names of users and puts all nodes together.
+func who(user string) string {
+	if strings.HasPrefix(user, "system:node:") {
+		return "csi-node-agent"
+	}
+	user = strings.TrimPrefix(user, "longshore:")
+	user = strings.TrimPrefix(user, "system:serviceaccount:kube-system:")
+	return strings.TrimPrefix(user, "system:")
+}

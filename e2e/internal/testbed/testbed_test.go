@@ -1,0 +1,127 @@
+package testbed
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/devcluster"
+)
+
+const auditLog = `{"verb":"patch","user":{"username":"longshore:csi-attacher"},"objectRef":{"resource":"volumeattachments","subresource":"status"}}
+{"verb":"patch","user":{"username":"longshore:csi-attacher"},"objectRef":{"resource":"volumeattachments"}}
+{"verb":"patch","user":{"username":"system:node:node-1"},"objectRef":{"resource":"nodes","subresource":"status"}}
+{"verb":"patch","user":{"username":"system:node:node-2"},"objectRef":{"resource":"nodes","subresource":"status"}}
+{"verb":"update","user":{"username":"system:node:node-2"},"objectRef":{"resource":"leases"}}
+{"verb":"update","user":{"username":"system:serviceaccount:kube-system:pv-protection-controller"},"objectRef":{"resource":"persistentvolumes"}}
+`
+
+func TestCountWrites(t *testing.T) {
+	got, err := count(strings.NewReader(auditLog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Writes{
+		"csi-attacher":             {"patch volumeattachments/status": 1, "patch volumeattachments": 1},
+		"csi-node-agent":           {"patch nodes/status": 2},
+		"pv-protection-controller": {"update persistentvolumes": 1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	got.Add(want)
+	if got.By("csi-attacher") != 4 || len(got.Users()) != 3 {
+		t.Errorf("got %v", got)
+	}
+	if table := got.Table(2); !strings.Contains(table, "csi-node-agent") || !strings.Contains(table, "2.00") {
+		t.Errorf("table:\n%s", table)
+	}
+	if _, err := count(strings.NewReader("torn")); err == nil || !strings.Contains(err.Error(), "torn") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLeftoversOnDisk(t *testing.T) {
+	root := t.TempDir()
+	d := &Dev{dir: root, Status: devcluster.Status{StateDir: filepath.Join(root, "data"), NodeDirs: map[string]string{"n": filepath.Join(root, "nodes", "n")}}}
+	files := map[string]bool{ // path: is it a leftover?
+		"data/controller.lock":                                    false,
+		"data/volumes/v/file":                                     true,
+		"nodes/n/plugins/hostpath/csi.sock":                       false,
+		"nodes/n/plugins/kubernetes.io/csi/d/sha/vol_data.json":   true,
+		"nodes/n/pods/uid/volumes/kubernetes.io~csi/pv/stray":     true,
+		"nodes/n/plugins_registry/d-reg.sock":                     false,
+		"nodes/n/plugins/kubernetes.io/csi/something-of-the-node": false,
+	}
+	for path := range files {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := d.Leftovers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for path := range files {
+		got[path] = false
+	}
+	for _, path := range left {
+		rel, _ := filepath.Rel(root, path)
+		got[rel] = true
+	}
+	if diff := cmp.Diff(files, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTimesAreFromTheClaimsCreation(t *testing.T) {
+	w := &Times{created: map[string]time.Time{}, bound: map[string]time.Time{}, mounted: map[string]time.Time{}, changed: make(chan struct{}, 1)}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	w.see(claim)
+	bound := claim.DeepCopy()
+	bound.Status.Phase = corev1.ClaimBound
+	w.see(bound)
+	w.see(bound)
+	w.see(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
+	b, m := w.Wait(t, 1)
+	if len(b) != 1 || len(m) != 1 || b[0] < 0 || m[0] < b[0] {
+		t.Errorf("bound %v, mounted %v", b, m)
+	}
+}
+
+func TestObjectsAreWhatTheTestsSay(t *testing.T) {
+	if c := Claim("n", "a", "class"); *c.Spec.StorageClassName != "class" || c.Namespace != "n" {
+		t.Errorf("claim %+v", c)
+	}
+	p := Pod("n", "a", Inline("d.example.com"))
+	if p.Spec.Volumes[0].CSI.Driver != "d.example.com" || p.Spec.Containers[0].VolumeMounts[0].Name != p.Spec.Volumes[0].Name {
+		t.Errorf("pod %+v", p)
+	}
+	if s := FromClaim("a"); s.PersistentVolumeClaim.ClaimName != "a" {
+		t.Errorf("source %+v", s)
+	}
+}
+
+func TestTailOfALog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte("a\nb\nc\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := tail(path, 2); got != "b\nc" {
+		t.Errorf("got %q", got)
+	}
+	if got := tail(path+"x", 2); !strings.Contains(got, "no such file") {
+		t.Errorf("got %q", got)
+	}
+}

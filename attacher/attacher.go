@@ -162,11 +162,8 @@ func (c *component) state() any {
 // work waits for the driver and does what there is to do until ctx ends. fail ends it early.
 func (c *component) work(ctx context.Context, recorder events.Recorder, fail context.CancelCauseFunc) error {
 	info, err := c.driver.Wait(ctx)
-	if ctx.Err() != nil {
-		return nil // stopped while waiting
-	}
 	if err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	ctrl := c.newController(info.Name, recorder)
 	c.controller.Store(ctrl)
@@ -184,6 +181,14 @@ func (c *component) work(ctx context.Context, recorder events.Recorder, fail con
 	})
 	group.Go(func() error { return c.lead(ctx, info.Name, ctrl) })
 	return group.Wait()
+}
+
+// unlessStopped drops an error that only says that ctx has ended.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // an end that was asked for is none
+	}
+	return err
 }
 
 func (c *component) newController(driver string, recorder events.Recorder) *controller.Controller {

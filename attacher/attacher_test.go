@@ -146,6 +146,7 @@ func (r *running) eventually(t *testing.T, what string, ok func() bool) {
 }
 
 func (r *running) attached(t *testing.T, name string) func() bool {
+	t.Helper()
 	return func() bool {
 		va, err := r.cluster.Client().VolumeAttachments().Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && va.Status.Attached
@@ -306,7 +307,7 @@ func TestConnectionLoss(t *testing.T) {
 func TestStopWhileWaiting(t *testing.T) {
 	r := start(t, socket(filepath.Join(t.TempDir(), "s")))
 	r.eventually(t, "listen", func() bool {
-		response, err := http.Get(r.url + "/livez") //nolint:noctx // the test's end ends it
+		response, err := http.Get(r.url + "/livez")
 		if err != nil {
 			return false
 		}

@@ -187,3 +187,30 @@ func TestWarnings(t *testing.T) {
 		}
 	}
 }
+
+func TestCommand(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		args   []string
+		stdout string
+		code   int
+	}{
+		"Version":   {reason: "the version is printed and nothing is run", args: []string{"--version"}, stdout: "csi-attacher "},
+		"Help":      {reason: "help was asked for", args: []string{"-h"}},
+		"WrongFlag": {reason: "a wrong command line has a code of its own", args: []string{"--no-such-flag"}, code: 2},
+		"Argument":  {reason: "arguments are a mistake", args: []string{"run"}, code: 2},
+		"Invalid":   {reason: "options that are not valid", args: []string{"--worker-threads=-1"}, code: 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var stdout bytes.Buffer
+			err := command.New("csi-attacher", NewOptions, Run).Execute(t.Context(), tt.args, &stdout, io.Discard)
+			if code := command.ExitCode(err); code != tt.code {
+				t.Errorf("%s: %v, exit code %d, want %d", tt.reason, err, code, tt.code)
+			}
+			if !strings.HasPrefix(stdout.String(), tt.stdout) {
+				t.Errorf("%s: printed %q, want %q", tt.reason, stdout.String(), tt.stdout)
+			}
+		})
+	}
+}

@@ -71,9 +71,9 @@ func TestRights(t *testing.T) {
 		orphan.Spec.Source.PersistentVolumeName = new("no-such-volume")
 		w.must(w.cluster.Apply(secret, pv, va, stray, orphan))
 		w.launch()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		w.must(w.cluster.Remove("volumeattachments", "", "va-1"))
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		w.end(false)
 
 		documented := map[string]string{}

@@ -78,6 +78,9 @@ func (g *callGuard) Invoke(ctx context.Context, method string, args, reply any, 
 	return g.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
 }
 
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
 // errKilled ends a component as a crash does: nothing may be finished.
 var errKilled error = killed{}
 
@@ -174,7 +177,7 @@ func (w *world) step() {
 		w.end(w.rand.IntN(2) == 0)
 		w.launch()
 	}
-	time.Sleep(w.pause())
+	pass(w.pause())
 }
 
 func (w *world) create(name string, volume, node int) {
@@ -236,7 +239,7 @@ func (w *world) calm() {
 	for i := range stressNodes {
 		w.register(i)
 	}
-	time.Sleep(10 * time.Minute)
+	pass(10 * time.Minute)
 }
 
 // check compares what is wanted with what there is.

@@ -92,7 +92,7 @@ func (c *Controller) prepareAttach(
 
 func (c *Controller) publish(ctx context.Context, request *csi.ControllerPublishVolumeRequest) (map[string]string, error) {
 	klog.FromContext(ctx).V(2).Info("Attaching volume", logging.KeyVolumeID, request.GetVolumeId(), logging.KeyNodeID, request.GetNodeId())
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CSITimeout)
+	ctx, cancel := c.csiDeadline(ctx)
 	defer cancel()
 	response, err := c.cfg.CSI.ControllerPublishVolume(ctx, request)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *Controller) attachFailed(
 		klog.FromContext(ctx).V(2).Info("Attaching ended with an error, volume is detached next", logging.KeyReason, failure.Error())
 		return reconcile.Result{}, nil
 	}
-	err := c.saveError(ctx, va, "attachError", failure)
+	err := c.saveError(ctx, va, stepAttach, failure)
 	c.report(va, source, ReasonAttachFailed, failure)
 	if errors.Is(failure, errNodeUnknown) && err == nil {
 		klog.FromContext(ctx).V(2).Info("Waiting for the driver on the node", logging.KeyNode, va.Spec.NodeName)
@@ -138,12 +138,8 @@ func (c *Controller) attachFailed(
 }
 
 // saveError writes attachError or detachError if it says anything new.
-func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachment, field string, failure error) error {
-	had := va.Status.AttachError
-	if field == "detachError" {
-		had = va.Status.DetachError
-	}
-	patch, err := errorPatch(va, field, had, volumeError(failure, time.Now(), c.cfg.ErrorCode))
+func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachment, during step, failure error) error {
+	patch, err := errorPatch(va, during, volumeError(failure, time.Now(), c.cfg.ErrorCode))
 	if err != nil || patch == nil {
 		return err
 	}
@@ -175,7 +171,7 @@ func (c *Controller) findSource(ctx context.Context, va *storagev1.VolumeAttachm
 	if pv, ok := c.pvs.Get("", name); ok {
 		return newSource(va, pv)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	pv, err := c.cfg.Kube.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -199,7 +195,7 @@ func (c *Controller) attachNodeID(ctx context.Context, va *storagev1.VolumeAttac
 // nodeAnnotation asks the Node itself. It is the last resort, so nodes are neither
 // watched nor required to be readable: an upstream role has no right to.
 func (c *Controller) nodeAnnotation(ctx context.Context, name string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	node, err := c.cfg.Kube.Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -213,7 +209,7 @@ func (c *Controller) nodeAnnotation(ctx context.Context, name string) (string, e
 }
 
 func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	return kube.SecretData(ctx, c.cfg.Kube, ref)
 }

@@ -105,7 +105,3 @@ func (s step) String() string {
 		return "none"
 	}
 }
-
-func sortWaiting(list []Waiting) {
-	slices.SortFunc(list, func(x, y Waiting) int { return cmp.Compare(x.Attachment, y.Attachment) })
-}

@@ -193,65 +193,25 @@ func (c *Controller) waitSynced(ctx context.Context) error {
 // in: the driver has come back, possibly with other features.
 func (c *Controller) WakeAll() {
 	for _, va := range c.vas.List() {
-		if va.Spec.Attacher == c.cfg.Driver {
+		if c.ours(va) {
 			c.wake(va)
 		}
 	}
 }
 
-// State is what /debug/state shows.
-type State struct {
-	Driver   string      `json:"driver"`
-	Features Features    `json:"features"`
-	Running  []Operation `json:"running"`
-	Waiting  []Waiting   `json:"waiting"`
-	Resync   ResyncState `json:"resync"`
+// ours reports whether va belongs to this driver.
+func (c *Controller) ours(va *storagev1.VolumeAttachment) bool {
+	return va.Spec.Attacher == c.cfg.Driver
 }
 
-// Waiting is a VolumeAttachment that is not yet what it should be.
-type Waiting struct {
-	Attachment string `json:"attachment"`
-	Node       string `json:"node"`
-	Step       string `json:"step"`
-	Error      string `json:"error,omitempty"`
+// kubeDeadline bounds a call to the API server.
+func (c *Controller) kubeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, c.cfg.KubeTimeout)
 }
 
-// State returns a snapshot.
-func (c *Controller) State() State {
-	return State{
-		Driver:   c.cfg.Driver,
-		Features: c.cfg.Features(),
-		Running:  c.busy.list(),
-		Waiting:  c.waiting(),
-		Resync:   c.resync.state(),
-	}
-}
-
-func (c *Controller) waiting() []Waiting {
-	list := []Waiting{}
-	for _, va := range c.vas.List() {
-		if va.Spec.Attacher != c.cfg.Driver {
-			continue
-		}
-		next := c.step(va)
-		if next == stepNone {
-			continue
-		}
-		w := Waiting{Attachment: va.Name, Node: va.Spec.NodeName, Step: next.String()}
-		if e := currentError(va, next); e != nil {
-			w.Error = e.Message
-		}
-		list = append(list, w)
-	}
-	sortWaiting(list)
-	return list
-}
-
-func currentError(va *storagev1.VolumeAttachment, next step) *storagev1.VolumeError {
-	if next == stepDetach {
-		return va.Status.DetachError
-	}
-	return va.Status.AttachError
+// csiDeadline bounds a call to the driver.
+func (c *Controller) csiDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, c.cfg.CSITimeout)
 }
 
 // lookupError tells which object was read in vain.

@@ -73,6 +73,9 @@ func (s *storage) ControllerUnpublishVolume(
 	return &csi.ControllerUnpublishVolumeResponse{}, s.unpublish(r)
 }
 
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
 // bench is a running controller in a bubble.
 type bench struct {
 	*Controller
@@ -202,7 +205,7 @@ func TestAttachFailures(t *testing.T) {
 					b.cluster.Inject(tt.fault)
 				}
 				b.apply(fresh())
-				time.Sleep(500 * time.Millisecond)
+				pass(500 * time.Millisecond)
 				failure := b.get("va-1").Status.AttachError
 				if (failure != nil) != (tt.want != "") || failure != nil && !strings.Contains(failure.Message, tt.want) {
 					t.Errorf("%s: attachError %+v, want %q in it", tt.reason, failure, tt.want)
@@ -261,7 +264,7 @@ func TestDetachFailures(t *testing.T) {
 					b.cluster.Inject(tt.fault)
 				}
 				b.remove("va-1")
-				time.Sleep(500 * time.Millisecond)
+				pass(500 * time.Millisecond)
 				failure := b.get("va-1").Status.DetachError
 				if failure == nil || !strings.Contains(failure.Message, tt.want) {
 					t.Fatalf("%s: detachError %+v, want %q in it", tt.reason, failure, tt.want)
@@ -287,7 +290,7 @@ func TestContextReplaced(t *testing.T) {
 			return &csi.ControllerPublishVolumeResponse{PublishContext: answer}, nil
 		}
 		b.apply(fresh())
-		time.Sleep(time.Second)
+		pass(time.Second)
 		synctest.Wait()
 		answer = map[string]string{"both": "2"}
 		b.forced.add(b.get("va-1").UID)
@@ -345,11 +348,11 @@ func TestHangingServer(t *testing.T) {
 		defer b.stop()
 		b.cluster.Inject(kubetest.Fault{Verb: "patch", Resource: "volumeattachments", Hang: true, Times: 1})
 		b.apply(fresh())
-		time.Sleep(4 * time.Second)
+		pass(4 * time.Second)
 		if b.get("va-1").Status.Attached {
 			t.Fatal("the first write hangs")
 		}
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		if !b.get("va-1").Status.Attached {
 			t.Error("the write was not tried again after its deadline")
 		}
@@ -361,11 +364,11 @@ func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, freshPV(), newCSINode(testDriver, "id-1"))
 		b.driver.publish = func(*csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
-			time.Sleep(3 * time.Second)
+			pass(3 * time.Second)
 			return &csi.ControllerPublishVolumeResponse{}, nil
 		}
 		b.apply(fresh())
-		time.Sleep(time.Second)
+		pass(time.Second)
 		b.stop()
 		if !b.get("va-1").Status.Attached {
 			t.Error("the outcome of a call that had begun is lost")
@@ -405,7 +408,7 @@ func TestState(t *testing.T) {
 		b.driver.unpublish = func(*csi.ControllerUnpublishVolumeRequest) error { return status.Error(codes.Internal, "stuck") }
 		b.apply(fresh(named("va-2")), fresh(named("va-1")), fresh(named("va-3"), vaFinalized, vaAttached), fresh(named("va-4"), vaAttached))
 		b.remove("va-3")
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 		want := State{
 			Driver: testDriver, Features: Features{Publish: true}, Running: []Operation{},
 			Waiting: []Waiting{

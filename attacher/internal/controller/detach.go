@@ -92,7 +92,7 @@ func (c *Controller) planDetach(ctx context.Context, va *storagev1.VolumeAttachm
 
 func (c *Controller) unpublish(ctx context.Context, request *csi.ControllerUnpublishVolumeRequest) error {
 	klog.FromContext(ctx).V(2).Info("Detaching volume", logging.KeyVolumeID, request.GetVolumeId(), logging.KeyNodeID, request.GetNodeId())
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CSITimeout)
+	ctx, cancel := c.csiDeadline(ctx)
 	defer cancel()
 	if _, err := c.cfg.CSI.ControllerUnpublishVolume(ctx, request); err != nil {
 		return fmt.Errorf("detach volume %q from node ID %q: %w", request.GetVolumeId(), request.GetNodeId(), err)
@@ -107,7 +107,7 @@ func (c *Controller) detachFailed(
 	if isQuiet(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
 	}
-	err := c.saveError(ctx, va, "detachError", failure)
+	err := c.saveError(ctx, va, stepDetach, failure)
 	c.report(va, source, ReasonDetachFailed, failure)
 	if errors.Is(failure, errNodeUnknown) && err == nil {
 		return reconcile.Result{After: c.cfg.NodeRetry}, nil

@@ -70,3 +70,17 @@ func TestAnnotatedNodeID(t *testing.T) {
 		})
 	}
 }
+
+func FuzzAnnotatedNodeID(f *testing.F) {
+	for _, seed := range []string{`{"hostpath.csi.example":"id-1"}`, `{}`, `null`, `[]`, `{"a":`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, annotation string) {
+		node := &corev1.Node{}
+		node.Annotations = map[string]string{AnnotationNodeIDs: annotation}
+		id, err := annotatedNodeID(node, testDriver)
+		if err != nil && id != "" {
+			t.Errorf("annotation %q gives ID %q and error %v", annotation, id, err)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	storagev1 "k8s.io/api/storage/v1"
@@ -148,4 +149,44 @@ func TestIsStale(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzSetAnnotations sends patches for any keys and values through an API.
+func FuzzSetAnnotations(f *testing.F) {
+	f.Add("a/b", "1", "a/b", "2")
+	f.Add("til~de/1", "", "sla/sh", "x")
+	f.Add("", "y", "\"", "\\")
+	f.Fuzz(func(t *testing.T, haveKey, haveValue, key, value string) {
+		for _, text := range []string{haveKey, haveValue, key, value} {
+			if !utf8.ValidString(text) {
+				t.Skip("the API has UTF-8 only")
+			}
+		}
+		cluster := kubetest.New(newVA(vaAnnotated(haveKey, haveValue)))
+		va, err := cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops := setAnnotations(va, map[string]string{key: value})
+		if ops == nil {
+			if va.Annotations[key] != value {
+				t.Errorf("no patch although %q is %q, not %q", key, va.Annotations[key], value)
+			}
+			return
+		}
+		patch, err := jsonPatch(va, ops...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patched, err := cluster.Client().VolumeAttachments().Patch(t.Context(), "va-1", types.JSONPatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			t.Fatalf("patch %s: %v", patch, err)
+		}
+		if got := patched.Annotations[key]; got != value {
+			t.Errorf("patch %s made %q of %q, want %q", patch, got, key, value)
+		}
+		if got := patched.Annotations[haveKey]; haveKey != key && got != haveValue {
+			t.Errorf("patch %s made %q of %q, which was %q", patch, got, haveKey, haveValue)
+		}
+	})
 }

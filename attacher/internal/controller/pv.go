@@ -38,7 +38,7 @@ func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Re
 
 // patchPV applies a patch to the PersistentVolume that pv was read from.
 func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, patch []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, p
 func (c *Controller) patchVA(
 	ctx context.Context, va *storagev1.VolumeAttachment, patch []byte, subresources ...string,
 ) (*storagev1.VolumeAttachment, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	patched, err := c.cfg.Kube.VolumeAttachments().Patch(ctx, va.Name, types.JSONPatchType, patch, metav1.PatchOptions{}, subresources...)
 	if err != nil {

@@ -164,7 +164,7 @@ func (c *Controller) compare(ctx context.Context) {
 func (c *Controller) expectations() []expectation {
 	var list []expectation
 	for _, va := range c.vas.List() {
-		if va.Spec.Attacher != c.cfg.Driver || isDeleting(va) || c.busy.has(va.Name) {
+		if !c.ours(va) || isDeleting(va) || c.busy.has(va.Name) {
 			continue
 		}
 		pv, _ := c.pvs.Get("", pvName(va))
@@ -224,19 +224,17 @@ func (c *Controller) listPublished(ctx context.Context, expected []expectation) 
 
 func (p publications) add(entries []*csi.ListVolumesResponse_Entry) {
 	for _, entry := range entries {
-		nodes, wanted := p[entry.GetVolume().GetVolumeId()]
-		if !wanted {
-			continue
-		}
-		for _, node := range entry.GetStatus().GetPublishedNodeIds() {
-			nodes[node] = true
+		if nodes, wanted := p[entry.GetVolume().GetVolumeId()]; wanted {
+			for _, node := range entry.GetStatus().GetPublishedNodeIds() {
+				nodes[node] = true
+			}
 		}
 	}
 }
 
 // listPage reads one page; each has the whole deadline.
 func (c *Controller) listPage(ctx context.Context, request *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CSITimeout)
+	ctx, cancel := c.csiDeadline(ctx)
 	defer cancel()
 	response, err := c.cfg.CSI.ListVolumes(ctx, request)
 	if err != nil {
@@ -256,7 +254,7 @@ func (c *Controller) correct(ctx context.Context, e expectation) {
 		message = fmt.Sprintf("driver does not list volume %q as published to node ID %q, the VolumeAttachment says it is: attaching again", e.handle, e.nodeID)
 		c.forced.add(e.uid)
 	}
-	klog.FromContext(ctx).Info("Attachment contradicts the driver's list twice, attaching", "attached", e.attached,
+	klog.FromContext(ctx).Info("Attachment contradicts the driver's list twice, attaching", logging.KeyState, e.attached,
 		logging.KeyVolumeID, e.handle, logging.KeyNodeID, e.nodeID)
 	c.cfg.Events.Warning(va, ReasonStateMismatch, message)
 	c.resync.corrections.WithLabelValues(strconv.FormatBool(e.attached)).Inc()

@@ -77,11 +77,25 @@ func volumeError(err error, now time.Time, withCode bool) *storagev1.VolumeError
 
 // errorPatch returns the status patch that sets attachError or detachError, nil if
 // nothing but the time would change.
-func errorPatch(va *storagev1.VolumeAttachment, field string, had, now *storagev1.VolumeError) ([]byte, error) {
-	if had != nil && had.Message == now.Message && (had.ErrorCode == nil || now.ErrorCode != nil && *had.ErrorCode == *now.ErrorCode) {
+func errorPatch(va *storagev1.VolumeAttachment, during step, now *storagev1.VolumeError) ([]byte, error) {
+	if had := currentError(va, during); had != nil && sameError(had, now) {
 		return nil, nil
 	}
-	return jsonPatch(va, op("add", "/status/"+field, now))
+	return jsonPatch(va, op("add", "/status/"+during.String()+"Error", now))
+}
+
+// currentError returns what the status says went wrong.
+func currentError(va *storagev1.VolumeAttachment, during step) *storagev1.VolumeError {
+	if during == stepDetach {
+		return va.Status.DetachError
+	}
+	return va.Status.AttachError
+}
+
+// sameError compares errors but for the time. A server that does not store codes drops
+// ours, which must not end in a write each time.
+func sameError(had, now *storagev1.VolumeError) bool {
+	return had.Message == now.Message && (had.ErrorCode == nil || now.ErrorCode != nil && *had.ErrorCode == *now.ErrorCode)
 }
 
 // failureText returns what users read: the driver's own words behind its code, or
@@ -133,13 +147,6 @@ func isStale(err error) bool {
 // isQuiet reports whether an error is the API server's and will pass: it is stale, or the
 // server is overloaded or away. Writing that into a status would make it worse.
 func isQuiet(err error) bool {
-	for _, is := range []func(error) bool{
-		apierrors.IsConflict, apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests,
-		apierrors.IsTimeout, apierrors.IsServerTimeout, apierrors.IsInternalError,
-	} {
-		if is(err) {
-			return true
-		}
-	}
-	return false
+	return apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err)
 }

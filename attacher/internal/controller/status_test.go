@@ -126,9 +126,15 @@ func TestErrorPatch(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			patch, err := errorPatch(newVA(), "attachError", tt.had, tt.now)
-			if err != nil || (patch != nil) != tt.write {
+			va := newVA()
+			va.Status.AttachError = tt.had
+			patch, err := errorPatch(va, stepAttach, tt.now)
+			if err != nil || strings.Contains(string(patch), `"path":"/status/attachError"`) != tt.write {
 				t.Errorf("%s: got %q, %v, want a write: %t", tt.reason, patch, err, tt.write)
+			}
+			patch, err = errorPatch(va, stepDetach, tt.now)
+			if err != nil || !strings.Contains(string(patch), `"path":"/status/detachError"`) {
+				t.Errorf("%s: an error of attaching is none of detaching: got %q, %v", tt.reason, patch, err)
 			}
 		})
 	}

@@ -70,13 +70,18 @@ func worthALook(before, after *storagev1.VolumeAttachment) bool {
 
 func (c *Controller) vaChanged(before, after *storagev1.VolumeAttachment) {
 	if before != nil && (after == nil || after.UID != before.UID) {
-		c.forced.drop(before.UID)
-		if name := pvName(before); name != "" && before.Spec.Attacher == c.cfg.Driver {
-			c.pvQueue.Add(name)
-		}
+		c.vaGone(before)
 	}
-	if after != nil && after.Spec.Attacher == c.cfg.Driver && worthALook(before, after) {
+	if after != nil && c.ours(after) && worthALook(before, after) {
 		c.route(after)
+	}
+}
+
+// vaGone forgets va, and looks whether its volume waits for that.
+func (c *Controller) vaGone(va *storagev1.VolumeAttachment) {
+	c.forced.drop(va.UID)
+	if name := pvName(va); name != "" && c.ours(va) {
+		c.pvQueue.Add(name)
 	}
 }
 
@@ -106,25 +111,28 @@ func (c *Controller) wakeAll(vas []*storagev1.VolumeAttachment) {
 
 // wake ends the pause that va may be in, if there is anything to do about it.
 func (c *Controller) wake(va *storagev1.VolumeAttachment) {
-	switch c.step(va) {
-	case stepAttach:
-		c.attachQueue.Forget(va.Name)
-		c.attachQueue.Add(va.Name)
-	case stepDetach:
-		c.detachQueue.Forget(va.Name)
-		c.detachQueue.Add(va.Name)
-	case stepNone:
+	if queue := c.queueOf(va); queue != nil {
+		queue.Forget(va.Name)
+		queue.Add(va.Name)
 	}
 }
 
 // route puts va into the queue that it belongs to.
 func (c *Controller) route(va *storagev1.VolumeAttachment) {
+	if queue := c.queueOf(va); queue != nil {
+		queue.Add(va.Name)
+	}
+}
+
+// queueOf returns the queue of what va needs next, nil for nothing.
+func (c *Controller) queueOf(va *storagev1.VolumeAttachment) *reconcile.Controller[string] {
 	switch c.step(va) {
 	case stepAttach:
-		c.attachQueue.Add(va.Name)
+		return c.attachQueue
 	case stepDetach:
-		c.detachQueue.Add(va.Name)
-	case stepNone:
+		return c.detachQueue
+	default:
+		return nil
 	}
 }
 
@@ -148,7 +156,7 @@ func (c *Controller) exclusively(want step, do phase) func(context.Context, stri
 		}
 		defer c.passOn(name, want)
 		va, ok := c.vas.Get("", name)
-		if !ok || va.Spec.Attacher != c.cfg.Driver || c.step(va) != want {
+		if !ok || !c.ours(va) || c.step(va) != want {
 			return reconcile.Result{}, nil
 		}
 		return do(ctx, va)
@@ -159,7 +167,7 @@ func (c *Controller) exclusively(want step, do phase) func(context.Context, stri
 // In this order: a worker that came in vain before the end finds its key again.
 func (c *Controller) passOn(name string, done step) {
 	c.busy.end(name)
-	if va, ok := c.vas.Get("", name); ok && va.Spec.Attacher == c.cfg.Driver && c.step(va) != done {
+	if va, ok := c.vas.Get("", name); ok && c.ours(va) && c.step(va) != done {
 		c.route(va)
 	}
 }

@@ -30,6 +30,15 @@ var (
 		{"k8s.io/client-go/tools/leaderelection", "it links the clientset"},
 		{"sigs.k8s.io/controller-runtime", "it links the clientset"},
 	}
+	// pflag stays: client-go's tools/clientcmd links it, which reads kubeconfig files.
+	lean = append(slices.Clone(noClientset), []ban{
+		{"k8s.io/client-go/testing", "fakes and OpenAPI, 85 packages, come with gentype"},
+		{"k8s.io/client-go/gentype", "it links client-go/testing"},
+		{"k8s.io/client-go/tools/record", "it links strategic patches and OpenAPI, for events that are written once"},
+		{"k8s.io/apimachinery/pkg/util/strategicpatch", "the server applies patches, not we"},
+		{"github.com/spf13/cobra", "flags are the standard library's"},
+		{"github.com/go-openapi", "nobody reads schemas here"},
+	}...)
 )
 
 // groups says what each package of this module may not link.
@@ -50,8 +59,13 @@ func groups() map[string]struct {
 		},
 		"Component": {
 			reason:   "components use these",
+			bans:     lean,
+			packages: []string{"events", "kube", "kubemetrics", "leader", "reconcile"},
+		},
+		"ComponentTest": {
+			reason:   "tests of components use these",
 			bans:     noClientset,
-			packages: []string{"events", "kube", "kubemetrics", "kubetest", "leader", "reconcile", "reconciletest"},
+			packages: []string{"kubetest", "reconciletest"},
 		},
 	}
 }

@@ -74,9 +74,13 @@ type ignoredFlag struct {
 	check     func(string) error
 }
 
-func (f *ignoredFlag) String() string   { return "" }
+// String implements flag.Value.
+func (f *ignoredFlag) String() string { return "" }
+
+// IsBoolFlag lets the flag stand without a value.
 func (f *ignoredFlag) IsBoolFlag() bool { return f.isBool }
 
+// Set implements flag.Value.
 func (f *ignoredFlag) Set(text string) error {
 	if err := f.check(text); err != nil {
 		return err

@@ -147,68 +147,80 @@ type client struct {
 
 var _ Client = (*client)(nil)
 
+// PersistentVolumes implements Client.
 func (c *client) PersistentVolumes() PersistentVolumes {
 	return typed(c.core, c.params, "persistentvolumes", "",
 		func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} },
 		func() *corev1.PersistentVolumeList { return &corev1.PersistentVolumeList{} })
 }
 
+// PersistentVolumeClaims implements Client.
 func (c *client) PersistentVolumeClaims(namespace string) PersistentVolumeClaims {
 	return typed(c.core, c.params, "persistentvolumeclaims", namespace,
 		func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
 		func() *corev1.PersistentVolumeClaimList { return &corev1.PersistentVolumeClaimList{} })
 }
 
+// Nodes implements Client.
 func (c *client) Nodes() Nodes {
 	return typed(c.core, c.params, "nodes", "",
 		func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} })
 }
 
+// Pods implements Client.
 func (c *client) Pods(namespace string) Pods {
 	return typed(c.core, c.params, "pods", namespace,
 		func() *corev1.Pod { return &corev1.Pod{} }, func() *corev1.PodList { return &corev1.PodList{} })
 }
 
+// Secrets implements Client.
 func (c *client) Secrets(namespace string) Secrets {
 	return typed(c.core, c.params, "secrets", namespace,
 		func() *corev1.Secret { return &corev1.Secret{} }, func() *corev1.SecretList { return &corev1.SecretList{} })
 }
 
+// Events implements Client.
 func (c *client) Events(namespace string) Events {
 	return typed(c.core, c.params, "events", namespace,
 		func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} })
 }
 
+// StorageClasses implements Client.
 func (c *client) StorageClasses() StorageClasses {
 	return typed(c.storage, c.params, "storageclasses", "",
 		func() *storagev1.StorageClass { return &storagev1.StorageClass{} },
 		func() *storagev1.StorageClassList { return &storagev1.StorageClassList{} })
 }
 
+// VolumeAttachments implements Client.
 func (c *client) VolumeAttachments() VolumeAttachments {
 	return typed(c.storage, c.params, "volumeattachments", "",
 		func() *storagev1.VolumeAttachment { return &storagev1.VolumeAttachment{} },
 		func() *storagev1.VolumeAttachmentList { return &storagev1.VolumeAttachmentList{} })
 }
 
+// CSINodes implements Client.
 func (c *client) CSINodes() CSINodes {
 	return typed(c.storage, c.params, "csinodes", "",
 		func() *storagev1.CSINode { return &storagev1.CSINode{} },
 		func() *storagev1.CSINodeList { return &storagev1.CSINodeList{} })
 }
 
+// CSIDrivers implements Client.
 func (c *client) CSIDrivers() CSIDrivers {
 	return typed(c.storage, c.params, "csidrivers", "",
 		func() *storagev1.CSIDriver { return &storagev1.CSIDriver{} },
 		func() *storagev1.CSIDriverList { return &storagev1.CSIDriverList{} })
 }
 
+// VolumeAttributesClasses implements Client.
 func (c *client) VolumeAttributesClasses() VolumeAttributesClasses {
 	return typed(c.storage, c.params, "volumeattributesclasses", "",
 		func() *storagev1.VolumeAttributesClass { return &storagev1.VolumeAttributesClass{} },
 		func() *storagev1.VolumeAttributesClassList { return &storagev1.VolumeAttributesClassList{} })
 }
 
+// Leases implements Client.
 func (c *client) Leases(namespace string) Leases {
 	return typed(c.coordination, c.params, "leases", namespace,
 		func() *coordinationv1.Lease { return &coordinationv1.Lease{} },

@@ -32,16 +32,19 @@ func (r *restResource[T, L]) on(request *rest.Request) *rest.Request {
 	return request.NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource)
 }
 
+// Create implements Resource.
 func (r *restResource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
 	result := r.newObject()
 	err := r.on(r.rest.Post()).VersionedParams(&opts, r.params).Body(obj).Do(ctx).Into(result)
 	return result, err
 }
 
+// Update implements Resource.
 func (r *restResource[T, L]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return r.put(ctx, obj, opts)
 }
 
+// UpdateStatus implements Resource.
 func (r *restResource[T, L]) UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return r.put(ctx, obj, opts, "status")
 }
@@ -53,27 +56,32 @@ func (r *restResource[T, L]) put(ctx context.Context, obj T, opts metav1.UpdateO
 	return result, err
 }
 
+// Delete implements Resource.
 func (r *restResource[T, L]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
 	return r.on(r.rest.Delete()).Name(name).Body(&opts).Do(ctx).Error()
 }
 
+// Get implements Resource.
 func (r *restResource[T, L]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
 	result := r.newObject()
 	err := r.on(r.rest.Get()).Name(name).VersionedParams(&opts, r.params).Do(ctx).Into(result)
 	return result, err
 }
 
+// List implements Resource.
 func (r *restResource[T, L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
 	result := r.newList()
 	err := r.on(r.rest.Get()).VersionedParams(&opts, r.params).Timeout(serverTimeout(opts)).Do(ctx).Into(result)
 	return result, err
 }
 
+// Watch implements Resource.
 func (r *restResource[T, L]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
 	return r.on(r.rest.Get()).VersionedParams(&opts, r.params).Timeout(serverTimeout(opts)).Watch(ctx)
 }
 
+// Patch implements Resource.
 func (r *restResource[T, L]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
 	result := r.newObject()
 	err := r.on(r.rest.Patch(pt)).Name(name).SubResource(subresources...).

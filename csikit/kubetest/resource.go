@@ -29,6 +29,7 @@ func (r *resource[T, L]) request(verb, name string, subresources ...string) requ
 	return request{session: r.session, verb: verb, resource: r.kind.resource, subresource: strings.Join(subresources, "/"), namespace: r.namespace, name: name}
 }
 
+// Create implements kube.Resource.
 func (r *resource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
 	name := obj.GetName()
 	if name == "" {
@@ -40,18 +41,21 @@ func (r *resource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOp
 	})
 }
 
+// Update implements kube.Resource.
 func (r *resource[T, L]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return r.write(ctx, r.request("update", obj.GetName()), opts.DryRun, Write{}, func() (kube.Object, bool, error) {
 		return r.cluster.updateLocked(r.kind, r.namespace, obj, "")
 	})
 }
 
+// UpdateStatus implements kube.Resource.
 func (r *resource[T, L]) UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return r.write(ctx, r.request("update", obj.GetName(), "status"), opts.DryRun, Write{}, func() (kube.Object, bool, error) {
 		return r.cluster.updateLocked(r.kind, r.namespace, obj, "status")
 	})
 }
 
+// Patch implements kube.Resource.
 func (r *resource[T, L]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
 	req := r.request("patch", name, subresources...)
 	return r.write(ctx, req, opts.DryRun, Write{PatchType: pt, Patch: data}, func() (kube.Object, bool, error) {
@@ -59,6 +63,7 @@ func (r *resource[T, L]) Patch(ctx context.Context, name string, pt types.PatchT
 	})
 }
 
+// Delete implements kube.Resource.
 func (r *resource[T, L]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
 	_, err := r.write(ctx, r.request("delete", name), opts.DryRun, Write{}, func() (kube.Object, bool, error) {
 		return r.cluster.deleteLocked(r.kind, r.namespace, name, deleteOptions{grace: opts.GracePeriodSeconds, preconditions: opts.Preconditions})
@@ -100,6 +105,7 @@ func (r *resource[T, L]) typed(obj kube.Object) (T, error) {
 	return result, nil
 }
 
+// Get implements kube.Resource.
 func (r *resource[T, L]) Get(ctx context.Context, name string, _ metav1.GetOptions) (T, error) {
 	return serve(ctx, r.cluster, r.request("get", name), func() (T, error) {
 		r.cluster.mu.Lock()
@@ -113,6 +119,7 @@ func (r *resource[T, L]) Get(ctx context.Context, name string, _ metav1.GetOptio
 	})
 }
 
+// List implements kube.Resource.
 func (r *resource[T, L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
 	return serve(ctx, r.cluster, r.request("list", ""), func() (L, error) {
 		list := r.newList()
@@ -139,6 +146,7 @@ func (r *resource[T, L]) List(ctx context.Context, opts metav1.ListOptions) (L, 
 	})
 }
 
+// Watch implements kube.Resource.
 func (r *resource[T, L]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	return serve(ctx, r.cluster, r.request("watch", ""), func() (watch.Interface, error) {
 		r.cluster.mu.Lock()

@@ -36,8 +36,11 @@ var ErrLost error = lostError{}
 // lostError is ErrLost. Abort tells reconcile.Controller not to finish what is running.
 type lostError struct{}
 
+// Error implements error.
 func (lostError) Error() string { return "leadership is lost" }
-func (lostError) Abort() bool   { return true }
+
+// Abort tells that work must not be finished.
+func (lostError) Abort() bool { return true }
 
 // Metrics learns who leads; kubemetrics.Leader implements it.
 type Metrics interface {

@@ -168,8 +168,11 @@ func TestForgetMakesTheNextFailureTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		f := launch(t, reconcile.Config[string]{
-			Retry:     flagset.Retry{Start: time.Second, Max: time.Hour},
-			Reconcile: func(context.Context, string) (reconcile.Result, error) { d.note("a"); return reconcile.Result{}, errBoom },
+			Retry: flagset.Retry{Start: time.Second, Max: time.Hour},
+			Reconcile: func(context.Context, string) (reconcile.Result, error) {
+				d.note("a")
+				return reconcile.Result{}, errBoom
+			},
 		})
 		f.Add("a")
 		time.Sleep(10 * time.Second) // 0, 1, 2.7, 6

@@ -55,8 +55,11 @@ var errCrash error = crashError{}
 
 type crashError struct{}
 
+// Error implements error.
 func (crashError) Error() string { return "crash" }
-func (crashError) Abort() bool   { return true }
+
+// Abort tells that work must not be finished.
+func (crashError) Abort() bool { return true }
 
 func newStage(t testing.TB, component Start) *stage {
 	t.Helper()

@@ -1,0 +1,237 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/reconciletest"
+)
+
+// chaos plays users, the controller manager, a bad driver and a bad API server against one controller.
+type chaos struct {
+	t       *testing.T
+	random  *rand.Rand
+	cluster *kubetest.Cluster
+	driver  *csitest.Driver
+	// made counts the claims, and names them.
+	made int
+}
+
+// TestChaos does 150 random things, then lets everything heal: each claim that is left has exactly
+// one volume, and the driver has no other.
+func TestChaos(t *testing.T) {
+	for range 3 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				playChaos(t, rand.New(rand.NewPCG(seed, 0)))
+			})
+		})
+	}
+}
+
+// TestChaosSeeds repeats games that found something once, or might.
+func TestChaosSeeds(t *testing.T) {
+	for _, seed := range []uint64{1, 2, 3} {
+		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				playChaos(t, rand.New(rand.NewPCG(seed, 0)))
+			})
+		})
+	}
+}
+
+// playChaos plays one game.
+func playChaos(t *testing.T, random *rand.Rand) {
+	t.Helper()
+	g := &chaos{t: t, random: random, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- runController(ctx, &reconciletest.Env{Kube: g.cluster.Client(), Conn: g.driver.Conn(), Driver: g.driver, Cluster: g.cluster})
+	}()
+	for range 150 {
+		g.move()
+		time.Sleep(time.Duration(random.IntN(20000)) * time.Millisecond)
+		g.manage()
+	}
+	g.cluster.Heal()
+	g.driver.Heal()
+	for range 30 { // long enough for the longest pause
+		time.Sleep(time.Minute)
+		g.manage()
+	}
+	g.check()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("the controller ended with %v", err)
+	}
+}
+
+// move does one random thing.
+func (g *chaos) move() {
+	switch g.random.IntN(10) {
+	case 0, 1, 2:
+		g.create()
+	case 3, 4:
+		g.deleteAny("persistentvolumeclaims")
+	case 5:
+		g.deleteAny("persistentvolumes")
+	case 6:
+		g.driver.Inject(g.driverFault())
+	case 7:
+		g.cluster.Inject(g.apiFault())
+	case 8:
+		g.cluster.BreakWatches()
+	case 9:
+		g.driver.Heal()
+		g.cluster.Heal()
+	}
+}
+
+// create makes a claim.
+func (g *chaos) create() {
+	g.made++
+	claim := newClaim()
+	claim.Name, claim.ResourceVersion = fmt.Sprintf("claim-%d-%s", g.made, []string{"even", "odd"}[g.made%2]), ""
+	claim.UID = types.UID(claim.Name)
+	g.apply(claim)
+}
+
+// apply stores an object.
+func (g *chaos) apply(obj kube.Object) {
+	if err := g.cluster.Apply(obj); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// deleteAny deletes a random object.
+func (g *chaos) deleteAny(resource string) {
+	objs := g.cluster.Objects(resource)
+	if len(objs) == 0 {
+		return
+	}
+	obj := objs[g.random.IntN(len(objs))]
+	if err := g.cluster.Remove(resource, obj.GetNamespace(), obj.GetName()); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// driverFault returns something that goes wrong in the driver. A driver that says for certain that there is
+// no volume must not have made one before: so one half of the claims meets only outcomes that stay open, and
+// the other half only those that are final.
+func (g *chaos) driverFault() csitest.Fault {
+	fault := csitest.Fault{Times: 1 + g.random.IntN(5), Method: []string{"CreateVolume", "DeleteVolume"}[g.random.IntN(2)]}
+	if g.random.IntN(2) == 0 {
+		fault.Code = []codes.Code{codes.Internal, codes.InvalidArgument, codes.ResourceExhausted, codes.AlreadyExists}[g.random.IntN(4)]
+		fault.Match = ofHalf("odd")
+		return fault
+	}
+	fault.Match, fault.After = ofHalf("even"), g.random.IntN(2) == 0
+	fault.Code = []codes.Code{codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.Canceled}[g.random.IntN(4)]
+	switch g.random.IntN(3) {
+	case 0:
+		fault.Hang = true
+	case 1:
+		fault.Delay = time.Duration(g.random.IntN(9)) * time.Second
+	}
+	return fault
+}
+
+// ofHalf matches the requests about the volumes of one half of the claims.
+func ofHalf(half string) func(proto.Message) bool {
+	return func(request proto.Message) bool {
+		switch r := request.(type) {
+		case *csi.CreateVolumeRequest:
+			return strings.HasSuffix(r.GetName(), half)
+		case *csi.DeleteVolumeRequest:
+			return strings.HasSuffix(r.GetVolumeId(), half)
+		}
+		return false
+	}
+}
+
+// apiFault returns something that goes wrong on the way to the API server.
+func (g *chaos) apiFault() kubetest.Fault {
+	fault := kubetest.Fault{Times: 1 + g.random.IntN(5), After: g.random.IntN(2) == 0}
+	fault.Verb = []string{"create", "patch", "delete", "get"}[g.random.IntN(4)]
+	fault.Resource = []string{"persistentvolumes", "persistentvolumeclaims"}[g.random.IntN(2)]
+	fault.Err = []error{
+		apierrors.NewServiceUnavailable("away"),
+		apierrors.NewInternalError(context.DeadlineExceeded),
+		apierrors.NewTooManyRequests("busy", 1),
+	}[g.random.IntN(3)]
+	return fault
+}
+
+// manage does what the controller manager does: it binds claims, and releases volumes whose claim is gone.
+func (g *chaos) manage() {
+	claims := map[types.UID]*corev1.PersistentVolumeClaim{}
+	for _, obj := range g.cluster.Objects("persistentvolumeclaims") {
+		if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok {
+			claims[claim.UID] = claim
+		}
+	}
+	for _, obj := range g.cluster.Objects("persistentvolumes") {
+		pv, ok := obj.(*corev1.PersistentVolume)
+		if !ok {
+			continue
+		}
+		claim := claims[pv.Spec.ClaimRef.UID]
+		switch {
+		case claim == nil && pv.Status.Phase != corev1.VolumeReleased:
+			pv.Status.Phase = corev1.VolumeReleased
+			g.apply(pv)
+		case claim != nil && pv.Status.Phase != corev1.VolumeBound:
+			pv.Status.Phase = corev1.VolumeBound
+			claim.Spec.VolumeName = pv.Name
+			g.apply(pv)
+			g.apply(claim)
+		}
+	}
+}
+
+// check compares claims, PersistentVolumes and volumes of the driver.
+func (g *chaos) check() {
+	wanted := map[string]bool{}
+	for _, obj := range g.cluster.Objects("persistentvolumeclaims") {
+		wanted["pvc-"+string(obj.GetUID())] = true
+	}
+	for _, obj := range g.cluster.Objects("persistentvolumes") {
+		if !wanted[obj.GetName()] {
+			g.t.Errorf("PersistentVolume %q is left over", obj.GetName())
+		}
+	}
+	held := map[string]bool{}
+	for _, v := range g.driver.Volumes() {
+		held[v.Name] = true
+		if !wanted[v.Name] {
+			g.t.Errorf("volume %q is leaked", v.Name)
+		}
+	}
+	for name := range wanted {
+		if !held[name] {
+			g.t.Errorf("claim of volume %q has none", name)
+		}
+	}
+	for _, violation := range g.driver.Violations() {
+		g.t.Errorf("against the life cycle of CSI: %s", violation)
+	}
+}

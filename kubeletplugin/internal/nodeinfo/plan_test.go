@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
@@ -317,6 +318,9 @@ func FuzzPlanAnnotation(f *testing.F) {
 	f.Add(`{"d":"1"}`, "d", "2")
 	f.Add(`{"d":1}`, "e", "")
 	f.Fuzz(func(t *testing.T, old, name, id string) {
+		if !utf8.ValidString(name) || !utf8.ValidString(id) {
+			return // gRPC lets no such string through
+		}
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{NodeIDAnnotation: old}}}
 		value, change := planAnnotation(node, nil, map[string]string{name: id}, "")
 		if !change {

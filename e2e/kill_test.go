@@ -221,57 +221,50 @@ func TestInlineKilledInTheMiddle(t *testing.T) {
 }
 
 func (s *story) playInline(during, victim string) {
-	freeze := func(signal string) {
-		for _, node := range s.Dev.Nodes {
-			if signal == "STOP" || victim != "driver" || node != s.node {
-				s.signal("driver."+node, signal)
-			}
+	s.node = s.Dev.Nodes[0]
+	// A first volume, so that the agent knows the driver's capabilities before the driver is frozen.
+	s.CreatePodOn(s.node, "first", testbed.Inline(bed.Driver))
+	s.WaitRunning("first")
+	strike := func(inFlight func()) {
+		inFlight()
+		s.signal(victim+"."+s.node, "KILL")
+		if victim != "driver" {
+			s.signal("driver."+s.node, "CONT")
 		}
 	}
-	strike := func(begun func()) {
-		freeze("STOP")
-		begun()
-		s.signal(victim+"."+s.node, "KILL")
-		freeze("CONT")
-	}
-	create := func() {
-		s.CreatePod("pod", testbed.Inline(bed.Driver))
-		s.node = s.scheduled()
-	}
 	if during == "Publish" {
-		strike(func() {
-			create()
-			s.recorded()
-		})
-	} else {
-		create()
+		s.signal("driver."+s.node, "STOP")
+	}
+	s.CreatePodOn(s.node, "pod", testbed.Inline(bed.Driver))
+	if during == "Publish" {
+		strike(s.recorded)
 	}
 	s.running()
 	if during == "Unpublish" {
-		strike(func() {
-			s.deletePod()
-			s.stopping()
-		})
-	} else {
-		s.deletePod()
+		s.signal("driver."+s.node, "STOP")
 	}
+	s.deletePod()
+	if during == "Unpublish" {
+		strike(s.stopping)
+	}
+	s.DeletePod("first")
 	s.WaitNoPod("pod")
 	s.WaitNothingLeft()
 }
 
 // recorded waits until the agent has noted that it is about to publish an inline volume.
 func (s *story) recorded() {
-	s.waitFile("the record of the publication", "pods", "*", "volumes", "kubernetes.io~csi", "*", "vol_data.json")
+	s.waitFiles(2, "the record of the publication", "pods", "*", "volumes", "kubernetes.io~csi", "*", "vol_data.json")
 }
 
 // staging waits until the agent has noted that it is about to stage the volume.
 func (s *story) staging() {
-	s.waitFile("the record of the stage", "plugins", "kubernetes.io", "csi", "*", "*", "vol_data.json")
+	s.waitFiles(1, "the record of the stage", "plugins", "kubernetes.io", "csi", "*", "*", "vol_data.json")
 }
 
-func (s *story) waitFile(what string, pattern ...string) {
+func (s *story) waitFiles(n int, what string, pattern ...string) {
 	s.Wait(what, func(context.Context) (bool, error) {
 		found, err := filepath.Glob(filepath.Join(append([]string{s.Dev.NodeDirs[s.node]}, pattern...)...))
-		return len(found) > 0, err
+		return len(found) == n, err
 	})
 }

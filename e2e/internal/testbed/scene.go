@@ -84,8 +84,21 @@ func (s *Scene) CreateClaim(name, class string) {
 // CreatePod makes a pod with one volume.
 func (s *Scene) CreatePod(name string, source corev1.VolumeSource) {
 	s.t.Helper()
-	s.retry("create pod "+name, func(ctx context.Context) error {
-		_, err := s.Client.CoreV1().Pods(s.Namespace).Create(ctx, Pod(s.Namespace, name, source), metav1.CreateOptions{})
+	s.createPod(Pod(s.Namespace, name, source))
+}
+
+// CreatePodOn makes a pod with one volume that the scheduler puts on a node of the test's choice.
+func (s *Scene) CreatePodOn(node, name string, source corev1.VolumeSource) {
+	s.t.Helper()
+	pod := Pod(s.Namespace, name, source)
+	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	s.createPod(pod)
+}
+
+func (s *Scene) createPod(pod *corev1.Pod) {
+	s.t.Helper()
+	s.retry("create pod "+pod.Name, func(ctx context.Context) error {
+		_, err := s.Client.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return ignoreExists(err)
 	})
 }

@@ -24,6 +24,10 @@ import (
 // mode lets only the owner, which is root on a node, talk to the registrar.
 const mode = 0o600
 
+// maxPath is the longest path, in bytes, that a unix socket can be dialled at
+// on Linux. A rename could make a longer one, which nobody could reach.
+const maxPath = 107
+
 // answerTimeout bounds the check whether somebody listens at a path.
 const answerTimeout = time.Second
 
@@ -85,6 +89,9 @@ func Listen(path string) (*Socket, error) {
 }
 
 func replaceable(path string) error {
+	if len(path) > maxPath {
+		return fmt.Errorf("the path must not exceed %d bytes, this one has %d", maxPath, len(path))
+	}
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -110,6 +110,14 @@ func check(t *testing.T, s *Socket, path string) {
 	}
 }
 
+// A socket whose path is too long can be made by a rename, but not be dialled.
+func TestListenRefusesALongPath(t *testing.T) {
+	path := filepath.Join(t.TempDir(), strings.Repeat("d", 100)+"-reg.sock")
+	if s, err := Listen(path); err == nil || !strings.Contains(err.Error(), "must not exceed 107 bytes") {
+		t.Errorf("got %v, %v, want an error that names the limit", s, err)
+	}
+}
+
 func TestState(t *testing.T) {
 	cases := map[string]struct {
 		reason string

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	csisanity "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
@@ -120,8 +119,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// run runs an instance of the driver until the test ends, and waits for its
-// socket.
+// run runs an instance of the driver until the test ends. The suite waits for
+// its socket.
 func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode, socket string) {
 	t.Helper()
 	options.Mode = mode
@@ -135,15 +134,6 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 			t.Errorf("driver in mode %s: %v", mode, err)
 		}
 	})
-	const limit = 10 * time.Second
-	for deadline := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(socket); err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("driver in mode %s: no socket %s after %v", mode, socket, limit)
-		}
-	}
 }
 
 func summarize(t *testing.T, report ginkgo.Report) {

@@ -1,0 +1,129 @@
+package controller
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+// TestWithSecretsLosesNothing fills every field that CreateVolumeRequest has, also those that a later
+// version of the specification may add: none may get lost on the way to the driver.
+func TestWithSecretsLosesNothing(t *testing.T) {
+	request := &csi.CreateVolumeRequest{
+		Name:                      "n",
+		CapacityRange:             &csi.CapacityRange{RequiredBytes: 1},
+		VolumeCapabilities:        []*csi.VolumeCapability{{}},
+		Parameters:                map[string]string{"a": "b"},
+		Secrets:                   map[string]string{"replaced": "by the call"},
+		VolumeContentSource:       &csi.VolumeContentSource{},
+		AccessibilityRequirements: &csi.TopologyRequirement{},
+		MutableParameters:         map[string]string{"c": "d"},
+	}
+	fields := request.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		if field := fields.Get(i); !request.ProtoReflect().Has(field) {
+			t.Errorf("this test does not know the field %s of CreateVolumeRequest", field.Name())
+		}
+	}
+	got := withSecrets(request, map[string]string{"user": "ann"})
+	request.Secrets = map[string]string{"user": "ann"}
+	if diff := cmp.Diff(request, got, protocmp.Transform()); diff != "" {
+		t.Errorf("request (-want +got):\n%s", diff)
+	}
+}
+
+func TestCallError(t *testing.T) {
+	err := error(callError{what: `create volume "v"`, err: status.Error(codes.Aborted, "two\nlines")})
+	if got, want := err.Error(), `create volume "v": Aborted: two lines`; got != want {
+		t.Errorf("text %q, want %q", got, want)
+	}
+	if got := outcome.Of(err); got != outcome.Uncertain {
+		t.Errorf("class %s, want %s: the wrapping must not hide the status", got, outcome.Uncertain)
+	}
+	blocked := blockedError{err}
+	if !errors.Is(blocked, err) || blocked.Error() != err.Error() {
+		t.Errorf("blocked error %v hides its reason", blocked)
+	}
+	if got := describe(errors.Join(errors.New("a"), errors.New("b"))); strings.Contains(got, "\n") {
+		t.Errorf("description %q, want one line", got)
+	}
+}
+
+func TestNewNeedsADriver(t *testing.T) {
+	if _, err := New(Config{Info: func() *csiclient.Info { return nil }}); err == nil {
+		t.Error("a controller was made for a driver that is not ready")
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	all := &csiclient.Info{
+		Plugin: map[csi.PluginCapability_Service_Type]bool{
+			csi.PluginCapability_Service_CONTROLLER_SERVICE:               true,
+			csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS: true,
+		},
+		Controller: map[csi.ControllerServiceCapability_RPC_Type]bool{
+			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME:     true,
+			csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME: true,
+			csi.ControllerServiceCapability_RPC_MODIFY_VOLUME:            true,
+			csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: true,
+		},
+	}
+	on := Features{Topology: true, AttributesClass: true}
+	cases := map[string]struct {
+		reason   string
+		info     *csiclient.Info
+		features Features
+		want     capabilities
+		shape    Shape
+	}{
+		"All":      {reason: "What the driver can do is used.", info: all, features: on, want: capabilities{true, true, true, true, true}, shape: Shape{true, true}},
+		"Features": {reason: "Features that are off are not.", info: all, want: capabilities{create: true, publish: true, singleNode: true}, shape: Shape{Attachments: true}},
+		"Unknown":  {reason: "A driver that was not heard of can do nothing.", features: on},
+		"NoController": {
+			reason: "Without the controller service its capabilities are void.", features: on,
+			info: &csiclient.Info{Plugin: map[csi.PluginCapability_Service_Type]bool{}, Controller: all.Controller},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := capabilitiesOf(tc.info, tc.features); got != tc.want {
+				t.Errorf("%s\ncapabilities %+v, want %+v", tc.reason, got, tc.want)
+			}
+			if got := ShapeOf(tc.info, tc.features); got != tc.shape {
+				t.Errorf("%s\nshape %+v, want %+v", tc.reason, got, tc.shape)
+			}
+		})
+	}
+}
+
+func TestUnderWay(t *testing.T) {
+	store := intents.NewMemory()
+	if err := store.Open(t.Context(), *newIntent(intents.Undoing)); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(NewUnderWay(store))
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("metrics %v, %v, want one", families, err)
+	}
+	got := map[string]float64{}
+	for _, metric := range families[0].GetMetric() {
+		got[metric.GetLabel()[0].GetValue()] = metric.GetGauge().GetValue()
+	}
+	want := map[string]float64{"creating": 0, "saving": 0, "undoing": 1}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("volumes under way (-want +got):\n%s", diff)
+	}
+}

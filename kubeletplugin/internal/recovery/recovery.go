@@ -25,8 +25,16 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
-// Mounts lists the mount points below a directory.
-type Mounts func(dir string) ([]string, error)
+// Mount is a mount point.
+type Mount struct {
+	// Point is the path.
+	Point string
+	// Source is equal for two mounts of the same directory of the same file system.
+	Source string
+}
+
+// Mounts lists the mounts below a directory.
+type Mounts func(dir string) ([]Mount, error)
 
 // Result is what was found.
 type Result struct {
@@ -60,7 +68,7 @@ func Scan(root names.Root, mounts Mounts) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for volumes of an earlier run: read mount table: %w", err)
 	}
-	return s.result(sets.New(mounted...)), nil
+	return s.result(mounted), nil
 }
 
 type scan struct {
@@ -167,18 +175,28 @@ func subdirs(dir string) ([]string, error) {
 	return all, nil
 }
 
-func (s *scan) result(mounted sets.Set[string]) *Result {
-	r := &Result{Unreadable: s.unreadable, Pods: s.pods}
-	for _, name := range slices.Sorted(maps.Keys(s.volumes)) {
-		r.Volumes = append(r.Volumes, *s.volumes[name])
+func (s *scan) result(mounted []Mount) *Result {
+	source := map[string]string{}
+	for _, m := range mounted {
+		source[m.Point] = m.Source
 	}
+	r := &Result{Unreadable: s.unreadable, Pods: s.pods}
 	slices.SortFunc(r.Unreadable, func(a, b Unreadable) int { return cmp.Compare(a.Dir, b.Dir) })
+	unexplained := sets.Set[string]{}
 	for _, u := range r.Unreadable {
 		for _, leaf := range []string{names.TargetLeaf, names.StagingLeaf} {
-			if path := filepath.Join(u.Dir, leaf); mounted.Has(path) {
+			path := filepath.Join(u.Dir, leaf)
+			if from, ok := source[path]; ok {
 				r.Foreign = append(r.Foreign, path)
+				unexplained.Insert(from)
 			}
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.volumes)) {
+		v := *s.volumes[name]
+		from, staged := source[s.root.Staging(v.Volume.Driver, v.Volume.Handle)]
+		v.Pinned = staged && unexplained.Has(from)
+		r.Volumes = append(r.Volumes, v)
 	}
 	return r
 }

@@ -54,7 +54,13 @@ func (tr tree) spoil(dir string) {
 
 func (tr tree) scan(mounted ...string) *Result {
 	tr.t.Helper()
-	r, err := Scan(tr.disk.Root, func(string) ([]string, error) { return mounted, nil })
+	r, err := Scan(tr.disk.Root, func(string) ([]Mount, error) {
+		var all []Mount
+		for _, point := range mounted {
+			all = append(all, Mount{Point: point, Source: "8:1/same"})
+		}
+		return all, nil
+	})
 	if err != nil {
 		tr.t.Fatal(err)
 	}
@@ -182,16 +188,33 @@ func TestScanSpoiled(t *testing.T) {
 	}
 }
 
+// TestPinned: a pod's mount has lost its record, but it is of the same directory as a stage.
+func TestPinned(t *testing.T) {
+	tr := newTree(t)
+	staging := filepath.Join(tr.stage("vol-1"), names.StagingLeaf)
+	target := tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
+	if v := tr.scan(staging, filepath.Join(target, names.TargetLeaf)).Volumes[0]; v.Pinned {
+		t.Errorf("all mounts are explained, but the volume is pinned: %+v", v)
+	}
+	tr.spoil(target)
+	if v := tr.scan(staging, filepath.Join(target, names.TargetLeaf)).Volumes[0]; !v.Pinned {
+		t.Errorf("the volume could be unstaged under a pod (kubelet issue 101791): %+v", v)
+	}
+	if v := tr.scan(staging).Volumes[0]; v.Pinned {
+		t.Errorf("nothing is mounted any more, but the volume is pinned: %+v", v)
+	}
+}
+
 func TestScanFails(t *testing.T) {
 	tr := newTree(t)
 	broken := errors.New("no mount table")
-	if _, err := Scan(tr.disk.Root, func(string) ([]string, error) { return nil, broken }); !errors.Is(err, broken) {
+	if _, err := Scan(tr.disk.Root, func(string) ([]Mount, error) { return nil, broken }); !errors.Is(err, broken) {
 		t.Errorf("without a mount table: got %v, want that error", err)
 	}
 	if err := os.WriteFile(tr.disk.Root.Pods(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Scan(tr.disk.Root, func(string) ([]string, error) { return nil, nil }); err == nil {
+	if _, err := Scan(tr.disk.Root, func(string) ([]Mount, error) { return nil, nil }); err == nil {
 		t.Error("a pods directory that cannot be read must not count as empty")
 	}
 }
@@ -206,7 +229,7 @@ func TestHostMounts(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	got, err := HostMounts(dir)
-	if err != nil || len(got) != 1 || got[0] != dir {
+	if err != nil || len(got) != 1 || got[0].Point != dir || got[0].Source == "" {
 		t.Errorf("got %v, %v, want %q", got, err, dir)
 	}
 }

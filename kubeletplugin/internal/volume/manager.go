@@ -105,6 +105,7 @@ func (m *Manager) Adopt(found []Recovered) {
 		if f.Volume.Attachable {
 			a.state.device.inUse = claimed
 		}
+		a.state.device.pinned = f.Pinned
 		for _, k := range f.Targets {
 			a.state.uses[k] = &use{mount: unsure, held: true, recovered: true}
 			m.index(k.Pod, f.Volume.Name)
@@ -149,6 +150,7 @@ func (m *Manager) Want(p Publication) {
 	u.want, u.held = &p, false
 	u.reset()
 	s.device.reset()
+	s.device.pinned = false
 	s.device.attached = nil // the detaching side may have moved since it was read
 	m.index(k.Pod, p.Volume.Name)
 	delete(m.leaving, k.Pod)

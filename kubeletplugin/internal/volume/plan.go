@@ -58,7 +58,7 @@ func candidates(s *state) []candidate {
 	if s.wanted() {
 		return append(all, setUp(s)...)
 	}
-	if s.mounted() {
+	if s.mounted() || s.device.pinned {
 		return all
 	}
 	return append(all, windDown(s))

@@ -44,6 +44,7 @@ func TestPlan(t *testing.T) {
 		"UndoStageInUse":  {reason: "but never under a pod", state: state{device: device{stage: unsure, undo: true}, uses: map[Key]*use{keyA: {want: wish(Volume{})}, keyB: {held: true, mount: unsure}}}, want: step{op: opStage}},
 		"Held":            {reason: "what is not known to be unwanted stays", state: state{device: device{stage: unsure}, uses: map[Key]*use{keyA: {held: true, mount: unsure}}}, want: step{op: opWait}},
 		"Unstage":         {reason: "no pod, no stage", state: state{device: device{stage: unsure, inUse: raised}}, want: step{op: opUnstage}},
+		"Pinned":          {reason: "a mount that no record explains may be of this volume", state: state{device: device{stage: unsure, inUse: claimed, pinned: true}}, want: step{op: opWait}},
 		"Release":         {reason: "the flag goes last", state: state{device: device{inUse: claimed}}, want: step{op: opRelease}},
 		"BackingOff":      {reason: "a step that has failed waits", state: state{device: device{slot: slot{retryAt: now.Add(time.Minute)}}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opWait, until: now.Add(time.Minute)}},
 		"OtherBackingOff": {reason: "one use that has failed does not hold back another", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {slot: slot{retryAt: now.Add(time.Minute)}, mount: unsure}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},

@@ -196,7 +196,7 @@ func (g *gambler) hasCrashed() bool {
 func (g *gambler) restart() {
 	g.halt()
 	g.set(func() { g.crashed, g.crashAt = false, "" })
-	found, err := recovery.Scan(g.root, func(string) ([]string, error) { return nil, nil })
+	found, err := recovery.Scan(g.root, func(string) ([]recovery.Mount, error) { return nil, nil })
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -39,6 +39,8 @@ type device struct {
 	// undo asks for NodeUnstageVolume before the next NodeStageVolume: an error left doubt.
 	undo  bool
 	inUse claim
+	// pinned keeps the volume staged although no pod is known to have it.
+	pinned bool
 	// attached is set once the attachment was verified for everyone who wants the volume now.
 	attached *Attachment
 	// stagedFor is the attachment for which the volume was staged.

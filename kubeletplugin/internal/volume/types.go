@@ -98,6 +98,9 @@ type Recovered struct {
 	Staged bool
 	// Targets are the pods' uses for which there is a record.
 	Targets []Key
+	// Pinned is true if the staged volume is also mounted where no record tells about it. It is then
+	// neither unstaged nor released until a pod wants it again, or until the next start.
+	Pinned bool
 }
 
 // Driver is a CSI driver of this node.

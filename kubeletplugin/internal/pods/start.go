@@ -17,8 +17,12 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
-// lagGrace is how long a refusal by the API server's authorizer is not worth an event.
-const lagGrace = 5 * time.Second
+const (
+	// lagGrace is how long a refusal by the API server's authorizer is not worth an event.
+	lagGrace = 5 * time.Second
+	// lagRetry is how soon it is asked again.
+	lagRetry = 50 * time.Millisecond
+)
 
 // start publishes the pod's volumes and reports it as running when they are all there.
 func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reconcile.Result, error) {
@@ -37,6 +41,9 @@ func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reco
 		return reconcile.Result{}, c.run(ctx, e, pod)
 	}
 	c.complain(e, pod, missing, problems)
+	if lagging(problems) && time.Since(e.since) < lagGrace {
+		return reconcile.Result{After: lagRetry}, nil
+	}
 	if len(problems) > 0 {
 		return reconcile.Result{}, joined(problems)
 	}
@@ -115,6 +122,16 @@ func (c *Controller) patch(ctx context.Context, pod *corev1.Pod, s corev1.PodSta
 		return fmt.Errorf("report status of pod %q: %w", klog.KObj(pod), err)
 	}
 	return nil
+}
+
+// lagging reports whether there are problems, all of which should pass by themselves.
+func lagging(problems []*resolve.Problem) bool {
+	for _, p := range problems {
+		if !p.Lag {
+			return false
+		}
+	}
+	return len(problems) > 0
 }
 
 func joined(problems []*resolve.Problem) error {

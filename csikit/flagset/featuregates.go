@@ -125,6 +125,7 @@ func (f *FeatureGates) Warnings() []string {
 			warnings = append(warnings, fmt.Sprintf("--feature-gates: %s is generally available and will be removed", name))
 		case Deprecated:
 			warnings = append(warnings, fmt.Sprintf("--feature-gates: %s is deprecated and will be removed", name))
+		default: // it is there to be switched
 		}
 	}
 	return warnings

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,7 +56,7 @@ func load(f flagset.Kube, env string) (*rest.Config, error) {
 	overrides.ClusterInfo.Server = f.Master
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("load kubeconfig %q (flag) or %q ($KUBECONFIG): %w", f.Kubeconfig, env, err)
+		return nil, fmt.Errorf("load kubeconfig %q: %w", cmp.Or(f.Kubeconfig, env), err)
 	}
 	return cfg, nil
 }

@@ -39,7 +39,7 @@ type Informer[T Object] struct {
 	prepared chan struct{} // closed when handlers is set
 	handlers cache.ResourceEventHandlerRegistration
 	index    map[string]func(T) []string
-	onChange []func(old, new T)
+	onChange []func(before, after T)
 	own      overlay[T]
 }
 
@@ -71,9 +71,9 @@ func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions
 }
 
 // OnChange adds a function that is called after every change, one call at a time:
-// with old nil for an object that is new, with new nil for one that is gone, and with both
+// with before nil for an object that is new, with after nil for one that is gone, and with both
 // the same on a resync. It must return soon; typically it adds a key to a queue. Call it before Run.
-func (i *Informer[T]) OnChange(f func(old, new T)) {
+func (i *Informer[T]) OnChange(f func(before, after T)) {
 	i.onChange = append(i.onChange, f)
 }
 
@@ -87,13 +87,18 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 }
 
 func (i *Informer[T]) prepare() error {
-	if err := i.informer.SetTransform(i.transformAny); err != nil {
+	err := i.informer.SetTransform(func(obj any) (any, error) {
+		if typed, ok := obj.(T); ok {
+			return i.own.transform(typed), nil
+		}
+		return obj, nil // a tombstone: its object was transformed before
+	})
+	if err != nil {
 		return err
 	}
 	if err := i.informer.SetWatchErrorHandlerWithContext(i.watchError); err != nil {
 		return err
 	}
-	var err error
 	i.handlers, err = i.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { i.changed(nil, obj) },
 		UpdateFunc: i.changed,
@@ -188,13 +193,6 @@ func (i *Informer[T]) changed(oldObj, newObj any) {
 	for _, f := range i.onChange {
 		f(before, after)
 	}
-}
-
-func (i *Informer[T]) transformAny(obj any) (any, error) {
-	if typed, ok := obj.(T); ok {
-		return i.own.transform(typed), nil
-	}
-	return obj, nil // a tombstone: its object was transformed before
 }
 
 // watchError logs what a user must know of, and no more: streams end all the time.

@@ -100,6 +100,7 @@ func podNames(pods []*corev1.Pod) []string {
 func TestInformerFollows(t *testing.T) {
 	t.Parallel()
 	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+		t.Helper()
 		if d := cmp.Diff([]string{"add a"}, f.take()); d != "" {
 			t.Errorf("what is there is new, and told before WaitSynced returns (-want +got):\n%s", d)
 		}
@@ -127,6 +128,7 @@ func TestInformerFollows(t *testing.T) {
 func TestInformerFindsWhatItMissed(t *testing.T) {
 	t.Parallel()
 	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+		t.Helper()
 		f.take()
 		f.cluster.Fail("watch", "pods", apierrors.NewServiceUnavailable("down"), 3)
 		f.cluster.BreakWatches()
@@ -156,6 +158,7 @@ func TestInformerOptions(t *testing.T) {
 	hidden := pod("hidden", "n1")
 	hidden.Labels = map[string]string{"hidden": ""}
 	run(t, o, func(t *testing.T, f *fixture) {
+		t.Helper()
 		if d := cmp.Diff([]string{"a", "b"}, podNames(f.informer.List())); d != "" {
 			t.Errorf("selectors hold (-want +got):\n%s", d)
 		}
@@ -193,6 +196,7 @@ func TestInformerRemembersOwnWrites(t *testing.T) {
 		Index:     map[string]func(*corev1.Pod) []string{"node": func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} }},
 	}
 	run(t, o, func(t *testing.T, f *fixture) {
+		t.Helper()
 		client := f.cluster.Client().Pods("ns")
 		blind(f)
 		stale, err := client.Update(t.Context(), pod("a", "n2"), metav1.UpdateOptions{})
@@ -265,6 +269,7 @@ func TestInformerForgetsOwnWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+				t.Helper()
 				own, ok := f.informer.Get("ns", "a")
 				if !ok {
 					t.Fatal("pod a is there")
@@ -295,6 +300,7 @@ func TestInformerForgetsOwnWrites(t *testing.T) {
 func TestInformerRunsOnce(t *testing.T) {
 	t.Parallel()
 	run(t, kube.InformerOptions[*corev1.Pod]{Name: "Pod"}, func(t *testing.T, f *fixture) {
+		t.Helper()
 		if err := f.informer.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "informer of Pod") {
 			t.Errorf("a second Run is an error that names the informer, got %v", err)
 		}

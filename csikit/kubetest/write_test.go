@@ -271,17 +271,17 @@ func TestDeleteHonoursFinalizers(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.New(volume("pv", "a", "b"))
 	client := cluster.Client().PersistentVolumes()
-	delete := func() {
+	remove := func() {
 		if err := client.Delete(t.Context(), "pv", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	delete()
+	remove()
 	pv := must[*corev1.PersistentVolume](t)(client.Get(t.Context(), "pv", metav1.GetOptions{}))
 	if pv.DeletionTimestamp == nil {
 		t.Fatal("an object with finalizers is marked")
 	}
-	delete() // again: nothing changes
+	remove() // again: nothing changes
 	if writes := cluster.Writes(); !writes[1].Unchanged || writes[1].Gone {
 		t.Errorf("the second deletion changes nothing, got %+v", writes[1])
 	}

@@ -143,7 +143,7 @@ func TestFirstOneLeads(t *testing.T) {
 		if l := lease(t, cluster); *l.Spec.LeaseTransitions != 1 {
 			t.Errorf("transitions are counted, got %d", *l.Spec.LeaseTransitions)
 		}
-		b.stop() //nolint:errcheck // the end is of no interest
+		b.stop()
 		if r.twice {
 			t.Error("two led at a time")
 		}
@@ -168,7 +168,7 @@ func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
 		if !r.leads("b") || r.twice {
 			t.Errorf("b leads after a has ended, got %q", r.lines)
 		}
-		b.stop() //nolint:errcheck // the end is of no interest
+		b.stop()
 	})
 }
 
@@ -192,7 +192,7 @@ func TestCrashedLeaderIsReplacedAfterExpiry(t *testing.T) {
 		if !r.leads("b") || r.twice {
 			t.Errorf("then b leads, got %q", r.lines)
 		}
-		b.stop() //nolint:errcheck // the end is of no interest
+		b.stop()
 	})
 }
 
@@ -276,7 +276,7 @@ func TestRenewalIsRepeated(t *testing.T) {
 		if !r.leads("a") {
 			t.Errorf("a still leads, got %q", r.lines)
 		}
-		a.stop() //nolint:errcheck // the end is of no interest
+		a.stop()
 		if l := lease(t, cluster); l.Labels["x"] != "y" || *l.Spec.HolderIdentity != "" {
 			t.Errorf("what others wrote stays, got %+v", l)
 		}
@@ -387,7 +387,7 @@ func TestSameIdentityContinues(t *testing.T) {
 		if l := lease(t, cluster); *l.Spec.LeaseTransitions != 0 {
 			t.Errorf("that is no transition, got %d", *l.Spec.LeaseTransitions)
 		}
-		second.stop() //nolint:errcheck // the end is of no interest
+		second.stop()
 	})
 }
 
@@ -402,7 +402,7 @@ func TestEmptyLeaseIsFree(t *testing.T) {
 		if !r.leads("a") || *l.Spec.LeaseDurationSeconds != 16 {
 			t.Errorf("a leads, for whole seconds that are not shorter, got %+v", l.Spec)
 		}
-		a.stop() //nolint:errcheck // the end is of no interest
+		a.stop()
 	})
 }
 
@@ -430,7 +430,7 @@ func TestOthersAreTold(t *testing.T) {
 		w := &watcher{}
 		a := ours(t, kubetest.New(), &reigns{}, "a", 0, func(c *leader.Config) { c.Metrics, c.Recorder = w, w })
 		time.Sleep(time.Minute)
-		a.stop() //nolint:errcheck // the end is of no interest
+		a.stop()
 		want := []string{"off lease", "*v1.Lease LeaderElection a became leader", "on lease", "off lease"}
 		if d := cmp.Diff(want, w.lines); d != "" {
 			t.Errorf("told (-want +got):\n%s", d)
@@ -459,7 +459,7 @@ func TestHealth(t *testing.T) {
 		if err := health.Check(); err == nil || !strings.Contains(err.Error(), "lease expired") {
 			t.Errorf("then not any more, as the work does not end, got %v", err)
 		}
-		a.stop() //nolint:errcheck // the end is of no interest
+		a.stop()
 		if err := health.Check(); err != nil {
 			t.Errorf("who has stopped leading is healthy, got %v", err)
 		}

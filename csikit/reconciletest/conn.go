@@ -72,7 +72,7 @@ func (c *conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return c.inner.NewStream(ctx, desc, method, opts...)
 }
 
-// crashes crashes the component if a crash point says so.
+// crashes ends the component if a crash point says so.
 func (c *conn) crashes(name string, after bool) bool {
 	for _, p := range c.stage.crashes {
 		if p.hit(name, after) {

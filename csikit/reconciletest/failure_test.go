@@ -110,7 +110,7 @@ func TestFailures(t *testing.T) {
 			transcript: "start\n----\n(nothing)\n\nexpect-none\n----\n",
 			component:  writer, want: "nothing was expected, but this happened",
 		},
-		"UnknownCommand":      {reason: "A typing error is told, with what is known.", transcript: "strat\n----\n", want: `unknown command "strat", known are: advance,`},
+		"UnknownCommand":      {reason: "A typing error is told, with what is known.", transcript: "begin\n----\n", want: `unknown command "begin", known are: advance,`},
 		"UnknownArgument":     {reason: "Arguments are not ignored.", transcript: "fault code=Internal methd=X\n----\n", want: `fault does not know the argument "methd"`},
 		"UnknownCode":         {reason: "The name of a code is checked.", transcript: "fault code=Oops\n----\n", want: `"Oops" must be the name of a gRPC code`},
 		"UnknownError":        {reason: "The name of an API error is checked.", transcript: "api-fault error=oops\n----\n", want: `unknown API error "oops"`},

@@ -61,9 +61,9 @@ func (crashError) Error() string { return "crash" }
 // Abort tells that work must not be finished.
 func (crashError) Abort() bool { return true }
 
-func newStage(t testing.TB, component Start) *stage {
-	t.Helper()
-	s := &stage{t: t, component: component, cluster: kubetest.New(), driver: csitest.New(csitest.Options{}), log: &record{}}
+func newStage(tb testing.TB, component Start) *stage {
+	tb.Helper()
+	s := &stage{t: tb, component: component, cluster: kubetest.New(), driver: csitest.New(csitest.Options{}), log: &record{}}
 	s.cluster.Observe(s.log.write)
 	return s
 }
@@ -92,7 +92,7 @@ func (s *stage) launch() {
 
 // logger shows what the component logs with -v.
 func (s *stage) logger() klog.Logger {
-	var to io.Writer = io.Discard
+	to := io.Discard
 	if testing.Verbose() {
 		to = s.t.Output()
 	}
@@ -159,14 +159,14 @@ func (s *stage) nothing(*command) string { return "" }
 
 // settle waits for what goes by itself. A component that has ended meanwhile is noted.
 func (s *stage) settle() {
-	time.Sleep(settleTime)
+	time.Sleep(settleTime) //nolint:forbidigo // the time is virtual: there is nothing to wait for but time
 	synctest.Wait()
 	s.notice()
 }
 
 // advance lets time pass.
 func (s *stage) advance(c *command) string {
-	time.Sleep(c.duration(c.word("duration")))
+	time.Sleep(c.duration(c.word("duration"))) //nolint:forbidigo // the time is virtual: there is nothing to wait for but time
 	synctest.Wait()
 	s.notice()
 	return ""

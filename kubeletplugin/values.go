@@ -21,7 +21,7 @@ var _ flag.Value = (*Labels)(nil)
 
 // String returns the labels as a flag value, sorted.
 func (l *Labels) String() string {
-	var all []string
+	all := make([]string, 0, len(*l))
 	for _, k := range slices.Sorted(maps.Keys(*l)) {
 		all = append(all, k+"="+(*l)[k])
 	}
@@ -53,7 +53,7 @@ var _ flag.Value = (*Taints)(nil)
 
 // String returns the taints as a flag value.
 func (t *Taints) String() string {
-	var all []string
+	all := make([]string, 0, len(*t))
 	for i := range *t {
 		all = append(all, (*t)[i].ToString())
 	}

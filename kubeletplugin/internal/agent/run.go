@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 )
 
@@ -52,6 +53,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.recovered = found
+	a.sweep(ctx)
 	a.volumes.Adopt(found.Volumes)
 	a.inUse.Seed(a.volumes.InUse()...)
 	defer a.registry.Close()
@@ -74,6 +76,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// sweep removes what an earlier process made and did not come to use.
+func (a *Agent) sweep(ctx context.Context) {
+	d := &disk.Disk{Root: a.cfg.Root}
+	for _, dir := range a.recovered.Unused {
+		if err := d.SweepStaging(dir); err != nil {
+			klog.FromContext(ctx).Error(err, "Keeping a staging directory without a record")
+		}
+	}
+}
+
 // afterRegistration starts what needs the Node object to exist.
 func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed chan<- struct{}) error {
 	select {
@@ -87,8 +99,8 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	g.Go(func() error { return a.info.Run(ctx) })
 	g.Go(func() error { return a.watcher.Run(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
-	if err := a.info.EnsureCSINode(ctx); err != nil {
-		return nil //nolint:nilerr // only the end of ctx ends its tries
+	if a.info.EnsureCSINode(ctx) != nil {
+		return nil // ctx is done: nothing else ends its tries
 	}
 	a.keeper.SetReady(nil)
 	klog.FromContext(ctx).Info("Node is ready", logging.KeyNode, a.node())

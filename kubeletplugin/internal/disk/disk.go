@@ -92,6 +92,24 @@ func (d *Disk) CleanPod(pod types.UID) error {
 	return nil
 }
 
+// SweepStaging removes a staging directory that never got a record: the process ended before it was
+// written, so nothing was staged. It fails if something is mounted or stored there all the same.
+func (d *Disk) SweepStaging(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, names.RecordFile)); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("sweep staging directory %q: it has a record", dir)
+	}
+	if err := removeEmpty(filepath.Join(dir, names.StagingLeaf)); err != nil {
+		return fmt.Errorf("sweep staging directory: %w", err)
+	}
+	if err := records.Remove(dir); err != nil { // half of one
+		return err
+	}
+	if err := removeEmpty(dir); err != nil {
+		return fmt.Errorf("sweep staging directory: %w", err)
+	}
+	return nil
+}
+
 func (d *Disk) record(rec interface{ Write(string) error }, dir string, before, after fault.Point) error {
 	if err := d.Fault.At(before); err != nil {
 		return err

@@ -232,3 +232,31 @@ func TestCrashLeavesRecord(t *testing.T) {
 		})
 	}
 }
+
+func TestSweepStaging(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		files  []string
+		fails  bool
+	}{
+		"Empty":    {reason: "stopped before the record", files: []string{"globalmount/"}},
+		"TempFile": {reason: "stopped while the record was written", files: []string{".vol_data.json.tmp"}},
+		"Record":   {reason: "a record means that something may be staged", files: []string{"vol_data.json"}, fails: true},
+		"Data":     {reason: "data is never removed", files: []string{"globalmount/data"}, fails: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(t)
+			dir := d.Root.StagingDir(staging.Driver, staging.Handle)
+			for _, f := range tc.files {
+				makeFile(t, filepath.Join(dir, f), f[len(f)-1] == '/')
+			}
+			if err := d.SweepStaging(dir); (err != nil) != tc.fails {
+				t.Errorf("%s: error %v, want failure %t", tc.reason, err, tc.fails)
+			}
+			if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) == tc.fails {
+				t.Errorf("%s: directory: %v", tc.reason, err)
+			}
+		})
+	}
+}

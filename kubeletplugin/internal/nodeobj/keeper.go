@@ -143,7 +143,7 @@ func (k *Keeper) sync(ctx context.Context) error {
 		k.cfg.View.Observe(node)
 	}
 	k.once.Do(func() { close(k.found) })
-	notReady, force := k.wishes()
+	force, notReady := k.wishes()
 	conditions := Conditions(node.Status.Conditions, notReady, metav1.Now())
 	if !force && !k.cfg.Template.stale(node, conditions, k.cfg.Heartbeat) {
 		return nil
@@ -155,12 +155,12 @@ func (k *Keeper) sync(ctx context.Context) error {
 	return k.patch(ctx, patch)
 }
 
-// wishes returns why the node is not ready and whether the status must be written.
-func (k *Keeper) wishes() (notReady error, force bool) {
+// wishes returns whether the status must be written, and why the node is not ready.
+func (k *Keeper) wishes() (force bool, notReady error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	force, k.force = k.force, false
-	return k.notReady, force
+	return force, k.notReady
 }
 
 // register gets the Node, or creates it.

@@ -131,8 +131,10 @@ func Conditions(old []corev1.NodeCondition, notReady error, now metav1.Time) []c
 // owns in an existing Node. Addresses are replaced as a whole: merged by type, as their patch
 // strategy has it, two of one type would become one.
 func (t *Template) StatusPatch(conditions []corev1.NodeCondition) ([]byte, error) {
-	addresses := []any{map[string]string{"$patch": "replace"}}
-	for _, a := range t.addresses() {
+	own := t.addresses()
+	addresses := make([]any, 1, 1+len(own))
+	addresses[0] = map[string]string{"$patch": "replace"}
+	for _, a := range own {
 		addresses = append(addresses, a)
 	}
 	return encode(map[string]any{

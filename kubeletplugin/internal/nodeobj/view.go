@@ -18,12 +18,12 @@ type View struct {
 	// gone is the UID of the last Node that was deleted; UIDs are not used again.
 	gone     types.UID
 	attached sets.Set[string]
-	onChange []func(old, new *corev1.Node)
+	onChange []func(old, current *corev1.Node)
 }
 
 // OnChange adds a function that is called with every newer Node. It must not block. Call it
 // before the first Observe.
-func (v *View) OnChange(f func(old, new *corev1.Node)) { v.onChange = append(v.onChange, f) }
+func (v *View) OnChange(f func(old, current *corev1.Node)) { v.onChange = append(v.onChange, f) }
 
 // Observe shows the view a Node. One that is older than what is known, the same, or known to be
 // deleted is ignored.

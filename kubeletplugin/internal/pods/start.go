@@ -137,7 +137,7 @@ func lagging(problems []*resolve.Problem) bool {
 func joined(problems []*resolve.Problem) error {
 	errs := make([]error, 0, len(problems))
 	for _, p := range problems {
-		errs = append(errs, p)
+		errs = append(errs, p.Wrap())
 	}
 	return errors.Join(errs...)
 }

@@ -45,6 +45,8 @@ type Result struct {
 	// Foreign are mounts below the root without a usable record, sorted. Nobody knows whose they
 	// are, so they are kept.
 	Foreign []string
+	// Unused are staging directories without a record, sorted: nothing was ever staged there.
+	Unused []string
 	// Unreadable are records that could not be used, sorted by directory.
 	Unreadable []Unreadable
 }
@@ -78,6 +80,7 @@ type scan struct {
 	handles    map[string]string
 	unreadable []Unreadable
 	pods       []types.UID
+	unused     []string
 }
 
 // targets reads the record of every volume of every pod.
@@ -133,6 +136,9 @@ func (s *scan) staging(driver, key string) {
 	}
 	if err != nil {
 		handle, known := s.handles[driver+"/"+key]
+		if !known && errors.Is(err, fs.ErrNotExist) {
+			s.unused = append(s.unused, dir)
+		}
 		if !known {
 			s.unreadable = append(s.unreadable, Unreadable{Dir: dir, Err: err})
 			return
@@ -160,11 +166,11 @@ func (s *scan) volume(driver, handle string, inline bool, pod types.UID, specNam
 // subdirs lists the directories in a directory, in order; nil if it does not exist.
 func subdirs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
 	if err != nil {
-		return nil, nil
+		return nil, err
 	}
 	all := make([]string, 0, len(entries))
 	for _, e := range entries {
@@ -180,7 +186,7 @@ func (s *scan) result(mounted []Mount) *Result {
 	for _, m := range mounted {
 		source[m.Point] = m.Source
 	}
-	r := &Result{Unreadable: s.unreadable, Pods: s.pods}
+	r := &Result{Unreadable: s.unreadable, Pods: s.pods, Unused: s.unused}
 	slices.SortFunc(r.Unreadable, func(a, b Unreadable) int { return cmp.Compare(a.Dir, b.Dir) })
 	unexplained := sets.Set[string]{}
 	for _, u := range r.Unreadable {

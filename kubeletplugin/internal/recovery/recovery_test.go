@@ -117,6 +117,7 @@ func TestScanSpoiled(t *testing.T) {
 		volumes    int
 		unreadable int
 		foreign    int
+		unused     int
 	}{
 		"StagingFromTarget": {
 			reason: "a target record of the same volume has the handle",
@@ -166,6 +167,16 @@ func TestScanSpoiled(t *testing.T) {
 			},
 			unreadable: 1,
 		},
+		"StagingUnused": {
+			reason: "stopped between making the directory and writing the record",
+			build: func(tr tree) []string {
+				if err := records.Remove(tr.stage("vol-1")); err != nil {
+					tr.t.Fatal(err)
+				}
+				return nil
+			},
+			unreadable: 1, unused: 1,
+		},
 		"OtherLayouts": {
 			reason: "directories of block volumes are not ours",
 			build: func(tr tree) []string {
@@ -181,7 +192,7 @@ func TestScanSpoiled(t *testing.T) {
 			tr := newTree(t)
 			mounted := tc.build(tr)
 			r := tr.scan(mounted...)
-			if len(r.Volumes) != tc.volumes || len(r.Unreadable) != tc.unreadable || len(r.Foreign) != tc.foreign {
+			if len(r.Volumes) != tc.volumes || len(r.Unreadable) != tc.unreadable || len(r.Foreign) != tc.foreign || len(r.Unused) != tc.unused {
 				t.Errorf("%s: got %+v, want %d volumes, %d unreadable, %d foreign", tc.reason, r, tc.volumes, tc.unreadable, tc.foreign)
 			}
 		})

@@ -42,13 +42,8 @@ type Problem struct {
 	Lag bool
 }
 
-// Error makes a Problem an error.
-func (p *Problem) Error() string {
-	return fmt.Sprintf("volume %q: %v", p.Volume, p.Err)
-}
-
-// Unwrap returns the cause.
-func (p *Problem) Unwrap() error { return p.Err }
+// Wrap returns the problem as an error that names the volume.
+func (p *Problem) Wrap() error { return fmt.Errorf("volume %q: %w", p.Volume, p.Err) }
 
 // Config says what a Resolver reads.
 type Config struct {

@@ -253,7 +253,7 @@ func TestProblems(t *testing.T) {
 				t.Fatalf("%s: got %+v, problems %v, want one problem", tc.reason, got, problems)
 			}
 			p := problems[0]
-			if p.Volume != "vol1" || p.Reason != tc.event || !strings.Contains(p.Error(), tc.text) {
+			if p.Volume != "vol1" || p.Reason != tc.event || !strings.Contains(p.Wrap().Error(), tc.text) {
 				t.Errorf("%s: problem %+v, want event %q with %q", tc.reason, p, tc.event, tc.text)
 			}
 		})

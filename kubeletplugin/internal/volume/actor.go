@@ -63,6 +63,7 @@ func (m *Manager) next(a *actor) (job, bool) {
 		return job{}, true
 	case opWait:
 		return job{step: st}, false
+	default: // something is to be done
 	}
 	j := job{step: st, volume: s.volume, attachment: s.device.attached}
 	if u := s.uses[st.key]; u != nil {

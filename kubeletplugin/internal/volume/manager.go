@@ -235,7 +235,8 @@ func (m *Manager) retry(match func(*state, *slot) bool) {
 	for _, a := range m.actors {
 		s := &a.state
 		changed := false
-		slots := []*slot{&s.device.slot}
+		slots := make([]*slot, 1, 1+len(s.uses))
+		slots[0] = &s.device.slot
 		for _, u := range s.uses {
 			slots = append(slots, &u.slot)
 		}

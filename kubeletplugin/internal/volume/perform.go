@@ -164,7 +164,8 @@ func (m *Manager) unpublish(ctx context.Context, j job) result {
 	})
 	// An inline volume is deleted by being unpublished, so the second of two calls may find
 	// nothing; if the path is not mounted any more, that is what was wanted.
-	if err != nil && !(j.volume.Ephemeral && outcome.Code(err) == codes.NotFound) {
+	isGone := j.volume.Ephemeral && outcome.Code(err) == codes.NotFound
+	if err != nil && !isGone {
 		return result{err: err, sent: true}
 	}
 	return result{err: m.cfg.Disk.CleanTarget(j.key.Pod, j.key.SpecName), sent: true}

@@ -1,12 +1,13 @@
 package volume_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
@@ -24,13 +26,13 @@ import (
 // TestRandom lets pods come and go while calls fail, hang and lose their answers, the driver comes
 // and goes, and the agent is killed between any two side effects. At every moment a volume that is
 // staged is in use and a volume that a living pod was given is published; in the end nothing is left
-// anywhere. A failure prints its seed: run it again with -args -seed N.
+// anywhere. A failure prints its seed: run it again with SEED=N.
 func TestRandom(t *testing.T) {
 	runs, first := 60, rand.Uint64()
 	if testing.Short() {
 		runs = 20
 	}
-	if seed := seedFlag(); seed != 0 {
+	if seed := oneSeed(t); seed != 0 {
 		runs, first = 1, seed
 	}
 	for i := range runs {
@@ -41,14 +43,18 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// seedFlag reads "-args -seed N" without a package-level flag.
-func seedFlag() uint64 {
-	fs := flag.NewFlagSet("random", flag.ContinueOnError)
-	seed := fs.Uint64("seed", 0, "seed of the one run to do")
-	if fs.Parse(flag.Args()) != nil {
+// oneSeed reads the seed of the one run to do; 0 if there is none.
+func oneSeed(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("SEED")
+	if text == "" {
 		return 0
 	}
-	return *seed
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("SEED=%s: %v", text, err)
+	}
+	return seed
 }
 
 func randomRun(t *testing.T, seed uint64) {
@@ -200,6 +206,11 @@ func (g *gambler) restart() {
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	for _, dir := range found.Unused {
+		if err := (&disk.Disk{Root: g.root}).SweepStaging(dir); err != nil {
+			g.t.Error(err)
+		}
+	}
 	g.m = g.manager()
 	g.m.Adopt(found.Volumes)
 	g.set(func() { // what the publisher writes first
@@ -283,8 +294,22 @@ func (g *gambler) settle() {
 	clear(g.given)
 	time.Sleep(time.Hour)
 	synctest.Wait()
+	g.cleanPods()
 	g.expectClean()
 	if left, _ := filepath.Glob(filepath.Join(string(g.root), "plugins/kubernetes.io/csi/*/*")); len(left) > 0 {
 		g.t.Errorf("staging directories are left: %v", left)
+	}
+}
+
+// cleanPods does what package pods does when a pod has no volumes any more.
+func (g *gambler) cleanPods() {
+	dirs, err := filepath.Glob(filepath.Join(string(g.root), "pods", "*"))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		if err := (&disk.Disk{Root: g.root}).CleanPod(types.UID(filepath.Base(dir))); err != nil {
+			g.t.Error(err)
+		}
 	}
 }

@@ -28,6 +28,7 @@ func begin(s *state, st step) (prior stage) {
 	case opPublish, opUnpublish:
 		u := s.uses[st.key]
 		prior, u.mount = u.mount, unsure
+	default: // no other step makes or removes anything on the node
 	}
 	return prior
 }
@@ -70,6 +71,7 @@ func settleDevice(s *state, st step, prior stage, r result, now time.Time, b bac
 		}
 	case opRelease:
 		d.inUse = unclaimed
+	default: // the others are steps of a use, or no steps
 	}
 }
 

@@ -10,8 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/longshore-csi/longshore/e2e/internal/testbed"
 )
 
 const (
@@ -22,7 +20,7 @@ const (
 // story is the life of one volume, told phase by phase. While the driver is frozen a phase can begin but not end, so a kill
 // hits its very middle.
 type story struct {
-	*testbed.Scene
+	*Scene
 	t *testing.T
 	// node is where the pod runs, known once it is scheduled.
 	node string
@@ -55,7 +53,7 @@ func phases() []phase {
 }
 
 func (s *story) createClaim() { s.CreateClaim("data", s.ImmediateClass()) }
-func (s *story) createPod()   { s.CreatePod("pod", testbed.FromClaim("data")) }
+func (s *story) createPod()   { s.CreatePod("pod", FromClaim("data")) }
 func (s *story) deletePod()   { s.DeletePod("pod") }
 func (s *story) deleteClaim() { s.DeleteClaim("data") }
 func (s *story) running()     { s.WaitRunning("pod") }
@@ -223,7 +221,7 @@ func TestInlineKilledInTheMiddle(t *testing.T) {
 func (s *story) playInline(during, victim string) {
 	s.node = s.Dev.Nodes[0]
 	// A first volume, so that the agent knows the driver's capabilities before the driver is frozen.
-	s.CreatePodOn(s.node, "first", testbed.Inline(bed.Driver))
+	s.CreatePodOn(s.node, "first", Inline(bed.Driver))
 	s.WaitRunning("first")
 	strike := func(inFlight func()) {
 		inFlight()
@@ -235,7 +233,7 @@ func (s *story) playInline(during, victim string) {
 	if during == "Publish" {
 		s.signal("driver."+s.node, "STOP")
 	}
-	s.CreatePodOn(s.node, "pod", testbed.Inline(bed.Driver))
+	s.CreatePodOn(s.node, "pod", Inline(bed.Driver))
 	if during == "Publish" {
 		strike(s.recorded)
 	}

@@ -11,8 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/longshore-csi/longshore/e2e/internal/testbed"
 )
 
 const (
@@ -21,9 +19,9 @@ const (
 )
 
 func TestClaimBecomesAMountedDirectory(t *testing.T) {
-	for name, class := range map[string]func(*testbed.Scene) string{
-		"Immediate":   (*testbed.Scene).ImmediateClass,
-		"LateBinding": (*testbed.Scene).LateClass,
+	for name, class := range map[string]func(*Scene) string{
+		"Immediate":   (*Scene).ImmediateClass,
+		"LateBinding": (*Scene).LateClass,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := bed.NewScene(t)
@@ -31,7 +29,7 @@ func TestClaimBecomesAMountedDirectory(t *testing.T) {
 			if name == "Immediate" {
 				s.WaitBound("data")
 			}
-			s.CreatePod("writer", testbed.FromClaim("data"))
+			s.CreatePod("writer", FromClaim("data"))
 			pod := s.WaitRunning("writer")
 			s.WaitBound("data")
 			volume := s.Volume("data")
@@ -49,7 +47,7 @@ func TestClaimBecomesAMountedDirectory(t *testing.T) {
 }
 
 // checkVolume compares the fields of the PersistentVolume that others rely on.
-func checkVolume(t *testing.T, s *testbed.Scene, v *corev1.PersistentVolume, node string) {
+func checkVolume(t *testing.T, s *Scene, v *corev1.PersistentVolume, node string) {
 	t.Helper()
 	claim := s.Claim("data")
 	if want := "pvc-" + string(claim.UID); v.Name != want {
@@ -72,7 +70,7 @@ func checkVolume(t *testing.T, s *testbed.Scene, v *corev1.PersistentVolume, nod
 	}
 }
 
-func checkAttached(t *testing.T, s *testbed.Scene, volume, node string) {
+func checkAttached(t *testing.T, s *Scene, volume, node string) {
 	t.Helper()
 	attachments, err := s.Attachments(t.Context(), volume)
 	if err != nil || len(attachments) != 1 {
@@ -98,7 +96,7 @@ func checkBytes(t *testing.T, pod *corev1.Pod, specName, handle string) {
 func TestInlineVolumeLivesWithItsPod(t *testing.T) {
 	s := bed.NewScene(t)
 	for _, name := range []string{"first", "second"} { // two pods, one definition, two volumes
-		s.CreatePod(name, testbed.Inline(bed.Driver))
+		s.CreatePod(name, Inline(bed.Driver))
 	}
 	pods := []*corev1.Pod{s.WaitRunning("first"), s.WaitRunning("second")}
 	attachments, err := bed.Client.StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{})
@@ -127,7 +125,7 @@ func TestReadOnlyClaimRefusesWrites(t *testing.T) {
 	dev(t)
 	s := bed.NewScene(t)
 	s.CreateClaim("data", s.LateClass())
-	source := testbed.FromClaim("data")
+	source := FromClaim("data")
 	source.PersistentVolumeClaim.ReadOnly = true
 	s.CreatePod("reader", source)
 	pod := s.WaitRunning("reader")
@@ -143,9 +141,9 @@ func TestReadOnlyClaimRefusesWrites(t *testing.T) {
 func TestTwoPodsShareAClaimOnOneNode(t *testing.T) {
 	s := bed.NewScene(t)
 	s.CreateClaim("data", s.LateClass())
-	s.CreatePod("first", testbed.FromClaim("data"))
+	s.CreatePod("first", FromClaim("data"))
 	first := s.WaitRunning("first")
-	s.CreatePod("second", testbed.FromClaim("data"))
+	s.CreatePod("second", FromClaim("data"))
 	if second := s.WaitRunning("second"); second.Spec.NodeName != first.Spec.NodeName {
 		t.Errorf("the volume is on %s, the second pod on %s", first.Spec.NodeName, second.Spec.NodeName)
 	}

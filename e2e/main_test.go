@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"os"
 	"testing"
-
-	"github.com/longshore-csi/longshore/e2e/internal/testbed"
 )
 
 // nodes of the cluster that the tests make for themselves.
 const nodes = 3
 
 // bed is the cluster of all tests in this package: a cluster takes longer to start than most tests run.
-var bed *testbed.Bed
+var bed *Bed
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -22,11 +20,11 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int) {
-	if os.Getenv(testbed.Kubeconfig) == "" && os.Geteuid() != 0 {
-		fmt.Println("skipped all of e2e: needs root for mounts, or another cluster named by", testbed.Kubeconfig)
+	if os.Getenv(kubeconfigEnv) == "" && os.Geteuid() != 0 {
+		fmt.Println("skipped all of e2e: needs root for mounts, or another cluster named by", kubeconfigEnv)
 		return 0
 	}
-	b, end, err := testbed.Up(context.Background(), nodes)
+	b, end, err := Up(context.Background(), nodes)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -42,7 +40,7 @@ func run(m *testing.M) (code int) {
 }
 
 // dev skips a test that needs to look at processes and disks where it cannot.
-func dev(t *testing.T) *testbed.Dev {
+func dev(t *testing.T) *Dev {
 	t.Helper()
 	if bed.Dev == nil {
 		t.Skip("needs a development cluster: kills processes and looks at the nodes' disks")

@@ -1,4 +1,4 @@
-package testbed
+package e2e
 
 import (
 	"bufio"
@@ -50,8 +50,9 @@ func (w Writes) Table(claims int) string {
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "WHO\tWRITES\tPER CLAIM")
 	for _, who := range w.Users() {
+		fmt.Fprintf(t, "%s\t\t%.2f\n", who, float64(w.By(who))/float64(claims))
 		for _, what := range slices.Sorted(maps.Keys(w[who])) {
-			fmt.Fprintf(t, "%s\t%s\t%.2f\n", who, what, float64(w[who][what])/float64(claims))
+			fmt.Fprintf(t, "\t%s\t%.2f\n", what, float64(w[who][what])/float64(claims))
 		}
 	}
 	t.Flush()

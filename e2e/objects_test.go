@@ -1,4 +1,4 @@
-package testbed
+package e2e
 
 import (
 	corev1 "k8s.io/api/core/v1"

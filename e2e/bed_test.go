@@ -1,5 +1,4 @@
-// Package testbed gives the end-to-end tests a cluster and the words to talk about it.
-package testbed
+package e2e
 
 import (
 	"context"
@@ -15,8 +14,8 @@ import (
 	"github.com/longshore-csi/longshore/devcluster"
 )
 
-// Kubeconfig is the environment variable that names another cluster than our own.
-const Kubeconfig = "E2E_KUBECONFIG"
+// kubeconfigEnv is the environment variable that names another cluster than our own.
+const kubeconfigEnv = "E2E_KUBECONFIG"
 
 // Bed is a cluster to test on.
 type Bed struct {
@@ -36,12 +35,12 @@ type Dev struct {
 
 // Up gives a cluster and a function that ends it.
 func Up(ctx context.Context, nodes int) (*Bed, func() error, error) {
-	if path := os.Getenv(Kubeconfig); path != "" {
+	if path := os.Getenv(kubeconfigEnv); path != "" {
 		b, err := connect(path)
 		return b, func() error { return nil }, err
 	}
 	if os.Geteuid() != 0 {
-		return nil, nil, errors.New("a cluster of our own needs root for its mounts; run as root, or name another cluster by " + Kubeconfig)
+		return nil, nil, errors.New("a cluster of our own needs root for its mounts; run as root, or name another cluster by " + kubeconfigEnv)
 	}
 	return devUp(ctx, nodes)
 }

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+)
+
+// killer stops an agent at a point as if it had been killed there: nothing after it happens.
+type killer struct {
+	mu     sync.Mutex
+	point  fault.Point
+	struck bool
+}
+
+func (k *killer) hook(p fault.Point) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.struck || p == k.point {
+		k.struck = true
+		return fault.ErrCrashed
+	}
+	return nil
+}
+
+func (k *killer) hasStruck() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.struck
+}
+
+// comesUp reports whether a point is passed on the way to a running pod.
+func comesUp(p fault.Point) bool {
+	all := fault.All()
+	return slices.Index(all, p) <= slices.Index(all, fault.AfterPublish)
+}
+
+// TestKilledAtEachPoint kills the agent between any two side effects, starts it again, and expects
+// the pod to get where it was to go, and nothing to be left when it is deleted.
+func TestKilledAtEachPoint(t *testing.T) {
+	for _, point := range fault.All() {
+		t.Run(string(point), func(t *testing.T) {
+			c := newCluster(t, csitest.Options{})
+			c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
+			c.register()
+			c.apply(csiDriver(true), claim(), persistentVolume())
+			k := &killer{point: point}
+			c.cfg.Fault = k.hook
+			c.start()
+			c.eventually("the node to be ready", c.ready)
+			c.attach("vol-1")
+			c.apply(podWith("a", claimSource()))
+			if !comesUp(point) {
+				c.eventually("the pod to run", c.running("a"))
+				c.deletePod("a", 30)
+			}
+			c.eventually("the agent to be killed", k.hasStruck)
+			c.halt()
+
+			c.cfg.Fault = nil
+			c.start()
+			if comesUp(point) {
+				c.eventually("the pod to run after the restart", c.running("a"))
+				c.deletePod("a", 30)
+			}
+			c.eventually("the pod to be gone", c.gone("a"))
+			c.expectClean()
+			published := 0
+			for _, call := range c.calls() {
+				if strings.HasPrefix(call, "NodePublish") {
+					published++
+				}
+			}
+			if published == 0 {
+				t.Error("the volume was never published: the test shows nothing")
+			}
+		})
+	}
+}

@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+func TestAttachmentMustBeUsable(t *testing.T) {
+	now := metav1.Now()
+	cases := map[string]struct {
+		reason string
+		change func(*storagev1.VolumeAttachment)
+		text   string
+	}{
+		"Attached": {reason: "it is attached", change: func(va *storagev1.VolumeAttachment) { va.Status.Attached = true }},
+		"Pending":  {reason: "nothing has happened yet", change: func(*storagev1.VolumeAttachment) {}, text: "is not attached"},
+		"Failed": {reason: "the driver's error is passed on", change: func(va *storagev1.VolumeAttachment) {
+			va.Status.AttachError = &storagev1.VolumeError{Message: "no slots"}
+		}, text: "no slots"},
+		"Deleting": {reason: "it is about to be detached, whatever its status says", change: func(va *storagev1.VolumeAttachment) {
+			va.Status.Attached, va.DeletionTimestamp, va.Finalizers = true, &now, []string{"keep"}
+		}, text: "being deleted"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "va-uid"}}
+			va.Status.AttachmentMetadata = map[string]string{"lun": "7"}
+			tc.change(va)
+			a := attachments{view: &nodeobj.View{}, client: kubetest.New(va).Client().VolumeAttachments()}
+			got, err := a.Attachment(t.Context(), "va")
+			if tc.text != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.text) {
+					t.Errorf("%s: got %v, want an error with %q", tc.reason, err, tc.text)
+				}
+				return
+			}
+			if err != nil || got.UID != "va-uid" || got.Metadata["lun"] != "7" {
+				t.Errorf("%s: got %+v, %v", tc.reason, got, err)
+			}
+		})
+	}
+	a := attachments{view: &nodeobj.View{}, client: kubetest.New().Client().VolumeAttachments()}
+	if _, err := a.Attachment(t.Context(), "va"); !apierrors.IsNotFound(err) {
+		t.Errorf("an attachment that does not exist: got %v", err)
+	}
+}
+
+func TestSecretLag(t *testing.T) {
+	c := kubetest.New(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("value")},
+	})
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "s", errors.New("no relationship found"))
+	c.Fail("get", "secrets", refused, 1)
+	s, ref := secrets{c.Client()}, &corev1.SecretReference{Namespace: "ns", Name: "s"}
+	if _, err := s.Secret(t.Context(), ref); !errors.Is(err, volume.ErrLag) {
+		t.Errorf("a refusal right after scheduling: got %v, want one that passes", err)
+	}
+	if got, err := s.Secret(t.Context(), ref); err != nil || got["key"] != "value" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if got, err := s.Secret(t.Context(), nil); err != nil || got != nil {
+		t.Errorf("no reference: got %v, %v, want nothing", got, err)
+	}
+	if _, err := s.Secret(t.Context(), &corev1.SecretReference{Namespace: "ns", Name: "other"}); err == nil || errors.Is(err, volume.ErrLag) {
+		t.Errorf("a secret that does not exist: got %v, want an error that does not pass", err)
+	}
+}
+
+func TestMissingDriverIsLag(t *testing.T) {
+	d := drivers{driver.NewRegistry(driver.Config{})}
+	defer d.registry.Close()
+	for _, get := range []func(string) (volume.Driver, error){d.Driver, d.Last} {
+		if _, err := get("d.example"); !errors.Is(err, volume.ErrLag) || !errors.Is(err, driver.ErrNotRegistered) {
+			t.Errorf("got %v, want a driver that may come soon", err)
+		}
+	}
+}
+
+type recorder struct{ warned []string }
+
+func (r *recorder) Normal(runtime.Object, string, string) {}
+
+func (r *recorder) Warning(obj runtime.Object, reason, _ string) {
+	if p, ok := obj.(*corev1.Pod); ok {
+		r.warned = append(r.warned, p.Namespace+"/"+p.Name+" "+string(p.UID)+" "+reason)
+	}
+}
+
+func TestPodEvents(t *testing.T) {
+	r := &recorder{}
+	e := podEvents{r}
+	e.Failed(volume.Pod{UID: "found-on-disk"}, "FailedMount", "text")
+	e.Failed(volume.Pod{Namespace: "ns", Name: "a", UID: "uid-a"}, "FailedMount", "text")
+	if len(r.warned) != 1 || r.warned[0] != "ns/a uid-a FailedMount" {
+		t.Errorf("events are %v, want one on the pod that has a name", r.warned)
+	}
+}

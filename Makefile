@@ -7,8 +7,8 @@ include make/modules.mk make/tools.mk make/test.mk make/cluster.mk
 
 ##@ General
 .PHONY: help
-help: ## Show this help
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z0-9_%\/-]+:.*## / {printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## Show this help; build, vet, lint, tidy, verify and test also take a module: make test/attacher
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z0-9_-]+:.*## / {printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: precommit
 precommit: tidy fmt lint verify test ## Everything a change must pass before it is committed

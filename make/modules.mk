@@ -9,14 +9,14 @@ LDFLAGS := -s -w -X github.com/longshore-csi/longshore/csikit/version.version=$(
 ##@ Build
 .PHONY: build $(MODULES:%=build/%)
 build: $(MODULES:%=build/%) ## Build all modules; binaries go to bin/
-build/%: ## Build one module
+$(MODULES:%=build/%): build/%:
 	@mkdir -p $(BIN)
 	cd $* && go build ./...
 	@cd $* && if [ -d cmd ]; then CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...; fi
 
 .PHONY: tidy $(MODULES:%=tidy/%)
 tidy: $(MODULES:%=tidy/%) ## Tidy all go.mod files
-tidy/%:
+$(MODULES:%=tidy/%): tidy/%:
 	cd $* && GOWORK=off go mod tidy
 
 .PHONY: fmt
@@ -25,13 +25,13 @@ fmt: ## Format all Go files
 
 .PHONY: vet $(MODULES:%=vet/%)
 vet: $(MODULES:%=vet/%) ## Vet all modules
-vet/%:
+$(MODULES:%=vet/%): vet/%:
 	cd $* && go vet ./...
 
 # Each module stands alone: it builds and its tests compile without the workspace, its go.mod is tidy, its files are formatted.
 .PHONY: verify $(MODULES:%=verify/%)
 verify: $(MODULES:%=verify/%) verify-versions ## Check that every module stands alone and is tidy
-verify/%:
+$(MODULES:%=verify/%): verify/%:
 	@test -z "$$(gofmt -l $*)" || { echo "not formatted: $$(gofmt -l $*)"; exit 1; }
 	cd $* && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...
 

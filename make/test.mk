@@ -10,7 +10,7 @@ test: ## Run all tests: units, csi-sanity, end to end (needs root for mounts; sa
 	@rm -rf $(RESULTS)
 	@failed=0; for m in $(MODULES); do $(MAKE) --no-print-directory test/$$m || failed=1; done; \
 	(cd tools && go run ./cmd/testsum -total $(RESULTS)/*.json) && exit $$failed
-test/%: $(TOOLS)/testsum
+$(MODULES:%=test/%): test/%: $(TOOLS)/testsum
 	@mkdir -p $(RESULTS)
 	@echo "== $*"
 	@cd $* && go test -json $(or $(TESTFLAGS_$*),$(TESTFLAGS)) ./... | $(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json

@@ -12,11 +12,11 @@ $(PINNED)/govulncheck:
 
 .PHONY: lint $(MODULES:%=lint/%)
 lint: $(MODULES:%=lint/%) ## Lint all modules (golangci-lint; .golangci.yaml draws the arrows between modules)
-lint/%: $(PINNED)/golangci-lint
+$(MODULES:%=lint/%): lint/%: $(PINNED)/golangci-lint
 	cd $* && $(PINNED)/golangci-lint run --config $(CURDIR)/.golangci.yaml ./...
 
 # GOVULNDB names another database, where https://vuln.go.dev cannot be reached.
 .PHONY: vulncheck $(MODULES:%=vulncheck/%)
 vulncheck: $(MODULES:%=vulncheck/%) ## Look for known vulnerabilities that the code can reach
-vulncheck/%: $(PINNED)/govulncheck
+$(MODULES:%=vulncheck/%): vulncheck/%: $(PINNED)/govulncheck
 	cd $* && $(PINNED)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) ./...

@@ -228,8 +228,14 @@ func (c *Controller) work(ctx context.Context) error {
 	return errors.Join(err, saving.Wait())
 }
 
-// flush waits until all volumes are saved, or the grace is over, and says what is left.
+// flush tries at once to save what is not saved, waits until all is, or the grace is over, and says what is
+// left.
 func (c *Controller) flush(ctx context.Context) {
+	for _, intent := range c.cfg.Intents.List() {
+		if intent.Stage == intents.Saving {
+			c.unsaved.Add(intent.UID())
+		}
+	}
 	timer := time.NewTimer(flushGrace)
 	defer timer.Stop()
 	for expired := false; c.saving() > 0 && !expired; {

@@ -115,6 +115,11 @@ func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentV
 	if err != nil {
 		return nil, err
 	}
+	return c.secretsIfAny(ctx, ref)
+}
+
+// secretsIfAny reads a secret for DeleteVolume, which may be gone with the namespace of the claim.
+func (c *Controller) secretsIfAny(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
 	secrets, err := c.secrets(ctx, ref)
 	if apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).Info("Secret for deletion does not exist, going on without it", logging.KeyReason, describe(err))
@@ -154,15 +159,16 @@ func volumeClassName(pv *corev1.PersistentVolume) string {
 	return pv.Spec.StorageClassName
 }
 
-// remove deletes the object of a volume that is gone.
+// remove deletes the object of a volume that is gone. The finalizer goes first: the deletion wakes up other
+// controllers that take theirs off by an update, which a change of ours in between would make fail.
 func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) error {
-	if pv.DeletionTimestamp == nil {
-		if err := c.deleteObject(ctx, pv); err != nil {
+	if hasFinalizer(pv) {
+		if err := c.release(ctx, pv); err != nil {
 			return err
 		}
 	}
-	if hasFinalizer(pv) {
-		if err := c.release(ctx, pv); err != nil {
+	if pv.DeletionTimestamp == nil {
+		if err := c.deleteObject(ctx, pv); err != nil {
 			return err
 		}
 	}

@@ -36,9 +36,13 @@ func (c *Controller) patchFinalizers(ctx context.Context, pv *corev1.PersistentV
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	_, err = c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
 		return fmt.Errorf("patch finalizers of PersistentVolume %q: %w", pv.Name, err)
 	}
+	c.caches.volumes.Remember(patched)
 	return nil
 }

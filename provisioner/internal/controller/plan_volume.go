@@ -57,7 +57,7 @@ func planVolume(s volumeState) volumePlan {
 		return volumePlan{why: "volume is of another provisioner"}
 	case s.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		return planRetained(s)
-	case s.removed:
+	case s.removed && !hasFinalizer(s.pv):
 		return volumePlan{why: "volume and object were deleted"}
 	case s.deleted:
 		return volumePlan{verb: volumeRemove, why: "volume was deleted"}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -47,7 +48,18 @@ func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (recon
 	if !ok || intent.Stage != intents.Saving {
 		return reconcile.Result{}, nil
 	}
+	if !c.wanted(intent) {
+		return reconcile.Result{}, c.abandon(ctx, intent)
+	}
 	return reconcile.Result{}, c.write(ctx, intent)
+}
+
+// abandon stops saving the volume of a claim that is gone, unless it is saved already: an attempt whose
+// answer was lost may have succeeded.
+func (c *Controller) abandon(ctx context.Context, intent intents.Intent) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	return c.contested(ctx, intent, errClaimGone)
 }
 
 // write creates the PersistentVolume once. An error means that it is to be tried again.
@@ -89,11 +101,16 @@ func (c *Controller) settle(ctx context.Context, intent intents.Intent) error {
 	return nil
 }
 
-// contested looks at what keeps a PersistentVolume from being saved: the API refuses it for good, or
-// there is one of its name, which may be the very same.
+// errClaimGone is why a volume that is not saved yet is not saved any more.
+var errClaimGone = errors.New("claim was deleted")
+
+// contested looks at what keeps a PersistentVolume from being saved: the API refuses it for good, nobody
+// wants it any more, or there is one of its name, which may be the very same.
 func (c *Controller) contested(ctx context.Context, intent intents.Intent, refusal error) error {
 	existing, err := c.cfg.Kube.PersistentVolumes().Get(ctx, intent.PV.Name, metav1.GetOptions{})
 	switch {
+	case apierrors.IsNotFound(err) && errors.Is(refusal, errClaimGone):
+		return c.giveUp(ctx, intent, refusal.Error())
 	case apierrors.IsNotFound(err) && apierrors.IsInvalid(refusal):
 		return c.giveUp(ctx, intent, "the API refuses its PersistentVolume: "+describe(refusal))
 	case err != nil:

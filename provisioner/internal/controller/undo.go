@@ -54,7 +54,7 @@ func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile
 
 // deleteUnwanted calls DeleteVolume with the secrets that the volume was created with.
 func (c *Controller) deleteUnwanted(ctx context.Context, intent intents.Intent) error {
-	secrets, err := c.secrets(ctx, intent.Spec.Secrets.Provision)
+	secrets, err := c.secretsIfAny(ctx, intent.Spec.Secrets.Provision)
 	if err != nil {
 		return fmt.Errorf("delete unwanted volume %q: %w", intent.VolumeID, err)
 	}

@@ -63,12 +63,13 @@ func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
 	c.resting.drop(claim.UID)
 }
 
-// volumeChanged looks at a volume of ours, and at the claim that wants a volume of its name.
+// volumeChanged looks at a volume of ours, and at the claim that wants a volume of its name. As with claims,
+// a volume and its successor of the same name may come as one change.
 func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
-	switch {
-	case after == nil:
+	if before != nil && (after == nil || after.UID != before.UID) {
 		c.volumeGone(before)
-	case ours(after, c.driver):
+	}
+	if after != nil && ours(after, c.driver) {
 		c.volumes.Add(after.Name)
 	}
 }

@@ -65,3 +65,9 @@ func newPV() *corev1.PersistentVolume {
 func newIntent(stage intents.Stage) *intents.Intent {
 	return &intents.Intent{Stage: stage, Spec: volume.Spec{Name: "pvc-uid-1", Claim: newClaim(), Class: newClass()}}
 }
+
+// late makes the volumes of a class wait for their consumer.
+func late(class *storagev1.StorageClass) {
+	mode := storagev1.VolumeBindingWaitForFirstConsumer
+	class.VolumeBindingMode = &mode
+}

@@ -113,8 +113,7 @@ func (c *Controller) saveAttached(ctx context.Context, va *storagev1.VolumeAttac
 		return err
 	}
 	klog.FromContext(ctx).V(2).Info("Volume is attached")
-	_, err = c.patchVA(ctx, va, patch, "status")
-	return err
+	return c.patchStatus(ctx, va, patch)
 }
 
 // attachFailed tells everybody, and says when to try again.
@@ -143,8 +142,7 @@ func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachme
 	if err != nil || patch == nil {
 		return err
 	}
-	_, err = c.patchVA(ctx, va, patch, "status")
-	return unlessGone(err)
+	return unlessGone(c.patchStatus(ctx, va, patch))
 }
 
 // report puts an event where users look: on the VolumeAttachment and on the claim.

@@ -39,16 +39,17 @@ func (c *Controller) detachOrRelease(ctx context.Context, va *storagev1.VolumeAt
 // saveDetached removes the finalizer. Usually that is the end of the object; if others keep it,
 // it must not say attached any more.
 func (c *Controller) saveDetached(ctx context.Context, va *storagev1.VolumeAttachment, patch []byte) error {
-	va, err := c.patchVA(ctx, va, patch)
-	if err != nil || isGone(va) {
-		return err
+	if patch != nil {
+		var err error
+		if va, err = c.patchVA(ctx, va, patch); err != nil || isGone(va) {
+			return err
+		}
 	}
-	patch, err = detachedPatch(va)
+	patch, err := detachedPatch(va)
 	if err != nil || patch == nil {
 		return err
 	}
-	_, err = c.patchVA(ctx, va, patch, "status")
-	return err
+	return c.patchStatus(ctx, va, patch)
 }
 
 // unlessGone drops the error of a write to an object that is gone: there is nothing left to say.

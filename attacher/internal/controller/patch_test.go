@@ -16,11 +16,7 @@ import (
 // TestPatches sends patches that were made for one state of an object to an API that
 // has another.
 func TestPatches(t *testing.T) {
-	add := func(va *storagev1.VolumeAttachment) []operation { return addFinalizer(va, testFinalizer) }
-	remove := func(va *storagev1.VolumeAttachment) []operation { return removeFinalizer(va, testFinalizer) }
-	annotate := func(pairs map[string]string) func(*storagev1.VolumeAttachment) []operation {
-		return func(va *storagev1.VolumeAttachment) []operation { return setAnnotations(va, pairs) }
-	}
+	add, remove, annotate := withFinalizer(testFinalizer), withoutFinalizer(testFinalizer), withAnnotations
 	finalizers := func(names ...string) func(*storagev1.VolumeAttachment) {
 		return func(va *storagev1.VolumeAttachment) { va.Finalizers = names }
 	}
@@ -30,7 +26,7 @@ func TestPatches(t *testing.T) {
 		reason      string
 		read        func(*storagev1.VolumeAttachment)
 		server      func(*storagev1.VolumeAttachment)
-		ops         func(*storagev1.VolumeAttachment) []operation
+		ops         change
 		stale       bool
 		finalizers  []string
 		annotations map[string]string
@@ -43,12 +39,12 @@ func TestPatches(t *testing.T) {
 		"AddToOthers": {
 			reason: "finalizers of others stay",
 			read:   finalizers("a/b"), server: finalizers("a/b"), ops: add,
-			finalizers: []string{"a/b", testFinalizer},
+			finalizers: []string{testFinalizer, "a/b"},
 		},
 		"AddToStaleList": {
-			reason: "a finalizer that somebody added meanwhile must not be lost",
+			reason: "a finalizer that somebody added meanwhile is neither lost nor in the way",
 			read:   same, server: finalizers("a/b"), ops: add,
-			stale: true, finalizers: []string{"a/b"},
+			finalizers: []string{testFinalizer, "a/b"},
 		},
 		"RemoveLast": {
 			reason: "the list goes with its last entry",
@@ -60,9 +56,14 @@ func TestPatches(t *testing.T) {
 			finalizers: []string{"a/b", "c/d"},
 		},
 		"RemoveFromStaleList": {
-			reason: "a finalizer that somebody added meanwhile must not be lost",
+			reason: "a finalizer that somebody added meanwhile is neither lost nor in the way",
 			read:   finalizers(testFinalizer), server: finalizers(testFinalizer, "a/b"), ops: remove,
-			stale: true, finalizers: []string{testFinalizer, "a/b"},
+			finalizers: []string{"a/b"},
+		},
+		"RemoveWhatIsGone": {
+			reason: "a finalizer that is gone already is no error",
+			read:   finalizers(testFinalizer, "a/b"), server: finalizers("a/b"), ops: remove,
+			finalizers: []string{"a/b"},
 		},
 		"FirstAnnotations": {
 			reason: "a map that does not exist is created",
@@ -76,9 +77,9 @@ func TestPatches(t *testing.T) {
 			annotations: map[string]string{"x": "y", "a/b": "2", "til~de": "3"},
 		},
 		"AnnotationsAppeared": {
-			reason: "annotations that somebody added meanwhile must not be lost",
+			reason: "annotations that somebody added meanwhile are neither lost nor in the way",
 			read:   same, server: vaAnnotated("x", "y"), ops: annotate(map[string]string{"a/b": "1"}),
-			stale: true, annotations: map[string]string{"x": "y"},
+			annotations: map[string]string{"x": "y", "a/b": "1"},
 		},
 		"OtherObject": {
 			reason: "an object that was created later under the same name is none of our business",
@@ -94,11 +95,11 @@ func TestPatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			read := newVA(vaUID(stored.UID), tt.read)
-			patch, err := jsonPatch(read, tt.ops(read)...)
+			patch, err := metadataPatch(read, tt.ops)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = cluster.Client().VolumeAttachments().Patch(t.Context(), "va-1", types.JSONPatchType, patch, metav1.PatchOptions{})
+			_, err = cluster.Client().VolumeAttachments().Patch(t.Context(), "va-1", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 			if isStale(err) != tt.stale || (err != nil) != tt.stale {
 				t.Errorf("%s: patch %s: error %v, want a stale one: %t", tt.reason, patch, err, tt.stale)
 			}
@@ -118,14 +119,14 @@ func TestPatches(t *testing.T) {
 
 func TestNoPatchWithoutChange(t *testing.T) {
 	va := newVA(vaFinalized, vaAnnotated("a", "1"))
-	if ops := addFinalizer(va, testFinalizer); ops != nil {
-		t.Errorf("finalizer is there: got %v", ops)
-	}
-	if ops := removeFinalizer(va, "other/one"); ops != nil {
-		t.Errorf("finalizer is not there: got %v", ops)
-	}
-	if ops := setAnnotations(va, map[string]string{"a": "1", "b": ""}); ops != nil {
-		t.Errorf("annotations are right: got %v", ops)
+	for name, c := range map[string]change{
+		"FinalizerIsThere":    withFinalizer(testFinalizer),
+		"FinalizerIsNotThere": withoutFinalizer("other/one"),
+		"AnnotationsAreRight": withAnnotations(map[string]string{"a": "1", "b": ""}),
+	} {
+		if patch, err := metadataPatch(va, c); patch != nil || err != nil {
+			t.Errorf("%s: got %s, %v", name, patch, err)
+		}
 	}
 }
 
@@ -167,18 +168,17 @@ func FuzzSetAnnotations(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ops := setAnnotations(va, map[string]string{key: value})
-		if ops == nil {
+		patch, err := metadataPatch(va, withAnnotations(map[string]string{key: value}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if patch == nil {
 			if va.Annotations[key] != value {
 				t.Errorf("no patch although %q is %q, not %q", key, va.Annotations[key], value)
 			}
 			return
 		}
-		patch, err := jsonPatch(va, ops...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		patched, err := cluster.Client().VolumeAttachments().Patch(t.Context(), "va-1", types.JSONPatchType, patch, metav1.PatchOptions{})
+		patched, err := cluster.Client().VolumeAttachments().Patch(t.Context(), "va-1", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
 			t.Fatalf("patch %s: %v", patch, err)
 		}

@@ -104,20 +104,15 @@ func planAttach(in attachInput) (attachPlan, error) {
 func (p *attachPlan) addPatches(in attachInput, volume *corev1.CSIPersistentVolumeSource) error {
 	var err error
 	if in.source.pv != nil {
-		if ops := addFinalizer(in.source.pv, in.finalizer); ops != nil {
-			if p.pvPatch, err = jsonPatch(in.source.pv, ops...); err != nil {
-				return err
-			}
+		if p.pvPatch, err = metadataPatch(in.source.pv, withFinalizer(in.finalizer)); err != nil {
+			return err
 		}
 	}
-	ops := append(addFinalizer(in.va, in.finalizer), setAnnotations(in.va, map[string]string{
+	p.vaPatch, err = metadataPatch(in.va, withFinalizer(in.finalizer), withAnnotations(map[string]string{
 		AnnotationNodeID:        in.nodeID,
 		AnnotationVolumeHandle:  volume.VolumeHandle,
 		AnnotationPublishSecret: formatSecretRef(volume.ControllerPublishSecretRef),
-	})...)
-	if len(ops) > 0 {
-		p.vaPatch, err = jsonPatch(in.va, ops...)
-	}
+	}))
 	return err
 }
 
@@ -171,7 +166,7 @@ func planDetach(in detachInput) (detachPlan, error) {
 		}
 		handle, secret = volume.VolumeHandle, volume.ControllerPublishSecretRef
 	}
-	patch, err := jsonPatch(in.va, removeFinalizer(in.va, in.finalizer)...)
+	patch, err := metadataPatch(in.va, withoutFinalizer(in.finalizer))
 	return detachPlan{
 		unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: in.nodeID},
 		secret:    secret,

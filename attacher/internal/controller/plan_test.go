@@ -98,15 +98,10 @@ func TestPlanAttach(t *testing.T) {
 			reason: "finalizers on both, and all that detaching needs, before the call",
 			va:     newVA(), pv: newPV(pvSecret("ns", "keys")), nodeID: "id-1",
 			publish: request(same), secret: &corev1.SecretReference{Namespace: "ns", Name: "keys"},
-			pvPatch: `[{"op":"test","path":"/metadata/uid","value":"pv-uid"},` +
-				`{"op":"test","path":"/metadata/finalizers","value":null},` +
-				`{"op":"add","path":"/metadata/finalizers","value":["external-attacher/hostpath-csi-example"]}]`,
-			vaPatch: `[{"op":"test","path":"/metadata/uid","value":"va-uid"},` +
-				`{"op":"test","path":"/metadata/finalizers","value":null},` +
-				`{"op":"add","path":"/metadata/finalizers","value":["external-attacher/hostpath-csi-example"]},` +
-				`{"op":"test","path":"/metadata/annotations","value":null},` +
-				`{"op":"add","path":"/metadata/annotations","value":{` +
-				`"csi.alpha.kubernetes.io/node-id":"id-1","csi.longshore.dev/publish-secret":"ns/keys","csi.longshore.dev/volume-handle":"vol-1"}}]`,
+			pvPatch: `{"metadata":{"finalizers":["external-attacher/hostpath-csi-example"],"uid":"pv-uid"}}`,
+			vaPatch: `{"metadata":{"annotations":{"csi.alpha.kubernetes.io/node-id":"id-1",` +
+				`"csi.longshore.dev/publish-secret":"ns/keys","csi.longshore.dev/volume-handle":"vol-1"},` +
+				`"finalizers":["external-attacher/hostpath-csi-example"],"uid":"va-uid"}}`,
 		},
 		"Again": {
 			reason: "nothing is written twice",
@@ -117,17 +112,14 @@ func TestPlanAttach(t *testing.T) {
 			reason: "the attempt on the former machine is undone, then recorded anew",
 			va:     newVA(vaFinalized, vaAnnotated(AnnotationNodeID, "id-0", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized), nodeID: "id-1",
 			publish: request(same), stale: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-1", NodeId: "id-0"},
-			vaPatch: `[{"op":"test","path":"/metadata/uid","value":"va-uid"},` +
-				`{"op":"add","path":"/metadata/annotations/csi.alpha.kubernetes.io~1node-id","value":"id-1"}]`,
+			vaPatch: `{"metadata":{"annotations":{"csi.alpha.kubernetes.io/node-id":"id-1"},"uid":"va-uid"}}`,
 		},
 		"NodeAnnotatedByHand": {
 			reason: "without our finalizer no call was made, so there is nothing to undo",
 			va:     newVA(vaAnnotated(AnnotationNodeID, "id-0", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized), nodeID: "id-1",
 			publish: request(same),
-			vaPatch: `[{"op":"test","path":"/metadata/uid","value":"va-uid"},` +
-				`{"op":"test","path":"/metadata/finalizers","value":null},` +
-				`{"op":"add","path":"/metadata/finalizers","value":["external-attacher/hostpath-csi-example"]},` +
-				`{"op":"add","path":"/metadata/annotations/csi.alpha.kubernetes.io~1node-id","value":"id-1"}]`,
+			vaPatch: `{"metadata":{"annotations":{"csi.alpha.kubernetes.io/node-id":"id-1"},` +
+				`"finalizers":["external-attacher/hostpath-csi-example"],"uid":"va-uid"}}`,
 		},
 		"ReadonlyUnknown": {
 			reason: "a driver without PUBLISH_READONLY is not asked for it",

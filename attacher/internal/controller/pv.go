@@ -28,7 +28,7 @@ func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Re
 	if !ok || !mayRelease(pv, c.finalizer, len(c.vas.ByIndex(indexPV, name))) {
 		return reconcile.Result{}, nil
 	}
-	patch, err := jsonPatch(pv, removeFinalizer(pv, c.finalizer)...)
+	patch, err := metadataPatch(pv, withoutFinalizer(c.finalizer))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -40,7 +40,7 @@ func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Re
 func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, patch []byte) error {
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
-	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return writeError(corev1.Resource("persistentvolumes"), "PersistentVolume", pv.Name, err)
 	}
@@ -50,13 +50,23 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, p
 	return nil
 }
 
-// patchVA applies a patch to the VolumeAttachment that va was read from, or to its status.
-func (c *Controller) patchVA(
-	ctx context.Context, va *storagev1.VolumeAttachment, patch []byte, subresources ...string,
+// patchVA applies a patch of the metadata to the VolumeAttachment that va was read from.
+func (c *Controller) patchVA(ctx context.Context, va *storagev1.VolumeAttachment, patch []byte) (*storagev1.VolumeAttachment, error) {
+	return c.writeVA(ctx, va, types.StrategicMergePatchType, patch)
+}
+
+// patchStatus applies a patch to the status of the VolumeAttachment that va was read from.
+func (c *Controller) patchStatus(ctx context.Context, va *storagev1.VolumeAttachment, patch []byte) error {
+	_, err := c.writeVA(ctx, va, types.JSONPatchType, patch, "status")
+	return err
+}
+
+func (c *Controller) writeVA(
+	ctx context.Context, va *storagev1.VolumeAttachment, kind types.PatchType, patch []byte, subresources ...string,
 ) (*storagev1.VolumeAttachment, error) {
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
-	patched, err := c.cfg.Kube.VolumeAttachments().Patch(ctx, va.Name, types.JSONPatchType, patch, metav1.PatchOptions{}, subresources...)
+	patched, err := c.cfg.Kube.VolumeAttachments().Patch(ctx, va.Name, kind, patch, metav1.PatchOptions{}, subresources...)
 	if err != nil {
 		return nil, writeError(storagev1.Resource("volumeattachments"), "VolumeAttachment", va.Name, err)
 	}

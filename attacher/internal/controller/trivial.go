@@ -35,13 +35,9 @@ func (c *Controller) markAttached(ctx context.Context, va *storagev1.VolumeAttac
 
 // releaseVA removes the finalizer if it is there. The result is nil if the object is gone.
 func (c *Controller) releaseVA(ctx context.Context, va *storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error) {
-	ops := removeFinalizer(va, c.finalizer)
-	if ops == nil {
-		return va, nil
-	}
-	patch, err := jsonPatch(va, ops...)
-	if err != nil {
-		return nil, err
+	patch, err := metadataPatch(va, withoutFinalizer(c.finalizer))
+	if err != nil || patch == nil {
+		return va, err
 	}
 	va, err = c.patchVA(ctx, va, patch)
 	if apierrors.IsNotFound(err) {

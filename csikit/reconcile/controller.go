@@ -58,10 +58,11 @@ type Config[K comparable] struct {
 	StuckAfter time.Duration
 }
 
-// Controller works on keys. It must be started with Run, which also ends it.
+// Controller works on keys. It starts no goroutine before Run, and has none left after it;
+// keys that are added before Run wait for it.
 type Controller[K comparable] struct {
 	cfg     Config[K]
-	queue   workqueue.TypedDelayingInterface[K]
+	queue   lateQueue[K]
 	waiting *ageQueue[K]
 	backoff *backoff[K]
 	gauge   prometheus.Collector
@@ -103,14 +104,18 @@ func New[K comparable](cfg Config[K]) (*Controller[K], error) {
 			return nil, fmt.Errorf("register the queue age of controller %q: %w", cfg.Name, err)
 		}
 	}
-	c.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{
-		Name:            cfg.Name,
-		MetricsProvider: cfg.Metrics,
+	return c, nil
+}
+
+// newQueue starts the goroutines of a queue; its ShutDown ends them.
+func (c *Controller[K]) newQueue() workqueue.TypedDelayingInterface[K] {
+	return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{
+		Name:            c.cfg.Name,
+		MetricsProvider: c.cfg.Metrics,
 		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{
-			Name: cfg.Name, MetricsProvider: cfg.Metrics, Queue: c.waiting,
+			Name: c.cfg.Name, MetricsProvider: c.cfg.Metrics, Queue: c.waiting,
 		}),
 	})
-	return c, nil
 }
 
 func setDefaults[K comparable](cfg *Config[K]) {
@@ -153,10 +158,10 @@ func validate[K comparable](cfg Config[K]) error {
 
 // Add asks for a look at the key. Keys that wait already are not added twice; a key that is
 // being worked on is looked at once more afterwards.
-func (c *Controller[K]) Add(key K) { c.queue.Add(key) }
+func (c *Controller[K]) Add(key K) { c.queue.add(key, 0) }
 
 // AddAfter is Add after a pause.
-func (c *Controller[K]) AddAfter(key K, pause time.Duration) { c.queue.AddAfter(key, pause) }
+func (c *Controller[K]) AddAfter(key K, pause time.Duration) { c.queue.add(key, pause) }
 
 // Forget makes the key's next failure its first one.
 func (c *Controller[K]) Forget(key K) { c.backoff.forget(key) }
@@ -164,7 +169,7 @@ func (c *Controller[K]) Forget(key K) { c.backoff.forget(key) }
 // State returns what the controller does now.
 func (c *Controller[K]) State() State {
 	s := State{Name: c.cfg.Name, OldestSeconds: c.waiting.oldest(time.Now()).Seconds(), Failing: c.backoff.len()}
-	s.Waiting = c.waiting.count()
+	s.Waiting = c.waiting.count() + c.queue.count()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, since := range c.running {
@@ -184,15 +189,17 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	queue := c.newQueue()
+	c.queue.open(queue)
 	var workers sync.WaitGroup
 	for range c.cfg.Workers {
 		workers.Go(func() {
-			for c.next(ctx, work) {
+			for c.next(ctx, work, queue) {
 			}
 		})
 	}
 	c.watchAge(ctx)
-	c.queue.ShutDown()
+	queue.ShutDown()
 	finished := make(chan struct{})
 	go func() {
 		workers.Wait()
@@ -239,12 +246,12 @@ func mustAbort(ctx context.Context) bool {
 }
 
 // next works on one key; it returns false when there will be no more.
-func (c *Controller[K]) next(ctx, work context.Context) bool {
-	key, shutdown := c.queue.Get()
+func (c *Controller[K]) next(ctx, work context.Context, queue workqueue.TypedInterface[K]) bool {
+	key, shutdown := queue.Get()
 	if shutdown {
 		return false
 	}
-	defer c.queue.Done(key)
+	defer queue.Done(key)
 	if ctx.Err() != nil {
 		return true // the queue is emptied, nothing is begun
 	}
@@ -291,16 +298,16 @@ func (c *Controller[K]) settle(ctx context.Context, key K, result Result, err er
 	case err == nil:
 		c.backoff.forget(key)
 		if result.After > 0 {
-			c.queue.AddAfter(key, result.After)
+			c.queue.add(key, result.After)
 		}
 	case apierrors.IsConflict(err):
 		pause := c.backoff.next(key, min(conflictRetry, c.cfg.Retry.Start))
 		logger.V(4).Info("Object changed meanwhile, trying again", logging.KeyDelay, pause, "err", err)
-		c.queue.AddAfter(key, pause)
+		c.queue.add(key, pause)
 	default:
 		pause := c.backoff.next(key, c.cfg.Retry.Start)
 		logger.Error(err, "Reconcile did not succeed, trying again", logging.KeyDelay, pause)
-		c.queue.AddAfter(key, pause)
+		c.queue.add(key, pause)
 	}
 }
 

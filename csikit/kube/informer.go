@@ -115,10 +115,16 @@ func (i *Informer[T]) prepare() error {
 func (i *Informer[T]) WaitSynced(ctx context.Context) error {
 	select {
 	case <-i.prepared:
-		if cache.WaitFor(ctx, i.name, i.handlers.HasSyncedChecker()) {
+		// Not cache.WaitFor, which logs two lines per informer.
+		select {
+		case <-i.handlers.HasSyncedChecker().Done():
 			return nil
+		case <-ctx.Done():
 		}
 	case <-ctx.Done():
+	}
+	if i.HasSynced() { // of two channels that are ready, select takes any
+		return nil
 	}
 	return fmt.Errorf("wait for the first list of %s: %w", i.name, context.Cause(ctx))
 }

@@ -370,3 +370,60 @@ func TestWatchErrorsAreLoggedByWeight(t *testing.T) {
 		})
 	}
 }
+
+// A component has a dozen informers; each would log twice at every start.
+func TestWaitSyncedIsSilent(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		run    bool
+	}{
+		"Synced": {reason: "What went as expected is no news.", run: true},
+		"Ended":  {reason: "The error says it, for the caller to log."},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log ktesting.BufferTL
+				ctx := klog.NewContext(t.Context(), ktesting.NewLogger(&log, ktesting.NewConfig(ktesting.Verbosity(0))))
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				i := kube.NewInformer(kubetest.New(pod("a", "")).Client().Pods(""), kube.InformerOptions[*corev1.Pod]{})
+				done := make(chan error, 1)
+				go func() {
+					if !tc.run {
+						<-ctx.Done()
+					}
+					done <- i.Run(ctx)
+				}()
+				if err := i.WaitSynced(ctx); (err == nil) != tc.run {
+					t.Errorf("WaitSynced: %v", err)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Errorf("Run: %v", err)
+				}
+				if got := log.String(); got != "" {
+					t.Errorf("%s Logged:\n%s", tc.reason, got)
+				}
+			})
+		})
+	}
+}
+
+// Of two channels that are ready a select takes any: a copy that is complete is
+// complete, also when there is no time left.
+func TestWaitSyncedAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 50 {
+			if err := f.informer.WaitSynced(ctx); err != nil {
+				t.Fatalf("a complete copy: %v", err)
+			}
+		}
+	})
+}

@@ -91,7 +91,7 @@ func TestWhatNobodyConfirmsIsForgotten(t *testing.T) {
 		o := newOverlay()
 		o.put(overlayKey, attachment("u", "2"))
 		o.observe(attachment("old", "1"), nil, true)
-		time.Sleep(overlayTTL) //nolint:forbidigo // virtual time
+		time.Sleep(overlayTTL)
 		if got := seen(o, nil); got != "" {
 			t.Errorf("still %q", got)
 		}

@@ -118,7 +118,7 @@ func (d *Driver) pickTopology(req *csi.TopologyRequirement) map[string]string {
 // sameVolume checks that a volume satisfies a later request with its name.
 // CSI spec v1.13, "CreateVolume Errors", ALREADY_EXISTS.
 func sameVolume(v *volume, req *csi.CreateVolumeRequest) error {
-	what := ""
+	var what string
 	switch {
 	case !inRange(v.Capacity, req.GetCapacityRange()):
 		what = "capacity"

@@ -18,7 +18,8 @@ import (
 type Fault struct {
 	// Method is the short name of the method, as in CreateVolume. Empty: all.
 	Method string
-	// Match restricts the fault to some requests. Nil: all.
+	// Match restricts the fault to some requests. Nil: all. It may ask the
+	// driver what it has, and may run for several calls at once.
 	Match func(proto.Message) bool
 	// Delay passes before the call is answered or, with Hang, before it hangs.
 	Delay time.Duration
@@ -127,11 +128,12 @@ func (d *Driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 }
 
 func (d *Driver) begin(method string, req proto.Message) (*Call, *Fault) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	call := &Call{Node: d.nodeID, Method: method, Request: proto.Clone(req)}
+	d.mu.Lock()
 	d.calls = append(d.calls, call)
-	return call, d.pickFault(method, req)
+	faults := slices.Clone(d.faults)
+	d.mu.Unlock()
+	return call, d.pickFault(faults, method, req)
 }
 
 func (d *Driver) end(call *Call, err error) {
@@ -141,18 +143,33 @@ func (d *Driver) end(call *Call, err error) {
 	call.Done, call.Code, call.Message = true, st.Code(), st.Message()
 }
 
-// pickFault finds the fault for a call and counts its use.
-func (b *backend) pickFault(method string, req proto.Message) *Fault {
-	for i, f := range b.faults {
-		if f.Method != "" && f.Method != method || f.Match != nil && !f.Match(req) {
-			continue
+// pickFault finds the fault for a call and counts its use. The lock is not
+// held while Match runs, so the fault may be used up or healed meanwhile.
+func (b *backend) pickFault(faults []*fault, method string, req proto.Message) *Fault {
+	for _, f := range faults {
+		if f.fits(method, req) && b.use(f) {
+			return &f.Fault
 		}
-		if f.used++; f.Times > 0 && f.used >= f.Times {
-			b.faults = slices.Delete(b.faults, i, i+1)
-		}
-		return &f.Fault
 	}
 	return nil
+}
+
+func (f *fault) fits(method string, req proto.Message) bool {
+	return (f.Method == "" || f.Method == method) && (f.Match == nil || f.Match(req))
+}
+
+// use counts a use of the fault; it returns false if there is none left.
+func (b *backend) use(f *fault) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.Index(b.faults, f)
+	if i < 0 {
+		return false
+	}
+	if f.used++; f.Times > 0 && f.used >= f.Times {
+		b.faults = slices.Delete(b.faults, i, i+1)
+	}
+	return true
 }
 
 // apply makes a call with or without a fault.

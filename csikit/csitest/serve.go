@@ -1,6 +1,8 @@
 package csitest
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,14 +22,14 @@ func (d *Driver) Serve(tb testing.TB) (address string) {
 		tb.Fatalf("make a directory for the CSI socket: %v", err)
 	}
 	socket := filepath.Join(dir, "csi.sock")
-	listener, err := net.Listen("unix", socket)
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", socket)
 	if err != nil {
 		tb.Fatalf("listen on CSI socket %q: %v", socket, err)
 	}
 	server := grpc.NewServer()
 	d.Register(server)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- serve(server, listener) }()
 	tb.Cleanup(func() {
 		server.Stop()
 		if err := <-served; err != nil {
@@ -38,4 +40,13 @@ func (d *Driver) Serve(tb testing.TB) (address string) {
 		}
 	})
 	return "unix://" + socket
+}
+
+// serve serves until the server is stopped, which is no error, also when it
+// was stopped before it began.
+func serve(server *grpc.Server, listener net.Listener) error {
+	if err := server.Serve(listener); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
 }

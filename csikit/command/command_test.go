@@ -14,10 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/command"
 )
 
-type options struct {
-	n   int
-	run func(ctx context.Context) error
-}
+type options struct{ n int }
 
 func (o *options) AddFlags(fs *flag.FlagSet) { fs.IntVar(&o.n, "n", o.n, "A number.") }
 

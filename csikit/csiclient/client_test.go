@@ -12,6 +12,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,7 +22,6 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,7 +42,7 @@ func connect(tb testing.TB, cfg csiclient.Config) *csiclient.Client {
 }
 
 // logTo returns a context whose logger writes to out at the given verbosity.
-func logTo(tb testing.TB, ctx context.Context, out *strings.Builder, verbosity int) context.Context {
+func logTo(ctx context.Context, tb testing.TB, out *strings.Builder, verbosity int) context.Context {
 	tb.Helper()
 	o := logging.NewOptions()
 	o.Verbosity = verbosity
@@ -194,7 +194,7 @@ func TestWaitTellsWhatItWaitsFor(t *testing.T) {
 		d.SetReady(false)
 		client := connect(t, csiclient.Config{Conn: d.Conn(), Address: "/csi/csi.sock", LogEvery: 30 * time.Second})
 		var out strings.Builder
-		ctx, cancel := context.WithTimeout(logTo(t, t.Context(), &out, 0), 65*time.Second)
+		ctx, cancel := context.WithTimeout(logTo(t.Context(), t, &out, 0), 65*time.Second)
 		defer cancel()
 		_, err := client.Wait(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -235,9 +235,9 @@ func TestProbeAndDriverName(t *testing.T) {
 // A path may contain what would mean something in a URL.
 func TestOddSocketPath(t *testing.T) {
 	d := csitest.New(csitest.Options{})
-	real := strings.TrimPrefix(d.Serve(t), "unix://")
-	odd := filepath.Join(filepath.Dir(real), "50%?#.sock")
-	if err := os.Symlink(real, odd); err != nil {
+	plain := strings.TrimPrefix(d.Serve(t), "unix://")
+	odd := filepath.Join(filepath.Dir(plain), "50%?#.sock")
+	if err := os.Symlink(plain, odd); err != nil {
 		t.Fatalf("link: %v", err)
 	}
 	if _, err := connect(t, csiclient.Config{Address: odd}).DriverName(t.Context()); err != nil {

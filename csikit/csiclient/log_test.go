@@ -60,7 +60,7 @@ func TestCallsAreLogged(t *testing.T) {
 			}
 			var out strings.Builder
 			client := connect(t, csiclient.Config{Conn: d.Conn(), MaxLogLength: c.limit})
-			_, err := client.Controller().CreateVolume(logTo(t, t.Context(), &out, c.verbosity), &csi.CreateVolumeRequest{
+			_, err := client.Controller().CreateVolume(logTo(t.Context(), t, &out, c.verbosity), &csi.CreateVolumeRequest{
 				Name:       "a",
 				Secrets:    map[string]string{"password": "hunter2"},
 				Parameters: map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": "a-token"},

@@ -29,11 +29,10 @@ func (c *Client) Run(ctx context.Context, onChange func(*Info)) error {
 	}
 	for ctx.Err() == nil {
 		state := c.conn.GetState()
-		known := c.info.Load() != nil
 		switch {
 		case state == connectivity.Shutdown:
 			return nil
-		case known && c.cfg.ExitOnLoss && (state != connectivity.Ready || c.stale()):
+		case c.mustExit(state):
 			return ErrConnectionLost
 		case state == connectivity.Ready && c.stale():
 			if err := c.reread(ctx, onChange); err != nil {
@@ -41,14 +40,24 @@ func (c *Client) Run(ctx context.Context, onChange func(*Info)) error {
 			}
 			continue // the state may have changed meanwhile
 		case state == connectivity.Idle:
-			if known {
-				klog.FromContext(ctx).Info("Connection to the CSI driver is lost", logging.KeyAddress, c.cfg.Address)
-			}
-			c.conn.Connect()
+			c.redial(ctx)
 		}
 		c.conn.WaitForStateChange(ctx, state)
 	}
 	return nil
+}
+
+// mustExit reports whether the connection that the Info was read from is lost, and that is fatal.
+func (c *Client) mustExit(state connectivity.State) bool {
+	return c.cfg.ExitOnLoss && c.info.Load() != nil && (state != connectivity.Ready || c.stale())
+}
+
+// redial connects, again if there was a connection.
+func (c *Client) redial(ctx context.Context) {
+	if c.info.Load() != nil {
+		klog.FromContext(ctx).Info("Connection to the CSI driver is lost", logging.KeyAddress, c.cfg.Address)
+	}
+	c.conn.Connect()
 }
 
 // stale reports whether the connection is a newer one than the Info.
@@ -56,13 +65,12 @@ func (c *Client) stale() bool { return c.dials.Load() != c.readAt.Load() }
 
 func (c *Client) reread(ctx context.Context, onChange func(*Info)) error {
 	info, err := c.Wait(ctx)
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil // Wait has ended by the end of Run, which is no error
+	case err != nil:
 		return err
-	}
-	if onChange != nil {
+	case onChange != nil:
 		onChange(info)
 	}
 	return nil

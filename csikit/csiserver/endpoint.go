@@ -94,7 +94,7 @@ func removeStale(socket string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("listen on CSI socket %q: a file that is not a socket is in the way", socket)
 	}
-	conn, err := net.DialTimeout("unix", socket, dialTimeout)
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(context.Background(), "unix", socket)
 	if err == nil {
 		return errors.Join(fmt.Errorf("listen on CSI socket %q: another process listens on it", socket), conn.Close())
 	}

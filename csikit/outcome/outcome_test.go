@@ -13,17 +13,17 @@ import (
 	"github.com/longshore-csi/longshore/csikit/outcome"
 )
 
-// nilStatus claims to carry a status and has none.
-type nilStatus struct{}
+// nilStatusError claims to carry a status and has none.
+type nilStatusError struct{}
 
-func (nilStatus) Error() string              { return "nil status" }
-func (nilStatus) GRPCStatus() *status.Status { return nil }
+func (nilStatusError) Error() string              { return "nil status" }
+func (nilStatusError) GRPCStatus() *status.Status { return nil }
 
-// okStatus is an error that says OK, which status.Error never makes.
-type okStatus struct{}
+// okStatusError is an error that says OK, which status.Error never makes.
+type okStatusError struct{}
 
-func (okStatus) Error() string              { return "ok status" }
-func (okStatus) GRPCStatus() *status.Status { return status.New(codes.OK, "fine") }
+func (okStatusError) Error() string              { return "ok status" }
+func (okStatusError) GRPCStatus() *status.Status { return status.New(codes.OK, "fine") }
 
 // wrappings are the ways in which an error reaches its judge.
 func wrappings() map[string]func(error) error {
@@ -96,8 +96,8 @@ func TestOfOtherErrors(t *testing.T) {
 		"Canceled":       {reason: "a call given up may still run", err: context.Canceled, want: outcome.Uncertain, code: codes.Canceled},
 		"Deadline":       {reason: "a call given up may still run", err: context.DeadlineExceeded, want: outcome.Uncertain, code: codes.DeadlineExceeded},
 		"NotGRPC":        {reason: "it tells nothing about the driver", err: errors.New("boom"), want: outcome.Uncertain, code: codes.Unknown},
-		"NilStatus":      {reason: "it tells nothing about the driver", err: nilStatus{}, want: outcome.Uncertain, code: codes.Unknown},
-		"ContradictsOK":  {reason: "an error that says OK proves nothing", err: okStatus{}, want: outcome.Uncertain, code: codes.OK},
+		"NilStatus":      {reason: "it tells nothing about the driver", err: nilStatusError{}, want: outcome.Uncertain, code: codes.Unknown},
+		"ContradictsOK":  {reason: "an error that says OK proves nothing", err: okStatusError{}, want: outcome.Uncertain, code: codes.OK},
 		"NewerCode":      {reason: "a code of a later gRPC is still the driver's answer", err: status.Error(codes.Code(99), "new"), want: outcome.Final, code: codes.Code(99)},
 		"CauseOfContext": {reason: "the cause of a context hides it", err: fmt.Errorf("lost: %w", errors.New("lease")), want: outcome.Uncertain, code: codes.Unknown},
 	}
@@ -151,7 +151,7 @@ func TestMessage(t *testing.T) {
 		"Lines":      {reason: "one line", err: status.Error(codes.Internal, "exit 1:\n\tmkfs:\r\n  busy\n"), want: "exit 1: mkfs: busy"},
 		"NotUTF8":    {reason: "the API server refuses invalid UTF-8", err: errors.New("bad \xff byte"), want: "bad \uFFFD byte"},
 		"Empty":      {reason: "a driver may say nothing", err: status.Error(codes.Internal, "")},
-		"NilStatus":  {reason: "its own text", err: nilStatus{}, want: "nil status"},
+		"NilStatus":  {reason: "its own text", err: nilStatusError{}, want: "nil status"},
 		"Decoration": {reason: "a driver that passes on a decorated error keeps it", err: status.Error(codes.Internal, "rpc error: code = Aborted desc = busy"), want: "rpc error: code = Aborted desc = busy"},
 	}
 	for name, c := range cases {

@@ -37,6 +37,8 @@ type rig struct {
 	intents  *intents.Memory
 	events   *eventLog
 	registry *prometheus.Registry
+	// started says that the test itself runs the queue of unsaved volumes.
+	started bool
 }
 
 // eventLog keeps events as lines of text.
@@ -124,7 +126,11 @@ func quiet(t *testing.T) context.Context {
 func (r *rig) end() {
 	ctx, cancel := context.WithCancel(quiet(r.t))
 	cancel()
-	for _, run := range []func(context.Context) error{r.claims.Run, r.volumes.Run, r.unsaved.Run} {
+	queues := []func(context.Context) error{r.claims.Run, r.volumes.Run}
+	if !r.started {
+		queues = append(queues, r.unsaved.Run)
+	}
+	for _, run := range queues {
 		if err := run(ctx); err != nil {
 			r.t.Error(err)
 		}

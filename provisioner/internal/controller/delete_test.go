@@ -1,0 +1,353 @@
+package controller
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// releasedPV returns a volume whose claim is gone.
+func releasedPV(changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	pv := newPV()
+	pv.Status.Phase = corev1.VolumeReleased
+	for _, change := range changes {
+		change(pv)
+	}
+	return pv
+}
+
+// secretOf returns a Secret with one value.
+func secretOf(namespace, name, value string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"user": []byte(value)}}
+}
+
+// annotated sets annotations of a volume.
+func annotated(pairs ...string) func(*corev1.PersistentVolume) {
+	return func(pv *corev1.PersistentVolume) {
+		for i := 0; i < len(pairs); i += 2 {
+			pv.Annotations[pairs[i]] = pairs[i+1]
+		}
+	}
+}
+
+// secretClass returns a class whose parameters name a secret by a template.
+func secretClass(template string) *storagev1.StorageClass {
+	class := newClass()
+	class.Parameters = map[string]string{
+		"csi.storage.k8s.io/provisioner-secret-name":      template,
+		"csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+	}
+	return class
+}
+
+// TestDeleteVolumeRequest checks with what DeleteVolume is called.
+func TestDeleteVolumeRequest(t *testing.T) {
+	recorded := annotated(volume.AnnDeletionSecretName, "own", volume.AnnDeletionSecretNamespace, "vault")
+	cases := map[string]struct {
+		reason string
+		pv     *corev1.PersistentVolume
+		others []runtime.Object
+		want   map[string]string
+		err    string
+	}{
+		"NoSecret": {
+			reason: "Most drivers need none.",
+			pv:     releasedPV(), others: []runtime.Object{newClass()},
+		},
+		"Recorded": {
+			reason: "The secret that the volume was made with counts, whatever the class says now.",
+			pv:     releasedPV(recorded), others: []runtime.Object{secretClass("other"), secretOf("vault", "own", "ann")},
+			want: map[string]string{"user": "ann"},
+		},
+		"RecordedNoClass": {
+			reason: "The class may be gone.",
+			pv:     releasedPV(recorded), others: []runtime.Object{secretOf("vault", "own", "ann")},
+			want: map[string]string{"user": "ann"},
+		},
+		"RecordedNoSecret": {
+			reason: "A secret that is gone does not keep the volume: the driver decides.",
+			pv:     releasedPV(recorded),
+		},
+		"FromClass": {
+			reason: "Volumes without a record get the secret of their class, for their claim.",
+			pv:     releasedPV(), others: []runtime.Object{secretClass("of-${pvc.name}"), secretOf("team", "of-data", "bob")},
+			want: map[string]string{"user": "bob"},
+		},
+		"BetaClass": {
+			reason: "The annotation names the class that counts.",
+			pv:     releasedPV(annotated(annBetaClass, "fast"), func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "gone" }),
+			others: []runtime.Object{secretClass("plain"), secretOf("team", "plain", "eve")},
+			want:   map[string]string{"user": "eve"},
+		},
+		"Unresolvable": {
+			reason: "A template with annotations of the claim cannot be resolved any more: the user is told what to do.",
+			pv:     releasedPV(), others: []runtime.Object{secretClass("${pvc.annotations['a']}")},
+			err: volume.AnnDeletionSecretName,
+		},
+		"BinarySecret": {
+			reason: "A value that is no text cannot be sent, and is never shown.",
+			pv:     releasedPV(recorded), others: []runtime.Object{secretOf("vault", "own", "\xff\xfe")},
+			err: "UTF-8",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				_, err := r.reconcileVolume(quiet(t), tc.pv.Name)
+				if tc.err != "" {
+					if err == nil || !strings.Contains(err.Error(), tc.err) {
+						t.Errorf("%s\nerror %v, want it to contain %q", tc.reason, err, tc.err)
+					}
+					contains(t, tc.reason, r.events.take(), "Warning VolumeFailedDelete", tc.err)
+					if calls := r.calls(); calls != nil {
+						t.Errorf("%s\ncalls %q, want none", tc.reason, calls)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatalf("%s\n%v", tc.reason, err)
+				}
+				request := r.deleteRequest()
+				if request.GetVolumeId() != "vol-1" {
+					t.Errorf("%s\nvolume ID %q, want the handle of the PersistentVolume", tc.reason, request.GetVolumeId())
+				}
+				if diff := cmp.Diff(tc.want, request.GetSecrets()); diff != "" {
+					t.Errorf("%s\nsecrets (-want +got):\n%s", tc.reason, diff)
+				}
+				if left := r.volume(); left.DeletionTimestamp == nil || hasFinalizer(left) {
+					t.Errorf("%s\nPersistentVolume %v, want one that only the finalizer of another keeps", tc.reason, left)
+				}
+			}, append(tc.others, tc.pv)...)
+		})
+	}
+}
+
+// TestDeleteSteps goes through deletion with a failure in each step: what is done is not done again.
+func TestDeleteSteps(t *testing.T) {
+	away := apierrors.NewServiceUnavailable("away")
+	const patch, remove = "patch persistentvolumes pvc-uid-1", "delete persistentvolumes pvc-uid-1"
+	cases := map[string]struct {
+		reason string
+		fail   func(r *rig)
+		pv     *corev1.PersistentVolume
+		first  outcome.Class
+		calls  int
+		writes []string
+	}{
+		"Straight": {
+			reason: "The finalizer goes, then the object: two writes.",
+			calls:  1, writes: []string{patch, remove},
+		},
+		"DriverFails": {
+			reason: "A volume that is not deleted keeps its object and its finalizer.",
+			fail: func(r *rig) {
+				r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.Internal, Times: 1})
+			},
+			first: outcome.Final, calls: 2, writes: []string{patch, remove},
+		},
+		"PatchFails": {
+			reason: "The driver is not asked again because the API failed.",
+			fail:   func(r *rig) { r.cluster.Fail("patch", "persistentvolumes", away, 1) },
+			first:  outcome.Uncertain, calls: 1, writes: []string{patch + " failed", patch, remove},
+		},
+		"DeleteFails": {
+			reason: "Neither the driver nor the patch is repeated because the deletion failed.",
+			fail:   func(r *rig) { r.cluster.Fail("delete", "persistentvolumes", away, 1) },
+			first:  outcome.Uncertain, calls: 1, writes: []string{patch, remove + " failed", remove},
+		},
+		"DeletedFirst": {
+			reason: "An object that is being deleted already needs no second deletion.",
+			pv:     releasedPV(func(pv *corev1.PersistentVolume) { now := metav1.Now(); pv.DeletionTimestamp = &now }),
+			calls:  1, writes: []string{patch},
+		},
+		"Unprotected": {
+			reason: "An object from before the finalizer needs no patch.",
+			pv:     releasedPV(func(pv *corev1.PersistentVolume) { pv.Finalizers = nil }),
+			calls:  1, writes: []string{remove},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			pv := tc.pv
+			if pv == nil {
+				pv = releasedPV()
+				pv.Finalizers = []string{volume.Finalizer}
+			}
+			onRig(t, func(t *testing.T, r *rig) {
+				if tc.fail != nil {
+					tc.fail(r)
+				}
+				_, err := r.reconcileVolume(quiet(t), pv.Name)
+				if got := outcome.Of(err); got != tc.first {
+					t.Errorf("%s\nfirst attempt ends with %s (%v), want %s", tc.reason, got, err, tc.first)
+				}
+				for range 3 {
+					r.watchesCatchUp()
+					r.reconcile(pv.Name)
+				}
+				if got := len(r.calls()); got != tc.calls {
+					t.Errorf("%s\n%d calls of DeleteVolume, want %d", tc.reason, got, tc.calls)
+				}
+				if diff := cmp.Diff(tc.writes, r.writes()); diff != "" {
+					t.Errorf("%s\nwrites (-want +got):\n%s", tc.reason, diff)
+				}
+			}, pv)
+		})
+	}
+}
+
+// TestDeleteSparesTheSuccessor deletes an object whose name another has taken meanwhile.
+func TestDeleteSparesTheSuccessor(t *testing.T) {
+	successor := newPV()
+	successor.UID = "pv-2"
+	onRig(t, func(t *testing.T, r *rig) {
+		if err := r.deleteObject(quiet(t), releasedPV()); err == nil {
+			t.Error("no error, the successor was deleted")
+		}
+		if left := r.volume(); left == nil || left.DeletionTimestamp != nil {
+			t.Errorf("successor %v, want it untouched", left)
+		}
+	}, successor)
+}
+
+// attachmentOf returns the attachment of the test volume to a node.
+func attachmentOf(node string) *storagev1.VolumeAttachment {
+	name := "pvc-uid-1"
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "csi-" + node},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+	}
+}
+
+// TestWaitForDetach deletes a volume that two nodes have attached.
+func TestWaitForDetach(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		result, err := r.reconcileVolume(quiet(t), "pvc-uid-1")
+		if err != nil || result.After != detachGrace {
+			t.Errorf("result %+v, %v, want another look after %v", result, err, detachGrace)
+		}
+		if lines := r.events.take(); lines != nil {
+			t.Errorf("events %q: a short wait is the normal course of things", lines)
+		}
+		time.Sleep(detachGrace / 2)
+		if result, _ = r.reconcileVolume(quiet(t), "pvc-uid-1"); result.After != detachGrace/2 {
+			t.Errorf("another look after %v, want %v: the grace is counted from the first look", result.After, detachGrace/2)
+		}
+		time.Sleep(detachGrace)
+		if result, _ = r.reconcileVolume(quiet(t), "pvc-uid-1"); result.After != 0 {
+			t.Errorf("another look after %v, want none: the end of the attachment is an event", result.After)
+		}
+		contains(t, "The user is told what is waited for.", r.events.take(), "Normal WaitForDetach", "VolumeAttachments left: 2")
+
+		for _, name := range []string{"csi-node-1", "csi-node-2"} {
+			if calls := r.calls(); calls != nil {
+				t.Fatalf("calls %q while a node has the volume", calls)
+			}
+			if err := r.cluster.Remove("volumeattachments", "", name); err != nil {
+				t.Fatal(err)
+			}
+			r.watchesCatchUp()
+			r.reconcile("pvc-uid-1")
+		}
+		if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	}, releasedPV(), attachmentOf("node-1"), attachmentOf("node-2"))
+}
+
+// TestRefusedDeletion tells the user about volumes that this driver cannot delete.
+func TestRefusedDeletion(t *testing.T) {
+	none := csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{}}
+	onRigWith(t, none, rigSettings(), func(t *testing.T, r *rig) {
+		r.reconcile("pvc-uid-1")
+		contains(t, "The missing capability is named.", r.events.take(), "Warning VolumeFailedDelete", "CREATE_DELETE_VOLUME")
+		if calls := r.calls(); calls != nil {
+			t.Errorf("calls %q, want none", calls)
+		}
+	}, releasedPV())
+}
+
+// TestUndo deletes a volume that nobody wants.
+func TestUndo(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		// holder is a PersistentVolume that has the volume.
+		holder *corev1.PersistentVolume
+		// secret says whether the secret of the volume is still there.
+		secret, gone bool
+		fail         codes.Code
+		calls        int
+		stage        string
+		err          string
+	}{
+		"Wanted":     {reason: "The claim starts over after a pause, which an error asks for.", secret: true, calls: 1, stage: "closed", err: "too small"},
+		"Unwanted":   {reason: "Without the claim nothing is left to do.", secret: true, gone: true, calls: 1, stage: "closed"},
+		"NoSecret":   {reason: "A secret that went with the namespace of the claim does not keep the volume.", gone: true, calls: 1, stage: "closed"},
+		"Fails":      {reason: "A volume that is not deleted is not forgotten, even without a claim.", secret: true, gone: true, fail: codes.Internal, calls: 1, stage: "undoing", err: "Internal"},
+		"HasAHolder": {reason: "A volume for which there is a PersistentVolume is never deleted.", secret: true, gone: true, holder: newPV(), stage: "closed"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			objs := []runtime.Object{secretClass("plain"), newClaim()}
+			if tc.secret {
+				objs = append(objs, secretOf("team", "plain", "ann"))
+			}
+			if tc.holder != nil {
+				objs = append(objs, tc.holder)
+			}
+			onRig(t, func(t *testing.T, r *rig) {
+				r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: tc.fail})
+				intent := *newIntent(intents.Undoing)
+				intent.VolumeID, intent.Reason = "vol-1", "too small"
+				intent.Spec.Secrets.Provision = &corev1.SecretReference{Namespace: "team", Name: "plain"}
+				if err := r.intents.Open(quiet(t), intent); err != nil {
+					t.Fatal(err)
+				}
+				if tc.gone {
+					r.dropClaim()
+				}
+				_, err := r.undo(quiet(t), intent)
+				if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.err)
+				}
+				if got := len(r.calls()); got != tc.calls {
+					t.Errorf("%s\n%d calls, want %d", tc.reason, got, tc.calls)
+				}
+				if got := r.stage(); got != tc.stage {
+					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
+				}
+				if tc.calls > 0 && tc.secret && r.deleteRequest().GetSecrets()["user"] != "ann" {
+					t.Errorf("%s\nDeleteVolume was called without the secret that CreateVolume had", tc.reason)
+				}
+			}, objs...)
+		})
+	}
+}
+
+// TestDeletionErrorsAreTyped keeps the class of a driver's error through all wrapping.
+func TestDeletionErrorsAreTyped(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.FailedPrecondition, Message: "in use"})
+		err := r.deleteVolume(quiet(t), releasedPV())
+		var call callError
+		if !errors.As(err, &call) || outcome.Code(err) != codes.FailedPrecondition {
+			t.Errorf("error %v, want a call error with the code of the driver", err)
+		}
+		contains(t, "The user reads what the driver said.", r.events.take(), `delete volume "vol-1": FailedPrecondition: in use`)
+	})
+}

@@ -1,0 +1,305 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+// created is a volume as the driver answers it.
+func created() *csi.Volume {
+	return &csi.Volume{VolumeId: "vol-pvc-uid-1", CapacityBytes: 1 << 30}
+}
+
+// asked opens the intent of the test claim's volume, which the driver has made.
+func (r *rig) asked() intents.Intent {
+	r.t.Helper()
+	s := r.claimState(keyOf(newClaim()))
+	s.claim, s.class = newClaim(), newClass()
+	intent, _, err := r.prepare(quiet(r.t), s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.intents.Open(quiet(r.t), intent); err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := r.callCreate(quiet(r.t), intent.Request, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	r.driver.ResetCalls()
+	return intent
+}
+
+// stage returns the stage of the test claim's volume, "closed" when its fate is settled.
+func (r *rig) stage() string {
+	intent, ok := r.intents.Get("uid-1")
+	if !ok {
+		return "closed"
+	}
+	return intent.Stage.String()
+}
+
+// stored returns the PersistentVolume that save writes, as another process may have stored it.
+func (r *rig) stored(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	r.t.Helper()
+	pv := newPV()
+	pv.Spec.CSI.VolumeHandle = created().VolumeId
+	apply(pv, change)
+	return pv
+}
+
+func TestSave(t *testing.T) {
+	now := metav1.Now()
+	invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-uid-1", nil)
+	away := apierrors.NewServiceUnavailable("away")
+	cases := map[string]struct {
+		reason string
+		// exists changes a PersistentVolume that is there already.
+		exists func(*corev1.PersistentVolume)
+		fault  *kubetest.Fault
+		stage  string
+		event  []string
+		// waiting is the number of volumes to be saved again.
+		waiting int
+	}{
+		"Saved": {
+			reason: "A volume that is saved is settled.",
+			stage:  "closed", event: []string{"Normal ProvisioningSucceeded", "pvc-uid-1"},
+		},
+		"SavedBefore": {
+			reason: "The very same, saved by a process that did not live to tell, is a success.",
+			exists: func(*corev1.PersistentVolume) {},
+			stage:  "closed", event: []string{"Normal ProvisioningSucceeded"},
+		},
+		"SavedUnheard": {
+			reason: "An answer that got lost is no failure: the volume is left to the queue, and not undone.",
+			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: away, After: true, Times: 1},
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, waiting: 1,
+		},
+		"Away": {
+			reason: "A volume that exists is not given up because the API is away.",
+			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: away, Times: 1},
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, waiting: 1,
+		},
+		"Forbidden": {
+			reason: "Permissions come back without our doing: the volume is kept.",
+			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pvc-uid-1", errors.New("no")), Times: 1},
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "forbidden"}, waiting: 1,
+		},
+		"Invalid": {
+			reason: "What the API refuses for good is undone.",
+			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: invalid, Times: 1},
+			stage:  "undoing", event: []string{"Warning ProvisioningFailed", "refuses"},
+		},
+		"Leaving": {
+			reason: "The object of the volume is being deleted: that decides about the volume.",
+			exists: func(pv *corev1.PersistentVolume) { pv.DeletionTimestamp = &now },
+			stage:  "closed", event: []string{"Warning ProvisioningFailed", "is deleted"},
+		},
+		"Taken": {
+			reason: "The volume is another claim's: it must not be deleted.",
+			exists: func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "uid-2" },
+			stage:  "closed", event: []string{"Warning ProvisioningFailed", "for another claim"},
+		},
+		"Foreign": {
+			reason: "Another volume has the name: ours is surplus.",
+			exists: func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = "other" },
+			stage:  "undoing", event: []string{"Warning ProvisioningFailed", "for another volume"},
+		},
+		"UnknownWhy": {
+			reason: "As long as nobody knows what is there, nothing is undone.",
+			exists: func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = "other" },
+			fault:  &kubetest.Fault{Verb: "get", Resource: "persistentvolumes", Err: away, Times: 1},
+			stage:  "saving", waiting: 1,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				intent := r.asked()
+				if tc.exists != nil {
+					if err := r.cluster.Apply(r.stored(tc.exists)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if tc.fault != nil {
+					r.cluster.Inject(*tc.fault)
+				}
+				if _, err := r.save(quiet(t), intent, created()); err != nil {
+					t.Fatalf("%s\n%v", tc.reason, err)
+				}
+				time.Sleep(2 * saveRetryStart)
+				r.watchesCatchUp()
+				if got := r.stage(); got != tc.stage {
+					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
+				}
+				if got := r.unsaved.State().Waiting; got != tc.waiting {
+					t.Errorf("%s\n%d volumes are to be saved again, want %d", tc.reason, got, tc.waiting)
+				}
+				if tc.event != nil {
+					contains(t, tc.reason, r.events.take(), tc.event...)
+				}
+				if calls := r.calls(); len(calls) > 0 {
+					t.Errorf("%s\nthe driver was called: %q", tc.reason, calls)
+				}
+			}, newClaim(), newClass())
+		})
+	}
+}
+
+func TestSaveAgain(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		// happens comes between the first attempt and the second.
+		happens func(t *testing.T, r *rig)
+		stage   string
+		writes  []string
+	}{
+		"Wanted": {
+			reason:  "The next attempt saves it.",
+			happens: func(*testing.T, *rig) {},
+			stage:   "closed", writes: []string{"create persistentvolumes pvc-uid-1"},
+		},
+		"ClaimDeleted": {
+			reason:  "Nobody wants a volume that nobody has seen: it is deleted.",
+			happens: func(t *testing.T, r *rig) { r.dropClaim() },
+			stage:   "undoing",
+		},
+		"ClaimDeletedButSaved": {
+			reason: "The first attempt had succeeded: the PersistentVolume decides about the volume.",
+			happens: func(t *testing.T, r *rig) {
+				if err := r.cluster.Apply(r.stored(nil)); err != nil {
+					t.Fatal(err)
+				}
+				r.dropClaim()
+			},
+			stage: "closed",
+		},
+		"ClaimDeletedAndAPIAway": {
+			reason: "Without an answer of the API nothing is decided.",
+			happens: func(t *testing.T, r *rig) {
+				r.dropClaim()
+				r.cluster.Fail("get", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 1)
+			},
+			stage: "saving",
+		},
+		"Settled": {
+			reason: "What is settled meanwhile is left alone.",
+			happens: func(t *testing.T, r *rig) {
+				if err := r.intents.Close(quiet(t), "uid-1"); err != nil {
+					t.Fatal(err)
+				}
+			},
+			stage: "closed",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 1)
+				if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
+					t.Fatal(err)
+				}
+				r.cluster.ResetWrites()
+				tc.happens(t, r)
+				_, err := r.reconcileUnsaved(quiet(t), "uid-1")
+				if (err != nil) != (tc.stage == "saving") {
+					t.Errorf("%s\nerror %v", tc.reason, err)
+				}
+				if got := r.stage(); got != tc.stage {
+					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
+				}
+				if diff := cmp.Diff(tc.writes, r.writes()); diff != "" {
+					t.Errorf("%s\nwrites (-want +got):\n%s", tc.reason, diff)
+				}
+			}, newClaim(), newClass())
+		})
+	}
+}
+
+// dropClaim deletes the test claim.
+func (r *rig) dropClaim() {
+	r.t.Helper()
+	if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+		r.t.Fatal(err)
+	}
+	r.watchesCatchUp()
+}
+
+// TestSaveRefusesBadTopology lets the driver answer a topology that the API would refuse: the volume is
+// deleted at once, not saved over and over.
+func TestSaveRefusesBadTopology(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		answer := created()
+		answer.AccessibleTopology = []*csi.Topology{{Segments: map[string]string{"zone": "not a label"}}}
+		_, err := r.save(quiet(t), r.asked(), answer)
+		if err == nil || !strings.Contains(err.Error(), "accessible topology") {
+			t.Errorf("error %v, want one about the topology, so that the claim starts over after a pause", err)
+		}
+		if got := r.stage(); got != "closed" {
+			t.Errorf("stage %s, want closed", got)
+		}
+		if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		contains(t, "The user is told.", r.events.take(), "Warning ProvisioningFailed", "deleted again", "accessible topology")
+	}, newClaim(), newClass())
+}
+
+// TestFlush ends a controller while a volume is not saved, after many attempts: it is tried at once, and not
+// after the pause that it has come to.
+func TestFlush(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
+		if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
+			t.Fatal(err)
+		}
+		saving, stop := context.WithCancel(quiet(t))
+		ended := make(chan error, 1)
+		r.started = true
+		go func() { ended <- r.unsaved.Run(saving) }()
+		time.Sleep(5 * time.Minute)
+		r.cluster.Heal()
+		begin := time.Now()
+		r.flush(quiet(t))
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("the end took %v, want no wait", took)
+		}
+		if got := r.stage(); got != "closed" {
+			t.Errorf("stage %s at the end, want closed", got)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}, newClaim(), newClass())
+}
+
+// TestFlushGivesUp ends a controller while the API is away for good: the process must not hang.
+func TestFlushGivesUp(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
+		if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		r.flush(quiet(t))
+		if took := time.Since(begin); took != flushGrace {
+			t.Errorf("the end took %v, want %v", took, flushGrace)
+		}
+		if got := r.stage(); got != "saving" {
+			t.Errorf("stage %s, want saving: the volume must show in the log", got)
+		}
+	}, newClaim(), newClass())
+}

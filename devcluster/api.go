@@ -33,8 +33,43 @@ type Status struct {
 	Nodes      []string      `json:"nodes"`
 	Started    time.Time     `json:"started"`
 	Took       time.Duration `json:"took,omitempty"`
-	Processes  []proc.Status `json:"processes"`
+	Processes  []Process     `json:"processes"`
 	// StateDir is the driver's state directory, NodeDir maps each node to its kubelet-like root directory.
 	StateDir string            `json:"stateDir"`
 	NodeDirs map[string]string `json:"nodeDirs"`
+}
+
+// ProcessState says whether a process of the cluster runs.
+type ProcessState string
+
+// States of a process.
+const (
+	// ProcessStarting runs and is not ready yet.
+	ProcessStarting ProcessState = "Starting"
+	ProcessReady    ProcessState = "Ready"
+	// ProcessBackoff has ended and waits to be started again.
+	ProcessBackoff ProcessState = "Backoff"
+	// ProcessHeld was stopped by Client.Hold and waits for Client.Release.
+	ProcessHeld ProcessState = "Held"
+)
+
+// Process is what is known of one process of the cluster.
+type Process struct {
+	Name  string       `json:"name"`
+	State ProcessState `json:"state"`
+	// PID is 0 while the process does not run.
+	PID      int `json:"pid,omitempty"`
+	Restarts int `json:"restarts"`
+	// Since is when the process was started or ended last.
+	Since time.Time `json:"since"`
+	// LastExit says how the process ended last, empty while it never did.
+	LastExit string `json:"lastExit,omitempty"`
+}
+
+func processes(all []proc.Status) []Process {
+	out := make([]Process, 0, len(all))
+	for _, s := range all {
+		out = append(out, Process{Name: s.Name, State: ProcessState(s.State), PID: s.PID, Restarts: s.Restarts, Since: s.Since, LastExit: s.LastExit})
+	}
+	return out
 }

@@ -13,12 +13,16 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
 // ErrDown says that no cluster is up in the directory.
 var ErrDown = errors.New("no cluster is up")
+
+// callTimeout bounds one call; the longest is a status that waits for a change.
+const callTimeout = longPoll + 10*time.Second
 
 // Client talks to the supervisor of a cluster.
 type Client struct {
@@ -32,7 +36,7 @@ func Connect(dir string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", d.Supervisor())
 	}
-	return &Client{dir: d, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+	return &Client{dir: d, http: &http.Client{Timeout: callTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
 }
 
 // Status asks for the status. A positive version waits for a status that is newer.
@@ -80,7 +84,7 @@ func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, fmt.Errorf("ask the supervisor: %w", err)
 	}
 	resp, err := c.http.Do(req)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+	if isDown(err) {
 		return nil, fmt.Errorf("%w in %s", ErrDown, c.dir)
 	}
 	if err != nil {
@@ -95,4 +99,9 @@ func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, errors.New(strings.TrimSpace(string(body)))
 	}
 	return body, nil
+}
+
+// isDown says whether nobody listens at the socket. A path that is too long for a socket is invalid: nobody can listen there.
+func isDown(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL)
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 
@@ -88,8 +89,29 @@ func (o *Options) Complete() error {
 	return nil
 }
 
-// Validate reports everything that is wrong with the options.
+// Validate reports everything that is wrong with the options, and what this machine or its user lacks to run a cluster.
 func (o *Options) Validate() error {
+	return errors.Join(o.check(), host{user: os.Geteuid(), lookPath: exec.LookPath}.check())
+}
+
+// host is what a cluster needs of the machine.
+type host struct {
+	user     int
+	lookPath func(program string) (string, error)
+}
+
+func (h host) check() error {
+	var errs []error
+	if h.user != 0 {
+		errs = append(errs, fmt.Errorf("user %d: a cluster mounts volumes, which needs root; run devcluster as root, for example by `sudo env PATH=\"$PATH\" devcluster up`", h.user))
+	}
+	if _, err := h.lookPath("go"); err != nil {
+		errs = append(errs, fmt.Errorf("%w: the control plane is built from source; install Go or add it to PATH (sudo resets PATH)", err))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) check() error {
 	var errs []error
 	if o.Nodes < 1 || o.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes=%d: must be between 1 and %d", o.Nodes, maxNodes))

@@ -23,7 +23,7 @@ func validOptions(t *testing.T) Options {
 
 func TestDefaultsAreValid(t *testing.T) {
 	o := validOptions(t)
-	if err := o.Validate(); err != nil {
+	if err := o.check(); err != nil {
 		t.Error(err)
 	}
 	if o.Nodes != 3 || o.Dir != "/state/longshore/devcluster" || o.Cache != "/cache/longshore" {
@@ -47,7 +47,7 @@ func TestArgsRoundTrip(t *testing.T) {
 func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 	o := validOptions(t)
 	o.Nodes, o.Verbosity, o.Driver, o.Dir = 0, -1, "/nonexistent/driver", "relative"
-	err := o.Validate()
+	err := o.check()
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -65,13 +65,13 @@ func TestDriverMustBeAProgram(t *testing.T) {
 	if err := os.WriteFile(o.Driver, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "not a program") {
+	if err := o.check(); err == nil || !strings.Contains(err.Error(), "not a program") {
 		t.Errorf("got %v", err)
 	}
 	if err := os.Chmod(o.Driver, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.Validate(); err != nil {
+	if err := o.check(); err != nil {
 		t.Error(err)
 	}
 }

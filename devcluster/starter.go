@@ -47,23 +47,10 @@ func (s *starter) run(ctx context.Context) error {
 	if s.self, err = self(); err != nil {
 		return err
 	}
-	p, err := plane.New(s.dir, s.bin)
+	p, err := s.apiServer(ctx)
 	if err != nil {
 		return err
 	}
-	if s.options.Audit {
-		if err := p.Audit(); err != nil {
-			return err
-		}
-	}
-	s.progress("starting etcd and kube-apiserver %s", s.bin.Version)
-	if err := s.launch(ctx, p.EtcdSpec()); err != nil {
-		return err
-	}
-	if err := s.launch(ctx, p.APIServerSpec()); err != nil {
-		return err
-	}
-	s.progress("API server ready at %s", p.Server())
 	driver, err := s.driver(ctx)
 	if err != nil {
 		return err
@@ -74,8 +61,8 @@ func (s *starter) run(ctx context.Context) error {
 	}
 	s.progress("starting kube-controller-manager, kube-scheduler, csi-provisioner, csi-attacher and %d nodes", s.options.Nodes)
 	specs := []proc.Spec{p.ControllerManagerSpec(), p.SchedulerSpec()}
-	for _, make := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
-		more, err := make(p, driver)
+	for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
+		more, err := specify(p, driver)
 		if err != nil {
 			return err
 		}
@@ -89,6 +76,27 @@ func (s *starter) run(ctx context.Context) error {
 	}
 	s.progress("%d nodes ready, driver %s registered on each", s.options.Nodes, driver)
 	return nil
+}
+
+// apiServer starts etcd and the API server.
+func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
+	p, err := plane.New(s.dir, s.bin)
+	if err != nil {
+		return nil, err
+	}
+	if s.options.Audit {
+		if err := p.Audit(); err != nil {
+			return nil, err
+		}
+	}
+	s.progress("starting etcd and kube-apiserver %s", s.bin.Version)
+	for _, spec := range []proc.Spec{p.EtcdSpec(), p.APIServerSpec()} {
+		if err := s.launch(ctx, spec); err != nil {
+			return nil, err
+		}
+	}
+	s.progress("API server ready at %s", p.Server())
+	return p, nil
 }
 
 // driver starts the controller side of the driver and learns the driver's name from it.

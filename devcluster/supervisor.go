@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/build"
+	"github.com/longshore-csi/longshore/devcluster/internal/clean"
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 	"github.com/longshore-csi/longshore/devcluster/internal/proc"
 )
@@ -67,8 +68,8 @@ type supervisor struct {
 
 func newSupervisor(o Options) (*supervisor, error) {
 	dir := layout.Dir(o.Dir)
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the directory of the cluster: %w", err)
+	if err := clean.Claim(o.Dir); err != nil {
+		return nil, err
 	}
 	unlock, err := lock(dir)
 	if err != nil {
@@ -164,7 +165,7 @@ func (s *supervisor) look() (Status, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := s.status
-	status.Processes = s.procs.Statuses()
+	status.Processes = processes(s.procs.Statuses())
 	return status, s.changed
 }
 

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/longshore-csi/longshore/devcluster/internal/clean"
 	"github.com/longshore-csi/longshore/devcluster/internal/proc"
 )
 
@@ -56,7 +57,7 @@ func TestClientSeesAndSignalsProcesses(t *testing.T) {
 	if err := c.Signal(t.Context(), "sleeper", "kill"); err != nil {
 		t.Fatal(err)
 	}
-	for status.Processes[0].PID == first || status.Processes[0].State != proc.Ready {
+	for status.Processes[0].PID == first || status.Processes[0].State != ProcessReady {
 		if status, err = c.Status(t.Context(), status.Version); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,10 @@ func TestDownWithoutCluster(t *testing.T) {
 	if _, err := c.Status(t.Context(), 0); !errors.Is(err, ErrDown) {
 		t.Errorf("got %v", err)
 	}
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "c")
+	if err := clean.Claim(dir); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "left"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

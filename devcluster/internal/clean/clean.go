@@ -28,10 +28,14 @@ func (r Report) String() string {
 	return fmt.Sprintf("%d processes ended, %d mounts removed, %d loop devices detached", r.Processes, r.Mounts, r.Loops)
 }
 
-// All ends the processes whose environment has the marker, removes mounts and loop devices below dir, and then dir itself.
-func All(dir, marker string) (Report, error) {
+// All ends the processes whose environment has the marker, removes mounts and loop devices below dir, and then dir itself,
+// or everything in it but the paths to keep. It refuses a directory that is not a cluster's.
+func All(dir, marker string, keep ...string) (Report, error) {
 	var r Report
-	var err error
+	err := Owned(dir)
+	if err != nil {
+		return r, err
+	}
 	if r.Processes, err = Processes(marker); err != nil {
 		return r, err
 	}
@@ -41,7 +45,7 @@ func All(dir, marker string) (Report, error) {
 	if r.Loops, err = Loops(dir); err != nil {
 		return r, err
 	}
-	return r, Files(dir)
+	return r, Files(dir, keep...)
 }
 
 // Processes kills every process but this one that was started with the marker ("NAME=value") in its environment, and
@@ -161,21 +165,6 @@ func detach(device string) error {
 	defer f.Close()
 	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("detach %q: %w", device, err)
-	}
-	return nil
-}
-
-// Files removes dir, unless something is still mounted below it.
-func Files(dir string) error {
-	mounts, err := FindMounts(dir)
-	if err != nil {
-		return err
-	}
-	if len(mounts) > 0 {
-		return fmt.Errorf("remove %q: still mounted: %q", dir, mounts)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove the directory of the cluster: %w", err)
 	}
 	return nil
 }

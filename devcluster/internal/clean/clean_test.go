@@ -90,6 +90,7 @@ func TestFilesBelowAMountAreNeverRemoved(t *testing.T) {
 	base := t.TempDir()
 	precious := filepath.Join(base, "precious")
 	dir := filepath.Join(base, "cluster")
+	claim(t, dir)
 	bind(t, precious, filepath.Join(dir, "mnt"))
 	if err := os.WriteFile(filepath.Join(precious, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -33,8 +33,8 @@ type call struct {
 func commands() []command {
 	return []command{
 		{name: "up", args: "[--nodes N] [--driver PATH]", help: "start a cluster; the first time builds the control plane", run: up},
-		{name: "status", help: "show the processes of the cluster", run: status},
-		{name: "logs", args: "NAME", help: "print the log of a process", run: logs},
+		{name: "status", args: "[--output json]", help: "show the processes of the cluster", run: status},
+		{name: "logs", args: "NAME [--follow]", help: "print the log of a process", run: logs},
 		{name: "demo", args: "[--kubeconfig FILE]", help: "show a claim become a mounted directory, step by step", run: demonstrate},
 		{name: "down", help: "stop the cluster and remove everything of it", run: down},
 		{name: "version", help: "print the version", run: printVersion},
@@ -94,21 +94,27 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nEach command explains its flags with --help.\n")
 }
 
-// parse reads the flags of the call; extra adds flags to the shared ones. It returns the words after the flags.
+// parse reads the arguments of the call: flags, which add defines, and so many words, in any order. It returns the words.
 func (c *call) parse(words int, add func(fs *flag.FlagSet)) ([]string, error) {
 	fs := flag.NewFlagSet(strings.TrimSpace("devcluster "+c.name+" "+c.command.args), flag.ContinueOnError)
 	fs.SetOutput(c.err)
 	add(fs)
-	if err := fs.Parse(c.args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
+	var found []string
+	for rest := c.args; ; {
+		if err := fs.Parse(rest); errors.Is(err, flag.ErrHelp) {
 			return nil, err
+		} else if err != nil {
+			return nil, fmt.Errorf("%w: %w", errUsage, err)
 		}
-		return nil, fmt.Errorf("%w: %w", errUsage, err)
+		if fs.NArg() == 0 {
+			break
+		}
+		found, rest = append(found, fs.Arg(0)), fs.Args()[1:]
 	}
-	if fs.NArg() != words {
-		return nil, fmt.Errorf("%w: devcluster %s %s: %d words after the flags, want %d", errUsage, c.name, c.command.args, fs.NArg(), words)
+	if len(found) != words {
+		return nil, fmt.Errorf("%w: devcluster %s %s: %d words besides the flags, want %d", errUsage, c.name, c.command.args, len(found), words)
 	}
-	return fs.Args(), c.options.Complete()
+	return found, c.options.Complete()
 }
 
 func up(ctx context.Context, c *call) error {

@@ -33,7 +33,7 @@ func TestCommandLine(t *testing.T) {
 		"Help":         {reason: "so does help", args: []string{"--help"}, stdout: "devcluster down"},
 		"Unknown":      {reason: "a misspelt command is a usage error", args: []string{"upp"}, code: 2, stderr: `no command "upp"`},
 		"UnknownFlag":  {reason: "a misspelt flag too", args: []string{"up", "--nodez=1"}, code: 2, stderr: "nodez"},
-		"TooManyWords": {reason: "words that nobody reads are an error", args: []string{"status", "x"}, code: 2, stderr: "1 words after the flags, want 0"},
+		"TooManyWords": {reason: "words that nobody reads are an error", args: []string{"status", "x"}, code: 2, stderr: "1 words besides the flags, want 0"},
 		"CommandHelp":  {reason: "each command explains its flags", args: []string{"up", "--help"}, stderr: "number of nodes"},
 		"BadNodes":     {reason: "bad input is named before anything is started", args: []string{"up", "--dir", dir, "--nodes=0"}, code: 1, stderr: "--nodes=0: must be between 1 and 1000"},
 		"StatusDown":   {reason: "a command that needs a cluster tells how to get one", args: []string{"status", "--dir", dir}, code: 1, stderr: "start one with `devcluster up`"},

@@ -2,11 +2,11 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"text/tabwriter"
 	"time"
 
@@ -14,18 +14,43 @@ import (
 )
 
 func status(ctx context.Context, c *call) error {
-	if _, err := c.parse(0, c.options.AddDirFlag); err != nil {
+	output := "text"
+	_, err := c.parse(0, func(fs *flag.FlagSet) {
+		c.options.AddDirFlag(fs)
+		fs.StringVar(&output, "output", output, "text, or json for programs")
+	})
+	if err != nil {
 		return err
+	}
+	if output != "text" && output != "json" {
+		return fmt.Errorf("%w: --output=%s: must be text or json", errUsage, output)
 	}
 	s, err := devcluster.Connect(c.options.Dir).Status(ctx, 0)
 	if err != nil {
 		return withHint(err)
 	}
-	fmt.Fprintf(c.stdout, "%s: Kubernetes %s, driver %s, %d nodes, up since %s\nkubeconfig %s\n\n", s.Phase, s.Kubernetes, s.Driver, len(s.Nodes), s.Started.Format(time.DateTime), s.Kubeconfig)
-	if s.Error != "" {
-		fmt.Fprintf(c.stdout, "error: %s\n\n", s.Error)
+	if output == "json" {
+		encoder := json.NewEncoder(c.stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(s)
 	}
-	return table(c.stdout, s)
+	return printStatus(c.stdout, s)
+}
+
+func printStatus(out io.Writer, s devcluster.Status) error {
+	fmt.Fprintf(out, "%s: Kubernetes %s, driver %s, %d nodes, up since %s\nkubeconfig %s\n\n",
+		s.Phase, orDash(s.Kubernetes), orDash(s.Driver), len(s.Nodes), s.Started.Format(time.DateTime), s.Kubeconfig)
+	if s.Error != "" {
+		fmt.Fprintf(out, "error: %s\n\n", s.Error)
+	}
+	return table(out, s)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
 }
 
 func table(out io.Writer, s devcluster.Status) error {
@@ -39,24 +64,6 @@ func table(out io.Writer, s devcluster.Status) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", p.Name, p.State, pid, p.Restarts, time.Since(p.Since).Round(time.Second), p.LastExit)
 	}
 	return w.Flush()
-}
-
-func logs(ctx context.Context, c *call) error {
-	words, err := c.parse(1, c.options.AddDirFlag)
-	if err != nil {
-		return err
-	}
-	client := devcluster.Connect(c.options.Dir)
-	f, err := os.Open(client.Log(words[0]))
-	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("no log of %q; `devcluster status` lists the processes", words[0])
-	}
-	if err != nil {
-		return fmt.Errorf("open the log of %q: %w", words[0], err)
-	}
-	defer f.Close()
-	_, err = io.Copy(c.stdout, f)
-	return err
 }
 
 // withHint adds to the error of a command that needs a cluster how to get one.

@@ -58,8 +58,8 @@ func (d Dir) Supervisor() string { return d.join("supervisor.sock") }
 // Lock is held by the supervisor for as long as it lives.
 func (d Dir) Lock() string { return d.join("lock") }
 
-// Pids lists the processes that the supervisor started, for a `down` after the supervisor itself was killed.
-func (d Dir) Pids() string { return d.join("pids.json") }
+// Mark is a file that says that the directory is a cluster's and may be removed with everything in it.
+func (d Dir) Mark() string { return d.join(".devcluster") }
 
 // Logs holds one file for each process.
 func (d Dir) Logs() string { return d.join("logs") }
@@ -97,13 +97,22 @@ func (d Dir) Check(driver string, nodes []string) error {
 	if !filepath.IsAbs(string(d)) {
 		errs = append(errs, fmt.Errorf("directory %q: must be an absolute path", d))
 	}
+	if path := d.longest(driver, nodes); len(path) > maxSocketPath {
+		errs = append(errs, fmt.Errorf("directory %q: socket path %q has %d bytes, the kernel takes at most %d; choose a shorter directory", d, path, len(path), maxSocketPath))
+	}
+	return errors.Join(errs...)
+}
+
+// longest is the longest path of a unix socket of the cluster.
+func (d Dir) longest(driver string, nodes []string) string {
+	longest := d.Supervisor()
 	for _, node := range nodes {
 		// The registrar binds to a hidden name of eight more characters first.
 		for _, path := range []string{d.NodeSocket(node, driver), filepath.Join(d.Registry(node), driver+"-reg.sock") + ".tmp1234"} {
-			if len(path) > maxSocketPath {
-				errs = append(errs, fmt.Errorf("directory %q: socket path %q has %d bytes, the kernel takes at most %d; choose a shorter directory", d, path, len(path), maxSocketPath))
+			if len(path) > len(longest) {
+				longest = path
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return longest
 }

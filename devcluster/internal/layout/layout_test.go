@@ -35,7 +35,7 @@ func TestPathsStayBelowTheRoot(t *testing.T) {
 	d := layout.Dir("/c")
 	for name, path := range map[string]string{
 		"Kubeconfig": d.Kubeconfig(), "User": d.UserKubeconfig("u"), "PKI": d.PKI(), "Supervisor": d.Supervisor(), "Lock": d.Lock(),
-		"Pids": d.Pids(), "Logs": d.Logs(), "Log": d.Log("etcd"), "Etcd": d.Etcd(), "Config": d.Config("x"), "Controller": d.ControllerSocket(),
+		"Mark": d.Mark(), "Logs": d.Logs(), "Log": d.Log("etcd"), "Etcd": d.Etcd(), "Config": d.Config("x"), "Controller": d.ControllerSocket(),
 		"State": d.DriverState(), "Node": d.Node("n"), "NodeSocket": d.NodeSocket("n", driver), "Registry": d.Registry("n"),
 	} {
 		if rel, err := filepath.Rel("/c", path); err != nil || strings.HasPrefix(rel, "..") || rel == "." {

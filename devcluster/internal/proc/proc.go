@@ -18,6 +18,9 @@ import (
 	"time"
 )
 
+// ErrHopeless says that a process ended again and again and was never ready.
+var ErrHopeless = errors.New("it ends again and again")
+
 // State of a process.
 type State string
 
@@ -35,6 +38,8 @@ const (
 	// healthyAfter is how long a process must have lived for the next restart to be quick again.
 	healthyAfter = 10 * time.Second
 	readyPeriod  = 50 * time.Millisecond
+	// hopeless is how often in a row a process may end without having been ready before nobody waits for it any longer.
+	hopeless = 5
 )
 
 // Spec says how to run a process.
@@ -103,6 +108,8 @@ type process struct {
 	changed chan struct{} // closed at the next change of status or wish
 	held    bool
 	stop    bool
+	// failures counts the ends in a row without having been ready.
+	failures int
 }
 
 // Start runs a process and keeps it running. It returns at once; wait for readiness with WaitReady.
@@ -133,7 +140,8 @@ func (m *Manager) Statuses() []Status {
 	return all
 }
 
-// WaitReady waits until the process is ready. The error of a context that ends first carries what the process last said.
+// WaitReady waits until the process is ready. It gives up with ErrHopeless on a process that ended five times in a row before it
+// was ready. The error, also that of a context that ends first, says how the process ended and names its log.
 func (m *Manager) WaitReady(ctx context.Context, name string) error {
 	p, err := m.find(name)
 	if err != nil {
@@ -143,6 +151,9 @@ func (m *Manager) WaitReady(ctx context.Context, name string) error {
 		s, changed := p.look()
 		if s.State == Ready {
 			return nil
+		}
+		if p.isHopeless() {
+			return fmt.Errorf("start %s: %w, the last time with %q; its log is %s", name, ErrHopeless, s.LastExit, p.spec.Log)
 		}
 		select {
 		case <-changed:
@@ -245,6 +256,12 @@ func (p *process) awaitEnd() {
 	}
 }
 
+func (p *process) isHopeless() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failures >= hopeless
+}
+
 func (p *process) look() (Status, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,6 +292,7 @@ func (p *process) run() {
 		}
 		p.update(func() {
 			p.status.State, p.status.PID, p.status.LastExit, p.status.Since = Backoff, 0, exit, time.Now()
+			p.failures++
 		})
 		if p.pause(backoff) {
 			p.update(func() { p.status.Restarts++ })
@@ -380,7 +398,7 @@ func (p *process) probe(ctx context.Context) {
 	}
 	p.update(func() {
 		if ctx.Err() == nil {
-			p.status.State = Ready
+			p.status.State, p.failures = Ready, 0
 		}
 	})
 }

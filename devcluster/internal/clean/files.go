@@ -1,0 +1,75 @@
+package clean
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+)
+
+// ErrForeign says that a directory holds something and is no cluster's.
+var ErrForeign = errors.New("not empty, and not the directory of a development cluster; choose another one")
+
+const markText = "A development cluster lives here. `devcluster down` removes this directory.\n"
+
+// Claim makes dir and marks it as a cluster's. It refuses a directory that holds other files.
+func Claim(dir string) error {
+	if err := Owned(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the directory of the cluster: %w", err)
+	}
+	if err := os.WriteFile(layout.Dir(dir).Mark(), []byte(markText), 0o644); err != nil {
+		return fmt.Errorf("mark the directory of the cluster: %w", err)
+	}
+	return nil
+}
+
+// Owned is nil when dir may be removed with everything in it: it was claimed, is empty or is not there. Otherwise it is an
+// ErrForeign, or says why the directory cannot be looked at.
+func Owned(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("look into the directory of the cluster: %w", err)
+	}
+	mark := filepath.Base(layout.Dir(dir).Mark())
+	if len(entries) == 0 || slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == mark }) {
+		return nil
+	}
+	return fmt.Errorf("directory %q: %w", dir, ErrForeign)
+}
+
+// Files removes dir, or everything in it but the entries to keep, unless something is still mounted below it. The mark goes
+// last, so that a removal that was cut off can be repeated.
+func Files(dir string, keep ...string) error {
+	mounts, err := FindMounts(dir)
+	if err != nil {
+		return err
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("remove %q: still mounted: %q", dir, mounts)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the directory of the cluster: %w", err)
+	}
+	spare := append([]string{layout.Dir(dir).Mark()}, keep...)
+	for _, e := range entries {
+		if path := filepath.Join(dir, e.Name()); !slices.Contains(spare, path) {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("remove the files of the cluster: %w", err)
+			}
+		}
+	}
+	if len(keep) > 0 {
+		return nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the directory of the cluster: %w", err)
+	}
+	return nil
+}

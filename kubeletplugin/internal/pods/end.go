@@ -14,7 +14,10 @@ import (
 
 // terminate ends the pod's containers, releases its volumes and deletes it from the API, in this
 // order: a claim that the pod protects must not go while it is mounted.
-func (c *Controller) terminate(ctx context.Context, pod *corev1.Pod) error {
+func (c *Controller) terminate(ctx context.Context, e *entry, pod *corev1.Pod) error {
+	if e.deleted {
+		return nil
+	}
 	if !ended(pod) {
 		err := c.patch(ctx, pod, Ended(pod, metav1.Now()))
 		if err != nil && !replaced(err) {
@@ -34,6 +37,7 @@ func (c *Controller) terminate(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil && !replaced(err) {
 		return fmt.Errorf("delete pod %q: %w", klog.KObj(pod), err)
 	}
+	e.deleted = true
 	klog.FromContext(ctx).V(2).Info("Pod is deleted")
 	return nil
 }

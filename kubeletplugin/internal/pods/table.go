@@ -22,6 +22,8 @@ type entry struct {
 	generation int64
 	// running is true once the pod was reported as running by this process.
 	running bool
+	// deleted is true once the API has taken our deletion, until the watch brings it.
+	deleted bool
 	// since is when the pod began to wait for its volumes; zero if it does not.
 	since time.Time
 }

@@ -4,95 +4,72 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/apply"
-	"github.com/longshore-csi/longshore/devcluster/internal/planetest"
 )
 
-const objects = `
-apiVersion: v1
-kind: Namespace
-metadata:
-  name: tests
----
-# nothing in this document
----
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: c
-data: {a: "1"}
-`
-
 func TestDecode(t *testing.T) {
-	list, err := apply.Decode([]byte(objects))
-	if err != nil || len(list) != 2 {
-		t.Fatalf("got %d objects, %v", len(list), err)
-	}
-	if got := apply.Name(list[1]); got != "ConfigMap/c" {
-		t.Errorf("name %q", got)
-	}
-	if _, err := apply.Decode([]byte("a: 1\n---\n\t]")); err == nil || !strings.Contains(err.Error(), "document 2") {
-		t.Errorf("the error does not name the document: %v", err)
-	}
-}
-
-func TestApplyIsRepeatableAndDeleteToo(t *testing.T) {
-	c := planetest.Start(t, false)
-	config := planetest.Config(t, c.Dir.Kubeconfig())
-	writer, err := apply.New(config, "tests")
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := kubernetes.NewForConfigOrDie(config)
-	for _, value := range []string{"1", "1", "2"} {
-		list, err := apply.Decode([]byte(strings.ReplaceAll(objects, `"1"`, `"`+value+`"`)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := writer.Apply(t.Context(), list); err != nil {
-			t.Fatal(err)
-		}
-		got, err := client.CoreV1().ConfigMaps("tests").Get(t.Context(), "c", metav1.GetOptions{})
-		if err != nil || got.Data["a"] != value {
-			t.Fatalf("got %v, %v", got.Data, err)
-		}
-	}
-	list, _ := apply.Decode([]byte(objects))
-	for range 2 {
-		if err := writer.Delete(t.Context(), list[1:]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := client.CoreV1().ConfigMaps("tests").Get(t.Context(), "c", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestErrorsNameTheObject(t *testing.T) {
-	c := planetest.Start(t, false)
-	writer, err := apply.New(planetest.Config(t, c.Dir.Kubeconfig()), "default")
-	if err != nil {
-		t.Fatal(err)
-	}
 	tests := map[string]struct {
-		reason, yaml, want string
+		reason string
+		yaml   string
+		want   []string
+		err    string
 	}{
-		"UnknownKind": {"a kind that the server does not have", "{apiVersion: x.y/v1, kind: Z, metadata: {name: a}}", "Z/a"},
-		"Refused":     {"an object that the server refuses", "{apiVersion: v1, kind: ConfigMap, metadata: {name: UPPER}}", "ConfigMap/UPPER"},
+		"Nothing":      {reason: "an empty stream has no objects"},
+		"CommentsOnly": {reason: "a document of comments is no object", yaml: "# nothing\n---\n# again\n"},
+		"One":          {reason: "one object needs no separator", yaml: "{kind: A, metadata: {name: x}}", want: []string{"A/x"}},
+		"Order":        {reason: "the order of the file is the order of application", yaml: "{kind: B, metadata: {name: v}}\n---\n{kind: A, metadata: {name: x}}", want: []string{"B/v", "A/x"}},
+		"Gap":          {reason: "empty documents are skipped", yaml: "---\n---\n{kind: A, metadata: {name: x}}\n---\n", want: []string{"A/x"}},
+		"JSON":         {reason: "JSON is YAML", yaml: `{"kind": "A", "metadata": {"name": "x"}}`, want: []string{"A/x"}},
+		"Malformed":    {reason: "the error names the document", yaml: "a: 1\n---\n\t]", err: "document 2"},
+		"NotAnObject":  {reason: "a list is no object", yaml: "[1, 2]", err: "document 1"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			list, err := apply.Decode([]byte(tc.yaml))
-			if err != nil {
-				t.Fatal(err)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Fatalf("%s: got %v, want %q", tc.reason, err, tc.err)
+				}
+				return
 			}
-			if err := writer.Apply(t.Context(), list); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
+			if err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			var got []string
+			for _, o := range list {
+				got = append(got, apply.Name(o))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: %s", tc.reason, diff)
 			}
 		})
 	}
+}
+
+func TestBadConfigurationNamesTheServer(t *testing.T) {
+	config := &rest.Config{Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CAFile: "/nonexistent/ca.crt"}}
+	if _, err := apply.New(config, "default"); err == nil || !strings.Contains(err.Error(), "https://127.0.0.1:1") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{"", "---", "a: 1\n---\nb: 2", "[", "{", "\t", "a: &x [*x]", "# c\n---\nkind: A"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := apply.Decode([]byte(text))
+		if err != nil {
+			return
+		}
+		for _, o := range list {
+			if len(o.Object) == 0 {
+				t.Errorf("%q: an empty object", text)
+			}
+			_ = apply.Name(o) // whatever the kind is, it can be named
+		}
+	})
 }

@@ -1,17 +1,14 @@
 package bootstrap_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
-	"github.com/longshore-csi/longshore/devcluster/internal/planetest"
 )
 
 const driver = "d.example.com"
@@ -69,38 +66,5 @@ func TestMissing(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", tc.reason, got, tc.want)
 			}
 		})
-	}
-}
-
-func TestApply(t *testing.T) {
-	c := planetest.Start(t, false)
-	config := planetest.Config(t, c.Dir.Kubeconfig())
-	var cluster *bootstrap.Cluster
-	for range 2 { // a second start finds everything there
-		var err error
-		if cluster, err = bootstrap.Apply(t.Context(), config, driver); err != nil {
-			t.Fatal(err)
-		}
-	}
-	client := kubernetes.NewForConfigOrDie(config)
-	got, err := client.StorageV1().CSIDrivers().Get(t.Context(), driver, metav1.GetOptions{})
-	if err != nil || !*got.Spec.AttachRequired || !*got.Spec.PodInfoOnMount || len(got.Spec.VolumeLifecycleModes) != 2 {
-		t.Errorf("CSIDriver %+v, %v", got, err)
-	}
-	kubeconfig, err := c.Plane.User("csi-attacher", "longshore:csi-attacher")
-	if err != nil {
-		t.Fatal(err)
-	}
-	attacher := kubernetes.NewForConfigOrDie(planetest.Config(t, kubeconfig))
-	if _, err := attacher.StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Errorf("the attacher may not list attachments: %v", err)
-	}
-	if _, err := attacher.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); err == nil {
-		t.Error("the attacher may list pods")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := cluster.WaitNodes(ctx, []string{"a"}, driver); err == nil {
-		t.Error("no error though there is no node")
 	}
 }

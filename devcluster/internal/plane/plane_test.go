@@ -1,81 +1,187 @@
-package plane_test
+package plane
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/longshore-csi/longshore/devcluster/internal/planetest"
+	"github.com/longshore-csi/longshore/devcluster/internal/build"
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+	"github.com/longshore-csi/longshore/devcluster/internal/proc"
 )
 
-func clientFor(t *testing.T, kubeconfig string) kubernetes.Interface {
+func newPlane(t *testing.T) *Plane {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(planetest.Config(t, kubeconfig))
+	p, err := New(layout.Dir(filepath.Join(t.TempDir(), "c")), build.Binaries{Dir: "/bin-dir", Version: "v1.2.3"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client
+	return p
 }
 
-func TestControlPlaneRunsAndKnowsItsUsers(t *testing.T) {
-	c := planetest.Start(t, true)
-	version, err := clientFor(t, c.Dir.Kubeconfig()).Discovery().ServerVersion()
-	if err != nil || !strings.HasPrefix(version.GitVersion, "v1.36.") {
-		t.Errorf("version %v, %v", version, err)
-	}
-	kubeconfig, err := c.Plane.User("node-1", "system:node:node-1", "system:nodes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	node := clientFor(t, kubeconfig)
-	if _, err := node.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil {
-		t.Error("a node may list all nodes: the Node authorizer is not at work")
-	}
-	if _, err := node.StorageV1().CSIDrivers().List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Errorf("a node may not list drivers: %v", err)
-	}
-	for _, file := range []string{kubeconfig, c.Dir.Kubeconfig()} {
-		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", file, info, err)
+func specs(p *Plane) []proc.Spec {
+	return []proc.Spec{p.EtcdSpec(), p.APIServerSpec(), p.ControllerManagerSpec(), p.SchedulerSpec()}
+}
+
+func TestEveryProcessHasItsProgramLogAndProbe(t *testing.T) {
+	p := newPlane(t)
+	var names []string
+	for _, spec := range specs(p) {
+		names = append(names, spec.Name)
+		if spec.Path != "/bin-dir/"+spec.Name || spec.Log != p.dir.Log(spec.Name) || spec.Ready == nil || spec.Grace != grace {
+			t.Errorf("got %+v", spec)
 		}
+	}
+	if want := []string{Etcd, APIServer, ControllerManager, Scheduler}; !slices.Equal(names, want) {
+		t.Errorf("got %q, want %q", names, want)
 	}
 }
 
 func TestEverythingListensOnLoopback(t *testing.T) {
-	c := planetest.Start(t, false)
-	for _, spec := range []struct {
-		name string
-		args []string
-	}{
-		{"etcd", c.Plane.EtcdSpec().Args},
-		{"kube-apiserver", c.Plane.APIServerSpec().Args},
-		{"kube-controller-manager", c.Plane.ControllerManagerSpec().Args},
-		{"kube-scheduler", c.Plane.SchedulerSpec().Args},
-	} {
-		for _, arg := range spec.args {
-			listens := strings.HasPrefix(arg, "--bind-address=") || strings.HasPrefix(arg, "--listen-")
-			if listens && !strings.Contains(arg, "127.0.0.1") {
-				t.Errorf("%s listens beyond loopback: %s", spec.name, arg)
+	p := newPlane(t)
+	for _, spec := range specs(p) {
+		listens := 0
+		for _, arg := range spec.Args {
+			if strings.HasPrefix(arg, "--bind-address=") || strings.HasPrefix(arg, "--listen-") {
+				listens++
+				if !strings.Contains(arg, "127.0.0.1") {
+					t.Errorf("%s listens beyond loopback: %s", spec.Name, arg)
+				}
+			}
+		}
+		if listens == 0 {
+			t.Errorf("%s is not told where to listen: that would be everywhere", spec.Name)
+		}
+	}
+	if !strings.HasPrefix(p.Server(), "https://127.0.0.1:") {
+		t.Errorf("server %s", p.Server())
+	}
+}
+
+func TestFilesThatFlagsNameAreThereAndPrivate(t *testing.T) {
+	p := newPlane(t)
+	if err := p.Audit(); err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, spec := range specs(p) {
+		for _, arg := range spec.Args {
+			_, path, _ := strings.Cut(arg, "=")
+			if !strings.HasPrefix(path, string(p.dir)) || path == p.dir.Etcd() || path == p.dir.Log("audit") {
+				continue
+			}
+			checked++
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s %s: %v, %v", spec.Name, arg, info, err)
 			}
 		}
 	}
-	if !strings.HasPrefix(c.Plane.Server(), "https://127.0.0.1:") {
-		t.Errorf("server %s", c.Plane.Server())
+	if checked < 15 {
+		t.Errorf("only %d files: the test looks at the wrong flags", checked)
+	}
+}
+
+func TestPortsDiffer(t *testing.T) {
+	p := newPlane(t)
+	seen := map[int]string{}
+	for name, port := range p.ports {
+		if other, ok := seen[port]; ok || port <= 0 {
+			t.Errorf("%s and %q have port %d", name, other, port)
+		}
+		seen[port] = name
+	}
+	if len(seen) != 5 {
+		t.Errorf("ports %v", p.ports)
 	}
 }
 
 func TestAuditIsAskedFor(t *testing.T) {
-	c := planetest.Start(t, false)
-	if args := strings.Join(c.Plane.APIServerSpec().Args, " "); strings.Contains(args, "audit") {
+	p := newPlane(t)
+	if args := strings.Join(p.APIServerSpec().Args, " "); strings.Contains(args, "audit") {
 		t.Errorf("audit without being asked: %s", args)
 	}
-	if err := c.Plane.Audit(); err != nil {
+	if err := p.Audit(); err != nil {
 		t.Fatal(err)
 	}
-	if args := strings.Join(c.Plane.APIServerSpec().Args, " "); !strings.Contains(args, "--audit-log-path="+c.Dir.Log("audit")) {
+	if args := strings.Join(p.APIServerSpec().Args, " "); !strings.Contains(args, "--audit-log-path="+p.dir.Log("audit")) {
 		t.Errorf("no audit: %s", args)
+	}
+}
+
+func TestUserGetsAKubeconfig(t *testing.T) {
+	p := newPlane(t)
+	path, err := p.User("n", "system:node:n", "system:nodes")
+	if err != nil || path != p.dir.UserKubeconfig("n") {
+		t.Fatalf("%q, %v", path, err)
+	}
+	config, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	current := config.Contexts[config.CurrentContext]
+	if current == nil || current.AuthInfo != "system:node:n" || config.Clusters[current.Cluster].Server != p.Server() {
+		t.Errorf("got %+v", config)
+	}
+	if info := config.AuthInfos["system:node:n"]; info == nil || len(info.ClientCertificateData) == 0 || len(info.ClientKeyData) == 0 {
+		t.Errorf("no certificate in %+v", info)
+	}
+}
+
+func TestReadinessTakesOnlyOK(t *testing.T) {
+	code := http.StatusServiceUnavailable
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+	p := &Plane{http: server.Client()}
+	ready := p.answers(server.URL + "/readyz")
+	if err := ready(t.Context()); err == nil || !strings.Contains(err.Error(), "/readyz answers 503") {
+		t.Errorf("503: got %v", err)
+	}
+	code = http.StatusOK
+	if err := ready(t.Context()); err != nil {
+		t.Errorf("200: got %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := ready(ended); err == nil {
+		t.Error("no error though the caller has gone")
+	}
+	server.Close()
+	if err := ready(t.Context()); err == nil {
+		t.Error("no error though nobody listens")
+	}
+	if err := p.answers("://")(t.Context()); err == nil {
+		t.Error("no error for what is no URL")
+	}
+}
+
+func TestProbeTrustsOnlyItsOwnAuthority(t *testing.T) {
+	stranger := httptest.NewTLSServer(http.NotFoundHandler())
+	defer stranger.Close()
+	if err := newPlane(t).answers(stranger.URL)(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUnwritableDirectoryIsNamed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(layout.Dir(filepath.Join(file, "c")), build.Binaries{}); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v", err)
+	}
+	p := newPlane(t)
+	p.dir = layout.Dir(file)
+	if err := p.Audit(); err == nil || !strings.Contains(err.Error(), "audit policy") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := p.User("u", "somebody"); err == nil || !strings.Contains(err.Error(), `"somebody"`) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -1,0 +1,152 @@
+package integration
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/apply"
+)
+
+const twoObjects = `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: tests
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: c
+data: {a: "1"}
+`
+
+func decode(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	list, err := apply.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func newWriter(t *testing.T, namespace string) *apply.Client {
+	t.Helper()
+	writer, err := apply.New(admin(t), namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writer
+}
+
+func TestApplyIsRepeatableAndDeleteToo(t *testing.T) {
+	writer, client := newWriter(t, "tests"), clientOf(t, admin(t))
+	var last string
+	for i, value := range []string{"1", "1", "2"} {
+		if err := writer.Apply(t.Context(), decode(t, strings.ReplaceAll(twoObjects, `"1"`, `"`+value+`"`))); err != nil {
+			t.Fatal(err)
+		}
+		got, err := client.CoreV1().ConfigMaps("tests").Get(t.Context(), "c", metav1.GetOptions{})
+		if err != nil || got.Data["a"] != value {
+			t.Fatalf("got %v, %v", got.Data, err)
+		}
+		if i == 1 && got.ResourceVersion != last {
+			t.Errorf("the same object again was a write: %s became %s", last, got.ResourceVersion)
+		}
+		last = got.ResourceVersion
+	}
+	for range 2 {
+		if err := writer.Delete(t.Context(), decode(t, twoObjects)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.CoreV1().ConfigMaps("tests").Get(t.Context(), "c", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnObjectsOwnNamespaceWins(t *testing.T) {
+	writer, client := newWriter(t, "default"), clientOf(t, admin(t))
+	objects := decode(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: own, namespace: kube-system}}")
+	if err := writer.Apply(t.Context(), objects); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "own", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	if err := writer.Delete(t.Context(), objects); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestApplyTakesOverFieldsOfOthers: the examples are what the demo says they are, whoever has touched them.
+func TestApplyTakesOverFieldsOfOthers(t *testing.T) {
+	writer, client := newWriter(t, "default"), clientOf(t, admin(t))
+	objects := decode(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: taken}, data: {a: "ours"}}`)
+	if err := writer.Apply(t.Context(), objects); err != nil {
+		t.Fatal(err)
+	}
+	edited, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "taken", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited.Data["a"] = "theirs"
+	if _, err := client.CoreV1().ConfigMaps("default").Update(t.Context(), edited, metav1.UpdateOptions{FieldManager: "somebody"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Apply(t.Context(), objects); err != nil {
+		t.Fatal(err)
+	}
+	got, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "taken", metav1.GetOptions{})
+	if err != nil || got.Data["a"] != "ours" {
+		t.Errorf("got %v, %v", got.Data, err)
+	}
+	if err := writer.Delete(t.Context(), objects); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrorsNameTheObject(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	tests := map[string]struct {
+		reason string
+		ctx    context.Context //nolint:containedctx // an argument of the case
+		yaml   string
+		want   []string
+	}{
+		"UnknownKind": {reason: "a kind that the server does not have", ctx: t.Context(), yaml: "{apiVersion: x.y/v1, kind: Z, metadata: {name: a}}", want: []string{"Z/a", "x.y/v1"}},
+		"Refused":     {reason: "an object that the server refuses", ctx: t.Context(), yaml: "{apiVersion: v1, kind: ConfigMap, metadata: {name: UPPER}}", want: []string{"apply ConfigMap/UPPER", "lowercase"}},
+		"NoNamespace": {reason: "a namespace that is not there", ctx: t.Context(), yaml: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: nowhere}}", want: []string{"ConfigMap/a", "nowhere"}},
+		"Cancelled":   {reason: "a caller who has gone", ctx: ended, yaml: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}", want: []string{"ConfigMap/a", "context canceled"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := newWriter(t, "default").Apply(tc.ctx, decode(t, tc.yaml))
+			for _, want := range tc.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: got %v, want %q", tc.reason, err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestDeleteSaysWhatItCannotDelete(t *testing.T) {
+	user, err := apply.New(userConfig(t, "nobody-in-particular"), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = user.Delete(t.Context(), decode(t, "{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}"))
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "delete Namespace/kube-system") {
+		t.Errorf("got %v", err)
+	}
+	err = newWriter(t, "default").Delete(t.Context(), decode(t, "{apiVersion: x.y/v1, kind: Z, metadata: {name: a}}"))
+	if err == nil || !strings.Contains(err.Error(), "Z/a") {
+		t.Errorf("got %v", err)
+	}
+}

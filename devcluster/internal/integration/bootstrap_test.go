@@ -1,0 +1,133 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
+)
+
+func TestSecondBootstrapFindsEverythingThere(t *testing.T) {
+	client := clientOf(t, admin(t))
+	before, err := client.StorageV1().CSIDrivers().Get(t.Context(), driver, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !*before.Spec.AttachRequired || !*before.Spec.PodInfoOnMount || len(before.Spec.VolumeLifecycleModes) != 2 {
+		t.Errorf("CSIDriver %+v", before.Spec)
+	}
+	if _, err := bootstrap.Apply(t.Context(), admin(t), driver); err != nil {
+		t.Fatal(err)
+	}
+	after, err := client.StorageV1().CSIDrivers().Get(t.Context(), driver, metav1.GetOptions{})
+	if err != nil || after.UID != before.UID || after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("the second time was a write: %v, %v", after, err)
+	}
+}
+
+func TestBootstrapNeedsRightsAndAServer(t *testing.T) {
+	if _, err := bootstrap.Apply(t.Context(), userConfig(t, "nobody-special"), driver); err == nil || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("without rights: %v", err)
+	}
+	unreachable := &rest.Config{Host: "https://127.0.0.1:1"}
+	if _, err := bootstrap.Apply(t.Context(), unreachable, driver); err == nil || !strings.Contains(err.Error(), "Namespace/longshore-system") {
+		t.Errorf("without a server: %v", err)
+	}
+}
+
+// TestComponentsHaveTheirRightsAndNoMore asks the server what each user may do.
+func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
+	const provisioner, attacher = "longshore:csi-provisioner", "longshore:csi-attacher"
+	tests := map[string]struct {
+		reason, user, namespace, verb, group, resource, sub string
+		want                                                bool
+	}{
+		"ProvisionerMakesVolumes":       {reason: "its work", user: provisioner, verb: "create", resource: "persistentvolumes", want: true},
+		"ProvisionerWatchesClaims":      {reason: "its work", user: provisioner, namespace: "default", verb: "watch", resource: "persistentvolumeclaims", want: true},
+		"ProvisionerSeesAttachments":    {reason: "a volume in use is not deleted", user: provisioner, verb: "list", group: "storage.k8s.io", resource: "volumeattachments", want: true},
+		"ProvisionerReadsSecrets":       {reason: "secrets of a class are given to the driver", user: provisioner, namespace: "default", verb: "get", resource: "secrets", want: true},
+		"ProvisionerListsNoSecrets":     {reason: "it knows the name of the secret", user: provisioner, namespace: "default", verb: "list", resource: "secrets"},
+		"ProvisionerMakesNoClaims":      {reason: "claims are the user's", user: provisioner, namespace: "default", verb: "create", resource: "persistentvolumeclaims"},
+		"ProvisionerReadsNoPods":        {reason: "pods are not its business", user: provisioner, namespace: "default", verb: "get", resource: "pods"},
+		"ProvisionerAttachesNothing":    {reason: "the controller manager does", user: provisioner, verb: "create", group: "storage.k8s.io", resource: "volumeattachments"},
+		"ProvisionerLeads":              {reason: "leases in its namespace", user: provisioner, namespace: "longshore-system", verb: "update", group: "coordination.k8s.io", resource: "leases", want: true},
+		"ProvisionerLeadsNowhereElse":   {reason: "the leases of the nodes are not its own", user: provisioner, namespace: "kube-node-lease", verb: "update", group: "coordination.k8s.io", resource: "leases"},
+		"AttacherReportsAttachment":     {reason: "its work", user: attacher, verb: "patch", group: "storage.k8s.io", resource: "volumeattachments", sub: "status", want: true},
+		"AttacherKeepsVolumes":          {reason: "its finalizer", user: attacher, verb: "patch", resource: "persistentvolumes", want: true},
+		"AttacherFindsTheNodeID":        {reason: "its work", user: attacher, verb: "get", group: "storage.k8s.io", resource: "csinodes", want: true},
+		"AttacherDeletesNoVolumes":      {reason: "the provisioner does", user: attacher, verb: "delete", resource: "persistentvolumes"},
+		"AttacherDeletesNoAttachments":  {reason: "the controller manager does", user: attacher, verb: "delete", group: "storage.k8s.io", resource: "volumeattachments"},
+		"AttacherReadsNoPods":           {reason: "pods are not its business", user: attacher, namespace: "default", verb: "list", resource: "pods"},
+		"AttacherReadsNoClaims":         {reason: "claims are not its business", user: attacher, namespace: "default", verb: "get", resource: "persistentvolumeclaims"},
+		"AttacherLeads":                 {reason: "leases in its namespace", user: attacher, namespace: "longshore-system", verb: "create", group: "coordination.k8s.io", resource: "leases", want: true},
+		"AttacherWritesEvents":          {reason: "users learn what went wrong", user: attacher, namespace: "default", verb: "create", resource: "events", want: true},
+		"AttacherGrantsNobodyAnything":  {reason: "no way to more rights", user: attacher, verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
+		"ProvisionerGrantsNobodyAnyway": {reason: "no way to more rights", user: provisioner, verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			config := rest.CopyConfig(admin(t))
+			config.Impersonate.UserName = tc.user
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: tc.namespace, Verb: tc.verb, Group: tc.group, Resource: tc.resource, Subresource: tc.sub,
+			}}}
+			got, err := clientOf(t, config).AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Status.Allowed != tc.want {
+				t.Errorf("%s: %s may %s %s %s: %t, want %t", tc.reason, tc.user, tc.verb, tc.group, tc.resource, got.Status.Allowed, tc.want)
+			}
+		})
+	}
+}
+
+// TestWaitNodes plays a node that comes: first its Node, then its condition, then its driver.
+func TestWaitNodes(t *testing.T) {
+	const name = "late"
+	client := clientOf(t, admin(t))
+	waits := func(want string) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // one look, no wait
+		err := server.boot.WaitNodes(ctx, []string{name}, driver)
+		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
+			t.Fatalf("got %v, want %q", err, want)
+		}
+	}
+	waits("wait for the nodes")
+	done := make(chan error, 1)
+	go func() { done <- server.boot.WaitNodes(t.Context(), []string{name}, driver) }()
+	node, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{})
+		_ = client.StorageV1().CSINodes().Delete(context.Background(), name, metav1.DeleteOptions{})
+	})
+	patch := `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`
+	if _, err := client.CoreV1().Nodes().PatchStatus(t.Context(), node.Name, []byte(patch)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("complete without a driver: %v", err)
+	default:
+	}
+	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name}}}}
+	if _, err := client.StorageV1().CSINodes().Create(t.Context(), csiNode, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

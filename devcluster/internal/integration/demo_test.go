@@ -1,0 +1,67 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/demo"
+)
+
+// TestDemoWithoutNodesSaysWhatItWaitsFor shows the demo to a cluster where no pod can run: it must not claim success.
+func TestDemoWithoutNodesSaysWhatItWaitsFor(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	err := demo.Run(ctx, demo.Config{REST: admin(t), Examples: "../../../examples", Out: &out})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "wait for pod writer to run") {
+		t.Errorf("got %v", err)
+	}
+	if !strings.Contains(out.String(), "claim data: Pending") || strings.Contains(out.String(), "Nothing is left") {
+		t.Errorf("the demo tells\n%s", &out)
+	}
+	client := clientOf(t, admin(t))
+	for _, err := range []error{
+		client.CoreV1().Pods("default").Delete(t.Context(), "writer", metav1.DeleteOptions{}),
+		client.CoreV1().PersistentVolumeClaims("default").Delete(t.Context(), "data", metav1.DeleteOptions{}),
+		client.StorageV1().StorageClasses().Delete(t.Context(), "hostpath", metav1.DeleteOptions{}),
+	} {
+		if err != nil {
+			t.Errorf("what the demo applied is not there: %v", err)
+		}
+	}
+}
+
+func TestDemoNamesABadExample(t *testing.T) {
+	tests := map[string]struct {
+		reason, text string
+		missing      bool
+		want         string
+	}{
+		"Missing":   {reason: "a directory without the examples", missing: true, want: "read the example"},
+		"Malformed": {reason: "an example that is no YAML", text: "a: [", want: "1-claim.yaml: decode document 1"},
+		"Refused":   {reason: "an example that the server refuses", text: "{apiVersion: v1, kind: Pod, metadata: {name: x}}", want: "apply Pod/x"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if !tc.missing {
+				if err := os.WriteFile(filepath.Join(dir, "1-claim.yaml"), []byte(tc.text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var out bytes.Buffer
+			err := demo.Run(t.Context(), demo.Config{REST: admin(t), Examples: dir, Out: &out})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}

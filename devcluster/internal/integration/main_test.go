@@ -1,0 +1,157 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
+	"github.com/longshore-csi/longshore/devcluster/internal/build"
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+	"github.com/longshore-csi/longshore/devcluster/internal/plane"
+	"github.com/longshore-csi/longshore/devcluster/internal/proc"
+)
+
+const (
+	driver = "d.example.com"
+	// modulePath leads to the pins of the control plane.
+	modulePath = "../../controlplane"
+	// patience only ends a test that would hang.
+	patience = 2 * time.Minute
+)
+
+// controlPlane is a control plane without nodes, prepared for the driver.
+type controlPlane struct {
+	plane *plane.Plane
+	dir   layout.Dir
+	boot  *bootstrap.Cluster
+	procs *proc.Manager
+}
+
+// server is the control plane of all tests. Each test uses objects of its own.
+var server *controlPlane
+
+func TestMain(m *testing.M) { os.Exit(run(m)) } //nolint:forbidigo // the exit code of the tests
+
+func run(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute) // a machine without the binaries builds them first
+	defer cancel()
+	work, err := os.MkdirTemp("", "plane-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	server = &controlPlane{dir: layout.Dir(filepath.Join(work, "c")), procs: proc.New()}
+	defer server.procs.Stop()
+	if err := server.start(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+func (c *controlPlane) start(ctx context.Context) error {
+	cache, err := layout.Cache()
+	if err != nil {
+		return err
+	}
+	bin, err := build.ControlPlane(ctx, build.Config{Module: modulePath, Cache: cache, Progress: os.Stderr})
+	if err != nil {
+		return err
+	}
+	if c.plane, err = plane.New(c.dir, bin); err != nil {
+		return err
+	}
+	if err := c.plane.Audit(); err != nil {
+		return err
+	}
+	specs := []proc.Spec{c.plane.EtcdSpec(), c.plane.APIServerSpec(), c.plane.ControllerManagerSpec(), c.plane.SchedulerSpec()}
+	for _, spec := range specs {
+		if err := c.launch(ctx, spec); err != nil {
+			return err
+		}
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", c.dir.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	c.boot, err = bootstrap.Apply(ctx, config, driver)
+	return err
+}
+
+func (c *controlPlane) launch(ctx context.Context, spec proc.Spec) error {
+	if err := c.procs.Start(spec); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := c.procs.WaitReady(ctx, spec.Name); err != nil {
+		log, _ := os.ReadFile(spec.Log) // the error says that there is none
+		return errors.Join(err, errors.New(string(log)))
+	}
+	return nil
+}
+
+// configOf is the client configuration in a kubeconfig, without limits.
+func configOf(t *testing.T, kubeconfig string) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	return config
+}
+
+func admin(t *testing.T) *rest.Config {
+	t.Helper()
+	return configOf(t, server.dir.Kubeconfig())
+}
+
+// userConfig makes a certificate for a user of the API server.
+func userConfig(t *testing.T, user string, groups ...string) *rest.Config {
+	t.Helper()
+	kubeconfig, err := server.plane.User(t.Name()[len("Test"):], user, groups...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return configOf(t, kubeconfig)
+}
+
+func clientOf(t *testing.T, config *rest.Config) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// eventually asks until it gets no complaint.
+func eventually(t *testing.T, what string, complaint func(context.Context) string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		said := complaint(ctx)
+		if said == "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%s: %s", what, said)
+		}
+	}
+}

@@ -153,19 +153,6 @@ func (s *story) play(victim func(*story) string, during string) {
 	}
 }
 
-// scheduled waits until the pod has a node.
-func (s *story) scheduled() (node string) {
-	s.Wait("the pod to be scheduled", func(ctx context.Context) (bool, error) {
-		pod, err := s.Client.CoreV1().Pods(s.Namespace).Get(ctx, "pod", metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		node = pod.Spec.NodeName
-		return node != "", nil
-	})
-	return node
-}
-
 func (s *story) signal(process, signal string) {
 	s.t.Helper()
 	if err := s.Dev.Signal(s.t.Context(), process, signal); err != nil {

@@ -34,6 +34,8 @@ func volumeCapability(spec *corev1.PersistentVolumeSpec, features Features, defa
 }
 
 // accessMode picks the one CSI mode that allows everything the list allows.
+//
+//nolint:gocyclo // a table, one line for each combination
 func accessMode(modes []corev1.PersistentVolumeAccessMode, singleNodeMultiWriter bool) (csi.VolumeCapability_AccessMode_Mode, error) {
 	has := func(mode corev1.PersistentVolumeAccessMode) bool { return slices.Contains(modes, mode) }
 	switch {

@@ -37,8 +37,6 @@ type rig struct {
 	intents  *intents.Memory
 	events   *eventLog
 	registry *prometheus.Registry
-	// started says that the test itself runs the queue of unsaved volumes.
-	started bool
 }
 
 // eventLog keeps events as lines of text.
@@ -105,7 +103,6 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.end()
 		stop := r.caches.start(quiet(t))
 		defer stop()
 		if err := r.caches.waitSynced(quiet(t)); err != nil {
@@ -122,18 +119,17 @@ func quiet(t *testing.T) context.Context {
 	return klog.NewContext(t.Context(), klog.Logger{})
 }
 
-// end stops the queues, which hold goroutines from the beginning.
-func (r *rig) end() {
-	ctx, cancel := context.WithCancel(quiet(r.t))
-	cancel()
-	queues := []func(context.Context) error{r.claims.Run, r.volumes.Run}
-	if !r.started {
-		queues = append(queues, r.unsaved.Run)
-	}
-	for _, run := range queues {
-		if err := run(ctx); err != nil {
-			r.t.Error(err)
-		}
+// saveOn runs the queue of unsaved volumes for some time.
+func (r *rig) saveOn(d time.Duration, meanwhile func()) {
+	r.t.Helper()
+	ctx, stop := context.WithCancel(quiet(r.t))
+	ended := make(chan error, 1)
+	go func() { ended <- r.unsaved.Run(ctx) }()
+	time.Sleep(d)
+	meanwhile()
+	stop()
+	if err := <-ended; err != nil {
+		r.t.Error(err)
 	}
 }
 

@@ -1,7 +1,7 @@
 package controller
 
 import (
-	"context"
+	stdcmp "cmp"
 	"errors"
 	"strings"
 	"testing"
@@ -70,8 +70,8 @@ func TestSave(t *testing.T) {
 		fault  *kubetest.Fault
 		stage  string
 		event  []string
-		// waiting is the number of volumes to be saved again.
-		waiting int
+		// later is the stage after some minutes, if it is another.
+		later string
 	}{
 		"Saved": {
 			reason: "A volume that is saved is settled.",
@@ -85,17 +85,17 @@ func TestSave(t *testing.T) {
 		"SavedUnheard": {
 			reason: "An answer that got lost is no failure: the volume is left to the queue, and not undone.",
 			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: away, After: true, Times: 1},
-			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, waiting: 1,
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, later: "closed",
 		},
 		"Away": {
 			reason: "A volume that exists is not given up because the API is away.",
 			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: away, Times: 1},
-			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, waiting: 1,
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, later: "closed",
 		},
 		"Forbidden": {
 			reason: "Permissions come back without our doing: the volume is kept.",
 			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pvc-uid-1", errors.New("no")), Times: 1},
-			stage:  "saving", event: []string{"Warning ProvisioningFailed", "forbidden"}, waiting: 1,
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "forbidden"}, later: "closed",
 		},
 		"Invalid": {
 			reason: "What the API refuses for good is undone.",
@@ -121,7 +121,7 @@ func TestSave(t *testing.T) {
 			reason: "As long as nobody knows what is there, nothing is undone.",
 			exists: func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = "other" },
 			fault:  &kubetest.Fault{Verb: "get", Resource: "persistentvolumes", Err: away, Times: 1},
-			stage:  "saving", waiting: 1,
+			stage:  "saving", later: "undoing",
 		},
 	}
 	for name, tc := range cases {
@@ -139,16 +139,15 @@ func TestSave(t *testing.T) {
 				if _, err := r.save(quiet(t), intent, created()); err != nil {
 					t.Fatalf("%s\n%v", tc.reason, err)
 				}
-				time.Sleep(2 * saveRetryStart)
-				r.watchesCatchUp()
 				if got := r.stage(); got != tc.stage {
 					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
 				}
-				if got := r.unsaved.State().Waiting; got != tc.waiting {
-					t.Errorf("%s\n%d volumes are to be saved again, want %d", tc.reason, got, tc.waiting)
-				}
 				if tc.event != nil {
 					contains(t, tc.reason, r.events.take(), tc.event...)
+				}
+				r.saveOn(5*time.Minute, func() {})
+				if got := r.stage(); got != stdcmp.Or(tc.later, tc.stage) {
+					t.Errorf("%s\nstage %s later, want %s", tc.reason, got, stdcmp.Or(tc.later, tc.stage))
 				}
 				if calls := r.calls(); len(calls) > 0 {
 					t.Errorf("%s\nthe driver was called: %q", tc.reason, calls)
@@ -265,24 +264,17 @@ func TestFlush(t *testing.T) {
 		if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
 			t.Fatal(err)
 		}
-		saving, stop := context.WithCancel(quiet(t))
-		ended := make(chan error, 1)
-		r.started = true
-		go func() { ended <- r.unsaved.Run(saving) }()
-		time.Sleep(5 * time.Minute)
-		r.cluster.Heal()
-		begin := time.Now()
-		r.flush(quiet(t))
-		if took := time.Since(begin); took > 0 {
-			t.Errorf("the end took %v, want no wait", took)
-		}
-		if got := r.stage(); got != "closed" {
-			t.Errorf("stage %s at the end, want closed", got)
-		}
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		r.saveOn(5*time.Minute, func() {
+			r.cluster.Heal()
+			begin := time.Now()
+			r.flush(quiet(t))
+			if took := time.Since(begin); took > 0 {
+				t.Errorf("the end took %v, want no wait", took)
+			}
+			if got := r.stage(); got != "closed" {
+				t.Errorf("stage %s at the end, want closed", got)
+			}
+		})
 	}, newClaim(), newClass())
 }
 

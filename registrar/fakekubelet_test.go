@@ -162,19 +162,25 @@ func (k *kubelet) decide(t *testing.T, registered bool, reason string) {
 // serveDriver serves a driver of that name on path until stop is called.
 func serveDriver(t *testing.T, name, path string) (stop func()) {
 	t.Helper()
+	return serveAs(t, csitest.New(csitest.Options{Name: name}), path)
+}
+
+// serveAs serves a driver on path until stop is called.
+func serveAs(t *testing.T, d *csitest.Driver, path string) (stop func()) {
+	t.Helper()
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	csitest.New(csitest.Options{Name: name}).Register(server)
+	d.Register(server)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = server.Serve(listener)
 	}()
 	stop = func() {
-		server.Stop()
+		server.GracefulStop() // what was asked is answered
 		<-done
 	}
 	t.Cleanup(stop)

@@ -3,7 +3,7 @@ module github.com/longshore-csi/longshore/registrar
 go 1.26.0
 
 require (
-	github.com/container-storage-interface/spec v1.13.0 // indirect
+	github.com/container-storage-interface/spec v1.13.0
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
 	go.uber.org/goleak v1.3.0

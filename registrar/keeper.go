@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/registrar/internal/drivername"
 	"github.com/longshore-csi/longshore/registrar/internal/regserver"
 	"github.com/longshore-csi/longshore/registrar/internal/regsocket"
 	"github.com/longshore-csi/longshore/registrar/internal/state"
@@ -19,7 +20,7 @@ type keeper struct {
 	machine *state.Machine
 	delay   time.Duration
 
-	driver string
+	driver drivername.Identity
 	socket *regsocket.Socket
 	server *regserver.Server
 }
@@ -28,8 +29,8 @@ func newKeeper(o Options, machine *state.Machine) *keeper {
 	return &keeper{o: o, machine: machine, delay: o.Retry.Start}
 }
 
-// run serves the driver that names tells about, until ctx ends.
-func (k *keeper) run(ctx context.Context, names <-chan string) {
+// run serves the driver that told tells about, until ctx ends.
+func (k *keeper) run(ctx context.Context, told <-chan drivername.Identity) {
 	defer k.withdraw(ctx)
 	if err := regsocket.Clean(ctx, k.o.PluginRegistrationPath); err != nil {
 		klog.FromContext(ctx).V(2).Info("Looking for leftovers of an earlier process", logging.KeyReason, err.Error())
@@ -42,10 +43,10 @@ func (k *keeper) run(ctx context.Context, names <-chan string) {
 		select {
 		case <-ctx.Done():
 			return
-		case name := <-names:
-			k.withdraw(ctx)
-			k.driver, k.delay = name, k.o.Retry.Start
-			retry = k.offer(ctx)
+		case who := <-told:
+			if k.meet(ctx, who) {
+				retry = k.offer(ctx)
+			}
 		case verdict := <-k.verdicts():
 			retry = k.judge(ctx, verdict)
 		case <-retry:
@@ -56,6 +57,21 @@ func (k *keeper) run(ctx context.Context, names <-chan string) {
 			}
 		}
 	}
+}
+
+// meet takes what the driver is now, and reports whether it has to be offered
+// to the kubelet, again if it was before. A kubelet asks for the node's ID and
+// topology at a registration only. Since it takes the driver out of CSINode for
+// a moment when one is repeated, that is done only when its entry has become wrong.
+func (k *keeper) meet(ctx context.Context, who drivername.Identity) bool {
+	if who == k.driver {
+		return false
+	}
+	if who.Name != k.driver.Name {
+		k.withdraw(ctx)
+	}
+	k.driver, k.delay = who, k.o.Retry.Start
+	return true
 }
 
 // verdicts returns nil while nothing is served.
@@ -69,7 +85,7 @@ func (k *keeper) verdicts() <-chan regserver.Verdict {
 // offer makes the socket, anew if there is one: it appears by a rename, which
 // tells the kubelet to look. It returns when to try again, if it failed.
 func (k *keeper) offer(ctx context.Context) <-chan time.Time {
-	path := k.o.socketPath(k.driver)
+	path := k.o.socketPath(k.driver.Name)
 	socket, err := regsocket.Listen(path)
 	if err != nil {
 		k.machine.Count(state.ResultFailed)
@@ -79,7 +95,7 @@ func (k *keeper) offer(ctx context.Context) <-chan time.Time {
 	old := k.server
 	k.socket = socket
 	k.server = regserver.Start(socket, regserver.Driver{
-		Name: k.driver, Endpoint: k.o.endpoint(k.driver), RequiresPublishPod: k.o.RequiresPublishPod,
+		Name: k.driver.Name, Endpoint: k.o.endpoint(k.driver.Name), RequiresPublishPod: k.o.RequiresPublishPod,
 	})
 	k.set(ctx, state.WaitingForKubelet, "")
 	stop(ctx, old)
@@ -121,6 +137,7 @@ func (k *keeper) lost(ctx context.Context) bool {
 		return true
 	case regsocket.Replaced:
 		k.set(ctx, state.Replaced, "another registrar serves "+k.socket.Path())
+	case regsocket.Present:
 	}
 	return false
 }
@@ -131,7 +148,7 @@ func (k *keeper) withdraw(ctx context.Context) {
 		return
 	}
 	if err := k.socket.Remove(); err != nil {
-		klog.FromContext(ctx).Error(err, "Withdrawing the registration", logging.KeyDriver, k.driver)
+		klog.FromContext(ctx).Error(err, "Withdrawing the registration", logging.KeyDriver, k.driver.Name)
 	}
 	stop(ctx, k.server)
 	k.socket, k.server = nil, nil
@@ -148,9 +165,9 @@ func stop(ctx context.Context, server *regserver.Server) {
 
 // set changes the state, and logs it if it was another.
 func (k *keeper) set(ctx context.Context, phase state.Phase, reason string) {
-	now := state.Snapshot{Driver: k.driver, Phase: phase, Reason: reason, Socket: k.o.socketPath(k.driver)}
+	now := state.Snapshot{Driver: k.driver.Name, Phase: phase, Reason: reason, Socket: k.o.socketPath(k.driver.Name)}
 	if k.machine.Set(now) {
-		klog.FromContext(ctx).Info("State of the registration", logging.KeyDriver, k.driver,
+		klog.FromContext(ctx).Info("State of the registration", logging.KeyDriver, k.driver.Name,
 			logging.KeyState, now.String(), logging.KeyPath, now.Socket)
 	}
 }

@@ -124,6 +124,18 @@ func (o *Options) Validate() error {
 	if o.PluginRegistrationPath == "" {
 		errs = append(errs, fmt.Errorf("--plugin-registration-path=%q: must not be empty", o.PluginRegistrationPath))
 	}
+	errs = append(errs, o.validateHTTP())
+	if o.CheckInterval <= 0 {
+		errs = append(errs, fmt.Errorf("check interval %v: must be greater than 0", o.CheckInterval))
+	}
+	if o.Mode != "" && o.Mode != ModeProbe && o.Mode != modeRegistration {
+		errs = append(errs, fmt.Errorf("--mode=%q: must be empty or %q", o.Mode, ModeProbe))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) validateHTTP() error {
+	var errs []error
 	if o.HealthPort < 0 || o.HealthPort > 65535 {
 		errs = append(errs, fmt.Errorf("--health-port=%d: must be a port from 0 to 65535", o.HealthPort))
 	}
@@ -134,12 +146,6 @@ func (o *Options) Validate() error {
 		if _, _, err := net.SplitHostPort(o.HTTPEndpoint); err != nil {
 			errs = append(errs, fmt.Errorf("--http-endpoint=%q: must be host:port or :port: %w", o.HTTPEndpoint, err))
 		}
-	}
-	if o.CheckInterval <= 0 {
-		errs = append(errs, fmt.Errorf("check interval %v: must be greater than 0", o.CheckInterval))
-	}
-	if o.Mode != "" && o.Mode != ModeProbe && o.Mode != modeRegistration {
-		errs = append(errs, fmt.Errorf("--mode=%q: must be empty or %q", o.Mode, ModeProbe))
 	}
 	return errors.Join(errs...)
 }

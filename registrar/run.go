@@ -43,13 +43,13 @@ func Run(ctx context.Context, o Options) error {
 		}
 		group.Go(func() error { return server.Run(ctx) })
 	}
-	names := newLatest()
+	told := newLatest()
 	group.Go(func() error {
-		watcher.Run(ctx, names.put)
+		watcher.Run(ctx, told.put)
 		return nil
 	})
 	group.Go(func() error {
-		newKeeper(o, machine).run(ctx, names.ch)
+		newKeeper(o, machine).run(ctx, told.ch)
 		return nil
 	})
 	return group.Wait()
@@ -75,16 +75,16 @@ func listen(ctx context.Context, o *Options, gatherer prometheus.Gatherer, machi
 	return server, nil
 }
 
-// latest is a channel that holds the newest name only.
-type latest struct{ ch chan string }
+// latest is a channel that holds the newest identity only.
+type latest struct{ ch chan drivername.Identity }
 
-func newLatest() latest { return latest{ch: make(chan string, 1)} }
+func newLatest() latest { return latest{ch: make(chan drivername.Identity, 1)} }
 
 // put never blocks. It is for one goroutine.
-func (l latest) put(name string) {
+func (l latest) put(who drivername.Identity) {
 	select {
 	case <-l.ch: // nobody has read the one before; the new one counts
 	default:
 	}
-	l.ch <- name
+	l.ch <- who
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -213,6 +214,7 @@ func TestStopLeavesTheSocketOfAnother(t *testing.T) {
 }
 
 func TestDriverThatComesBackUnderAnotherName(t *testing.T) {
+	t.Parallel()
 	address := filepath.Join(t.TempDir(), "csi.sock")
 	r := start(t, func(o *Options) { o.CSI.Address = address })
 	eventually(t, "waiting for the driver", func() bool {
@@ -242,6 +244,106 @@ func TestDriverThatComesBackUnchangedStaysRegistered(t *testing.T) {
 	if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {
 		t.Errorf("the socket was made anew (%v)", err)
 	}
+}
+
+// A kubelet reads the node's ID and topology at a registration only.
+func TestDriverThatComesBackOnAnotherNode(t *testing.T) {
+	t.Parallel()
+	address := filepath.Join(t.TempDir(), "csi.sock")
+	r := start(t, func(o *Options) { o.CSI.Address = address })
+	options := csitest.Options{Name: driverName, NodeID: "i-1"}
+	changes := []struct {
+		reason string
+		change func(*csitest.Options)
+	}{
+		{reason: "another node ID", change: func(o *csitest.Options) { o.NodeID = "i-2" }},
+		{reason: "a topology", change: func(o *csitest.Options) { o.Topology = map[string]string{"zone": "a"} }},
+		{reason: "another zone", change: func(o *csitest.Options) { o.Topology = map[string]string{"zone": "b"} }},
+		{reason: "no topology any more", change: func(o *csitest.Options) { o.Topology = nil }},
+	}
+	d := csitest.New(options)
+	stop := serveAs(t, d, address)
+	k := findSocket(t, r.socket(driverName))
+	for _, c := range changes {
+		k.decide(t, true, "")
+		eventually(t, "the driver to have told about its node", func() bool { return called(d, "NodeGetInfo") })
+		stop()
+		c.change(&options)
+		d = csitest.New(options)
+		stop = serveAs(t, d, address)
+		k = findSocket(t, r.socket(driverName), k.file)
+		if info, err := k.GetInfo(t.Context(), &registerapi.InfoRequest{}); err != nil || info.GetName() != driverName {
+			t.Errorf("%s: GetInfo on the new socket: %v, %v", c.reason, info, err)
+		}
+	}
+	k.decide(t, true, "")
+	eventually(t, "registered again", func() bool {
+		code, _ := r.get(t, "/readyz")
+		return code == 200
+	})
+	if entries, err := os.ReadDir(r.dir); err != nil || len(entries) != 1 {
+		t.Errorf("one socket at the end: got %v, %v", entries, err)
+	}
+}
+
+// Deregistration opens a window without a limit of volumes for the scheduler,
+// so a restart alone is no reason for it, nor is a driver that does not answer.
+func TestRestartsThatChangeNothingForTheKubelet(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		before csitest.Options
+		after  csitest.Options
+		fault  csitest.Fault
+	}{
+		"Limit": {
+			reason: "the limit of volumes is followed by the kubelet itself",
+			before: csitest.Options{MaxVolumesPerNode: 8}, after: csitest.Options{MaxVolumesPerNode: 7},
+		},
+		"Version": {reason: "an update is a restart like any other", before: csitest.Options{Version: "v1"}, after: csitest.Options{Version: "v2"}},
+		"Silent": {
+			reason: "what is not known is not taken for a change",
+			after:  csitest.Options{NodeID: "other"}, fault: csitest.Fault{Method: "NodeGetInfo", Code: codes.Unimplemented},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := filepath.Join(t.TempDir(), "csi.sock")
+			r := start(t, func(o *Options) { o.CSI.Address = address })
+			tc.before.Name, tc.after.Name = driverName, driverName
+			first := csitest.New(tc.before)
+			stop := serveAs(t, first, address)
+			k := findSocket(t, r.socket(driverName))
+			k.decide(t, true, "")
+			eventually(t, "the first process to be asked", func() bool { return called(first, "NodeGetInfo") })
+			stop()
+			second := csitest.New(tc.after)
+			if tc.fault.Method != "" {
+				second.Inject(tc.fault)
+			}
+			stop = serveAs(t, second, address)
+			eventually(t, "the second process to be asked", func() bool { return called(second, "NodeGetInfo") })
+			stop()
+			third := csitest.New(tc.before) // when it is asked, what the second said has been judged
+			serveAs(t, third, address)
+			eventually(t, "the third process to be asked", func() bool { return called(third, "NodeGetInfo") })
+			k.decide(t, true, "")
+			if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {
+				t.Errorf("%s: the socket was made anew (%v)", tc.reason, err)
+			}
+		})
+	}
+}
+
+// called reports whether the driver has answered a call of the method.
+func called(d *csitest.Driver, method string) bool {
+	for _, call := range d.Calls() {
+		if call.Method == method && call.Done {
+			return true
+		}
+	}
+	return false
 }
 
 // A directory that is not mounted yet is waited for.

@@ -1,8 +1,10 @@
-// Package drivername asks a CSI driver for its name, again each time that the
-// connection was lost: a driver that comes back may be another one.
+// Package drivername asks a CSI driver for its name and for what it says about
+// its node, again each time that the connection was lost: a driver that comes
+// back may be another one, or be set up in another way.
 //
-// It asks GetPluginInfo only. A registrar does not judge whether the driver is
-// ready, so it does not probe; what else a driver can do is for those who use it.
+// It asks GetPluginInfo, and NodeGetInfo once per connection. A registrar does
+// not judge whether the driver is ready, so it does not probe; what else a
+// driver can do is for those who use it.
 package drivername
 
 import (
@@ -40,7 +42,17 @@ type Config struct {
 	Poll time.Duration
 }
 
-// Watcher follows the name of one driver.
+// Identity is what a registration with a kubelet rests on.
+type Identity struct {
+	// Name of the driver.
+	Name string
+	// Generation grows with each change of the name, and of the node's ID or
+	// topology by NodeGetInfo. It tells that there was a change also to those
+	// who have missed some.
+	Generation int
+}
+
+// Watcher follows the identity of one driver.
 type Watcher struct {
 	cfg    Config
 	conn   *grpc.ClientConn
@@ -85,21 +97,30 @@ func connect(address string) (*grpc.ClientConn, error) {
 // Close ends the connection. It is not needed after Run.
 func (w *Watcher) Close() error { return w.conn.Close() }
 
-// Run calls named with the driver's name, first when it is known and then
-// whenever it has changed. It returns when ctx ends, and closes the connection.
-func (w *Watcher) Run(ctx context.Context, named func(string)) {
+// Run calls told with the driver's identity when its name is known, and whenever
+// the identity has changed. It returns when ctx ends, and closes the connection.
+func (w *Watcher) Run(ctx context.Context, told func(Identity)) {
 	defer func() { _ = w.Close() }() // nothing is waiting for it
 	logger := klog.FromContext(ctx)
-	known := ""
+	var known Identity
+	var node string // what the driver of that name has told last; empty: nothing yet
 	for {
 		name, ok := w.ask(ctx)
 		if !ok {
 			return
 		}
-		if name != known {
+		if name != known.Name {
 			logger.Info("CSI driver has told its name", logging.KeyAddress, w.cfg.Address, logging.KeyDriver, name)
-			known = name
-			named(name)
+			known, node = Identity{Name: name, Generation: known.Generation + 1}, ""
+			told(known)
+		}
+		if now, ok := w.askNode(ctx); ok {
+			if node != "" && now != node {
+				logger.Info("CSI driver has told another node ID or topology", logging.KeyDriver, name, logging.KeyNode, now)
+				known.Generation++
+				told(known)
+			}
+			node = now
 		}
 		if !w.conn.WaitForStateChange(ctx, connectivity.Ready) {
 			return
@@ -123,12 +144,20 @@ func (w *Watcher) ask(ctx context.Context) (string, bool) {
 			logged = now
 			klog.FromContext(ctx).Info("Waiting for the CSI driver", logging.KeyAddress, w.cfg.Address, logging.KeyReason, err.Error())
 		}
-		timer := time.NewTimer(w.cfg.Poll)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !w.pause(ctx) {
 			return "", false
 		}
+	}
+}
+
+// pause lets Config.Poll pass, or returns false when ctx ends.
+func (w *Watcher) pause(ctx context.Context) bool {
+	timer := time.NewTimer(w.cfg.Poll)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }

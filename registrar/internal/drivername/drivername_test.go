@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -40,61 +41,154 @@ func serve(t *testing.T, d *csitest.Driver, path string) (stop func()) {
 	return stop
 }
 
-// watch runs a watcher until the test ends; names come on the channel.
-func watch(t *testing.T, address string) <-chan string {
+// watch runs a watcher until the test ends; identities come on the channel.
+func watch(t *testing.T, address string) <-chan Identity {
 	t.Helper()
 	w, err := New(Config{Address: address, Timeout: 10 * time.Second, Poll: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := make(chan string, 10)
+	told := make(chan Identity, 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.Run(ctx, func(name string) { names <- name })
+		w.Run(ctx, func(who Identity) { told <- who })
 	}()
 	t.Cleanup(func() {
 		cancel()
 		<-done
 	})
-	return names
+	return told
 }
 
-func TestNameIsToldWhenItChanges(t *testing.T) {
+func TestWhatHasChangedIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "csi.sock")
-	names := watch(t, path) // before the driver is there
-	stop := serve(t, csitest.New(csitest.Options{Name: "one.example"}), path)
-	if got := <-names; got != "one.example" {
-		t.Errorf("got %q", got)
+	told := watch(t, path) // before the driver is there
+	lives := []struct {
+		reason  string
+		options csitest.Options
+		want    []Identity
+	}{
+		{
+			reason: "the name is told at once", options: csitest.Options{Name: "one.example"},
+			want: []Identity{{Name: "one.example", Generation: 1}},
+		},
+		{reason: "a new process that is like the old one is no news", options: csitest.Options{Name: "one.example"}},
+		{reason: "the limit of volumes is no part of the identity", options: csitest.Options{Name: "one.example", MaxVolumesPerNode: 7}},
+		{
+			reason: "another node ID is news", options: csitest.Options{Name: "one.example", NodeID: "node-2"},
+			want: []Identity{{Name: "one.example", Generation: 2}},
+		},
+		{
+			reason:  "a topology is news",
+			options: csitest.Options{Name: "one.example", NodeID: "node-2", Topology: map[string]string{"zone": "b", "rack": "a"}},
+			want:    []Identity{{Name: "one.example", Generation: 3}},
+		},
+		{
+			reason: "another driver is news once, with whatever node", options: csitest.Options{Name: "two.example"},
+			want: []Identity{{Name: "two.example", Generation: 4}},
+		},
 	}
-	stop()
-	again := csitest.New(csitest.Options{Name: "one.example"})
-	stop = serve(t, again, path)
-	// Wait until the watcher has asked the new process, which tells nothing new.
-	for len(again.Calls()) == 0 {
+	for _, life := range lives {
+		d := csitest.New(life.options)
+		stop := serve(t, d, path)
+		waitForCall(t, d, "NodeGetInfo")
+		for _, want := range life.want {
+			if got := <-told; got != want {
+				t.Errorf("%s: got %+v, want %+v", life.reason, got, want)
+			}
+		}
+		stop()
+		if len(told) > 0 {
+			t.Fatalf("%s: also told %+v", life.reason, <-told)
+		}
+	}
+}
+
+// waitForCall waits until a call of the method has been answered.
+func waitForCall(t *testing.T, d *csitest.Driver, method string) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		for _, call := range d.Calls() {
+			if call.Method == method && call.Done {
+				return
+			}
+		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestWhatIsAsked(t *testing.T) {
+	repeat := func(method string, times int) (calls []string) {
+		for range times {
+			calls = append(calls, method)
+		}
+		return calls
+	}
+	cases := map[string]struct {
+		reason string
+		fault  csitest.Fault
+		calls  []string
+	}{
+		"Name": {
+			reason: "the name is asked for until it is told, and nothing of readiness",
+			fault:  csitest.Fault{Method: "GetPluginInfo", Code: codes.Unavailable, Times: 2},
+			calls:  append(repeat("GetPluginInfo", 3), "NodeGetInfo"),
+		},
+		"NodeLater": {
+			reason: "a driver that is not ready to tell about its node is asked again",
+			fault:  csitest.Fault{Method: "NodeGetInfo", Code: codes.Unavailable, Times: 2},
+			calls:  append([]string{"GetPluginInfo"}, repeat("NodeGetInfo", 3)...),
+		},
+		"NoNode": {
+			reason: "a driver without a node service is not asked again",
+			fault:  csitest.Fault{Method: "NodeGetInfo", Code: codes.Unimplemented},
+			calls:  []string{"GetPluginInfo", "NodeGetInfo"},
+		},
+		"NeverTold": {
+			reason: "the questions have an end",
+			fault:  csitest.Fault{Method: "NodeGetInfo", Code: codes.Internal},
+			calls:  append([]string{"GetPluginInfo"}, repeat("NodeGetInfo", nodeAttempts)...),
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			d := csitest.New(csitest.Options{Name: "one.example"})
+			d.SetReady(false)
+			d.Inject(tc.fault)
+			told := watch(t, d.Serve(t))
+			if got, want := <-told, (Identity{Name: "one.example", Generation: 1}); got != want {
+				t.Errorf("%s: got %+v, want %+v", tc.reason, got, want)
+			}
+			for len(d.Calls()) < len(tc.calls) && t.Context().Err() == nil {
+				time.Sleep(5 * time.Millisecond)
+			}
+			var methods []string
+			for _, call := range d.Calls() {
+				methods = append(methods, call.Method)
+			}
+			if diff := cmp.Diff(tc.calls, methods); diff != "" {
+				t.Errorf("%s: calls, -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// A driver that hangs must not keep the watcher from seeing the next one.
+func TestHangingNodeGetInfo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	told := watch(t, path)
+	hangs := csitest.New(csitest.Options{Name: "one.example"})
+	hangs.Inject(csitest.Fault{Method: "NodeGetInfo", Hang: true})
+	stop := serve(t, hangs, path)
+	if got := <-told; got.Name != "one.example" {
+		t.Errorf("got %+v", got)
 	}
 	stop()
 	serve(t, csitest.New(csitest.Options{Name: "two.example"}), path)
-	if got := <-names; got != "two.example" {
-		t.Errorf("got %q, want the new name and nothing before", got)
-	}
-}
-
-func TestOnlyTheNameIsAsked(t *testing.T) {
-	d := csitest.New(csitest.Options{Name: "one.example"})
-	d.SetReady(false)
-	d.Inject(csitest.Fault{Method: "GetPluginInfo", Code: codes.Unavailable, Times: 2})
-	if got := <-watch(t, d.Serve(t)); got != "one.example" {
-		t.Errorf("got %q", got)
-	}
-	var methods []string
-	for _, call := range d.Calls() {
-		methods = append(methods, call.Method)
-	}
-	if diff := cmp.Diff([]string{"GetPluginInfo", "GetPluginInfo", "GetPluginInfo"}, methods); diff != "" {
-		t.Errorf("calls, -want +got:\n%s", diff)
+	if got := <-told; got.Name != "two.example" {
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -114,8 +208,8 @@ func TestTCP(t *testing.T) {
 		server.Stop()
 		<-done
 	}()
-	if got := <-watch(t, "tcp://"+listener.Addr().String()); got != "tcp.example" {
-		t.Errorf("got %q", got)
+	if got := <-watch(t, "tcp://"+listener.Addr().String()); got.Name != "tcp.example" {
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -132,5 +226,36 @@ func TestCloseWithoutRun(t *testing.T) {
 	}
 	if err := w.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		info   *csi.NodeGetInfoResponse
+		want   string
+	}{
+		"Plain": {reason: "a node without topology is its ID", info: &csi.NodeGetInfoResponse{NodeId: "n"}, want: `"n"`},
+		"Topology": {
+			reason: "segments are sorted, so that the same answer has the same form",
+			info: &csi.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csi.Topology{
+				Segments: map[string]string{"zone": "b", "rack": "a", "host": "c"},
+			}},
+			want: `"n" "host"="c" "rack"="a" "zone"="b"`,
+		},
+		"Limit": {reason: "the limit of volumes may change at any time", info: &csi.NodeGetInfoResponse{NodeId: "n", MaxVolumesPerNode: 3}, want: `"n"`},
+		"Quotes": {
+			reason: "an ID cannot be mistaken for an ID with topology",
+			info:   &csi.NodeGetInfoResponse{NodeId: `n" "zone"="b`}, want: `"n\" \"zone\"=\"b"`,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			for range 20 { // maps have no order
+				if got := describe(tc.info); got != tc.want {
+					t.Fatalf("%s: got %s, want %s", tc.reason, got, tc.want)
+				}
+			}
+		})
 	}
 }

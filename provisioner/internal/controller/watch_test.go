@@ -1,0 +1,199 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// TestQueued looks at which claims and volumes are looked at after a change.
+func TestQueued(t *testing.T) {
+	bound := func() *corev1.PersistentVolumeClaim {
+		claim := newClaim()
+		claim.Spec.VolumeName = "pvc-uid-1"
+		return claim
+	}
+	foreignClaim := func() *corev1.PersistentVolumeClaim {
+		claim := newClaim()
+		claim.Annotations[AnnProvisioner] = "other"
+		return claim
+	}
+	foreignPV := func() *corev1.PersistentVolume {
+		pv := newPV()
+		pv.Annotations[volume.AnnProvisionedBy] = "other"
+		return pv
+	}
+	successor := func() *corev1.PersistentVolumeClaim {
+		claim := newClaim()
+		claim.UID = "uid-2"
+		return claim
+	}
+	nextPV := func() *corev1.PersistentVolume {
+		pv := newPV()
+		pv.UID = "pv-2"
+		return pv
+	}
+	cases := map[string]struct {
+		reason string
+		open   bool
+		cached []runtime.Object
+		change func(c *Controller)
+		// want is how many claims and how many volumes are looked at.
+		want [2]int
+	}{
+		"NewClaim":          {reason: "A claim of ours is looked at.", change: func(c *Controller) { c.claimChanged(nil, newClaim()) }, want: [2]int{1, 0}},
+		"ForeignClaim":      {reason: "Claims of other drivers are dropped at the door.", change: func(c *Controller) { c.claimChanged(nil, foreignClaim()) }},
+		"BoundClaim":        {reason: "A claim that has its volume is done.", change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }},
+		"BoundClaimOpen":    {reason: "The fate of a volume that is under way is open, even if the claim has another.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }, want: [2]int{1, 0}},
+		"ClaimGone":         {reason: "Nothing is left to do for a claim that is gone.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }},
+		"ClaimGoneOpen":     {reason: "What is under way for it is brought to its end.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), nil) }, want: [2]int{1, 0}},
+		"ClaimReplaced":     {reason: "A claim and its successor are two.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), successor()) }, want: [2]int{2, 0}},
+		"ClaimUnchanged":    {reason: "The same claim twice is looked at once.", change: func(c *Controller) { c.claimChanged(nil, newClaim()); c.claimChanged(newClaim(), newClaim()) }, want: [2]int{1, 0}},
+		"NewVolume":         {reason: "A volume of ours is looked at.", change: func(c *Controller) { c.volumeChanged(nil, newPV()) }, want: [2]int{0, 1}},
+		"ForeignVolume":     {reason: "Volumes of other drivers are dropped at the door.", change: func(c *Controller) { c.volumeChanged(nil, foreignPV()) }},
+		"VolumeGone":        {reason: "The claim that wants a volume of the name may have one now.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(newPV(), nil) }, want: [2]int{1, 0}},
+		"ForeignVolumeGone": {reason: "Also when another's volume had the name.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(foreignPV(), nil) }, want: [2]int{1, 0}},
+		"VolumeReplaced":    {reason: "A volume and its successor are two: the first is gone.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(newPV(), nextPV()) }, want: [2]int{1, 1}},
+		"NewClass":          {reason: "The claims of the class are looked at.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.classChanged(nil, newClass()) }, want: [2]int{1, 0}},
+		"ClassGone":         {reason: "Without a class there is nothing to do.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.classChanged(newClass(), nil) }},
+		"OtherClass": {
+			reason: "The claims of other classes are left alone.", cached: []runtime.Object{newClaim()},
+			change: func(c *Controller) {
+				class := newClass()
+				class.Name = "slow"
+				c.classChanged(nil, class)
+			},
+		},
+		"Detached":        {reason: "The volume may wait for that.", cached: []runtime.Object{newPV()}, change: func(c *Controller) { c.attachmentChanged(attachmentOf("n"), nil) }, want: [2]int{0, 1}},
+		"Attached":        {reason: "A new attachment lets nothing go on.", cached: []runtime.Object{newPV()}, change: func(c *Controller) { c.attachmentChanged(nil, attachmentOf("n")) }},
+		"DetachedForeign": {reason: "Attachments of other drivers are none of ours.", cached: []runtime.Object{foreignPV()}, change: func(c *Controller) { c.attachmentChanged(attachmentOf("n"), nil) }},
+		"DetachedInline":  {reason: "Attachments of inline volumes have no PersistentVolume.", change: func(c *Controller) { c.attachmentChanged(&storagev1.VolumeAttachment{}, nil) }},
+		"Requeue":         {reason: "A driver that is back may serve what it could not before.", cached: []runtime.Object{newClaim(), newPV()}, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 1}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.emptyQueues()
+				if tc.open {
+					if err := r.intents.Open(quiet(t), *newIntent(intents.Creating)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				tc.change(r.Controller)
+				if got := r.waiting(); got != tc.want {
+					t.Errorf("%s\nclaims and volumes that wait: %v, want %v", tc.reason, got, tc.want)
+				}
+			}, tc.cached...)
+		})
+	}
+}
+
+// emptyQueues replaces the queues, which the first lists have filled.
+func (r *rig) emptyQueues() {
+	r.t.Helper()
+	if err := r.makeQueues(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// TestForgotten looks at the notes about claims and volumes: none may outlive what it is about.
+func TestForgotten(t *testing.T) {
+	bound := newClaim()
+	bound.Spec.VolumeName = "pvc-uid-1"
+	successor := newClaim()
+	successor.UID = "uid-2"
+	nextPV := newPV()
+	nextPV.UID = "pv-2"
+	cases := map[string]struct {
+		reason        string
+		change        func(c *Controller)
+		claim, volume bool
+	}{
+		"ClaimChanged":   {reason: "A claim that still waits keeps its notes.", change: func(c *Controller) { c.claimChanged(newClaim(), newClaim()) }, claim: true, volume: true},
+		"ClaimBound":     {reason: "A claim that has its volume needs no notes.", change: func(c *Controller) { c.claimChanged(newClaim(), bound) }, volume: true},
+		"ClaimGone":      {reason: "A claim that is gone needs no notes.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }, volume: true},
+		"ClaimReplaced":  {reason: "The notes about a claim are not about its successor.", change: func(c *Controller) { c.claimChanged(newClaim(), successor) }, volume: true},
+		"VolumeChanged":  {reason: "What was done to a volume is remembered while it shows.", change: func(c *Controller) { c.volumeChanged(newPV(), newPV()) }, claim: true, volume: true},
+		"VolumeGone":     {reason: "A volume that is gone needs no notes.", change: func(c *Controller) { c.volumeChanged(newPV(), nil) }, claim: true},
+		"VolumeReplaced": {reason: "The notes about a volume are not about its successor.", change: func(c *Controller) { c.volumeChanged(newPV(), nextPV) }, claim: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				now := time.Now()
+				ofClaims, ofVolumes := []*marks{&r.unverified, &r.unplaced}, []*marks{&r.deleted, &r.removed, &r.attached}
+				put(ofClaims, "uid-1")
+				put(ofVolumes, "pv-1")
+				r.resting.put("uid-1", "x", now.Add(time.Hour))
+				tc.change(r.Controller)
+				for i, m := range ofClaims {
+					if m.has("uid-1") != tc.claim {
+						t.Errorf("%s\nnote %d about the claim is kept: %v, want %v", tc.reason, i, !tc.claim, tc.claim)
+					}
+				}
+				if (r.resting.len() == 1) != tc.claim {
+					t.Errorf("%s\n%d requests rest, want one: %v", tc.reason, r.resting.len(), tc.claim)
+				}
+				for i, m := range ofVolumes {
+					if m.has("pv-1") != tc.volume {
+						t.Errorf("%s\nnote %d about the volume is kept: %v, want %v", tc.reason, i, !tc.volume, tc.volume)
+					}
+				}
+			})
+		})
+	}
+}
+
+// put puts a mark into each set.
+func put(sets []*marks, uid types.UID) {
+	for _, m := range sets {
+		m.put(uid, time.Now())
+	}
+}
+
+// TestVolumeGoneIsVerified has the claim of a volume that was deleted read live before it gets another one.
+func TestVolumeGoneIsVerified(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.volumeChanged(newPV(), nil)
+		if !r.unverified.has("uid-1") {
+			t.Error("the claim is provisioned from the cache, which may be behind")
+		}
+	}, newClaim())
+}
+
+// TestTopologySettles looks at claims without a place again some time after a node has come, once for all
+// nodes that come by then.
+func TestTopologySettles(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.emptyQueues()
+		r.topologyChanged()
+		r.unplaced.put("uid-1", time.Now())
+		r.topologyChanged()
+		r.topologyChanged()
+		ctx, stop := context.WithCancel(quiet(t))
+		ended := make(chan error, 1)
+		go func() { ended <- r.claims.Run(ctx) }()
+		for _, step := range []struct {
+			pause  time.Duration
+			events int
+		}{{topologySettle - time.Millisecond, 0}, {2 * time.Millisecond, 1}, {time.Minute, 1}} {
+			time.Sleep(step.pause)
+			r.watchesCatchUp()
+			if got := len(r.calls()); got != step.events {
+				t.Errorf("%d calls after %v more, want %d", got, step.pause, step.events)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}, newClaim(), newClass())
+}

@@ -1,0 +1,231 @@
+package controller
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// flags goes through all combinations of n switches.
+func flags(n int, try func(on func(int) bool)) {
+	for bits := range 1 << n {
+		try(func(i int) bool { return bits&(1<<i) != 0 })
+	}
+}
+
+// TestNoVolumeIsDeletedThatIsKept goes through all states of a PersistentVolume: data is deleted only when
+// everything says so, and each state with the finalizer on has a way out.
+func TestNoVolumeIsDeletedThatIsKept(t *testing.T) {
+	now := metav1.Now()
+	phases := []corev1.PersistentVolumePhase{"", corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed}
+	policies := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimRecycle}
+	for _, phase := range phases {
+		for _, policy := range policies {
+			flags(7, func(on func(int) bool) {
+				pv := newPV()
+				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy = phase, policy
+				if on(0) {
+					pv.DeletionTimestamp = &now
+				}
+				if on(1) {
+					pv.Finalizers = nil
+				}
+				if on(2) {
+					pv.Spec.ClaimRef = nil
+				}
+				if on(3) {
+					pv.Annotations[volume.AnnProvisionedBy] = "other"
+				}
+				s := volumeState{driver: driver, caps: capabilities{create: !on(4), publish: true}, pv: pv}
+				if on(5) {
+					s.attachments = 1
+				}
+				s.deleted = on(6)
+				plan := planVolume(s)
+				name := fmt.Sprintf("phase %q, policy %s, deleting %v, unprotected %v, unclaimed %v, foreign %v, unable %v, attached %v, deleted %v: plan %d (%s)",
+					phase, policy, on(0), on(1), on(2), on(3), on(4), on(5), on(6), plan.verb, plan.why)
+				free := phase == corev1.VolumeReleased || phase == corev1.VolumeFailed || phase == corev1.VolumeAvailable && on(2) && on(0)
+				if plan.verb == volumeDelete && (policy != corev1.PersistentVolumeReclaimDelete || !free || on(3) || on(4) || on(5) || on(6)) {
+					t.Errorf("%s: the volume must not be deleted", name)
+				}
+				if plan.verb == volumeRemove && (!on(6) || on(3) || policy != corev1.PersistentVolumeReclaimDelete) {
+					t.Errorf("%s: the object must not be deleted, its volume is there", name)
+				}
+				if on(3) && plan.verb != volumeLeave {
+					t.Errorf("%s: it is another provisioner's", name)
+				}
+				if !on(3) && !on(1) && policy != corev1.PersistentVolumeReclaimDelete && plan.verb != volumeRelease {
+					t.Errorf("%s: the finalizer would stay for good", name)
+				}
+				if plan.why == "" {
+					t.Errorf("%s: no reason", name)
+				}
+			})
+		}
+	}
+}
+
+// TestNoClaimIsServedTwice goes through all states of a claim: a volume is asked for the first time only when
+// nothing is open, nothing exists, and the claim wants one.
+func TestNoClaimIsServedTwice(t *testing.T) {
+	now := metav1.Now()
+	flags(10, func(on func(int) bool) {
+		s := claimState{driver: driver, caps: capabilities{create: !on(0)}, claim: newClaim(), class: newClass()}
+		if on(1) {
+			s.claim.DeletionTimestamp = &now
+		}
+		if on(2) {
+			s.claim.Spec.VolumeName = "pv"
+		}
+		if on(3) {
+			s.claim.Annotations[AnnProvisioner] = "other"
+		}
+		if on(4) {
+			s.class = nil
+		}
+		if on(5) {
+			s.pv = newPV()
+		}
+		if on(6) {
+			s.infeasible = time.Minute
+		}
+		if on(7) {
+			s.intent = newIntent(intents.Creating)
+		}
+		if on(8) {
+			s.claim.Spec.Selector = &metav1.LabelSelector{}
+		}
+		if on(9) && s.class != nil {
+			late(s.class)
+		}
+		plan := planClaim(s)
+		clean := true
+		for i := range 9 {
+			clean = clean && !on(i)
+		}
+		clean = clean && (!on(9) || s.class == nil)
+		if (plan.verb == claimCreate) != clean {
+			t.Errorf("state %+v: plan %d (%s), a volume may be asked for: %v", s, plan.verb, plan.why, clean)
+		}
+		if (plan.verb == claimResume) != on(7) {
+			t.Errorf("state %+v: plan %d (%s), what is open must be resumed, and nothing else", s, plan.verb, plan.why)
+		}
+		if plan.why == "" {
+			t.Errorf("state %+v: no reason", s)
+		}
+		if (plan.verb == claimRefuse) && (on(1) || on(2) || on(3)) {
+			t.Errorf("state %+v: an event on a claim that is not ours to serve", s)
+		}
+	})
+}
+
+// TestNoVolumeIsForgotten goes through the ends of CreateVolume: as long as there is or may be a volume, it is
+// saved, undone or asked for again, whatever became of the claim.
+func TestNoVolumeIsForgotten(t *testing.T) {
+	answers := map[string]*csi.Volume{
+		"Good": {VolumeId: "v", CapacityBytes: 100}, "Small": {VolumeId: "v", CapacityBytes: 1}, "NoID": {CapacityBytes: 100}, "Nothing": nil,
+	}
+	for name, answer := range answers {
+		for code := codes.OK; code <= codes.Unauthenticated; code++ {
+			flags(3, func(on func(int) bool) {
+				s := attemptState{intent: *newIntent(intents.Creating), wanted: on(0), topology: on(1)}
+				s.intent.Request = &csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 100}}
+				if on(2) {
+					s.intent.Spec.Claim.Annotations[AnnSelectedNode] = "n"
+				}
+				if code == codes.OK {
+					s.created = answer
+				} else {
+					s.err = status.Error(code, "")
+				}
+				plan := planAttempt(s)
+				drops := plan.verb == attemptForget || plan.verb == attemptRetry || plan.verb == attemptRest || plan.verb == attemptReschedule
+				if code == codes.OK && drops {
+					t.Errorf("answer %s: plan %d forgets a volume", name, plan.verb)
+				}
+				if plan.verb == attemptSave && (!s.wanted || name != "Good") {
+					t.Errorf("answer %s, wanted %v: plan %d saves a volume that is no good", name, s.wanted, plan.verb)
+				}
+				if plan.verb == attemptForget && s.wanted {
+					t.Errorf("code %s: a claim that wants a volume is forgotten", code)
+				}
+				if plan.verb == attemptReschedule && (code != codes.ResourceExhausted || !on(1) || !on(2)) {
+					t.Errorf("code %s, topology %v, node %v: nothing to reschedule", code, on(1), on(2))
+				}
+			})
+		}
+	}
+}
+
+func TestWhatObjectsSay(t *testing.T) {
+	group := "example.com"
+	cases := map[string]struct {
+		reason      string
+		annotations map[string]string
+		spec        corev1.PersistentVolumeClaimSpec
+		driver      string
+		node        string
+		source      string
+	}{
+		"Nothing": {reason: "A bare claim says nothing."},
+		"Present": {
+			reason:      "The present names are read.",
+			annotations: map[string]string{AnnProvisioner: "d", AnnSelectedNode: "n"}, driver: "d", node: "n",
+		},
+		"Deprecated": {
+			reason:      "So are the deprecated ones.",
+			annotations: map[string]string{annBetaProvisioner: "d", annAlphaSelectedNode: "n"}, driver: "d", node: "n",
+		},
+		"Both": {
+			reason: "The present names win.",
+			annotations: map[string]string{
+				AnnProvisioner: "d", annBetaProvisioner: "old", AnnSelectedNode: "n", annAlphaSelectedNode: "old",
+			},
+			driver: "d", node: "n",
+		},
+		"PresentEmpty": {
+			reason:      "A present name wins even when it is empty: the deprecated one is older.",
+			annotations: map[string]string{AnnProvisioner: "", annBetaProvisioner: "old", AnnSelectedNode: "", annAlphaSelectedNode: "old"},
+		},
+		"DataSource": {
+			reason: "The older field of the data source wins: the API keeps both the same where it knows the kind.",
+			spec: corev1.PersistentVolumeClaimSpec{
+				DataSource:    &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim"},
+				DataSourceRef: &corev1.TypedObjectReference{APIGroup: &group, Kind: "Backup"},
+			},
+			source: "/PersistentVolumeClaim",
+		},
+		"DataSourceRef": {
+			reason: "The group is part of the kind.",
+			spec:   corev1.PersistentVolumeClaimSpec{DataSourceRef: &corev1.TypedObjectReference{APIGroup: &group, Kind: "Backup"}},
+			source: "example.com/Backup",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: tc.spec}
+			source := ""
+			if kind, ok := dataSource(claim); ok {
+				source = kind.group + "/" + kind.kind
+			}
+			if got := claimDriver(claim); got != tc.driver {
+				t.Errorf("%s\ndriver %q, want %q", tc.reason, got, tc.driver)
+			}
+			if got := selectedNode(claim); got != tc.node {
+				t.Errorf("%s\nnode %q, want %q", tc.reason, got, tc.node)
+			}
+			if source != tc.source {
+				t.Errorf("%s\nsource %q, want %q", tc.reason, source, tc.source)
+			}
+		})
+	}
+}

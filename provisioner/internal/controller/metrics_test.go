@@ -1,0 +1,158 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+// counts returns the counters, and the counts of the histograms, that are not zero, as lines of text.
+func (r *rig) counts() []string {
+	r.t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var lines []string
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, label := range metric.GetLabel() {
+				labels = append(labels, label.GetName()+"="+label.GetValue())
+			}
+			n := metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			if n > 0 {
+				lines = append(lines, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), n))
+			}
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// TestMetrics goes through what happens to a claim and its volume, and reads what is counted.
+func TestMetrics(t *testing.T) {
+	const (
+		claims  = "controller_persistentvolumeclaim_provision_"
+		volumes = "controller_persistentvolume_delete_"
+		fast    = "{class=fast,source=} "
+	)
+	// step looks at the test claim; its error is what the queue would repeat, which is not the matter here.
+	step := func(t *testing.T, r *rig) { _, _ = r.reconcileClaim(quiet(t), keyOf(newClaim())) }
+	cases := map[string]struct {
+		reason string
+		change func(*corev1.PersistentVolumeClaim)
+		fault  codes.Code
+		run    func(t *testing.T, r *rig)
+		want   []string
+	}{
+		"Provisioned": {
+			reason: "A success is counted and timed.",
+			run:    step, want: []string{claims + "duration_seconds" + fast + "1", claims + "total" + fast + "1"},
+		},
+		"Failed": {
+			reason: "A failure is counted, and not timed.",
+			fault:  codes.Internal, run: step, want: []string{claims + "failed_total" + fast + "1"},
+		},
+		"Uncertain": {
+			reason: "An attempt whose outcome is open is one in vain.",
+			fault:  codes.DeadlineExceeded, run: step, want: []string{claims + "failed_total" + fast + "1"},
+		},
+		"Refused": {
+			reason: "So is a claim that cannot be served, with the kind of its source.",
+			change: func(c *corev1.PersistentVolumeClaim) {
+				c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "x"}
+			},
+			run: step, want: []string{claims + "failed_total{class=fast,source=PersistentVolumeClaim} 1"},
+		},
+		"Populator": {
+			reason: "What somebody else does is no failure of ours.",
+			change: func(c *corev1.PersistentVolumeClaim) {
+				group := "example.com"
+				c.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: &group, Kind: "Backup", Name: "x"}
+			},
+			run: step,
+		},
+		"SavedLater": {
+			reason: "A volume counts once it is saved.",
+			run: func(t *testing.T, r *rig) {
+				r.cluster.Fail("create", "persistentvolumes", fmt.Errorf("away"), 3)
+				step(t, r)
+				if got := r.counts(); got != nil {
+					t.Errorf("counted before the volume was saved: %q", got)
+				}
+				r.saveOn(time.Minute, func() {})
+			},
+			want: []string{claims + "duration_seconds" + fast + "1", claims + "total" + fast + "1"},
+		},
+		"Deleted": {
+			reason: "A deletion is counted and timed, once.",
+			run: func(t *testing.T, r *rig) {
+				if err := r.cluster.Apply(releasedPV()); err != nil {
+					t.Fatal(err)
+				}
+				r.watchesCatchUp()
+				r.reconcile("pvc-uid-1")
+				r.watchesCatchUp()
+				r.reconcile("pvc-uid-1")
+			},
+			want: []string{volumes + "duration_seconds{class=fast} 1", volumes + "total{class=fast} 1"},
+		},
+		"NotDeleted": {
+			reason: "A deletion in vain is counted.",
+			fault:  codes.Internal,
+			run: func(t *testing.T, r *rig) {
+				if err := r.deleteVolume(quiet(t), releasedPV()); err == nil {
+					t.Error("no error")
+				}
+			},
+			want: []string{volumes + "failed_total{class=fast} 1"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			claim := newClaim()
+			apply(claim, tc.change)
+			onRig(t, func(t *testing.T, r *rig) {
+				if tc.fault != codes.OK {
+					r.driver.Inject(csitest.Fault{Code: tc.fault})
+				}
+				tc.run(t, r)
+				if diff := cmp.Diff(tc.want, r.counts()); diff != "" {
+					t.Errorf("%s\ncounts (-want +got):\n%s", tc.reason, diff)
+				}
+			}, claim, newClass())
+		})
+	}
+}
+
+// TestState looks at what /debug/state shows of each stage.
+func TestState(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if got := r.State(); !got.Synced || got.Driver != driver || got.UnderWay == nil || len(got.UnderWay) != 0 {
+			t.Errorf("state %+v, want the synced one of %s with an empty list, which is [] in JSON", got, driver)
+		}
+		since := time.Now()
+		intent := *newIntent(intents.Undoing)
+		intent.VolumeID, intent.Reason, intent.Opened = "vol-1", "claim was deleted", since
+		if err := r.intents.Open(quiet(t), intent); err != nil {
+			t.Fatal(err)
+		}
+		r.resting.put("uid-9", "x", since.Add(time.Minute))
+		want := State{Driver: driver, Synced: true, Resting: 1, UnderWay: []VolumeState{{
+			Volume: "pvc-uid-1", Claim: "team/data", Stage: "undoing", VolumeID: "vol-1", Reason: "claim was deleted", Since: since,
+		}}}
+		if diff := cmp.Diff(want, r.State()); diff != "" {
+			t.Errorf("state (-want +got):\n%s", diff)
+		}
+	})
+}

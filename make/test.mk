@@ -10,10 +10,15 @@ test: ## Run all tests: units, csi-sanity, end to end (needs root for mounts; sa
 	@rm -rf $(RESULTS)
 	@failed=0; for m in $(MODULES); do $(MAKE) --no-print-directory test/$$m || failed=1; done; \
 	(cd tools && go run ./cmd/testsum -total $(RESULTS)/*.json) && exit $$failed
-$(MODULES:%=test/%): test/%: $(TOOLS)/testsum
+$(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-needs
 	@mkdir -p $(RESULTS)
 	@echo "== $*"
 	@cd $* && go test -json $(or $(TESTFLAGS_$*),$(TESTFLAGS)) ./... | $(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
+
+# What the race detector and the tests need of the system.
+.PHONY: test-needs
+test-needs:
+	@for c in $(firstword $(shell go env CC)) losetup; do command -v $$c >/dev/null || { echo "tests need $$c: \`make deps\` installs it (Debian, Ubuntu)"; exit 1; }; done
 
 $(TOOLS)/testsum: $(wildcard tools/cmd/testsum/*.go)
 	@mkdir -p $(TOOLS)

@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -105,5 +106,83 @@ func TestNodeNames(t *testing.T) {
 	}
 	if got := NodeNames(-1); len(got) != 0 {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestHost(t *testing.T) {
+	found := func(string) (string, error) { return "/usr/bin/go", nil }
+	lost := func(string) (string, error) { return "", errors.New("not on PATH") }
+	tests := map[string]struct {
+		reason string
+		host   host
+		want   []string
+	}{
+		"Complete": {reason: "root, and a Go to build with", host: host{user: 0, lookPath: found}},
+		"NotRoot":  {reason: "mounts need root, and the user is told how to get it", host: host{user: 1000, lookPath: found}, want: []string{"user 1000", "needs root", "sudo"}},
+		"NoGo":     {reason: "the control plane is built", host: host{user: 0, lookPath: lost}, want: []string{"not on PATH", "install Go"}},
+		"Neither":  {reason: "everything is told at once", host: host{user: 1, lookPath: lost}, want: []string{"needs root", "install Go"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := tc.host.check()
+			if (err == nil) != (len(tc.want) == 0) {
+				t.Fatalf("%s: got %v", tc.reason, err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: lacks %q: %v", tc.reason, want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestValidateLooksAtOptionsAndHost(t *testing.T) {
+	o := validOptions(t)
+	o.Nodes = maxNodes + 1
+	t.Setenv("PATH", t.TempDir())
+	err := o.Validate()
+	for _, want := range []string{"--nodes=1001: must be between 1 and 1000", "install Go"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("lacks %q: %v", want, err)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		change func(*Options)
+		ok     bool
+	}{
+		"OneNode":   {reason: "the smallest cluster", change: func(o *Options) { o.Nodes = 1 }, ok: true},
+		"MostNodes": {reason: "the largest cluster", change: func(o *Options) { o.Nodes = maxNodes }, ok: true},
+		"NoNode":    {reason: "a cluster without nodes runs no pod", change: func(o *Options) { o.Nodes = 0 }},
+		"Negative":  {reason: "no such number of nodes", change: func(o *Options) { o.Nodes = -3 }},
+		"Quiet":     {reason: "the lowest log level", change: func(o *Options) { o.Verbosity = 0 }, ok: true},
+		"LongDir":   {reason: "a socket needs a short path", change: func(o *Options) { o.Dir = "/" + strings.Repeat("d", 100) }},
+		"DriverDir": {reason: "a directory is no program", change: func(o *Options) { o.Driver = "/" }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := validOptions(t)
+			tc.change(&o)
+			if err := o.check(); (err == nil) != tc.ok {
+				t.Errorf("%s: got %v", tc.reason, err)
+			}
+		})
+	}
+}
+
+func TestDefaultsNeedAHome(t *testing.T) {
+	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "HOME"} {
+		t.Setenv(name, "")
+	}
+	if _, err := NewOptions(); err == nil || !strings.Contains(err.Error(), "directory") {
+		t.Errorf("no home: got %v", err)
+	}
+	t.Setenv("XDG_STATE_HOME", "/state")
+	if _, err := NewOptions(); err == nil || !strings.Contains(err.Error(), "cache") {
+		t.Errorf("no home for the cache: got %v", err)
 	}
 }

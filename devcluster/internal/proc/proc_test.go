@@ -214,3 +214,136 @@ func TestEveryChangeIsTold(t *testing.T) {
 		t.Errorf("saw %v", seen)
 	}
 }
+
+func TestHopelessProcessIsGivenUp(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		reason, script string
+		wants          []string
+	}{
+		"Fails":   {reason: "a program that cannot work", script: "exit 3", wants: []string{"exit status 3"}},
+		"EndsOK":  {reason: "a program that does not stay", script: "exit 0", wants: []string{"exit status 0"}},
+		"Crashes": {reason: "a program that is killed by a signal", script: "kill -SEGV $$", wants: []string{"signal: segmentation fault"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t)
+			spec := shell(t, "a", tc.script)
+			spec.Ready = func(context.Context) error { return errors.New("never") }
+			start(t, m, spec)
+			err := m.WaitReady(t.Context(), "a")
+			if !errors.Is(err, proc.ErrHopeless) {
+				t.Fatalf("%s: got %v", tc.reason, err)
+			}
+			for _, want := range append(tc.wants, "start a:", spec.Log) {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: lacks %q: %v", tc.reason, want, err)
+				}
+			}
+		})
+	}
+}
+
+// TestProcessThatWasReadyIsNotHopeless: a component that is killed again and again, as tests do, is waited for.
+func TestProcessThatWasReadyIsNotHopeless(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	start(t, m, shell(t, "a", "exec sleep 1000"))
+	for range 5 {
+		waitReady(t, m, "a")
+		pid := m.Statuses()[0].PID
+		if err := m.Signal("a", syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		await(t, m, "a", func(s proc.Status) bool { return s.PID != pid })
+	}
+	waitReady(t, m, "a")
+}
+
+func TestNothingStartsAfterStop(t *testing.T) {
+	m := proc.New()
+	m.Stop()
+	if err := m.Start(shell(t, "a", "true")); !errors.Is(err, proc.ErrStopped) {
+		t.Errorf("got %v", err)
+	}
+	m.Stop() // again: nothing to do
+	if all := m.Statuses(); len(all) != 0 {
+		t.Errorf("got %+v", all)
+	}
+}
+
+func TestHoldDuringBackoffAndTwice(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	start(t, m, shell(t, "a", "exit 1"))
+	await(t, m, "a", func(s proc.Status) bool { return s.State == proc.Backoff && s.Restarts >= 1 })
+	for range 2 {
+		if err := m.Hold("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := await(t, m, "a", func(s proc.Status) bool { return s.State == proc.Held && s.PID == 0 })
+	if err := m.Signal("a", syscall.SIGTERM); err == nil || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("signal to a held process: %v", err)
+	}
+	for range 2 {
+		if err := m.Release("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, m, "a", func(s proc.Status) bool { return s.Restarts > held.Restarts })
+}
+
+func TestStopWhileHeld(t *testing.T) {
+	m := newManager(t)
+	start(t, m, shell(t, "a", "exec sleep 1000"))
+	waitReady(t, m, "a")
+	if err := m.Hold("a"); err != nil {
+		t.Fatal(err)
+	}
+	m.Stop() // would hang if a held process never looked up
+}
+
+func TestEnvironmentAndLogAreGiven(t *testing.T) {
+	t.Setenv("INHERITED", "from the manager")
+	m := newManager(t)
+	spec := shell(t, "a", `echo "$INHERITED, $OWN"; echo "on stderr" >&2; exec sleep 1000`)
+	spec.Env = []string{"OWN=from the spec"}
+	if err := os.WriteFile(spec.Log, []byte("earlier\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec.Ready = func(context.Context) error {
+		if log, _ := os.ReadFile(spec.Log); !strings.Contains(string(log), "on stderr") {
+			return errors.New("not written yet")
+		}
+		return nil
+	}
+	start(t, m, spec)
+	waitReady(t, m, "a")
+	if log, err := os.ReadFile(spec.Log); err != nil || string(log) != "earlier\nfrom the manager, from the spec\non stderr\n" {
+		t.Errorf("log %q, %v", log, err)
+	}
+}
+
+func TestLogThatCannotBeOpened(t *testing.T) {
+	m := newManager(t)
+	start(t, m, proc.Spec{Name: "a", Path: "/bin/true", Log: "/nonexistent/a.log"})
+	s := await(t, m, "a", func(s proc.Status) bool { return s.LastExit != "" })
+	if !strings.Contains(s.LastExit, "open log") {
+		t.Errorf("last exit %q", s.LastExit)
+	}
+}
+
+func TestStatusesKeepTheOrderOfStarts(t *testing.T) {
+	m := newManager(t)
+	want := []string{"z", "a", "m"}
+	for _, name := range want {
+		start(t, m, shell(t, name, "exec sleep 1000"))
+	}
+	for i, s := range m.Statuses() {
+		if s.Name != want[i] || s.Since.IsZero() {
+			t.Errorf("%d: %+v, want %s", i, s, want[i])
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package devcluster
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/build"
+	"github.com/longshore-csi/longshore/devcluster/internal/components"
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+	"github.com/longshore-csi/longshore/devcluster/internal/plane"
+	"github.com/longshore-csi/longshore/devcluster/internal/proc"
+)
+
+// newTestStarter makes what a starter needs to say how it would run things.
+func newTestStarter(t *testing.T, o Options) (*starter, *plane.Plane) {
+	t.Helper()
+	o.Dir = filepath.Join(t.TempDir(), "c")
+	dir := layout.Dir(o.Dir)
+	p, err := plane.New(dir, build.Binaries{Dir: "/bin-dir"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &starter{supervisor: &supervisor{options: o, dir: dir}, self: "/bin/devcluster"}, p
+}
+
+func specNames(specs []proc.Spec) []string {
+	var names []string
+	for _, s := range specs {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func TestEachNodeHasDriverAgentAndRegistrar(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 2, Verbosity: 4})
+	specs, err := s.nodes(p, "d.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"driver.node-1", "csi-node-agent.node-1", "csi-node-driver-registrar.node-1",
+		"driver.node-2", "csi-node-agent.node-2", "csi-node-driver-registrar.node-2",
+	}
+	if diff := cmp.Diff(want, specNames(specs)); diff != "" {
+		t.Error(diff)
+	}
+	for _, spec := range specs {
+		if spec.Log != s.dir.Log(spec.Name) || !slices.Contains(spec.Args, "--v=4") {
+			t.Errorf("%s: log %q, arguments %q", spec.Name, spec.Log, spec.Args)
+		}
+	}
+	// Driver and registrar of a node meet at one socket, agent and registrar in one directory.
+	socket, registry := s.dir.NodeSocket("node-2", "d.example.com"), s.dir.Registry("node-2")
+	driverArgs, registrarArgs := strings.Join(specs[3].Args, " "), strings.Join(specs[5].Args, " ")
+	if !strings.Contains(driverArgs, "--endpoint=unix://"+socket) || !strings.Contains(driverArgs, "--nodeid=node-2") {
+		t.Errorf("driver: %s", driverArgs)
+	}
+	if !strings.Contains(registrarArgs, "--csi-address="+socket) || !strings.Contains(registrarArgs, "--plugin-registration-path="+registry) {
+		t.Errorf("registrar: %s", registrarArgs)
+	}
+	for _, dir := range []string{filepath.Dir(socket), registry} {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+func TestNodesHaveIdentitiesOfTheirOwn(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 2})
+	specs, err := s.nodes(p, "d.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, node := range []string{"node-1", "node-2"} {
+		agent := strings.Join(specs[3*i+1].Args, " ")
+		kubeconfig := s.dir.UserKubeconfig(node)
+		if !strings.Contains(agent, "--kubeconfig="+kubeconfig) || !strings.Contains(agent, "--node-name="+node) || !strings.Contains(agent, "--root-dir="+s.dir.Node(node)) {
+			t.Errorf("agent of %s: %s", node, agent)
+		}
+		if data, err := os.ReadFile(kubeconfig); err != nil || !strings.Contains(string(data), "system:node:"+node) {
+			t.Errorf("kubeconfig of %s: %v", node, err)
+		}
+	}
+}
+
+func TestSidecarsElectTheirLeaders(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 1})
+	specs, err := s.sidecars(p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"csi-provisioner", "csi-attacher"}, specNames(specs)); diff != "" {
+		t.Error(diff)
+	}
+	for _, spec := range specs {
+		args := strings.Join(spec.Args, " ")
+		for _, want := range []string{"run " + spec.Name, "--csi-address=" + s.dir.ControllerSocket(), "--leader-election-namespace=longshore-system", s.dir.UserKubeconfig(spec.Name)} {
+			if !strings.Contains(args, want) {
+				t.Errorf("%s lacks %q: %s", spec.Name, want, args)
+			}
+		}
+		if spec.Path != s.self {
+			t.Errorf("%s runs %q", spec.Name, spec.Path)
+		}
+	}
+}
+
+func TestDriverIsBuiltInOrTheUsers(t *testing.T) {
+	builtIn, _ := newTestStarter(t, Options{})
+	own, _ := newTestStarter(t, Options{Driver: "/opt/driver"})
+	a, b := builtIn.driverSpec("driver", "/s", "--mode=node"), own.driverSpec("driver", "/s", "--mode=node")
+	if a.Path != "/bin/devcluster" || !slices.Equal(a.Args[:2], []string{"run", "hostpathplugin"}) {
+		t.Errorf("built in: %s %q", a.Path, a.Args)
+	}
+	if b.Path != "/opt/driver" || b.Args[0] != "--endpoint=unix:///s" {
+		t.Errorf("the user's: %s %q", b.Path, b.Args)
+	}
+	// Both get the same flags: a user's driver stands where the reference driver stood.
+	flags := func(args []string) []string {
+		return slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "--statedir=") })
+	}
+	if diff := cmp.Diff(flags(a.Args[2:]), flags(b.Args)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEveryComponentIsPartOfThisProgram(t *testing.T) {
+	for _, name := range []string{nodeAgent, registrar, provisioner, attacher, referenceDriver} {
+		if !slices.Contains(components.Names(), name) {
+			t.Errorf("%s is none of %q", name, components.Names())
+		}
+	}
+}
+
+func TestSocketReady(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	ready := socketReady(path)
+	if err := ready(t.Context()); err == nil {
+		t.Error("ready without a socket")
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNodesBelowAFile(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 1})
+	if err := os.WriteFile(filepath.Join(string(s.dir), "nodes"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.nodes(p, "d.example.com"); err == nil || !strings.Contains(err.Error(), "node-1") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -55,6 +55,10 @@ func Run(ctx context.Context, c Config) error {
 	if d.narrator, err = narrate(ctx, d.client, namespace, c.Out); err != nil {
 		return err
 	}
+	defer func() {
+		cancel()
+		d.narrator.stop()
+	}()
 	for _, act := range []func(context.Context) error{d.claim, d.inline, d.statefulSet, d.cleanUp} {
 		if err := act(ctx); err != nil {
 			return err
@@ -67,9 +71,15 @@ func Run(ctx context.Context, c Config) error {
 type show struct {
 	Config
 	client   kubernetes.Interface
-	apply    *apply.Client
+	apply    applier
 	narrator *narrator
 	applied  []*unstructured.Unstructured
+}
+
+// applier writes and removes the objects of an example.
+type applier interface {
+	Apply(ctx context.Context, objects []*unstructured.Unstructured) error
+	Delete(ctx context.Context, objects []*unstructured.Unstructured) error
 }
 
 func newShow(c Config) (*show, error) {

@@ -18,11 +18,13 @@ type narrator struct {
 	out   io.Writer
 	start time.Time
 
+	factories []informers.SharedInformerFactory
+
 	mu   sync.Mutex
 	last map[string]string
 }
 
-// narrate watches until ctx ends.
+// narrate watches until ctx ends; the caller then waits by stop.
 func narrate(ctx context.Context, client kubernetes.Interface, namespace string, out io.Writer) (*narrator, error) {
 	n := &narrator{out: out, start: time.Now(), last: map[string]string{}}
 	all := informers.NewSharedInformerFactory(client, 0)
@@ -35,15 +37,24 @@ func narrate(ctx context.Context, client kubernetes.Interface, namespace string,
 			return nil, fmt.Errorf("watch: %w", err)
 		}
 	}
-	for _, factory := range []informers.SharedInformerFactory{own, all} {
+	n.factories = []informers.SharedInformerFactory{own, all}
+	for _, factory := range n.factories {
 		factory.Start(ctx.Done())
 		for kind, ok := range factory.WaitForCacheSync(ctx.Done()) {
 			if !ok {
+				n.stop()
 				return nil, fmt.Errorf("watch %v: %w", kind, ctx.Err())
 			}
 		}
 	}
 	return n, nil
+}
+
+// stop waits until nothing is watched any more. The context of narrate must have ended.
+func (n *narrator) stop() {
+	for _, factory := range n.factories {
+		factory.Shutdown()
+	}
 }
 
 func (n *narrator) handler() cache.ResourceEventHandler {

@@ -250,6 +250,7 @@ func TestClassDeletedMeanwhile(t *testing.T) {
 		g.claimNamed("begun", "u1")
 		time.Sleep(time.Second)
 		g.remove("storageclasses", "", "fast")
+		time.Sleep(time.Second) // classes and claims have watches of their own
 		g.claimNamed("waits", "u2")
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff([]string{"pvc-u1"}, g.volumes()); diff != "" {

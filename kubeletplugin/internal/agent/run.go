@@ -99,20 +99,17 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	g.Go(func() error { return a.info.Run(ctx) })
 	g.Go(func() error { return a.watcher.Run(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
-	if a.info.EnsureCSINode(ctx) != nil {
-		return nil // ctx is done: nothing else ends its tries
+	if a.info.EnsureCSINode(ctx) == nil { // an error: ctx is done, nothing else ends its tries
+		a.keeper.SetReady(nil)
+		klog.FromContext(ctx).Info("Node is ready", logging.KeyNode, a.node())
 	}
-	a.keeper.SetReady(nil)
-	klog.FromContext(ctx).Info("Node is ready", logging.KeyNode, a.node())
 	return nil
 }
 
 // afterFirstList starts what may unmount: only a complete list tells which pods are gone.
 func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed chan<- struct{}) error {
-	for _, wait := range []func(context.Context) error{a.csiDrivers.WaitSynced, a.podList.WaitSynced, a.nodes.WaitSynced} {
-		if wait(ctx) != nil {
-			return nil // ctx is done
-		}
+	if !a.synced(ctx) {
+		return nil // ctx is done
 	}
 	if _, ok := a.nodes.Get("", a.node()); !ok {
 		a.keeper.Verify() // deleted before the watch began, perhaps
@@ -121,6 +118,16 @@ func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed ch
 	g.Go(func() error { return a.volumes.Run(ctx) })
 	close(listed)
 	return nil
+}
+
+// synced waits until everything is listed once; false means that ctx is done.
+func (a *Agent) synced(ctx context.Context) bool {
+	for _, wait := range []func(context.Context) error{a.csiDrivers.WaitSynced, a.podList.WaitSynced, a.nodes.WaitSynced} {
+		if wait(ctx) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // seedInUse keeps in volumesInUse what an earlier process had there, if there is a mount of which

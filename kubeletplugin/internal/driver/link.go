@@ -144,7 +144,7 @@ func (l *link) capabilities(ctx context.Context) (Capabilities, error) {
 	}
 	// When the connection changed meanwhile it is unknown which driver process
 	// answered; the first connection is made by this very call.
-	if after := l.epoch.Load(); before == after || before == 0 {
+	if after := l.epoch.Load(); before == after || before == 0 && after == 1 {
 		l.capsMu.Lock()
 		defer l.capsMu.Unlock()
 		l.caps, l.capsEpoch = caps, after

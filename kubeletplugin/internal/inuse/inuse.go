@@ -87,8 +87,16 @@ func (p *Publisher) Raise(ctx context.Context, name string) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
+		p.giveUp(done)
 		return fmt.Errorf("wait for volumesInUse to be written: %w", ctx.Err())
 	}
+}
+
+// giveUp forgets who does not wait any more.
+func (p *Publisher) giveUp(done <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = slices.DeleteFunc(p.waiting, func(w waiter) bool { return w.done == done })
 }
 
 func (p *Publisher) add(name string) (<-chan struct{}, bool) {
@@ -138,8 +146,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 			return nil
 		}
 		if err := p.flush(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Writing volumesInUse, trying again", logging.KeyDelay, pause)
 			pause = min(max(2*pause, p.cfg.RetryStart), p.cfg.RetryMax)
+			klog.FromContext(ctx).Error(err, "Writing volumesInUse, trying again", logging.KeyDelay, pause)
 			continue
 		}
 		pause = 0

@@ -3,6 +3,7 @@ package nodeinfo
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -73,10 +74,5 @@ func (d Driver) entry() storagev1.CSINodeDriver {
 
 // sortedKeys returns nil for an empty map, as the API does.
 func sortedKeys[V any](m map[string]V) []string {
-	var keys []string
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Sorted(maps.Keys(m))
 }

@@ -152,7 +152,11 @@ func (k *Keeper) sync(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return k.patch(ctx, patch)
+	if err := k.patch(ctx, patch); err != nil {
+		k.insist(force)
+		return err
+	}
+	return nil
 }
 
 // wishes returns whether the status must be written, and why the node is not ready.
@@ -161,6 +165,13 @@ func (k *Keeper) wishes() (force bool, notReady error) {
 	defer k.mu.Unlock()
 	force, k.force = k.force, false
 	return force, k.notReady
+}
+
+// insist makes the next sync write what this one was told to, but could not.
+func (k *Keeper) insist(force bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.force = k.force || force
 }
 
 // register gets the Node, or creates it.

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
@@ -41,6 +43,14 @@ type bench struct {
 	cleanErr  error
 	log       []string // drops and cleanings, in order
 	events    []string
+	logged    strings.Builder // what an operator sees without -v
+}
+
+// Write implements io.Writer for the logger.
+func (b *bench) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.logged.Write(line)
 }
 
 var _ Volumes = (*bench)(nil)
@@ -113,7 +123,8 @@ func scenario(t *testing.T, f func(t *testing.T, b *bench)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
+		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(b)))
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = b.c.Run(ctx) })
 		f(t, b)

@@ -18,12 +18,13 @@ func (c *Controller) terminate(ctx context.Context, e *entry, pod *corev1.Pod) e
 	if e.deleted {
 		return nil
 	}
-	if !ended(pod) {
+	if !e.ended && !ended(pod) {
 		err := c.patch(ctx, pod, Ended(pod, metav1.Now()))
 		if err != nil && !replaced(err) {
 			return err
 		}
 	}
+	e.ended = true
 	if released, err := c.release(pod); err != nil || !released {
 		return err
 	}

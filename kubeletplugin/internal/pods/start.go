@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
@@ -31,6 +32,7 @@ func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reco
 	}
 	if e.since.IsZero() {
 		e.since = time.Now()
+		e.told = e.since
 	}
 	wanted, problems := c.resolve(ctx, e, pod)
 	for _, p := range wanted {
@@ -42,12 +44,13 @@ func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reco
 	}
 	c.complain(e, pod, missing, problems)
 	if lagging(problems) && time.Since(e.since) < lagGrace {
+		klog.FromContext(ctx).V(4).Info("Waiting for the authorizer to see the pod", logging.KeyReason, joined(problems).Error())
 		return reconcile.Result{After: lagRetry}, nil
 	}
 	if len(problems) > 0 {
 		return reconcile.Result{}, joined(problems)
 	}
-	return reconcile.Result{After: max(c.cfg.Patience-time.Since(e.since), time.Second)}, nil
+	return reconcile.Result{After: max(c.cfg.Patience-time.Since(e.told), time.Second)}, nil
 }
 
 // resolve finds the volumes that the pod wants, once if nothing is wrong with them: a pod's volumes
@@ -101,10 +104,10 @@ func (c *Controller) complain(e *entry, pod *corev1.Pod, missing []string, probl
 			c.cfg.Events.Warning(pod, p.Reason, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", p.Volume, p.Err))
 		}
 	}
-	if waited < c.cfg.Patience {
+	if time.Since(e.told) < c.cfg.Patience {
 		return
 	}
-	e.since = time.Now()
+	e.told = time.Now()
 	c.cfg.Events.Warning(pod, volume.ReasonFailedMount, fmt.Sprintf(
 		"Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: timed out waiting for the condition",
 		strings.Join(append(missing, failed...), " "), strings.Join(failed, " ")))

@@ -22,10 +22,13 @@ type entry struct {
 	generation int64
 	// running is true once the pod was reported as running by this process.
 	running bool
-	// deleted is true once the API has taken our deletion, until the watch brings it.
-	deleted bool
+	// ended and deleted are true once the API has taken the final status and the deletion; the watch
+	// may bring them later.
+	ended, deleted bool
 	// since is when the pod began to wait for its volumes; zero if it does not.
 	since time.Time
+	// told is since, or when users were last told that the pod still waits.
+	told time.Time
 }
 
 // table has all pods by UID: a pod of the same name that is made later is another pod.

@@ -59,8 +59,8 @@ func TestFailedRegistrationIsTriedAgain(t *testing.T) {
 		w.wait(10 * time.Minute)
 		var want []string
 		at := time.Duration(0)
-		for _, delay := range []time.Duration{0, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 122000, 122000} {
-			at += delay * time.Millisecond
+		for _, delay := range []int{0, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 122000, 122000} {
+			at += time.Duration(delay) * time.Millisecond
 			want = append(want, at.String()+" register d at /d.sock version 1.0.0")
 			if len(want) < 20 {
 				want = append(want, at.String()+` notify d: register CSI driver "d": driver is not well`)

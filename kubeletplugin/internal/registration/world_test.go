@@ -155,7 +155,7 @@ func (r *recorder) enter(name string) (leave func()) {
 // world is a manager whose sockets exist in memory only, in virtual time.
 type world struct {
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // the life of one test
+	ctx     context.Context // the life of one test
 	stop    context.CancelFunc
 	m       *Manager
 	handler *recorder

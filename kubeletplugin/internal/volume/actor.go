@@ -95,6 +95,9 @@ func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 	m.mu.Unlock()
 
 	logStep(ctx, j, r)
+	if ctx.Err() != nil {
+		return // the call was cut off by our own end, of which nobody needs to be told
+	}
 	for _, report := range reports {
 		m.cfg.Events.Failed(report.pod, report.reason, report.message)
 	}

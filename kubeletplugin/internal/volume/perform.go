@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	corev1 "k8s.io/api/core/v1"
-
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 )
+
+// askTimeout is the deadline for reading a driver's capabilities.
+const askTimeout = 10 * time.Second
 
 // job is what a step needs to know, copied from the state so that it is done without the lock.
 type job struct {
@@ -86,7 +89,7 @@ func (m *Manager) prepare(ctx context.Context, v *Volume, secret *corev1.SecretR
 	if err != nil {
 		return nil, call{}, err
 	}
-	caps, err := d.NodeCapabilities(ctx)
+	caps, err := m.ask(ctx, d)
 	if err != nil {
 		return nil, call{}, err
 	}
@@ -95,6 +98,14 @@ func (m *Manager) prepare(ctx context.Context, v *Volume, secret *corev1.SecretR
 		return nil, call{}, err
 	}
 	return d, call{caps: caps, secrets: secrets, staging: m.cfg.Disk.Root.Staging(v.Driver, v.Handle)}, nil
+}
+
+// ask reads a driver's capabilities. Nothing is at stake in it, so a driver that is frozen is given
+// up soon and asked again, rather than holding the actor for as long as a mount may take.
+func (m *Manager) ask(ctx context.Context, d Driver) (capabilities, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return d.NodeCapabilities(ctx)
 }
 
 func (m *Manager) stage(ctx context.Context, j job) result {
@@ -177,7 +188,7 @@ func (m *Manager) unstage(ctx context.Context, j job) result {
 	if err != nil {
 		return result{err: err}
 	}
-	caps, err := d.NodeCapabilities(ctx)
+	caps, err := m.ask(ctx, d)
 	if err != nil {
 		return result{err: err}
 	}

@@ -55,7 +55,7 @@ func spawnProgram(path string, args []string, dir layout.Dir) (*child, error) {
 		return nil, fmt.Errorf("open the log of the supervisor: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(path, args...) //nolint:noctx // the supervisor outlives its caller
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), marker(string(dir)))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

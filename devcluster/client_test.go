@@ -22,7 +22,7 @@ func serveFake(t *testing.T, handler http.HandlerFunc) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: handler} //nolint:gosec // a test's own server
+	server := &http.Server{Handler: handler}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {

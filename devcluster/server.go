@@ -18,13 +18,13 @@ import (
 // longPoll is how long a client that waits for a change is kept waiting before it gets the unchanged status.
 const longPoll = 30 * time.Second
 
-func (s *supervisor) listen() (net.Listener, error) {
+func (s *supervisor) listen(ctx context.Context) (net.Listener, error) {
 	path := s.dir.Supervisor()
 	// We hold the lock: a socket that is there belongs to a supervisor that is gone.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an earlier supervisor: %w", err)
 	}
-	l, err := net.Listen("unix", path)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen for clients: %w", err)
 	}
@@ -53,7 +53,9 @@ func (s *supervisor) serve(ctx context.Context, l net.Listener) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_ = server.Shutdown(stop) // clients that linger are cut off when the process ends
-	<-failed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve clients: %w", err)
+	}
 	return nil
 }
 

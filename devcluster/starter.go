@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -125,12 +126,12 @@ func (s *starter) driver(ctx context.Context) (string, error) {
 }
 
 func (s *starter) driverSpec(name, socket string, args ...string) proc.Spec {
-	path, first := s.options.Driver, []string(nil)
+	path, program := s.options.Driver, []string{}
 	if path == "" {
-		path, first = s.self, []string{"run", referenceDriver}
+		path, program = s.self, []string{"run", referenceDriver}
 	}
-	args = append(append(first, "--endpoint=unix://"+socket, "--statedir="+s.dir.DriverState(), s.verbosity()), args...)
-	return proc.Spec{Name: name, Path: path, Args: args, Log: s.dir.Log(name), Ready: socketReady(socket)}
+	flags := []string{"--endpoint=unix://" + socket, "--statedir=" + s.dir.DriverState(), s.verbosity()}
+	return proc.Spec{Name: name, Path: path, Args: slices.Concat(program, flags, args), Log: s.dir.Log(name), Ready: socketReady(socket)}
 }
 
 func (s *starter) verbosity() string { return "--v=" + strconv.Itoa(s.options.Verbosity) }

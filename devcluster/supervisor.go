@@ -30,7 +30,7 @@ func Supervise(ctx context.Context, o Options) error {
 		return err
 	}
 	defer s.unlock()
-	listener, err := s.listen()
+	listener, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}

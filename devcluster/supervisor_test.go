@@ -32,7 +32,7 @@ func serveOnly(t *testing.T) (*supervisor, *Client) {
 		t.Fatal(err)
 	}
 	s.stop = cancel
-	l, err := s.listen()
+	l, err := s.listen(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestSuperviseIsInterruptedDuringTheBuild(t *testing.T) {
 		filepath.Join(pins, "go.mod"): "module m\n\nrequire k8s.io/kubernetes v1.2.3\n", filepath.Join(pins, "go.sum"): "",
 		filepath.Join(bin, "go"): "#!/bin/sh\n[ $1 = env ] && exec echo go1\nexec sleep 1000\n",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // one of them is a program
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -83,7 +83,7 @@ func TestBeginStartsNothing(t *testing.T) {
 	}
 	tests := map[string]struct {
 		reason string
-		ctx    context.Context //nolint:containedctx // an argument of the case
+		ctx    context.Context
 		dir    string
 		want   error
 	}{

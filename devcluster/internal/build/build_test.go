@@ -3,6 +3,7 @@ package build
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,6 +168,80 @@ func TestLDFlags(t *testing.T) {
 	for _, want := range []string{"gitVersion=v1.36.3", "gitMajor=1", "gitMinor=36"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("ldflags lacks %s: %s", want, got)
+		}
+	}
+}
+
+// TestInterruptedBuildLeavesNothingThatLooksFinished cuts a build off in the middle, as Ctrl-C does.
+func TestInterruptedBuildLeavesNothingThatLooksFinished(t *testing.T) {
+	c, builds := setup(t)
+	started := filepath.Join(t.TempDir(), "started")
+	slow := strings.Replace(fakeGo, "\tfor last;", "\ttouch "+started+"; [ -n \"$SLOW\" ] && exec sleep 1000\n\tfor last;", 1)
+	write(t, c.Go, slow, 0o755)
+	t.Setenv("SLOW", "yes")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := ControlPlane(ctx, c)
+		done <- err
+	}()
+	for {
+		if _, err := os.Stat(started); err == nil {
+			break
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("ended early: %v", err)
+		default:
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "build etcd") {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("SLOW", "")
+	b, err := ControlPlane(t.Context(), c)
+	if err != nil || len(missing(b)) != 0 || countLines(t, builds) != len(order()) {
+		t.Errorf("the next build: %v, missing %v, %d builds", err, missing(b), countLines(t, builds))
+	}
+}
+
+// TestProgressComesBeforeTheWait: a line that comes when the work is done helps nobody.
+func TestProgressComesBeforeTheWait(t *testing.T) {
+	c, builds := setup(t)
+	at := map[string]int{}
+	c.Progress = lineFunc(func(line string) {
+		if name, found := strings.CutPrefix(line, "building "); found {
+			name, _, _ = strings.Cut(name, " ")
+			at[name] = countLines(t, builds)
+			if !strings.Contains(line, expected[name].String()) {
+				t.Errorf("no word of how long it may take: %q", line)
+			}
+		}
+	})
+	if _, err := ControlPlane(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range order() {
+		if built, told := at[name]; !told || built != i {
+			t.Errorf("%s was told after %d builds, want %d", name, built, i)
+		}
+	}
+}
+
+// lineFunc is a writer that gets one line with each call.
+type lineFunc func(string)
+
+// Write passes the line on.
+func (f lineFunc) Write(p []byte) (int, error) {
+	f(string(p))
+	return len(p), nil
+}
+
+func TestTail(t *testing.T) {
+	for text, want := range map[string]string{"": "", "a\n": "a", "a\nb\n": "a\nb", "a\nb\nc\nd\n\n": "c\nd"} {
+		if got := tail(text, 2); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 }

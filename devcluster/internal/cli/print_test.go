@@ -140,7 +140,7 @@ func TestFollowedLogGoesOnUntilItIsRemoved(t *testing.T) {
 			t.Errorf("at once: %q", w.got())
 		}
 		fmt.Fprintln(log, "second")
-		time.Sleep(followPeriod) //nolint:forbidigo // the clock is the bubble's
+		time.Sleep(followPeriod)
 		synctest.Wait()
 		if w.got() != "first\nsecond\n" {
 			t.Errorf("after a while: %q", w.got())

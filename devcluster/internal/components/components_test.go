@@ -2,11 +2,14 @@ package components_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"flag"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-
-	"errors"
+	"time"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/components"
 )
@@ -32,5 +35,43 @@ func TestUnknownComponent(t *testing.T) {
 	err := components.Run(t.Context(), "nobody", nil, nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "csi-attacher") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestComponentRunsUntilItIsToldToEnd runs the driver, the one component that needs nobody else.
+func TestComponentRunsUntilItIsToldToEnd(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "csi.sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		var out bytes.Buffer
+		args := []string{"--endpoint=unix://" + socket, "--statedir=" + filepath.Join(dir, "data"), "--nodeid=n", "--mode=controller"}
+		done <- components.Run(ctx, "hostpathplugin", args, &out, &out)
+	}()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for _, err := os.Stat(socket); err != nil; _, err = os.Stat(socket) {
+		select {
+		case err := <-done:
+			t.Fatalf("ended early: %v", err)
+		case <-tick.C:
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("an end that was asked for is an error: %v", err)
+	}
+	if _, err := os.Stat(socket); err == nil {
+		t.Error("the socket is left")
+	}
+}
+
+func TestErrorsNameTheComponent(t *testing.T) {
+	for _, name := range components.Names() {
+		var out bytes.Buffer
+		if err := components.Run(t.Context(), name, []string{"--no-such-flag"}, &out, &out); err == nil || !strings.HasPrefix(err.Error(), name+": ") {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }

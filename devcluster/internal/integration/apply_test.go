@@ -115,7 +115,7 @@ func TestErrorsNameTheObject(t *testing.T) {
 	cancel()
 	tests := map[string]struct {
 		reason string
-		ctx    context.Context //nolint:containedctx // an argument of the case
+		ctx    context.Context
 		yaml   string
 		want   []string
 	}{

@@ -39,7 +39,7 @@ type controlPlane struct {
 // server is the control plane of all tests. Each test uses objects of its own.
 var server *controlPlane
 
-func TestMain(m *testing.M) { os.Exit(run(m)) } //nolint:forbidigo // the exit code of the tests
+func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute) // a machine without the binaries builds them first

@@ -1,6 +1,8 @@
 package layout_test
 
 import (
+	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -61,5 +63,65 @@ func TestCheck(t *testing.T) {
 				t.Fatalf("%s: got %v, want %q", tc.reason, err, tc.want)
 			}
 		})
+	}
+}
+
+func TestNoHome(t *testing.T) {
+	for _, name := range []string{"XDG_STATE_HOME", "XDG_CACHE_HOME", "HOME"} {
+		t.Setenv(name, "")
+	}
+	if got, err := layout.Default(); err == nil {
+		t.Errorf("Default() = %q without a home", got)
+	}
+	if got, err := layout.Cache(); err == nil {
+		t.Errorf("Cache() = %q without a home", got)
+	}
+}
+
+func TestNoTwoThingsShareAPath(t *testing.T) {
+	d := layout.Dir("/c")
+	seen := map[string]string{}
+	for name, path := range map[string]string{
+		"Kubeconfig": d.Kubeconfig(), "UserA": d.UserKubeconfig("a"), "UserB": d.UserKubeconfig("b"), "PKI": d.PKI(), "Supervisor": d.Supervisor(),
+		"Lock": d.Lock(), "Mark": d.Mark(), "Logs": d.Logs(), "LogA": d.Log("a"), "LogB": d.Log("b"), "Etcd": d.Etcd(), "Config": d.Config("a"),
+		"Controller": d.ControllerSocket(), "State": d.DriverState(), "NodeA": d.Node("a"), "NodeB": d.Node("b"),
+		"SocketA": d.NodeSocket("a", driver), "SocketB": d.NodeSocket("b", driver), "RegistryA": d.Registry("a"), "RegistryB": d.Registry("b"),
+	} {
+		if other := seen[path]; other != "" {
+			t.Errorf("%s and %s are both %q", name, other, path)
+		}
+		seen[path] = name
+	}
+}
+
+// TestCheckAgreesWithTheKernel binds to the longest socket that Check lets through, and to one byte more.
+func TestCheckAgreesWithTheKernel(t *testing.T) {
+	base, err := os.MkdirTemp("/tmp", "l")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	accepted := 0
+	for n := 1; ; n++ {
+		d := layout.Dir(filepath.Join(base, strings.Repeat("d", n)))
+		longest := filepath.Join(d.Registry("node-1"), driver+"-reg.sock") + ".tmp1234"
+		if err := os.MkdirAll(d.Registry("node-1"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		l, bindErr := net.Listen("unix", longest)
+		if bindErr == nil {
+			_ = l.Close()
+		}
+		err := d.Check(driver, []string{"node-1"})
+		if (err == nil) != (bindErr == nil) {
+			t.Fatalf("%d bytes: check says %v, the kernel %v", len(longest), err, bindErr)
+		}
+		if err != nil {
+			break
+		}
+		accepted++
+	}
+	if accepted == 0 {
+		t.Error("every directory is too long: the test proves nothing")
 	}
 }

@@ -93,3 +93,70 @@ func TestUnwritableDirectory(t *testing.T) {
 		t.Fatal("no error for a directory below a file")
 	}
 }
+
+func TestAuthoritiesDoNotTrustEachOther(t *testing.T) {
+	ours, pool := newAuthority(t)
+	theirs, _ := newAuthority(t)
+	for name, tc := range map[string]struct {
+		authority *pki.Authority
+		trusted   bool
+	}{"Ours": {ours, true}, "Theirs": {theirs, false}} {
+		pair, err := tc.authority.Server("s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parse(t, pair).Verify(x509.VerifyOptions{DNSName: "localhost", Roots: pool}); (err == nil) != tc.trusted {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestClientCertificateIsNoServerCertificate(t *testing.T) {
+	a, pool := newAuthority(t)
+	pair, err := a.Client("c", "somebody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := parse(t, pair)
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err == nil {
+		t.Error("a user can play the API server")
+	}
+	if cert.IsCA {
+		t.Error("a user can make users")
+	}
+}
+
+func TestSerialNumbersDiffer(t *testing.T) {
+	a, _ := newAuthority(t)
+	seen := map[string]bool{}
+	for _, name := range []string{"a", "b", "c"} {
+		pair, err := a.Client(name, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serial := parse(t, pair).SerialNumber.String()
+		if seen[serial] {
+			t.Errorf("serial %s twice", serial)
+		}
+		seen[serial] = true
+	}
+}
+
+func TestFilesHoldWhatIsReturned(t *testing.T) {
+	a, _ := newAuthority(t)
+	pair, err := a.ServiceAccounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string][]byte{pair.CertFile: pair.Cert, pair.KeyFile: pair.Key, a.File(): a.PEM()} {
+		if got, err := os.ReadFile(path); err != nil || string(got) != string(want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := os.RemoveAll(filepath.Dir(a.File())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Client("late", "somebody"); err == nil {
+		t.Error("no error though the directory is gone")
+	}
+}

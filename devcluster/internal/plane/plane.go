@@ -204,7 +204,7 @@ func freePorts(names ...string) (map[string]int, error) {
 	ports := map[string]int{}
 	var errs []error
 	for _, name := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a port on loopback is there at once
 		if err != nil {
 			return nil, fmt.Errorf("find a free port for %s: %w", name, err)
 		}

@@ -144,7 +144,7 @@ func (p *process) once() string {
 		return fmt.Sprintf("open log: %v", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(p.spec.Path, p.spec.Args...)
+	cmd := exec.Command(p.spec.Path, p.spec.Args...) //nolint:noctx // it ends by Stop, with SIGTERM first
 	cmd.Env = append(os.Environ(), p.spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -180,12 +180,12 @@ func (c *cluster) mounts() []string {
 	return mounts
 }
 
-// supervisor is the process that all others are children of: the only one in a session of its own.
+// supervisor is the process that all others are children of.
 func (c *cluster) supervisor() int {
 	c.t.Helper()
 	var leaders []int
 	for _, pid := range c.pids() {
-		if sid, err := syscall.Getpgid(pid); err == nil && sid == pid && isSupervisor(pid) {
+		if isSupervisor(pid) {
 			leaders = append(leaders, pid)
 		}
 	}

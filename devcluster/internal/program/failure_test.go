@@ -108,7 +108,7 @@ esac
 func TestBrokenControlPlaneAndTheProgressOfItsBuild(t *testing.T) {
 	c := newCluster(t)
 	path := t.TempDir()
-	if err := os.WriteFile(filepath.Join(path, "go"), []byte(fakeGo), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(path, "go"), []byte(fakeGo), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", path+":"+os.Getenv("PATH"))

@@ -15,7 +15,7 @@ type programs struct{ devcluster, driver string }
 
 var built programs
 
-func TestMain(m *testing.M) { os.Exit(run(m)) } //nolint:forbidigo // the exit code of the tests
+func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (code int) {
 	if os.Geteuid() != 0 {

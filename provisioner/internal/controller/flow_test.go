@@ -128,7 +128,7 @@ func TestSameNameInSequence(t *testing.T) {
 	hang := csitest.Fault{Method: "CreateVolume", After: true, Hang: true, Times: 1}
 	cases := map[string]struct {
 		reason string
-		// before happens before the first claim, between between the two.
+		// before is what happens before the first claim, between what happens after it.
 		before, between func(g *chaos)
 	}{
 		"AtOnce": {

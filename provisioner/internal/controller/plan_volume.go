@@ -109,6 +109,7 @@ func deletable(pv *corev1.PersistentVolume) bool {
 		return true
 	case corev1.VolumeAvailable:
 		return leaving && pv.Spec.ClaimRef == nil
+	case corev1.VolumePending, corev1.VolumeBound:
 	}
 	return false
 }

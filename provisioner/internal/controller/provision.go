@@ -148,6 +148,7 @@ func (c *Controller) attempt(ctx context.Context, intent intents.Intent, secrets
 		return c.unwanted(ctx, intent, volume.GetVolumeId(), plan.why)
 	case attemptRepeat:
 		return reconcile.Result{}, c.openStill(intent, errors.Join(err, plan.problem()))
+	case attemptForget, attemptRetry, attemptRest, attemptReschedule:
 	}
 	if closeErr := c.close(ctx, intent); closeErr != nil {
 		return reconcile.Result{}, closeErr
@@ -179,6 +180,7 @@ func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, v
 		return reconcile.Result{After: pause}, nil
 	case attemptReschedule:
 		return c.reschedule(ctx, claim)
+	case attemptRepeat, attemptSave, attemptUndo, attemptForget, attemptRetry:
 	}
 	return reconcile.Result{}, err
 }

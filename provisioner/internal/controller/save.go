@@ -121,6 +121,7 @@ func (c *Controller) contested(ctx context.Context, intent intents.Intent, refus
 		return c.written(ctx, intent, existing)
 	case volume.Leaving, volume.Taken:
 		return c.conceded(ctx, intent, existing)
+	case volume.Foreign:
 	}
 	return c.giveUp(ctx, intent, fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name))
 }

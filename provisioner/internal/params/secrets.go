@@ -39,7 +39,7 @@ func (o operation) keys() keyPair {
 
 // deprecatedKeys returns the keys of the first CSI release, of the design document "CSI credentials".
 func (o operation) deprecatedKeys() (keyPair, bool) {
-	stem := ""
+	var stem string
 	switch o {
 	case provision:
 		stem = "csiProvisioner"
@@ -78,8 +78,9 @@ type Secrets struct {
 
 // parseSecrets reads the secret templates of all operations.
 func parseSecrets(parameters map[string]string) (map[operation]template, error) {
+	errs := make([]error, 0, len(operations())+1)
 	common, commonSet, err := defaultKeys.template(parameters)
-	errs := []error{err}
+	errs = append(errs, err)
 	templates := map[operation]template{}
 	for _, op := range operations() {
 		own, ownSet, err := op.template(parameters)
@@ -143,7 +144,7 @@ func (k keyPair) template(parameters map[string]string) (template, bool, error) 
 // Resolve fills in the secret templates of the class for one claim and its volume.
 func (c Class) Resolve(v Values) (Secrets, error) {
 	resolved := map[operation]*corev1.SecretReference{}
-	var errs []error
+	errs := make([]error, 0, len(operations()))
 	for _, op := range operations() {
 		ref, err := c.resolve(op, v)
 		errs = append(errs, err)

@@ -90,7 +90,7 @@ func replaceAttr(groups []string, a slog.Attr) slog.Attr {
 			if level >= slog.LevelError {
 				return slog.Attr{}
 			}
-			return slog.Int("v", int(-level))
+			return slog.Int("v", max(0, int(-level))) // slog has a level for warnings
 		}
 	case slog.SourceKey:
 		if src, ok := a.Value.Any().(*slog.Source); ok && src != nil {

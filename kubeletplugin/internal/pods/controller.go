@@ -146,7 +146,7 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) (reconcile.Re
 		_, err := c.release(pod)
 		return reconcile.Result{}, err
 	case goalTerminate:
-		return reconcile.Result{}, c.terminate(ctx, e, pod)
+		return c.terminate(ctx, e, pod)
 	default:
 		released, err := c.release(pod)
 		if released && err == nil {

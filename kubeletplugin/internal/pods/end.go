@@ -3,30 +3,35 @@ package pods
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
+// confirmDeletion is how long the watch has to bring a deletion that the API says has happened before.
+const confirmDeletion = time.Second
+
 // terminate ends the pod's containers, releases its volumes and deletes it from the API, in this
 // order: a claim that the pod protects must not go while it is mounted.
-func (c *Controller) terminate(ctx context.Context, e *entry, pod *corev1.Pod) error {
+func (c *Controller) terminate(ctx context.Context, e *entry, pod *corev1.Pod) (reconcile.Result, error) {
 	if e.deleted {
-		return nil
+		return reconcile.Result{}, nil
 	}
 	if !e.ended && !ended(pod) {
 		err := c.patch(ctx, pod, Ended(pod, metav1.Now()))
 		if err != nil && !replaced(err) {
-			return err
+			return reconcile.Result{}, err
 		}
+		e.ended = err == nil
 	}
-	e.ended = true
 	if released, err := c.release(pod); err != nil || !released {
-		return err
+		return reconcile.Result{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -35,12 +40,17 @@ func (c *Controller) terminate(ctx context.Context, e *entry, pod *corev1.Pod) e
 		GracePeriodSeconds: &now,
 		Preconditions:      &metav1.Preconditions{UID: &pod.UID},
 	})
-	if err != nil && !replaced(err) {
-		return fmt.Errorf("delete pod %q: %w", klog.KObj(pod), err)
+	switch {
+	case replaced(err):
+		// Only the watch knows that the pod is gone: an API server that has just started says so of pods that it has not
+		// read yet, because the admission of a node's requests looks into a cache.
+		return reconcile.Result{After: confirmDeletion}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("delete pod %q: %w", klog.KObj(pod), err)
 	}
 	e.deleted = true
 	klog.FromContext(ctx).V(2).Info("Pod is deleted")
-	return nil
+	return reconcile.Result{}, nil
 }
 
 // release gives up the pod's volumes; false means that some are still being unpublished, and that

@@ -312,3 +312,31 @@ type dropRecorder struct {
 }
 
 func (r *dropRecorder) Drop(p volume.Pod) { r.pod = p }
+
+// TestNotFoundIsBelievedOnlyFromTheWatch: an API server that has just started answers NotFound to the deletion of a pod that
+// exists, as the admission of a node's requests looks into a cache that is empty then.
+func TestNotFoundIsBelievedOnlyFromTheWatch(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	cases := map[string]struct {
+		reason string
+		verb   string
+	}{
+		"Delete": {reason: "the deletion is sent again until the watch says that the pod is gone", verb: "delete"},
+		"Status": {reason: "the end is reported again, then the pod is deleted", verb: "patch"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, func(t *testing.T, b *bench) {
+				b.set(func() { b.published = true })
+				b.add(testPod())
+				b.api.Fail(tc.verb, "pods", apierrors.NewNotFound(pods, "a"), 1)
+				b.remove(30)
+				time.Sleep(2 * confirmDeletion)
+				synctest.Wait()
+				if p := b.pod(); p != nil {
+					t.Errorf("%s: it is still there: %+v", tc.reason, p)
+				}
+			})
+		})
+	}
+}

@@ -48,7 +48,7 @@ func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
 	const provisioner, attacher = "longshore:csi-provisioner", "longshore:csi-attacher"
 	tests := map[string]struct {
 		reason, user, namespace, verb, group, resource, sub string
-		want bool
+		want                                                bool
 	}{
 		"ProvisionerMakesVolumes":       {reason: "its work", user: provisioner, verb: "create", resource: "persistentvolumes", want: true},
 		"ProvisionerWatchesClaims":      {reason: "its work", user: provisioner, namespace: "default", verb: "watch", resource: "persistentvolumeclaims", want: true},
@@ -62,7 +62,7 @@ func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
 		"ProvisionerLeadsNowhereElse":   {reason: "the leases of the nodes are not its own", user: provisioner, namespace: "kube-node-lease", verb: "update", group: "coordination.k8s.io", resource: "leases"},
 		"AttacherReportsAttachment":     {reason: "its work", user: attacher, verb: "patch", group: "storage.k8s.io", resource: "volumeattachments", sub: "status", want: true},
 		"AttacherKeepsVolumes":          {reason: "its finalizer", user: attacher, verb: "patch", resource: "persistentvolumes", want: true},
-		"AttacherFindsTheNodeID":        {reason: "its work", user: attacher, verb: "get", group: "storage.k8s.io", resource: "csinodes", want: true},
+		"AttacherFindsTheNodeID":        {reason: "its work", user: attacher, verb: "watch", group: "storage.k8s.io", resource: "csinodes", want: true},
 		"AttacherDeletesNoVolumes":      {reason: "the provisioner does", user: attacher, verb: "delete", resource: "persistentvolumes"},
 		"AttacherDeletesNoAttachments":  {reason: "the controller manager does", user: attacher, verb: "delete", group: "storage.k8s.io", resource: "volumeattachments"},
 		"AttacherReadsNoPods":           {reason: "pods are not its business", user: attacher, namespace: "default", verb: "list", resource: "pods"},

@@ -2,10 +2,12 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -98,7 +100,7 @@ func TestControllersWork(t *testing.T) {
 
 func TestAuditLogsWritesWithTheirAuthor(t *testing.T) {
 	client := clientOf(t, admin(t))
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "audited"}, Data: map[string]string{"k": "the-content"}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("audited-%d", time.Now().UnixNano())}, Data: map[string]string{"k": "the-content"}}
 	if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +115,7 @@ func TestAuditLogsWritesWithTheirAuthor(t *testing.T) {
 		lines = nil
 		data, err := os.ReadFile(server.dir.Log("audit"))
 		for line := range strings.Lines(string(data)) {
-			if strings.Contains(line, `"name":"audited"`) {
+			if strings.Contains(line, `"name":"`+object.Name+`"`) {
 				lines = append(lines, line)
 			}
 		}

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -12,11 +13,12 @@ import (
 	"github.com/longshore-csi/longshore/devcluster/internal/apply"
 )
 
+// twoObjects are a namespace, named by %[1]s, and an object that does not say that it goes there.
 const twoObjects = `
 apiVersion: v1
 kind: Namespace
 metadata:
-  name: tests
+  name: %[1]s
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -44,13 +46,15 @@ func newWriter(t *testing.T, namespace string) *apply.Client {
 }
 
 func TestApplyIsRepeatableAndDeleteToo(t *testing.T) {
-	writer, client := newWriter(t, "tests"), clientOf(t, admin(t))
+	space := unique("tests")
+	both := fmt.Sprintf(twoObjects, space)
+	writer, client := newWriter(t, space), clientOf(t, admin(t))
 	var last string
 	for i, value := range []string{"1", "1", "2"} {
-		if err := writer.Apply(t.Context(), decode(t, strings.ReplaceAll(twoObjects, `"1"`, `"`+value+`"`))); err != nil {
+		if err := writer.Apply(t.Context(), decode(t, strings.ReplaceAll(both, `"1"`, `"`+value+`"`))); err != nil {
 			t.Fatal(err)
 		}
-		got, err := client.CoreV1().ConfigMaps("tests").Get(t.Context(), "c", metav1.GetOptions{})
+		got, err := client.CoreV1().ConfigMaps(space).Get(t.Context(), "c", metav1.GetOptions{})
 		if err != nil || got.Data["a"] != value {
 			t.Fatalf("got %v, %v", got.Data, err)
 		}
@@ -60,11 +64,11 @@ func TestApplyIsRepeatableAndDeleteToo(t *testing.T) {
 		last = got.ResourceVersion
 	}
 	for range 2 {
-		if err := writer.Delete(t.Context(), decode(t, twoObjects)); err != nil {
+		if err := writer.Delete(t.Context(), decode(t, both)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := client.CoreV1().ConfigMaps("tests").Get(t.Context(), "c", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := client.CoreV1().ConfigMaps(space).Get(t.Context(), "c", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -155,3 +155,6 @@ func eventually(t *testing.T, what string, complaint func(context.Context) strin
 		}
 	}
 }
+
+// unique makes a name that no earlier run of the test has used: a namespace goes slowly.
+func unique(name string) string { return fmt.Sprintf("%s-%d", name, time.Now().UnixNano()) }

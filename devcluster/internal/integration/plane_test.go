@@ -2,12 +2,10 @@ package integration
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,7 +65,7 @@ func TestStrangersAreRefused(t *testing.T) {
 // their rights and certificates are right.
 func TestControllersWork(t *testing.T) {
 	client := clientOf(t, admin(t))
-	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "controllers"}}
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: unique("controllers")}}
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), space, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +98,7 @@ func TestControllersWork(t *testing.T) {
 
 func TestAuditLogsWritesWithTheirAuthor(t *testing.T) {
 	client := clientOf(t, admin(t))
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("audited-%d", time.Now().UnixNano())}, Data: map[string]string{"k": "the-content"}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: unique("audited")}, Data: map[string]string{"k": "the-content"}}
 	if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,8 @@ type Bed struct {
 	Driver string
 	// Dev is the development cluster; nil on another one.
 	Dev *Dev
+
+	scenes int
 }
 
 // Dev is what only a development cluster has: processes that can be killed, and disks that can be looked at.

@@ -31,7 +31,8 @@ type Scene struct {
 // NewScene makes a scene that is removed when the test ends. A failed test tells what is there then.
 func (b *Bed) NewScene(t testing.TB) *Scene {
 	t.Helper()
-	name := "e2e-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-", "#", "-").Replace(strings.TrimPrefix(t.Name(), "Test")))
+	b.scenes++ // a namespace of an earlier run of the same test may still be there, on its way out
+	name := fmt.Sprintf("e2e-%d-", b.scenes) + strings.ToLower(strings.NewReplacer("/", "-", "_", "-", "#", "-").Replace(strings.TrimPrefix(t.Name(), "Test")))
 	s := &Scene{Bed: b, Namespace: name[:min(len(name), 60)], t: t}
 	s.retry("make the namespace", func(ctx context.Context) error {
 		_, err := b.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}, metav1.CreateOptions{})

@@ -327,10 +327,20 @@ func TestNotFoundIsBelievedOnlyFromTheWatch(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			scenario(t, func(t *testing.T, b *bench) {
-				b.set(func() { b.published = true })
+				b.set(func() { b.published, b.stuck = true, true })
 				b.add(testPod())
-				b.api.Fail(tc.verb, "pods", apierrors.NewNotFound(pods, "a"), 1)
+				if tc.verb == "patch" {
+					b.api.Fail(tc.verb, "pods", apierrors.NewNotFound(pods, "a"), 1)
+				}
 				b.remove(30)
+				if tc.verb == "delete" {
+					b.api.Fail(tc.verb, "pods", apierrors.NewNotFound(pods, "a"), 1)
+				}
+				b.set(func() { b.stuck = false })
+				b.wake(1)
+				if b.pod() == nil && tc.verb == "delete" {
+					t.Fatal("the fault did not hit")
+				}
 				time.Sleep(2 * confirmDeletion)
 				synctest.Wait()
 				if p := b.pod(); p != nil {

@@ -141,9 +141,7 @@ func (i *Informer[T]) HasSynced() bool {
 
 // Get returns the object of that name; namespace is "" for kinds without namespaces.
 func (i *Informer[T]) Get(namespace, name string) (obj T, ok bool) {
-	key := cache.NewObjectName(namespace, name).String()
-	obj, ok = i.stored(key)
-	return i.own.get(key, obj, ok)
+	return i.own.get(cache.NewObjectName(namespace, name).String(), i.stored)
 }
 
 // stored returns what the watch has brought.
@@ -157,7 +155,8 @@ func (i *Informer[T]) stored(key string) (obj T, ok bool) {
 
 // List returns all objects, in no order.
 func (i *Informer[T]) List() []T {
-	return i.own.merge(typedList[T](i.informer.GetStore().List()), func(T) bool { return true }, i.stored)
+	read := func() []T { return typedList[T](i.informer.GetStore().List()) }
+	return i.own.merge(read, func(T) bool { return true }, i.stored)
 }
 
 // ByIndex returns the objects that the index function of that name files under value, in no order.
@@ -167,11 +166,14 @@ func (i *Informer[T]) ByIndex(index, value string) []T {
 	if !ok {
 		return nil
 	}
-	stored, err := i.informer.GetIndexer().ByIndex(index, value)
-	if err != nil {
-		return nil
+	read := func() []T {
+		stored, err := i.informer.GetIndexer().ByIndex(index, value)
+		if err != nil {
+			return nil // an index that was declared exists
+		}
+		return typedList[T](stored)
 	}
-	return i.own.merge(typedList[T](stored), func(obj T) bool {
+	return i.own.merge(read, func(obj T) bool {
 		for _, v := range values(obj) {
 			if v == value {
 				return true

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -74,31 +75,35 @@ func (o *overlay[T]) expireLocked(now time.Time) {
 	}
 }
 
-// get returns the remembered object of that key if it is newer than the stored one.
-func (o *overlay[T]) get(key string, stored T, ok bool) (T, bool) {
+// get returns the remembered object of that key if it is newer than what lookup finds in the store.
+// The store is asked last: what the watch brings meanwhile is dropped here only after it is there.
+func (o *overlay[T]) get(key string, lookup func(key string) (T, bool)) (T, bool) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	item, remembered := o.items[key]
+	o.mu.Unlock()
+	stored, ok := lookup(key)
 	if remembered && time.Now().Before(item.expires) && (!ok || newer(item.obj, stored)) {
 		return item.obj, true
 	}
 	return stored, ok
 }
 
-// merge replaces and completes a list from the store. match tells which remembered objects
-// belong into it, lookup returns what the store has under a key.
-func (o *overlay[T]) merge(stored []T, match func(T) bool, lookup func(key string) (T, bool)) []T {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	current := o.currentLocked(lookup)
+// merge replaces and completes the list that read returns from the store. match tells which remembered
+// objects belong into it, lookup returns what the store has under a key. As with get the store is asked last.
+func (o *overlay[T]) merge(read func() []T, match func(T) bool, lookup func(key string) (T, bool)) []T {
+	current := current(o.remembered(), lookup)
+	stored := read()
 	if len(current) == 0 {
 		return stored
 	}
 	merged := make([]T, 0, len(stored)+len(current))
 	for _, obj := range stored {
-		if _, ok := current[cache.MetaObjectToName(obj).String()]; !ok {
-			merged = append(merged, obj)
+		key := cache.MetaObjectToName(obj).String()
+		if own, ok := current[key]; ok && newer(own, obj) {
+			continue
 		}
+		delete(current, key) // the store has caught up
+		merged = append(merged, obj)
 	}
 	for _, obj := range current {
 		if match(obj) {
@@ -108,14 +113,24 @@ func (o *overlay[T]) merge(stored []T, match func(T) bool, lookup func(key strin
 	return merged
 }
 
-// currentLocked returns the remembered objects that are newer than the store's.
-func (o *overlay[T]) currentLocked(lookup func(key string) (T, bool)) map[string]T {
+// remembered returns a copy of the items, nil if there are none.
+func (o *overlay[T]) remembered() map[string]overlayItem[T] {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if len(o.items) == 0 {
 		return nil
 	}
-	current := make(map[string]T, len(o.items))
+	return maps.Clone(o.items)
+}
+
+// current returns the remembered objects that are newer than the store's.
+func current[T Object](items map[string]overlayItem[T], lookup func(key string) (T, bool)) map[string]T {
+	if len(items) == 0 {
+		return nil
+	}
+	current := make(map[string]T, len(items))
 	now := time.Now()
-	for key, item := range o.items {
+	for key, item := range items {
 		stored, ok := lookup(key)
 		if now.Before(item.expires) && (!ok || newer(item.obj, stored)) {
 			current[key] = item.obj

@@ -25,7 +25,8 @@ func newOverlay() *overlay[*storagev1.VolumeAttachment] {
 }
 
 func seen(o *overlay[*storagev1.VolumeAttachment], stored *storagev1.VolumeAttachment) string {
-	if va, ok := o.get(overlayKey, stored, stored != nil); ok {
+	lookup := func(string) (*storagev1.VolumeAttachment, bool) { return stored, stored != nil }
+	if va, ok := o.get(overlayKey, lookup); ok {
 		return va.ResourceVersion
 	}
 	return ""
@@ -108,11 +109,60 @@ func TestMergeReplacesAndCompletes(t *testing.T) {
 	o.put(overlayKey, attachment("u", "2"))
 	always := func(*storagev1.VolumeAttachment) bool { return true }
 	lookup := func(string) (*storagev1.VolumeAttachment, bool) { return stored[0], true }
-	if got := o.merge(stored, always, lookup); len(got) != 1 || got[0].ResourceVersion != "2" {
+	read := func() []*storagev1.VolumeAttachment { return stored }
+	if got := o.merge(read, always, lookup); len(got) != 1 || got[0].ResourceVersion != "2" {
 		t.Errorf("got %v", got)
 	}
 	never := func(*storagev1.VolumeAttachment) bool { return false }
-	if got := o.merge(stored, never, lookup); len(got) != 0 {
+	if got := o.merge(read, never, lookup); len(got) != 0 {
 		t.Errorf("an object that no longer matches is listed: %v", got)
+	}
+}
+
+// The watch may bring an own write while it is being looked for: it was seen neither in the store, which
+// had been read before, nor here, where it had been dropped.
+func TestOwnWriteThatArrivesDuringARead(t *testing.T) {
+	t.Parallel()
+	arrived := attachment("u", "2")
+	always := func(*storagev1.VolumeAttachment) bool { return true }
+	cases := map[string]func(o *overlay[*storagev1.VolumeAttachment], store *[]*storagev1.VolumeAttachment, arrive func()) int{
+		"Get": func(o *overlay[*storagev1.VolumeAttachment], _ *[]*storagev1.VolumeAttachment, arrive func()) int {
+			_, ok := o.get(overlayKey, func(string) (*storagev1.VolumeAttachment, bool) {
+				arrive() // just behind the look into the store
+				return nil, false
+			})
+			if !ok {
+				return 0
+			}
+			return 1
+		},
+		"ListLookup": func(o *overlay[*storagev1.VolumeAttachment], store *[]*storagev1.VolumeAttachment, arrive func()) int {
+			return len(o.merge(func() []*storagev1.VolumeAttachment { return *store }, always, func(string) (*storagev1.VolumeAttachment, bool) {
+				arrive()
+				return nil, false
+			}))
+		},
+		"ListRead": func(o *overlay[*storagev1.VolumeAttachment], store *[]*storagev1.VolumeAttachment, arrive func()) int {
+			return len(o.merge(func() []*storagev1.VolumeAttachment {
+				before := *store
+				arrive()
+				return before
+			}, always, func(string) (*storagev1.VolumeAttachment, bool) { return nil, false }))
+		},
+	}
+	for name, read := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOverlay()
+			o.put(overlayKey, arrived)
+			var store []*storagev1.VolumeAttachment
+			arrive := func() {
+				store = []*storagev1.VolumeAttachment{arrived}
+				o.observe(nil, arrived, false)
+			}
+			if got := read(o, &store, arrive); got != 1 {
+				t.Errorf("seen %d times, want once", got)
+			}
+		})
 	}
 }

@@ -44,18 +44,14 @@ func (h *handler) Register(ctx context.Context, p registration.Plugin) error {
 		return errors.Join(err, h.remove(ctx, p.Name))
 	}
 	h.registry.Add(d)
-	klog.FromContext(ctx).Info("CSI driver is registered", logging.KeyDriver, p.Name, logging.KeyEndpoint, p.Endpoint)
 	return nil
 }
 
 // Deregister implements registration.Handler.
 func (h *handler) Deregister(ctx context.Context, p registration.Plugin) {
-	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, p.Name)
 	if err := h.remove(ctx, p.Name); err != nil {
-		logger.Error(err, "Deregistering a CSI driver")
-		return
+		klog.FromContext(ctx).Error(err, "Deregistering a CSI driver", logging.KeyDriver, p.Name)
 	}
-	logger.Info("CSI driver is deregistered")
 }
 
 func (h *handler) install(ctx context.Context, d *driver.Driver) error {

@@ -67,7 +67,7 @@ func (c *Client) reread(ctx context.Context, onChange func(*Info)) error {
 	info, err := c.Wait(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil // Wait has ended by the end of Run, which is no error
+		return nil //nolint:nilerr // Wait has ended by the end of Run, which is no error
 	case err != nil:
 		return err
 	case onChange != nil:

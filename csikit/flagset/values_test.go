@@ -191,7 +191,7 @@ func TestEveryWrongValueIsNamed(t *testing.T) {
 			want: []string{"Fixed is locked to true"},
 		},
 		"UnknownFlag": {
-			reason: "A typing error in a name is an error.", args: []string{"--csi-adress=/a"}, want: []string{"csi-adress"},
+			reason: "A typing error in a name is an error.", args: []string{"--csi-socket=/a"}, want: []string{"csi-socket"},
 		},
 	}
 	for name, tc := range cases {

@@ -50,7 +50,7 @@ func narrate(logger logr.Logger) {
 	logger.V(3).Info("Detail", "n", 1)
 	logger.V(4).Info("Too much")
 	named := logger.WithName("a").WithName("b").WithValues("volume", "v-1")
-	named.Info("Named", "odd")
+	named.Info("Named", "phase", "Bound")
 	named.Error(errors.New("boom"), "Bad", "node", "n-1")
 	named.Error(nil, "Bad without an error")
 	helper(logger)

@@ -147,3 +147,28 @@ func TestNoKeyIsLostWhileRunBegins(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 }
+
+// A context that has ended before Run ends it at once, with nothing begun, and there is no second Run.
+func TestRunAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	called := false
+	c, err := reconcile.New(reconcile.Config[string]{
+		Name: "test", Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			called = true
+			return reconcile.Result{}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Add("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Run(ctx); err != nil || called {
+		t.Errorf("Run: %v, reconciled: %t", err, called)
+	}
+	c.Add("b") // after the end: forgotten, and no harm
+	if err := c.Run(t.Context()); err == nil {
+		t.Error("a second Run is an error")
+	}
+}

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// The copy agrees with the API after any changes and own writes, and its notifications, put together,
+// The copy agrees with the API after any changes, breaks of watches and own writes, and its notifications, put together,
 // make the same picture.
 func TestInformerAgreesWithTheAPI(t *testing.T) {
 	t.Parallel()
@@ -33,7 +33,7 @@ func TestInformerAgreesWithTheAPI(t *testing.T) {
 				for step := range 60 {
 					did := m.step(t)
 					if step%6 == 5 {
-						time.Sleep(2 * time.Minute) // virtual: what nobody confirmed is forgotten
+						time.Sleep(2 * time.Minute) // virtual: watches that broke are back, what nobody confirmed is forgotten
 						m.compare(t, did)
 					}
 				}
@@ -89,6 +89,13 @@ func (m *mirror) step(t *testing.T) string {
 	name := fmt.Sprint("p-", m.random.IntN(5))
 	node := fmt.Sprint("n-", m.random.IntN(3))
 	switch what := m.random.IntN(10); what {
+	case 0:
+		m.cluster.BreakWatches()
+		return "break watches"
+	case 1:
+		m.cluster.Compact()
+		m.cluster.BreakWatches()
+		return "compact"
 	case 2, 3:
 		m.ignoreMissing(t, m.client.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 		return "delete " + name

@@ -44,6 +44,8 @@ func New(objs ...runtime.Object) *Cluster {
 	if err := c.Apply(objs...); err != nil {
 		panic(err)
 	}
+	// An API server is never at version 0: to watch from "0" means from anywhere, and would lose deletions.
+	c.version = max(c.version, 1)
 	return c
 }
 

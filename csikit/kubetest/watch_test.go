@@ -206,3 +206,11 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// TestEmptyClusterHasAVersion: a list of nothing must not say version 0, which would let its reader watch from anywhere.
+func TestEmptyClusterHasAVersion(t *testing.T) {
+	list, err := kubetest.New().Client().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil || list.ResourceVersion == "0" || list.ResourceVersion == "" {
+		t.Errorf("list has version %q, %v", list.ResourceVersion, err)
+	}
+}

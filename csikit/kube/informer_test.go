@@ -275,7 +275,7 @@ func TestInformerForgetsOwnWrites(t *testing.T) {
 					t.Fatal("pod a is there")
 				}
 				own = own.DeepCopy()
-				own.ResourceVersion, own.Spec.NodeName = "2", "n2"
+				own.ResourceVersion, own.Spec.NodeName = "3", "n2" // the next version
 				f.informer.Remember(own)
 				if got, _ := f.informer.Get("ns", "a"); got.Spec.NodeName != "n2" {
 					t.Errorf("the own write is seen first, got %q", got.Spec.NodeName)

@@ -41,11 +41,11 @@ func history(t *testing.T) *kubetest.Cluster {
 func TestWatchFromEveryVersion(t *testing.T) {
 	t.Parallel()
 	all := []string{"ADDED a", "ADDED b", "MODIFIED a", "MODIFIED b", "DELETED b", "ADDED c"}
-	for from := 1; from <= 6; from++ {
+	for from := 1; from <= 6; from++ { // the empty cluster is at version 1
 		t.Run(strconv.Itoa(from), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := must[watch.Interface](t)(history(t).Client().Pods("ns").Watch(t.Context(), metav1.ListOptions{ResourceVersion: strconv.Itoa(from)}))
+				w := must[watch.Interface](t)(history(t).Client().Pods("ns").Watch(t.Context(), metav1.ListOptions{ResourceVersion: strconv.Itoa(from + 1)}))
 				defer w.Stop()
 				got, open := drain(w)
 				if d := cmp.Diff(all[from:], got, cmpopts.EquateEmpty()); d != "" || !open {
@@ -81,22 +81,22 @@ func TestWatchOptions(t *testing.T) {
 			want:   []string{"ADDED c", "BOOKMARK "},
 		},
 		"Selected": {
-			reason: "What leaves the selection is deleted for its watcher.", opts: metav1.ListOptions{ResourceVersion: "1", LabelSelector: "app=x"},
+			reason: "What leaves the selection is deleted for its watcher.", opts: metav1.ListOptions{ResourceVersion: "2", LabelSelector: "app=x"},
 			want: []string{"DELETED a", "ADDED c"},
 		},
 		"NotSelected": {
-			reason: "What enters the selection is added for its watcher.", opts: metav1.ListOptions{ResourceVersion: "1", LabelSelector: "app=y"},
+			reason: "What enters the selection is added for its watcher.", opts: metav1.ListOptions{ResourceVersion: "2", LabelSelector: "app=y"},
 			want: []string{"ADDED a"},
 		},
 		"ByName": {
-			reason: "One object can be watched.", opts: metav1.ListOptions{ResourceVersion: "1", FieldSelector: "metadata.name=b"},
+			reason: "One object can be watched.", opts: metav1.ListOptions{ResourceVersion: "2", FieldSelector: "metadata.name=b"},
 			want: []string{"ADDED b", "MODIFIED b", "DELETED b"},
 		},
 		"SetSelector": {
 			reason: "Selectors may speak of sets.", opts: metav1.ListOptions{LabelSelector: "app in (x,z),app!=y"}, want: []string{"ADDED c"},
 		},
 		"Absent": {
-			reason: "And of keys that are not there.", opts: metav1.ListOptions{ResourceVersion: "1", LabelSelector: "!app"},
+			reason: "And of keys that are not there.", opts: metav1.ListOptions{ResourceVersion: "2", LabelSelector: "!app"},
 			want: []string{"ADDED b", "MODIFIED b", "DELETED b"},
 		},
 		"BadVersion":  {reason: "A version is a number here.", opts: metav1.ListOptions{ResourceVersion: "x"}, is: apierrors.IsBadRequest},
@@ -133,16 +133,16 @@ func TestCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := history(t)
 		client := cluster.Client().Pods("ns")
-		running := must[watch.Interface](t)(client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "6"}))
+		running := must[watch.Interface](t)(client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "7"}))
 		defer running.Stop()
 		cluster.Compact()
-		for _, version := range []string{"1", "5"} {
+		for _, version := range []string{"2", "6"} {
 			_, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
 			if !apierrors.IsResourceExpired(err) || apierrors.ReasonForError(err) != metav1.StatusReasonExpired {
 				t.Errorf("from version %s: got %v, want that it has expired", version, err)
 			}
 		}
-		resumed := must[watch.Interface](t)(client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "6"}))
+		resumed := must[watch.Interface](t)(client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "7"}))
 		defer resumed.Stop()
 		must[*corev1.Pod](t)(client.Create(t.Context(), pod("d", "", nil), metav1.CreateOptions{}))
 		for name, w := range map[string]watch.Interface{"running": running, "resumed": resumed} {

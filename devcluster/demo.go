@@ -43,6 +43,7 @@ func Demo(ctx context.Context, o DemoOptions, out io.Writer) error {
 			return fmt.Errorf("the cluster in %s is %s, not %s", o.Dir, status.Phase, Running)
 		}
 		o.Kubeconfig, config.StateDir = status.Kubeconfig, status.StateDir
+		config.Dir = o.Dir
 		config.NodeDir = layout.Dir(o.Dir).Node
 	}
 	var err error

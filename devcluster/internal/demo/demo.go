@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/apply"
+	"github.com/longshore-csi/longshore/devcluster/internal/clean"
 )
 
 const (
@@ -39,6 +40,8 @@ type Config struct {
 	Examples string
 	// NodeDir is the kubelet-like root directory of a node on this machine; nil when the nodes are elsewhere.
 	NodeDir func(node string) string
+	// Dir is the directory of the cluster on this machine, below which all its mounts are; used with StateDir.
+	Dir string
 	// StateDir is the driver's state directory on this machine; empty when it is elsewhere.
 	StateDir string
 	Out      io.Writer
@@ -228,26 +231,29 @@ func (s *show) left(ctx context.Context) ([]string, error) {
 	for _, a := range attachments.Items {
 		names = append(names, "attachment "+a.Name)
 	}
-	return append(names, s.leftOnDisk()...), nil
+	onDisk, err := s.leftOnDisk()
+	return append(names, onDisk...), err
 }
 
-func (s *show) leftOnDisk() []string {
+// leftOnDisk names the directories of volumes, and the mounts, that are still there.
+func (s *show) leftOnDisk() ([]string, error) {
 	if s.StateDir == "" {
-		return nil
+		return nil, nil
 	}
 	var left []string
-	for _, pattern := range []string{filepath.Join(s.StateDir, "volumes", "*"), filepath.Join(s.StateDir, "nodes", "*", "ephemeral", "*")} {
+	for _, pattern := range []string{filepath.Join(s.StateDir, "volumes", "*"), filepath.Join(s.StateDir, "nodes", "*", "volumes", "*")} {
 		paths, _ := filepath.Glob(pattern) // the patterns are constant and well-formed
 		left = append(left, paths...)
 	}
-	return left
+	mounts, err := clean.FindMounts(s.Dir)
+	return append(left, mounts...), err
 }
 
 func (s *show) checkedDisk() string {
 	if s.StateDir == "" {
 		return ""
 	}
-	return ", no directory"
+	return ", no directory, no mount"
 }
 
 func (s *show) applyFile(ctx context.Context, name string) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -183,7 +185,7 @@ func TestWaitTellsTheLastError(t *testing.T) {
 func TestLeftNamesEveryKind(t *testing.T) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: namespace} }
 	state := t.TempDir()
-	for _, dir := range []string{"volumes/v1", "nodes/n1/ephemeral/e1", "elsewhere/x"} {
+	for _, dir := range []string{"volumes/v1", "nodes/n1/volumes/e1", "elsewhere/x"} {
 		if err := os.MkdirAll(filepath.Join(state, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -193,9 +195,9 @@ func TestLeftNamesEveryKind(t *testing.T) {
 		&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "kube-system"}},
 	)
-	s.StateDir = state
+	s.StateDir, s.Dir = state, state
 	got, err := s.left(t.Context())
-	want := []string{"pod p", "claim c", "volume v", "attachment a", filepath.Join(state, "volumes/v1"), filepath.Join(state, "nodes/n1/ephemeral/e1")}
+	want := []string{"pod p", "claim c", "volume v", "attachment a", filepath.Join(state, "volumes/v1"), filepath.Join(state, "nodes/n1/volumes/e1")}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
 	}
@@ -304,5 +306,26 @@ func TestNarratorThatCannotWatch(t *testing.T) {
 	cancel()
 	if _, err := narrate(ctx, fake.NewClientset(), namespace, &bytes.Buffer{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestLeftNamesMounts: a volume that is still mounted somewhere below the cluster's directory is left.
+func TestLeftNamesMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a mount")
+	}
+	dir := t.TempDir()
+	target := filepath.Join(dir, "target")
+	if err := os.Mkdir(target, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(target, target, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
+	s, _, _ := newTestShow(t, nil)
+	s.StateDir, s.Dir = filepath.Join(dir, "data"), dir
+	if got, err := s.left(t.Context()); err != nil || !slices.Equal(got, []string{target}) {
+		t.Errorf("got %q, %v", got, err)
 	}
 }

@@ -247,7 +247,7 @@ func (c *cluster) demoRuns() {
 	out := c.mustRun("demo").stdout
 	for _, want := range []string{
 		"claim data: Bound to pvc-", "pod writer: Running on node-", "lies in the driver's directory   " + c.dir, "pod scratch: Running",
-		"Each replica is on a node of its own", "Nothing is left: no pod, no claim, no volume, no attachment, no directory.",
+		"Each replica is on a node of its own", "Nothing is left: no pod, no claim, no volume, no attachment, no directory, no mount.",
 	} {
 		if !strings.Contains(out, want) {
 			c.t.Errorf("the demo does not tell %q:\n%s", want, out)

@@ -114,10 +114,11 @@ func (c *child) explain() error {
 	return fmt.Errorf("the supervisor ended: %s: %s", c.cmd.ProcessState, lastLine(c.log))
 }
 
-// reap waits for a process that has ended or is going to.
+// reap waits for a process that has ended; one that has not is killed.
 func (c *child) reap() {
 	if c.cmd.ProcessState == nil {
-		_ = c.cmd.Wait() // how it ended is in ProcessState
+		_ = c.cmd.Process.Kill() // an error says that it has ended
+		_ = c.cmd.Wait()         // how it ended is in ProcessState
 	}
 }
 

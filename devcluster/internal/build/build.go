@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/mod/modfile"
@@ -135,6 +136,10 @@ func buildOne(ctx context.Context, c Config, b Binaries, name string) error {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
+	// The compilers that go has started must not go on, nor be waited for, when the build is cut off.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
 		return errors.Join(fmt.Errorf("build %s: %w\n%s", name, err, tail(out.String(), 20)), ctx.Err())
 	}

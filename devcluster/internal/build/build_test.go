@@ -176,7 +176,7 @@ func TestLDFlags(t *testing.T) {
 func TestInterruptedBuildLeavesNothingThatLooksFinished(t *testing.T) {
 	c, builds := setup(t)
 	started := filepath.Join(t.TempDir(), "started")
-	slow := strings.Replace(fakeGo, "\tfor last;", "\ttouch "+started+"; [ -n \"$SLOW\" ] && exec sleep 1000\n\tfor last;", 1)
+	slow := strings.Replace(fakeGo, "\tfor last;", "\t[ -n \"$SLOW\" ] && { sleep 1000 & echo $! > "+started+".pid; touch "+started+"; wait; }\n\tfor last;", 1)
 	write(t, c.Go, slow, 0o755)
 	t.Setenv("SLOW", "yes")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -198,6 +198,14 @@ func TestInterruptedBuildLeavesNothingThatLooksFinished(t *testing.T) {
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "build etcd") {
 		t.Errorf("got %v", err)
+	}
+	// The compiler holds the output of go: a build that did not end it would wait for it.
+	pid, err := os.ReadFile(started + ".pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"); err == nil && !strings.Contains(string(state), ") Z ") {
+		t.Errorf("the compiler goes on: %s", state)
 	}
 	t.Setenv("SLOW", "")
 	b, err := ControlPlane(t.Context(), c)

@@ -5,9 +5,11 @@
 package clean
 
 import (
+	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +19,12 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+)
+
+// A process whose environment is not complete is looked at so often, with so long a pause, before it is believed.
+const (
+	execAttempts = 20
+	execPause    = time.Millisecond
 )
 
 // Report says what was found and removed.
@@ -89,13 +97,40 @@ func Marked(marker string) ([]int, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// A process that ended, a zombie or somebody else's has no environment to read: not ours.
-		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), marker) {
+		if slices.Contains(strings.Split(environment(filepath.Join("/proc", e.Name())), "\x00"), marker) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
+}
+
+// environment reads the environment of a process, given as its directory in /proc. A process that ended, a zombie, a kernel
+// thread or somebody else's has none to read. One that is just being executed shows none, or a part of it, for a moment, and is
+// looked at again: it would otherwise be overlooked and live on.
+func environment(process string) string {
+	for attempt := 0; ; attempt++ {
+		env, err := readOnce(filepath.Join(process, "environ"))
+		if err != nil || strings.HasSuffix(env, "\x00") || attempt == execAttempts {
+			return env
+		}
+		// Only what has a program can be in the middle of an execution.
+		if _, err := os.Readlink(filepath.Join(process, "exe")); err != nil {
+			return env
+		}
+		<-time.After(execPause)
+	}
+}
+
+// readOnce reads a file by a single call, unless it is huge: between two calls the process may have become another program, and
+// the rest of its environment is gone.
+func readOnce(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(bufio.NewReaderSize(f, 256<<10))
+	return string(data), err
 }
 
 // FindMounts lists the mount points at or below dir, the deepest and latest first.

@@ -143,3 +143,38 @@ func TestNothingToClean(t *testing.T) {
 		t.Errorf("got %q", r)
 	}
 }
+
+// TestProcessInTheMiddleOfItsExecutionIsFound starts and ends many processes: one that has just been started shows an empty
+// environment for a moment.
+func TestProcessInTheMiddleOfItsExecutionIsFound(t *testing.T) {
+	marker := markerEnv + t.TempDir()
+	for i := range 200 {
+		// Two executions after each other, and a marker that comes late in a long environment.
+		cmd := exec.Command("/bin/sh", "-c", "exec sleep 1000")
+		cmd.Env = append(os.Environ(), "LONG="+strings.Repeat("x", 4000), marker)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		n, err := clean.Processes(marker)
+		if err != nil || n != 1 {
+			_ = cmd.Process.Kill()
+			t.Errorf("process %d: found %d, %v", i, n, err)
+		}
+		_ = cmd.Wait()
+	}
+}
+
+func TestProcessWithoutEnvironment(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	cmd.Env = []string{}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if pids, err := clean.Marked(markerEnv + t.TempDir()); err != nil || len(pids) != 0 {
+		t.Errorf("got %v, %v", pids, err)
+	}
+}

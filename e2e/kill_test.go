@@ -192,6 +192,31 @@ func TestKilledInTheMiddle(t *testing.T) {
 	}
 }
 
+// TestLateBindingKilledInTheMiddle kills each process while a volume is made for a claim whose pod is scheduled already. What
+// comes after is the same as with immediate binding.
+func TestLateBindingKilledInTheMiddle(t *testing.T) {
+	dev(t)
+	for name, victim := range victims() {
+		t.Run(name, func(t *testing.T) {
+			s := &story{Scene: bed.NewScene(t), t: t}
+			s.signal(controllerDriver, "STOP")
+			s.CreateClaim("data", s.LateClass())
+			s.createPod()
+			s.provisioning()
+			who := victim(s)
+			s.signal(who, "KILL")
+			if who != controllerDriver {
+				s.signal(controllerDriver, "CONT")
+			}
+			s.running()
+			s.deletePod()
+			s.WaitNoPod("pod")
+			s.deleteClaim()
+			s.WaitNothingLeft()
+		})
+	}
+}
+
 // TestInlineKilledInTheMiddle does the same to an ephemeral volume, which only a node's processes touch.
 func TestInlineKilledInTheMiddle(t *testing.T) {
 	dev(t)

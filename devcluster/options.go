@@ -36,15 +36,9 @@ type Options struct {
 
 // NewOptions returns the defaults: three nodes and the built-in driver.
 func NewOptions() (Options, error) {
-	dir, err := layout.Default()
-	if err != nil {
-		return Options{}, err
-	}
-	cache, err := layout.Cache()
-	if err != nil {
-		return Options{}, err
-	}
-	return Options{Dir: string(dir), Nodes: 3, Cache: cache, Verbosity: 2}, nil
+	dir, noDir := layout.Default()
+	cache, noCache := layout.Cache()
+	return Options{Dir: string(dir), Nodes: 3, Cache: cache, Verbosity: 2}, errors.Join(noDir, noCache)
 }
 
 // AddDirFlag adds the one flag that all commands share.

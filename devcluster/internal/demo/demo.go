@@ -99,8 +99,7 @@ func newShow(c Config) (*show, error) {
 
 // claim is the first act: a claim becomes a mounted directory.
 func (s *show) claim(ctx context.Context) error {
-	s.narrator.title("1. A claim and the pod that uses it (%s)", "1-claim.yaml")
-	if err := s.applyFile(ctx, "1-claim.yaml"); err != nil {
+	if err := s.begin(ctx, "1. A claim and the pod that uses it", "1-claim.yaml"); err != nil {
 		return err
 	}
 	pod, err := s.waitRunning(ctx, "writer")
@@ -120,8 +119,7 @@ func (s *show) claim(ctx context.Context) error {
 
 // inline is the second act: an ephemeral volume.
 func (s *show) inline(ctx context.Context) error {
-	s.narrator.title("2. An ephemeral volume inside a pod (%s)", "2-inline.yaml")
-	if err := s.applyFile(ctx, "2-inline.yaml"); err != nil {
+	if err := s.begin(ctx, "2. An ephemeral volume inside a pod", "2-inline.yaml"); err != nil {
 		return err
 	}
 	pod, err := s.waitRunning(ctx, "scratch")
@@ -133,8 +131,7 @@ func (s *show) inline(ctx context.Context) error {
 
 // statefulSet is the third act: replicas spread over the topology.
 func (s *show) statefulSet(ctx context.Context) error {
-	s.narrator.title("3. A StatefulSet spread over the topology (%s)", "3-statefulset.yaml")
-	if err := s.applyFile(ctx, "3-statefulset.yaml"); err != nil {
+	if err := s.begin(ctx, "3. A StatefulSet spread over the topology", "3-statefulset.yaml"); err != nil {
 		return err
 	}
 	nodes := map[string]string{}
@@ -254,6 +251,12 @@ func (s *show) checkedDisk() string {
 		return ""
 	}
 	return ", no directory, no mount"
+}
+
+// begin opens an act: its title, and the objects that it is about.
+func (s *show) begin(ctx context.Context, title, file string) error {
+	s.narrator.title("%s (%s)", title, file)
+	return s.applyFile(ctx, file)
 }
 
 func (s *show) applyFile(ctx context.Context, name string) error {

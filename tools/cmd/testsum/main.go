@@ -6,6 +6,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -47,20 +48,12 @@ func run(keep string, total bool, files []string, in io.Reader, out io.Writer) (
 }
 
 func sumFiles(files []string, out io.Writer) (failed bool, err error) {
-	s := newSummary(io.Discard)
+	s := newSummary(io.Discard) // the failures were told when they happened
 	for _, name := range files {
-		f, err := os.Open(name)
-		if err != nil {
-			return false, fmt.Errorf("read events: %w", err)
-		}
-		err = s.read(f)
-		f.Close()
-		if err != nil {
-			return false, fmt.Errorf("%s: %w", name, err)
-		}
+		err = errors.Join(err, s.readFile(name))
 	}
 	s.out = out
 	s.printSkipped()
 	s.printTotal()
-	return s.failed > 0, nil
+	return s.failed > 0, err
 }

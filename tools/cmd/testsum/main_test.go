@@ -120,3 +120,27 @@ func TestLinesBeyondTheLimitAreAnError(t *testing.T) {
 		t.Error("no error for a line that does not fit: its test would be lost")
 	}
 }
+
+func TestFramesOfGoTest(t *testing.T) {
+	for line, want := range map[string]bool{"=== RUN   TestA": true, "--- SKIP: TestA (0.00s)": true, "a_test.go:3: why": false, "": false} {
+		if got := isFrame(line); got != want {
+			t.Errorf("%q: got %t, want %t", line, got, want)
+		}
+	}
+}
+
+// TestDeathShowsOnlyItsPackage: what other packages have said so far is none of it.
+func TestDeathShowsOnlyItsPackage(t *testing.T) {
+	var out bytes.Buffer
+	s := newSummary(&out)
+	in := `{"Action":"output","Package":"p","Test":"TestA","Output":"ours\n"}
+{"Action":"output","Package":"q","Test":"TestB","Output":"theirs\n"}
+{"Action":"fail","Package":"p"}
+`
+	if err := s.read(strings.NewReader(in)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "ours") || strings.Contains(out.String(), "theirs") {
+		t.Errorf("got %q", &out)
+	}
+}

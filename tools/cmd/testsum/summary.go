@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 )
@@ -47,6 +48,15 @@ func (s *summary) read(in io.Reader) error {
 	return lines.Err()
 }
 
+func (s *summary) readFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("read events: %w", err)
+	}
+	defer f.Close()
+	return s.read(f)
+}
+
 func (s *summary) event(e event) {
 	k := key{e.Package, e.Test}
 	switch e.Action {
@@ -87,14 +97,19 @@ func (s *summary) endPackage(e event) {
 	if e.Action == "fail" && !s.failedIn[e.Package] {
 		s.failed++
 		fmt.Fprintf(s.out, "--- FAIL %s\n%s", e.Package, strings.Join(s.build[e.FailedBuild], ""))
-		for k, lines := range s.output {
-			if k.pkg == e.Package {
-				fmt.Fprint(s.out, strings.Join(lines, ""))
-			}
-		}
+		s.printOutput(e.Package)
 	}
 	mark := map[string]string{"pass": "ok  ", "fail": "FAIL"}[e.Action]
 	fmt.Fprintf(s.out, "%s %s %.1fs\n", mark, e.Package, e.Elapsed)
+}
+
+// printOutput prints what the unfinished tests of a package have said.
+func (s *summary) printOutput(pkg string) {
+	for k, lines := range s.output {
+		if k.pkg == pkg {
+			fmt.Fprint(s.out, strings.Join(lines, ""))
+		}
+	}
 }
 
 // reason finds what the test said when it skipped: the line before "--- SKIP".
@@ -102,11 +117,16 @@ func reason(lines []string) string {
 	text := ""
 	for _, l := range lines {
 		l = strings.TrimSpace(l)
-		if l != "" && !strings.HasPrefix(l, "===") && !strings.HasPrefix(l, "---") {
+		if l != "" && !isFrame(l) {
 			text = l
 		}
 	}
 	return text
+}
+
+// isFrame says whether go test itself wrote the line.
+func isFrame(line string) bool {
+	return strings.HasPrefix(line, "===") || strings.HasPrefix(line, "---")
 }
 
 func (s *summary) printSkipped() {

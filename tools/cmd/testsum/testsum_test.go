@@ -102,3 +102,18 @@ func TestMissingFile(t *testing.T) {
 		t.Error("no error for a file that cannot be kept")
 	}
 }
+
+// TestTotalGoesOnAfterAMissingFile: what can be read is counted, and the error names what cannot.
+func TestTotalGoesOnAfterAMissingFile(t *testing.T) {
+	kept := filepath.Join(t.TempDir(), "1.json")
+	if _, err := run(kept, false, nil, strings.NewReader(events), &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if _, err := run("", true, []string{"/nonexistent", kept}, nil, &out); err == nil || !strings.Contains(err.Error(), "/nonexistent") {
+		t.Errorf("got %v", err)
+	}
+	if !strings.Contains(out.String(), "1 passed, 1 failed, 1 skipped") {
+		t.Errorf("got %q", &out)
+	}
+}

@@ -55,7 +55,15 @@ func check(tree fs.FS) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	errs := f.checkLists(found)
+	for dir, m := range f.Modules {
+		errs = append(errs, m.check(tree, dir))
+	}
+	return errors.Join(errs...)
+}
+
+// checkLists compares the modules that are listed with those that were found.
+func (f file) checkLists(found []string) (errs []error) {
 	for _, dir := range found {
 		if _, tagged := f.Modules[dir]; tagged == slices.Contains(f.Untagged, dir) {
 			errs = append(errs, fmt.Errorf("module %s: must be listed once, under modules or untagged", dir))
@@ -66,10 +74,7 @@ func check(tree fs.FS) error {
 			errs = append(errs, fmt.Errorf("module %s: has no go.mod", dir))
 		}
 	}
-	for dir, m := range f.Modules {
-		errs = append(errs, m.check(tree, dir))
-	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func (m module) check(tree fs.FS, dir string) error {
@@ -77,11 +82,7 @@ func (m module) check(tree fs.FS, dir string) error {
 	if !semver.MatchString(m.Next) {
 		errs = append(errs, fmt.Errorf("module %s: next %q is not vX.Y.Z", dir, m.Next))
 	}
-	needed := []string{"go.mod", "README.md", "CHANGELOG.md"}
-	if m.Binary != "" {
-		needed = append(needed, filepath.Join("cmd", m.Binary, "main.go"))
-	}
-	for _, name := range needed {
+	for _, name := range m.needs() {
 		if _, err := fs.Stat(tree, filepath.Join(dir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("module %s: has no %s", dir, name))
 		}
@@ -92,6 +93,21 @@ func (m module) check(tree fs.FS, dir string) error {
 	return errors.Join(errs...)
 }
 
+// needs lists the files that the module must have.
+func (m module) needs() []string {
+	files := []string{"go.mod", "README.md", "CHANGELOG.md"}
+	if m.Binary != "" {
+		files = append(files, filepath.Join("cmd", m.Binary, "main.go"))
+	}
+	return files
+}
+
+// foreign says whether a directory is none of ours to look into.
+func foreign(path string) bool {
+	name := filepath.Base(path)
+	return path != "." && (name[0] == '.' || name == "bin" || path == outside)
+}
+
 // modules lists the directories with a go.mod.
 func modules(tree fs.FS) ([]string, error) {
 	var found []string
@@ -99,7 +115,7 @@ func modules(tree fs.FS) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path != "." && (d.Name()[0] == '.' || d.Name() == "bin" || path == outside) {
+		if d.IsDir() && foreign(path) {
 			return fs.SkipDir
 		}
 		if d.Name() == "go.mod" {

@@ -50,3 +50,22 @@ func TestEverythingWrongIsToldAtOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestForeignDirectories(t *testing.T) {
+	for path, want := range map[string]bool{
+		".": false, "csikit": false, "csikit/kube": false, ".git": true, "csikit/.cache": true, "bin": true, outside: true, "devcluster": false,
+	} {
+		if got := foreign(path); got != want {
+			t.Errorf("%s: got %t, want %t", path, got, want)
+		}
+	}
+}
+
+func TestWhatAModuleNeeds(t *testing.T) {
+	if got := len(module{}.needs()); got != 3 {
+		t.Errorf("a library needs %d files, want 3", got)
+	}
+	if got := (module{Binary: "x"}).needs(); got[len(got)-1] != filepath.Join("cmd", "x", "main.go") {
+		t.Errorf("a component needs %q", got)
+	}
+}

@@ -8,6 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	controlplane "github.com/longshore-csi/longshore/devcluster/internal/build"
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
 // programs are built once for all tests.
@@ -26,6 +29,10 @@ func run(m *testing.M) (code int) {
 	if err == nil {
 		built, err = build(context.Background(), work)
 	}
+	if err == nil {
+		// A test that starts a cluster must not have to wait for the first build of the control plane, which takes minutes.
+		err = buildControlPlane(context.Background())
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -37,6 +44,15 @@ func run(m *testing.M) (code int) {
 		}
 	}()
 	return m.Run()
+}
+
+func buildControlPlane(ctx context.Context) error {
+	cache, err := layout.Cache()
+	if err != nil {
+		return err
+	}
+	_, err = controlplane.ControlPlane(ctx, controlplane.Config{Module: "../../controlplane", Cache: cache, Progress: os.Stderr})
+	return err
 }
 
 // build makes the program and, from its own module, the driver that a test names by --driver.

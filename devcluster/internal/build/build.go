@@ -96,7 +96,7 @@ func ControlPlane(ctx context.Context, c Config) (Binaries, error) {
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return Binaries{}, fmt.Errorf("make the cache of the control plane: %w", err)
 	}
-	unlock, err := lock(filepath.Join(b.Dir, ".lock"))
+	unlock, err := lock(ctx, c, b)
 	if err != nil {
 		return Binaries{}, err
 	}
@@ -193,16 +193,32 @@ func cacheKey(ctx context.Context, c Config) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// lock waits for an exclusive lock on a file; the kernel drops it when the process ends, however it ends.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+// lockPoll is the time between two tries to get the lock: a blocking flock(2) could not be cut off by ctx.
+const lockPoll = 100 * time.Millisecond
+
+// lock waits for the exclusive right to build into b; the kernel drops it when the process ends, however it ends.
+func lock(ctx context.Context, c Config, b Binaries) (unlock func(), err error) {
+	f, err := os.OpenFile(b.Path(".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock the cache of the control plane: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %q: %w", path, err), f.Close())
+	for told := false; ; told = true {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %q: %w", f.Name(), err), f.Close())
+		}
+		if !told {
+			fmt.Fprintf(c.Progress, "waiting for another process that builds the control plane into %s\n", b.Dir)
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("wait for the build of another process into %q: %w", b.Dir, ctx.Err()), f.Close())
+		}
 	}
-	return func() { _ = f.Close() }, nil
 }
 
 func tail(text string, lines int) string {

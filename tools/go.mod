@@ -7,7 +7,10 @@ tool (
 	golang.org/x/vuln/cmd/govulncheck
 )
 
-require sigs.k8s.io/yaml v1.6.0
+require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
+	sigs.k8s.io/yaml v1.6.0
+)
 
 require (
 	4d63.com/gocheckcompilerdirectives v1.4.0 // indirect

@@ -1,5 +1,5 @@
 // Command versions checks versions.yaml against the tree: every module is listed once, every component has the binary that
-// is named and a changelog, and nothing is listed that is not there.
+// is named, a changelog, and a Dockerfile for its image, and nothing is listed that is not there.
 package main
 
 import (
@@ -98,6 +98,9 @@ func (m module) needs() []string {
 	files := []string{"go.mod", "README.md", "CHANGELOG.md"}
 	if m.Binary != "" {
 		files = append(files, filepath.Join("cmd", m.Binary, "main.go"))
+	}
+	if m.Image != "" {
+		files = append(files, "Dockerfile")
 	}
 	return files
 }

@@ -19,7 +19,7 @@ func tree(versions string) fstest.MapFS {
 	fs := fstest.MapFS{"versions.yaml": {Data: []byte(versions)}}
 	for _, name := range []string{
 		"kit/go.mod", "kit/README.md", "kit/CHANGELOG.md", "tools/go.mod", "devcluster/controlplane/go.mod", ".tools/x/go.mod",
-		"attacher/go.mod", "attacher/README.md", "attacher/CHANGELOG.md", "attacher/cmd/csi-attacher/main.go",
+		"attacher/go.mod", "attacher/README.md", "attacher/CHANGELOG.md", "attacher/cmd/csi-attacher/main.go", "attacher/Dockerfile",
 	} {
 		fs[name] = &fstest.MapFile{}
 	}
@@ -42,6 +42,7 @@ func TestCheck(t *testing.T) {
 		"NoChanges": {reason: "releases are made from changelogs", versions: good, remove: []string{"kit/CHANGELOG.md"}, want: "module kit: has no CHANGELOG.md"},
 		"Version":   {reason: "versions are semantic", versions: strings.Replace(good, "v0.1.0", "0.1", 1), want: `next "0.1" is not vX.Y.Z`},
 		"Unknown":   {reason: "a misspelt key is found", versions: strings.Replace(good, "binary", "binaries", 1), want: "unknown field"},
+		"NoRecipe":  {reason: "an image has its recipe", versions: good, remove: []string{"attacher/Dockerfile"}, want: "module attacher: has no Dockerfile"},
 		"Image":     {reason: "an image holds a binary", versions: strings.Replace(good, "binary: csi-attacher, ", "", 1), want: "without a binary"},
 		"None":      {reason: "the file must be there", versions: good, remove: []string{"versions.yaml"}, want: "versions.yaml"},
 	}

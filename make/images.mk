@@ -1,0 +1,17 @@
+# Container images: a static binary on nothing, built by docker from <component>/Dockerfile. The versions are those of versions.yaml.
+IMAGES := $(shell sed -n 's/^  \([^:]*\): {.*image: .*/\1/p' versions.yaml)
+field = $(shell sed -n 's|^  $(1): {.*$(2): \([^,}]*\).*|\1|p' versions.yaml)
+# What goes before the name: a registry and a path in it.
+IMAGE_PREFIX ?= longshore
+ARCH ?= $(shell go env GOARCH)
+
+##@ Images
+.PHONY: images $(IMAGES:%=image/%)
+images: $(IMAGES:%=image/%) ## Build all container images; one: make image/attacher VERSION=v1.2.3 ARCH=arm64
+$(IMAGES:%=image/%): image/%: $(TOOLS)/sbom
+	@deploy/image $* $(call field,$*,binary) $(IMAGE_PREFIX)/$(call field,$*,image) $(IMAGE_VERSION) $(ARCH)
+$(IMAGES:%=image/%): IMAGE_VERSION = $(if $(filter command line environment,$(origin VERSION)),$(VERSION),$(call field,$*,next))
+
+$(TOOLS)/sbom: $(wildcard tools/cmd/sbom/*.go)
+	@mkdir -p $(TOOLS)
+	@cd tools && go build -o $@ ./cmd/sbom

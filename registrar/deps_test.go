@@ -1,36 +1,22 @@
 package registrar
 
 import (
-	"os/exec"
-	"strings"
 	"testing"
+
+	"github.com/longshore-csi/longshore/csikit/commandtest"
 )
 
 // TestDependencies keeps the binary small: a registrar runs on each node, once
 // per driver, and needs no Kubernetes API.
 func TestDependencies(t *testing.T) {
-	forbidden := map[string]string{
+	commandtest.Links(t, "./cmd/csi-node-driver-registrar", map[string]string{
 		"k8s.io/client-go":         "there is no API server to talk to",
 		"k8s.io/api":               "no API object is read or written",
 		"k8s.io/apimachinery":      "no API object is read or written",
 		"k8s.io/component-base":    "flags and logs come from csikit",
 		"github.com/spf13/cobra":   "the flag package of Go suffices",
 		"github.com/gogo/protobuf": "the registration API uses the present protobuf module",
+		"testing":                  "its flags would show up in --help",
 		"github.com/longshore-csi/longshore/csikit/csitest": "it is for tests",
-	}
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/csi-node-driver-registrar").Output()
-	if err != nil {
-		t.Fatalf("list the packages of the binary: %v", err)
-	}
-	packages := strings.Fields(string(out))
-	if len(packages) < 100 {
-		t.Fatalf("only %d packages were listed, this test is not looking at the binary", len(packages))
-	}
-	for _, name := range packages {
-		for bad, why := range forbidden {
-			if name == bad || strings.HasPrefix(name, bad+"/") {
-				t.Errorf("the binary links %s: %s", name, why)
-			}
-		}
-	}
+	})
 }

@@ -160,6 +160,10 @@ func (d *driver) lock(path, role string) error {
 	return nil
 }
 
+// socketMode lets sidecars that do not run as root use the socket, by the
+// group of its directory: the fsGroup of a pod.
+const socketMode = 0o660
+
 // serve runs the servers until ctx ends or one of them fails.
 func (d *driver) serve(ctx context.Context) error {
 	o := d.options
@@ -167,6 +171,7 @@ func (d *driver) serve(ctx context.Context) error {
 	measured.SetDriverName(o.DriverName)
 	server, err := csiserver.Listen(csiserver.Config{
 		Endpoint:    o.Endpoint,
+		SocketMode:  socketMode,
 		CallTimeout: o.CallTimeout,
 		StopTimeout: o.StopTimeout,
 		Metrics:     measured,

@@ -251,6 +251,17 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestSocketIsOpenToItsGroup: sidecars need not be root.
+func TestSocketIsOpenToItsGroup(t *testing.T) {
+	m := newMachine(t)
+	o := m.options(ModeController, "")
+	m.start(o)
+	info, err := os.Stat(strings.TrimPrefix(o.Endpoint, "unix://"))
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("got %v, %v; want the group to read and write, nobody else", info.Mode(), err)
+	}
+}
+
 // TestSecondInstance: one writer per role.
 func TestSecondInstance(t *testing.T) {
 	m := newMachine(t)

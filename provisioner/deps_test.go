@@ -1,45 +1,27 @@
 package provisioner
 
 import (
-	"os/exec"
-	"strings"
 	"testing"
+
+	"github.com/longshore-csi/longshore/csikit/commandtest"
 )
 
-// forbidden are packages that would make the binary large: each links all API groups of Kubernetes, or a
-// second framework for what csikit does.
-func forbidden() []string {
-	return []string{
-		"k8s.io/client-go/kubernetes",
-		"k8s.io/client-go/informers",
-		"k8s.io/client-go/listers",
-		"k8s.io/client-go/tools/leaderelection",
-		"k8s.io/client-go/tools/record",
-		"k8s.io/apiserver",
-		"k8s.io/component-base",
-		"k8s.io/kubernetes",
-		"sigs.k8s.io/controller-runtime",
-		"github.com/spf13/cobra",
-		"github.com/longshore-csi/longshore/csikit/csitest",
-		"github.com/longshore-csi/longshore/csikit/kubetest",
-	}
-}
-
-// TestDependencies keeps the binary small: it asks the go command what it is made of.
+// TestDependencies keeps the binary small: what links all API groups of Kubernetes, or is a second
+// framework for what csikit does, stays out.
 func TestDependencies(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "./cmd/csi-provisioner").Output()
-	if err != nil {
-		t.Fatalf("list the packages of csi-provisioner: %v", err)
-	}
-	packages := strings.Fields(string(out))
-	if len(packages) < 100 {
-		t.Fatalf("only %d packages were listed, this test is not looking at the binary", len(packages))
-	}
-	for _, name := range packages {
-		for _, bad := range forbidden() {
-			if name == bad || strings.HasPrefix(name, bad+"/") {
-				t.Errorf("the binary links %s, which it must not", name)
-			}
-		}
-	}
+	commandtest.Links(t, "./cmd/csi-provisioner", map[string]string{
+		"k8s.io/client-go/kubernetes":                        "the whole clientset costs about 10 MiB of memory",
+		"k8s.io/client-go/informers":                         "links the whole clientset",
+		"k8s.io/client-go/listers":                           "lists are csikit's",
+		"k8s.io/client-go/tools/leaderelection":              "links the whole clientset",
+		"k8s.io/client-go/tools/record":                      "events are csikit's",
+		"k8s.io/apiserver":                                   "the server is not needed to talk to it",
+		"k8s.io/component-base":                              "flags, logs and metrics are csikit's",
+		"k8s.io/kubernetes":                                  "drags the whole of Kubernetes",
+		"sigs.k8s.io/controller-runtime":                     "reconciling is csikit's",
+		"github.com/spf13/cobra":                             "the flag package of Go suffices",
+		"testing":                                            "its flags would show up in --help",
+		"github.com/longshore-csi/longshore/csikit/csitest":  "it is for tests",
+		"github.com/longshore-csi/longshore/csikit/kubetest": "it is for tests",
+	})
 }

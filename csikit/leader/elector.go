@@ -55,16 +55,16 @@ func (e *elector) attempt(ctx context.Context, timeout time.Duration) error {
 func (e *elector) try(ctx context.Context, now time.Time) error {
 	if e.lease != nil && e.seen.holder == e.cfg.Identity && !e.expired(now) {
 		err := e.write(ctx, now)
-		if err == nil || !apierrors.IsConflict(err) {
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
-	lease, err := e.cfg.Client.Leases(e.cfg.Namespace).Get(ctx, e.cfg.Name, metav1.GetOptions{})
+	lease, err := e.get(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
 		return e.create(ctx, now)
 	case err != nil:
-		return fmt.Errorf("get Lease: %w", err)
+		return err
 	}
 	e.observe(ctx, lease)
 	if e.seen.holder != "" && e.seen.holder != e.cfg.Identity && !e.expired(time.Now()) {
@@ -144,16 +144,49 @@ func (e *elector) release(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.RenewDeadline)
 	defer cancel()
+	err := e.vacate(ctx)
+	if apierrors.IsConflict(err) { // a renewal whose answer was lost, or somebody's labels
+		err = e.lookAndVacate(ctx)
+	}
+	if err != nil {
+		logger.Error(err, "Lease was not released, the next leader waits until it expires")
+		return
+	}
+	logger.Info("Lease released")
+}
+
+// lookAndVacate is vacate when the Lease is not as it was last seen.
+func (e *elector) lookAndVacate(ctx context.Context) error {
+	lease, err := e.get(ctx)
+	if err != nil {
+		return err
+	}
+	e.observe(ctx, lease)
+	if e.seen.holder != e.cfg.Identity {
+		return fmt.Errorf("release Lease, which %q holds now: %w", e.seen.holder, errHeld)
+	}
+	return e.vacate(ctx)
+}
+
+// vacate writes the Lease that was seen without a holder.
+func (e *elector) vacate(ctx context.Context) error {
 	lease := e.lease.DeepCopy()
 	now := metav1.NewMicroTime(time.Now())
 	lease.Spec.HolderIdentity = ptr.To("")
 	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 	lease.Spec.RenewTime, lease.Spec.AcquireTime = &now, &now
 	if _, err := e.cfg.Client.Leases(e.cfg.Namespace).Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
-		logger.Error(err, "Lease was not released, the next leader waits until it expires")
-		return
+		return fmt.Errorf("update Lease: %w", err)
 	}
-	logger.Info("Lease released")
+	return nil
+}
+
+func (e *elector) get(ctx context.Context) (*coordinationv1.Lease, error) {
+	lease, err := e.cfg.Client.Leases(e.cfg.Namespace).Get(ctx, e.cfg.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get Lease: %w", err)
+	}
+	return lease, nil
 }
 
 func recordOf(lease *coordinationv1.Lease) record {

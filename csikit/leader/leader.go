@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
 // jitter is the part by which pauses are made longer at random, at most.
@@ -79,7 +80,8 @@ type Config struct {
 //
 // The context of lead ends when ctx does, or, with cause ErrLost, when the Lease is lost; then Run
 // returns ErrLost once lead has returned. The Lease is kept as long as lead runs, and released
-// afterwards. When ctx ends before the election, Run returns nil.
+// afterwards. If it is lost while lead finishes its work after the end of ctx, the running work of a
+// reconcile.Controller is cancelled all the same. When ctx ends before the election, Run returns nil.
 func Run(ctx context.Context, cfg Config, lead func(ctx context.Context) error) error {
 	setDefaults(&cfg)
 	if err := validate(cfg, lead); err != nil {
@@ -173,7 +175,8 @@ func (e *elector) pause() time.Duration {
 
 // reign runs lead beside the renewal of the Lease, and tidies up behind it.
 func (e *elector) reign(ctx context.Context, lead func(context.Context) error) error {
-	leadCtx, cancel := context.WithCancelCause(ctx)
+	gone := make(chan struct{})
+	leadCtx, cancel := context.WithCancelCause(reconcile.WithAbort(ctx, gone))
 	defer cancel(nil)
 	finished := make(chan struct{})
 	var lost error
@@ -182,6 +185,7 @@ func (e *elector) reign(ctx context.Context, lead func(context.Context) error) e
 		// The Lease outlives ctx: lead may still be finishing its work.
 		if lost = e.renew(context.WithoutCancel(ctx), finished); lost != nil {
 			cancel(lost)
+			close(gone)
 		}
 	})
 	err := func() error {
@@ -206,7 +210,7 @@ func unlessCanceled(err error) error {
 
 // renew keeps the Lease until finished is closed; it returns ErrLost when it cannot.
 func (e *elector) renew(ctx context.Context, finished <-chan struct{}) error {
-	pause := e.pause()
+	pause := e.rest()
 	for wait(ctx, finished, pause) {
 		left := e.left()
 		if left <= 0 {
@@ -219,14 +223,17 @@ func (e *elector) renew(ctx context.Context, finished <-chan struct{}) error {
 			return fmt.Errorf("renew Lease, which %q holds now: %w", e.seen.holder, ErrLost)
 		case err != nil:
 			klog.FromContext(ctx).Error(err, "Lease cannot be renewed, trying again")
-			pause = e.pause() / hurry
+			pause = min(e.pause()/hurry, e.left())
 		default:
-			pause = e.pause()
+			pause = e.rest()
 		}
-		pause = min(pause, max(e.left(), 0))
 	}
 	return nil
 }
+
+// rest is the pause after a success. The answer may have been long on its way, and the pause leaves time for
+// another attempt all the same.
+func (e *elector) rest() time.Duration { return min(e.pause(), e.left()*3/4) }
 
 // left is the time until a renewal would come too late.
 func (e *elector) left() time.Duration { return time.Until(e.renewed.Add(e.cfg.RenewDeadline)) }

@@ -355,9 +355,6 @@ func TestWorkThatEndsByItself(t *testing.T) {
 			t.Errorf("the lease is released, got %q", *l.Spec.HolderIdentity)
 		}
 		// An error that comes with the loss is not swallowed.
-		cluster.Fail("update", "leases", apierrors.NewServiceUnavailable("down"), 0)
-		cluster.Inject(kubetest.Fault{})
-		cluster.Heal()
 		err := leader.Run(t.Context(), cfg, func(ctx context.Context) error {
 			cluster.Fail("", "leases", apierrors.NewServiceUnavailable("down"), 0)
 			<-ctx.Done()

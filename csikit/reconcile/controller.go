@@ -230,6 +230,7 @@ func (c *Controller[K]) drain(ctx context.Context, finished <-chan struct{}, can
 		select {
 		case <-finished:
 			return
+		case <-aborted(ctx):
 		case <-timer.C:
 			klog.FromContext(ctx).Info("Work is cancelled, it did not end in time",
 				logging.KeyController, c.cfg.Name, logging.KeyTimeout, c.cfg.Drain, logging.KeyState, c.State())
@@ -237,12 +238,6 @@ func (c *Controller[K]) drain(ctx context.Context, finished <-chan struct{}, can
 	}
 	cancel()
 	<-finished
-}
-
-// mustAbort reports whether ctx ended for a reason that forbids to finish running work.
-func mustAbort(ctx context.Context) bool {
-	var cause interface{ Abort() bool }
-	return errors.As(context.Cause(ctx), &cause) && cause.Abort()
 }
 
 // next works on one key; it returns false when there will be no more.
@@ -304,6 +299,8 @@ func (c *Controller[K]) settle(ctx context.Context, key K, result Result, err er
 		pause := c.backoff.next(key, min(conflictRetry, c.cfg.Retry.Start))
 		logger.V(4).Info("Object changed meanwhile, trying again", logging.KeyDelay, pause, "err", err)
 		c.queue.add(key, pause)
+	case ctx.Err() != nil:
+		logger.Info("Reconcile was stopped before it succeeded", logging.KeyReason, err.Error())
 	default:
 		pause := c.backoff.next(key, c.cfg.Retry.Start)
 		logger.Error(err, "Reconcile did not succeed, trying again", logging.KeyDelay, pause)

@@ -269,6 +269,36 @@ func TestEnd(t *testing.T) {
 	}
 }
 
+// What forbids to finish may come when finishing has begun: the lease is lost while the process stops.
+func TestAbortWhileWorkEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		abort, log := make(chan struct{}), &ktesting.BufferTL{}
+		c, err := reconcile.New(reconcile.Config[string]{Name: "test", Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
+			<-ctx.Done()
+			return reconcile.Result{}, ctx.Err()
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := klog.NewContext(reconcile.WithAbort(t.Context(), abort), ktesting.NewLogger(log, ktesting.NewConfig()))
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		time.AfterFunc(4*time.Second, func() { close(abort) })
+		c.Add("a")
+		began := time.Now()
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 4*time.Second {
+			t.Errorf("want Run to return when the abort comes, at 4s, got %v", took)
+		}
+		if got := log.String(); !strings.Contains(got, "was stopped") || strings.Contains(got, "trying again") {
+			t.Errorf("nobody tries again after the end, got:\n%s", got)
+		}
+	})
+}
+
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,9 @@
 //	err = c.Run(ctx)
 //
 // At the end of the context no work is begun, but what runs may finish, so that the outcome
-// of a CSI call is recorded. Where that would be wrong, as the lease of the leader is lost, the cause of the
-// context's end has a method Abort() bool that returns true, and running work is cancelled at once.
+// of a CSI call is recorded. Where that would be wrong, as the lease of the leader is lost, running work is cancelled at
+// once: the cause of the context's end then has a method Abort() bool that returns true. What becomes wrong only after
+// the end is told by WithAbort.
 //
 // It is not meant for periodic jobs without keys, nor for work that may be lost: the queue is memory,
 // a restart begins with the full list of the informer.

@@ -1,33 +1,23 @@
-package attacher_test
+package attacher
 
 import (
-	"os/exec"
-	"strings"
 	"testing"
+
+	"github.com/longshore-csi/longshore/csikit/commandtest"
 )
 
 // TestDependencies keeps out what would make the binary large or tie it to its siblings.
 func TestDependencies(t *testing.T) {
-	forbidden := map[string]string{
+	commandtest.Links(t, "./cmd/csi-attacher", map[string]string{
 		"k8s.io/client-go/kubernetes":                        "the whole clientset costs about 10 MiB of memory",
 		"k8s.io/client-go/informers":                         "links the whole clientset",
 		"k8s.io/client-go/tools/leaderelection":              "links the whole clientset",
 		"k8s.io/apiserver":                                   "the server is not needed to talk to it",
 		"k8s.io/component-base":                              "flags, logs and metrics are csikit's",
 		"sigs.k8s.io/controller-runtime":                     "reconciling is csikit's",
+		"testing":                                            "its flags would show up in --help",
 		"github.com/longshore-csi/longshore/topology":        "the attacher knows no topology",
 		"github.com/longshore-csi/longshore/csikit/csitest":  "tests only",
 		"github.com/longshore-csi/longshore/csikit/kubetest": "tests only",
-	}
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/csi-attacher").Output()
-	if err != nil {
-		t.Fatalf("list the dependencies: %v", err)
-	}
-	for _, dep := range strings.Fields(string(out)) {
-		for path, why := range forbidden {
-			if dep == path || strings.HasPrefix(dep, path+"/") {
-				t.Errorf("%s is linked: %s", dep, why)
-			}
-		}
-	}
+	})
 }

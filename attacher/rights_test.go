@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/commandtest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
@@ -38,7 +39,7 @@ func TestRightsDoc(t *testing.T) {
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", r.group, r.resource, r.verbs, r.why)
 		fmt.Fprintf(&rules, "- {apiGroups: [%q], resources: [%s], verbs: [%s]}\n", r.group, r.resource, r.verbs)
 	}
-	golden(t, "docs/rbac.md", `# Rights that csi-attacher needs
+	commandtest.Golden(t, "docs/rbac.md", `# Rights that csi-attacher needs
 
 The role of the external-attacher is enough. What is optional is used if it is granted. This page is generated from the test that
 watches the requests, by `+"`go test -run TestRightsDoc . -rewrite`"+`.

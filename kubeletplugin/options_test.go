@@ -1,11 +1,7 @@
 package kubeletplugin
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"flag"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,83 +9,34 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/longshore-csi/longshore/csikit/command"
-	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/commandtest"
 )
 
-func TestMain(m *testing.M) {
-	flag.Bool("rewrite", false, "write the golden files instead of comparing with them")
-	flag.Parse()
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// parse returns the options that the arguments make.
-func parse(args ...string) (Options, error) {
-	o := NewOptions()
-	o.NodeName = "machine" // independent of where the test runs
-	fs := flag.NewFlagSet("csi-node-agent", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	o.AddFlags(fs)
-	return o, fs.Parse(args)
-}
-
-// golden compares got with the file, or writes the file if the flag -rewrite is given.
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if flag.Lookup("rewrite").Value.String() == "true" {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is out of date, run the tests with -rewrite (-file +now):\n%s", path, diff)
-	}
-}
-
-// defaults are those of a machine called "machine".
+// defaults are those of a machine called "machine", wherever the test runs.
 func defaults() Options {
 	o := NewOptions()
 	o.NodeName = "machine"
 	return o
 }
 
-func TestHelp(t *testing.T) {
-	var help bytes.Buffer
-	err := command.New("csi-node-agent", defaults, Run).Execute(t.Context(), []string{"--help"}, io.Discard, &help)
-	if !errors.Is(err, flag.ErrHelp) {
-		t.Fatalf("--help ended in %v", err)
-	}
-	golden(t, "testdata/help.golden", help.String())
-}
+// parse returns the options that the arguments make.
+func parse(args ...string) (Options, error) { return commandtest.Parse(defaults, args...) }
 
-func TestFlagsDoc(t *testing.T) {
-	golden(t, "docs/flags.md", "# Flags of csi-node-agent\n\n"+
-		"Each flag is accepted with one dash and with two. This table is generated from the code by\n"+
-		"`go test -run TestFlagsDoc . -rewrite`, on a machine whose host name is `machine`.\n\n"+
-		flagset.Markdown(command.New("csi-node-agent", defaults, Run).Flags()))
+func TestBinary(t *testing.T) {
+	commandtest.Binary(t, "csi-node-agent", defaults, "--max-pods=0")
 }
 
 // TestKubeletFlags keeps the kubelet's names for what both have.
 func TestKubeletFlags(t *testing.T) {
-	o, err := parse(
+	o := commandtest.Accepts(t, defaults,
 		"--kubeconfig=/k", "--hostname-override=n1", "--root-dir=/r", "--node-ip=10.0.0.1", "--node-labels=a=b,c=",
 		"--register-with-taints=x=y:NoSchedule,z:NoExecute", "--max-pods=7", "--kube-api-qps=5", "--kube-api-burst=9",
 		"--node-status-update-frequency=3s", "--node-lease-duration-seconds=20", "--sync-frequency=2m",
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.Validate(); err != nil {
-		t.Fatal(err)
-	}
 	if o.NodeName != "n1" || o.RootDir != "/r" || o.MaxPods != 7 || o.leaseDuration() != 20*time.Second {
 		t.Errorf("options are %+v", o)
 	}
@@ -101,46 +48,44 @@ func TestKubeletFlags(t *testing.T) {
 	}
 }
 
-func TestBadFlags(t *testing.T) {
-	cases := map[string]struct{ reason, arg, text string }{
-		"LabelForm":     {reason: "no value", arg: "--node-labels=a", text: "key=value"},
-		"LabelKey":      {reason: "not a label key", arg: "--node-labels=-=b", text: `"-=b"`},
-		"TaintForm":     {reason: "no effect", arg: "--register-with-taints=a=b", text: "key=value:effect"},
-		"TaintEffect":   {reason: "unknown effect", arg: "--register-with-taints=a=b:Maybe", text: "NoExecute"},
-		"Quantity":      {reason: "no number", arg: "--node-cpu=many", text: `"many"`},
-		"QuantityBelow": {reason: "nothing fits", arg: "--node-memory=-1", text: "greater than 0"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			if _, err := parse(tc.arg); err == nil || !strings.Contains(err.Error(), tc.text) {
-				t.Errorf("%s: got %v, want an error with %q", tc.reason, err, tc.text)
-			}
-		})
-	}
+// TestDefaults states the defaults that the kubelet has as well.
+func TestDefaults(t *testing.T) {
+	commandtest.Defaults(t, defaults, map[string]string{
+		"root-dir": "/var/lib/kubelet", "max-pods": "110", "node-status-update-frequency": "10s", "sync-frequency": "1m0s",
+		"node-lease-duration-seconds": "40", "hostname-override": "machine", "node-name": "machine", "node-ip": "", "node-labels": "",
+		"register-with-taints": "", "kubeconfig": "", "v": "0",
+		// The one deliberate difference: the server, not the client, limits the rate of requests.
+		"kube-api-qps": "0",
+	})
 }
 
 func TestValidate(t *testing.T) {
-	if o, err := parse(); err != nil || o.Validate() != nil {
-		t.Errorf("the defaults are not valid: %v, %v", err, o.Validate())
-	}
-	o, err := parse("--node-name=Not_A_Name", "--node-ip=here", "--root-dir=rel", "--max-pods=0", "--node-lease-duration-seconds=0",
-		"--pod-workers=0", "--csi-timeout=0s", "--node-status-update-frequency=0s", "--sync-frequency=-1s",
-		"--topology-collision=maybe", "--extra-registry-dirs=rel", "--http-endpoint=nowhere")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = o.Validate()
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, name := range []string{
-		"node-name", "node-ip", "root-dir", "max-pods", "node-lease-duration-seconds", "pod-workers", "csi-timeout",
-		"node-status-update-frequency", "sync-frequency", "topology-collision", "extra-registry-dirs", "http-endpoint",
-	} {
-		if !strings.Contains(err.Error(), "--"+name+"=") {
-			t.Errorf("error does not name --%s:\n%v", name, err)
-		}
-	}
+	commandtest.Validate(t, defaults, map[string]commandtest.Case{
+		"Defaults": {Reason: "they are valid"},
+		"AllAtOnce": {
+			Reason: "one look shows all that is to be mended",
+			Args: []string{
+				"--node-name=Not_A_Name", "--node-ip=here", "--root-dir=rel", "--max-pods=0", "--node-lease-duration-seconds=0",
+				"--pod-workers=0", "--csi-timeout=0s", "--node-status-update-frequency=0s", "--sync-frequency=-1s",
+				"--topology-collision=maybe", "--extra-registry-dirs=rel", "--http-endpoint=nowhere",
+			},
+			Errors: []string{
+				"--node-name=", "--node-ip=", "--root-dir=", "--max-pods=", "--node-lease-duration-seconds=", "--pod-workers=", "--csi-timeout=",
+				"--node-status-update-frequency=", "--sync-frequency=", "--topology-collision=", "--extra-registry-dirs=", "--http-endpoint=",
+			},
+		},
+		"OnePod":        {Reason: "the fewest", Args: []string{"--max-pods=1", "--pod-workers=1", "--node-lease-duration-seconds=1"}},
+		"IPv6":          {Reason: "any family", Args: []string{"--node-ip=fd00::1"}},
+		"Overwrite":     {Reason: "the other answer to a collision", Args: []string{"--topology-collision=overwrite"}},
+		"LabelForm":     {Reason: "no value", Args: []string{"--node-labels=a"}, Usage: []string{"-node-labels", "key=value"}},
+		"LabelKey":      {Reason: "not a label key", Args: []string{"--node-labels=-=b"}, Usage: []string{"-node-labels", `"-=b"`}},
+		"TaintForm":     {Reason: "no effect", Args: []string{"--register-with-taints=a=b"}, Usage: []string{"-register-with-taints", "key=value:effect"}},
+		"TaintEffect":   {Reason: "unknown effect", Args: []string{"--register-with-taints=a=b:Maybe"}, Usage: []string{"-register-with-taints", "NoExecute"}},
+		"Quantity":      {Reason: "no number", Args: []string{"--node-cpu=many"}, Usage: []string{"-node-cpu", `"many"`}},
+		"QuantityBelow": {Reason: "nothing fits", Args: []string{"--node-memory=-1"}, Usage: []string{"-node-memory", "greater than 0"}},
+		"NoDuration":    {Reason: "a unit is needed", Args: []string{"--csi-timeout=5"}, Usage: []string{"-csi-timeout", `"5"`}},
+		"Unknown":       {Reason: "a misspelt flag would have no effect", Args: []string{"--no-such-flag"}, Usage: []string{"-no-such-flag"}},
+	})
 }
 
 // TestAllowedDriversFlag: not given, given empty, and given with names are three things.

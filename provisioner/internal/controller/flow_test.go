@@ -311,6 +311,24 @@ func TestAPIServerRestarts(t *testing.T) {
 	})
 }
 
+// TestRefusalsGetRarer has the API refuse the PersistentVolume of a claim over and over: the pauses between the attempts
+// grow, as after every other failure. They used to stay at the shortest.
+func TestRefusalsGetRarer(t *testing.T) {
+	onFlow(t, func(t *testing.T, g *chaos) {
+		invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u1", nil)
+		g.cluster.Fail("create", "persistentvolumes", invalid, 0)
+		g.claimNamed("data", "u1")
+		time.Sleep(time.Hour)
+		made, deleted := len(g.calls("CreateVolume")), len(g.calls("DeleteVolume"))
+		if made < 10 || made > 30 || made != deleted {
+			t.Errorf("%d volumes were made and %d deleted within an hour, want about 20 of both", made, deleted)
+		}
+		g.cluster.Heal()
+		time.Sleep(10 * time.Minute)
+		g.check()
+	})
+}
+
 // TestNodeTakenWhileCreating takes the selected node from a claim whose CreateVolume is in doubt: the same
 // request is repeated until its outcome is known, and the volume is the claim's.
 func TestNodeTakenWhileCreating(t *testing.T) {

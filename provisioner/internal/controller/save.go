@@ -39,6 +39,11 @@ func (c *Controller) save(ctx context.Context, intent intents.Intent, created *c
 		klog.FromContext(ctx).Error(err, "Volume exists, but its PersistentVolume is not saved yet", logging.KeyVolumeID, intent.VolumeID)
 		c.unsaved.AddAfter(intent.UID(), saveRetryStart)
 	}
+	// A volume that was given up is deleted in this same step: its end is an error, and so the pause before the claim
+	// starts over grows from one time to the next.
+	if givenUp, ok := c.undoing(intent.UID()); ok {
+		return c.undo(ctx, givenUp)
+	}
 	return reconcile.Result{}, nil
 }
 
@@ -48,10 +53,21 @@ func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (recon
 	if !ok || intent.Stage != intents.Saving {
 		return reconcile.Result{}, nil
 	}
+	save := c.write
 	if !c.wanted(intent) {
-		return reconcile.Result{}, c.abandon(ctx, intent)
+		save = c.abandon
 	}
-	return reconcile.Result{}, c.write(ctx, intent)
+	err := save(ctx, intent)
+	if _, ok := c.undoing(uid); ok {
+		c.claims.Add(keyOf(intent.Spec.Claim))
+	}
+	return reconcile.Result{}, err
+}
+
+// undoing returns the intent of a claim whose volume is to be deleted.
+func (c *Controller) undoing(claim types.UID) (intents.Intent, bool) {
+	intent, ok := c.cfg.Intents.Get(claim)
+	return intent, ok && intent.Stage == intents.Undoing
 }
 
 // abandon stops saving the volume of a claim that is gone, unless it is saved already: an attempt whose
@@ -138,13 +154,12 @@ func (c *Controller) conceded(ctx context.Context, intent intents.Intent, existi
 	return c.settle(ctx, intent)
 }
 
-// giveUp has a volume deleted for which there can be no PersistentVolume.
+// giveUp records that a volume is to be deleted, for there can be no PersistentVolume. The caller sees to it that it is.
 func (c *Controller) giveUp(ctx context.Context, intent intents.Intent, why string) error {
 	if err := c.discard(ctx, intent, intent.VolumeID, why); err != nil {
 		return err
 	}
 	c.signalSaved()
-	c.claims.Add(keyOf(intent.Spec.Claim))
 	return nil
 }
 

@@ -72,6 +72,8 @@ func TestSave(t *testing.T) {
 		event  []string
 		// later is the stage after some minutes, if it is another.
 		later string
+		// undone says that the volume is deleted in the same step, and with what words the claim starts over.
+		undone string
 	}{
 		"Saved": {
 			reason: "A volume that is saved is settled.",
@@ -100,7 +102,7 @@ func TestSave(t *testing.T) {
 		"Invalid": {
 			reason: "What the API refuses for good is undone.",
 			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: invalid, Times: 1},
-			stage:  "undoing", event: []string{"Warning ProvisioningFailed", "refuses"},
+			stage:  "closed", event: []string{"Warning ProvisioningFailed", "refuses"}, undone: "the API refuses",
 		},
 		"Leaving": {
 			reason: "The object of the volume is being deleted: that decides about the volume.",
@@ -115,7 +117,7 @@ func TestSave(t *testing.T) {
 		"Foreign": {
 			reason: "Another volume has the name: ours is surplus.",
 			exists: func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = "other" },
-			stage:  "undoing", event: []string{"Warning ProvisioningFailed", "for another volume"},
+			stage:  "closed", event: []string{"Warning ProvisioningFailed", "for another volume"}, undone: "for another volume",
 		},
 		"UnknownWhy": {
 			reason: "As long as nobody knows what is there, nothing is undone.",
@@ -136,8 +138,9 @@ func TestSave(t *testing.T) {
 				if tc.fault != nil {
 					r.cluster.Inject(*tc.fault)
 				}
-				if _, err := r.save(quiet(t), intent, created()); err != nil {
-					t.Fatalf("%s\n%v", tc.reason, err)
+				_, err := r.save(quiet(t), intent, created())
+				if (err == nil) != (tc.undone == "") || err != nil && !strings.Contains(err.Error(), tc.undone) {
+					t.Fatalf("%s\nerror %v, want %q", tc.reason, err, tc.undone)
 				}
 				if got := r.stage(); got != tc.stage {
 					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
@@ -149,8 +152,12 @@ func TestSave(t *testing.T) {
 				if got := r.stage(); got != stdcmp.Or(tc.later, tc.stage) {
 					t.Errorf("%s\nstage %s later, want %s", tc.reason, got, stdcmp.Or(tc.later, tc.stage))
 				}
-				if calls := r.calls(); len(calls) > 0 {
-					t.Errorf("%s\nthe driver was called: %q", tc.reason, calls)
+				var calls []string
+				if tc.undone != "" {
+					calls = []string{"DeleteVolume"}
+				}
+				if diff := cmp.Diff(calls, r.calls()); diff != "" {
+					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
 				}
 			}, newClaim(), newClass())
 		})
@@ -212,12 +219,16 @@ func TestSaveAgain(t *testing.T) {
 				}
 				r.cluster.ResetWrites()
 				tc.happens(t, r)
+				r.emptyQueues()
 				_, err := r.reconcileUnsaved(quiet(t), "uid-1")
 				if (err != nil) != (tc.stage == "saving") {
 					t.Errorf("%s\nerror %v", tc.reason, err)
 				}
 				if got := r.stage(); got != tc.stage {
 					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
+				}
+				if got := r.claims.State().Waiting; (got == 1) != (tc.stage == "undoing") {
+					t.Errorf("%s\n%d claims wait, want one for a volume that is to be deleted", tc.reason, got)
 				}
 				if diff := cmp.Diff(tc.writes, r.writes()); diff != "" {
 					t.Errorf("%s\nwrites (-want +got):\n%s", tc.reason, diff)

@@ -4,7 +4,8 @@
 // Callers say things as often as they like; the Recorder writes only what is news: the same reason
 // and message about the same object once within an hour. Writing happens in the background with a
 // budget of its own (a token bucket) and a bounded queue, so events never delay the work they tell of,
-// nor take requests away from it. When the queue is full the oldest event is dropped and counted.
+// nor take requests away from it. When the queue is full the oldest event is dropped and counted; what was
+// lost is news when it happens again.
 //
 //	recorder, err := events.NewRecorder(events.Config{Client: client, Component: "csi-attacher"})
 //	go recorder.Run(ctx) // owned by an errgroup; ends after the controllers have

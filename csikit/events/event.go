@@ -38,8 +38,9 @@ type memory struct {
 	count       int32     // how often it was seen
 }
 
-func object(ref corev1.ObjectReference) objectKey {
-	return objectKey{kind: ref.Kind, namespace: ref.Namespace, name: ref.Name, uid: ref.UID}
+func identify(ref corev1.ObjectReference, eventType, reason, message string) identity {
+	object := objectKey{kind: ref.Kind, namespace: ref.Namespace, name: ref.Name, uid: ref.UID}
+	return identity{ref: object, eventType: eventType, reason: reason, message: message}
 }
 
 // rememberLocked counts an event; it returns nil for a repetition that is not to be written.

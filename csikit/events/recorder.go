@@ -184,21 +184,25 @@ func (a *Async) record(obj runtime.Object, eventType, reason, message string) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m := a.rememberLocked(identity{ref: object(ref), eventType: eventType, reason: reason, message: message}, now)
+	m := a.rememberLocked(identify(ref, eventType, reason, message), now)
 	if m == nil {
 		return
 	}
 	a.serial++
 	if len(a.queue) >= a.cfg.QueueSize {
-		a.queue[0] = nil
-		a.queue = a.queue[1:]
-		a.dropLocked()
+		a.dropLocked(a.popLocked())
 	}
 	a.queue = append(a.queue, build(a.cfg, ref, eventType, reason, message, *m, now, a.serial))
 	a.signal()
 }
 
-func (a *Async) dropLocked() {
+// dropLocked counts an event that was lost. When the same happens again, it is told again.
+func (a *Async) dropLocked(event *corev1.Event) {
+	a.countLocked()
+	delete(a.memory, identify(event.InvolvedObject, event.Type, event.Reason, event.Message))
+}
+
+func (a *Async) countLocked() {
 	a.dropped++
 	a.counter.Inc()
 }
@@ -213,6 +217,10 @@ func (a *Async) signal() {
 func (a *Async) pop() *corev1.Event {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.popLocked()
+}
+
+func (a *Async) popLocked() *corev1.Event {
 	if len(a.queue) == 0 {
 		return nil
 	}
@@ -225,6 +233,8 @@ func (a *Async) pop() *corev1.Event {
 // Run writes events until ctx is done, then those that wait, for at most Config.Drain. Its context
 // should end after that of the code that records.
 func (a *Async) Run(ctx context.Context) error {
+	rest, cancel := outlive(ctx, a.cfg.Drain)
+	defer cancel()
 	for ctx.Err() == nil {
 		event := a.pop()
 		if event == nil {
@@ -234,14 +244,24 @@ func (a *Async) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := a.limiter.Wait(ctx); err != nil {
+		if !sleep(ctx, a.limiter.Reserve().Delay()) {
 			a.putBack(event)
 			break
 		}
-		a.write(ctx, event)
+		a.write(ctx, rest, event)
 	}
-	a.drain(ctx)
+	a.drain(rest)
 	return nil
+}
+
+// outlive returns a context that ends, at the latest, when grace has passed since the end of ctx.
+func outlive(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	rest, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		sleep(rest, grace)
+		cancel()
+	})
+	return rest, cancel
 }
 
 // putBack returns an event that was taken too early.
@@ -253,22 +273,20 @@ func (a *Async) putBack(event *corev1.Event) {
 
 // drain writes what is left; the budget is no matter any more.
 func (a *Async) drain(ctx context.Context) {
-	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Drain)
-	defer cancel()
 	for event := a.pop(); event != nil; event = a.pop() {
-		if rest.Err() != nil {
-			a.lost(ctx, event, rest.Err())
+		if ctx.Err() != nil {
+			a.lost(ctx, event, ctx.Err())
 			continue
 		}
-		a.write(rest, event)
+		a.write(ctx, ctx, event)
 	}
 }
 
-// write sends an event, some more times if the server is not well.
-func (a *Async) write(ctx context.Context, event *corev1.Event) {
+// write sends an event, some more times until ctx is done if the server is not well. An attempt that is
+// on its way then goes on until rest is done.
+func (a *Async) write(ctx, rest context.Context, event *corev1.Event) {
 	for attempt := 1; ; attempt++ {
-		// The end of ctx does not cut a write that is on its way: drain grants it that time.
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+		call, cancel := context.WithTimeout(rest, writeTimeout)
 		_, err := a.cfg.Client.Events(event.Namespace).Create(call, event, metav1.CreateOptions{})
 		cancel()
 		if err == nil || apierrors.IsAlreadyExists(err) {
@@ -287,7 +305,11 @@ func (a *Async) lost(ctx context.Context, event *corev1.Event, err error) {
 		logging.KeyObject, klog.KRef(event.InvolvedObject.Namespace, event.InvolvedObject.Name), "err", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.dropLocked()
+	if hopeless(err) {
+		a.countLocked() // it stays remembered: to tell it again would end the same
+		return
+	}
+	a.dropLocked(event)
 }
 
 // hopeless reports whether another attempt would end the same: the namespace is going, or

@@ -256,12 +256,84 @@ func TestDrainHasADeadline(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		f.end(t)
-		// The write on its way, then one or two more until the deadline, each at most 10 seconds.
-		if took := time.Since(began); took > 40*time.Second {
-			t.Errorf("the end takes a bounded time, took %v", took)
+		if took := time.Since(began); took != 15*time.Second {
+			t.Errorf("want the write on its way and those behind it to end with the deadline, after 15s, took %v", took)
 		}
 		if got := f.Dropped(); got != 5 {
 			t.Errorf("all are counted, got %d", got)
+		}
+	})
+}
+
+// What a user has never seen is no repetition.
+func TestLostEventsAreToldAgain(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		lose   func(f *fixture)
+		want   []string
+	}{
+		"Unwell": {
+			reason: "The server was not well for long.", want: []string{"no space"},
+			lose: func(f *fixture) {
+				f.cluster.Fail("create", "events", apierrors.NewServiceUnavailable("x"), 3)
+				f.Warning(claim("data"), "Failed", "no space")
+			},
+		},
+		"Dropped": {
+			reason: "Too many were waiting.", want: []string{"on its way", "other", "no space"},
+			lose: func(f *fixture) {
+				f.cluster.Inject(kubetest.Fault{Delay: time.Second, Times: 1})
+				f.Normal(claim("data"), "R", "on its way")
+				synctest.Wait()
+				f.Warning(claim("data"), "Failed", "no space")
+				f.Normal(claim("data"), "R", "other")
+			},
+		},
+		"Forbidden": {
+			reason: "A missing role does not come by asking again.",
+			lose: func(f *fixture) {
+				f.cluster.Fail("create", "events", apierrors.NewForbidden(schema.GroupResource{}, "", nil), 1)
+				f.Warning(claim("data"), "Failed", "no space")
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := launch(t, func(cfg *events.Config) { cfg.QueueSize = 1 })
+				tc.lose(f)
+				time.Sleep(time.Minute)
+				f.Warning(claim("data"), "Failed", "no space")
+				if d := cmp.Diff(tc.want, f.messages()); d != "" {
+					t.Errorf("%s (-want +got):\n%s", tc.reason, d)
+				}
+				f.end(t)
+			})
+		})
+	}
+}
+
+// A context with a deadline that is nearer than the budget allows is not over yet.
+func TestDeadlineIsNoEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cluster := kubetest.New()
+		recorder, err := events.NewRecorder(events.Config{Client: cluster.Client(), Component: "c", QPS: 0.001, Burst: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		recorder.Normal(claim("data"), "R", "1")
+		recorder.Normal(claim("data"), "R", "2")
+		began := time.Now()
+		if err := recorder.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != time.Minute || len(cluster.Writes()) != 2 {
+			t.Errorf("want Run to last until the deadline and to write both, took %v and wrote %d", took, len(cluster.Writes()))
 		}
 	})
 }

@@ -29,13 +29,13 @@ type overlay[T Object] struct {
 
 type overlayItem[T Object] struct {
 	obj     T
+	ended   bool // the write has removed the object
 	expires time.Time
 }
 
-// put remembers obj unless a newer one or its deletion is known. An object without finalizers that is being deleted is what
-// the API server returns for the write that deleted it.
+// put remembers obj unless a newer one or its deletion is known.
 func (o *overlay[T]) put(key string, obj T) {
-	ended := obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && ptr.Deref(obj.GetDeletionGracePeriodSeconds(), 0) == 0
+	ended := isEnded(obj)
 	obj = o.transform(obj)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,14 +47,16 @@ func (o *overlay[T]) put(key string, obj T) {
 	if item, ok := o.items[key]; ok && !newer(obj, item.obj) {
 		return
 	}
-	if ended {
-		delete(o.items, key)
-		return
-	}
 	if o.items == nil {
 		o.items = map[string]overlayItem[T]{}
 	}
-	o.items[key] = overlayItem[T]{obj: obj, expires: now.Add(overlayTTL)}
+	o.items[key] = overlayItem[T]{obj: obj, ended: ended, expires: now.Add(overlayTTL)}
+}
+
+// isEnded reports whether obj is what the API server returns for the write that removed it: the object is being
+// deleted, and nothing holds it up.
+func isEnded(obj Object) bool {
+	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && ptr.Deref(obj.GetDeletionGracePeriodSeconds(), 0) == 0
 }
 
 // expireLocked drops what is too old, now and then: what is left in between does no harm.
@@ -77,37 +79,45 @@ func (o *overlay[T]) expireLocked(now time.Time) {
 
 // get returns the remembered object of that key if it is newer than what lookup finds in the store.
 // The store is asked last: what the watch brings meanwhile is dropped here only after it is there.
-func (o *overlay[T]) get(key string, lookup func(key string) (T, bool)) (T, bool) {
+func (o *overlay[T]) get(key string, lookup func(key string) (T, bool)) (obj T, ok bool) {
 	o.mu.Lock()
 	item, remembered := o.items[key]
 	o.mu.Unlock()
 	stored, ok := lookup(key)
-	if remembered && time.Now().Before(item.expires) && (!ok || newer(item.obj, stored)) {
-		return item.obj, true
+	switch {
+	case !remembered || !item.rules(stored, ok):
+		return stored, ok
+	case item.ended:
+		return obj, false
 	}
-	return stored, ok
+	return item.obj, true
+}
+
+// rules reports whether the item, and not what the store has, is the latest state that is known.
+func (item overlayItem[T]) rules(stored T, ok bool) bool {
+	return time.Now().Before(item.expires) && (!ok || newer(item.obj, stored))
 }
 
 // merge replaces and completes the list that read returns from the store. match tells which remembered
 // objects belong into it, lookup returns what the store has under a key. As with get the store is asked last.
 func (o *overlay[T]) merge(read func() []T, match func(T) bool, lookup func(key string) (T, bool)) []T {
-	current := current(o.remembered(), lookup)
+	own := ruling(o.remembered(), lookup)
 	stored := read()
-	if len(current) == 0 {
+	if len(own) == 0 {
 		return stored
 	}
-	merged := make([]T, 0, len(stored)+len(current))
+	merged := make([]T, 0, len(stored)+len(own))
 	for _, obj := range stored {
 		key := cache.MetaObjectToName(obj).String()
-		if own, ok := current[key]; ok && newer(own, obj) {
+		if item, ok := own[key]; ok && newer(item.obj, obj) {
 			continue
 		}
-		delete(current, key) // the store has caught up
+		delete(own, key) // the store has caught up
 		merged = append(merged, obj)
 	}
-	for _, obj := range current {
-		if match(obj) {
-			merged = append(merged, obj)
+	for _, item := range own {
+		if !item.ended && match(item.obj) {
+			merged = append(merged, item.obj)
 		}
 	}
 	return merged
@@ -123,20 +133,12 @@ func (o *overlay[T]) remembered() map[string]overlayItem[T] {
 	return maps.Clone(o.items)
 }
 
-// current returns the remembered objects that are newer than the store's.
-func current[T Object](items map[string]overlayItem[T], lookup func(key string) (T, bool)) map[string]T {
-	if len(items) == 0 {
-		return nil
-	}
-	current := make(map[string]T, len(items))
-	now := time.Now()
-	for key, item := range items {
-		stored, ok := lookup(key)
-		if now.Before(item.expires) && (!ok || newer(item.obj, stored)) {
-			current[key] = item.obj
-		}
-	}
-	return current
+// ruling drops the items that are not newer than what the store has.
+func ruling[T Object](items map[string]overlayItem[T], lookup func(key string) (T, bool)) map[string]overlayItem[T] {
+	maps.DeleteFunc(items, func(key string, item overlayItem[T]) bool {
+		return !item.rules(lookup(key))
+	})
+	return items
 }
 
 // observe drops what the watch has caught up with.

@@ -66,6 +66,31 @@ func TestWriteRememberedAfterItsDeletionWasSeen(t *testing.T) {
 	}
 }
 
+// The store still has the object when its own last write has removed it, and perhaps as it was before another own write.
+func TestObjectThatAnOwnWriteEndedIsGone(t *testing.T) {
+	o := newOverlay()
+	stored := attachment("u", "1", deleting("x/y"))
+	list := func() []*storagev1.VolumeAttachment {
+		return o.merge(
+			func() []*storagev1.VolumeAttachment { return []*storagev1.VolumeAttachment{stored} },
+			func(*storagev1.VolumeAttachment) bool { return true },
+			func(string) (*storagev1.VolumeAttachment, bool) { return stored, true })
+	}
+	o.put(overlayKey, attachment("u", "2", deleting("x/y")))
+	o.put(overlayKey, attachment("u", "3", deleting()))
+	if got := seen(o, stored); got != "" || len(list()) != 0 {
+		t.Errorf("it is back as version %q, listed as %v", got, list())
+	}
+	stored = attachment("other", "4")
+	if got := seen(o, stored); got != "4" || len(list()) != 1 {
+		t.Errorf("its successor of the same name is %q, listed as %v", got, list())
+	}
+	o.observe(attachment("u", "3", deleting()), nil, true)
+	if len(o.items) != 0 {
+		t.Errorf("after the watch: %v", o.items)
+	}
+}
+
 func TestWriteThatEndsAnObjectIsNotRemembered(t *testing.T) {
 	tests := map[string]struct {
 		reason string

@@ -60,7 +60,7 @@ func groups() map[string]struct {
 		"Component": {
 			reason:   "components use these",
 			bans:     lean,
-			packages: []string{"events", "kube", "kubemetrics", "leader", "reconcile"},
+			packages: []string{"capability", "events", "kube", "kubemetrics", "leader", "reconcile"},
 		},
 		"ComponentTest": {
 			reason:   "tests of components use these",

@@ -40,7 +40,28 @@ func TestAccessMode(t *testing.T) {
 			reason: "everything", modes: modes{rwo, rox, rwx},
 			old: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, new: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
 		},
+		"RWXAndRWO": {
+			reason: "the order does not matter", modes: modes{rwx, rwo},
+			old: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, new: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+		},
+		"ROXAndRWX": {
+			reason: "writers on all nodes include readers", modes: modes{rox, rwx},
+			old: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, new: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+		},
+		"RWOTwice": {
+			reason: "a mode that is named twice is one mode", modes: modes{rwo, rwo},
+			old: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, new: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+		},
+		"RWOPTwice": {
+			reason: "also where it must stand alone", modes: modes{rwop, rwop},
+			old: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, new: csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+		},
+		"UnknownAndRWO": {
+			reason: "what is known of a list counts", modes: modes{"ReadWriteSometimes", rwo},
+			old: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, new: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+		},
 		"ROXAndRWO":   {reason: "no single mode allows both", modes: modes{rox, rwo}, err: errAccessModes},
+		"RWOPAndRWX":  {reason: "however much the others allow", modes: modes{rwx, rwop}, err: errAccessModes},
 		"RWOPAndMore": {reason: "one pod and more contradict each other", modes: modes{rwop, rwo}, err: errAccessModes},
 		"None":        {reason: "a volume must have a mode", err: errAccessModes},
 		"Unknown":     {reason: "a mode of the future", modes: modes{"ReadWriteSometimes"}, err: errAccessModes},
@@ -48,9 +69,11 @@ func TestAccessMode(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			for multiWriter, want := range map[bool]csi.VolumeCapability_AccessMode_Mode{false: tt.old, true: tt.new} {
-				got, err := accessMode(tt.modes, multiWriter)
-				if got != want || !errors.Is(err, tt.err) {
-					t.Errorf("%s: accessMode(%v, %t) = %v, %v, want %v, %v", tt.reason, tt.modes, multiWriter, got, err, want, tt.err)
+				spec := newPV().Spec
+				spec.AccessModes = tt.modes
+				got, err := volumeCapability(&spec, Features{Publish: true, SingleNodeMultiWriter: multiWriter}, "")
+				if got.GetAccessMode().GetMode() != want || !errors.Is(err, tt.err) {
+					t.Errorf("%s: modes %v, driver tells writers apart: %t: got %v, %v, want %v, %v", tt.reason, tt.modes, multiWriter, got, err, want, tt.err)
 				}
 			}
 		})

@@ -6,6 +6,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/longshore-csi/longshore/csikit/capability"
 )
 
 // The keys that tell a driver about the pod (CSIDriver.spec.podInfoOnMount), and their names in
@@ -76,33 +78,20 @@ func stages(v *Volume, caps capabilities) bool {
 }
 
 func mountCapability(v *Volume, fsGroup *int64, caps capabilities) *csi.VolumeCapability {
-	mount := &csi.VolumeCapability_MountVolume{FsType: v.FSType, MountFlags: v.MountOptions}
+	use := capability.Use{AccessMode: accessMode(v.AccessMode), FSType: v.FSType, MountFlags: v.MountOptions}
 	if fsGroup != nil && caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
-		mount.VolumeMountGroup = strconv.FormatInt(*fsGroup, 10)
+		use.MountGroup = strconv.FormatInt(*fsGroup, 10)
 	}
-	return &csi.VolumeCapability{
-		AccessType: &csi.VolumeCapability_Mount{Mount: mount},
-		AccessMode: &csi.VolumeCapability_AccessMode{
-			Mode: accessMode(v.AccessMode, caps[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]),
-		},
-	}
+	return use.Capability(caps[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])
 }
 
-// accessMode maps a PersistentVolume's access mode as the kubelet does. Drivers that know the
-// single-node modes of CSI 1.5 get those.
-func accessMode(m corev1.PersistentVolumeAccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
-	switch {
-	case m == corev1.ReadOnlyMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	case m == corev1.ReadWriteMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-	case m == corev1.ReadWriteOncePod && multiWriter:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	case multiWriter:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-	default:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+// accessMode is the mode of a volume, or ReadWriteOnce where that is no mode that CSI knows: a volume that
+// is there is mounted.
+func accessMode(mode corev1.PersistentVolumeAccessMode) corev1.PersistentVolumeAccessMode {
+	if capability.Mode(mode, false) == csi.VolumeCapability_AccessMode_UNKNOWN {
+		return corev1.ReadWriteOnce
 	}
+	return mode
 }
 
 // volumeContext is a copy of the attributes; the keys about the pod replace equal ones.

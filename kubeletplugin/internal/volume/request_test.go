@@ -82,10 +82,13 @@ func TestAccessMode(t *testing.T) {
 		"RWOMulti":    {reason: "drivers that know the difference", mode: corev1.ReadWriteOnce, multiWriter: true, want: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
 		"RWOPMulti":   {reason: "drivers that know the difference", mode: corev1.ReadWriteOncePod, multiWriter: true, want: csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER},
 		"Unspecified": {reason: "counts as ReadWriteOnce", want: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		"NoneMulti":   {reason: "also for drivers that know the difference", multiWriter: true, want: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+		"Unknown":     {reason: "a mode of the future counts as ReadWriteOnce", mode: "ReadWriteSometimes", want: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := accessMode(tc.mode, tc.multiWriter); got != tc.want {
+			caps := capabilities{csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: tc.multiWriter}
+			if got := mountCapability(&Volume{AccessMode: tc.mode}, nil, caps).GetAccessMode().GetMode(); got != tc.want {
 				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
 			}
 		})

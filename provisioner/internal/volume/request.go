@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/longshore-csi/longshore/csikit/capability"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
 )
 
@@ -72,65 +73,22 @@ func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// capabilities returns one VolumeCapability for each access mode of the claim.
+// capabilities returns one VolumeCapability for each access mode of the claim, never merged: the volume
+// must do each.
 func (s Spec) capabilities() ([]*csi.VolumeCapability, error) {
 	if len(s.Claim.Spec.AccessModes) == 0 {
 		return nil, errors.New("claim field spec.accessModes: must name at least one mode")
 	}
 	capabilities := make([]*csi.VolumeCapability, 0, len(s.Claim.Spec.AccessModes))
 	for _, mode := range s.Claim.Spec.AccessModes {
-		csiMode, err := accessMode(mode, s.SingleNodeModes)
-		if err != nil {
-			return nil, err
+		use := capability.Use{AccessMode: mode, VolumeMode: s.Claim.Spec.VolumeMode, FSType: s.FSType, MountFlags: s.Class.MountOptions}
+		c := use.Capability(s.SingleNodeModes)
+		if c.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_UNKNOWN {
+			return nil, fmt.Errorf("access mode %q: not a mode that CSI knows", mode)
 		}
-		capabilities = append(capabilities, s.capability(csiMode))
+		capabilities = append(capabilities, c)
 	}
 	return capabilities, nil
-}
-
-// capability returns the VolumeCapability for one access mode.
-func (s Spec) capability(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
-	capability := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode}}
-	if IsBlock(s.Claim) {
-		capability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
-		return capability
-	}
-	capability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
-		FsType:     s.FSType,
-		MountFlags: s.Class.MountOptions,
-	}}
-	return capability
-}
-
-// accessMode translates an access mode. The single node modes mean something else to drivers that tell
-// one writer from many on a node (CSI v1.13, "ControllerGetCapabilities", SINGLE_NODE_MULTI_WRITER):
-//
-//	mode              without the capability    with it
-//	ReadWriteOnce     SINGLE_NODE_WRITER        SINGLE_NODE_MULTI_WRITER
-//	ReadWriteOncePod  SINGLE_NODE_WRITER        SINGLE_NODE_SINGLE_WRITER
-//	ReadOnlyMany      MULTI_NODE_READER_ONLY    the same
-//	ReadWriteMany     MULTI_NODE_MULTI_WRITER   the same
-func accessMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) (csi.VolumeCapability_AccessMode_Mode, error) {
-	switch mode {
-	case corev1.ReadWriteMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
-	case corev1.ReadOnlyMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
-	case corev1.ReadWriteOnce, corev1.ReadWriteOncePod:
-		return singleNodeMode(mode, singleNodeModes), nil
-	}
-	return 0, fmt.Errorf("access mode %q: not a mode that CSI knows", mode)
-}
-
-// singleNodeMode translates the modes that confine a volume to one node.
-func singleNodeMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) csi.VolumeCapability_AccessMode_Mode {
-	switch {
-	case !singleNodeModes:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	case mode == corev1.ReadWriteOncePod:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	}
-	return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 }
 
 // WithMetadata returns the parameters with the names of the claim and of the PersistentVolume added, as

@@ -22,6 +22,9 @@ func (c *Controller) reconcileVolume(ctx context.Context, name string) (reconcil
 	logger := klog.FromContext(ctx).WithValues(logging.KeyVolume, name)
 	ctx = klog.NewContext(ctx, logger)
 	state := c.volumeState(name)
+	if state.pv != nil {
+		defer c.tidyVolume(name, state.pv.UID)
+	}
 	plan := planVolume(state)
 	logger.V(4).Info("Decided about volume", logging.KeyReason, plan.why)
 	switch plan.verb {

@@ -32,6 +32,7 @@ const (
 func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcile.Result, error) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, klog.KRef(key.Namespace, key.Name))
 	ctx = klog.NewContext(ctx, logger)
+	defer c.tidyClaim(key)
 	state := c.claimState(key)
 	plan := planClaim(state)
 	logger.V(4).Info("Decided about claim", logging.KeyReason, plan.why)
@@ -56,7 +57,7 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 // claimState collects what the decision about a claim depends on.
 func (c *Controller) claimState(key claimKey) claimState {
 	s := claimState{driver: c.driver, caps: c.caps()}
-	if claim, ok := c.caches.claims.Get(key.Namespace, key.Name); ok && claim.UID == key.UID {
+	if claim, ok := c.claim(key); ok {
 		s.claim = claim
 	}
 	if intent, ok := c.cfg.Intents.Get(key.UID); ok {
@@ -212,9 +213,8 @@ func withSecrets(request *csi.CreateVolumeRequest, secrets map[string]string) *c
 
 // wanted tells whether the claim of an intent still wants the volume.
 func (c *Controller) wanted(intent intents.Intent) bool {
-	key := keyOf(intent.Spec.Claim)
-	claim, ok := c.caches.claims.Get(key.Namespace, key.Name)
-	return ok && claim.UID == key.UID && wants(claim, intent.Spec.Name)
+	claim, ok := c.claim(keyOf(intent.Spec.Claim))
+	return ok && wants(claim, intent.Spec.Name)
 }
 
 // verify reads a claim from the server if the cache may be behind what was done for it: when it was

@@ -41,6 +41,9 @@ type rig struct {
 
 // eventLog keeps events as lines of text.
 type eventLog struct {
+	// then, if it is set, is called with each event.
+	then func(line string)
+
 	mu    sync.Mutex
 	lines []string
 }
@@ -57,13 +60,17 @@ func (l *eventLog) Warning(obj runtime.Object, reason, message string) {
 
 // add keeps one event.
 func (l *eventLog) add(kind string, obj runtime.Object, reason, message string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	name := "?"
 	if accessor, err := meta.Accessor(obj); err == nil {
 		name = accessor.GetName()
 	}
-	l.lines = append(l.lines, fmt.Sprintf("%s %s %s: %s", kind, reason, name, message))
+	line := fmt.Sprintf("%s %s %s: %s", kind, reason, name, message)
+	if l.then != nil {
+		l.then(line)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, line)
 }
 
 // take returns the events so far and forgets them.

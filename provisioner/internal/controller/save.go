@@ -53,6 +53,7 @@ func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (recon
 	if !ok || intent.Stage != intents.Saving {
 		return reconcile.Result{}, nil
 	}
+	defer c.tidyClaim(keyOf(intent.Spec.Claim))
 	save := c.write
 	if !c.wanted(intent) {
 		save = c.abandon

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // watch fills the queues by what changes. Objects of other drivers are dropped here.
@@ -41,7 +42,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		return
 	}
 	if !pending(after, c.driver) {
-		c.forget(after)
+		c.forgetClaim(after.UID)
 	}
 	if c.relevant(after) {
 		c.claims.Add(keyOf(after))
@@ -50,17 +51,31 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 
 // claimGone forgets a claim, but for the volume that is under way for it.
 func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
-	c.forget(claim)
+	c.forgetClaim(claim.UID)
 	if _, open := c.cfg.Intents.Get(claim.UID); open {
 		c.claims.Add(keyOf(claim))
 	}
 }
 
-// forget drops the notes about a claim that needs no volume any more.
-func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
-	c.unverified.drop(claim.UID)
-	c.unplaced.drop(claim.UID)
-	c.resting.drop(claim.UID)
+// forgetClaim drops the notes about a claim that needs no volume any more.
+func (c *Controller) forgetClaim(uid types.UID) {
+	c.unverified.drop(uid)
+	c.unplaced.drop(uid)
+	c.resting.drop(uid)
+}
+
+// tidyClaim forgets a claim that came to its end while it was worked on: what was noted meanwhile may have come too late
+// for the event that says so.
+func (c *Controller) tidyClaim(key claimKey) {
+	if claim, ok := c.claim(key); !ok || !pending(claim, c.driver) {
+		c.forgetClaim(key.UID)
+	}
+}
+
+// claim returns a claim from the cache, unless another has its name by now.
+func (c *Controller) claim(key claimKey) (*corev1.PersistentVolumeClaim, bool) {
+	claim, ok := c.caches.claims.Get(key.Namespace, key.Name)
+	return claim, ok && claim.UID == key.UID
 }
 
 // volumeChanged looks at a volume of ours, and at the claim that wants a volume of its name. As with claims,
@@ -77,12 +92,24 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 // volumeGone forgets a volume. The claim that it was for, should it still be there, is asked about live
 // before it gets another one: the cache of claims may be behind that of volumes.
 func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
-	c.deleted.drop(pv.UID)
-	c.removed.drop(pv.UID)
-	c.attached.drop(pv.UID)
+	c.forgetVolume(pv.UID)
 	for _, claim := range c.caches.claims.ByIndex(claimsByVolume, pv.Name) {
 		c.unverified.put(claim.UID, time.Now())
 		c.claims.Add(keyOf(claim))
+	}
+}
+
+// forgetVolume drops the notes about a PersistentVolume that is gone.
+func (c *Controller) forgetVolume(uid types.UID) {
+	c.deleted.drop(uid)
+	c.removed.drop(uid)
+	c.attached.drop(uid)
+}
+
+// tidyVolume is tidyClaim for PersistentVolumes.
+func (c *Controller) tidyVolume(name string, uid types.UID) {
+	if pv, ok := c.caches.volumes.Get("", name); !ok || pv.UID != uid {
+		c.forgetVolume(uid)
 	}
 }
 

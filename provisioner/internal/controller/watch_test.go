@@ -2,14 +2,20 @@ package controller
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -148,6 +154,91 @@ func TestForgotten(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// TestNothingIsNotedTooLate lets the end of a claim or volume be announced in the middle of the work on it: notes that are
+// made afterwards must not stay for good.
+func TestNothingIsNotedTooLate(t *testing.T) {
+	taken := newPV()
+	taken.Spec.CSI.VolumeHandle, taken.Spec.ClaimRef.UID = created().VolumeId, "uid-2"
+	leaving := releasedPV(func(pv *corev1.PersistentVolume) {
+		now := metav1.Now()
+		pv.DeletionTimestamp, pv.Finalizers = &now, []string{volume.Finalizer}
+	})
+	meanwhile := func(r *rig, verb string) {
+		r.cluster.Inject(kubetest.Fault{Verb: verb, Resource: "persistentvolumes", After: true, Times: 1, Do: r.watchesCatchUp})
+	}
+	cases := map[string]struct {
+		reason string
+		objs   []runtime.Object
+		run    func(t *testing.T, r *rig) error
+	}{
+		"LastFinalizer": {
+			reason: "The patch that takes off the last finalizer ends the object.",
+			objs:   []runtime.Object{leaving},
+			run: func(t *testing.T, r *rig) error {
+				meanwhile(r, "patch")
+				_, err := r.reconcileVolume(quiet(t), "pvc-uid-1")
+				return err
+			},
+		},
+		"NoFinalizer": {
+			reason: "The deletion ends the object.",
+			objs:   []runtime.Object{releasedPV(func(pv *corev1.PersistentVolume) { pv.Finalizers = nil })},
+			run: func(t *testing.T, r *rig) error {
+				meanwhile(r, "delete")
+				_, err := r.reconcileVolume(quiet(t), "pvc-uid-1")
+				return err
+			},
+		},
+		"ClaimGoneWhileSaving": {
+			reason: "A volume that another claim has is left to it, and ours is gone.",
+			objs:   []runtime.Object{taken, newClass(), newClaim()},
+			run: func(t *testing.T, r *rig) error {
+				r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 1)
+				if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
+					return err
+				}
+				r.dropClaim()
+				_, err := r.reconcileUnsaved(quiet(t), "uid-1")
+				return err
+			},
+		},
+		"ClaimGoneWhileInfeasible": {
+			reason: "The claim goes between the answer of the driver and the note about it.",
+			objs:   []runtime.Object{newClass(), newClaim()},
+			run: func(t *testing.T, r *rig) error {
+				r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.InvalidArgument})
+				r.events.then = func(line string) {
+					if strings.Contains(line, reasonFailed) {
+						r.dropClaim()
+					}
+				}
+				_, err := r.reconcileClaim(quiet(t), keyOf(newClaim()))
+				return err
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				if err := tc.run(t, r); err != nil {
+					t.Fatalf("%s\n%v", tc.reason, err)
+				}
+				r.watchesCatchUp()
+				for what, notes := range map[string]*marks{
+					"unverified": &r.unverified, "unplaced": &r.unplaced, "deleted": &r.deleted, "removed": &r.removed, "attached": &r.attached,
+				} {
+					if !notes.empty() {
+						t.Errorf("%s\nnotes %q stay", tc.reason, what)
+					}
+				}
+				if n := r.resting.len(); n > 0 {
+					t.Errorf("%s\n%d requests rest", tc.reason, n)
+				}
+			}, tc.objs...)
 		})
 	}
 }

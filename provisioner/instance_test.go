@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -219,6 +220,37 @@ func TestNewCapabilities(t *testing.T) {
 		if open := p.intents.List(); len(open) != 0 {
 			t.Errorf("open intents %v, want none", open)
 		}
+		p.stop(t)
+	})
+}
+
+// TestNewCapabilitiesAtStart lets the driver come back with other capabilities before the first lists are complete: the
+// next controller takes the place of one that never worked.
+func TestNewCapabilitiesAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		create := csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME
+		cluster := kubetest.New(newClass(), newClaim("a"))
+		cluster.Fail("", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
+		driver := csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{create}})
+		p := launch(t, "only", cluster, driver, NewOptions())
+		pass(time.Minute)
+		if err := p.cachesReady(t.Context()); err == nil {
+			t.Error("the check of the caches succeeds before they are complete")
+		}
+
+		driver.SetController(create, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+		info, err := p.driver.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.driverIsBack(info)
+		pass(time.Minute)
+		if !p.shapeNow() {
+			t.Error("VolumeAttachments are not watched for a driver that attaches")
+		}
+		cluster.Heal()
+		pass(10 * time.Minute)
+		wantMaker(t, cluster, "a", "only")
 		p.stop(t)
 	})
 }

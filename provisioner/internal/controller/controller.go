@@ -184,11 +184,17 @@ func (c *Controller) Run(ctx context.Context) error {
 	stop := c.caches.start(ctx)
 	defer stop()
 	if err := c.caches.waitSynced(ctx); err != nil {
-		return err
+		return errors.Join(err, c.retire(ctx))
 	}
 	c.begin()
 	klog.FromContext(ctx).Info("Provisioning", logging.KeyDriver, c.driver, logging.KeyWorkers, c.cfg.Settings.Workers)
 	return c.work(ctx)
+}
+
+// retire ends the queues of a controller that never came to work. As ctx has ended they begin nothing; what they have
+// registered is free for the next controller.
+func (c *Controller) retire(ctx context.Context) error {
+	return errors.Join(c.claims.Run(ctx), c.volumes.Run(ctx), c.unsaved.Run(ctx))
 }
 
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be

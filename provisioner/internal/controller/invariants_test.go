@@ -53,7 +53,7 @@ func TestNoVolumeIsDeletedThatIsKept(t *testing.T) {
 				plan := planVolume(s)
 				name := fmt.Sprintf("phase %q, policy %s, deleting %v, unprotected %v, unclaimed %v, foreign %v, unable %v, attached %v, deleted %v: plan %d (%s)",
 					phase, policy, on(0), on(1), on(2), on(3), on(4), on(5), on(6), plan.verb, plan.why)
-				free := phase == corev1.VolumeReleased || phase == corev1.VolumeFailed || phase == corev1.VolumeAvailable && on(2) && on(0)
+				free := phase == corev1.VolumeReleased || phase == corev1.VolumeFailed
 				if plan.verb == volumeDelete && (policy != corev1.PersistentVolumeReclaimDelete || !free || on(3) || on(4) || on(5) || on(6)) {
 					t.Errorf("%s: the volume must not be deleted", name)
 				}

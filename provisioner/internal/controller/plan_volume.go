@@ -75,11 +75,16 @@ func planRetained(s volumeState) volumePlan {
 	return volumePlan{why: "reclaim policy keeps the volume"}
 }
 
-// planKept protects volumes in use that are to be deleted later.
+// planKept protects volumes in use that are to be deleted later. A volume that no claim has released is not deleted even
+// when its PersistentVolume is, for the reclaim policy is about volumes that were released; the finalizer, from a
+// former claim, then keeps the object until somebody decides.
 func planKept(s volumeState) volumePlan {
-	bound := s.pv.Status.Phase == corev1.VolumeBound
-	if bound && s.pv.DeletionTimestamp == nil && !hasFinalizer(s.pv) && s.pv.Spec.CSI != nil {
+	leaving, protected := s.pv.DeletionTimestamp != nil, hasFinalizer(s.pv)
+	switch phase := s.pv.Status.Phase; {
+	case phase == corev1.VolumeBound && !leaving && !protected && s.pv.Spec.CSI != nil:
 		return volumePlan{verb: volumeProtect, why: "reclaim policy deletes the volume"}
+	case phase == corev1.VolumeAvailable && leaving && protected && s.pv.Spec.ClaimRef == nil:
+		return volumePlan{verb: volumeRefuse, why: "The volume is kept: its phase is Available, it was not released by a claim. Set the reclaim policy Retain to let the PersistentVolume go"}
 	}
 	return volumePlan{why: "volume is in use"}
 }
@@ -97,21 +102,13 @@ func planDelete(s volumeState) volumePlan {
 	return volumePlan{verb: volumeDelete, why: "volume was released"}
 }
 
-// deletable tells whether the volume behind a PersistentVolume may be deleted now: no claim has it, and
+// deletable tells whether the volume behind a PersistentVolume may be deleted now: its claim has released it, and
 // it was not deleted before, of which the missing finalizer of an object under deletion is the sign.
 func deletable(pv *corev1.PersistentVolume) bool {
-	leaving := pv.DeletionTimestamp != nil
-	if leaving && !hasFinalizer(pv) {
+	if pv.DeletionTimestamp != nil && !hasFinalizer(pv) {
 		return false
 	}
-	switch pv.Status.Phase {
-	case corev1.VolumeReleased, corev1.VolumeFailed:
-		return true
-	case corev1.VolumeAvailable:
-		return leaving && pv.Spec.ClaimRef == nil
-	case corev1.VolumePending, corev1.VolumeBound:
-	}
-	return false
+	return pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 }
 
 // ours tells whether a PersistentVolume is this provisioner's to delete: it was made by it, or it was

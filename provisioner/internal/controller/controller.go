@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -237,14 +238,12 @@ func (c *Controller) work(ctx context.Context) error {
 // flush tries at once to save what is not saved, waits until all is, or the grace is over, and says what is
 // left.
 func (c *Controller) flush(ctx context.Context) {
-	for _, intent := range c.cfg.Intents.List() {
-		if intent.Stage == intents.Saving {
-			c.unsaved.Add(intent.UID())
-		}
+	for _, intent := range c.saving() {
+		c.unsaved.Add(intent.UID())
 	}
 	timer := time.NewTimer(flushGrace)
 	defer timer.Stop()
-	for expired := false; c.saving() > 0 && !expired; {
+	for expired := false; len(c.saving()) > 0 && !expired; {
 		select {
 		case <-c.saved:
 		case <-timer.C:
@@ -258,15 +257,9 @@ func (c *Controller) flush(ctx context.Context) {
 	}
 }
 
-// saving returns the number of volumes whose PersistentVolume is not saved.
-func (c *Controller) saving() int {
-	n := 0
-	for _, intent := range c.cfg.Intents.List() {
-		if intent.Stage == intents.Saving {
-			n++
-		}
-	}
-	return n
+// saving returns the volumes whose PersistentVolume is not saved.
+func (c *Controller) saving() []intents.Intent {
+	return slices.DeleteFunc(c.cfg.Intents.List(), func(i intents.Intent) bool { return i.Stage != intents.Saving })
 }
 
 // Requeue looks at all claims and volumes again, which is what new capabilities of the driver call for.

@@ -300,6 +300,10 @@ func TestUndo(t *testing.T) {
 		"NoSecret":   {reason: "A secret that went with the namespace of the claim does not keep the volume.", gone: true, calls: 1, stage: "closed"},
 		"Fails":      {reason: "A volume that is not deleted is not forgotten, even without a claim.", secret: true, gone: true, fail: codes.Internal, calls: 1, stage: "undoing", err: "Internal"},
 		"HasAHolder": {reason: "A volume for which there is a PersistentVolume is never deleted.", secret: true, gone: true, holder: newPV(), stage: "closed"},
+		"HeldByAnother": {
+			reason: "Whoever made the PersistentVolume.", secret: true, gone: true, stage: "closed",
+			holder: releasedPV(annotated(volume.AnnProvisionedBy, "other")),
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

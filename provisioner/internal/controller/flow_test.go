@@ -329,6 +329,27 @@ func TestRefusalsGetRarer(t *testing.T) {
 	})
 }
 
+// TestChangedWhileUncertain changes a claim whose outcome is open, which then turns out infeasible: it was the request of
+// before the change that was, so the new one is tried at once.
+func TestChangedWhileUncertain(t *testing.T) {
+	onFlow(t, func(t *testing.T, g *chaos) {
+		g.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Unavailable, Times: 1})
+		g.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.InvalidArgument, Times: 1})
+		g.claimNamed("data", "u1")
+		time.Sleep(100 * time.Millisecond)
+		changed, ok := g.cluster.Objects("persistentvolumeclaims")[0].(*corev1.PersistentVolumeClaim)
+		if !ok {
+			t.Fatal("no claim")
+		}
+		changed.Annotations["example.com/tier"] = "other"
+		g.apply(changed)
+		time.Sleep(10 * time.Second)
+		if diff := cmp.Diff([]string{"pvc-u1"}, g.volumes()); diff != "" {
+			t.Errorf("volumes soon after the change (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // TestNodeTakenWhileCreating takes the selected node from a claim whose CreateVolume is in doubt: the same
 // request is repeated until its outcome is known, and the volume is the claim's.
 func TestNodeTakenWhileCreating(t *testing.T) {

@@ -74,12 +74,13 @@ func (r *rests) put(uid types.UID, what string, until time.Time) {
 	r.by[uid] = rest{what: what, until: until}
 }
 
-// left returns how long a request still rests: not at all once anything that went into it has changed.
-func (r *rests) left(uid types.UID, what string, now time.Time) time.Duration {
+// left returns how long a request still rests: not at all once anything that went into it has changed. The function is
+// called only for a claim whose request rests, for most do not.
+func (r *rests) left(uid types.UID, what func() string, now time.Time) time.Duration {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	found, ok := r.by[uid]
-	if !ok || found.what != what {
+	r.mu.Unlock()
+	if !ok || found.what != what() {
 		return 0
 	}
 	return max(0, found.until.Sub(now))

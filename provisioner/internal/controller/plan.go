@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -259,10 +260,5 @@ func wants(claim *corev1.PersistentVolumeClaim, name string) bool {
 
 // hasFinalizer tells whether the PersistentVolume is kept until its volume is deleted.
 func hasFinalizer(pv *corev1.PersistentVolume) bool {
-	for _, finalizer := range pv.Finalizers {
-		if finalizer == volume.Finalizer {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(pv.Finalizers, volume.Finalizer)
 }

@@ -68,7 +68,7 @@ func (c *Controller) claimState(key claimKey) claimState {
 	}
 	if class, ok := c.caches.classes.Get("", className(s.claim)); ok {
 		s.class = class
-		s.infeasible = c.resting.left(key.UID, fingerprint(s.claim, class), time.Now())
+		s.infeasible = c.resting.left(key.UID, func() string { return fingerprint(s.claim, class) }, time.Now())
 	}
 	if pv, ok := c.caches.volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {
 		s.pv = pv
@@ -176,9 +176,10 @@ func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, v
 	err = c.failed(claim, err)
 	switch verb {
 	case attemptRest:
-		pause := c.cfg.Settings.Retry.Max
-		c.resting.put(claim.UID, fingerprint(claim, intent.Spec.Class), time.Now().Add(pause))
-		return reconcile.Result{After: pause}, nil
+		c.resting.put(claim.UID, fingerprint(claim, intent.Spec.Class), time.Now().Add(c.cfg.Settings.Retry.Max))
+		// The next look decides how long it rests: not at all if claim or class have changed since they were asked for.
+		c.claims.Add(keyOf(claim))
+		return reconcile.Result{}, nil
 	case attemptReschedule:
 		return c.reschedule(ctx, claim)
 	case attemptRepeat, attemptSave, attemptUndo, attemptForget, attemptRetry:

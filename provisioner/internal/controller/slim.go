@@ -56,12 +56,17 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 	}
 }
 
-// slimVolume keeps of our volumes what deletion reads, and of all others only what tells them apart.
+// slimVolume keeps of our volumes what deletion reads, and of all others only what tells them apart; to this belongs the
+// handle of a volume of our driver, whoever made it.
 func slimVolume(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
 		slim.Spec.ClaimRef = pv.Spec.ClaimRef
-		if !ours(pv, driver) {
+		mine := ours(pv, driver)
+		if source := pv.Spec.CSI; source != nil && (mine || source.Driver == driver) {
+			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}
+		}
+		if !mine {
 			slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy)
 			return slim
 		}
@@ -71,9 +76,6 @@ func slimVolume(driver string) func(*corev1.PersistentVolume) *corev1.Persistent
 		slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
 		slim.Spec.StorageClassName = pv.Spec.StorageClassName
 		slim.Status.Phase = pv.Status.Phase
-		if source := pv.Spec.CSI; source != nil {
-			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}
-		}
 		return slim
 	}
 }

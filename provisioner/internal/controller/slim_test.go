@@ -63,11 +63,15 @@ func TestSlimVolume(t *testing.T) {
 
 	foreign := newPV()
 	foreign.Annotations[volume.AnnProvisionedBy] = "other"
-	checkSlim(t, "A volume of another provisioner keeps its claim, as it may have the name of ours.", slimVolume(driver), foreign,
-		&corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-1", Annotations: map[string]string{volume.AnnProvisionedBy: "other"}},
-			Spec:       corev1.PersistentVolumeSpec{ClaimRef: foreign.Spec.ClaimRef},
-		})
+	least := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-1", Annotations: map[string]string{volume.AnnProvisionedBy: "other"}},
+		Spec:       corev1.PersistentVolumeSpec{ClaimRef: foreign.Spec.ClaimRef},
+	}
+	held := least.DeepCopy()
+	held.Spec.CSI = foreign.Spec.CSI
+	checkSlim(t, "A volume of our driver that another made keeps its handle, for nobody else may delete it.", slimVolume(driver), foreign.DeepCopy(), held)
+	foreign.Spec.CSI.Driver = "other"
+	checkSlim(t, "A volume of another provisioner keeps its claim, as it may have the name of ours.", slimVolume(driver), foreign, least)
 
 	static := newPV()
 	static.Annotations, static.Spec.CSI.Driver = nil, "other"

@@ -42,7 +42,7 @@ func newProcess(t *testing.T) *process {
 
 func (p *process) start(d *csitest.Driver) {
 	p.t.Helper()
-	server, err := csiserver.Listen(csiserver.Config{Endpoint: p.endpoint, StopTimeout: time.Second}, d.Register)
+	server, err := csiserver.Listen(csiserver.Config{Endpoint: p.endpoint, StopTimeout: patience}, d.Register)
 	if err != nil {
 		p.t.Fatalf("start the driver: %v", err)
 	}

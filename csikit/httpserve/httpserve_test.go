@@ -27,6 +27,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience bounds what must happen soon; it is no measure of speed.
 const patience = 30 * time.Second
 
+// lonely is an address of the loopback interface that nobody else uses: a port of it that was freed stays free.
+const lonely = "127.86.71.3:0"
+
 // serve runs a server until the test ends and returns its URL.
 func serve(t *testing.T, cfg httpserve.Config) string {
 	t.Helper()
@@ -260,7 +263,7 @@ func TestDualStack(t *testing.T) {
 // A request that is running when the server is told to stop is answered.
 func TestRunFinishesRequests(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
-	server, err := httpserve.Listen(httpserve.Config{Address: "127.0.0.1:0", Logger: klog.Background(), Health: func(context.Context) error {
+	server, err := httpserve.Listen(httpserve.Config{Address: lonely, Logger: klog.Background(), Health: func(context.Context) error {
 		close(entered)
 		<-release
 		return nil

@@ -181,7 +181,7 @@ func TestBindErrors(t *testing.T) {
 
 // The address is free again for the next process when Run has returned.
 func TestAddressIsFreeAfterwards(t *testing.T) {
-	address := "127.0.0.1:0"
+	address := lonely
 	for range 3 {
 		server, err := httpserve.Listen(httpserve.Config{Address: address, Logger: klog.Background()})
 		if err != nil {

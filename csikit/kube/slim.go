@@ -21,14 +21,6 @@ type Keep struct {
 	Annotations []string
 }
 
-// SlimMeta returns a transform that strips metadata only: managedFields and what keep does not name.
-func SlimMeta[T Object](keep Keep) func(T) T {
-	return func(obj T) T {
-		slimMeta(obj, keep)
-		return obj
-	}
-}
-
 // SlimNode returns a transform that keeps a Node's metadata and drops spec and status,
 // which is most of it.
 func SlimNode(keep Keep) func(*corev1.Node) *corev1.Node {
@@ -55,16 +47,6 @@ func SlimPV(driver string, keep Keep) func(*corev1.PersistentVolume) *corev1.Per
 		pv.Spec = slim
 		pv.Status = corev1.PersistentVolumeStatus{Phase: pv.Status.Phase}
 		return pv
-	}
-}
-
-// SlimPVC returns a transform that keeps a claim's spec, phase and capacity, and drops
-// conditions, modify and resize bookkeeping.
-func SlimPVC(keep Keep) func(*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-	return func(pvc *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-		slimMeta(pvc, keep)
-		pvc.Status = corev1.PersistentVolumeClaimStatus{Phase: pvc.Status.Phase, Capacity: pvc.Status.Capacity}
-		return pvc
 	}
 }
 

@@ -58,13 +58,13 @@ func TestSlim(t *testing.T) {
 		},
 		"AllMetadata": {
 			reason: "No lists keep all but kubectl's copy.",
-			got:    kube.SlimMeta[*corev1.Secret](kube.Keep{})(&corev1.Secret{ObjectMeta: full(), Data: map[string][]byte{"a": nil}}),
-			want:   &corev1.Secret{ObjectMeta: all, Data: map[string][]byte{"a": nil}},
+			got:    kube.SlimNode(kube.Keep{})(&corev1.Node{ObjectMeta: full()}),
+			want:   &corev1.Node{ObjectMeta: all},
 		},
 		"LastApplied": {
 			reason: "Kubectl's copy can be asked for.",
-			got:    kube.SlimMeta[*corev1.Secret](kube.Keep{Labels: []string{}, Annotations: []string{corev1.LastAppliedConfigAnnotation}})(&corev1.Secret{ObjectMeta: full()}),
-			want:   &corev1.Secret{ObjectMeta: kept(nil, map[string]string{corev1.LastAppliedConfigAnnotation: "{...}"})},
+			got:    kube.SlimNode(kube.Keep{Labels: []string{}, Annotations: []string{corev1.LastAppliedConfigAnnotation}})(&corev1.Node{ObjectMeta: full()}),
+			want:   &corev1.Node{ObjectMeta: kept(nil, map[string]string{corev1.LastAppliedConfigAnnotation: "{...}"})},
 		},
 		"OurPV": {
 			reason: "Our volumes stay whole.",
@@ -82,15 +82,6 @@ func TestSlim(t *testing.T) {
 				PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}},
 			}}),
 			want: &corev1.PersistentVolume{},
-		},
-		"PVC": {
-			reason: "Of the status, phase and capacity stay.",
-			got: kube.SlimPVC(kube.Keep{})(&corev1.PersistentVolumeClaim{ObjectMeta: full(), Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}, Status: corev1.PersistentVolumeClaimStatus{
-				Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{}, Conditions: []corev1.PersistentVolumeClaimCondition{{}},
-			}}),
-			want: &corev1.PersistentVolumeClaim{ObjectMeta: all, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}, Status: corev1.PersistentVolumeClaimStatus{
-				Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{},
-			}},
 		},
 		"Pod": {
 			reason: "Node, volumes, account and phase stay.",

@@ -24,7 +24,7 @@ func (c *Cluster) NewSession() *Session { return &Session{cluster: c} }
 // Client returns a client that works until Cut.
 func (s *Session) Client() kube.Client { return client{cluster: s.cluster, session: s} }
 
-// Cut ends the session. Requests that hang end by their context, as always.
+// Cut ends the session. Requests that hang end by their context, as always, and so do watches that run.
 func (s *Session) Cut() { s.cut.Store(true) }
 
 // check is ErrCut when the session is over; no session never is.

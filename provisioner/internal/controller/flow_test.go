@@ -333,7 +333,7 @@ func TestRefusalsGetRarer(t *testing.T) {
 // before the change that was, so the new one is tried at once.
 func TestChangedWhileUncertain(t *testing.T) {
 	onFlow(t, func(t *testing.T, g *chaos) {
-		g.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Unavailable, Times: 1})
+		g.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Unavailable, Times: 2})
 		g.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.InvalidArgument, Times: 1})
 		g.claimNamed("data", "u1")
 		time.Sleep(100 * time.Millisecond)

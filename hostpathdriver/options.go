@@ -36,7 +36,6 @@ const (
 	defaultCallTimeout = 2 * time.Minute
 	defaultStopTimeout = 10 * time.Second
 
-	maxNodeID         = 256
 	randomAttachLimit = -1
 )
 
@@ -149,7 +148,7 @@ func (o *Options) checkMode() error {
 // directory, and with topology the rule for label values, as Kubernetes makes
 // a label of the segment.
 func (o *Options) checkNodeID() error {
-	if err := volume.CheckName("node id", o.NodeID, maxNodeID); err != nil {
+	if err := volume.CheckNodeID(o.NodeID); err != nil {
 		return fmt.Errorf("--nodeid: %w", err)
 	}
 	label := regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)

@@ -11,10 +11,6 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// maxNodeID is the greatest length of a node id in bytes (CSI v1.13,
-// "NodeGetInfo").
-const maxNodeID = 256
-
 // Publish implements volume.Service. A directory needs no attachment; the
 // record of it is what protects the volume.
 func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*volume.Volume, error) {
@@ -73,7 +69,7 @@ func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) erro
 // there are none, the drivers of the nodes keep their state elsewhere, and
 // every name may be a node.
 func (v *Volumes) checkNode(node string) error {
-	if err := volume.CheckName("node id", node, maxNodeID); err != nil {
+	if err := volume.CheckNodeID(node); err != nil {
 		return err
 	}
 	nodes, err := v.nodes()

@@ -78,6 +78,7 @@ func (c *catalog) put(v *volume.Volume) {
 	c.order = append(c.order, e)
 }
 
+// remove takes a volume out, and with it the slots of its attachments.
 func (c *catalog) remove(v *volume.Volume) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,6 +88,9 @@ func (c *catalog) remove(v *volume.Volume) {
 	}
 	delete(c.byID, v.ID)
 	delete(c.names, v.Name)
+	for _, node := range e.volume.PublishedNodes() {
+		c.freeSlot(node)
+	}
 	e.deleted = true
 	c.deleted++
 	if c.deleted > len(c.order)/2 {
@@ -110,6 +114,11 @@ func (c *catalog) takeSlot(node string, limit int) bool {
 func (c *catalog) giveSlot(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.freeSlot(node)
+}
+
+// freeSlot needs the mutex.
+func (c *catalog) freeSlot(node string) {
 	c.slots[node]--
 	if c.slots[node] <= 0 {
 		delete(c.slots, node)

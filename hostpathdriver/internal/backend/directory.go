@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -15,8 +16,9 @@ import (
 // Directory keeps the contents of volumes as one directory each. A driver for
 // real storage has a client of its storage system in this place.
 type Directory struct {
-	data  string
-	trash string
+	data    string
+	trash   string
+	mounter mount.Mounter
 }
 
 // Leftovers is what Recover found without a record.
@@ -25,11 +27,14 @@ type Leftovers struct {
 	Removed []string
 	// Kept have contents, so that a human must look at them.
 	Kept []string
+	// Failed says what could not be removed from the trash, and why.
+	Failed []error
 }
 
-// OpenDirectory prepares root for volumes.
-func OpenDirectory(root string) (*Directory, error) {
-	d := &Directory{data: filepath.Join(root, volumesDir), trash: filepath.Join(root, trashDir)}
+// OpenDirectory prepares root for volumes. The mounter tells what must not be
+// removed, because something else is mounted there.
+func OpenDirectory(root string, mounter mount.Mounter) (*Directory, error) {
+	d := &Directory{data: filepath.Join(root, volumesDir), trash: filepath.Join(root, trashDir), mounter: mounter}
 	for _, dir := range []string{d.data, d.trash} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create directory for volumes: %w", err)
@@ -75,10 +80,13 @@ func (d *Directory) Abandon(id volume.ID) error {
 }
 
 // Discard moves a volume into the trash at once and durably. One that does
-// not exist is no error.
+// not exist is no error; one with a mount inside is an ErrInUse.
 func (d *Directory) Discard(ctx context.Context, id volume.ID) error {
 	if !d.Exists(id) {
 		return nil
+	}
+	if err := d.checkNoMounts(ctx, d.Path(id)); err != nil {
+		return fmt.Errorf("discard volume %q: %w", id, err)
 	}
 	if err := d.Purge(ctx, id); err != nil {
 		return err
@@ -90,12 +98,25 @@ func (d *Directory) Discard(ctx context.Context, id volume.ID) error {
 }
 
 // Purge removes a discarded volume's contents. When ctx ends in the middle,
-// the rest remains in the trash and Purge can be called again.
+// the rest remains in the trash and Purge can be called again. A mount inside
+// is an ErrInUse: removing would reach into what is mounted.
 func (d *Directory) Purge(ctx context.Context, id volume.ID) error {
-	path := d.trashed(id)
-	entries, err := os.ReadDir(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.empty(ctx, d.trashed(id)); err != nil {
 		return fmt.Errorf("remove contents of volume %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Directory) empty(ctx context.Context, path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = d.checkNoMounts(ctx, path)
+	}
+	if err != nil {
+		return err
 	}
 	for _, entry := range entries {
 		err := ctx.Err()
@@ -103,17 +124,22 @@ func (d *Directory) Purge(ctx context.Context, id volume.ID) error {
 			err = os.RemoveAll(filepath.Join(path, entry.Name()))
 		}
 		if err != nil {
-			return fmt.Errorf("remove contents of volume %q: %w", id, err)
+			return err
 		}
 	}
-	if err := os.RemoveAll(path); err != nil {
-		return fmt.Errorf("remove contents of volume %q: %w", id, err)
+	return os.RemoveAll(path)
+}
+
+func (d *Directory) checkNoMounts(ctx context.Context, path string) error {
+	below, err := d.mounter.Below(ctx, path)
+	if err == nil && len(below) > 0 {
+		err = fmt.Errorf("%s is mounted inside it: %w", below[0], volume.ErrInUse)
 	}
-	return nil
+	return err
 }
 
 // Recover removes what a crash left: the trash, and empty directories without
-// a record.
+// a record. What cannot be removed stops nobody from starting.
 func (d *Directory) Recover(ctx context.Context, known func(volume.ID) bool) (Leftovers, error) {
 	var left Leftovers
 	trashed, err := os.ReadDir(d.trash)
@@ -121,10 +147,15 @@ func (d *Directory) Recover(ctx context.Context, known func(volume.ID) bool) (Le
 		return left, fmt.Errorf("list discarded volumes: %w", err)
 	}
 	for _, entry := range trashed {
-		if err := d.Purge(ctx, volume.ID(entry.Name())); err != nil {
+		id := volume.ID(entry.Name())
+		switch err := d.Purge(ctx, id); {
+		case ctx.Err() != nil:
 			return left, err
+		case err != nil:
+			left.Failed = append(left.Failed, err)
+		default:
+			left.Removed = append(left.Removed, d.trashed(id))
 		}
-		left.Removed = append(left.Removed, d.trashed(volume.ID(entry.Name())))
 	}
 	entries, err := os.ReadDir(d.data)
 	if err != nil {

@@ -9,13 +9,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
 func openDirectory(t *testing.T) (d *Directory, root string) {
 	t.Helper()
 	root = t.TempDir()
-	d, err := OpenDirectory(root)
+	d, err := OpenDirectory(root, &mount.Fake{})
 	if err != nil {
 		t.Fatal(err)
 	}

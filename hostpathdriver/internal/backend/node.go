@@ -58,11 +58,11 @@ var _ volume.NodeService = (*Node)(nil)
 // OpenNode reads the records of a node and brings them in line with the mount
 // table. The caller holds the lock of the node role.
 func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
-	if err := volume.CheckName("node id", cfg.NodeID, maxNodeID); err != nil {
+	if err := volume.CheckNodeID(cfg.NodeID); err != nil {
 		return nil, err
 	}
 	root := nodeDir(cfg.StateDir, cfg.NodeID)
-	directory, err := OpenDirectory(root)
+	directory, err := OpenDirectory(root, cfg.Mounter)
 	if err != nil {
 		return nil, err
 	}

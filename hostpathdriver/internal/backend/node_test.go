@@ -2,7 +2,6 @@ package backend
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,11 +13,6 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
-
-func gone(path string) bool {
-	_, err := os.Lstat(path)
-	return errors.Is(err, fs.ErrNotExist)
-}
 
 func TestLifeOfAPersistentVolume(t *testing.T) {
 	w := newWorld(t)
@@ -346,6 +340,45 @@ func TestInlineIsCollected(t *testing.T) {
 	}
 	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != gib {
 		t.Errorf("left in the pool: %d, %v", c.Available, err)
+	}
+}
+
+// TestUndeletableInlineVolumeStopsNobody: something is mounted inside of a
+// volume that is to be collected. The other volumes of the node must not
+// suffer from it.
+func TestUndeletableInlineVolumeStopsNobody(t *testing.T) {
+	w := newWorld(t)
+	w.limits = map[string]int64{"fast": gib}
+	s := w.boot()
+	w.must(s.node.Publish(s.ctx, w.inlineRequest("csi-1", nil)))
+	inner := filepath.Join(w.inlineContents("csi-1"), "inner")
+	w.fake.Reboot()
+	w.must(os.Remove(w.target("csi-1")), os.Mkdir(inner, 0o750), w.fake.Bind(w.ctx, w.pods, inner, mount.Options{}))
+	s = w.boot()
+	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != gib-100<<20 || len(s.node.All()) != 1 {
+		t.Errorf("left in the pool: %d, %v; the node knows %v", c.Available, err, s.node.All())
+	}
+	w.must(w.fake.Unmount(w.ctx, inner), s.node.Unpublish(s.ctx, "csi-1", w.target("csi-1")))
+	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != gib || len(w.files()) > 0 {
+		t.Errorf("left in the pool: %d, %v; on disk %v", c.Available, err, w.files())
+	}
+}
+
+// TestInlineTargetThatCannotBeLookedAt is kept: not to see a target is no
+// reason to delete data.
+func TestInlineTargetThatCannotBeLookedAt(t *testing.T) {
+	w := newWorld(t)
+	s := w.boot()
+	req := w.inlineRequest("csi-1", nil)
+	loop := filepath.Join(w.pods, "loop")
+	w.must(os.Mkdir(loop, 0o750))
+	req.Target.Path = filepath.Join(loop, "target")
+	w.must(s.node.Publish(s.ctx, req))
+	w.writeFile(filepath.Join(w.inlineContents("csi-1"), "file"), "data")
+	w.must(os.RemoveAll(loop), os.Symlink("loop", loop))
+	w.boot()
+	if gone(filepath.Join(w.inlineContents("csi-1"), "file")) {
+		t.Error("the data is gone")
 	}
 }
 

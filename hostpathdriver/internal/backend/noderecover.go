@@ -2,6 +2,8 @@ package backend
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -71,23 +73,32 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 
 // adoptInline keeps an inline volume as long as a target is there. A target
 // without a mount is a machine that was restarted: the pod comes back and
-// finds its data.
+// finds its data. A volume that cannot be deleted stops nobody from starting.
 func (n *Node) adoptInline(ctx context.Context, known *volume.NodeVolume) error {
 	n.cfg.Pools.Adopt(known.Ephemeral.Pool, known.Ephemeral.Size)
 	before := len(known.Targets)
-	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return !exists(t.Path) })
+	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return gone(t.Path) })
 	switch len(known.Targets) {
 	case 0:
-		klog.FromContext(ctx).Info("Deleting an inline volume whose target is gone",
-			logging.KeyVolumeID, known.ID, logging.KeyPod, known.Ephemeral.Pod)
-		return n.deleteInline(ctx, known)
+		logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID, logging.KeyPod, known.Ephemeral.Pod)
+		logger.Info("Deleting an inline volume whose target is gone")
+		err := n.deleteInline(ctx, known)
+		if ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			logger.Error(err, "Could not delete an inline volume whose target is gone; the next start tries again")
+		}
+		return nil
 	case before:
 		return nil
 	}
 	return n.save(known)
 }
 
-func exists(path string) bool {
+// gone tells whether a path does not exist for sure: where looking fails,
+// something may be there.
+func gone(path string) bool {
 	_, err := os.Lstat(path)
-	return err == nil
+	return errors.Is(err, fs.ErrNotExist)
 }

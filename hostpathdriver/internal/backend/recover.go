@@ -68,4 +68,7 @@ func reportLeftovers(ctx context.Context, left Leftovers) {
 	for _, path := range left.Kept {
 		logger.Info("Kept a directory with contents that no record names; remove it by hand if it is not needed", logging.KeyPath, path)
 	}
+	for _, err := range left.Failed {
+		logger.Error(err, "Could not remove what is left of a deleted volume; the next start tries again")
+	}
 }

@@ -55,7 +55,7 @@ var _ volume.Service = (*Volumes)(nil)
 // OpenVolumes reads the records and brings the disk in line with them. The
 // caller holds the lock of the controller role.
 func OpenVolumes(ctx context.Context, cfg VolumesConfig) (*Volumes, error) {
-	directory, err := OpenDirectory(cfg.StateDir)
+	directory, err := OpenDirectory(cfg.StateDir, cfg.Mounter)
 	if err != nil {
 		return nil, err
 	}
@@ -145,12 +145,16 @@ func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attribut
 		v.cfg.Step.at("create:record")
 		err = v.records.Put(string(created.ID), *created)
 	}
-	if err != nil {
-		// The record may be there although writing it was reported as
-		// failed, so it goes first.
-		return errors.Join(err, v.records.Delete(string(created.ID)), v.directory.Abandon(created.ID))
+	if err == nil {
+		return nil
 	}
-	return nil
+	// The record may be there although writing it was reported as failed, so
+	// it goes first. As long as it is there the volume keeps its directory:
+	// after a restart it is a whole volume, and the repeated call finds it.
+	if undo := v.records.Delete(string(created.ID)); undo != nil {
+		return errors.Join(err, undo)
+	}
+	return errors.Join(err, v.directory.Abandon(created.ID))
 }
 
 // Delete implements volume.Service. An unknown volume may have contents left
@@ -166,7 +170,7 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
-	if err := v.checkDeletable(ctx, gone); err != nil {
+	if err := v.checkUnused(ctx, gone); err != nil {
 		return err
 	}
 	v.cfg.Step.at("delete:discard")
@@ -184,14 +188,7 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	return v.directory.Purge(ctx, id)
 }
 
-func (v *Volumes) checkDeletable(ctx context.Context, gone *volume.Volume) error {
-	below, err := v.cfg.Mounter.Below(ctx, v.directory.Path(gone.ID))
-	if err != nil {
-		return err
-	}
-	if len(below) > 0 {
-		return fmt.Errorf("delete volume %q: %s is mounted inside it: %w", gone.ID, below[0], volume.ErrInUse)
-	}
+func (v *Volumes) checkUnused(ctx context.Context, gone *volume.Volume) error {
 	users, err := v.users(gone)
 	if err != nil || len(users) == 0 {
 		return err

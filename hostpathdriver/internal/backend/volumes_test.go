@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -326,6 +327,22 @@ func TestAttachLimitSurvivesRestart(t *testing.T) {
 	}
 }
 
+// TestDeletedVolumesGiveTheirSlotsBack: with --check-volume-lifecycle=false an
+// attached volume may go, and nobody detaches it any more.
+func TestDeletedVolumesGiveTheirSlotsBack(t *testing.T) {
+	w := newWorld(t)
+	w.attach = true
+	s := w.boot()
+	s.volumes.cfg.ProtectUsed, s.volumes.cfg.AttachLimit = false, 1
+	for _, name := range []string{"a", "b"} {
+		v := s.create(name)
+		if _, err := s.volumes.Publish(s.ctx, &volume.PublishRequest{ID: v.ID, Node: testNode, Capability: writer()}); err != nil {
+			t.Errorf("attach %s: %v", name, err)
+		}
+		w.must(s.volumes.Delete(s.ctx, v.ID))
+	}
+}
+
 // TestNodesElsewhere: the state directories of the nodes are not here, so
 // every name may be one.
 func TestNodesElsewhere(t *testing.T) {
@@ -385,6 +402,53 @@ func TestOrphans(t *testing.T) {
 	w.boot()
 	if diff := cmp.Diff([]string{"volumes/full"}, w.files()); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// TestUndoThatFailsKeepsTheDirectory: the record may be there, so its volume
+// must stay whole.
+func TestUndoThatFailsKeepsTheDirectory(t *testing.T) {
+	w := newWorld(t)
+	s := w.boot()
+	records := filepath.Join(w.stateDir, recordsDir)
+	w.must(os.Remove(records))
+	w.writeFile(records, "a file, in which nothing can be written nor removed")
+	if _, err := s.volumes.Create(s.ctx, createRequest("pvc-1")); err == nil {
+		t.Fatal("create without a place for the record: no error")
+	}
+	if left := w.files(); len(left) != 1 || !strings.HasPrefix(left[0], volumesDir+"/") {
+		t.Errorf("left on disk: %v, want the directory of the volume", left)
+	}
+	w.must(os.Remove(records))
+	w.boot()
+	if left := w.files(); len(left) > 0 {
+		t.Errorf("left after the next start: %v", left)
+	}
+}
+
+// TestMountInTheTrash: what is mounted inside a discarded volume is not its
+// contents, and stops neither the start nor, when it is gone, the removal.
+func TestMountInTheTrash(t *testing.T) {
+	w := newWorld(t)
+	s := w.boot()
+	v := s.create("pvc-1")
+	inner := filepath.Join(w.stateDir, trashDir, string(v.ID), "inner")
+	w.writeFile(filepath.Join(w.contents(v.ID), "inner", "file"), "precious")
+	s.volumes.cfg.Step = func(name string) {
+		if name == "delete:purge" {
+			w.must(w.fake.Bind(w.ctx, w.pods, inner, mountNothing()))
+		}
+	}
+	wantErr(t, "delete", s.volumes.Delete(s.ctx, v.ID), volume.ErrInUse)
+	s = w.boot()
+	wantErr(t, "delete again", s.volumes.Delete(s.ctx, v.ID), volume.ErrInUse)
+	if _, err := os.Stat(filepath.Join(inner, "file")); err != nil {
+		t.Errorf("what is mounted: %v", err)
+	}
+	w.must(w.fake.Unmount(w.ctx, inner))
+	w.boot()
+	if left := w.files(); len(left) > 0 {
+		t.Errorf("left on disk: %v", left)
 	}
 }
 

@@ -58,6 +58,13 @@ type envelope[T any] struct {
 	Record  *T     `json:"record"`
 }
 
+// Identified is what a record implements that has its own name in it. A file
+// of another name, such as a copy that somebody made, is unreadable then: it
+// would stand for the same thing twice.
+type Identified interface {
+	RecordID() string
+}
+
 // Open creates dir where needed and returns its records for reading and
 // writing. The caller holds the Lock of the directory.
 func Open[T any](dir, kind string) (*Records[T], error) {
@@ -91,7 +98,7 @@ func (r *Records[T]) Load() (map[string]T, []Damaged, error) {
 				return nil, nil, fmt.Errorf("remove leftover of an interrupted write: %w", err)
 			}
 			continue
-		case entry.IsDir() || !found:
+		case entry.IsDir() || !found || checkID(id) != nil:
 			continue
 		}
 		record, err := r.Get(id)
@@ -124,6 +131,9 @@ func (r *Records[T]) Get(id string) (T, error) {
 		return zero, fmt.Errorf("read %s record %q: %w", r.kind, id, err)
 	}
 	record, err := decode[T](data, r.kind)
+	if err == nil {
+		err = checkIdentity(record, id)
+	}
 	if err != nil {
 		return zero, fmt.Errorf("read %s record %s: %w", r.kind, path, err)
 	}
@@ -226,6 +236,13 @@ func decode[T any](data []byte, kind string) (*T, error) {
 		return nil, fmt.Errorf("%w: no field \"record\"", ErrUnreadable)
 	}
 	return content.Record, nil
+}
+
+func checkIdentity(record any, id string) error {
+	if own, ok := record.(Identified); ok && own.RecordID() != id {
+		return fmt.Errorf("%w: it is the record of %q", ErrUnreadable, own.RecordID())
+	}
+	return nil
 }
 
 // checkID is the last line of defence: ids are validated before, but no name

@@ -164,6 +164,7 @@ func TestInterruptedWrites(t *testing.T) {
 		write(t, filepath.Join(dir, name), content)
 	}
 	write(t, filepath.Join(dir, "README"), "not ours")
+	write(t, filepath.Join(dir, ".hidden.json"), "nor is this")
 	got, damaged, err := records.Load()
 	if err != nil || len(damaged) > 0 {
 		t.Fatalf("Load: damaged %v, %v", damaged, err)
@@ -179,8 +180,47 @@ func TestInterruptedWrites(t *testing.T) {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	if diff := cmp.Diff([]string{"README", "a.json"}, names); diff != "" {
+	if diff := cmp.Diff([]string{".hidden.json", "README", "a.json"}, names); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// named is a record that has its name in it.
+type named struct {
+	ID string `json:"id"`
+}
+
+// RecordID implements Identified.
+func (n *named) RecordID() string { return n.ID }
+
+// TestCopiedRecord: somebody kept a copy of a record next to it. It must not
+// become a second thing of the same name.
+func TestCopiedRecord(t *testing.T) {
+	dir := t.TempDir()
+	records, err := Open[named](dir, "named")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := records.Put("a", named{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "a.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "a-before-upgrade.json"), string(content))
+	if _, err := records.Get("a-before-upgrade"); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("Get of the copy: %v, want ErrUnreadable", err)
+	}
+	loaded, damaged, err := records.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]named{"a": {ID: "a"}}, loaded); diff != "" {
+		t.Errorf("loaded (-want +got):\n%s", diff)
+	}
+	if len(damaged) != 1 || damaged[0].ID != "a-before-upgrade" || !strings.Contains(damaged[0].Err.Error(), `"a"`) {
+		t.Errorf("damaged %+v", damaged)
 	}
 }
 

@@ -89,6 +89,9 @@ type Ephemeral struct {
 	Pod string `json:"pod,omitempty"`
 }
 
+// RecordID is the name of the node's record of the volume.
+func (n *NodeVolume) RecordID() string { return string(n.ID) }
+
 // TargetAt returns the published mount at a path, or nil.
 func (n *NodeVolume) TargetAt(path string) *Target {
 	for i := range n.Targets {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"math"
 	"math/big"
 	"strings"
 )
@@ -25,7 +26,7 @@ func ParseQuantity(s string) (int64, error) {
 		size.Add(size, big.NewInt(1))
 	}
 	if !size.IsInt64() {
-		return 0, fmt.Errorf("quantity %q: exceeds %d bytes: %w", s, int64(1)<<62, ErrInvalid)
+		return 0, fmt.Errorf("quantity %q: exceeds %d bytes: %w", s, int64(math.MaxInt64), ErrInvalid)
 	}
 	return size.Int64(), nil
 }

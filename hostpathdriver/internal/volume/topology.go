@@ -27,7 +27,8 @@ type Placement struct {
 
 // Choose returns the node on which to create a volume; empty means that the
 // volume is reachable from every node. It is an ErrExhausted when the
-// requirements rule out every node that can be served.
+// requirements rule out every node that can be served, and an ErrInvalid when
+// they name a node that cannot be.
 func (p Placement) Choose(r Requirements) (string, error) {
 	if !p.Enabled {
 		return "", nil
@@ -37,6 +38,9 @@ func (p Placement) Choose(r Requirements) (string, error) {
 	}
 	for _, segment := range slices.Concat(r.Preferred, r.Requisite) {
 		if node := segment[TopologyKey]; node != "" {
+			if err := CheckNodeID(node); err != nil {
+				return "", fmt.Errorf("place volume: %w", err)
+			}
 			return node, nil
 		}
 	}

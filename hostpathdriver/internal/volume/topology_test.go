@@ -34,6 +34,7 @@ func TestPlacementChoose(t *testing.T) {
 		"FirstRequisite":     {reason: "no preference", placement: Placement{Enabled: true}, requirements: Requirements{Requisite: onNode("n3", "n1")}, want: "n3"},
 		"SkipsForeign":       {reason: "segments without the key say nothing", placement: Placement{Enabled: true}, requirements: Requirements{Preferred: zone, Requisite: onNode("n1")}, want: "n1"},
 		"Everywhere":         {reason: "nothing required: every node reaches the shared directory", placement: Placement{Enabled: true}},
+		"NoNode":             {reason: "a node has a directory, so its name must never be a path", placement: Placement{Enabled: true}, requirements: Requirements{Requisite: onNode("../../etc")}, err: ErrInvalid},
 		"EverywhereByOthers": {reason: "only foreign keys: the same", placement: Placement{Enabled: true}, requirements: Requirements{Requisite: zone}},
 	}
 	for name, c := range cases {

@@ -22,6 +22,10 @@ const TopologyKey = "topology.hostpath.csi/node"
 // specification limits strings.
 const MaxIDLength = 128
 
+// maxNodeID is the greatest length of a node id in bytes (CSI v1.13,
+// "NodeGetInfo").
+const maxNodeID = 256
+
 // ID names a volume. A checked ID is safe as the name of a file.
 type ID string
 
@@ -29,15 +33,21 @@ type ID string
 // letters, digits, dot, dash and underscore, the first one no dot. So it is
 // never "..", a path or an option of a command.
 func ParseID(s string) (ID, error) {
-	if err := CheckName("volume id", s, MaxIDLength); err != nil {
+	if err := checkName("volume id", s, MaxIDLength); err != nil {
 		return "", err
 	}
 	return ID(s), nil
 }
 
-// CheckName tells whether s may become the name of a file. what names the
+// CheckNodeID applies the same rule to the id of a node, which has a directory
+// too; it may have 256 bytes.
+func CheckNodeID(node string) error {
+	return checkName("node id", node, maxNodeID)
+}
+
+// checkName tells whether s may become the name of a file. what names the
 // argument in the error, an ErrInvalid.
-func CheckName(what, s string, longest int) error {
+func checkName(what, s string, longest int) error {
 	switch {
 	case s == "":
 		return fmt.Errorf("%s: must not be empty: %w", what, ErrInvalid)
@@ -87,6 +97,9 @@ type Publication struct {
 	ReadOnly   bool       `json:"readOnly,omitempty"`
 	Capability Capability `json:"capability"`
 }
+
+// RecordID is the name of the volume's record.
+func (v *Volume) RecordID() string { return string(v.ID) }
 
 // Clone returns a copy that shares nothing with v.
 func (v *Volume) Clone() *Volume {

@@ -62,7 +62,10 @@ func TestKill(t *testing.T) {
 
 	killed := make(chan error, 1)
 	enough, clientsDone := make(chan struct{}), make(chan struct{})
-	go func() { killed <- m.killRepeatedly(rand.New(rand.NewPCG(seed, 0)), enough, clientsDone) }()
+	go func() {
+		defer cancel() // clients do not wait for a driver that cannot be started
+		killed <- m.killRepeatedly(rand.New(rand.NewPCG(seed, 0)), enough, clientsDone)
+	}()
 
 	var clients sync.WaitGroup
 	for i := range 6 {

@@ -2,9 +2,12 @@ package hostpathdriver
 
 import (
 	"bytes"
+	"context"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/klog/v2"
@@ -30,18 +33,39 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
+// find waits for a line of the log and returns what the pattern's group holds.
+func (j *journal) find(ctx context.Context, pattern *regexp.Regexp) string {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if found := pattern.FindStringSubmatch(j.String()); found != nil {
+			return found[1]
+		}
+		<-tick.C
+	}
+	return ""
+}
+
+// keepLog makes the drivers of the machine write to the journal that it
+// returns.
+func (m *machine) keepLog(options logging.Options) *journal {
+	m.t.Helper()
+	log := &journal{}
+	logger, err := logging.New(options, log)
+	m.must(nil, err)
+	m.ctx = klog.NewContext(m.ctx, logger)
+	return log
+}
+
 // TestSecretsStayOut logs everything there is to log, of calls that succeed
 // and of calls that fail, and looks for secrets and tokens in the log and on
 // disk. Upstream logs both at the level that its manifests set.
 func TestSecretsStayOut(t *testing.T) {
 	const secret, token = "hunter2", "eyJhbGciOi"
 	m := newMachine(t)
-	var log journal
 	options := logging.NewOptions()
 	options.Verbosity = 9
-	logger, err := logging.New(options, &log)
-	m.must(nil, err)
-	m.ctx = klog.NewContext(m.ctx, logger)
+	log := m.keepLog(options)
 	p := m.start(m.options(ModeAll, "n1"))
 
 	secrets := map[string]string{"password": secret}
@@ -84,10 +108,7 @@ func TestSecretsStayOut(t *testing.T) {
 // TestIgnoredFlagsAreNamed starts with a flag that has no function here.
 func TestIgnoredFlagsAreNamed(t *testing.T) {
 	m := newMachine(t)
-	var log journal
-	logger, err := logging.New(logging.NewOptions(), &log)
-	m.must(nil, err)
-	m.ctx = klog.NewContext(m.ctx, logger)
+	log := m.keepLog(logging.NewOptions())
 	parsed, err := parse("--enable-snapshot-metadata", "--ephemeral")
 	m.must(nil, err)
 	o := m.options(ModeAll, "n1")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 )
@@ -34,6 +36,9 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m)
 }
+
+// patience only ends a test that would hang.
+const patience = 5 * time.Minute
 
 // machine is what outlives a process of the driver: a disk and a mount table.
 type machine struct {
@@ -54,7 +59,7 @@ func newMachine(t *testing.T) *machine {
 			t.Errorf("clean up: %v", err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), klog.Logger{}), time.Minute)
+	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), klog.Logger{}), patience)
 	t.Cleanup(cancel)
 	return &machine{t: t, ctx: ctx, dir: dir, mounter: &mount.Fake{}}
 }
@@ -307,17 +312,16 @@ func TestRunRefuses(t *testing.T) {
 
 func TestHTTP(t *testing.T) {
 	m := newMachine(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	m.must(nil, err)
+	log := m.keepLog(logging.NewOptions())
 	o := m.options(ModeAll, "n1")
-	o.DriverName, o.HTTP.Endpoint = "d.example.com", free.Addr().String()
-	m.must(nil, free.Close())
+	o.DriverName, o.HTTP.Endpoint = "d.example.com", "127.0.0.1:0"
 	p := m.start(o)
+	address := log.find(m.ctx, regexp.MustCompile(`"Serving HTTP".* address="([^"]+)"`))
 	id := m.create(p, "pvc-1", "").GetVolumeId()
 	m.publish(p, id)
 	get := func(path string) (int, string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(m.ctx, http.MethodGet, "http://"+o.HTTP.Endpoint+path, http.NoBody)
+		req, err := http.NewRequestWithContext(m.ctx, http.MethodGet, "http://"+address+path, http.NoBody)
 		m.must(nil, err)
 		req.Close = true
 		answer, err := http.DefaultClient.Do(req)

@@ -6,10 +6,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 )
+
+// stopGrace is how long a driver that stops may take to answer what was asked.
+const stopGrace = 3 * time.Second
 
 // Serve serves the driver on a unix socket in a temporary directory until the
 // test ends, and returns the address as unix:///path.
@@ -21,25 +26,42 @@ func (d *Driver) Serve(tb testing.TB) (address string) {
 	if err != nil {
 		tb.Fatalf("make a directory for the CSI socket: %v", err)
 	}
+	tb.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Errorf("remove the directory of the CSI socket: %v", err)
+		}
+	})
 	socket := filepath.Join(dir, "csi.sock")
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", socket)
+	d.ServeAt(tb, socket)
+	return "unix://" + socket
+}
+
+// ServeAt serves the driver on a unix socket at path until stop is called or
+// the test ends: it is for drivers that come and go. What was asked before stop
+// is answered, unless that takes longer than a moment.
+func (d *Driver) ServeAt(tb testing.TB, path string) (stop func()) {
+	tb.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", path)
 	if err != nil {
-		tb.Fatalf("listen on CSI socket %q: %v", socket, err)
+		tb.Fatalf("listen on CSI socket %q: %v", path, err)
 	}
 	server := grpc.NewServer()
 	d.Register(server)
 	served := make(chan error, 1)
 	go func() { served <- serve(server, listener) }()
-	tb.Cleanup(func() {
+	end := sync.OnceFunc(func() {
 		server.Stop()
 		if err := <-served; err != nil {
-			tb.Errorf("serve CSI driver on %q: %v", socket, err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			tb.Errorf("remove the directory of the CSI socket: %v", err)
+			tb.Errorf("serve CSI driver on %q: %v", path, err)
 		}
 	})
-	return "unix://" + socket
+	tb.Cleanup(end)
+	return func() {
+		timer := time.AfterFunc(stopGrace, server.Stop)
+		defer timer.Stop()
+		server.GracefulStop()
+		end()
+	}
 }
 
 // serve serves until the server is stopped, which is no error, also when it

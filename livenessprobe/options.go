@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
@@ -113,5 +112,5 @@ func (o *Options) address() string {
 	if o.HTTP.Endpoint != "" {
 		return o.HTTP.Endpoint
 	}
-	return net.JoinHostPort("", strings.TrimPrefix(o.HealthPort, ":"))
+	return net.JoinHostPort("", o.HealthPort)
 }

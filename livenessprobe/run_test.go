@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -30,7 +29,7 @@ func start(t *testing.T, change func(*Options)) []string {
 	t.Helper()
 	o := NewOptions()
 	o.HTTP.Endpoint = "127.0.0.1:0"
-	o.ResultMaxAge = 0
+	o.ResultMaxAge, o.CSI.Timeout = 0, patience
 	listening := make(chan string, 2)
 	o.listening = func(address string) { listening <- address }
 	change(&o)
@@ -43,11 +42,12 @@ func start(t *testing.T, change func(*Options)) []string {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	addresses := make([]string, 0, 2)
-	for range cap(addresses) {
-		if len(addresses) == 1 && o.HTTP.MetricsAddress == "" {
-			break
-		}
+	listeners := 1
+	if o.HTTP.MetricsAddress != "" {
+		listeners = 2
+	}
+	addresses := make([]string, 0, listeners)
+	for range listeners {
 		addresses = append(addresses, <-listening)
 	}
 	return addresses
@@ -84,10 +84,11 @@ func eventually(t *testing.T, address string, code int) {
 
 func TestHealth(t *testing.T) {
 	cases := map[string]struct {
-		reason string
-		driver func(*csitest.Driver)
-		code   int
-		body   string
+		reason  string
+		driver  func(*csitest.Driver)
+		timeout time.Duration // patience if zero
+		code    int
+		body    string
 	}{
 		"Ready":    {reason: "a ready driver is healthy", driver: func(*csitest.Driver) {}, code: 200, body: "ok"},
 		"NotReady": {reason: "ready=false is not healthy", driver: func(d *csitest.Driver) { d.SetReady(false) }, code: 500, body: "not ready"},
@@ -100,15 +101,20 @@ func TestHealth(t *testing.T) {
 		},
 		"Hangs": {
 			reason: "a driver that does not answer is not healthy after --probe-timeout",
-			driver: func(d *csitest.Driver) { d.Inject(csitest.Fault{Method: "Probe", Hang: true}) },
-			code:   500, body: "DeadlineExceeded",
+			driver: func(d *csitest.Driver) { d.Inject(csitest.Fault{Method: "Probe", Hang: true}) }, timeout: 50 * time.Millisecond,
+			code: 500, body: "DeadlineExceeded",
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			d := csitest.New(csitest.Options{})
 			tc.driver(d)
-			address := start(t, func(o *Options) { o.CSI.Address, o.CSI.Timeout = d.Serve(t), 200*time.Millisecond })[0]
+			address := start(t, func(o *Options) {
+				o.CSI.Address = d.Serve(t)
+				if tc.timeout != 0 {
+					o.CSI.Timeout = tc.timeout
+				}
+			})[0]
 			code, body := get(t, address, "/healthz")
 			if code != tc.code || !strings.Contains(body, tc.body) {
 				t.Errorf("%s: /healthz: got %d %q, want %d %q", tc.reason, code, body, tc.code, tc.body)
@@ -132,20 +138,9 @@ func TestDriverThatComesAndGoes(t *testing.T) {
 		t.Errorf("without a driver: got %d, want 500", code)
 	}
 	for range 2 {
-		listener, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := grpc.NewServer()
-		csitest.New(csitest.Options{}).Register(server)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = server.Serve(listener)
-		}()
+		stop := csitest.New(csitest.Options{}).ServeAt(t, path)
 		eventually(t, address, 200)
-		server.Stop()
-		<-done
+		stop()
 		eventually(t, address, 500)
 	}
 }

@@ -2,12 +2,12 @@ package registrar
 
 import (
 	"context"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,8 +16,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
-
-	"github.com/longshore-csi/longshore/csikit/csitest"
 )
 
 // patience is how long a test waits for what must happen. It only matters
@@ -40,6 +38,7 @@ func start(t *testing.T, change func(*Options)) *running {
 	o.HTTPEndpoint = "127.0.0.1:0"
 	o.Retry.Start, o.Retry.Max = 10*time.Millisecond, 50*time.Millisecond
 	o.CheckInterval = 10 * time.Millisecond
+	o.CSI.Timeout = patience
 	listening := make(chan string, 1)
 	o.listening = func(addr string) { listening <- addr }
 	if change != nil {
@@ -87,15 +86,11 @@ func (r *running) get(t *testing.T, path string) (int, string) {
 		t.Fatalf("GET %s: %v", path, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body := new(strings.Builder)
-	buf := make([]byte, 4096)
-	for {
-		n, err := resp.Body.Read(buf)
-		body.Write(buf[:n])
-		if err != nil {
-			return resp.StatusCode, body.String()
-		}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("GET %s: %v", path, err)
 	}
+	return resp.StatusCode, string(body)
 }
 
 // eventually waits until ok returns true.
@@ -157,32 +152,4 @@ func (k *kubelet) decide(t *testing.T, registered bool, reason string) {
 	if err != nil {
 		t.Fatalf("NotifyRegistrationStatus(%v): %v", registered, err)
 	}
-}
-
-// serveDriver serves a driver of that name on path until stop is called.
-func serveDriver(t *testing.T, name, path string) (stop func()) {
-	t.Helper()
-	return serveAs(t, csitest.New(csitest.Options{Name: name}), path)
-}
-
-// serveAs serves a driver on path until stop is called.
-func serveAs(t *testing.T, d *csitest.Driver, path string) (stop func()) {
-	t.Helper()
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	d.Register(server)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(listener)
-	}()
-	stop = func() {
-		server.GracefulStop() // what was asked is answered
-		<-done
-	}
-	t.Cleanup(stop)
-	return stop
 }

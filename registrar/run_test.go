@@ -221,28 +221,14 @@ func TestDriverThatComesBackUnderAnotherName(t *testing.T) {
 		code, body := r.get(t, "/healthz")
 		return code == 500 && strings.Contains(body, "waiting for driver")
 	})
-	stop := serveDriver(t, "one.csi.example", address)
+	stop := csitest.New(csitest.Options{Name: "one.csi.example"}).ServeAt(t, address)
 	one := findSocket(t, r.socket("one.csi.example"))
 	one.decide(t, true, "")
 	stop()
-	serveDriver(t, "two.csi.example", address)
+	csitest.New(csitest.Options{Name: "two.csi.example"}).ServeAt(t, address)
 	findSocket(t, r.socket("two.csi.example"))
 	if _, err := os.Lstat(r.socket("one.csi.example")); err == nil {
 		t.Error("the socket of the old name is still there")
-	}
-}
-
-func TestDriverThatComesBackUnchangedStaysRegistered(t *testing.T) {
-	address := filepath.Join(t.TempDir(), "csi.sock")
-	stop := serveDriver(t, driverName, address)
-	r := start(t, func(o *Options) { o.CSI.Address = address })
-	k := findSocket(t, r.socket(driverName))
-	k.decide(t, true, "")
-	stop()
-	serveDriver(t, driverName, address)
-	k.decide(t, true, "") // still the same server
-	if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {
-		t.Errorf("the socket was made anew (%v)", err)
 	}
 }
 
@@ -262,7 +248,7 @@ func TestDriverThatComesBackOnAnotherNode(t *testing.T) {
 		{reason: "no topology any more", change: func(o *csitest.Options) { o.Topology = nil }},
 	}
 	d := csitest.New(options)
-	stop := serveAs(t, d, address)
+	stop := d.ServeAt(t, address)
 	k := findSocket(t, r.socket(driverName))
 	for _, c := range changes {
 		k.decide(t, true, "")
@@ -270,7 +256,7 @@ func TestDriverThatComesBackOnAnotherNode(t *testing.T) {
 		stop()
 		c.change(&options)
 		d = csitest.New(options)
-		stop = serveAs(t, d, address)
+		stop = d.ServeAt(t, address)
 		k = findSocket(t, r.socket(driverName), k.file)
 		if info, err := k.GetInfo(t.Context(), &registerapi.InfoRequest{}); err != nil || info.GetName() != driverName {
 			t.Errorf("%s: GetInfo on the new socket: %v, %v", c.reason, info, err)
@@ -296,6 +282,7 @@ func TestRestartsThatChangeNothingForTheKubelet(t *testing.T) {
 		after  csitest.Options
 		fault  csitest.Fault
 	}{
+		"Unchanged": {reason: "it is as it was"},
 		"Limit": {
 			reason: "the limit of volumes is followed by the kubelet itself",
 			before: csitest.Options{MaxVolumesPerNode: 8}, after: csitest.Options{MaxVolumesPerNode: 7},
@@ -313,7 +300,7 @@ func TestRestartsThatChangeNothingForTheKubelet(t *testing.T) {
 			r := start(t, func(o *Options) { o.CSI.Address = address })
 			tc.before.Name, tc.after.Name = driverName, driverName
 			first := csitest.New(tc.before)
-			stop := serveAs(t, first, address)
+			stop := first.ServeAt(t, address)
 			k := findSocket(t, r.socket(driverName))
 			k.decide(t, true, "")
 			eventually(t, "the first process to be asked", func() bool { return called(first, "NodeGetInfo") })
@@ -322,11 +309,11 @@ func TestRestartsThatChangeNothingForTheKubelet(t *testing.T) {
 			if tc.fault.Method != "" {
 				second.Inject(tc.fault)
 			}
-			stop = serveAs(t, second, address)
+			stop = second.ServeAt(t, address)
 			eventually(t, "the second process to be asked", func() bool { return called(second, "NodeGetInfo") })
 			stop()
 			third := csitest.New(tc.before) // when it is asked, what the second said has been judged
-			serveAs(t, third, address)
+			third.ServeAt(t, address)
 			eventually(t, "the third process to be asked", func() bool { return called(third, "NodeGetInfo") })
 			k.decide(t, true, "")
 			if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {

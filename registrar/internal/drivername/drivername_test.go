@@ -19,32 +19,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve serves a driver on path until stop is called.
-func serve(t *testing.T, d *csitest.Driver, path string) (stop func()) {
-	t.Helper()
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	d.Register(server)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(listener)
-	}()
-	stop = func() {
-		server.Stop()
-		<-done
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
 // watch runs a watcher until the test ends; identities come on the channel.
 func watch(t *testing.T, address string) <-chan Identity {
 	t.Helper()
-	w, err := New(Config{Address: address, Timeout: 10 * time.Second, Poll: 10 * time.Millisecond})
+	w, err := New(Config{Address: address, Timeout: time.Minute, Poll: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +70,7 @@ func TestWhatHasChangedIsTold(t *testing.T) {
 	}
 	for _, life := range lives {
 		d := csitest.New(life.options)
-		stop := serve(t, d, path)
+		stop := d.ServeAt(t, path)
 		waitForCall(t, d, "NodeGetInfo")
 		for _, want := range life.want {
 			if got := <-told; got != want {
@@ -181,12 +159,12 @@ func TestHangingNodeGetInfo(t *testing.T) {
 	told := watch(t, path)
 	hangs := csitest.New(csitest.Options{Name: "one.example"})
 	hangs.Inject(csitest.Fault{Method: "NodeGetInfo", Hang: true})
-	stop := serve(t, hangs, path)
+	stop := hangs.ServeAt(t, path)
 	if got := <-told; got.Name != "one.example" {
 		t.Errorf("got %+v", got)
 	}
 	stop()
-	serve(t, csitest.New(csitest.Options{Name: "two.example"}), path)
+	csitest.New(csitest.Options{Name: "two.example"}).ServeAt(t, path)
 	if got := <-told; got.Name != "two.example" {
 		t.Errorf("got %+v", got)
 	}

@@ -9,6 +9,7 @@ package regserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -63,12 +64,12 @@ func Start(listener net.Listener, driver Driver) *Server {
 func (s *Server) Verdicts() <-chan Verdict { return s.verdicts }
 
 // Stop lets running calls end, for a moment, closes the listener and returns
-// when nothing runs any more.
+// when nothing runs any more. A server may be stopped before it has begun.
 func (s *Server) Stop() error {
 	timer := time.AfterFunc(stopTimeout, s.grpc.Stop)
 	defer timer.Stop()
 	s.grpc.GracefulStop()
-	if err := <-s.served; err != nil {
+	if err := <-s.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve registration socket: %w", err)
 	}
 	return nil

@@ -2,8 +2,10 @@ package regserver
 
 import (
 	"context"
+	"errors"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,5 +114,35 @@ func TestStopEndsTheListener(t *testing.T) {
 	stop(t, s)
 	if _, err := client.GetInfo(context.Background(), &registerapi.InfoRequest{}); err == nil {
 		t.Error("the server answers after Stop")
+	}
+}
+
+// A registration may be withdrawn at once, before the server has come to listen.
+func TestStopAtOnce(t *testing.T) {
+	for range 100 {
+		listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "reg.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop(t, Start(listener, Driver{Name: "d.example"}))
+		if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("the listener after Stop: %v, want it closed", err)
+		}
+	}
+}
+
+type brokenListener struct{ net.Listener }
+
+func (brokenListener) Accept() (net.Conn, error) { return nil, errors.New("broken") }
+
+func TestStopTellsWhatEndedTheServer(t *testing.T) {
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "reg.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Start(brokenListener{listener}, Driver{Name: "d.example"})
+	s.served <- <-s.served // wait for it
+	if err := s.Stop(); err == nil || !strings.Contains(err.Error(), "broken") {
+		t.Errorf("got %v, want the error of the listener", err)
 	}
 }

@@ -14,10 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -27,6 +30,9 @@ const mode = 0o600
 // maxPath is the longest path, in bytes, that a unix socket can be dialled at
 // on Linux. A rename could make a longer one, which nobody could reach.
 const maxPath = 107
+
+// hiddenPrefix begins the name of a socket that is not published yet.
+const hiddenPrefix = ".reg"
 
 // answerTimeout bounds the check whether somebody listens at a path.
 const answerTimeout = time.Second
@@ -71,10 +77,7 @@ func Listen(path string) (*Socket, error) {
 	if err := replaceable(path); err != nil {
 		return nil, fmt.Errorf("make registration socket %q: %w", path, err)
 	}
-	hidden, err := hiddenName(filepath.Dir(path))
-	if err != nil {
-		return nil, fmt.Errorf("make registration socket %q: %w", path, err)
-	}
+	hidden := hiddenName(filepath.Dir(path))
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("make registration socket %q: %w", path, err)
@@ -102,15 +105,12 @@ func replaceable(path string) error {
 	return err
 }
 
-// hiddenName returns a name in dir that is free and that begins with a dot. It
-// is short, because the path of a socket must not exceed 107 bytes.
-func hiddenName(dir string) (string, error) {
-	file, err := os.CreateTemp(dir, ".reg")
-	if err != nil {
-		return "", err
-	}
-	name := file.Name()
-	return name, errors.Join(file.Close(), os.Remove(name))
+// hiddenName returns a name in dir that begins with a dot. It is no longer than the shortest name of a
+// registration socket, because the path of a socket must not exceed 107 bytes. Should it be taken, which is one
+// chance in sixty million, the bind fails and is tried again as after any error.
+func hiddenName(dir string) string {
+	const names = 36 * 36 * 36 * 36 * 36
+	return filepath.Join(dir, hiddenPrefix+strconv.FormatUint(rand.Uint64N(names), 36))
 }
 
 // publish gives the bound socket its mode and its name.
@@ -143,10 +143,10 @@ func (s *Socket) State(ctx context.Context) State {
 		return Gone
 	case err != nil || s.mine(now):
 		return Present
-	case answers(ctx, s.path):
-		return Replaced
-	default:
+	case abandoned(ctx, s.path):
 		return Gone
+	default:
+		return Replaced
 	}
 }
 
@@ -156,15 +156,17 @@ func (s *Socket) mine(file fs.FileInfo) bool {
 	return os.SameFile(file, s.made) && file.ModTime().Equal(s.made.ModTime())
 }
 
-func answers(ctx context.Context, path string) bool {
+// abandoned reports whether nobody listens at path. Only a refusal says so: a listener that is slow, or a context
+// that has ended, must not cost another registrar its socket.
+func abandoned(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
-		return false
+		return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
 	}
 	_ = conn.Close() // nothing was sent on it
-	return true
+	return false
 }
 
 // Remove deletes the file, unless another socket has taken its place.
@@ -192,7 +194,7 @@ func Clean(ctx context.Context, dir string) error {
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if strings.HasPrefix(e.Name(), ".reg") && e.Type() == fs.ModeSocket && !answers(ctx, path) {
+		if strings.HasPrefix(e.Name(), hiddenPrefix) && e.Type() == fs.ModeSocket && abandoned(ctx, path) {
 			errs = append(errs, removeIfThere(path))
 		}
 	}

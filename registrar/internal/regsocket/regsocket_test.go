@@ -1,6 +1,7 @@
 package regsocket
 
 import (
+	"context"
 	"io/fs"
 	"net"
 	"os"
@@ -101,8 +102,8 @@ func check(t *testing.T, s *Socket, path string) {
 	if info.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("mode is %v, want a socket with 0600", info.Mode())
 	}
-	if s.Path() != path || s.State(t.Context()) != Present || !answers(t.Context(), path) {
-		t.Errorf("path %q, state %v, answers %v", s.Path(), s.State(t.Context()), answers(t.Context(), path))
+	if s.Path() != path || s.State(t.Context()) != Present || abandoned(t.Context(), path) {
+		t.Errorf("path %q, state %v, abandoned %v", s.Path(), s.State(t.Context()), abandoned(t.Context(), path))
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 1 {
@@ -165,6 +166,37 @@ func TestState(t *testing.T) {
 				t.Errorf("%s: after Remove: %v; the file of another must stay: %v", tc.reason, err, tc.stays)
 			}
 		})
+	}
+}
+
+// A registrar that is ending must not take the living socket of its successor for a dead one: it would make its
+// own in its place, and remove that a moment later.
+func TestStateAtTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := t.TempDir()
+	s := listen(t, filepath.Join(dir, "d-reg.sock"))
+	successor := listen(t, s.Path())
+	if got := s.State(ctx); got != Replaced {
+		t.Errorf("state %v, want %v", got, Replaced)
+	}
+	hidden := listen(t, filepath.Join(dir, hiddenPrefix+"1"))
+	if err := Clean(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, living := range []*Socket{successor, hidden} {
+		if got := living.State(t.Context()); got != Present {
+			t.Errorf("the socket in use at %q is %v", living.Path(), got)
+		}
+	}
+}
+
+// The hidden name must fit wherever the name of the socket does.
+func TestHiddenNameIsShort(t *testing.T) {
+	for range 100 {
+		if name := hiddenName("/dir"); len(name) > len("/dir/d-reg.sock") || !strings.HasPrefix(name, "/dir/.") {
+			t.Fatalf("got %q, want a hidden name that is not longer than d-reg.sock", name)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -112,8 +113,9 @@ func removeStale(socket string) error {
 // while this process was ending.
 type socket struct {
 	net.Listener
-	path string
-	own  os.FileInfo
+	// remove works once: as soon as the listener is closed, the file system may
+	// give the number of its file to the successor's.
+	remove func() error
 }
 
 func newSocket(l net.Listener, path string, mode os.FileMode) (*socket, error) {
@@ -129,15 +131,20 @@ func newSocket(l net.Listener, path string, mode os.FileMode) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at CSI socket: %w", err)
 	}
-	return &socket{Listener: l, path: path, own: own}, nil
+	return &socket{Listener: l, remove: sync.OnceValue(func() error { return removeOwn(path, own) })}, nil
+}
+
+// removeOwn removes the socket if it is still the same file.
+func removeOwn(path string, own os.FileInfo) error {
+	now, err := os.Lstat(path)
+	if err != nil || !os.SameFile(now, own) {
+		return nil //nolint:nilerr // a file that is not there, or is not seen, cannot be removed
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove CSI socket: %w", err)
+	}
+	return nil
 }
 
 // Close stops listening.
-func (s *socket) Close() error {
-	if now, err := os.Lstat(s.path); err == nil && os.SameFile(now, s.own) {
-		if err := os.Remove(s.path); err != nil {
-			return errors.Join(fmt.Errorf("remove CSI socket: %w", err), s.Listener.Close())
-		}
-	}
-	return s.Listener.Close()
-}
+func (s *socket) Close() error { return errors.Join(s.remove(), s.Listener.Close()) }

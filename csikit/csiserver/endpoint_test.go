@@ -204,3 +204,28 @@ func TestSocketOfSuccessorStays(t *testing.T) {
 	}
 	_ = conn.Close()
 }
+
+// A second Close meets a file that may be the successor's although its number is that of ours, which is free again.
+// A hard link stands for such a file.
+func TestSecondCloseLeavesTheSuccessor(t *testing.T) {
+	path := filepath.Join(shortDir(t), "csi.sock")
+	l, err := listen(endpoint{"unix", path}, 0)
+	if err != nil {
+		t.Fatalf("listen: %v", err)
+	}
+	if err := os.Link(path, path+".same"); err != nil {
+		t.Fatalf("link: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+	if err := os.Rename(path+".same", path); err != nil {
+		t.Fatalf("rename: %v", err)
+	}
+	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("second close: %v, want net.ErrClosed", err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the successor's socket is gone: %v", err)
+	}
+}

@@ -3,7 +3,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 
-include make/modules.mk make/tools.mk make/test.mk make/cluster.mk make/images.mk
+include make/modules.mk make/tools.mk make/test.mk make/cluster.mk make/images.mk make/kind.mk
 
 ##@ General
 .PHONY: help

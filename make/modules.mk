@@ -1,5 +1,5 @@
 # Modules, in the order of their dependencies. `make <verb>/<module>` works on one of them.
-MODULES := csikit topology provisioner attacher registrar livenessprobe kubeletplugin hostpathdriver hostpathdriver/test/sanity devcluster e2e tools
+MODULES := csikit topology provisioner attacher registrar livenessprobe kubeletplugin hostpathdriver hostpathdriver/test/sanity devcluster deploy e2e tools
 BIN := $(CURDIR)/bin
 export GOTOOLCHAIN := local
 

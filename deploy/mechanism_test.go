@@ -1,0 +1,222 @@
+package deploy
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+const (
+	driverName = "hostpath.csi.k8s.io"
+	driver     = "hostpath"
+)
+
+// forms are the ways of the seed 001, "Cluster-Level Deployment", to run the controller side.
+func forms() map[string]struct {
+	reason   string
+	kind     string
+	replicas int32
+	elects   bool
+	budget   bool
+} {
+	return map[string]struct {
+		reason   string
+		kind     string
+		replicas int32
+		elects   bool
+		budget   bool
+	}{
+		"statefulset":         {reason: "never two at a time, so no election", kind: "StatefulSet", replicas: 1},
+		"deployment-replicas": {reason: "recovers fastest; a drain must leave one", kind: "Deployment", replicas: 2, elects: true, budget: true},
+		"deployment":          {reason: "a compromise; a budget would keep nodes from being drained", kind: "Deployment", replicas: 1, elects: true},
+		"kind":                {reason: "as a small cluster would have it", kind: "Deployment", replicas: 1, elects: true},
+	}
+}
+
+func TestClusterLevelForms(t *testing.T) {
+	cases := forms()
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			want, known := cases[overlay]
+			if !known {
+				t.Fatal("an overlay that no form of the seed stands for")
+			}
+			list := objects(t, overlay)
+			controller := workloads(t, list)[controllerLabel]
+			if controller.kind != want.kind || controller.replicas != want.replicas {
+				t.Errorf("%s: got a %s with %d replicas, want a %s with %d", want.reason, controller.kind, controller.replicas, want.kind, want.replicas)
+			}
+			for _, sidecar := range []string{"provisioner", "attacher"} {
+				if c := controller.container(t, sidecar); slices.Contains(c.Args, "--leader-election") != want.elects {
+					t.Errorf("%s: %s has %q", want.reason, sidecar, c.Args)
+				}
+			}
+			if got := len(find[*policyv1.PodDisruptionBudget](list)) == 1; got != want.budget {
+				t.Errorf("%s: has a budget: %v", want.reason, got)
+			}
+			if got := len(find[*rbacv1.Role](list)) == 1; got != want.elects {
+				t.Errorf("%s: has a role for leases: %v", want.reason, got)
+			}
+		})
+	}
+}
+
+// TestMechanism compares with the seed 001, "Recommended Mechanism for Deploying CSI Drivers on Kubernetes".
+func TestMechanism(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			sides := workloads(t, objects(t, overlay))
+			checkController(t, sides[controllerLabel])
+			checkNode(t, sides[nodeLabel])
+		})
+	}
+}
+
+// checkController: all containers share the socket in an emptyDir.
+func checkController(t *testing.T, w workload) {
+	t.Helper()
+	if w.volume(t, "socket-dir").EmptyDir == nil {
+		t.Error("the socket of the controller side does not lie in an emptyDir")
+	}
+	for _, name := range []string{driver, "provisioner", "attacher", "livenessprobe"} {
+		checkMount(t, w.container(t, name), "socket-dir", "/csi", "")
+	}
+}
+
+// checkNode: the registrar alone has plugins_registry, the driver alone the kubelet's directory, with mounts going both ways.
+func checkNode(t *testing.T, w workload) {
+	t.Helper()
+	if w.kind != "DaemonSet" {
+		t.Errorf("the node side is a %s", w.kind)
+	}
+	checkHostPath(t, w, "registration-dir", "/var/lib/kubelet/plugins_registry", corev1.HostPathDirectory)
+	checkHostPath(t, w, "kubelet-dir", "/var/lib/kubelet", corev1.HostPathDirectory)
+	checkHostPath(t, w, "plugin-dir", "/var/lib/kubelet/plugins/"+driverName, corev1.HostPathDirectoryOrCreate)
+	checkMount(t, w.container(t, "registrar"), "registration-dir", "/registration", "")
+	checkMount(t, w.container(t, driver), "kubelet-dir", "/var/lib/kubelet", corev1.MountPropagationBidirectional)
+	checkMount(t, w.container(t, driver), "plugin-dir", "/csi", "")
+	for _, c := range w.pod.Spec.Containers {
+		for _, m := range c.VolumeMounts {
+			if m.Name == "registration-dir" && c.Name != "registrar" || m.Name == "kubelet-dir" && c.Name != driver {
+				t.Errorf("%s has %s, which is not for it", c.Name, m.Name)
+			}
+		}
+	}
+	if sc := w.container(t, driver).SecurityContext; sc == nil || sc.Privileged == nil || !*sc.Privileged {
+		t.Error("the driver must be privileged to mount for the host")
+	}
+}
+
+func checkHostPath(t *testing.T, w workload, name, path string, kind corev1.HostPathType) {
+	t.Helper()
+	h := w.volume(t, name).HostPath
+	if h == nil || h.Path != path || h.Type == nil || *h.Type != kind {
+		t.Errorf("volume %s is %+v, want %s of type %s", name, h, path, kind)
+	}
+}
+
+func checkMount(t *testing.T, c corev1.Container, volume, path string, propagation corev1.MountPropagationMode) {
+	t.Helper()
+	for _, m := range c.VolumeMounts {
+		if m.Name != volume {
+			continue
+		}
+		var got corev1.MountPropagationMode
+		if m.MountPropagation != nil {
+			got = *m.MountPropagation
+		}
+		if m.MountPath != path || got != propagation {
+			t.Errorf("%s mounts %s at %s with propagation %q, want %s with %q", c.Name, volume, m.MountPath, got, path, propagation)
+		}
+		return
+	}
+	t.Errorf("%s does not mount %s", c.Name, volume)
+}
+
+// TestLeastPrivilege: what a container does not need, it does not get.
+func TestLeastPrivilege(t *testing.T) {
+	root := map[string]bool{driver: true, "registrar": true} // on both sides; see the comments in base/
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			for side, w := range workloads(t, objects(t, overlay)) {
+				if p := w.pod.Spec.SecurityContext; p == nil || p.SeccompProfile == nil || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+					t.Errorf("%s: no seccomp profile", w.GetName())
+				}
+				for _, c := range w.pod.Spec.Containers {
+					sc := c.SecurityContext
+					if sc == nil || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem {
+						t.Errorf("%s: %s can write to its root file system", w.GetName(), c.Name)
+						continue
+					}
+					if side == nodeLabel && c.Name == driver {
+						continue
+					}
+					if sc.Capabilities == nil || !slices.Contains(sc.Capabilities.Drop, "ALL") || sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation {
+						t.Errorf("%s: %s keeps privileges: %+v", w.GetName(), c.Name, sc)
+					}
+					nonRoot := sc.RunAsNonRoot != nil && *sc.RunAsNonRoot
+					if !nonRoot && !root[c.Name] && side == controllerLabel {
+						t.Errorf("%s: %s may be root", w.GetName(), c.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPodsAreComplete: requests and a limit, a probe for whatever can hang, a version, and a selector that finds the pods.
+func TestPodsAreComplete(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			for _, w := range workloads(t, objects(t, overlay)) {
+				if w.pod.Spec.PriorityClassName == "" || w.pod.Spec.ServiceAccountName == "" {
+					t.Errorf("%s: no priority or no service account", w.GetName())
+				}
+				if selector := labels.SelectorFromSet(w.selector.MatchLabels); selector.Empty() || !selector.Matches(labels.Set(w.pod.Labels)) {
+					t.Errorf("%s: selector %v, labels %v", w.GetName(), selector, w.pod.Labels)
+				}
+				for _, c := range w.pod.Spec.Containers {
+					if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+						t.Errorf("%s: %s lacks a request of CPU or memory, or a limit of memory", w.GetName(), c.Name)
+					}
+					if c.LivenessProbe == nil && c.Name != "livenessprobe" {
+						t.Errorf("%s: nobody restarts %s when it hangs", w.GetName(), c.Name)
+					}
+					if !slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "--http-endpoint=") }) {
+						t.Errorf("%s: %s serves no metrics", w.GetName(), c.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestObjectsOfTheDriver: one namespace that admits the pods, one CSIDriver, and classes of that driver in both binding modes.
+func TestObjectsOfTheDriver(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			list := objects(t, overlay)
+			namespace := one[*corev1.Namespace](t, list)
+			if namespace.Labels["pod-security.kubernetes.io/enforce"] != "privileged" {
+				t.Errorf("namespace %s does not admit the driver's pods: %v", namespace.Name, namespace.Labels)
+			}
+			object := one[*storagev1.CSIDriver](t, list)
+			if object.Name != driverName || len(object.Spec.VolumeLifecycleModes) != 2 {
+				t.Errorf("CSIDriver %+v", object)
+			}
+			modes := map[storagev1.VolumeBindingMode]bool{}
+			for _, class := range find[*storagev1.StorageClass](list) {
+				modes[*class.VolumeBindingMode] = class.Provisioner == driverName
+			}
+			if !modes[storagev1.VolumeBindingImmediate] || !modes[storagev1.VolumeBindingWaitForFirstConsumer] {
+				t.Errorf("classes: %v", modes)
+			}
+		})
+	}
+}

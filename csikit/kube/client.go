@@ -149,80 +149,60 @@ var _ Client = (*client)(nil)
 
 // PersistentVolumes implements Client.
 func (c *client) PersistentVolumes() PersistentVolumes {
-	return typed(c.core, c.params, "persistentvolumes", "",
-		func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} },
-		func() *corev1.PersistentVolumeList { return &corev1.PersistentVolumeList{} })
+	return typed[corev1.PersistentVolume, corev1.PersistentVolumeList](c.core, c.params, "persistentvolumes", "")
 }
 
 // PersistentVolumeClaims implements Client.
 func (c *client) PersistentVolumeClaims(namespace string) PersistentVolumeClaims {
-	return typed(c.core, c.params, "persistentvolumeclaims", namespace,
-		func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
-		func() *corev1.PersistentVolumeClaimList { return &corev1.PersistentVolumeClaimList{} })
+	return typed[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](c.core, c.params, "persistentvolumeclaims", namespace)
 }
 
 // Nodes implements Client.
 func (c *client) Nodes() Nodes {
-	return typed(c.core, c.params, "nodes", "",
-		func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} })
+	return typed[corev1.Node, corev1.NodeList](c.core, c.params, "nodes", "")
 }
 
 // Pods implements Client.
 func (c *client) Pods(namespace string) Pods {
-	return typed(c.core, c.params, "pods", namespace,
-		func() *corev1.Pod { return &corev1.Pod{} }, func() *corev1.PodList { return &corev1.PodList{} })
+	return typed[corev1.Pod, corev1.PodList](c.core, c.params, "pods", namespace)
 }
 
 // Secrets implements Client.
 func (c *client) Secrets(namespace string) Secrets {
-	return typed(c.core, c.params, "secrets", namespace,
-		func() *corev1.Secret { return &corev1.Secret{} }, func() *corev1.SecretList { return &corev1.SecretList{} })
+	return typed[corev1.Secret, corev1.SecretList](c.core, c.params, "secrets", namespace)
 }
 
 // Events implements Client.
 func (c *client) Events(namespace string) Events {
-	return typed(c.core, c.params, "events", namespace,
-		func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} })
+	return typed[corev1.Event, corev1.EventList](c.core, c.params, "events", namespace)
 }
 
 // StorageClasses implements Client.
 func (c *client) StorageClasses() StorageClasses {
-	return typed(c.storage, c.params, "storageclasses", "",
-		func() *storagev1.StorageClass { return &storagev1.StorageClass{} },
-		func() *storagev1.StorageClassList { return &storagev1.StorageClassList{} })
+	return typed[storagev1.StorageClass, storagev1.StorageClassList](c.storage, c.params, "storageclasses", "")
 }
 
 // VolumeAttachments implements Client.
 func (c *client) VolumeAttachments() VolumeAttachments {
-	return typed(c.storage, c.params, "volumeattachments", "",
-		func() *storagev1.VolumeAttachment { return &storagev1.VolumeAttachment{} },
-		func() *storagev1.VolumeAttachmentList { return &storagev1.VolumeAttachmentList{} })
+	return typed[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](c.storage, c.params, "volumeattachments", "")
 }
 
 // CSINodes implements Client.
 func (c *client) CSINodes() CSINodes {
-	return typed(c.storage, c.params, "csinodes", "",
-		func() *storagev1.CSINode { return &storagev1.CSINode{} },
-		func() *storagev1.CSINodeList { return &storagev1.CSINodeList{} })
+	return typed[storagev1.CSINode, storagev1.CSINodeList](c.storage, c.params, "csinodes", "")
 }
 
 // CSIDrivers implements Client.
 func (c *client) CSIDrivers() CSIDrivers {
-	return typed(c.storage, c.params, "csidrivers", "",
-		func() *storagev1.CSIDriver { return &storagev1.CSIDriver{} },
-		func() *storagev1.CSIDriverList { return &storagev1.CSIDriverList{} })
+	return typed[storagev1.CSIDriver, storagev1.CSIDriverList](c.storage, c.params, "csidrivers", "")
 }
 
 // VolumeAttributesClasses implements Client.
 func (c *client) VolumeAttributesClasses() VolumeAttributesClasses {
-	return typed(c.storage, c.params, "volumeattributesclasses", "",
-		func() *storagev1.VolumeAttributesClass { return &storagev1.VolumeAttributesClass{} },
-		func() *storagev1.VolumeAttributesClassList { return &storagev1.VolumeAttributesClassList{} })
+	return typed[storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList](c.storage, c.params, "volumeattributesclasses", "")
 }
 
 // Leases implements Client.
 func (c *client) Leases(namespace string) Leases {
-	return typed(c.coordination, c.params, "leases", namespace,
-		func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
-		func() *coordinationv1.LeaseList { return &coordinationv1.LeaseList{} })
+	return typed[coordinationv1.Lease, coordinationv1.LeaseList](c.coordination, c.params, "leases", namespace)
 }

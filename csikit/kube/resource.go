@@ -22,8 +22,18 @@ type restResource[T Object, L runtime.Object] struct {
 	newList   func() L
 }
 
-func typed[T Object, L runtime.Object](r rest.Interface, params runtime.ParameterCodec, resource, namespace string, newObject func() T, newList func() L) Resource[T, L] {
-	return &restResource[T, L]{rest: r, params: params, resource: resource, namespace: namespace, newObject: newObject, newList: newList}
+// typed returns the resource of a kind, whose objects are V and whose lists are W.
+func typed[V, W any, T interface {
+	*V
+	Object
+}, L interface {
+	*W
+	runtime.Object
+}](r rest.Interface, params runtime.ParameterCodec, resource, namespace string) Resource[T, L] {
+	return &restResource[T, L]{
+		rest: r, params: params, resource: resource, namespace: namespace,
+		newObject: func() T { return new(V) }, newList: func() L { return new(W) },
+	}
 }
 
 // on aims a request at the resource. Like client-go's clients it never retries by itself

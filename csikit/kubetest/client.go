@@ -20,71 +20,73 @@ type client struct {
 
 var _ kube.Client = client{}
 
-func resourceOf[T kube.Object, L runtime.Object](c client, name, namespace string, newList func() L) kube.Resource[T, L] {
-	return &resource[T, L]{cluster: c.cluster, session: c.session, kind: c.cluster.kinds[name], namespace: namespace, newList: newList}
+// resourceOf returns the resource of a kind, whose lists are W.
+func resourceOf[T kube.Object, W any, L interface {
+	*W
+	runtime.Object
+}](c client, name, namespace string) kube.Resource[T, L] {
+	return &resource[T, L]{
+		cluster: c.cluster, session: c.session, kind: c.cluster.kinds[name], namespace: namespace,
+		newList: func() L { return new(W) },
+	}
 }
 
 // PersistentVolumes implements kube.Client.
 func (c client) PersistentVolumes() kube.PersistentVolumes {
-	return resourceOf[*corev1.PersistentVolume](c, "persistentvolumes", "",
-		func() *corev1.PersistentVolumeList { return &corev1.PersistentVolumeList{} })
+	return resourceOf[*corev1.PersistentVolume, corev1.PersistentVolumeList](c, "persistentvolumes", "")
 }
 
 // PersistentVolumeClaims implements kube.Client.
 func (c client) PersistentVolumeClaims(namespace string) kube.PersistentVolumeClaims {
-	return resourceOf[*corev1.PersistentVolumeClaim](c, "persistentvolumeclaims", namespace,
-		func() *corev1.PersistentVolumeClaimList { return &corev1.PersistentVolumeClaimList{} })
+	return resourceOf[*corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](c, "persistentvolumeclaims", namespace)
 }
 
 // Nodes implements kube.Client.
 func (c client) Nodes() kube.Nodes {
-	return resourceOf[*corev1.Node](c, "nodes", "", func() *corev1.NodeList { return &corev1.NodeList{} })
+	return resourceOf[*corev1.Node, corev1.NodeList](c, "nodes", "")
 }
 
 // Pods implements kube.Client.
 func (c client) Pods(namespace string) kube.Pods {
-	return resourceOf[*corev1.Pod](c, "pods", namespace, func() *corev1.PodList { return &corev1.PodList{} })
+	return resourceOf[*corev1.Pod, corev1.PodList](c, "pods", namespace)
 }
 
 // Secrets implements kube.Client.
 func (c client) Secrets(namespace string) kube.Secrets {
-	return resourceOf[*corev1.Secret](c, "secrets", namespace, func() *corev1.SecretList { return &corev1.SecretList{} })
+	return resourceOf[*corev1.Secret, corev1.SecretList](c, "secrets", namespace)
 }
 
 // Events implements kube.Client.
 func (c client) Events(namespace string) kube.Events {
-	return resourceOf[*corev1.Event](c, "events", namespace, func() *corev1.EventList { return &corev1.EventList{} })
+	return resourceOf[*corev1.Event, corev1.EventList](c, "events", namespace)
 }
 
 // StorageClasses implements kube.Client.
 func (c client) StorageClasses() kube.StorageClasses {
-	return resourceOf[*storagev1.StorageClass](c, "storageclasses", "",
-		func() *storagev1.StorageClassList { return &storagev1.StorageClassList{} })
+	return resourceOf[*storagev1.StorageClass, storagev1.StorageClassList](c, "storageclasses", "")
 }
 
 // VolumeAttachments implements kube.Client.
 func (c client) VolumeAttachments() kube.VolumeAttachments {
-	return resourceOf[*storagev1.VolumeAttachment](c, "volumeattachments", "",
-		func() *storagev1.VolumeAttachmentList { return &storagev1.VolumeAttachmentList{} })
+	return resourceOf[*storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](c, "volumeattachments", "")
 }
 
 // CSINodes implements kube.Client.
 func (c client) CSINodes() kube.CSINodes {
-	return resourceOf[*storagev1.CSINode](c, "csinodes", "", func() *storagev1.CSINodeList { return &storagev1.CSINodeList{} })
+	return resourceOf[*storagev1.CSINode, storagev1.CSINodeList](c, "csinodes", "")
 }
 
 // CSIDrivers implements kube.Client.
 func (c client) CSIDrivers() kube.CSIDrivers {
-	return resourceOf[*storagev1.CSIDriver](c, "csidrivers", "", func() *storagev1.CSIDriverList { return &storagev1.CSIDriverList{} })
+	return resourceOf[*storagev1.CSIDriver, storagev1.CSIDriverList](c, "csidrivers", "")
 }
 
 // VolumeAttributesClasses implements kube.Client.
 func (c client) VolumeAttributesClasses() kube.VolumeAttributesClasses {
-	return resourceOf[*storagev1.VolumeAttributesClass](c, "volumeattributesclasses", "",
-		func() *storagev1.VolumeAttributesClassList { return &storagev1.VolumeAttributesClassList{} })
+	return resourceOf[*storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList](c, "volumeattributesclasses", "")
 }
 
 // Leases implements kube.Client.
 func (c client) Leases(namespace string) kube.Leases {
-	return resourceOf[*coordinationv1.Lease](c, "leases", namespace, func() *coordinationv1.LeaseList { return &coordinationv1.LeaseList{} })
+	return resourceOf[*coordinationv1.Lease, coordinationv1.LeaseList](c, "leases", namespace)
 }

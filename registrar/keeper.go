@@ -45,14 +45,14 @@ func (k *keeper) run(ctx context.Context, told <-chan drivername.Identity) {
 			return
 		case who := <-told:
 			if k.meet(ctx, who) {
-				retry = k.offer(ctx)
+				retry = k.again(ctx)
 			}
 		case verdict := <-k.verdicts():
 			retry = k.judge(ctx, verdict)
 		case <-retry:
-			retry = k.offer(ctx)
+			retry = k.again(ctx)
 		case <-check.C:
-			if retry == nil && k.lost(ctx) {
+			if retry == nil && k.look(ctx) == regsocket.Gone {
 				retry = k.offer(ctx)
 			}
 		}
@@ -124,22 +124,29 @@ func (k *keeper) later() <-chan time.Time {
 	return time.After(delay)
 }
 
-// lost reports whether the socket has to be made anew because it is not there
-// any more. A socket of another registrar is left alone for as long as that
-// one answers: two that fought for the path would never stop.
-func (k *keeper) lost(ctx context.Context) bool {
-	if k.socket == nil {
-		return false
+// again makes the socket, unless another registrar serves the path: one that was refused must not take it from
+// its successor, and two that fought for it would never stop. When the other one has gone, look tells.
+func (k *keeper) again(ctx context.Context) <-chan time.Time {
+	if k.look(ctx) == regsocket.Replaced {
+		return nil
 	}
-	switch k.socket.State(ctx) {
+	return k.offer(ctx)
+}
+
+// look returns what became of the socket, and takes note. A socket that was not made yet is not missing.
+func (k *keeper) look(ctx context.Context) regsocket.State {
+	if k.socket == nil {
+		return regsocket.Present
+	}
+	now := k.socket.State(ctx)
+	switch now {
 	case regsocket.Gone:
 		klog.FromContext(ctx).Info("Registration socket is gone, making it again", logging.KeyPath, k.socket.Path())
-		return true
 	case regsocket.Replaced:
 		k.set(ctx, state.Replaced, "another registrar serves "+k.socket.Path())
 	case regsocket.Present:
 	}
-	return false
+	return now
 }
 
 // withdraw ends the registration: the kubelet sees the socket go.

@@ -17,8 +17,8 @@ import (
 )
 
 // Run registers the driver until ctx ends, then takes the socket away, and
-// with it the registration. With ModeProbe it returns at once. The error is nil, unless an option is wrong or the
-// HTTP listener cannot be had.
+// with it the registration. With ModeProbe it returns at once. The error is
+// nil, unless an option is wrong or the HTTP listener cannot be had.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
-// errEndlessList is a ListVolumes that hands out the token it was given.
-var errEndlessList = errors.New("driver returned the page token it was given")
+// errEndlessList is a ListVolumes that leads back to a page that was read before.
+var errEndlessList = errors.New("driver returned a page token for the second time")
 
 // expectation is what the VolumeAttachments say of one volume on one node.
 type expectation struct {
@@ -205,6 +205,7 @@ func (c *Controller) listPublished(ctx context.Context, expected []expectation) 
 		published[e.handle] = map[string]bool{}
 	}
 	request := &csi.ListVolumesRequest{MaxEntries: c.cfg.MaxEntries}
+	seen := map[string]bool{}
 	for {
 		response, err := c.listPage(ctx, request)
 		if err != nil {
@@ -212,12 +213,13 @@ func (c *Controller) listPublished(ctx context.Context, expected []expectation) 
 		}
 		published.add(response.GetEntries())
 		next := response.GetNextToken()
-		switch next {
-		case "":
+		switch {
+		case next == "":
 			return published, nil
-		case request.GetStartingToken():
+		case seen[next]:
 			return nil, fmt.Errorf("list volumes from %q: %w", next, errEndlessList)
 		}
+		seen[next] = true
 		request.StartingToken = next
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
@@ -135,6 +136,11 @@ func TestListPublished(t *testing.T) {
 			pages:   map[string]*csi.ListVolumesResponse{"": page("1", "vol-a"), "1": page("1", "vol-b")},
 			wantErr: true,
 		},
+		"Circle": {
+			reason:  "so would one whose tokens go round in a circle",
+			pages:   map[string]*csi.ListVolumesResponse{"": page("1", "vol-a"), "1": page("2", "vol-b"), "2": page("1", "vol-a")},
+			wantErr: true,
+		},
 		"Aborted": {
 			reason:  "half a list proves nothing",
 			pages:   map[string]*csi.ListVolumesResponse{"": page("1", "vol-a", "id-1")},
@@ -143,7 +149,7 @@ func TestListPublished(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := &Controller{cfg: Config{CSI: lister{pages: tt.pages}, CSITimeout: 1e9}}
+			c := &Controller{cfg: Config{CSI: lister{pages: tt.pages}, CSITimeout: time.Minute}}
 			got, err := c.listPublished(t.Context(), []expectation{expected("a", true), expected("b", true)})
 			if (err != nil) != tt.wantErr {
 				t.Fatalf("%s: error %v", tt.reason, err)

@@ -85,15 +85,20 @@ type component struct {
 	controller atomic.Pointer[controller.Controller]
 }
 
-// run works beside the services that must outlast the work: what happens while
-// the process stops shall still be measured and told.
-func (c *component) run(parent context.Context) error {
-	parent = klog.NewContext(parent, klog.FromContext(parent).WithName(name))
-	recorder, err := events.NewRecorder(events.Config{Client: c.kube, Component: name, Host: c.host, Registerer: c.registry})
+// run opens the listener, if one is asked for, and works until ctx ends.
+func (c *component) run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(name))
+	server, err := c.listen(ctx)
 	if err != nil {
 		return err
 	}
-	server, err := c.listen(parent)
+	return c.serve(ctx, server)
+}
+
+// serve works beside the services that must outlast the work: what happens while
+// the process stops shall still be measured and told. No server, nil, is none.
+func (c *component) serve(parent context.Context, server *httpserve.Server) error {
+	recorder, err := events.NewRecorder(events.Config{Client: c.kube, Component: name, Host: c.host, Registerer: c.registry})
 	if err != nil {
 		return err
 	}

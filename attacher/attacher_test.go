@@ -61,7 +61,22 @@ type running struct {
 // start runs a component; the flags are added to those of the socket and the listener.
 func start(t *testing.T, s socket, args ...string) *running {
 	t.Helper()
-	o, err := parse(append([]string{"--csi-address=" + string(s), "--http-endpoint=" + freeAddress(t)}, args...)...)
+	c, cluster := newComponent(t, s, args...)
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(t.Output())))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	server, err := c.listen(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(c.serve(ctx, server), c.driver.Close()) }()
+	return &running{cluster: cluster, url: "http://" + server.Addr(), stop: cancel, ended: ended}
+}
+
+// newComponent makes a component for the socket, with a listener on a port that the system chooses.
+func newComponent(t *testing.T, s socket, args ...string) (*component, *kubetest.Cluster) {
+	t.Helper()
+	o, err := parse(append([]string{"--csi-address=" + string(s), "--http-endpoint=127.0.0.1:0"}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,23 +89,7 @@ func start(t *testing.T, s socket, args ...string) *running {
 		t.Fatal(err)
 	}
 	cluster := kubetest.New(testCSINode(), testPV())
-	c := &component{options: o, kube: cluster.Client(), driver: driver, registry: registry, host: "host-1"}
-	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(t.Output())))
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-	ended := make(chan error, 1)
-	go func() { ended <- errors.Join(c.run(ctx), driver.Close()) }()
-	return &running{cluster: cluster, url: "http://" + o.HTTP.Endpoint, stop: cancel, ended: ended}
-}
-
-// freeAddress returns an address that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
+	return &component{options: o, kube: cluster.Client(), driver: driver, registry: registry, host: "host-1"}, cluster
 }
 
 func testCSINode() *storagev1.CSINode {
@@ -349,8 +348,9 @@ func TestBusyAddress(t *testing.T) {
 	}
 	defer func() { _ = listener.Close() }()
 	address := listener.Addr().String()
-	r := start(t, socket(filepath.Join(t.TempDir(), "s")), "--http-endpoint="+address)
-	if err := <-r.ended; err == nil || !strings.Contains(err.Error(), address) {
+	c, _ := newComponent(t, socket(filepath.Join(t.TempDir(), "s")), "--http-endpoint="+address)
+	err = errors.Join(c.run(t.Context()), c.driver.Close())
+	if err == nil || !strings.Contains(err.Error(), address) {
 		t.Errorf("ended in %v, want an error that names %s", err, address)
 	}
 }

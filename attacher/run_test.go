@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,16 @@ func (j *journal) has(part string) bool {
 	return strings.Contains(j.text.String(), part)
 }
 
+// address returns where HTTP is served, which the system has chosen; nothing before it is.
+func (j *journal) address() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if found := regexp.MustCompile(`"Serving HTTP".* address="([^"]+)"`).FindStringSubmatch(j.text.String()); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
 // TestRunWithoutServer runs the whole component beside an API server that is away: it warns, serves and waits,
 // and a stop that was asked for is no error. It is ready while its driver is.
 func TestRunWithoutServer(t *testing.T) {
@@ -47,7 +58,7 @@ func TestRunWithoutServer(t *testing.T) {
 	s := socket(filepath.Join(t.TempDir(), "s"))
 	driver := newDriver(csitest.Options{})
 	defer s.serve(t, driver)()
-	o, err := parse("--csi-address="+string(s), "--kubeconfig="+path, "--http-endpoint="+freeAddress(t), "--automaxprocs")
+	o, err := parse("--csi-address="+string(s), "--kubeconfig="+path, "--http-endpoint=127.0.0.1:0", "--automaxprocs")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +66,10 @@ func TestRunWithoutServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log)))))
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, o) }()
-	r := &running{url: "http://" + o.HTTP.Endpoint, stop: cancel, ended: ended}
+	r := &running{stop: cancel, ended: ended}
 
+	r.eventually(t, "serve HTTP", func() bool { return log.address() != "" })
+	r.url = "http://" + log.address()
 	r.eventually(t, "find the driver", func() bool { return log.has("CSI driver is ready") })
 	if !log.has("--automaxprocs has no effect") {
 		t.Error("no warning about a flag without effect")

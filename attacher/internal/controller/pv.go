@@ -44,9 +44,7 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, p
 	if err != nil {
 		return writeError(corev1.Resource("persistentvolumes"), "PersistentVolume", pv.Name, err)
 	}
-	if !isGone(patched) {
-		c.pvs.Remember(patched)
-	}
+	c.pvs.Remember(patched)
 	return nil
 }
 
@@ -70,14 +68,12 @@ func (c *Controller) writeVA(
 	if err != nil {
 		return nil, writeError(storagev1.Resource("volumeattachments"), "VolumeAttachment", va.Name, err)
 	}
-	if !isGone(patched) {
-		c.vas.Remember(patched)
-	}
+	c.vas.Remember(patched)
 	return patched, nil
 }
 
 // isGone reports whether the write that returned obj was its last: it removed the last
-// finalizer of a deleted object. Such an object must not be remembered.
+// finalizer of a deleted object.
 func isGone(obj metav1.Object) bool {
 	return isDeleting(obj) && len(obj.GetFinalizers()) == 0
 }

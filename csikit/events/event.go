@@ -61,7 +61,8 @@ func (a *Async) rememberLocked(id identity, now time.Time) *memory {
 	return m
 }
 
-// forgetLocked makes room: old entries go, and if none is old any: the worst that follows is one repetition.
+// forgetLocked makes room, for more than one entry as it looks at all of them: old ones go, and if they are too few
+// any: the worst that follows is one repetition of each.
 func (a *Async) forgetLocked(now time.Time) {
 	for id, m := range a.memory {
 		if now.Sub(m.last) >= a.cfg.Repeat {
@@ -69,7 +70,7 @@ func (a *Async) forgetLocked(now time.Time) {
 		}
 	}
 	for id := range a.memory {
-		if len(a.memory) < maxMemory {
+		if len(a.memory) <= maxMemory-maxMemory/8 {
 			return
 		}
 		delete(a.memory, id)

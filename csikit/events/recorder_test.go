@@ -145,7 +145,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		for i := range 4096 {
 			f.Normal(claim("data"), "R", fmt.Sprint(i))
 		}
-		f.Normal(claim("data"), "R", "one too many") // one of the others is forgotten
+		f.Normal(claim("data"), "R", "one too many") // some of the others are forgotten
 		for i := range 4096 {
 			f.Normal(claim("data"), "R", fmt.Sprint(i))
 		}

@@ -179,7 +179,7 @@ func (m *Manager) dropFrom(a *actor, pod types.UID) {
 		u.reset()
 		forget(s, k)
 	}
-	if s.uses == nil || !s.wanted() {
+	if !s.wanted() {
 		s.device.reset()
 	}
 	m.unindex(pod, a.name)
@@ -191,18 +191,6 @@ func (m *Manager) Busy(pod types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.pods[pod]) > 0
-}
-
-// Pods lists the pods that have, or may have, volumes.
-func (m *Manager) Pods() []types.UID {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := make([]types.UID, 0, len(m.pods))
-	for uid := range m.pods {
-		all = append(all, uid)
-	}
-	slices.Sort(all)
-	return all
 }
 
 // InUse lists the volumes that must be in volumesInUse, sorted.

@@ -20,15 +20,17 @@ type result struct {
 }
 
 // begin changes the state before a step is done: what may come to exist is unsure from now on. It
-// returns what was known before.
+// returns what was known of the staging or target path before.
 func begin(s *state, st step) (prior stage) {
 	switch st.op {
+	case opRaise: // the name may be written although the answer does not come
+		s.device.inUse = claimed
 	case opStage, opUnstage:
 		prior, s.device.stage = s.device.stage, unsure
 	case opPublish, opUnpublish:
 		u := s.uses[st.key]
 		prior, u.mount = u.mount, unsure
-	default: // no other step makes or removes anything on the node
+	default: // no other step makes or removes anything
 	}
 	return prior
 }

@@ -29,8 +29,9 @@ func TestBegin(t *testing.T) {
 		reason        string
 		op            op
 		device, mount stage
+		inUse         claim
 	}{
-		"Raise":     {reason: "makes nothing on the node", op: opRaise, device: confirmed, mount: confirmed},
+		"Raise":     {reason: "the answer may get lost", op: opRaise, device: confirmed, mount: confirmed, inUse: claimed},
 		"Verify":    {reason: "only looks", op: opVerify, device: confirmed, mount: confirmed},
 		"Release":   {reason: "makes nothing on the node", op: opRelease, device: confirmed, mount: confirmed},
 		"Stage":     {reason: "the call may get lost", op: opStage, device: unsure, mount: confirmed},
@@ -42,8 +43,8 @@ func TestBegin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {mount: confirmed}}}
 			begin(&s, step{op: tc.op, key: keyA})
-			if s.device.stage != tc.device || s.uses[keyA].mount != tc.mount {
-				t.Errorf("%s: device %v, mount %v, want %v, %v", tc.reason, s.device.stage, s.uses[keyA].mount, tc.device, tc.mount)
+			if s.device.stage != tc.device || s.uses[keyA].mount != tc.mount || s.device.inUse != tc.inUse {
+				t.Errorf("%s: device %+v, mount %v, want %v, %v in use %v", tc.reason, s.device, s.uses[keyA].mount, tc.device, tc.mount, tc.inUse)
 			}
 		})
 	}

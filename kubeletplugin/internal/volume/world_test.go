@@ -149,11 +149,8 @@ func (d fakeDriver) NodeCapabilities(ctx context.Context) (map[csi.NodeServiceCa
 func (w *world) Raise(_ context.Context, name string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.raiseErr != nil {
-		return w.raiseErr
-	}
-	w.inUse[name] = true
-	return nil
+	w.inUse[name] = true // also if there is no answer: a name stays wanted until it is dropped
+	return w.raiseErr
 }
 
 // Drop checks the invariant that a name is in use while a record exists.

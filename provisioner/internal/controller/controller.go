@@ -262,8 +262,12 @@ func (c *Controller) saving() []intents.Intent {
 	return slices.DeleteFunc(c.cfg.Intents.List(), func(i intents.Intent) bool { return i.Stage != intents.Saving })
 }
 
-// Requeue looks at all claims and volumes again, which is what new capabilities of the driver call for.
+// Requeue looks at all claims and volumes again, and at what is under way for claims that are gone, which is what the
+// return of the driver, possibly with new capabilities, calls for.
 func (c *Controller) Requeue() {
+	for _, intent := range c.cfg.Intents.List() {
+		c.claims.Add(keyOf(intent.Spec.Claim))
+	}
 	for _, claim := range c.caches.claims.List() {
 		c.claimChanged(nil, claim)
 	}

@@ -83,6 +83,7 @@ func TestQueued(t *testing.T) {
 		"DetachedForeign": {reason: "Attachments of other drivers are none of ours.", cached: []runtime.Object{foreignPV()}, change: func(c *Controller) { c.attachmentChanged(attachmentOf("n"), nil) }},
 		"DetachedInline":  {reason: "Attachments of inline volumes have no PersistentVolume.", change: func(c *Controller) { c.attachmentChanged(&storagev1.VolumeAttachment{}, nil) }},
 		"Requeue":         {reason: "A driver that is back may serve what it could not before.", cached: []runtime.Object{newClaim(), newPV()}, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 1}},
+		"RequeueOpen":     {reason: "What is under way for a claim that is gone need not wait for the end of its pause.", open: true, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 0}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

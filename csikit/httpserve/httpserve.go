@@ -19,6 +19,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
@@ -95,14 +96,16 @@ func (cfg Config) validate() error {
 	return errors.Join(errs...)
 }
 
-func checkMetricsPath(path string) error {
+func checkMetricsPath(metrics string) error {
 	switch {
-	case !strings.HasPrefix(path, "/"):
-		return fmt.Errorf("metrics path %q: must begin with /", path)
-	case strings.ContainsAny(path, " {}?#"):
-		return fmt.Errorf("metrics path %q: must not contain spaces, braces, ? or #", path)
-	case path == "/" || isReserved(path):
-		return fmt.Errorf("metrics path %q: is used for something else", path)
+	case !strings.HasPrefix(metrics, "/"):
+		return fmt.Errorf("metrics path %q: must begin with /", metrics)
+	case strings.ContainsAny(metrics, " {}?#"):
+		return fmt.Errorf("metrics path %q: must not contain spaces, braces, ? or #", metrics)
+	case metrics == "/" || isReserved(metrics):
+		return fmt.Errorf("metrics path %q: is used for something else", metrics)
+	case path.Clean(metrics) != strings.TrimSuffix(metrics, "/"):
+		return fmt.Errorf("metrics path %q: must not contain empty parts, . or .., no request would match", metrics)
 	}
 	return nil
 }

@@ -219,6 +219,8 @@ func TestListenChecks(t *testing.T) {
 		"BadPort":         {reason: "no such port", cfg: httpserve.Config{Address: "127.0.0.1:99999"}, err: "99999"},
 		"RelativeMetrics": {reason: "a path begins with /", cfg: httpserve.Config{MetricsPath: "metrics"}, err: `metrics path "metrics"`},
 		"PatternMetrics":  {reason: "a path is no pattern", cfg: httpserve.Config{MetricsPath: "/{x}"}, err: "must not contain"},
+		"DoubleSlash":     {reason: "no request would ever match", cfg: httpserve.Config{MetricsPath: "//metrics"}, err: "must not contain empty parts"},
+		"DotsMetrics":     {reason: "no request would ever match", cfg: httpserve.Config{MetricsPath: "/a/../metrics"}, err: "must not contain empty parts"},
 		"ReservedMetrics": {reason: "the path is taken", cfg: httpserve.Config{MetricsPath: "/healthz"}, err: "used for something else"},
 		"PprofMetrics":    {reason: "the path is taken", cfg: httpserve.Config{MetricsPath: "/debug/pprof/x"}, err: "used for something else"},
 		"RootMetrics":     {reason: "the path is taken", cfg: httpserve.Config{MetricsPath: "/"}, err: "used for something else"},

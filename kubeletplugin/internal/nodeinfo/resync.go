@@ -11,7 +11,7 @@ import (
 
 // Run puts back what others took away: a CSINode that was deleted, or that
 // belongs to a Node of the same name that is gone, entries, labels and node
-// IDs of installed drivers. It looks at each Config.Resync, and at once after
+// IDs of installed drivers. It removes what Uninstall could not. It looks at each Config.Resync, and at once after
 // Resync. It returns nil when ctx ends.
 func (w *Writer) Run(ctx context.Context) error {
 	ticker := time.NewTicker(w.cfg.Resync)
@@ -41,11 +41,23 @@ func (w *Writer) restore(ctx context.Context) {
 	if err := w.EnsureCSINode(ctx); err != nil {
 		return // ctx has ended
 	}
-	for _, d := range w.Installed() {
-		if err := w.restoreNode(ctx, d); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Restoring what the node tells about a CSI driver", logging.KeyDriver, d.Name)
+	report := func(what, driver string, err error) {
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, what, logging.KeyDriver, driver)
 		}
 	}
+	for _, name := range w.allLeaving() {
+		report("Removing what the node tells about a CSI driver", name, w.remove(ctx, name))
+	}
+	for _, d := range w.Installed() {
+		report("Restoring what the node tells about a CSI driver", d.Name, w.restoreNode(ctx, d))
+	}
+}
+
+func (w *Writer) allLeaving() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return sortedKeys(w.leaving)
 }
 
 // restoreNode writes the Node unless the driver was uninstalled or changed

@@ -98,6 +98,8 @@ type Writer struct {
 	mu sync.Mutex
 	// drivers are those that Install has installed and Uninstall not removed.
 	drivers map[string]Driver
+	// leaving are those that Uninstall was to remove, until that is done.
+	leaving map[string]bool
 	problem error
 }
 
@@ -114,16 +116,17 @@ func New(cfg Config) (*Writer, error) {
 		migrated: strings.Join(names, ","),
 		wake:     make(chan struct{}, 1),
 		drivers:  map[string]Driver{},
+		leaving:  map[string]bool{},
 		problem:  fmt.Errorf("CSINode %q is not yet initialized", cfg.NodeName),
 	}, nil
 }
 
 // EnsureCSINode returns when the node's CSINode exists, belongs to the present
-// Node and lists the installed drivers. It tries until ctx ends, whatever the
+// Node and lists the installed drivers, but none that is to be removed. It tries until ctx ends, whatever the
 // problem; Problem tells about it meanwhile.
 func (w *Writer) EnsureCSINode(ctx context.Context) error {
 	return w.retry(ctx, fmt.Sprintf("write CSINode %q", w.cfg.NodeName), everything, func(ctx context.Context) error {
-		return w.writeCSINode(ctx, w.wish("", nil))
+		return w.writeCSINode(ctx, w.wish(nil))
 	})
 }
 
@@ -138,49 +141,71 @@ func (w *Writer) Install(ctx context.Context, d Driver) error {
 		return err
 	}
 	what := fmt.Sprintf("install CSI driver %q on node %q", d.Name, w.cfg.NodeName)
-	err := w.retry(ctx, what, passing, func(ctx context.Context) error {
+	return w.retry(ctx, what, passing, func(ctx context.Context) error {
 		if err := w.writeNode(ctx, d); err != nil {
 			return err
 		}
-		return w.writeCSINode(ctx, w.wish("", &d))
+		if err := w.writeCSINode(ctx, w.wish(&d)); err != nil {
+			return err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.drivers[d.Name] = d
+		delete(w.leaving, d.Name)
+		return nil
 	})
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drivers[d.Name] = d
-	return nil
 }
 
 // Uninstall removes the driver's entry from the CSINode, then its node ID from
-// the Node. Labels stay, as volumes may refer to them. It tries like Install.
+// the Node. Labels stay, as volumes may refer to them. It tries like Install;
+// what it has not removed when ctx ends is removed by Run.
 func (w *Writer) Uninstall(ctx context.Context, name string) error {
 	w.mu.Lock()
 	delete(w.drivers, name)
+	w.leaving[name] = true
 	w.mu.Unlock()
+	return w.remove(ctx, name)
+}
+
+// remove takes away what is written about a driver, unless it was installed
+// again meanwhile.
+func (w *Writer) remove(ctx context.Context, name string) error {
 	what := fmt.Sprintf("uninstall CSI driver %q from node %q", name, w.cfg.NodeName)
 	return w.retry(ctx, what, passing, func(ctx context.Context) error {
-		if err := w.writeCSINode(ctx, w.wish(name, nil)); err != nil {
+		if !w.isLeaving(name) {
+			return nil
+		}
+		if err := w.writeCSINode(ctx, w.wish(nil)); err != nil {
 			return err
 		}
-		return w.clearNode(ctx, name)
+		if err := w.clearNode(ctx, name); err != nil {
+			return err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.leaving, name)
+		return nil
 	})
 }
 
-// wish returns what the CSINode shall be: with all installed drivers, with
-// extra, without the one named absent.
-func (w *Writer) wish(absent string, extra *Driver) wish {
+func (w *Writer) isLeaving(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := maps.Clone(w.drivers)
-	if extra != nil {
-		all[extra.Name] = *extra
-	}
-	delete(all, absent)
-	want := wish{present: map[string]storagev1.CSINodeDriver{}, absent: map[string]bool{absent: true}, migrated: w.migrated}
-	for name, d := range all {
+	return w.leaving[name]
+}
+
+// wish returns what the CSINode shall be: with all installed drivers and extra,
+// without those that are leaving.
+func (w *Writer) wish(extra *Driver) wish {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	want := wish{present: map[string]storagev1.CSINodeDriver{}, absent: maps.Clone(w.leaving), migrated: w.migrated}
+	for name, d := range w.drivers {
 		want.present[name] = d.entry()
+	}
+	if extra != nil {
+		want.present[extra.Name] = extra.entry()
+		delete(want.absent, extra.Name)
 	}
 	return want
 }

@@ -324,69 +324,6 @@ func TestCallsHaveADeadline(t *testing.T) {
 	})
 }
 
-func TestOwnerThatIsGone(t *testing.T) {
-	story(t, nil, func(t *testing.T, w *world) {
-		w.install(driverD())
-		old := w.csiNode().UID
-		if err := w.c.Remove("nodes", "", nodeName); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.c.Apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "another"}}); err != nil {
-			t.Fatal(err)
-		}
-		w.c.ResetWrites()
-		if err := w.w.EnsureCSINode(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		w.expectWrites("delete csinodes", "create csinodes")
-		got := w.csiNode()
-		if got.UID == old || got.OwnerReferences[0].UID != "another" {
-			t.Errorf("CSINode %s is owned by %v", got.UID, got.OwnerReferences)
-		}
-		w.expectIDs("d.example=id-1")
-	})
-}
-
-// Kubernetes #120063: the kubelet does not make a deleted CSINode again.
-func TestRunRestores(t *testing.T) {
-	story(t, nil, func(t *testing.T, w *world) {
-		w.install(driverD())
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.w.Run(ctx) }()
-		defer func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		}()
-		w.c.ResetWrites()
-		time.Sleep(10 * time.Minute)
-		w.expectWrites()
-
-		if err := w.c.Remove("csinodes", "", nodeName); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.c.Merge("nodes", "", nodeName, []byte(`{"metadata":{"labels":null,"annotations":null}}`)); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(61 * time.Second)
-		w.expectWrites("create csinodes", "patch nodes/status")
-		w.expectIDs("d.example=id-1")
-		if node := w.node(); node.Labels["topology.d.example/zone"] != "a" || node.Annotations[NodeIDAnnotation] != `{"d.example":"id-1"}` {
-			t.Errorf("labels %v, annotations %v", node.Labels, node.Annotations)
-		}
-
-		if err := w.c.Remove("csinodes", "", nodeName); err != nil {
-			t.Fatal(err)
-		}
-		w.w.Resync()
-		w.w.Resync()
-		synctest.Wait()
-		w.expectWrites("create csinodes")
-	})
-}
-
 func TestBrokenAnnotationIsRepaired(t *testing.T) {
 	story(t, nil, func(t *testing.T, w *world) {
 		w.install(Driver{Name: "e.example", NodeID: "id-2"})

@@ -132,7 +132,7 @@ func newDriver(o csitest.Options) *csitest.Driver {
 // eventually waits until ok says so.
 func (r *running) eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for !ok() {
 		select {
 		case <-deadline:

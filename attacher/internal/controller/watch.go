@@ -12,7 +12,7 @@ import (
 )
 
 // slimVA reduces VolumeAttachments of other drivers to their names. Our own stay
-// as they are: the patches test what they replace.
+// as they are: what a patch must change is found out by comparing with them.
 func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	return func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 		if va.Spec.Attacher == driver {

@@ -39,7 +39,7 @@ func TestWorthALook(t *testing.T) {
 func TestSlim(t *testing.T) {
 	own := newVA(vaFinalized, vaAnnotated("kubectl.kubernetes.io/last-applied-configuration", "{}"))
 	if diff := cmp.Diff(own.DeepCopy(), slimVA(testDriver)(own)); diff != "" {
-		t.Errorf("patches test our own objects, so these must stay as they are (-want +got):\n%s", diff)
+		t.Errorf("patches are made by comparing with our own objects, so these must stay as they are (-want +got):\n%s", diff)
 	}
 	foreign := slimVA("other")(newVA(vaFinalized, vaAttached, vaAttachError("x")))
 	want := &storagev1.VolumeAttachment{

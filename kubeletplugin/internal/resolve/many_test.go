@@ -77,6 +77,39 @@ func TestWhoUsesAVolume(t *testing.T) {
 	}
 }
 
+// TestOneClaimTwice: two pod volumes with one claim are one target path. Two wishes for it that differ would replace
+// each other, and start everything anew, as often as the pod is looked at.
+func TestOneClaimTwice(t *testing.T) {
+	cases := map[string]struct {
+		reason        string
+		first, second bool // read-only
+		want          bool
+	}{
+		"Both":   {reason: "nobody writes", first: true, second: true, want: true},
+		"First":  {reason: "the second one writes", first: true},
+		"Second": {reason: "the first one writes", second: true},
+		"None":   {reason: "both write"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			first, second := byClaim(), byClaim()
+			first.PersistentVolumeClaim.ReadOnly, second.PersistentVolumeClaim.ReadOnly = tc.first, tc.second
+			got, problems := resolver(kubetest.New(claim(), pv()), csiDriver()).Pod(t.Context(), pod(first, with("again", second)))
+			if len(got) != 1 || len(problems) > 0 || got[0].ReadOnly != tc.want {
+				t.Errorf("%s: got %+v, problems %v, want one volume, read-only %v", tc.reason, got, problems, tc.want)
+			}
+		})
+	}
+}
+
+// TestOnePathTwice: the name of an inline volume is the user's to choose.
+func TestOnePathTwice(t *testing.T) {
+	got, problems := resolver(kubetest.New(claim(), pv()), csiDriver()).Pod(t.Context(), pod(byClaim(), with("pv-1", inline())))
+	if len(got) != 1 || got[0].Volume.Ephemeral || len(problems) != 1 || problems[0].Volume != "pv-1" || !strings.Contains(problems[0].Err.Error(), `"pv-1"`) {
+		t.Errorf("got %+v, problems %v, want the first volume alone and a problem that names the second", got, problems)
+	}
+}
+
 // TestGenericEphemeral follows the claim that the pod volume has made.
 func TestGenericEphemeral(t *testing.T) {
 	p := pod(generic())

@@ -88,7 +88,7 @@ func accessMode(pv *corev1.PersistentVolume) corev1.PersistentVolumeAccessMode {
 
 func mountOptions(pv *corev1.PersistentVolume) []string {
 	if list, ok := pv.Annotations[mountOptionsAnnotation]; ok {
-		return strings.Split(list, ",")
+		return strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) // an empty option is none
 	}
 	return pv.Spec.MountOptions
 }

@@ -78,15 +78,33 @@ func (r *Resolver) Pod(ctx context.Context, pod *corev1.Pod) ([]volume.Publicati
 			continue
 		}
 		p, problem := r.volume(ctx, pod, v, used.block.Has(v.Name))
-		switch {
-		case problem != nil:
+		if p != nil {
+			wanted, problem = join(wanted, p)
+		}
+		if problem != nil {
 			problem.Volume = v.Name
 			problems = append(problems, problem)
-		case p != nil:
-			wanted = append(wanted, *p)
 		}
 	}
 	return wanted, problems
+}
+
+// join adds a publication. Two pod volumes may name one claim: they share a target path, which can be written to
+// if either of them wants that. What would be published over another volume is refused: an inline volume may have
+// the name of a PersistentVolume.
+func join(wanted []volume.Publication, p *volume.Publication) ([]volume.Publication, *Problem) {
+	for i := range wanted {
+		other := &wanted[i]
+		if other.Key() != p.Key() {
+			continue
+		}
+		if other.Volume.Name != p.Volume.Name {
+			return wanted, failedMount(fmt.Errorf("its path in the pod's directory, %q, is that of another volume of the pod", p.SpecName))
+		}
+		other.ReadOnly = other.ReadOnly && p.ReadOnly
+		return wanted, nil
+	}
+	return append(wanted, *p), nil
 }
 
 // volume resolves one volume; it returns nothing at all for a volume that is not a CSI volume.

@@ -156,7 +156,7 @@ func TestVariants(t *testing.T) {
 			v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadWriteMany)
 		}), check: func(p volume.Publication) bool { return !p.Volume.Exclusive }},
 		"OldMountOptions": {reason: "the annotation wins", pv: pv(func(v *corev1.PersistentVolume) {
-			v.Annotations = map[string]string{mountOptionsAnnotation: "ro,nosuid"}
+			v.Annotations = map[string]string{mountOptionsAnnotation: "ro,,nosuid,"}
 		}), check: func(p volume.Publication) bool { return cmp.Equal(p.Volume.MountOptions, []string{"ro", "nosuid"}) }},
 	}
 	for name, tc := range cases {

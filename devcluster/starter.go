@@ -85,6 +85,7 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.plane = p
 	if s.options.Audit {
 		if err := p.Audit(); err != nil {
 			return nil, err

@@ -25,6 +25,11 @@ func newTestStarter(t *testing.T, o Options) (*starter, *plane.Plane) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return &starter{supervisor: &supervisor{options: o, dir: dir}, self: "/bin/devcluster"}, p
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/devcluster/internal/build"
 	"github.com/longshore-csi/longshore/devcluster/internal/clean"
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+	"github.com/longshore-csi/longshore/devcluster/internal/plane"
 	"github.com/longshore-csi/longshore/devcluster/internal/proc"
 )
 
@@ -49,7 +50,7 @@ func Supervise(ctx context.Context, o Options) error {
 		<-ctx.Done()
 		s.update(func(st *Status) { st.Phase = Stopping })
 		s.procs.Stop()
-		return nil
+		return s.close()
 	})
 	return group.Wait()
 }
@@ -58,8 +59,10 @@ type supervisor struct {
 	options Options
 	dir     layout.Dir
 	procs   *proc.Manager
-	unlock  func()
-	stop    context.CancelFunc
+	// plane holds the ports of the control plane; nil until the start has come that far.
+	plane  *plane.Plane
+	unlock func()
+	stop   context.CancelFunc
 
 	mu      sync.Mutex
 	status  Status
@@ -78,7 +81,7 @@ func newSupervisor(o Options) (*supervisor, error) {
 	s := &supervisor{options: o, dir: dir, procs: proc.New(), unlock: unlock, changed: make(chan struct{})}
 	s.procs.OnChange = func(proc.Status) { s.update(func(*Status) {}) }
 	nodes := NodeNames(o.Nodes)
-	s.status = Status{Phase: Starting, Kubeconfig: dir.Kubeconfig(), Nodes: nodes, Started: time.Now(), StateDir: dir.DriverState(), NodeDirs: map[string]string{}}
+	s.status = Status{Version: 1, Phase: Starting, Kubeconfig: dir.Kubeconfig(), Nodes: nodes, Started: time.Now(), StateDir: dir.DriverState(), NodeDirs: map[string]string{}}
 	for _, node := range nodes {
 		s.status.NodeDirs[node] = dir.Node(node)
 	}
@@ -121,6 +124,14 @@ func (s *supervisor) up(ctx context.Context) error {
 	}
 	s.update(func(st *Status) { st.Kubernetes = bin.Version })
 	return newStarter(s, bin).run(ctx)
+}
+
+// close gives back what the processes needed while they ran.
+func (s *supervisor) close() error {
+	if s.plane == nil {
+		return nil
+	}
+	return s.plane.Close()
 }
 
 // launch starts processes and waits until all of them are ready.

@@ -107,6 +107,23 @@ func TestStatusWaitsForAChange(t *testing.T) {
 	}
 }
 
+// TestFirstStatusComesAtOnce: a client that knows nothing does not wait for a change.
+func TestFirstStatusComesAtOnce(t *testing.T) {
+	s, err := newSupervisor(Options{Dir: filepath.Join(t.TempDir(), "c"), Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.procs.Stop()
+	defer s.unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // a client that is kept waiting goes away
+	w := httptest.NewRecorder()
+	s.handleStatus(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/status?after=0", nil))
+	if status, _ := s.look(); status.Version == 0 || !strings.Contains(w.Body.String(), `"version":1`) {
+		t.Errorf("version %d, answer %s", status.Version, w.Body)
+	}
+}
+
 func TestSecondSupervisorIsRefused(t *testing.T) {
 	s, _ := serveOnly(t)
 	if _, err := newSupervisor(s.options); !errors.Is(err, errUp) {

@@ -51,7 +51,7 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	server = &controlPlane{dir: layout.Dir(filepath.Join(work, "c")), procs: proc.New()}
-	defer server.procs.Stop()
+	defer server.stop()
 	if err := server.start(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -86,6 +86,13 @@ func (c *controlPlane) start(ctx context.Context) error {
 	}
 	c.boot, err = bootstrap.Apply(ctx, config, driver)
 	return err
+}
+
+func (c *controlPlane) stop() {
+	c.procs.Stop()
+	if c.plane != nil {
+		_ = c.plane.Close() // the process ends anyhow
+	}
 }
 
 func (c *controlPlane) launch(ctx context.Context, spec proc.Spec) error {

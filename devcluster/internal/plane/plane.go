@@ -1,6 +1,6 @@
 // Package plane says how etcd and the Kubernetes control plane are run: certificates, kubeconfigs, flags and readiness.
 //
-// Everything listens on loopback only, on free ports, with TLS and client certificates. There is no cloud provider, no
+// Everything listens on loopback only, on ports that are reserved for it, with TLS and client certificates. There is no cloud provider, no
 // network plugin and no leader election: one process of each.
 package plane
 
@@ -39,19 +39,19 @@ const grace = 2 * time.Second
 
 const issuer = "https://kubernetes.default.svc.cluster.local"
 
-// Plane is a control plane that can be started.
+// Plane is a control plane that can be started. Close it when its processes have ended.
 type Plane struct {
 	dir      layout.Dir
 	bin      build.Binaries
 	ca       *pki.Authority
 	serving  pki.KeyPair
 	accounts pki.KeyPair
-	ports    map[string]int
+	ports    map[string]reservedPort
 	http     *http.Client
 	audit    bool
 }
 
-// New makes the certificates, picks the ports and writes the kubeconfigs of the administrator and of the control plane's
+// New makes the certificates, reserves the ports and writes the kubeconfigs of the administrator and of the control plane's
 // own processes.
 func New(dir layout.Dir, bin build.Binaries) (*Plane, error) {
 	ca, err := pki.New(dir.PKI())
@@ -65,14 +65,20 @@ func New(dir layout.Dir, bin build.Binaries) (*Plane, error) {
 	if p.accounts, err = ca.ServiceAccounts(); err != nil {
 		return nil, err
 	}
-	if p.ports, err = freePorts(Etcd, "etcd-peer", APIServer, ControllerManager, Scheduler); err != nil {
-		return nil, err
-	}
 	if p.http, err = p.client(); err != nil {
 		return nil, err
 	}
-	return p, p.writeOwnKubeconfigs()
+	if p.ports, err = reservePorts(Etcd, "etcd-peer", APIServer, ControllerManager, Scheduler); err != nil {
+		return nil, err
+	}
+	if err := p.writeOwnKubeconfigs(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
+
+// Close gives the ports back.
+func (p *Plane) Close() error { return closePorts(p.ports) }
 
 func (p *Plane) writeOwnKubeconfigs() error {
 	for _, dir := range []string{filepath.Dir(p.dir.UserKubeconfig("x")), filepath.Dir(p.dir.Config("x")), p.dir.Logs()} {
@@ -137,7 +143,7 @@ func (p *Plane) User(file, user string, groups ...string) (string, error) {
 func (p *Plane) Server() string { return "https://" + p.address(APIServer) }
 
 func (p *Plane) address(name string) string {
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.ports[name]))
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.ports[name].number))
 }
 
 func (p *Plane) writeKubeconfig(path, user string, groups ...string) error {
@@ -197,19 +203,4 @@ func (p *Plane) answers(url string) func(context.Context) error {
 		}
 		return nil
 	}
-}
-
-// freePorts finds a port on loopback for each name. All are held open until the last is found, so they differ.
-func freePorts(names ...string) (map[string]int, error) {
-	ports := map[string]int{}
-	var errs []error
-	for _, name := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a port on loopback is there at once
-		if err != nil {
-			return nil, fmt.Errorf("find a free port for %s: %w", name, err)
-		}
-		defer func() { errs = append(errs, l.Close()) }()
-		ports[name] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports, errors.Join(errs...)
 }

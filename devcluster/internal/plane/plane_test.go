@@ -23,6 +23,11 @@ func newPlane(t *testing.T) *Plane {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return p
 }
 
@@ -91,7 +96,8 @@ func TestFilesThatFlagsNameAreThereAndPrivate(t *testing.T) {
 func TestPortsDiffer(t *testing.T) {
 	p := newPlane(t)
 	seen := map[int]string{}
-	for name, port := range p.ports {
+	for name, reserved := range p.ports {
+		port := reserved.number
 		if other, ok := seen[port]; ok || port <= 0 {
 			t.Errorf("%s and %q have port %d", name, other, port)
 		}

@@ -57,4 +57,6 @@ func (p *Plane) SchedulerSpec() proc.Spec {
 	)
 }
 
-func (p *Plane) securePort(name string) string { return "--secure-port=" + strconv.Itoa(p.ports[name]) }
+func (p *Plane) securePort(name string) string {
+	return "--secure-port=" + strconv.Itoa(p.ports[name].number)
+}

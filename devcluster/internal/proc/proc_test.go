@@ -121,6 +121,30 @@ func TestHeldProcessStaysDownUntilReleased(t *testing.T) {
 	await(t, m, "a", func(s proc.Status) bool { return s.State == proc.Ready })
 }
 
+// TestHoldIsTold: whoever waits for changes learns that a process is held.
+func TestHoldIsTold(t *testing.T) {
+	m := newManager(t)
+	held := make(chan struct{}, 1)
+	m.OnChange = func(s proc.Status) {
+		if s.State == proc.Held {
+			select {
+			case held <- struct{}{}:
+			default: // Stop changes the wish, not the state
+			}
+		}
+	}
+	start(t, m, shell(t, "a", "exec sleep 1000"))
+	waitReady(t, m, "a")
+	if err := m.Hold("a"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-held:
+	case <-time.After(30 * time.Second):
+		t.Errorf("nobody was told: %+v", m.Statuses())
+	}
+}
+
 func TestStopEndsGrandchildrenToo(t *testing.T) {
 	m := newManager(t)
 	pidFile := filepath.Join(t.TempDir(), "pid")

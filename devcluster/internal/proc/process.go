@@ -82,7 +82,10 @@ func (p *process) update(change func()) {
 // run is the life of a process: start, wait for its end, wait a little, start again.
 func (p *process) run() {
 	backoff := firstBackoff
-	for p.mayRun() {
+	for again := false; p.mayRun(); again = true {
+		if again {
+			p.update(func() { p.status.Restarts++ })
+		}
 		began := time.Now()
 		exit := p.once()
 		if time.Since(began) > healthyAfter {
@@ -92,46 +95,48 @@ func (p *process) run() {
 			p.status.State, p.status.PID, p.status.LastExit, p.status.Since = Backoff, 0, exit, time.Now()
 			p.failures++
 		})
-		if p.pause(backoff) {
-			p.update(func() { p.status.Restarts++ })
-		}
+		p.pause(backoff)
 		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
 // mayRun waits while the process is held; it answers false once the process must not run again.
 func (p *process) mayRun() bool {
-	for {
-		p.mu.Lock()
-		stop, held, changed := p.stop, p.held, p.changed
-		if held && p.status.State != Held {
-			p.status.State = Held
-		}
-		p.mu.Unlock()
-		if stop {
+	for told := false; ; {
+		stop, held, changed := p.wish()
+		switch {
+		case stop:
 			return false
-		}
-		if !held {
+		case !held:
 			return true
+		case !told:
+			told = true
+			p.update(func() { p.status.State, p.status.Since = Held, time.Now() })
+		default:
+			<-changed
 		}
-		<-changed
 	}
 }
 
-// pause waits before a restart; it answers false when there will be none.
-func (p *process) pause(d time.Duration) bool {
+// wish is what is wanted of the process, and a channel that is closed at the next change.
+func (p *process) wish() (stop, held bool, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stop, p.held, p.changed
+}
+
+// pause waits before a restart, unless there will be none, or not now.
+func (p *process) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
-		p.mu.Lock()
-		stop, changed := p.stop, p.changed
-		p.mu.Unlock()
-		if stop {
-			return false
+		stop, held, changed := p.wish()
+		if stop || held {
+			return
 		}
 		select {
 		case <-timer.C:
-			return true
+			return
 		case <-changed:
 		}
 	}
@@ -169,10 +174,7 @@ func (p *process) fork(cmd *exec.Cmd) error {
 	}
 	p.update(func() { p.status.State, p.status.PID, p.status.Since = Starting, cmd.Process.Pid, time.Now() })
 	// A stop or a hold that came while nothing ran found no process to signal.
-	p.mu.Lock()
-	unwanted := p.stop || p.held
-	p.mu.Unlock()
-	if unwanted {
+	if stop, held, _ := p.wish(); stop || held {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	return nil

@@ -22,8 +22,8 @@ const markerName = "LONGSHORE_DEVCLUSTER"
 
 const (
 	pollPeriod = 20 * time.Millisecond
-	// endTimeout is how long the end of a supervisor that no longer answers is waited for.
-	endTimeout = 5 * time.Second
+	// endTimeout is how long the end of a supervisor that no longer answers is waited for, on a machine that may be loaded.
+	endTimeout = 30 * time.Second
 )
 
 func marker(dir string) string { return markerName + "=" + dir }
@@ -91,14 +91,26 @@ func (c *child) follow(ctx context.Context, client *Client, out io.Writer) (Stat
 		return status, err
 	}
 	// The supervisor does not answer, most likely because it is just ending.
-	tick := time.NewTicker(pollPeriod)
-	defer tick.Stop()
-	for deadline := time.Now().Add(endTimeout); time.Now().Before(deadline); <-tick.C {
-		if c.ended() {
-			return status, c.explain()
-		}
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	if c.waitEnd(ctx) {
+		return status, c.explain()
 	}
 	return status, err
+}
+
+// waitEnd waits until the process has ended and says whether it has.
+func (c *child) waitEnd(ctx context.Context) bool {
+	tick := time.NewTicker(pollPeriod)
+	defer tick.Stop()
+	for !c.ended() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // ended says whether the process has ended; it leaves it to be waited for.

@@ -6,6 +6,7 @@ package clean
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -21,11 +22,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process whose environment is not complete is looked at so often, with so long a pause, before it is believed.
+// A process whose environment is not complete is looked at so often, with so long a pause, before it is believed; one that is
+// just being executed gets execPatience, as a loaded machine may leave it there for long.
 const (
-	execAttempts = 20
-	execPause    = time.Millisecond
+	execAttempts  = 20
+	execPause     = time.Millisecond
+	execLongPause = 50 * time.Millisecond
+	execPatience  = 30 * time.Second
 )
+
+// endTimeout bounds the end of processes that were killed, which free much memory on a machine that may be loaded.
+const endTimeout = time.Minute
 
 // Report says what was found and removed.
 type Report struct {
@@ -59,28 +66,34 @@ func All(dir, marker string, keep ...string) (Report, error) {
 // Processes kills every process but this one that was started with the marker ("NAME=value") in its environment, and
 // returns their number when all are gone.
 func Processes(marker string) (int, error) {
-	pids, err := Marked(marker)
-	if err != nil {
-		return 0, err
-	}
-	for _, pid := range pids {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return 0, fmt.Errorf("kill process %d: %w", pid, err)
-		}
-	}
-	deadline := time.NewTimer(10 * time.Second)
+	return end(
+		func() ([]int, error) { return Marked(marker) },
+		func(pid int) error { return unix.Kill(pid, unix.SIGKILL) },
+	)
+}
+
+// end kills what find finds until it finds nothing: a process may have started another one before it was killed itself.
+func end(find func() ([]int, error), kill func(pid int) error) (int, error) {
+	deadline := time.NewTimer(endTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	killed := map[int]bool{}
 	for {
-		left, err := Marked(marker)
+		left, err := find()
 		if err != nil || len(left) == 0 {
-			return len(pids), err
+			return len(killed), err
+		}
+		for _, pid := range left {
+			if err := kill(pid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return len(killed), fmt.Errorf("kill process %d: %w", pid, err)
+			}
+			killed[pid] = true
 		}
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			return 0, fmt.Errorf("processes %v were killed and are still there", left)
+			return len(killed), fmt.Errorf("processes %v were killed and are still there", left)
 		}
 	}
 }
@@ -108,17 +121,38 @@ func Marked(marker string) ([]int, error) {
 // thread or somebody else's has none to read. One that is just being executed shows none, or a part of it, for a moment, and is
 // looked at again: it would otherwise be overlooked and live on.
 func environment(process string) string {
+	began, pause := time.Now(), execPause
 	for attempt := 0; ; attempt++ {
 		env, err := readOnce(filepath.Join(process, "environ"))
-		if err != nil || strings.HasSuffix(env, "\x00") || attempt == execAttempts {
+		if err != nil || strings.HasSuffix(env, "\x00") {
 			return env
+		}
+		if attempt >= execAttempts {
+			if !executing(process) || time.Since(began) > execPatience {
+				return env
+			}
+			pause = execLongPause
 		}
 		// Only what has a program can be in the middle of an execution.
 		if _, err := os.Readlink(filepath.Join(process, "exe")); err != nil {
 			return env
 		}
-		<-time.After(execPause)
+		<-time.After(pause)
 	}
+}
+
+// executing says whether a process is just becoming another program: the kernel has given it a new memory already, and has
+// not yet put an environment into it. That is no empty environment, which has an end as well.
+func executing(process string) bool {
+	stat, err := os.ReadFile(filepath.Join(process, "stat"))
+	if err != nil {
+		return false
+	}
+	// The name, in parentheses, may have spaces of its own; after it come the fields from the third on (proc_pid_stat(5)).
+	const third, envEnd = 3, 51
+	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	fields := strings.Fields(rest)
+	return len(fields) > envEnd-third && fields[envEnd-third] == "0"
 }
 
 // readOnce reads a file by a single call, unless it is huge: between two calls the process may have become another program, and

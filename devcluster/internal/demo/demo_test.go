@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -277,11 +279,20 @@ func TestNarratorWatchesTheCluster(t *testing.T) {
 	out := &syncBuffer{}
 	earlier := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "earlier", Namespace: namespace}}
 	client := fake.NewClientset(earlier)
+	// The cluster in memory does not tell a watcher what has happened since its list, so the watch must be there first.
+	watched := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(watched) })
+	client.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		defer tell()
+		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		return true, w, err
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	n, err := narrate(ctx, client, namespace, out)
 	if err != nil {
 		t.Fatal(err)
 	}
+	<-watched
 	for _, obj := range []*corev1.Pod{
 		{ObjectMeta: metav1.ObjectMeta{Name: "ours", Namespace: namespace}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: "kube-system"}},

@@ -6,26 +6,43 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/demo"
 )
 
+// impatient is a reader who leaves when all of the words have come. The demo writes one line after the other.
+type impatient struct {
+	text  strings.Builder
+	until []string
+	leave func()
+}
+
+// Write keeps the line.
+func (r *impatient) Write(line []byte) (int, error) {
+	n, err := r.text.Write(line)
+	if !slices.ContainsFunc(r.until, func(word string) bool { return !strings.Contains(r.text.String(), word) }) {
+		r.leave()
+	}
+	return n, err
+}
+
 // TestDemoWithoutNodesSaysWhatItWaitsFor shows the demo to a cluster where no pod can run: it must not claim success.
 func TestDemoWithoutNodesSaysWhatItWaitsFor(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var out bytes.Buffer
-	err := demo.Run(ctx, demo.Config{REST: admin(t), Examples: "../../../examples", Out: &out})
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "wait for pod writer to run") {
-		t.Errorf("got %v", err)
+	// The user loses patience when there is no doubt any more.
+	out := &impatient{until: []string{"claim data: Pending", "pod writer: FailedScheduling"}, leave: cancel}
+	err := demo.Run(ctx, demo.Config{REST: admin(t), Examples: "../../../examples", Out: out})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "wait for pod writer to run") {
+		t.Errorf("got %v, told\n%s", err, &out.text)
 	}
-	if !strings.Contains(out.String(), "claim data: Pending") || strings.Contains(out.String(), "Nothing is left") {
-		t.Errorf("the demo tells\n%s", &out)
+	if strings.Contains(out.text.String(), "Nothing is left") {
+		t.Errorf("the demo tells\n%s", &out.text)
 	}
 	client := clientOf(t, admin(t))
 	for _, err := range []error{

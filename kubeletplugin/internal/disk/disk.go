@@ -139,8 +139,11 @@ func (d *Disk) clean(dir, leaf string, before, after fault.Point) error {
 // cleanUnrecorded removes a volume directory without a usable record: one that was made but not
 // used, or whose record an older kubelet has spoiled. If it is mounted, that fails.
 func cleanUnrecorded(dir string) error {
-	if _, err := records.ReadTarget(dir); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, records.ErrCorrupt) {
+	switch _, err := records.ReadTarget(dir); {
+	case err == nil:
 		return fmt.Errorf("volume directory %q still has a record", dir)
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, records.ErrCorrupt):
+		return err
 	}
 	if err := removeEmpty(filepath.Join(dir, names.TargetLeaf)); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 // TestInterruptedWrite: a process that died between writing and renaming has lost nothing of what
 // was there, and the next write is not disturbed by what it left.
 func TestInterruptedWrite(t *testing.T) {
-	dir := t.TempDir()
+	dir := dirOf(t, persistent().SpecVolID)
 	if err := persistent().Write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -25,14 +25,16 @@ func TestInterruptedWrite(t *testing.T) {
 	if got, err := ReadTarget(dir); err != nil || got != persistent() {
 		t.Errorf("the old record: %+v, %v", got, err)
 	}
-	if err := inline().Write(dir); err != nil {
+	next := persistent()
+	next.Handle = "vol-2"
+	if err := next.Write(dir); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadTarget(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(inline(), got); diff != "" {
+	if diff := cmp.Diff(next, got); diff != "" {
 		t.Errorf("the new record, -want +got:\n%s", diff)
 	}
 }
@@ -114,6 +116,8 @@ func FuzzRead(f *testing.F) {
 		switch {
 		case err != nil && !errors.Is(err, ErrCorrupt):
 			t.Errorf("%q: got %v, want ErrCorrupt", content, err)
+		case err == nil && names.Escape(got.SpecVolID) != filepath.Base(dir):
+			t.Errorf("%q: got volume %q in directory %q", content, got.SpecVolID, dir)
 		case err == nil && (got.Handle == "" || got.Driver == "" || got.SpecVolID == "" || got.Lifecycle == ""):
 			t.Errorf("%q: got %+v, which cannot be used", content, got)
 		}

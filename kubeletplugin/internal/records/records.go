@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 )
 
-// ErrCorrupt marks a record that is there but cannot be used: empty, not JSON, or without the
-// handle or driver. A record that is not there gives fs.ErrNotExist.
+// ErrCorrupt marks a record that is there but cannot be used: empty, not JSON, without the handle
+// or driver, or of another directory. A record that is not there gives fs.ErrNotExist.
 var ErrCorrupt = errors.New("record is corrupt")
 
 // Lifecycle modes as they are written in a target record.
@@ -104,8 +104,11 @@ func ReadTarget(dir string) (Target, error) {
 	if t.Lifecycle == "" {
 		t.Lifecycle = Persistent
 	}
-	if t.SpecVolID == "" {
-		t.SpecVolID = names.Unescape(filepath.Base(dir))
+	switch base := filepath.Base(dir); {
+	case t.SpecVolID == "":
+		t.SpecVolID = names.Unescape(base)
+	case names.Escape(t.SpecVolID) != base: // its target path would be elsewhere
+		return Target{}, fmt.Errorf("read volume record in %q: %w: it is of volume %q", dir, ErrCorrupt, t.SpecVolID)
 	}
 	return t, nil
 }

@@ -28,6 +28,16 @@ func inline() Target {
 		Attachment: names.Attachment(h, driver, node)}
 }
 
+// dirOf makes the directory for the record of a volume.
+func dirOf(t *testing.T, specVolID string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), names.Escape(specVolID))
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // TestGolden is test item T7: the records are byte for byte what a kubelet writes.
 func TestGolden(t *testing.T) {
 	cases := map[string]struct {
@@ -61,8 +71,8 @@ func TestGolden(t *testing.T) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	dir := t.TempDir()
 	for _, want := range []Target{persistent(), inline()} {
+		dir := dirOf(t, want.SpecVolID)
 		if err := want.Write(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +84,10 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("target record (-want +got):\n%s", diff)
 		}
 	}
-	want := Staging{Handle: "vol-1", Driver: driver}
+	dir, want := dirOf(t, "staging"), Staging{Handle: "vol-1", Driver: driver}
+	if err := persistent().Write(dir); err != nil {
+		t.Fatal(err)
+	}
 	if err := want.Write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -147,10 +160,7 @@ func TestRemoveTakesTheTempFileToo(t *testing.T) {
 }
 
 func TestOldKubeletRecord(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "my~pv")
-	if err := os.Mkdir(dir, 0o750); err != nil {
-		t.Fatal(err)
-	}
+	dir := dirOf(t, "my/pv")
 	old := `{"driverName":"d","volumeHandle":"v"}`
 	if err := os.WriteFile(filepath.Join(dir, names.RecordFile), []byte(old), 0o600); err != nil {
 		t.Fatal(err)
@@ -161,5 +171,21 @@ func TestOldKubeletRecord(t *testing.T) {
 	}
 	if got.Lifecycle != Persistent || got.SpecVolID != "my/pv" {
 		t.Errorf("got lifecycle %q and volume %q, want %q and %q", got.Lifecycle, got.SpecVolID, Persistent, "my/pv")
+	}
+}
+
+// TestRecordOfAnotherDirectory: what is done about a volume is done at the path that its record names, so a record must
+// not name another one.
+func TestRecordOfAnotherDirectory(t *testing.T) {
+	for _, specVolID := range []string{"..", "../../x", "pvc-2", "."} {
+		dir := dirOf(t, "pvc-1")
+		rec := persistent()
+		rec.SpecVolID = specVolID
+		if err := rec.Write(dir); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ReadTarget(dir); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("volume %q: got %+v, %v, want %v", specVolID, got, err, ErrCorrupt)
+		}
 	}
 }

@@ -156,6 +156,17 @@ func TestScanSpoiled(t *testing.T) {
 			},
 			unreadable: 1, foreign: 1,
 		},
+		"TargetOfAnother": {
+			reason: "a record that belongs elsewhere is not believed",
+			build: func(tr tree) []string {
+				rec := records.Target{SpecVolID: "..", Handle: "vol-1", Driver: driver}
+				if err := rec.Write(tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)); err != nil {
+					tr.t.Fatal(err)
+				}
+				return nil
+			},
+			unreadable: 1,
+		},
 		"TargetNotMounted": {
 			reason: "stopped before the record was written",
 			build: func(tr tree) []string {
@@ -234,13 +245,34 @@ func TestHostMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a tmpfs needs root")
 	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+	base := t.TempDir()
+	dir, link := filepath.Join(base, "dir"), filepath.Join(base, "link")
+	point := filepath.Join(dir, "point")
+	if err := errors.Join(os.MkdirAll(point, 0o750), os.Symlink(dir, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", point, "tmpfs", 0, "size=64k"); err != nil {
 		t.Skipf("this sandbox does not allow mounting: %v", err)
 	}
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	got, err := HostMounts(dir)
-	if err != nil || len(got) != 1 || got[0].Point != dir || got[0].Source == "" {
-		t.Errorf("got %v, %v, want %q", got, err, dir)
+	t.Cleanup(func() { _ = syscall.Unmount(point, syscall.MNT_DETACH) })
+	cases := map[string]struct {
+		reason, dir, want string
+	}{
+		"Plain":    {reason: "the usual way", dir: dir, want: point},
+		"Itself":   {reason: "the directory may be a mount point, too", dir: point, want: point},
+		"Slash":    {reason: "as people write a directory", dir: dir + "/", want: point},
+		"Link":     {reason: "the mount table has no links, but the paths below the root have", dir: link, want: filepath.Join(link, "point")},
+		"LinkPart": {reason: "a link anywhere in the path", dir: filepath.Join(link, "point"), want: filepath.Join(link, "point")},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := HostMounts(tc.dir)
+			if err != nil || len(got) != 1 || got[0].Point != tc.want || got[0].Source == "" {
+				t.Errorf("%s: got %v, %v, want %q", tc.reason, got, err, tc.want)
+			}
+		})
+	}
+	if _, err := HostMounts(filepath.Join(base, "none")); err == nil {
+		t.Error("a directory that is not there: no error")
 	}
 }

@@ -1,6 +1,11 @@
 package agent
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -10,6 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 )
 
 func (c *cluster) ready() bool {
@@ -151,6 +157,46 @@ func TestRestartKeepsPods(t *testing.T) {
 	c.expectClean()
 }
 
+// TestForeignMount: a mount whose record is lost may be of any volume that was in use, so all of them stay in use.
+func TestForeignMount(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	dir := c.root.TargetDir("uid-gone", "pv-1")
+	target := filepath.Join(dir, names.TargetLeaf)
+	unused := c.root.Staging(driverName, "vol-2")
+	if err := errors.Join(os.MkdirAll(target, 0o750), os.MkdirAll(unused, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	c.cfg.Mounts = func(string) ([]recovery.Mount, error) { return []recovery.Mount{{Point: target, Source: "8:1/x"}}, nil }
+	name := corev1.UniqueVolumeName(names.Unique(driverName, "vol-1"))
+	c.apply(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{name}},
+	})
+	c.start()
+	c.expectEvent("UnknownVolumeMount", c.node().UID)
+	c.eventually("the node to be ready", c.ready)
+	if inUse := c.node().Status.VolumesInUse; !slices.Equal(inUse, []corev1.UniqueVolumeName{name}) {
+		t.Errorf("in use are %v, want what was in use before", inUse)
+	}
+	if _, err := os.Stat(filepath.Dir(unused)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a staging directory without a record or a mount was not swept: %v", err)
+	}
+}
+
+// TestForeignMountWithoutNode: the Node may be deleted again while the agent starts.
+func TestForeignMountWithoutNode(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	a, err := New(c.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.recovered = &recovery.Result{Foreign: []string{"/lost"}}
+	a.reportForeign(t.Context())
+	a.seedInUse()
+	if got := a.inUse.Names(); len(got) > 0 {
+		t.Errorf("in use are %v", got)
+	}
+}
+
 func TestPodWithoutCSIVolumes(t *testing.T) {
 	c := newCluster(t, csitest.Options{})
 	c.start()
@@ -192,14 +238,7 @@ func TestProblemsAreEvents(t *testing.T) {
 			tc.change(c)
 			c.start()
 			c.apply(tc.pod)
-			c.eventually("an event", func() bool {
-				for _, obj := range c.api.Objects("events") {
-					if e, ok := obj.(*corev1.Event); ok && e.Reason == tc.event && e.InvolvedObject.UID == tc.pod.UID {
-						return true
-					}
-				}
-				return false
-			})
+			c.expectEvent(tc.event, tc.pod.UID)
 			c.deletePod("a", 30)
 			c.eventually("the pod to be gone", c.gone("a"))
 			c.expectClean()

@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -138,12 +140,16 @@ func (a *Agent) seedInUse() {
 	}
 }
 
+// reportForeign tells operators what of an earlier process cannot be cleaned up.
 func (a *Agent) reportForeign(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	for _, u := range a.recovered.Unreadable {
-		logger.Error(u.Err, "Volume directory has no usable record", logging.KeyPath, u.Dir)
+		if !slices.Contains(a.recovered.Unused, u.Dir) { // that was swept
+			logger.Error(u.Err, "Volume directory has no usable record", logging.KeyPath, u.Dir)
+		}
 	}
-	node := a.view.Node()
+	// Not what the view has: the Node may have been deleted since it was registered.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node(), UID: a.nodeUID()}}
 	for _, path := range a.recovered.Foreign {
 		message := fmt.Sprintf("mount %q has no usable record: it is left alone until someone unmounts it", path)
 		a.events.Warning(node, "UnknownVolumeMount", message)
@@ -168,7 +174,8 @@ func (a *Agent) followDrivers(ctx context.Context) error {
 // State is what the debug page shows.
 func (a *Agent) State() any {
 	return map[string]any{
-		"node": a.node(), "drivers": a.registry.Names(), "volumesInUse": a.inUse.Names(), "volumes": a.volumes.Dump(),
+		"node": a.node(), "drivers": a.registry.Names(), "registrations": a.watcher.Status(),
+		"volumesInUse": a.inUse.Names(), "volumes": a.volumes.Dump(),
 	}
 }
 

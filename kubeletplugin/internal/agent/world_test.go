@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	nodeName   = "node-1"
 	driverName = csitest.DefaultName
-	patient    = 20 * time.Second // far more than anything here takes
+	patient    = 2 * time.Minute // how long a test waits for what must happen; it only matters when the test fails
 )
 
 // cluster is an API server in memory, a driver with its registrar on real sockets, and what the
@@ -242,6 +242,19 @@ func (c *cluster) expectClean() {
 			return len(left) == 0
 		})
 	}
+}
+
+// expectEvent waits for an event with a reason on an object.
+func (c *cluster) expectEvent(reason string, uid types.UID) {
+	c.t.Helper()
+	c.eventually("the event "+reason, func() bool {
+		for _, obj := range c.api.Objects("events") {
+			if e, ok := obj.(*corev1.Event); ok && e.Reason == reason && e.InvolvedObject.UID == uid {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 func csiDriver(attach bool) *storagev1.CSIDriver {

@@ -16,11 +16,22 @@ import (
 	"github.com/longshore-csi/longshore/devcluster"
 )
 
+// stuckDriver is a driver whose node side never answers: a start with it does not come to its end before Ctrl-C does.
+func stuckDriver(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "driver")
+	script := "#!/bin/sh\ncase \"$*\" in *--mode=controller*) exec " + built.driver + " \"$@\" ;; esac\nexec sleep 1000\n"
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func TestCtrlCDuringTheStartLeavesNothing(t *testing.T) {
 	for name, moment := range map[string]string{"Early": "starting etcd", "Late": "starting kube-controller-manager"} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
-			r := c.interrupt(moment, "up", "--nodes=1")
+			r := c.interrupt(moment, "up", "--nodes=1", "--driver="+stuckDriver(t))
 			if r.code != 1 || !strings.Contains(r.stderr, "interrupted, everything is taken down again") {
 				t.Errorf("ended with %d: %s%s", r.code, r.stdout, r.stderr)
 			}
@@ -152,7 +163,7 @@ func TestUpAfterAFailureThatNobodySaw(t *testing.T) {
 	if out := c.mustRun("status").stdout; !strings.Contains(out, "Failed") || !strings.Contains(out, "error: read the pins") {
 		t.Errorf("status says %s", out)
 	}
-	c.interrupt("starting etcd", "up", "--nodes=1")
+	c.interrupt("starting etcd", "up", "--nodes=1", "--driver="+stuckDriver(t))
 	if err := <-ended; err == nil {
 		t.Error("the earlier supervisor was not ended by force")
 	}

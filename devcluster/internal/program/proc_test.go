@@ -5,15 +5,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
+// isSupervisor says whether a process leads the session of the cluster. Its command line would not do: a process that is just
+// being started shows that of its parent.
 func isSupervisor(pid int) bool {
-	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-	return err == nil && slices.Contains(strings.Split(string(data), "\x00"), "supervise")
+	session, err := unix.Getsid(pid)
+	return err == nil && session == pid
 }
 
 // listeners are the TCP addresses, as /proc writes them, on which the processes listen.

@@ -88,13 +88,13 @@ func (s *summary) endTest(e event, k key) {
 	}
 }
 
-// endPackage prints the package's line. A package that fails without a failed test, for it does not build or its process
-// died, counts as one failed test and shows all its output.
+// endPackage prints the package's line. A package that fails without a failed test, or in the middle of one, for it does not
+// build or its process died, counts as one failed test and shows what it has said so far.
 func (s *summary) endPackage(e event) {
 	if e.Action == "skip" {
 		return // no test files
 	}
-	if e.Action == "fail" && !s.failedIn[e.Package] {
+	if e.Action == "fail" && (!s.failedIn[e.Package] || s.inTheMiddle(e.Package)) {
 		s.failed++
 		fmt.Fprintf(s.out, "--- FAIL %s\n%s", e.Package, strings.Join(s.build[e.FailedBuild], ""))
 		s.printOutput(e.Package)
@@ -103,11 +103,22 @@ func (s *summary) endPackage(e event) {
 	fmt.Fprintf(s.out, "%s %s %.1fs\n", mark, e.Package, e.Elapsed)
 }
 
+// inTheMiddle says whether a test of a package has begun and not ended.
+func (s *summary) inTheMiddle(pkg string) bool {
+	for k := range s.output {
+		if k.pkg == pkg && k.test != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // printOutput prints what the unfinished tests of a package have said.
 func (s *summary) printOutput(pkg string) {
 	for k, lines := range s.output {
 		if k.pkg == pkg {
 			fmt.Fprint(s.out, strings.Join(lines, ""))
+			delete(s.output, k)
 		}
 	}
 }

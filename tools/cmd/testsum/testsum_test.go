@@ -48,6 +48,13 @@ func TestSummary(t *testing.T) {
 			failed: true,
 			want:   []string{"panic: oh", "0 passed, 1 failed\n"},
 		},
+		"DeathAfterAFailure": {
+			reason: "the end of a process is told, though a test had failed before: it may have taken too long altogether",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"why A failed\n"}` + "\n" + `{"Action":"fail","Package":"p","Test":"TestA"}` + "\n" +
+				`{"Action":"output","Package":"p","Test":"TestB","Output":"panic: test timed out\n"}` + "\n" + `{"Action":"fail","Package":"p"}`,
+			failed: true,
+			want:   []string{"why A failed", "panic: test timed out", "0 passed, 2 failed\n"},
+		},
 		"Plain": {
 			reason: "words of the go command pass through",
 			in:     "go: cannot find main module",

@@ -1,6 +1,7 @@
 # Tests run with the race detector. Their events are kept in .tools/results, so that the whole can be summed up.
 RESULTS := $(CURDIR)/.tools/results
-TESTFLAGS ?= -race
+# The time limit is there for tests that hang: on a new machine devcluster's first builds the control plane, which takes minutes.
+TESTFLAGS ?= -race -timeout 30m
 # The end-to-end suite drives processes of its own; the detector would only watch the driver's seat.
 TESTFLAGS_e2e := -timeout 60m
 
@@ -9,7 +10,7 @@ TESTFLAGS_e2e := -timeout 60m
 test: ## Run all tests: units, csi-sanity, end to end (needs root for mounts; says what it skips otherwise)
 	@rm -rf $(RESULTS)
 	@failed=0; for m in $(MODULES); do $(MAKE) --no-print-directory test/$$m || failed=1; done; \
-	(cd tools && go run ./cmd/testsum -total $(RESULTS)/*.json) && exit $$failed
+	$(TOOLS)/testsum -total $(RESULTS)/*.json && exit $$failed
 $(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-needs
 	@mkdir -p $(RESULTS)
 	@echo "== $*"

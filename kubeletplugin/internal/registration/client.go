@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -129,7 +128,6 @@ func pluginFrom(info *registerapi.PluginInfo, gen Generation) (Plugin, error) {
 	p := Plugin{
 		Name:       info.GetName(),
 		Endpoint:   info.GetEndpoint(),
-		Versions:   slices.Clone(info.GetSupportedVersions()),
 		Version:    chosen.String(),
 		Generation: gen,
 	}

@@ -51,6 +51,7 @@ func (l *lines) await(t *testing.T, text string) {
 // runManager runs a manager on real directories until the test ends.
 func runManager(t *testing.T, cfg Config, happened *lines) *Manager {
 	t.Helper()
+	cfg.DialTimeout, cfg.InfoTimeout, cfg.NotifyTimeout = patience, patience, patience
 	cfg.Handler = &recorder{log: happened.log, busy: map[string]bool{}}
 	m, err := New(cfg)
 	if err != nil {
@@ -150,7 +151,7 @@ func TestRunWithoutEvents(t *testing.T) {
 	dir := t.TempDir()
 	var happened lines
 	handler := &recorder{log: happened.log, busy: map[string]bool{}}
-	m, err := New(Config{Dir: dir, Handler: handler, Rescan: 10 * time.Millisecond})
+	m, err := New(Config{Dir: dir, Handler: handler, Rescan: 10 * time.Millisecond, InfoTimeout: patience, NotifyTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,9 +36,8 @@ type Plugin struct {
 	Name string
 	// Endpoint is the driver's own socket: an absolute path or unix:///path.
 	Endpoint string
-	// Versions are the versions that the registrar offers, as it sent them.
-	Versions []string
-	// Version is the one of Versions that is used, for instance 1.0.0.
+	// Version is the one that is used of those that the registrar offers, for
+	// instance 1.0.0.
 	Version string
 	// RequiresPublishPod is set when the registrar asks for pod information in
 	// NodePublishVolume. A registrar that does not know the question means no.

@@ -49,10 +49,11 @@ func skip(entry fs.DirEntry) error {
 }
 
 // identify reports whether path is a socket, and which. A link to a socket is
-// followed, as the kubelet does.
+// followed, as the kubelet does; one that leads nowhere is no socket, and must
+// not keep the others from being seen.
 func identify(path string) (id Identity, ok bool, err error) {
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
 		return Identity{}, false, nil
 	}
 	if err != nil {

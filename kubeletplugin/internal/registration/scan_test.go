@@ -39,8 +39,10 @@ func TestScan(t *testing.T) {
 	if err := os.Symlink(filepath.Join(root, "a.sock"), filepath.Join(root, "link.sock")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(filepath.Join(root, "none"), filepath.Join(root, "broken.sock")); err != nil {
-		t.Fatal(err)
+	for name, target := range map[string]string{"broken.sock": "none", "loop.sock": "loop.sock", "through.sock": "file.sock/x"} {
+		if err := os.Symlink(filepath.Join(root, target), filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	seen := sightings{}
 	dirs, err := scan(root, seen)

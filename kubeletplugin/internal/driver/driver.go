@@ -18,9 +18,6 @@ func newDriver(spec Spec, l *link) *Driver { return &Driver{spec: spec, link: l}
 // Name returns the driver's name.
 func (d *Driver) Name() string { return d.spec.Name }
 
-// Endpoint returns the driver's socket as it registered.
-func (d *Driver) Endpoint() string { return d.spec.Endpoint }
-
 // RequiresPublishPod reports whether the registrar asked for pod information
 // in NodePublishVolume.
 func (d *Driver) RequiresPublishPod() bool { return d.spec.RequiresPublishPod }

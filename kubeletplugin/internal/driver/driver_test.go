@@ -1,12 +1,9 @@
 package driver
 
 import (
-	"context"
 	"errors"
-	"net"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -44,28 +41,6 @@ func connect(t *testing.T, r *Registry, endpoint string) *Driver {
 	return d
 }
 
-// serve serves a driver on a socket of its own until stop is called.
-func serve(t *testing.T, d *csitest.Driver, path string) (stop func()) {
-	t.Helper()
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	d.Register(server)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(listener)
-	}()
-	stop = func() {
-		server.Stop()
-		<-done
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
 func nodeID(t *testing.T, d *Driver) string {
 	t.Helper()
 	reply, err := d.Node().NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
@@ -98,8 +73,8 @@ func TestRegistry(t *testing.T) {
 	if diff := cmp.Diff([]string{name}, r.Names()); diff != "" {
 		t.Errorf("Names, -want +got:\n%s", diff)
 	}
-	if d.Name() != name || d.Endpoint() != endpoint || d.RequiresPublishPod() {
-		t.Errorf("driver is %q at %q, pod %v", d.Name(), d.Endpoint(), d.RequiresPublishPod())
+	if d.Name() != name || d.RequiresPublishPod() {
+		t.Errorf("driver is %q, pod %v", d.Name(), d.RequiresPublishPod())
 	}
 	r.Remove(name)
 	r.Remove(name)
@@ -144,48 +119,35 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-func TestWait(t *testing.T) {
-	r := newRegistry(t, Config{})
-	d := connect(t, r, "/csi.sock")
-	var waiters sync.WaitGroup
-	for range 5 {
-		waiters.Go(func() {
-			if got, err := r.Wait(t.Context(), name); got != d || err != nil {
-				t.Errorf("Wait: %v, %v", got, err)
-			}
-		})
-	}
-	r.Add(d)
-	waiters.Wait()
-
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	if _, err := r.Wait(ctx, "other.example"); !errors.Is(err, ErrNotRegistered) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Wait for a driver that never comes: %v", err)
-	}
-}
-
 // A call that runs on the old connection must end by the driver's answer, not
 // because somebody registered again: its outcome would be unknown.
 func TestReplacedDriverFinishesItsCalls(t *testing.T) {
-	r := newRegistry(t, Config{})
-	slow := csitest.New(csitest.Options{NodeID: "old"})
-	slow.Inject(csitest.Fault{Method: "NodeGetInfo", Delay: 200 * time.Millisecond, Times: 1})
-	old := connect(t, r, slow.Serve(t))
-	r.Add(old)
+	former, next := csitest.New(csitest.Options{NodeID: "old"}), csitest.New(csitest.Options{NodeID: "new"})
+	entered, leave := make(chan struct{}), make(chan struct{})
+	slow := &conn{ClientConnInterface: former.Conn(), during: func() { close(entered); <-leave }}
+	r := newRegistry(t, Config{Dial: func(endpoint string) (grpc.ClientConnInterface, error) {
+		if endpoint == "/old.sock" {
+			return slow, nil
+		}
+		return next.Conn(), nil
+	}})
+	first := connect(t, r, "/old.sock")
+	r.Add(first)
 	result := make(chan error, 1)
 	go func() {
-		_, err := old.Node().NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
+		_, err := first.Node().NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 		result <- err
 	}()
-	for old.link.count() < 2 { // until the call runs
-		time.Sleep(time.Millisecond)
+	<-entered
+	r.Add(connect(t, r, "/new.sock"))
+	if first.link.isClosed() {
+		t.Error("the old connection was closed under a running call")
 	}
-	r.Add(connect(t, r, csitest.New(csitest.Options{NodeID: "new"}).Serve(t)))
+	close(leave)
 	if err := <-result; err != nil {
 		t.Errorf("the running call: %v", err)
 	}
-	if old.link.count() != 0 || !old.link.isClosed() {
+	if first.link.count() != 0 || !first.link.isClosed() {
 		t.Error("the old connection was not closed after its last call")
 	}
 	d, err := r.Get(name)
@@ -229,7 +191,7 @@ func TestNodeCapabilitiesAreReadOncePerConnection(t *testing.T) {
 	before := csitest.New(csitest.Options{})
 	before.SetNode(stage)
 	before.Inject(csitest.Fault{Method: "NodeGetCapabilities", Code: codes.Internal, Times: 1})
-	stop := serve(t, before, path)
+	stop := before.ServeAt(t, path)
 	r := newRegistry(t, Config{})
 	d := connect(t, r, path)
 	r.Add(d)
@@ -249,7 +211,7 @@ func TestNodeCapabilitiesAreReadOncePerConnection(t *testing.T) {
 	stop()
 	after := csitest.New(csitest.Options{})
 	after.SetNode(stage, expand)
-	serve(t, after, path)
+	after.ServeAt(t, path)
 	// The driver was updated; whatever call comes first makes the new connection.
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if _, err := d.Node().NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{}); err == nil {

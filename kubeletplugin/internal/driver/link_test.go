@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -110,19 +111,26 @@ func TestCapabilitiesWithoutDriver(t *testing.T) {
 // TestFrozenDriver: a driver that hangs costs the caller no more than its deadline, and nothing of
 // it is remembered.
 func TestFrozenDriver(t *testing.T) {
-	frozen := csitest.New(csitest.Options{})
-	frozen.Inject(csitest.Fault{Method: "NodeGetCapabilities", Hang: true, Times: 1})
-	r := newRegistry(t, Config{})
-	d := connect(t, r, frozen.Serve(t))
-	defer d.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := d.NodeCapabilities(ctx); status.Code(errors.Unwrap(err)) != codes.DeadlineExceeded {
-		t.Errorf("got %v, want the deadline", err)
-	}
-	if caps, err := d.NodeCapabilities(t.Context()); err != nil || caps == nil {
-		t.Errorf("after it has thawed: %v, %v", caps, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		frozen := csitest.New(csitest.Options{})
+		frozen.Inject(csitest.Fault{Method: "NodeGetCapabilities", Hang: true, Times: 1})
+		r := NewRegistry(Config{Dial: func(string) (grpc.ClientConnInterface, error) { return frozen.Conn(), nil }})
+		defer r.Close()
+		d := connect(t, r, "/csi.sock")
+		defer d.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		if _, err := d.NodeCapabilities(ctx); status.Code(errors.Unwrap(err)) != codes.DeadlineExceeded {
+			t.Errorf("got %v, want the deadline", err)
+		}
+		if took := time.Since(start); took != time.Minute {
+			t.Errorf("took %v, want the minute that the caller gave", took)
+		}
+		if caps, err := d.NodeCapabilities(t.Context()); err != nil || caps == nil {
+			t.Errorf("after it has thawed: %v, %v", caps, err)
+		}
+	})
 }
 
 // TestLinkUsers: the connection ends with the last of those who hold it, once.

@@ -1,9 +1,9 @@
 package driver
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -132,10 +132,7 @@ func (r *Registry) Last(name string) (*Driver, error) {
 func (r *Registry) Names() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	names := make([]string, 0, len(r.registered))
-	for name := range r.registered {
-		names = append(names, name)
-	}
+	names := slices.AppendSeq([]string{}, maps.Keys(r.registered))
 	slices.Sort(names)
 	return names
 }
@@ -146,21 +143,6 @@ func (r *Registry) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.changed
-}
-
-// Wait returns the registered driver of that name, waiting for it until ctx ends.
-func (r *Registry) Wait(ctx context.Context, name string) (*Driver, error) {
-	for {
-		changed := r.Changed()
-		if d, err := r.Get(name); err == nil {
-			return d, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for CSI driver %q: %w: %w", name, ErrNotRegistered, ctx.Err())
-		}
-	}
 }
 
 // Close releases all connections. Running calls keep theirs until they end.

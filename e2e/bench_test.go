@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,13 +53,15 @@ func lifeOfMany(b *testing.B, s *Scene, prefix string, n int) lives {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	times := WatchTimes(ctx, b, bed.Client, s.Namespace)
+	var making sync.WaitGroup
 	for i := range n {
-		go func() {
+		making.Go(func() {
 			name := fmt.Sprintf("%s-%d", prefix, i)
 			s.CreateClaim(name, s.ImmediateClass())
 			s.CreatePod(name, FromClaim(name))
-		}()
+		})
 	}
+	making.Wait()
 	bound, mounted := times.Wait(b, n)
 	if err := bed.Client.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		b.Fatal(err)

@@ -153,10 +153,17 @@ func (s *story) play(victim func(*story) string, during string) {
 	}
 }
 
+// signal sends a signal to a process as soon as it runs: it may just have been killed by the story before. What was frozen
+// goes on when the story has ended too early.
 func (s *story) signal(process, signal string) {
 	s.t.Helper()
-	if err := s.Dev.Signal(s.t.Context(), process, signal); err != nil {
-		s.t.Fatal(err)
+	s.retry("signal "+signal+" to "+process, func(ctx context.Context) error { return s.Dev.Signal(ctx, process, signal) })
+	if signal == "STOP" {
+		s.t.Cleanup(func() {
+			if s.t.Failed() {
+				_ = s.Dev.Signal(context.Background(), process, "CONT") // if it does not run it is not frozen
+			}
+		})
 	}
 }
 

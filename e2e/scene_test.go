@@ -32,8 +32,7 @@ type Scene struct {
 func (b *Bed) NewScene(t testing.TB) *Scene {
 	t.Helper()
 	b.scenes++ // a namespace of an earlier run of the same test may still be there, on its way out
-	name := fmt.Sprintf("e2e-%d-", b.scenes) + strings.ToLower(strings.NewReplacer("/", "-", "_", "-", "#", "-").Replace(strings.TrimPrefix(t.Name(), "Test")))
-	s := &Scene{Bed: b, Namespace: name[:min(len(name), 60)], t: t}
+	s := &Scene{Bed: b, Namespace: sceneName(b.scenes, t.Name()), t: t}
 	s.retry("make the namespace", func(ctx context.Context) error {
 		_, err := b.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}, metav1.CreateOptions{})
 		return ignoreExists(err)
@@ -48,6 +47,12 @@ func (b *Bed) NewScene(t testing.TB) *Scene {
 	return s
 }
 
+// sceneName makes the name of a namespace: letters, digits and dashes, no dash at its end, and short enough for suffixes.
+func sceneName(n int, test string) string {
+	name := fmt.Sprintf("e2e-%d-", n) + strings.ToLower(strings.NewReplacer("/", "-", "_", "-", "#", "-").Replace(strings.TrimPrefix(test, "Test")))
+	return strings.TrimRight(name[:min(len(name), 50)], "-")
+}
+
 // ImmediateClass is the name of the class that binds immediately.
 func (s *Scene) ImmediateClass() string { return s.Namespace + "-immediate" }
 
@@ -58,16 +63,18 @@ func (s *Scene) end() {
 	if s.t.Failed() {
 		s.tell()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	zero := int64(0)
-	_ = s.Client.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &zero}, metav1.ListOptions{})
-	_ = s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-	err := errors.Join(
-		s.Client.StorageV1().StorageClasses().Delete(ctx, s.ImmediateClass(), metav1.DeleteOptions{}),
-		s.Client.StorageV1().StorageClasses().Delete(ctx, s.LateClass(), metav1.DeleteOptions{}),
-		s.Client.CoreV1().Namespaces().Delete(ctx, s.Namespace, metav1.DeleteOptions{}),
-	)
+	// The test's own context is over. What the test has killed may not be back yet.
+	err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+		err := errors.Join(
+			s.Client.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &zero}, metav1.ListOptions{}),
+			s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
+			ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, s.ImmediateClass(), metav1.DeleteOptions{})),
+			ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, s.LateClass(), metav1.DeleteOptions{})),
+			ignoreNotFound(s.Client.CoreV1().Namespaces().Delete(ctx, s.Namespace, metav1.DeleteOptions{})),
+		)
+		return err == nil, err
+	})
 	if err != nil && !s.t.Failed() {
 		s.t.Errorf("remove the scene: %v", err)
 	}
@@ -188,7 +195,14 @@ func (s *Scene) Attachments(ctx context.Context, volume string) ([]storagev1.Vol
 // Wait asks until the answer is yes. Errors are taken for "not yet": the API server itself may be away in a test.
 func (s *Scene) Wait(what string, done func(context.Context) (bool, error)) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	if err := poll(s.t.Context(), done); err != nil {
+		s.t.Fatalf("waited in vain for %s: %v", what, err)
+	}
+}
+
+// poll asks until the answer is yes, or returns the last error.
+func poll(ctx context.Context, done func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -198,7 +212,7 @@ func (s *Scene) Wait(what string, done func(context.Context) (bool, error)) {
 		ok, err := done(attempt)
 		end()
 		if ok && err == nil {
-			return
+			return nil
 		}
 		if err != nil && ctx.Err() == nil {
 			last = err
@@ -206,7 +220,7 @@ func (s *Scene) Wait(what string, done func(context.Context) (bool, error)) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			s.t.Fatalf("waited in vain for %s (last error: %v)", what, last)
+			return errors.Join(ctx.Err(), last)
 		}
 	}
 }

@@ -70,15 +70,15 @@ func (w *Times) Wait(t testing.TB, n int) (bound, mounted []time.Duration) {
 	defer deadline.Stop()
 	for {
 		w.mu.Lock()
-		done := len(w.mounted) == n && len(w.bound) == n
+		nBound, nMounted := len(w.bound), len(w.mounted)
 		w.mu.Unlock()
-		if done {
+		if nBound == n && nMounted == n {
 			return w.since(w.bound), w.since(w.mounted)
 		}
 		select {
 		case <-w.changed:
 		case <-deadline.C:
-			t.Fatalf("of %d claims %d are bound and %d mounted", n, len(w.bound), len(w.mounted))
+			t.Fatalf("of %d claims %d are bound and %d mounted", n, nBound, nMounted)
 		}
 	}
 }

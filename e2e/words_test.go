@@ -113,6 +113,19 @@ func TestObjectsAreWhatTheTestsSay(t *testing.T) {
 	}
 }
 
+func TestNamesOfScenes(t *testing.T) {
+	for test, want := range map[string]string{
+		"TestKilledInTheMiddle/Create/csi-attacher": "e2e-7-killedinthemiddle-create-csi-attacher",
+		"BenchmarkClaim/Concurrent1":                "e2e-7-benchmarkclaim-concurrent1",
+		"TestA_b#01":                                "e2e-7-a-b-01",
+		"Test" + strings.Repeat("x", 43) + "/long":  "e2e-7-" + strings.Repeat("x", 43), // a name must not end in a dash
+	} {
+		if got := sceneName(7, test); got != want {
+			t.Errorf("%s: got %q, want %q", test, got, want)
+		}
+	}
+}
+
 func TestTailOfALog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := os.WriteFile(path, []byte("a\nb\nc\n"), 0o600); err != nil {

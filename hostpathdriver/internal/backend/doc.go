@@ -18,8 +18,9 @@
 //
 // A volume exists when its record exists. Its directory is made before and
 // moved to the trash before the record goes, so that a crash leaves at most
-// an empty directory, or one in the trash; both are removed at start. What
-// has contents and no record is never removed, only reported.
+// an empty directory, or one in the trash; both are removed at start, unless
+// something is mounted inside. What has contents and no record is never
+// removed, only reported.
 package backend
 
 import (

@@ -16,7 +16,7 @@ func bindWithoutReuse(t *testing.T, port int) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // test
+	defer unix.Close(fd)
 	return unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: port})
 }
 

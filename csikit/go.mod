@@ -2,6 +2,8 @@ module github.com/longshore-csi/longshore/csikit
 
 go 1.26.0
 
+toolchain go1.26.9
+
 require (
 	github.com/cockroachdb/datadriven v1.0.3
 	github.com/container-storage-interface/spec v1.13.0

@@ -2,6 +2,8 @@ module github.com/longshore-csi/longshore/deploy
 
 go 1.26.0
 
+toolchain go1.26.9
+
 require (
 	github.com/google/go-cmp v0.7.0
 	k8s.io/api v0.37.2

@@ -1,7 +1,6 @@
 # Modules, in the order of their dependencies. `make <verb>/<module>` works on one of them.
 MODULES := csikit topology provisioner attacher registrar livenessprobe kubeletplugin hostpathdriver hostpathdriver/test/sanity devcluster deploy e2e tools
 BIN := $(CURDIR)/bin
-export GOTOOLCHAIN := local
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -s -w -X github.com/longshore-csi/longshore/csikit/version.version=$(VERSION)

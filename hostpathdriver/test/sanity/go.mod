@@ -2,6 +2,8 @@ module github.com/longshore-csi/longshore/hostpathdriver/test/sanity
 
 go 1.26.0
 
+toolchain go1.26.9
+
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/kubernetes-csi/csi-test/v5 v5.6.0

@@ -64,12 +64,15 @@ type Process struct {
 	Since time.Time `json:"since"`
 	// LastExit says how the process ended last, empty while it never did.
 	LastExit string `json:"lastExit,omitempty"`
+	// HTTP is the base URL of what the process serves: /metrics, /healthz, /debug/state. Empty for the control plane and for
+	// a driver of the user's.
+	HTTP string `json:"http,omitempty"`
 }
 
-func processes(all []proc.Status) []Process {
+func processes(all []proc.Status, http map[string]string) []Process {
 	out := make([]Process, 0, len(all))
 	for _, s := range all {
-		out = append(out, Process{Name: s.Name, State: ProcessState(s.State), PID: s.PID, Restarts: s.Restarts, Since: s.Since, LastExit: s.LastExit})
+		out = append(out, Process{Name: s.Name, State: ProcessState(s.State), PID: s.PID, Restarts: s.Restarts, Since: s.Since, LastExit: s.LastExit, HTTP: http[s.Name]})
 	}
 	return out
 }

@@ -27,6 +27,7 @@ const (
 	registrar        = "csi-node-driver-registrar"
 	provisioner      = "csi-provisioner"
 	attacher         = "csi-attacher"
+	livenessProbe    = "livenessprobe" // of the controller's driver; those of the nodes' drivers are followed by their node
 	referenceDriver  = "hostpathplugin"
 
 	defaultDriver = "hostpath.csi.k8s.io"
@@ -81,11 +82,13 @@ func (s *starter) run(ctx context.Context) error {
 
 // apiServer starts etcd and the API server.
 func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
-	p, err := plane.New(s.dir, s.bin)
+	servers := s.servers()
+	p, err := plane.New(s.dir, s.bin, servers...)
 	if err != nil {
 		return nil, err
 	}
 	s.plane = p
+	s.update(func(*Status) { s.http = urls(p, servers) })
 	if s.options.Audit {
 		if err := p.Audit(); err != nil {
 			return nil, err
@@ -126,10 +129,36 @@ func (s *starter) driver(ctx context.Context) (string, error) {
 	return info.Name, errors.Join(s.dir.Check(info.Name, NodeNames(s.options.Nodes)), client.Close())
 }
 
+// servers names the processes that serve HTTP: all of our own.
+func (s *starter) servers() []string {
+	drivers := s.options.Driver == "" // a driver of the user's may not know the flag
+	names := []string{provisioner, attacher, livenessProbe}
+	if drivers {
+		names = append(names, driverController)
+	}
+	for _, node := range NodeNames(s.options.Nodes) {
+		names = append(names, nodeAgent+"."+node, registrar+"."+node, livenessProbe+"."+node)
+		if drivers {
+			names = append(names, driverNode+"."+node)
+		}
+	}
+	return names
+}
+
+func urls(p *plane.Plane, servers []string) map[string]string {
+	all := map[string]string{}
+	for _, name := range servers {
+		all[name] = "http://" + p.Address(name)
+	}
+	return all
+}
+
+func (s *starter) endpoint(name string) string { return "--http-endpoint=" + s.plane.Address(name) }
+
 func (s *starter) driverSpec(name, socket string, args ...string) proc.Spec {
 	path, program := s.options.Driver, []string{}
 	if path == "" {
-		path, program = s.self, []string{"run", referenceDriver}
+		path, program = s.self, []string{"run", referenceDriver, s.endpoint(name)}
 	}
 	flags := []string{"--endpoint=unix://" + socket, "--statedir=" + s.dir.DriverState(), s.verbosity()}
 	return proc.Spec{Name: name, Path: path, Args: slices.Concat(program, flags, args), Log: s.dir.Log(name), Ready: socketReady(socket)}
@@ -139,7 +168,8 @@ func (s *starter) verbosity() string { return "--v=" + strconv.Itoa(s.options.Ve
 
 // component runs one of our own components, which this very program contains.
 func (s *starter) component(name, component string, args ...string) proc.Spec {
-	return proc.Spec{Name: name, Path: s.self, Args: append([]string{"run", component, s.verbosity()}, args...), Log: s.dir.Log(name)}
+	args = append([]string{"run", component, s.verbosity(), s.endpoint(name)}, args...)
+	return proc.Spec{Name: name, Path: s.self, Args: args, Log: s.dir.Log(name)}
 }
 
 // bootstrap writes the objects that the components rely on.
@@ -163,7 +193,7 @@ func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 		args := []string{"--csi-address=" + s.dir.ControllerSocket(), "--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + Namespace}
 		specs = append(specs, s.component(name, name, args...))
 	}
-	return specs, nil
+	return append(specs, s.component(livenessProbe, livenessProbe, "--csi-address="+s.dir.ControllerSocket())), nil
 }
 
 func (s *starter) nodes(p *plane.Plane, driver string) ([]proc.Spec, error) {
@@ -183,6 +213,7 @@ func (s *starter) nodes(p *plane.Plane, driver string) ([]proc.Spec, error) {
 			s.driverSpec(driverNode+"."+node, socket, "--mode=node", "--nodeid="+node),
 			s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node)),
 			s.component(registrar+"."+node, registrar, "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+registry),
+			s.component(livenessProbe+"."+node, livenessProbe, "--csi-address="+socket),
 		)
 	}
 	return specs, nil

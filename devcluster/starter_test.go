@@ -21,7 +21,8 @@ func newTestStarter(t *testing.T, o Options) (*starter, *plane.Plane) {
 	t.Helper()
 	o.Dir = filepath.Join(t.TempDir(), "c")
 	dir := layout.Dir(o.Dir)
-	p, err := plane.New(dir, build.Binaries{Dir: "/bin-dir"})
+	s := &starter{supervisor: &supervisor{options: o, dir: dir}, self: "/bin/devcluster"}
+	p, err := plane.New(dir, build.Binaries{Dir: "/bin-dir"}, s.servers()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,8 @@ func newTestStarter(t *testing.T, o Options) (*starter, *plane.Plane) {
 			t.Error(err)
 		}
 	})
-	return &starter{supervisor: &supervisor{options: o, dir: dir}, self: "/bin/devcluster"}, p
+	s.plane = p
+	return s, p
 }
 
 func specNames(specs []proc.Spec) []string {
@@ -41,15 +43,15 @@ func specNames(specs []proc.Spec) []string {
 	return names
 }
 
-func TestEachNodeHasDriverAgentAndRegistrar(t *testing.T) {
+func TestEachNodeHasDriverAgentAndSidecars(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 2, Verbosity: 4})
 	specs, err := s.nodes(p, "d.example.com")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"driver.node-1", "csi-node-agent.node-1", "csi-node-driver-registrar.node-1",
-		"driver.node-2", "csi-node-agent.node-2", "csi-node-driver-registrar.node-2",
+		"driver.node-1", "csi-node-agent.node-1", "csi-node-driver-registrar.node-1", "livenessprobe.node-1",
+		"driver.node-2", "csi-node-agent.node-2", "csi-node-driver-registrar.node-2", "livenessprobe.node-2",
 	}
 	if diff := cmp.Diff(want, specNames(specs)); diff != "" {
 		t.Error(diff)
@@ -59,14 +61,17 @@ func TestEachNodeHasDriverAgentAndRegistrar(t *testing.T) {
 			t.Errorf("%s: log %q, arguments %q", spec.Name, spec.Log, spec.Args)
 		}
 	}
-	// Driver and registrar of a node meet at one socket, agent and registrar in one directory.
+	// Driver, registrar and probe of a node meet at one socket, agent and registrar in one directory.
 	socket, registry := s.dir.NodeSocket("node-2", "d.example.com"), s.dir.Registry("node-2")
-	driverArgs, registrarArgs := strings.Join(specs[3].Args, " "), strings.Join(specs[5].Args, " ")
+	driverArgs, registrarArgs := strings.Join(specs[4].Args, " "), strings.Join(specs[6].Args, " ")
 	if !strings.Contains(driverArgs, "--endpoint=unix://"+socket) || !strings.Contains(driverArgs, "--nodeid=node-2") {
 		t.Errorf("driver: %s", driverArgs)
 	}
 	if !strings.Contains(registrarArgs, "--csi-address="+socket) || !strings.Contains(registrarArgs, "--plugin-registration-path="+registry) {
 		t.Errorf("registrar: %s", registrarArgs)
+	}
+	if probe := specs[7].Args; !slices.Contains(probe, "--csi-address="+socket) {
+		t.Errorf("livenessprobe: %q", probe)
 	}
 	for _, dir := range []string{filepath.Dir(socket), registry} {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
@@ -82,7 +87,7 @@ func TestNodesHaveIdentitiesOfTheirOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, node := range []string{"node-1", "node-2"} {
-		agent := strings.Join(specs[3*i+1].Args, " ")
+		agent := strings.Join(specs[4*i+1].Args, " ")
 		kubeconfig := s.dir.UserKubeconfig(node)
 		if !strings.Contains(agent, "--kubeconfig="+kubeconfig) || !strings.Contains(agent, "--node-name="+node) || !strings.Contains(agent, "--root-dir="+s.dir.Node(node)) {
 			t.Errorf("agent of %s: %s", node, agent)
@@ -99,10 +104,10 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"csi-provisioner", "csi-attacher"}, specNames(specs)); diff != "" {
+	if diff := cmp.Diff([]string{"csi-provisioner", "csi-attacher", "livenessprobe"}, specNames(specs)); diff != "" {
 		t.Error(diff)
 	}
-	for _, spec := range specs {
+	for _, spec := range specs[:2] {
 		args := strings.Join(spec.Args, " ")
 		for _, want := range []string{"run " + spec.Name, "--csi-address=" + s.dir.ControllerSocket(), "--leader-election-namespace=longshore-system", s.dir.UserKubeconfig(spec.Name)} {
 			if !strings.Contains(args, want) {
@@ -118,24 +123,57 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 func TestDriverIsBuiltInOrTheUsers(t *testing.T) {
 	builtIn, _ := newTestStarter(t, Options{})
 	own, _ := newTestStarter(t, Options{Driver: "/opt/driver"})
-	a, b := builtIn.driverSpec("driver", "/s", "--mode=node"), own.driverSpec("driver", "/s", "--mode=node")
+	a, b := builtIn.driverSpec("driver-controller", "/s", "--mode=controller"), own.driverSpec("driver-controller", "/s", "--mode=controller")
 	if a.Path != "/bin/devcluster" || !slices.Equal(a.Args[:2], []string{"run", "hostpathplugin"}) {
 		t.Errorf("built in: %s %q", a.Path, a.Args)
 	}
 	if b.Path != "/opt/driver" || b.Args[0] != "--endpoint=unix:///s" {
 		t.Errorf("the user's: %s %q", b.Path, b.Args)
 	}
-	// Both get the same flags: a user's driver stands where the reference driver stood.
+	// Both get the same flags, but for HTTP, which not every driver has: a user's driver stands where the reference driver stood.
 	flags := func(args []string) []string {
-		return slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "--statedir=") })
+		return slices.DeleteFunc(slices.Clone(args), func(a string) bool {
+			return strings.HasPrefix(a, "--statedir=") || a == builtIn.endpoint("driver-controller")
+		})
 	}
 	if diff := cmp.Diff(flags(a.Args[2:]), flags(b.Args)); diff != "" {
 		t.Error(diff)
 	}
 }
 
+// TestOwnProcessesServeHTTP: each on a port of its own, and the status says where.
+func TestOwnProcessesServeHTTP(t *testing.T) {
+	for name, driver := range map[string]string{"ReferenceDriver": "", "UsersDriver": "/opt/driver"} {
+		t.Run(name, func(t *testing.T) {
+			s, p := newTestStarter(t, Options{Nodes: 2, Driver: driver})
+			told := urls(p, s.servers())
+			specs := []proc.Spec{s.driverSpec(driverController, "/s")}
+			for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
+				more, err := specify(p, "d.example.com")
+				if err != nil {
+					t.Fatal(err)
+				}
+				specs = append(specs, more...)
+			}
+			used := map[string]bool{}
+			for _, spec := range specs {
+				url, ok := told[spec.Name]
+				if foreign := spec.Path == "/opt/driver"; ok == foreign {
+					t.Errorf("%s: told to serve HTTP: %v, by a driver of the user's: %v", spec.Name, ok, foreign)
+				} else if ok && !slices.Contains(spec.Args, "--http-endpoint="+strings.TrimPrefix(url, "http://")) {
+					t.Errorf("%s is told at %s, and runs with %q", spec.Name, url, spec.Args)
+				}
+				used[url] = true
+			}
+			if delete(used, ""); len(used) != len(told) {
+				t.Errorf("%d URLs of %d are used: %q", len(used), len(told), told)
+			}
+		})
+	}
+}
+
 func TestEveryComponentIsPartOfThisProgram(t *testing.T) {
-	for _, name := range []string{nodeAgent, registrar, provisioner, attacher, referenceDriver} {
+	for _, name := range []string{nodeAgent, registrar, provisioner, attacher, livenessProbe, referenceDriver} {
 		if !slices.Contains(components.Names(), name) {
 			t.Errorf("%s is none of %q", name, components.Names())
 		}

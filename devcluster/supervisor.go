@@ -66,6 +66,7 @@ type supervisor struct {
 
 	mu      sync.Mutex
 	status  Status
+	http    map[string]string // base URLs by process; not changed once it is set
 	changed chan struct{}
 }
 
@@ -176,7 +177,7 @@ func (s *supervisor) look() (Status, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := s.status
-	status.Processes = processes(s.procs.Statuses())
+	status.Processes = processes(s.procs.Statuses(), s.http)
 	return status, s.changed
 }
 

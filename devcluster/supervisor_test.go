@@ -308,8 +308,9 @@ func TestUnchangedStatusIsAnsweredAfterAWhile(t *testing.T) {
 
 func TestProcessesAreToldWithoutInternalTypes(t *testing.T) {
 	since := time.Unix(7, 0)
-	got := processes([]proc.Status{{Name: "a", State: proc.Backoff, PID: 0, Restarts: 2, Since: since, LastExit: "exit status 1"}, {Name: "b", State: proc.Ready, PID: 9}})
-	want := []Process{{Name: "a", State: ProcessBackoff, Restarts: 2, Since: since, LastExit: "exit status 1"}, {Name: "b", State: ProcessReady, PID: 9}}
+	got := processes([]proc.Status{{Name: "a", State: proc.Backoff, PID: 0, Restarts: 2, Since: since, LastExit: "exit status 1"}, {Name: "b", State: proc.Ready, PID: 9}},
+		map[string]string{"b": "http://127.0.0.1:4321"})
+	want := []Process{{Name: "a", State: ProcessBackoff, Restarts: 2, Since: since, LastExit: "exit status 1"}, {Name: "b", State: ProcessReady, PID: 9, HTTP: "http://127.0.0.1:4321"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

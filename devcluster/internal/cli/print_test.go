@@ -26,7 +26,7 @@ func TestPrintStatus(t *testing.T) {
 			Phase: devcluster.Running, Kubernetes: "v1.2.3", Driver: "d.example.com", Nodes: []string{"node-1"}, Started: now, Kubeconfig: "/c/kubeconfig",
 			Processes: []devcluster.Process{
 				{Name: "etcd", State: devcluster.ProcessReady, PID: 12, Since: now.Add(-90 * time.Second)},
-				{Name: "csi-attacher", State: devcluster.ProcessBackoff, Restarts: 3, Since: now.Add(-time.Second), LastExit: "signal: killed"},
+				{Name: "csi-attacher", State: devcluster.ProcessBackoff, Restarts: 3, Since: now.Add(-time.Second), LastExit: "signal: killed", HTTP: "http://127.0.0.1:4321"},
 			},
 		}
 		var out strings.Builder
@@ -36,9 +36,9 @@ func TestPrintStatus(t *testing.T) {
 		want := `Running: Kubernetes v1.2.3, driver d.example.com, 1 nodes, up since ` + now.Format(time.DateTime) + `
 kubeconfig /c/kubeconfig
 
-NAME          STATE    PID  RESTARTS  SINCE  LAST EXIT
-etcd          Ready    12   0         1m30s  
-csi-attacher  Backoff  -    3         1s     signal: killed
+NAME          STATE    PID  RESTARTS  SINCE  HTTP            LAST EXIT
+etcd          Ready    12   0         1m30s  -               
+csi-attacher  Backoff  -    3         1s     127.0.0.1:4321  signal: killed
 `
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Error(diff)

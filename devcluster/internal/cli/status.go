@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -55,13 +56,14 @@ func orDash(text string) string {
 
 func table(out io.Writer, s devcluster.Status) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSTATE\tPID\tRESTARTS\tSINCE\tLAST EXIT")
+	fmt.Fprintln(w, "NAME\tSTATE\tPID\tRESTARTS\tSINCE\tHTTP\tLAST EXIT")
 	for _, p := range s.Processes {
 		pid := "-"
 		if p.PID != 0 {
 			pid = fmt.Sprint(p.PID)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", p.Name, p.State, pid, p.Restarts, time.Since(p.Since).Round(time.Second), p.LastExit)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.State, pid, p.Restarts, time.Since(p.Since).Round(time.Second),
+			orDash(strings.TrimPrefix(p.HTTP, "http://")), p.LastExit)
 	}
 	return w.Flush()
 }

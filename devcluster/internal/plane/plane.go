@@ -52,8 +52,8 @@ type Plane struct {
 }
 
 // New makes the certificates, reserves the ports and writes the kubeconfigs of the administrator and of the control plane's
-// own processes.
-func New(dir layout.Dir, bin build.Binaries) (*Plane, error) {
+// own processes. A port is reserved for each of the others too, see Address.
+func New(dir layout.Dir, bin build.Binaries, others ...string) (*Plane, error) {
 	ca, err := pki.New(dir.PKI())
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func New(dir layout.Dir, bin build.Binaries) (*Plane, error) {
 	if p.http, err = p.client(); err != nil {
 		return nil, err
 	}
-	if p.ports, err = reservePorts(Etcd, "etcd-peer", APIServer, ControllerManager, Scheduler); err != nil {
+	if p.ports, err = reservePorts(append([]string{Etcd, "etcd-peer", APIServer, ControllerManager, Scheduler}, others...)...); err != nil {
 		return nil, err
 	}
 	if err := p.writeOwnKubeconfigs(); err != nil {
@@ -140,9 +140,10 @@ func (p *Plane) User(file, user string, groups ...string) (string, error) {
 }
 
 // Server is the URL of the API server.
-func (p *Plane) Server() string { return "https://" + p.address(APIServer) }
+func (p *Plane) Server() string { return "https://" + p.Address(APIServer) }
 
-func (p *Plane) address(name string) string {
+// Address is the host and port that are reserved for a process of the control plane, or for one that New was told of.
+func (p *Plane) Address(name string) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.ports[name].number))
 }
 
@@ -183,7 +184,7 @@ func (p *Plane) client() (*http.Client, error) {
 }
 
 func (p *Plane) spec(name string, ready string, args ...string) proc.Spec {
-	return proc.Spec{Name: name, Path: p.bin.Path(name), Args: args, Log: p.dir.Log(name), Ready: p.answers("https://" + p.address(name) + ready), Grace: grace}
+	return proc.Spec{Name: name, Path: p.bin.Path(name), Args: args, Log: p.dir.Log(name), Ready: p.answers("https://" + p.Address(name) + ready), Grace: grace}
 }
 
 // answers makes a readiness check: the URL is asked and must say 200.

@@ -8,7 +8,7 @@ import (
 
 // EtcdSpec runs etcd. It does not wait for the disk: a development cluster does not outlive its machine's crash.
 func (p *Plane) EtcdSpec() proc.Spec {
-	client, peer := "https://"+p.address(Etcd), "https://"+p.address("etcd-peer")
+	client, peer := "https://"+p.Address(Etcd), "https://"+p.Address("etcd-peer")
 	return p.spec(Etcd, "/health",
 		"--name=devcluster", "--data-dir="+p.dir.Etcd(), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
@@ -23,7 +23,7 @@ func (p *Plane) APIServerSpec() proc.Spec {
 	spec := p.spec(APIServer, "/readyz",
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", p.securePort(APIServer),
 		"--tls-cert-file="+p.serving.CertFile, "--tls-private-key-file="+p.serving.KeyFile, "--client-ca-file="+p.ca.File(),
-		"--etcd-servers=https://"+p.address(Etcd), "--etcd-cafile="+p.ca.File(),
+		"--etcd-servers=https://"+p.Address(Etcd), "--etcd-cafile="+p.ca.File(),
 		"--etcd-certfile="+p.serving.CertFile, "--etcd-keyfile="+p.serving.KeyFile,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--service-account-issuer="+issuer, "--service-account-key-file="+p.accounts.CertFile, "--service-account-signing-key-file="+p.accounts.KeyFile,

@@ -1,8 +1,12 @@
 package program
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,9 +84,29 @@ func (c *cluster) statusTellsAll() {
 			if p.State != devcluster.ProcessReady || !strings.Contains(text, p.Name) || !strings.Contains(text, fmt.Sprint(p.PID)) {
 				return fmt.Sprintf("%+v: not ready, or not in\n%s", p, text)
 			}
+			if err := servesMetrics(p); err != nil {
+				return err.Error()
+			}
 		}
 		return ""
 	})
+}
+
+// servesMetrics asks a process of ours for its metrics.
+func servesMetrics(p devcluster.Process) error {
+	if p.Name == "etcd" || strings.HasPrefix(p.Name, "kube-") {
+		return nil
+	}
+	client := http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Get(p.HTTP + "/metrics")
+	if err != nil {
+		return fmt.Errorf("ask %s for its metrics: %w", p.Name, err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || !bytes.Contains(body, []byte("process_start_time_seconds")) {
+		return errors.Join(fmt.Errorf("ask %s for its metrics: %s\n%.200s", p.Name, resp.Status, body), err)
+	}
+	return nil
 }
 
 func (c *cluster) logsArePrinted() {

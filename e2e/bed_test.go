@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/longshore-csi/longshore/devcluster"
@@ -25,6 +26,7 @@ type Bed struct {
 	// Dev is the development cluster; nil on another one.
 	Dev *Dev
 
+	config *rest.Config
 	scenes int
 }
 
@@ -57,7 +59,7 @@ func connect(kubeconfig string) (*Bed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
-	return &Bed{Client: client, Driver: "hostpath.csi.k8s.io"}, nil
+	return &Bed{Client: client, Driver: "hostpath.csi.k8s.io", config: config}, nil
 }
 
 func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {

@@ -36,8 +36,9 @@ type module struct {
 	Image  string `json:"image,omitempty"`
 }
 
-// outside is the module that is no part of the workspace: it only pins programs.
-const outside = "devcluster/controlplane"
+// outside lists the modules that are no part of the workspace, as they pin an older Kubernetes than the components'. They are
+// neither versioned nor tagged.
+func outside() []string { return []string{"devcluster/controlplane", "e2e/k8s"} }
 
 var semver = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`)
 
@@ -108,7 +109,7 @@ func (m module) needs() []string {
 // foreign says whether a directory is none of ours to look into.
 func foreign(path string) bool {
 	name := filepath.Base(path)
-	return path != "." && (name[0] == '.' || name == "bin" || path == outside)
+	return path != "." && (name[0] == '.' || name == "bin" || slices.Contains(outside(), path))
 }
 
 // modules lists the directories with a go.mod.

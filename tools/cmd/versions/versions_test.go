@@ -1,8 +1,10 @@
 package main
 
 import (
+	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -18,7 +20,7 @@ untagged: [tools]
 func tree(versions string) fstest.MapFS {
 	fs := fstest.MapFS{"versions.yaml": {Data: []byte(versions)}}
 	for _, name := range []string{
-		"kit/go.mod", "kit/README.md", "kit/CHANGELOG.md", "tools/go.mod", "devcluster/controlplane/go.mod", ".tools/x/go.mod",
+		"kit/go.mod", "kit/README.md", "kit/CHANGELOG.md", "tools/go.mod", "devcluster/controlplane/go.mod", "e2e/k8s/go.mod", ".tools/x/go.mod",
 		"attacher/go.mod", "attacher/README.md", "attacher/CHANGELOG.md", "attacher/cmd/csi-attacher/main.go", "attacher/Dockerfile",
 	} {
 		fs[name] = &fstest.MapFile{}
@@ -67,5 +69,29 @@ func TestModulesOfThisRepository(t *testing.T) {
 	found, err := modules(os.DirFS("../../.."))
 	if err != nil || len(found) < 10 {
 		t.Fatalf("found %q, %v", found, err)
+	}
+}
+
+// TestOutsideTheWorkspace: these modules are there, are not in the workspace, and run the same Kubernetes.
+func TestOutsideTheWorkspace(t *testing.T) {
+	root := os.DirFS("../../..")
+	workspace, err := fs.ReadFile(root, "go.work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pin := regexp.MustCompile(`k8s\.io/kubernetes (v\S+)`)
+	versions := map[string]bool{}
+	for _, dir := range outside() {
+		mod, err := fs.ReadFile(root, dir+"/go.mod")
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(string(workspace), "./"+dir+"\n") {
+			t.Errorf("%s is in go.work", dir)
+		}
+		versions[pin.FindString(string(mod))] = true
+	}
+	if len(versions) != 1 || versions[""] {
+		t.Errorf("they pin %v, want one version of Kubernetes", versions)
 	}
 }

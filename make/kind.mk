@@ -9,7 +9,7 @@ $(KIND):
 	cd tools && GOWORK=off go build -o $@ sigs.k8s.io/kind
 
 ##@ Cluster in containers
-.PHONY: kind-up kind-load deploy kind-down
+.PHONY: kind-up kind-load deploy kind-down e2e-kind e2e-k8s
 kind-up: $(KIND) ## Create a kind cluster (NODES=3, KIND_NODE_IMAGE)
 	@KIND=$(KIND) deploy/kind-up $(KIND_CLUSTER) $(NODES) $(KIND_NODE_IMAGE)
 kind-load: images $(KIND) ## Build all images and load them into the kind cluster
@@ -19,3 +19,16 @@ deploy: kind-load ## Install or upgrade the driver in the kind cluster (OVERLAY=
 kind-down: $(KIND) ## Remove the kind cluster and its volumes
 	@$(KIND) delete cluster --name $(KIND_CLUSTER)
 	@rm -rf $${XDG_STATE_HOME:-$$HOME/.local/state}/longshore/kind/$(KIND_CLUSTER)
+
+# Both run on a cluster made by `make kind-up deploy`.
+e2e-kind: $(KIND) $(TOOLS)/testsum | test-needs ## Run the end-to-end tests on the kind cluster
+	@mkdir -p $(RESULTS)
+	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
+	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER) >$$config && \
+	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) ./... | $(TOOLS)/testsum
+e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the kind cluster (FOCUS, SKIP, PROCS=4)
+	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)
+
+$(TOOLS)/specsum: $(wildcard tools/cmd/specsum/*.go)
+	@mkdir -p $(TOOLS)
+	@cd tools && go build -o $@ ./cmd/specsum

@@ -6,7 +6,8 @@
 // The public API is Options and Run. Below it are four layers, each with its
 // own package: grpcapi (requests, error codes), volume (the domain, pure),
 // idempotent (calling again, one call at a time), and backend (directories,
-// records in state, mounts in mount).
+// records in state, mounts in mount). Package shared lets several processes
+// serve one state directory.
 //
 // Do not use it to keep data that matters: a volume lives on one machine, its
 // size is accounted for but not enforced.

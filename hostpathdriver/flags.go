@@ -17,7 +17,7 @@ import (
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint, "`address` that serves CSI: unix:///path, a bare path, or tcp://host:port (neither authenticated nor encrypted)")
 	fs.StringVar(&o.DriverName, "drivername", o.DriverName, "`name` of the driver, as in CSIDriver objects")
-	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` for volumes and records; a controller and node instances may share it")
+	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` for volumes and records; controllers and node instances may share it")
 	fs.StringVar(&o.NodeID, "nodeid", o.NodeID, "`id` of this node, and the value of its topology segment; required unless --mode=controller")
 	fs.Var((*modeValue)(&o.Mode), "mode", "`services` to serve: controller, node or all")
 

@@ -26,17 +26,25 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 )
 
-// childEnv makes the test program a driver: its value is the state directory.
-const childEnv = "HOSTPATHDRIVER_TEST_CHILD"
+const (
+	// childEnv makes the test program a driver: its value is the directory of
+	// the machine.
+	childEnv = "HOSTPATHDRIVER_TEST_CHILD"
+	// childNameEnv makes it one of several controllers.
+	childNameEnv = "HOSTPATHDRIVER_TEST_CHILD_NAME"
+)
 
-// runChild is the driver that TestKill kills. Its mount table dies with it,
-// as with a machine.
+// runChild is the driver that tests kill. Its mount table dies with it, as
+// with a machine.
 func runChild(dir string) int {
 	ctx, stop := signal.NotifyContext(klog.NewContext(context.Background(), klog.Logger{}), syscall.SIGTERM)
 	defer stop()
 	o := NewOptions()
 	o.NodeID, o.StateDir, o.Endpoint, o.Mounter = "n1", filepath.Join(dir, "state"), "unix://"+filepath.Join(dir, "csi.sock"), &mount.Fake{}
 	o.Capacity = map[string]int64{"pool": 1 << 40}
+	if name := os.Getenv(childNameEnv); name != "" {
+		o.Mode, o.NodeID, o.Attach, o.Endpoint = ModeController, "", true, "unix://"+filepath.Join(dir, name+".sock")
+	}
 	if err := Run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -102,10 +110,7 @@ func TestKill(t *testing.T) {
 func (m *machine) killRepeatedly(random *rand.Rand, enough chan<- struct{}, clientsDone <-chan struct{}) error {
 	const most = 8
 	for kills := 0; ; kills++ {
-		child := exec.CommandContext(m.ctx, os.Args[0])
-		child.Env = append(os.Environ(), childEnv+"="+m.dir)
-		var output strings.Builder
-		child.Stderr = &output
+		child := m.child("")
 		if err := child.Start(); err != nil {
 			return err
 		}
@@ -117,23 +122,43 @@ func (m *machine) killRepeatedly(random *rand.Rand, enough chan<- struct{}, clie
 		}
 		select {
 		case <-life:
-			if err := child.Process.Kill(); err != nil {
+			if err := kill(child); err != nil {
 				return err
-			}
-			var exit *exec.ExitError
-			if err := child.Wait(); !errors.As(err, &exit) || exit.ExitCode() != -1 {
-				return fmt.Errorf("driver ended by itself: %w\n%s", err, output.String())
 			}
 		case <-clientsDone:
-			if err := child.Process.Signal(syscall.SIGTERM); err != nil {
-				return err
-			}
-			if err := child.Wait(); err != nil {
-				return fmt.Errorf("end of the driver: %w\n%s", err, output.String())
-			}
-			return nil
+			return terminate(child)
 		}
 	}
+}
+
+// child is a driver as a process of its own. With a name it is one of several
+// controllers, which serves the socket of that name.
+func (m *machine) child(name string) *exec.Cmd {
+	child := exec.CommandContext(m.ctx, os.Args[0])
+	child.Env = append(os.Environ(), childEnv+"="+m.dir, childNameEnv+"="+name)
+	child.Stderr = &strings.Builder{}
+	return child
+}
+
+func kill(child *exec.Cmd) error {
+	if err := child.Process.Kill(); err != nil {
+		return err
+	}
+	var exit *exec.ExitError
+	if err := child.Wait(); !errors.As(err, &exit) || exit.ExitCode() != -1 {
+		return fmt.Errorf("driver ended by itself: %w\n%s", err, child.Stderr)
+	}
+	return nil
+}
+
+func terminate(child *exec.Cmd) error {
+	if err := child.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if err := child.Wait(); err != nil {
+		return fmt.Errorf("end of the driver: %w\n%s", err, child.Stderr)
+	}
+	return nil
 }
 
 // client is a CO that uses one volume after the other.

@@ -50,8 +50,8 @@ type Options struct {
 	Endpoint string
 	// DriverName is the answer of GetPluginInfo, a domain name.
 	DriverName string
-	// StateDir holds volumes and records. Instances with different roles may
-	// share it; a second one with the same role is refused.
+	// StateDir holds volumes and records. Controllers and nodes may share it;
+	// a second one with the same NodeID is refused.
 	StateDir string
 	// NodeID names this node. Required unless Mode is ModeController.
 	NodeID string

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/grpcapi"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/shared"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -56,9 +57,9 @@ func Run(ctx context.Context, o Options) error {
 // driver is one running instance.
 type driver struct {
 	options  Options
-	locks    []*state.Lock
+	lock     *state.Lock
 	services []service
-	volumes  *backend.Volumes
+	volumes  *shared.Volumes
 	node     *backend.Node
 	registry *prometheus.Registry
 }
@@ -68,11 +69,18 @@ type service interface {
 	Register(r grpc.ServiceRegistrar)
 }
 
-// open takes the locks and reads the state. The driver it returns with an
-// error is to be closed as well.
+// open takes the lock of the node and reads the state. The driver it returns
+// with an error is to be closed as well.
 func open(ctx context.Context, o Options) (*driver, error) {
 	d := &driver{options: o, registry: metrics.NewRegistry()}
 	pools := volume.NewPools(o.Capacity)
+	if o.node() {
+		lock, err := state.Acquire(backend.NodeLockPath(o.StateDir, o.NodeID), "node "+o.NodeID)
+		if err != nil {
+			return d, err
+		}
+		d.lock = lock
+	}
 	if o.controller() {
 		if err := d.openController(ctx, pools); err != nil {
 			return d, err
@@ -95,31 +103,35 @@ func open(ctx context.Context, o Options) (*driver, error) {
 
 func (d *driver) openController(ctx context.Context, pools *volume.Pools) error {
 	o := d.options
-	if err := d.lock(backend.ControllerLockPath(o.StateDir), "controller"); err != nil {
-		return err
-	}
 	// A controller alone serves the directories of every node; with a node
 	// it serves this one.
 	placement := volume.Placement{Enabled: o.Topology}
 	if o.node() {
 		placement.Own = o.NodeID
 	}
-	volumes, err := backend.OpenVolumes(ctx, backend.VolumesConfig{
-		StateDir:    o.StateDir,
-		Placement:   placement,
-		Pools:       pools,
-		MaxSize:     o.MaxVolumeSize,
-		Attach:      o.Attach,
-		AttachLimit: int(o.enforcedLimit()),
-		ProtectUsed: o.ProtectUsed,
-		Mounter:     o.Mounter,
+	volumes, err := shared.Open(ctx, shared.Config{
+		LockPath: backend.ControllerLockPath(o.StateDir),
+		Turn:     shared.DefaultTurn,
+		Open: func(ctx context.Context) (volume.Service, shared.Store, error) {
+			volumes, err := backend.OpenVolumes(ctx, backend.VolumesConfig{
+				StateDir:    o.StateDir,
+				Placement:   placement,
+				Pools:       pools,
+				MaxSize:     o.MaxVolumeSize,
+				Attach:      o.Attach,
+				AttachLimit: int(o.enforcedLimit()),
+				ProtectUsed: o.ProtectUsed,
+				Mounter:     o.Mounter,
+			})
+			return idempotent.NewVolumes(volumes), volumes, err
+		},
 	})
 	if err != nil {
 		return err
 	}
 	d.volumes = volumes
 	d.services = append(d.services, grpcapi.NewController(grpcapi.ControllerConfig{
-		Service: idempotent.NewVolumes(volumes),
+		Service: volumes,
 		Attach:  o.Attach,
 	}))
 	return nil
@@ -127,9 +139,6 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 
 func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 	o := d.options
-	if err := d.lock(backend.NodeLockPath(o.StateDir, o.NodeID), "node "+o.NodeID); err != nil {
-		return err
-	}
 	node, err := backend.OpenNode(ctx, backend.NodeConfig{
 		StateDir: o.StateDir,
 		NodeID:   o.NodeID,
@@ -148,15 +157,6 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Topology:   o.Topology,
 		MaxVolumes: d.maxVolumes,
 	}))
-	return nil
-}
-
-func (d *driver) lock(path, role string) error {
-	lock, err := state.Acquire(path, role)
-	if err != nil {
-		return err
-	}
-	d.locks = append(d.locks, lock)
 	return nil
 }
 
@@ -231,12 +231,21 @@ type snapshot struct {
 	Mode    Mode                 `json:"mode"`
 	Volumes []*volume.Volume     `json:"volumes,omitempty"`
 	Mounts  []*volume.NodeVolume `json:"mounts,omitempty"`
+	// Error says why there are no volumes to show.
+	Error string `json:"error,omitempty"`
 }
 
 func (d *driver) state() any {
 	shown := snapshot{Mode: d.options.Mode}
 	if d.volumes != nil {
-		shown.Volumes = d.volumes.All()
+		ctx, cancel := context.WithTimeout(context.Background(), d.options.CallTimeout)
+		defer cancel()
+		page, err := d.volumes.List(ctx, volume.ListRequest{})
+		if err != nil {
+			shown.Error = err.Error()
+		} else {
+			shown.Volumes = page.Volumes
+		}
 	}
 	if d.node != nil {
 		shown.Mounts = d.node.All()
@@ -252,11 +261,14 @@ func (d *driver) maxVolumes() int64 {
 	return d.options.enforcedLimit()
 }
 
-// close gives the locks back, last taken first.
+// close ends the use of the state directory.
 func (d *driver) close() error {
 	var errs []error
-	for i := len(d.locks) - 1; i >= 0; i-- {
-		errs = append(errs, d.locks[i].Release())
+	if d.volumes != nil {
+		errs = append(errs, d.volumes.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Release())
 	}
 	return errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +98,39 @@ func (c *catalog) remove(v *volume.Volume) {
 		c.order = slices.DeleteFunc(c.order, func(e *entry) bool { return e.deleted })
 		c.deleted = 0
 	}
+}
+
+// replace makes the catalog say what was read from disk. Volumes that stay
+// keep their place in the order, so that paging goes on.
+func (c *catalog) replace(found map[volume.ID]*volume.Volume) {
+	for _, v := range c.all() {
+		if found[v.ID] == nil {
+			c.remove(v)
+		}
+	}
+	slots := map[string]int{}
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		c.put(found[id])
+		for _, node := range found[id].PublishedNodes() {
+			slots[node]++
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slots = slots
+}
+
+// all returns the volumes themselves, oldest first.
+func (c *catalog) all() []*volume.Volume {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	volumes := make([]*volume.Volume, 0, len(c.byID))
+	for _, e := range c.order {
+		if !e.deleted {
+			volumes = append(volumes, e.volume)
+		}
+	}
+	return volumes
 }
 
 // takeSlot counts one more attachment of a node, up to a limit; zero is no

@@ -220,7 +220,7 @@ func survive(call func() error) (err error) {
 func checkConsistent(t *testing.T, s *system, crashed string) {
 	t.Helper()
 	charged := int64(0)
-	for _, v := range s.volumes.All() {
+	for _, v := range s.volumes.catalog.all() {
 		charged += v.Capacity
 		if gone(s.contents(v.ID)) {
 			t.Errorf("after the crash at %q: volume %s has no contents", crashed, v.ID)

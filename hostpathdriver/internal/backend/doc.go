@@ -5,9 +5,11 @@
 // per volume id and per volume name, and no repetition of what is done
 // already. Do not call them without that decorator.
 //
-// Layout of the state directory, with its one writer each:
+// Layout of the state directory, with its one writer each. Several controllers
+// write one after the other, see package shared:
 //
 //	controller.lock                     controller
+//	controller-queue.lock               controller
 //	records/<id>.json                   controller   volume.Volume
 //	volumes/<id>/                       controller   contents of a volume
 //	trash/<id>/                         controller   volume being deleted

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -12,7 +13,29 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// recover fills the catalog and removes what a crash left behind.
+// Refresh reads the records again, because another process has changed them.
+// What that process did is complete.
+func (v *Volumes) Refresh(ctx context.Context) error {
+	loaded, damaged, err := v.records.Load()
+	if err != nil {
+		return fmt.Errorf("read volumes in %s again: %w", v.cfg.StateDir, err)
+	}
+	reportDamaged(ctx, damaged)
+	v.take(loaded)
+	klog.FromContext(ctx).V(4).Info("Read volumes again", logging.KeyCount, len(loaded), logging.KeyPath, v.cfg.StateDir)
+	return nil
+}
+
+// Recover reads the records, and brings the disk in line with them after a
+// process that may have been killed in the middle of a call. No call may be
+// under way in any process.
+func (v *Volumes) Recover(ctx context.Context) error {
+	if err := v.recover(ctx); err != nil {
+		return fmt.Errorf("recover volumes in %s: %w", v.cfg.StateDir, err)
+	}
+	return nil
+}
+
 func (v *Volumes) recover(ctx context.Context) error {
 	loaded, damaged, err := v.records.Load()
 	if err != nil {
@@ -20,10 +43,15 @@ func (v *Volumes) recover(ctx context.Context) error {
 	}
 	reportDamaged(ctx, damaged)
 	for _, id := range slices.Sorted(maps.Keys(loaded)) {
-		if err := v.adopt(ctx, loaded[id]); err != nil {
+		known, err := v.adopt(ctx, volume.ID(id))
+		if err != nil {
 			return err
 		}
+		if !known {
+			delete(loaded, id)
+		}
 	}
+	v.take(loaded)
 	left, err := v.directory.Recover(ctx, func(id volume.ID) bool {
 		return v.records.Exists(string(id)) || v.records.Quarantined(string(id))
 	})
@@ -31,26 +59,44 @@ func (v *Volumes) recover(ctx context.Context) error {
 		return err
 	}
 	reportLeftovers(ctx, left)
-	klog.FromContext(ctx).Info("Loaded volumes", logging.KeyCount, len(v.catalog.byID), logging.KeyPath, v.cfg.StateDir)
+	klog.FromContext(ctx).Info("Loaded volumes", logging.KeyCount, len(loaded), logging.KeyPath, v.cfg.StateDir)
 	return nil
 }
 
-// adopt takes one record over, or finishes its deletion when the contents are
-// in the trash already.
-func (v *Volumes) adopt(ctx context.Context, found volume.Volume) error {
-	if !v.directory.Exists(found.ID) {
-		if v.directory.discarded(found.ID) {
-			return v.records.Delete(string(found.ID))
+// adopt tells whether a record stands for a volume, or finishes its deletion
+// when the contents are in the trash already.
+func (v *Volumes) adopt(ctx context.Context, id volume.ID) (known bool, err error) {
+	if v.directory.Exists(id) {
+		return true, nil
+	}
+	if v.directory.discarded(id) {
+		return false, v.records.Delete(string(id))
+	}
+	klog.FromContext(ctx).Error(nil, "Contents of a volume are missing; it can only be deleted",
+		logging.KeyVolumeID, id, logging.KeyPath, v.directory.Path(id))
+	return true, nil
+}
+
+// take makes the memory say what the records say.
+func (v *Volumes) take(loaded map[string]volume.Volume) {
+	found := make(map[volume.ID]*volume.Volume, len(loaded))
+	for _, read := range loaded {
+		found[read.ID] = &read
+	}
+	before := v.charges(v.catalog.all())
+	v.catalog.replace(found)
+	v.cfg.Pools.Exchange(before, v.charges(v.catalog.all()))
+}
+
+// charges sums up what volumes take from the pools, by kind.
+func (v *Volumes) charges(volumes []*volume.Volume) map[string]int64 {
+	sum := map[string]int64{}
+	for _, charged := range volumes {
+		if kind := v.cfg.Placement.PoolOf(charged); kind != "" {
+			sum[kind] += charged.Capacity
 		}
-		klog.FromContext(ctx).Error(nil, "Contents of a volume are missing; it can only be deleted",
-			logging.KeyVolumeID, found.ID, logging.KeyPath, v.directory.Path(found.ID))
 	}
-	v.catalog.put(&found)
-	v.cfg.Pools.Adopt(found.Pool, found.Capacity)
-	for _, p := range found.Published {
-		v.catalog.takeSlot(p.Node, 0)
-	}
-	return nil
+	return sum
 }
 
 func reportDamaged(ctx context.Context, damaged []state.Damaged) {

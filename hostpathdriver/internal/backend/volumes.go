@@ -53,7 +53,7 @@ type Volumes struct {
 var _ volume.Service = (*Volumes)(nil)
 
 // OpenVolumes reads the records and brings the disk in line with them. The
-// caller holds the lock of the controller role.
+// caller holds the lock of the controller role, now and in each later call.
 func OpenVolumes(ctx context.Context, cfg VolumesConfig) (*Volumes, error) {
 	directory, err := OpenDirectory(cfg.StateDir, cfg.Mounter)
 	if err != nil {
@@ -64,8 +64,8 @@ func OpenVolumes(ctx context.Context, cfg VolumesConfig) (*Volumes, error) {
 		return nil, err
 	}
 	v := &Volumes{cfg: cfg, directory: directory, records: records, catalog: newCatalog()}
-	if err := v.recover(ctx); err != nil {
-		return nil, fmt.Errorf("recover volumes in %s: %w", cfg.StateDir, err)
+	if err := v.Recover(ctx); err != nil {
+		return nil, err
 	}
 	return v, nil
 }
@@ -182,7 +182,7 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	v.catalog.remove(gone)
-	v.cfg.Pools.Release(gone.Pool, gone.Capacity)
+	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone), gone.Capacity)
 	klog.FromContext(ctx).V(2).Info("Deleted volume", logging.KeyVolumeID, id, logging.KeyVolumeName, gone.Name)
 	v.cfg.Step.at("delete:purge")
 	return v.directory.Purge(ctx, id)
@@ -278,13 +278,4 @@ func newID() volume.ID {
 	b[8] = b[8]&0x3f | 0x80
 	s := hex.EncodeToString(b[:])
 	return volume.ID(s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:])
-}
-
-// All returns every volume, oldest first.
-func (v *Volumes) All() []*volume.Volume {
-	page, err := v.catalog.page(volume.ListRequest{})
-	if err != nil {
-		return nil
-	}
-	return page.Volumes
 }

@@ -62,8 +62,8 @@ func ignoreNotExist(err error) error {
 // ErrLocked says that another process writes the same records.
 var ErrLocked = errors.New("locked by another process")
 
-// Lock is the right to write below a directory. The kernel drops it when the
-// process ends, however it ends.
+// Lock is the right to write below a directory, for one process as long as it
+// lives. The kernel drops it when the process ends, however it ends.
 type Lock struct {
 	file *os.File
 }
@@ -74,9 +74,9 @@ func Acquire(path, role string) (*Lock, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of lock file: %w", err)
 	}
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	file, err := openLockFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("open lock file: %w", err)
+		return nil, err
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		holder := readHolder(file)

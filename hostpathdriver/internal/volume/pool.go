@@ -66,6 +66,19 @@ func (p *Pools) Release(kind string, size int64) {
 	p.Adopt(kind, -size)
 }
 
+// Exchange releases some charges and adopts others, by kind, at once: nobody
+// sees what is between.
+func (p *Pools) Exchange(before, after map[string]int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for kind, size := range before {
+		p.used[kind] -= size
+	}
+	for kind, size := range after {
+		p.used[kind] += size
+	}
+}
+
 // Capacity is the answer to "how much more can be made?", in bytes.
 type Capacity struct {
 	// Available is the sum over the pools in question.

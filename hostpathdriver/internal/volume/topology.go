@@ -47,6 +47,16 @@ func (p Placement) Choose(r Requirements) (string, error) {
 	return "", nil
 }
 
+// PoolOf returns the pool of this process that a volume takes space from, or
+// nothing: what lives on another node takes space from the pools of the
+// process that serves it.
+func (p Placement) PoolOf(v *Volume) string {
+	if p.Own != "" && v.Node != "" && v.Node != p.Own {
+		return ""
+	}
+	return v.Pool
+}
+
 func (p Placement) chooseOwn(r Requirements) (string, error) {
 	if r.Allow(p.Own) {
 		return p.Own, nil

@@ -1,0 +1,43 @@
+package hostpathdriver
+
+import (
+	"strconv"
+	"sync/atomic"
+	"testing"
+)
+
+// BenchmarkCreateDelete makes and deletes volumes over a socket: one caller
+// after the other, many at once, and many at once at two controllers that
+// share the state directory. Set TMPDIR to choose the disk.
+func BenchmarkCreateDelete(b *testing.B) {
+	b.Run("One", func(b *testing.B) {
+		m := newMachine(b)
+		p := m.start(m.options(ModeController, ""))
+		for i := 0; b.Loop(); i++ {
+			m.check("pair", m.createDelete(p, strconv.Itoa(i)))
+		}
+		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
+	})
+	many := func(controllers ...string) func(b *testing.B) {
+		return func(b *testing.B) {
+			m := newMachine(b)
+			var started []*process
+			for _, name := range controllers {
+				o := m.options(ModeController, "")
+				o.Endpoint = "unix://" + m.path(name+".sock")
+				started = append(started, m.start(o))
+			}
+			var names atomic.Int64
+			b.SetParallelism(8)
+			b.RunParallel(func(pb *testing.PB) {
+				p := started[int(names.Add(1))%len(started)]
+				for pb.Next() {
+					m.check("pair", m.createDelete(p, strconv.FormatInt(names.Add(1), 10)))
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
+		}
+	}
+	b.Run("Many", many("a"))
+	b.Run("Shared", many("a", "b"))
+}

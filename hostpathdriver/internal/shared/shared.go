@@ -1,0 +1,159 @@
+// Package shared lets several processes serve one state directory at the same
+// time, as several controllers serve one real storage system. Its decorator
+// lets calls through while this process has its turn, and reads the
+// directory again when another process has changed it meanwhile.
+//
+// A turn begins with the first call and ends with the last one that is under
+// way, so a process without calls is in nobody's way. When others wait, a turn
+// takes Config.Turn, and as long as the calls that it has begun.
+//
+// A driver for real storage does not need this package: its storage system
+// takes turns by itself.
+package shared
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// DefaultTurn is how long a process goes on when others wait. Much less, and
+// processes would read the records more than they work; much more, and those
+// that wait would notice.
+const DefaultTurn = 100 * time.Millisecond
+
+// Store is the memory of this process of what is on disk. Its methods are
+// called in turns of this process before any call.
+type Store interface {
+	// Refresh reads what other processes have changed.
+	Refresh(ctx context.Context) error
+	// Recover does the same after a process that was killed, and finishes or
+	// undoes what that one was doing.
+	Recover(ctx context.Context) error
+}
+
+// Config configures the sharing of a directory.
+type Config struct {
+	// LockPath is the lock file of all processes that share.
+	LockPath string
+	// Turn is how long this process goes on when others wait; zero lets them
+	// in as soon as the calls have ended that are under way.
+	Turn time.Duration
+	// Open reads the directory, in a turn of this process, and recovers it: a
+	// Store is as good as recovered when it is opened.
+	Open func(ctx context.Context) (volume.Service, Store, error)
+}
+
+// Volumes decorates a controller-side service. Every call needs a turn, those
+// that only read as well: what they read is what the last process wrote.
+type Volumes struct {
+	next volume.Service
+	gate *gate
+}
+
+var _ volume.Service = (*Volumes)(nil)
+
+// Open waits for a turn of this process and opens the directory in it.
+func Open(ctx context.Context, cfg Config) (*Volumes, error) {
+	baton, err := state.OpenBaton(cfg.LockPath)
+	if err != nil {
+		return nil, err
+	}
+	g := &gate{baton: baton, turn: cfg.Turn, changed: make(chan struct{})}
+	v := &Volumes{gate: g}
+	klog.FromContext(ctx).V(2).Info("Waiting for the turn of this process", logging.KeyPath, cfg.LockPath)
+	if _, err := baton.Take(ctx); err != nil {
+		return nil, errors.Join(err, baton.Close())
+	}
+	err = g.change()
+	if err == nil {
+		v.next, g.store, err = cfg.Open(ctx)
+	}
+	if err == nil {
+		err = g.complete()
+	}
+	if err == nil {
+		err = baton.Give()
+	}
+	if err != nil {
+		return nil, errors.Join(err, baton.Close())
+	}
+	return v, nil
+}
+
+// Close ends the sharing, when the last call that is under way has ended.
+func (v *Volumes) Close() error { return v.gate.close() }
+
+// Create implements volume.Service.
+func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volume.Volume, error) {
+	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Create(ctx, req) })
+}
+
+// Delete implements volume.Service.
+func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
+	return during(ctx, v.gate, changes, func() error { return v.next.Delete(ctx, id) })
+}
+
+// Get implements volume.Service.
+func (v *Volumes) Get(ctx context.Context, id volume.ID) (*volume.Volume, error) {
+	return in(ctx, v.gate, reads, func() (*volume.Volume, error) { return v.next.Get(ctx, id) })
+}
+
+// Find implements volume.Service.
+func (v *Volumes) Find(ctx context.Context, name string) (*volume.Volume, error) {
+	return in(ctx, v.gate, reads, func() (*volume.Volume, error) { return v.next.Find(ctx, name) })
+}
+
+// List implements volume.Service. Pages are of the moment at which this
+// process was asked for the first one, whoever changes something between
+// them; a token of another process is an ErrBadToken.
+func (v *Volumes) List(ctx context.Context, req volume.ListRequest) (*volume.Page, error) {
+	return in(ctx, v.gate, reads, func() (*volume.Page, error) { return v.next.List(ctx, req) })
+}
+
+// Capacity implements volume.Service.
+func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
+	return in(ctx, v.gate, reads, func() (volume.Capacity, error) { return v.next.Capacity(ctx, req) })
+}
+
+// Publish implements volume.Service.
+func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*volume.Volume, error) {
+	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Publish(ctx, req) })
+}
+
+// Unpublish implements volume.Service.
+func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) error {
+	return during(ctx, v.gate, changes, func() error { return v.next.Unpublish(ctx, id, node) })
+}
+
+// Support implements volume.Service. It is the same in every process.
+func (v *Volumes) Support() volume.Support { return v.next.Support() }
+
+// purpose says what a call may do to the directory.
+type purpose bool
+
+const (
+	reads   purpose = false
+	changes purpose = true
+)
+
+// in makes one call in a turn of this process.
+func in[T any](ctx context.Context, g *gate, p purpose, call func() (T, error)) (answer T, err error) {
+	if err := g.enter(ctx, p); err != nil {
+		return answer, err
+	}
+	defer g.leave(ctx)
+	return call()
+}
+
+// during is in for calls that answer nothing.
+func during(ctx context.Context, g *gate, p purpose, call func() error) error {
+	_, err := in(ctx, g, p, func() (struct{}, error) { return struct{}{}, call() })
+	return err
+}

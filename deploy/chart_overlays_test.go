@@ -1,0 +1,138 @@
+package deploy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// difference is one that chart and overlay have on purpose. Its undo makes the chart's object the overlay's, and says if it had to.
+type difference struct {
+	reason string
+	undo   func(object unstructured.Unstructured) bool
+}
+
+func differences() map[string]difference {
+	return map[string]difference{
+		"Labels": {
+			reason: "helm's own labels, by which its tools find the objects of a chart",
+			undo: func(o unstructured.Unstructured) bool {
+				managed := remove(o, "metadata", "labels", "app.kubernetes.io/managed-by")
+				return remove(o, "metadata", "labels", "helm.sh/chart") && managed
+			},
+		},
+		"PartOf": {
+			reason: "the label is on all objects of a chart, but only on those of base/hostpathdriver",
+			undo: func(o unstructured.Unstructured) bool {
+				group := o.GroupVersionKind().Group
+				return (group == rbacv1.GroupName || group == policyv1.GroupName) && remove(o, "metadata", "labels")
+			},
+		},
+		"NamespaceIsKept": {
+			reason: "helm would remove the namespace with the release, and whatever else is in it",
+			undo: func(o unstructured.Unstructured) bool {
+				return o.GetKind() == "Namespace" && remove(o, "metadata", "annotations")
+			},
+		},
+		"RolesByRelease": {
+			reason: "an object belongs to one release, so that several drivers cannot share a role as they do with kustomize",
+			undo: func(o unstructured.Unstructured) bool {
+				roles := strings.NewReplacer("longshore:csi-hostpath:", "longshore:csi-", "csi-hostpath-leader-election", "leader-election")
+				fields := map[string][]string{
+					"Role": {"metadata", "name"}, "ClusterRole": {"metadata", "name"}, "RoleBinding": {"roleRef", "name"}, "ClusterRoleBinding": {"roleRef", "name"},
+				}[o.GetKind()]
+				if fields == nil {
+					return false
+				}
+				name, _, _ := unstructured.NestedString(o.Object, fields...)
+				err := unstructured.SetNestedField(o.Object, roles.Replace(name), fields...)
+				return err == nil && roles.Replace(name) != name
+			},
+		},
+		"DriverName": {
+			reason: "a value; kustomize leaves it to the driver, whose default it is",
+			undo: func(o unstructured.Unstructured) bool {
+				changed := false
+				containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+				for _, c := range containers {
+					args, _, _ := unstructured.NestedStringSlice(c.(map[string]any), "args")
+					if i := slices.Index(args, "--drivername="+driverName); i >= 0 {
+						_ = unstructured.SetNestedStringSlice(c.(map[string]any), slices.Delete(args, i, i+1), "args")
+						changed = true
+					}
+				}
+				return changed && unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers") == nil
+			},
+		},
+	}
+}
+
+func remove(o unstructured.Unstructured, fields ...string) bool {
+	_, found, err := unstructured.NestedFieldNoCopy(o.Object, fields...)
+	unstructured.RemoveNestedField(o.Object, fields...)
+	return found && err == nil
+}
+
+// TestChartIsOverlay: object by object, helm makes what kustomize makes of the overlay of the same name, but for the differences.
+func TestChartIsOverlay(t *testing.T) {
+	for _, form := range []string{"statefulset", "deployment", "deployment-replicas"} {
+		t.Run(form, func(t *testing.T) {
+			used := map[string]bool{}
+			var ours []unstructured.Unstructured
+			for _, object := range unstructuredObjects(t, manifest(mustTemplate(t, readYAML(t, chart+"/testdata/"+form+".values.yaml")))) {
+				for name, d := range differences() {
+					used[name] = d.undo(object) || used[name]
+				}
+				ours = append(ours, object)
+			}
+			for name, d := range differences() {
+				if !used[name] {
+					t.Errorf("the difference %s (%s) is none any more", name, d.reason)
+				}
+			}
+			got, want := byName(t, ours), byName(t, unstructuredObjects(t, render(t, form)))
+			if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+				t.Errorf("objects: -overlay +chart\n%s", diff)
+			}
+			for name, object := range got {
+				if diff := cmp.Diff(want[name], object); diff != "" {
+					t.Errorf("%s: -overlay +chart\n%s", name, diff)
+				}
+			}
+		})
+	}
+}
+
+func unstructuredObjects(t *testing.T, text []byte) []unstructured.Unstructured {
+	t.Helper()
+	var list []unstructured.Unstructured
+	for _, doc := range documents(t, text) {
+		object := map[string]any{}
+		if err := yaml.Unmarshal(doc, &object); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, unstructured.Unstructured{Object: object})
+	}
+	return list
+}
+
+func byName(t *testing.T, list []unstructured.Unstructured) map[string]map[string]any {
+	t.Helper()
+	objects := map[string]map[string]any{}
+	for _, o := range list {
+		key := fmt.Sprintf("%s %s/%s", o.GetKind(), o.GetNamespace(), o.GetName())
+		if _, twice := objects[key]; twice {
+			t.Errorf("%s appears twice", key)
+		}
+		objects[key] = o.Object
+	}
+	return objects
+}

@@ -1,0 +1,48 @@
+{{/* What the names of all objects begin with: the release's, short enough for the labels that Kubernetes makes of workload names. */}}
+{{- define "hostpath.name" -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Labels of every object. The last two are helm's. */}}
+{{- define "hostpath.labels" -}}
+app.kubernetes.io/part-of: {{ include "hostpath.name" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Image and pull policy of a container: include "hostpath.image" (list . NAME). */}}
+{{- define "hostpath.image" -}}
+{{- $all := (index . 0).Values.images -}}
+{{- $name := index . 1 -}}
+{{- $own := get $all $name -}}
+{{- $path := compact (list ($own.registry | default $all.registry) ($own.prefix | default $all.prefix) $name) | join "/" -}}
+image: {{ printf "%s:%s" $path $own.tag | quote }}
+{{- with $all.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* What differs between the pods of the sides: include "hostpath.pod" (list . SIDE), where SIDE is controller or node. */}}
+{{- define "hostpath.pod" -}}
+{{- $root := index . 0 -}}
+{{- $side := index . 1 -}}
+{{- $values := get $root.Values $side -}}
+serviceAccountName: {{ include "hostpath.name" $root }}-{{ $side }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with $root.Values.images.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
+{{/* Directory of the driver's socket on the nodes. */}}
+{{- define "hostpath.pluginDir" -}}
+{{ .Values.kubeletDir }}/plugins/{{ .Values.driver.name }}
+{{- end -}}

@@ -35,7 +35,7 @@ func forms() map[string]struct {
 		"statefulset":         {reason: "never two at a time, so no election", kind: "StatefulSet", replicas: 1},
 		"deployment-replicas": {reason: "recovers fastest; a drain must leave one", kind: "Deployment", replicas: 2, elects: true, budget: true},
 		"deployment":          {reason: "a compromise; a budget would keep nodes from being drained", kind: "Deployment", replicas: 1, elects: true},
-		"kind":                {reason: "as a small cluster would have it", kind: "Deployment", replicas: 1, elects: true},
+		"kind":                {reason: "the form that asks most of the sidecars and the driver", kind: "Deployment", replicas: 2, elects: true, budget: true},
 	}
 }
 

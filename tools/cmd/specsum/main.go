@@ -41,5 +41,5 @@ func run(files []string, out io.Writer) (ok bool, err error) {
 		}
 	}
 	s.print(out)
-	return s.passed > 0 && s.failed == 0, nil
+	return s.ok(), nil
 }

@@ -59,7 +59,7 @@ func TestSummary(t *testing.T) {
 		"TimedOut": {
 			reason: "a suite may fail although no spec did",
 			report: strings.Replace(report, `"SuitePath"`, `"SpecialSuiteFailureReasons": ["Suite Timeout Elapsed"], "SuitePath"`, 1),
-			want:   "FAIL Suite Timeout Elapsed\n",
+			want:   "FAIL Suite Timeout Elapsed\n" + good,
 		},
 		"NothingRun": {reason: "a focus that finds nothing is a mistake", report: `[{"SpecReports": []}]`, want: "0 specs run: 0 passed, 0 failed; 0 skipped; 0s\n"},
 	}

@@ -47,9 +47,10 @@ func (s *summary) add(suite suite) {
 	for _, spec := range suite.SpecReports {
 		s.addSpec(spec)
 	}
+	// They are no specs and are not counted as such.
 	for _, reason := range suite.SpecialSuiteFailureReasons {
 		if reason != "Interrupted by Other Ginkgo Process" { // which is listed itself
-			s.fail(reason)
+			s.failures = append(s.failures, reason)
 		}
 	}
 }
@@ -72,6 +73,9 @@ func (s *summary) addSpec(spec spec) {
 		s.fail(fmt.Sprintf("%s (%s)\n%s", spec.name(), spec.State, indent(spec.Failure.Message)))
 	}
 }
+
+// ok says whether something passed and nothing failed.
+func (s *summary) ok() bool { return s.passed > 0 && len(s.failures) == 0 }
 
 func (s *summary) fail(what string) {
 	s.failed++

@@ -1,0 +1,255 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	controllerSelector = "csi.longshore.dev/controller"
+	// deployedClass is the class of deploy/ that binds immediately.
+	deployedClass = "csi-hostpath-immediate"
+)
+
+// replicas is a controller side of several pods, each with provisioner, attacher and driver.
+type replicas struct {
+	*Scene
+	*appsv1.Deployment
+}
+
+// findReplicas skips a test where the controller side is something else.
+func findReplicas(t *testing.T, s *Scene) *replicas {
+	t.Helper()
+	var found []appsv1.Deployment
+	s.retry("list controllers", func(ctx context.Context) error {
+		list, err := s.Client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
+		if err == nil {
+			found = list.Items
+		}
+		return err
+	})
+	for i := range found {
+		if n := found[i].Spec.Replicas; n != nil && *n >= 2 {
+			return &replicas{Scene: s, Deployment: &found[i]}
+		}
+	}
+	t.Skip("needs a controller side of 2 replicas or more: a Deployment labelled " + controllerSelector + ", as deploy/overlays/deployment-replicas has")
+	return nil
+}
+
+// leader is the pod whose provisioner works.
+func (r *replicas) leader() (pod string) {
+	r.t.Helper()
+	lease := strings.ReplaceAll(r.Driver, ".", "-")
+	r.Wait("a leader in lease "+lease, func(ctx context.Context) (bool, error) {
+		l, err := r.Client.CoordinationV1().Leases(r.Deployment.Namespace).Get(ctx, lease, metav1.GetOptions{})
+		if err != nil || l.Spec.HolderIdentity == nil {
+			return false, err
+		}
+		pod = *l.Spec.HolderIdentity
+		return pod != "", nil
+	})
+	return pod
+}
+
+// ready waits until all replicas are, and names them.
+func (r *replicas) ready() (pods []corev1.Pod) {
+	r.t.Helper()
+	r.Wait("all replicas of "+r.Name+" to be ready", func(ctx context.Context) (bool, error) {
+		list, err := r.Client.CoreV1().Pods(r.Deployment.Namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
+		if err != nil {
+			return false, err
+		}
+		pods = pods[:0]
+		for _, p := range list.Items {
+			if p.DeletionTimestamp == nil && podReady(&p) {
+				pods = append(pods, p)
+			}
+		}
+		return len(pods) == int(*r.Spec.Replicas), nil
+	})
+	return pods
+}
+
+func podReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// directory asks the driver of a pod which volumes it has: handle by name.
+func (r *replicas) directory(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
+	raw, err := r.Client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").SubResource("proxy").
+		Name(pod.Name+":"+strconv.Itoa(driverPort(pod))).Suffix("debug", "state").DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var state struct {
+		Volumes []struct{ ID, Name string }
+		Error   string
+	}
+	if err := json.Unmarshal(raw, &state); err != nil {
+		return nil, fmt.Errorf("read the state of %s: %w", pod.Name, err)
+	}
+	if state.Error != "" {
+		return nil, fmt.Errorf("state of %s: %s", pod.Name, state.Error)
+	}
+	volumes := map[string]string{}
+	for _, v := range state.Volumes {
+		if volumes[v.Name] != "" {
+			return nil, fmt.Errorf("%s has two volumes named %s", pod.Name, v.Name)
+		}
+		volumes[v.Name] = v.ID
+	}
+	return volumes, nil
+}
+
+// driverPort is where the driver of a pod tells its state.
+func driverPort(pod *corev1.Pod) int {
+	for _, c := range pod.Spec.Containers {
+		for _, p := range c.Ports {
+			if p.Name == "driver" {
+				return int(p.ContainerPort)
+			}
+		}
+	}
+	return 0
+}
+
+// TestLeaderKilledWhileClaimsWait kills the pod in which the provisioner works while many claims are pending: another takes
+// over, every claim gets one volume, and the driver, whichever is asked, has as many.
+func TestLeaderKilledWhileClaimsWait(t *testing.T) {
+	if os.Getenv(kubeconfigEnv) == "" {
+		t.Skip("needs pods that can be killed, in a cluster named by " + kubeconfigEnv)
+	}
+	const claims = 50
+	s := bed.NewScene(t)
+	r := findReplicas(t, s)
+	before := map[string]string{}
+	for _, pod := range r.ready() {
+		s.retry("ask the driver for its volumes", func(ctx context.Context) (err error) {
+			before, err = r.directory(ctx, &pod)
+			return err
+		})
+	}
+	leader := r.leader()
+	var group sync.WaitGroup
+	for i := range claims {
+		group.Go(func() { s.CreateClaim(fmt.Sprintf("data-%d", i), deployedClass) })
+	}
+	group.Wait()
+	if t.Failed() {
+		return
+	}
+	s.retry("kill "+leader, func(ctx context.Context) error {
+		zero := int64(0)
+		return ignoreNotFound(s.Client.CoreV1().Pods(r.Deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+	})
+	t.Logf("%s killed while %d of %d claims were pending", leader, r.pending(), claims)
+	uids := map[string]string{}
+	for i := range claims {
+		name := fmt.Sprintf("data-%d", i)
+		s.WaitBound(name)
+		uids["pvc-"+string(s.Claim(name).UID)] = name
+	}
+	if now := r.leader(); now == leader {
+		t.Errorf("%s still leads", now)
+	}
+	handles := r.checkVolumes(uids)
+	for _, pod := range r.ready() {
+		r.checkDirectory(&pod, before, handles)
+	}
+	for i := range claims {
+		s.DeleteClaim(fmt.Sprintf("data-%d", i))
+	}
+	for _, pod := range r.ready() {
+		s.Wait("the volumes to be gone from the driver's directory", func(ctx context.Context) (bool, error) {
+			volumes, err := r.directory(ctx, &pod)
+			for name := range volumes {
+				if handles[name] != "" {
+					return false, err
+				}
+			}
+			return err == nil, err
+		})
+	}
+}
+
+// pending counts the claims of the scene that are not bound.
+func (r *replicas) pending() (n int) {
+	r.t.Helper()
+	r.retry("list claims", func(ctx context.Context) error {
+		list, err := r.Client.CoreV1().PersistentVolumeClaims(r.Scene.Namespace).List(ctx, metav1.ListOptions{})
+		n = 0
+		for _, c := range list.Items {
+			if c.Status.Phase != corev1.ClaimBound {
+				n++
+			}
+		}
+		return err
+	})
+	return n
+}
+
+// checkVolumes compares the volumes of the scene with the claims, which are given by the names that their volumes must have.
+// It returns the handles by these names.
+func (r *replicas) checkVolumes(claims map[string]string) map[string]string {
+	r.t.Helper()
+	handles := map[string]string{}
+	r.retry("list volumes", func(ctx context.Context) error {
+		list, err := r.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		clear(handles)
+		for _, v := range list.Items {
+			if ref := v.Spec.ClaimRef; ref == nil || ref.Namespace != r.Scene.Namespace {
+				continue
+			}
+			if claims[v.Name] != v.Spec.ClaimRef.Name || v.Status.Phase != corev1.VolumeBound {
+				r.t.Errorf("volume %s is %s, for claim %s; want it bound, for claim %q", v.Name, v.Status.Phase, v.Spec.ClaimRef.Name, claims[v.Name])
+			}
+			handles[v.Name] = v.Spec.CSI.VolumeHandle
+		}
+		return nil
+	})
+	if len(handles) != len(claims) {
+		r.t.Errorf("%d volumes for %d claims", len(handles), len(claims))
+	}
+	return handles
+}
+
+// checkDirectory wants exactly the volumes of the scene in the driver's directory, besides those that were there before.
+func (r *replicas) checkDirectory(pod *corev1.Pod, before, handles map[string]string) {
+	r.t.Helper()
+	var volumes map[string]string
+	r.retry("ask the driver for its volumes", func(ctx context.Context) (err error) {
+		volumes, err = r.directory(ctx, pod)
+		return err
+	})
+	found := 0
+	for name, id := range volumes {
+		switch {
+		case handles[name] != "" && handles[name] == id:
+			found++
+		case before[name] == "":
+			r.t.Errorf("%s has volume %s named %s, which no claim of this test has", pod.Name, id, name)
+		}
+	}
+	if found != len(handles) {
+		r.t.Errorf("%s has %d volumes of this test, want %d", pod.Name, found, len(handles))
+	}
+}

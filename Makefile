@@ -17,3 +17,10 @@ precommit: tidy fmt lint verify test ## Everything a change must pass before it 
 deps: ## Install the system packages that tests need (Debian, Ubuntu; needs root)
 	apt-get update
 	apt-get install -y --no-install-recommends git gcc libc6-dev make mount util-linux e2fsprogs xfsprogs
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || $(MAKE) --no-print-directory deps-prometheus
+
+# The two programs of Debian's package, without the package: that would start a server on port 9090 of all addresses.
+.PHONY: deps-prometheus
+deps-prometheus:
+	@dir=$$(mktemp -d) && trap 'rm -rf '$$dir EXIT && cd $$dir && apt-get -o APT::Sandbox::User=root download prometheus && \
+	dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components=3 ./usr/bin/prometheus ./usr/bin/promtool

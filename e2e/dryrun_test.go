@@ -18,6 +18,7 @@ import (
 func manifests() []string {
 	return []string{
 		"../deploy/rendered/*.yaml",
+		"../deploy/charts/*/testdata/*.golden.yaml",
 		policyFiles + "policy.yaml",
 		policyFiles + "binding.yaml",
 	}

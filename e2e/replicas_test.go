@@ -24,7 +24,7 @@ const (
 // replicas is a controller side of several pods, each with provisioner, attacher and driver.
 type replicas struct {
 	*Scene
-	*appsv1.Deployment
+	deployment *appsv1.Deployment
 }
 
 // findReplicas skips a test where the controller side is something else.
@@ -40,7 +40,7 @@ func findReplicas(t *testing.T, s *Scene) *replicas {
 	})
 	for i := range found {
 		if n := found[i].Spec.Replicas; n != nil && *n >= 2 {
-			return &replicas{Scene: s, Deployment: &found[i]}
+			return &replicas{Scene: s, deployment: &found[i]}
 		}
 	}
 	t.Skip("needs a controller side of 2 replicas or more: a Deployment labelled " + controllerSelector + ", as deploy/overlays/deployment-replicas has")
@@ -52,7 +52,7 @@ func (r *replicas) leader() (pod string) {
 	r.t.Helper()
 	lease := strings.ReplaceAll(r.Driver, ".", "-")
 	r.Wait("a leader in lease "+lease, func(ctx context.Context) (bool, error) {
-		l, err := r.Client.CoordinationV1().Leases(r.Deployment.Namespace).Get(ctx, lease, metav1.GetOptions{})
+		l, err := r.Client.CoordinationV1().Leases(r.deployment.Namespace).Get(ctx, lease, metav1.GetOptions{})
 		if err != nil || l.Spec.HolderIdentity == nil {
 			return false, err
 		}
@@ -65,8 +65,8 @@ func (r *replicas) leader() (pod string) {
 // ready waits until all replicas are, and names them.
 func (r *replicas) ready() (pods []corev1.Pod) {
 	r.t.Helper()
-	r.Wait("all replicas of "+r.Name+" to be ready", func(ctx context.Context) (bool, error) {
-		list, err := r.Client.CoreV1().Pods(r.Deployment.Namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
+	r.Wait("all replicas of "+r.deployment.Name+" to be ready", func(ctx context.Context) (bool, error) {
+		list, err := r.Client.CoreV1().Pods(r.deployment.Namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
 		if err != nil {
 			return false, err
 		}
@@ -76,7 +76,7 @@ func (r *replicas) ready() (pods []corev1.Pod) {
 				pods = append(pods, p)
 			}
 		}
-		return len(pods) == int(*r.Spec.Replicas), nil
+		return len(pods) == int(*r.deployment.Spec.Replicas), nil
 	})
 	return pods
 }
@@ -156,7 +156,7 @@ func TestLeaderKilledWhileClaimsWait(t *testing.T) {
 	}
 	s.retry("kill "+leader, func(ctx context.Context) error {
 		zero := int64(0)
-		return ignoreNotFound(s.Client.CoreV1().Pods(r.Deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+		return ignoreNotFound(s.Client.CoreV1().Pods(r.deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
 	})
 	t.Logf("%s killed while %d of %d claims were pending", leader, r.pending(), claims)
 	uids := map[string]string{}
@@ -192,7 +192,7 @@ func TestLeaderKilledWhileClaimsWait(t *testing.T) {
 func (r *replicas) pending() (n int) {
 	r.t.Helper()
 	r.retry("list claims", func(ctx context.Context) error {
-		list, err := r.Client.CoreV1().PersistentVolumeClaims(r.Scene.Namespace).List(ctx, metav1.ListOptions{})
+		list, err := r.Client.CoreV1().PersistentVolumeClaims(r.Namespace).List(ctx, metav1.ListOptions{})
 		n = 0
 		for _, c := range list.Items {
 			if c.Status.Phase != corev1.ClaimBound {
@@ -216,7 +216,7 @@ func (r *replicas) checkVolumes(claims map[string]string) map[string]string {
 		}
 		clear(handles)
 		for _, v := range list.Items {
-			if ref := v.Spec.ClaimRef; ref == nil || ref.Namespace != r.Scene.Namespace {
+			if ref := v.Spec.ClaimRef; ref == nil || ref.Namespace != r.Namespace {
 				continue
 			}
 			if claims[v.Name] != v.Spec.ClaimRef.Name || v.Status.Phase != corev1.VolumeBound {

@@ -67,7 +67,7 @@ func Open(ctx context.Context, cfg Config) (*Volumes, error) {
 	}
 	g := &gate{baton: baton, turn: cfg.Turn, changed: make(chan struct{})}
 	v := &Volumes{gate: g}
-	klog.FromContext(ctx).V(2).Info("Waiting for the turn of this process", logging.KeyPath, cfg.LockPath)
+	klog.FromContext(ctx).Info("Opening the volumes when it is the turn of this process", logging.KeyPath, cfg.LockPath)
 	if _, err := baton.Take(ctx); err != nil {
 		return nil, errors.Join(err, baton.Close())
 	}

@@ -22,6 +22,15 @@ imagePullPolicy: {{ . }}
 {{- end }}
 {{- end -}}
 
+{{/* Annotations of the pods. No prometheus.io/port: every port that a container declares is scraped. */}}
+{{- define "hostpath.podAnnotations" -}}
+kubectl.kubernetes.io/default-container: hostpath
+{{- if .Values.monitoring.annotations }}
+prometheus.io/scrape: "true"
+prometheus.io/path: /metrics
+{{- end }}
+{{- end -}}
+
 {{/* What differs between the pods of the sides: include "hostpath.pod" (list . SIDE), where SIDE is controller or node. */}}
 {{- define "hostpath.pod" -}}
 {{- $root := index . 0 -}}

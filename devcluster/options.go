@@ -30,7 +30,7 @@ type Options struct {
 	Cache string
 	// Verbosity is the log level of the components.
 	Verbosity int
-	// Audit makes the API server log every write with its user, in the log "audit".
+	// Audit makes the API server log every write with its user, and what csi-provisioner and csi-attacher read, in the log "audit".
 	Audit bool
 }
 
@@ -54,7 +54,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.ControlPlane, "controlplane", o.ControlPlane, "directory with the go.mod that pins the control plane (empty: devcluster/controlplane in the checkout around the working directory)")
 	fs.StringVar(&o.Cache, "cache", o.Cache, "directory for the built control plane")
 	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
-	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write and who made it (devcluster logs audit)")
+	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write and who made it, and what provisioner and attacher read (devcluster logs audit)")
 }
 
 // Args renders the options as flags, so that another process gets the same.

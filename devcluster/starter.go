@@ -90,7 +90,7 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	s.plane = p
 	s.update(func(*Status) { s.http = urls(p, servers) })
 	if s.options.Audit {
-		if err := p.Audit(); err != nil {
+		if err := p.Audit(user(provisioner), user(attacher)); err != nil {
 			return nil, err
 		}
 	}
@@ -183,10 +183,13 @@ func (s *starter) bootstrap(ctx context.Context, driver string) (*bootstrap.Clus
 	return bootstrap.Apply(ctx, config, driver)
 }
 
+// user is how the API server knows a component.
+func user(component string) string { return "longshore:" + component }
+
 func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 	var specs []proc.Spec
 	for _, name := range []string{provisioner, attacher} {
-		kubeconfig, err := p.User(name, "longshore:"+name)
+		kubeconfig, err := p.User(name, user(name))
 		if err != nil {
 			return nil, err
 		}

@@ -22,6 +22,8 @@ import (
 
 const (
 	driver = "d.example.com"
+	// auditedReader is a user whose reads are audited.
+	auditedReader = "longshore:csi-attacher"
 	// modulePath leads to the pins of the control plane.
 	modulePath = "../../controlplane"
 	// patience only ends a test that would hang.
@@ -71,7 +73,7 @@ func (c *controlPlane) start(ctx context.Context) error {
 	if c.plane, err = plane.New(c.dir, bin); err != nil {
 		return err
 	}
-	if err := c.plane.Audit(); err != nil {
+	if err := c.plane.Audit(auditedReader); err != nil {
 		return err
 	}
 	specs := []proc.Spec{c.plane.EtcdSpec(), c.plane.APIServerSpec(), c.plane.ControllerManagerSpec(), c.plane.SchedulerSpec()}

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,4 +129,23 @@ func TestAuditLogsWritesWithTheirAuthor(t *testing.T) {
 	if all := strings.Join(lines, ""); !strings.Contains(all, `"username":"devcluster-admin"`) || strings.Contains(all, "the-content") {
 		t.Errorf("the author is missing, or the content is there:\n%s", all)
 	}
+}
+
+// TestAuditLogsWhatReadersRead: TestAuditLogsWritesWithTheirAuthor shows that reads of others are not logged.
+func TestAuditLogsWhatReadersRead(t *testing.T) {
+	name := unique("read")
+	reader := clientOf(t, userConfig(t, auditedReader))
+	// Its rights may be there a moment after they were written; a refusal is logged just as well.
+	if _, err := reader.CoreV1().PersistentVolumes().Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		t.Fatal(err)
+	}
+	eventually(t, "the audit log has the read", func(context.Context) string {
+		data, err := os.ReadFile(server.dir.Log("audit"))
+		for line := range strings.Lines(string(data)) {
+			if strings.Contains(line, `"name":"`+name+`"`) && strings.Contains(line, `"verb":"get"`) && strings.Contains(line, auditedReader) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("not there, %v", err)
+	})
 }

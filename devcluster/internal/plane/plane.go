@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -115,19 +116,26 @@ podInitialBackoffSeconds: 1
 podMaxBackoffSeconds: 2
 `
 
-// auditPolicy logs who wrote what, once, when it is done, without the objects.
-const auditPolicy = `apiVersion: audit.k8s.io/v1
+// auditPolicy logs who did what, when it is done (a watch: also when it begins), without the objects: all writes, and what
+// the readers read.
+func auditPolicy(readers []string) string {
+	var reads strings.Builder
+	for _, user := range readers {
+		fmt.Fprintf(&reads, "- {level: Metadata, users: [%q], verbs: [get, list, watch]}\n", user)
+	}
+	return `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
 - {level: Metadata, verbs: [create, update, patch, delete]}
-- {level: None}
+` + reads.String() + `- {level: None}
 `
+}
 
-// Audit makes the API server log every write. Call it before APIServerSpec.
-func (p *Plane) Audit() error {
+// Audit makes the API server log every write, and also what the given users read. Call it before APIServerSpec.
+func (p *Plane) Audit(readers ...string) error {
 	p.audit = true
-	if err := os.WriteFile(p.dir.Config("audit.yaml"), []byte(auditPolicy), 0o600); err != nil {
+	if err := os.WriteFile(p.dir.Config("audit.yaml"), []byte(auditPolicy(readers)), 0o600); err != nil {
 		return fmt.Errorf("write the audit policy: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package plane
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -118,6 +119,36 @@ func TestAuditIsAskedFor(t *testing.T) {
 	}
 	if args := strings.Join(p.APIServerSpec().Args, " "); !strings.Contains(args, "--audit-log-path="+p.dir.Log("audit")) {
 		t.Errorf("no audit: %s", args)
+	}
+}
+
+func TestAuditTellsReadsOfReadersOnly(t *testing.T) {
+	p := newPlane(t)
+	for name, tc := range map[string]struct {
+		reason  string
+		readers []string
+		want    int
+	}{
+		"Nobody": {reason: "a log of all reads is large", want: 0},
+		"Two":    {reason: "each has a rule", readers: []string{"a:b", "c"}, want: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := p.Audit(tc.readers...); err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(p.dir.Config("audit.yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Count(string(data), "watch"); got != tc.want {
+				t.Errorf("%s: got %d rules about reads, want %d:\n%s", tc.reason, got, tc.want, data)
+			}
+			for _, user := range tc.readers {
+				if !strings.Contains(string(data), fmt.Sprintf("users: [%q]", user)) {
+					t.Errorf("%s: %s is missing:\n%s", tc.reason, user, data)
+				}
+			}
+		})
 	}
 }
 

@@ -31,8 +31,8 @@ func (p *Plane) APIServerSpec() proc.Spec {
 		// Nothing runs behind Services here, and two cores are few.
 		"--endpoint-reconciler-type=none", "--profiling=false",
 	)
-	if p.audit {
-		spec.Args = append(spec.Args, "--audit-policy-file="+p.dir.Config("audit.yaml"), "--audit-log-path="+p.dir.Log("audit"))
+	if p.audit { // in one file, whatever its size: who counts wants all of it
+		spec.Args = append(spec.Args, "--audit-policy-file="+p.dir.Config("audit.yaml"), "--audit-log-path="+p.dir.Log("audit"), "--audit-log-maxsize=0")
 	}
 	return spec
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -110,8 +111,14 @@ func servesMetrics(p devcluster.Process) error {
 }
 
 func (c *cluster) logsArePrinted() {
-	if out := c.mustRun("logs", "audit").stdout; !strings.Contains(out, `"verb":"create"`) || strings.Contains(out, `"verb":"list"`) {
-		c.t.Errorf("the audit log has no writes, or reads:\n%.2000s", out)
+	out := c.mustRun("logs", "audit").stdout
+	if !strings.Contains(out, `"verb":"create"`) || !strings.Contains(out, `"verb":"watch"`) {
+		c.t.Errorf("the audit log lacks writes, or reads of the sidecars:\n%.2000s", out)
+	}
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, `"username":"longshore:csi-`) && regexp.MustCompile(`"verb":"(get|list|watch)"`).MatchString(line) {
+			c.t.Errorf("the audit log has somebody else's reads: %s", line)
+		}
 	}
 	c.mustFail([]string{"logs", "nobody"}, `no log of "nobody"`)
 	marker := "a line that was written later"

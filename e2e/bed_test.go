@@ -35,6 +35,13 @@ type Dev struct {
 	*devcluster.Client
 	devcluster.Status
 	dir string
+	// program is devcluster itself, which contains all components.
+	program string
+}
+
+// kubeconfig is that of a component's user.
+func (d *Dev) kubeconfig(component string) string {
+	return filepath.Join(d.dir, "users", component+".kubeconfig")
 }
 
 // Up gives a cluster and a function that ends it.
@@ -96,6 +103,6 @@ func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
-	bed.Driver, bed.Dev = status.Driver, &Dev{Client: client, Status: status, dir: dir}
+	bed.Driver, bed.Dev = status.Driver, &Dev{Client: client, Status: status, dir: dir, program: program}
 	return bed, end, nil
 }

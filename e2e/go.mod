@@ -18,6 +18,7 @@ require (
 
 require (
 	github.com/container-storage-interface/spec v1.13.0
+	github.com/longshore-csi/longshore/csikit v0.0.0
 	github.com/longshore-csi/longshore/devcluster v0.0.0
 	google.golang.org/grpc v1.85.0
 )
@@ -47,7 +48,6 @@ require (
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/longshore-csi/longshore/csikit v0.0.0 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect

@@ -20,6 +20,8 @@ const auditLog = `{"verb":"patch","user":{"username":"longshore:csi-attacher"},"
 {"verb":"patch","user":{"username":"system:node:node-2"},"objectRef":{"resource":"nodes","subresource":"status"}}
 {"verb":"update","user":{"username":"system:node:node-2"},"objectRef":{"resource":"leases"}}
 {"verb":"update","user":{"username":"system:serviceaccount:kube-system:pv-protection-controller"},"objectRef":{"resource":"persistentvolumes"}}
+{"verb":"get","user":{"username":"longshore:csi-attacher"},"objectRef":{"resource":"persistentvolumes"}}
+{"verb":"watch","user":{"username":"longshore:csi-attacher"},"objectRef":{"resource":"volumeattachments"}}
 `
 
 func TestCountWrites(t *testing.T) {

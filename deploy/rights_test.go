@@ -1,0 +1,104 @@
+package deploy
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// rights are what rules grant, one right for each verb on each resource.
+type rights map[string]bool
+
+func (r rights) add(groups, resources, verbs []string) {
+	for _, group := range groups {
+		for _, resource := range resources {
+			for _, verb := range verbs {
+				r[verb+" "+resource+" "+group] = true
+			}
+		}
+	}
+}
+
+func (r rights) list() []string { return slices.Sorted(maps.Keys(r)) }
+
+// rightsIn are the rights of some of the roles in a file's text; no name means all roles.
+func rightsIn(t *testing.T, text string, names ...string) rights {
+	t.Helper()
+	found := rights{}
+	for _, doc := range splitDocuments([]byte(text)) {
+		var role rbacv1.ClusterRole // a Role has the same fields, as far as this goes
+		if err := yaml.Unmarshal(doc, &role); err != nil {
+			t.Fatal(err)
+		}
+		if len(names) > 0 && !slices.Contains(names, role.Name) {
+			continue
+		}
+		for _, rule := range role.Rules {
+			if len(rule.ResourceNames) > 0 || len(rule.NonResourceURLs) > 0 {
+				t.Errorf("%s has a rule that this test does not understand: %+v", role.Name, rule)
+			}
+			found.add(rule.APIGroups, rule.Resources, rule.Verbs)
+		}
+	}
+	return found
+}
+
+func contentOf(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// tableIn reads the first three columns of a document's table: API group, resource, verbs.
+func tableIn(text string) rights {
+	found := rights{}
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 5 || strings.Contains(line, "---") || strings.Contains(line, "API group") {
+			continue
+		}
+		found.add([]string{strings.TrimSpace(cells[1])}, []string{strings.TrimSpace(cells[2])}, strings.Split(strings.TrimSpace(cells[3]), ", "))
+	}
+	return found
+}
+
+// TestRightsAgree: the manifests, the documents and the development cluster grant the same. That a component does not ask for
+// more, and uses all of it, is tested end to end, on the development cluster.
+func TestRightsAgree(t *testing.T) {
+	const election = "leader-election"
+	devcluster := contentOf(t, "../devcluster/internal/bootstrap/objects/rbac.yaml")
+	for _, component := range []string{"provisioner", "attacher"} {
+		t.Run(component, func(t *testing.T) {
+			role := "longshore:csi-" + component
+			want := rightsIn(t, contentOf(t, "base/"+component+"/rbac.yaml"), role)
+			maps.Copy(want, rightsIn(t, contentOf(t, "components/leader-election/rbac.yaml"), election))
+			page := contentOf(t, "../"+component+"/docs/rbac.md")
+			_, example, _ := strings.Cut(page, "```yaml\n")
+			example, _, _ = strings.Cut(example, "```")
+			for where, got := range map[string]rights{
+				"devcluster":          rightsIn(t, devcluster, role, election),
+				"docs, table":         tableIn(page),
+				"docs, example":       rightsIn(t, example),
+				"rendered/deployment": rightsIn(t, string(render(t, "deployment")), role, election),
+			} {
+				if diff := cmp.Diff(want.list(), got.list()); diff != "" || len(got) < 10 {
+					t.Errorf("%s (-deploy +%s):\n%s", where, where, diff)
+				}
+			}
+			for right := range want {
+				if strings.Contains(right, "*") {
+					t.Errorf("%q grants what nobody has looked at", right)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/devcluster"
+)
+
+const selectedNode = "volume.kubernetes.io/selected-node"
+
+// uses are scenes that together use every right of the components.
+func uses() map[string]func(*story) {
+	return map[string]func(*story){
+		"Life":            (*story).lifeWithSecrets,
+		"AttributesClass": (*story).attributesClass,
+		"SecondPair":      (*story).secondPair,
+		"GoneNode":        (*story).goneNode,
+		"ForeignVolume":   (*story).foreignVolume,
+		"StrayAttachment": (*story).strayAttachments,
+	}
+}
+
+// lifeWithSecrets is the life of a volume whose class names secrets for all of it.
+func (s *story) lifeWithSecrets() {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "keys"}, StringData: map[string]string{"key": "value"}}
+	s.retry("create the secret", func(ctx context.Context) error {
+		_, err := s.Client.CoreV1().Secrets(s.Namespace).Create(ctx, secret, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	class := Class(s.Namespace+"-secrets", s.Driver, storagev1.VolumeBindingImmediate)
+	class.Parameters = map[string]string{}
+	for _, what := range []string{"provisioner", "controller-publish"} {
+		class.Parameters["csi.storage.k8s.io/"+what+"-secret-name"] = secret.Name
+		class.Parameters["csi.storage.k8s.io/"+what+"-secret-namespace"] = s.Namespace
+	}
+	s.createClass(class)
+	s.CreateClaim("data", class.Name)
+	s.bound()
+	s.createPod()
+	s.running()
+	s.deletePod()
+	s.deleteClaim()
+	s.WaitNothingLeft()
+}
+
+func (s *story) createClass(class *storagev1.StorageClass) {
+	s.retry("create class "+class.Name, func(ctx context.Context) error {
+		_, err := s.Client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	s.t.Cleanup(func() {
+		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
+			return err == nil, err
+		})
+		if err != nil {
+			s.t.Errorf("delete class %s: %v", class.Name, err)
+		}
+	})
+}
+
+func (s *story) create(claim *corev1.PersistentVolumeClaim) {
+	s.retry("create claim "+claim.Name, func(ctx context.Context) error {
+		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+}
+
+func (s *story) waitEvent(reason, message string) {
+	s.Wait(fmt.Sprintf("the event %s with %q", reason, message), func(ctx context.Context) (bool, error) {
+		events, err := s.Client.CoreV1().Events(s.Namespace).List(ctx, metav1.ListOptions{})
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, message) }), err
+	})
+}
+
+// goneNode is a claim whose pod was scheduled to a node that is no more: the claim goes back to the scheduler.
+func (s *story) goneNode() {
+	claim := Claim(s.Namespace, "data", s.LateClass())
+	claim.Annotations = map[string]string{selectedNode: "no-such-node"}
+	s.create(claim)
+	s.Wait("the node to be taken from the claim", func(ctx context.Context) (bool, error) {
+		c, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+		return err == nil && c.Annotations[selectedNode] == "", err
+	})
+}
+
+// foreignVolume is a claim whose volume cannot be saved: while the driver made it, somebody has taken its name.
+func (s *story) foreignVolume() {
+	s.signal(controllerDriver, "STOP")
+	s.createClaim()
+	s.provisioning()
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(s.Claim("data").UID)},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
+		},
+	}
+	s.retry("create volume "+volume.Name, func(ctx context.Context) error {
+		_, err := s.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	s.signal(controllerDriver, "CONT")
+	s.waitEvent("ProvisioningFailed", "exists already")
+	s.deleteClaim()
+	s.retry("delete volume "+volume.Name, func(ctx context.Context) error {
+		return ignoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, metav1.DeleteOptions{}))
+	})
+	s.WaitNothingLeft()
+}
+
+// strayAttachments ask for a volume on a node that is not there, and for a volume that is not there.
+func (s *story) strayAttachments() {
+	s.createClaim()
+	s.bound()
+	for name, spec := range map[string]storagev1.VolumeAttachmentSpec{
+		"node":   {NodeName: "no-such-node", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new(s.Volume("data").Name)}},
+		"volume": {NodeName: s.node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("no-such-volume")}},
+	} {
+		spec.Attacher = s.Driver
+		s.strayAttachment(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + "-" + name}, Spec: spec})
+	}
+	s.deleteClaim()
+	s.WaitNothingLeft()
+}
+
+func (s *story) strayAttachment(a *storagev1.VolumeAttachment) {
+	client := s.Client.StorageV1().VolumeAttachments()
+	s.retry("create attachment "+a.Name, func(ctx context.Context) error {
+		_, err := client.Create(ctx, a, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	s.Wait("attachment "+a.Name+" to fail", func(ctx context.Context) (bool, error) {
+		got, err := client.Get(ctx, a.Name, metav1.GetOptions{})
+		return err == nil && got.Status.AttachError != nil, err
+	})
+	s.retry("delete attachment "+a.Name, func(ctx context.Context) error {
+		return ignoreNotFound(client.Delete(ctx, a.Name, metav1.DeleteOptions{}))
+	})
+}
+
+// secondPair is another pair of sidecars, for a driver of another name, with leader election, and with lists in place of
+// streams, as for API servers of old.
+func (s *story) secondPair() {
+	driver := csitest.New(csitest.Options{Name: "second.example.com", Topology: map[string]string{"second.example.com/zone": "a"}})
+	address := driver.Serve(s.t)
+	var ends []func()
+	for _, component := range components() {
+		ends = append(ends, s.run(component, "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig(component),
+			"--leader-election", "--leader-election-namespace="+devcluster.Namespace))
+	}
+	leases := []string{"second-example-com", "external-attacher-leader-second-example-com"}
+	s.waitHolders(leases, true)
+	s.waitLists()
+	for _, end := range ends {
+		end()
+	}
+	s.waitHolders(leases, false) // whoever ends in peace gives the lease back
+}
+
+// waitLists waits until everything has been listed that may be.
+func (s *story) waitLists() {
+	rules, err := granted()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.Wait("lists", func(context.Context) (bool, error) {
+		calls, err := s.Dev.Asked()
+		return !slices.ContainsFunc(rules.without(calls), func(right string) bool { return strings.Contains(right, ": list ") }), err
+	})
+}
+
+// attributesClass is a claim that names a VolumeAttributesClass which is not there. Its driver takes mutable parameters, and is
+// reached from everywhere.
+func (s *story) attributesClass() {
+	driver := csitest.New(csitest.Options{Name: "modifying.example.com"})
+	class := Class(s.Namespace+"-modifying", "modifying.example.com", storagev1.VolumeBindingImmediate)
+	s.createClass(class)
+	s.run("csi-provisioner", "--csi-address="+driver.Serve(s.t), "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"))
+	claim := Claim(s.Namespace, "data", class.Name)
+	claim.Spec.VolumeAttributesClassName = new("no-such-class")
+	s.create(claim)
+	s.waitEvent("ProvisioningFailed", `get VolumeAttributesClass "no-such-class"`)
+}
+
+func (s *story) waitHolders(leases []string, want bool) {
+	for _, name := range leases {
+		s.Wait(fmt.Sprintf("lease %s to have a holder: %t", name, want), func(ctx context.Context) (bool, error) {
+			lease, err := s.Client.CoordinationV1().Leases(devcluster.Namespace).Get(ctx, name, metav1.GetOptions{})
+			return err == nil && (lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "") == want, err
+		})
+	}
+}
+
+// run starts a component. The function that it returns ends it and waits; so does the end of the test.
+func (s *story) run(component string, args ...string) (end func()) {
+	s.t.Helper()
+	var log bytes.Buffer
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, s.Dev.program, append([]string{"run", component}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBE_FEATURE_WatchListClient=false")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = patience
+	if err := cmd.Start(); err != nil {
+		cancel()
+		s.t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 0 || s.t.Failed() {
+			s.t.Errorf("the second %s ended with %v: %s", component, err, log.String())
+		}
+	})
+	s.t.Cleanup(end)
+	return end
+}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -66,11 +67,31 @@ func dryRun(t *testing.T, w *Writer, objects []*unstructured.Unstructured) {
 			continue
 		}
 		sent++
-		if err := w.Apply(t.Context(), o, metav1.DryRunAll); err != nil {
+		if err := w.Apply(t.Context(), w.renamed(t.Context(), o), metav1.DryRunAll); err != nil {
 			t.Error(err)
 		}
 	}
 	t.Logf("%d of %d objects were sent", sent, len(objects))
+}
+
+// renamed gives a binding another name where one with its own is there and binds another role, because the driver was installed from
+// other manifests: what a binding refers to cannot be changed, not even in a dry run.
+func (w *Writer) renamed(ctx context.Context, o *unstructured.Unstructured) *unstructured.Unstructured {
+	want, binding, _ := unstructured.NestedStringMap(o.Object, "roleRef")
+	resource, err := w.resource(o)
+	if !binding || err != nil {
+		return o
+	}
+	there, err := resource.Get(ctx, o.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return o
+	}
+	if have, _, _ := unstructured.NestedStringMap(there.Object, "roleRef"); maps.Equal(have, want) {
+		return o
+	}
+	renamed := o.DeepCopy()
+	renamed.SetName(o.GetName() + "-dry-run")
+	return renamed
 }
 
 func (w *Writer) knows(o *unstructured.Unstructured) bool {
@@ -193,5 +214,33 @@ func TestDryRunSeesWhatIsWrong(t *testing.T) {
 	}
 	if kinds := extensionKinds(); slices.ContainsFunc([]string{"Deployment", "ClusterRole", "Namespace"}, func(kind string) bool { return kinds[kind] != "" }) {
 		t.Errorf("built-in kinds would be left out: %v", kinds)
+	}
+}
+
+// TestBindingOfAnotherInstallation: manifests can be tried on a cluster where the driver was installed from other ones.
+func TestBindingOfAnotherInstallation(t *testing.T) {
+	binding := func(role string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": "e2e-dry-run"},
+			"roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+		}}
+	}
+	w := bed.NewWriter(t)
+	if err := w.Apply(t.Context(), binding("one")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Delete(context.Background(), binding("one")); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := w.Apply(t.Context(), binding("another"), metav1.DryRunAll); !apierrors.IsInvalid(err) {
+		t.Errorf("got %v; if a binding can be changed, none needs another name", err)
+	}
+	if err := w.Apply(t.Context(), w.renamed(t.Context(), binding("another")), metav1.DryRunAll); err != nil {
+		t.Error(err)
+	}
+	if got := w.renamed(t.Context(), binding("one")).GetName(); got != "e2e-dry-run" {
+		t.Errorf("the same binding is tried as %q", got)
 	}
 }

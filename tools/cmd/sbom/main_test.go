@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -77,6 +78,31 @@ func TestErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if err := run(&bytes.Buffer{}, tc.version, tc.args); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "sbom")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		args   []string
+		code   int
+		want   string
+	}{
+		"Itself":  {reason: "the program can tell what went into it", args: []string{"-version", "v1.0.0", program}, want: `"bomFormat": "CycloneDX"`},
+		"Missing": {reason: "an image must not be built without", args: []string{"-version", "v1.0.0", "/nonexistent"}, code: 1, want: "sbom: read what went into /nonexistent"},
+		"Usage":   {reason: "a version is needed", args: []string{program}, code: 1, want: "usage: sbom -version VERSION BINARY"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(program, tc.args...)
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(string(out), tc.want) {
+				t.Errorf("%s: exit code %d\n%s", tc.reason, code, out)
 			}
 		})
 	}

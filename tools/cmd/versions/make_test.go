@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// TestMakeReadsTheSame: make/images.mk takes binary, image and version of a component from versions.yaml by its layout.
+func TestMakeReadsTheSame(t *testing.T) {
+	const root = "../../.."
+	data, err := os.ReadFile(root + "/versions.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f file
+	if err := yaml.UnmarshalStrict(data, &f); err != nil {
+		t.Fatal(err)
+	}
+	images := 0
+	for dir, m := range f.Modules {
+		if m.Image == "" {
+			continue
+		}
+		images++
+		t.Run(dir, func(t *testing.T) {
+			for version, args := range map[string][]string{m.Next: nil, "v7.8.9": {"VERSION=v7.8.9"}} {
+				out := dryMake(t, root, append(args, "ARCH=arm64", "IMAGE_PREFIX=example/x", "image/"+dir)...)
+				want := fmt.Sprintf("deploy/image %s %s example/x/%s %s arm64\n", dir, m.Binary, m.Image, version)
+				if !strings.Contains(out, want) {
+					t.Errorf("make %q runs\n%swant %s", args, out, want)
+				}
+			}
+		})
+	}
+	if all := strings.Count(dryMake(t, root, "images"), "deploy/image "); all != images || images == 0 {
+		t.Errorf("`make images` makes %d images of %d", all, images)
+	}
+	if out, err := exec.Command("make", "-C", root, "-n", "image/csikit").CombinedOutput(); err == nil {
+		t.Errorf("a library has an image:\n%s", out)
+	}
+}
+
+// dryMake prints what make would run; what the environment says of versions does not count.
+func dryMake(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("make", append([]string{"-C", dir, "-n"}, args...)...)
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MFLAGS=")
+	for _, name := range []string{"VERSION", "ARCH", "IMAGE_PREFIX"} {
+		if _, set := os.LookupEnv(name); set {
+			t.Skipf("%s is set in the environment, which make follows", name)
+		}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("make %q: %v\n%s", args, err, out)
+	}
+	return string(out)
+}

@@ -24,7 +24,7 @@ kind-down: $(KIND) ## Remove the kind cluster and its volumes
 e2e-kind: $(KIND) $(TOOLS)/testsum ## Run the end-to-end tests on the kind cluster
 	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
 	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER) >$$config && \
-	cd e2e && E2E_KUBECONFIG=$$config go test -count=1 -json $(TESTFLAGS_e2e) ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
+	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
 	$(TOOLS)/testsum -total $(TOOLS)/e2e-kind.json
 e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the kind cluster (FOCUS, SKIP, PROCS=4)
 	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)

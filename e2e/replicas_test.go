@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -132,6 +133,23 @@ func driverPort(pod *corev1.Pod) int {
 // TestLeaderKilledWhileClaimsWait kills the pod in which the provisioner works while many claims are pending: another takes
 // over, every claim gets one volume, and the driver, whichever is asked, has as many.
 func TestLeaderKilledWhileClaimsWait(t *testing.T) {
+	whileClaimsWait(t, func(r *replicas, leader string) {
+		r.retry("kill "+leader, func(ctx context.Context) error {
+			zero := int64(0)
+			return ignoreNotFound(r.Client.CoreV1().Pods(r.deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+		})
+	})
+}
+
+// TestRollingSwapWhileClaimsWait replaces all replicas, as a new image does, while many claims are pending.
+func TestRollingSwapWhileClaimsWait(t *testing.T) {
+	whileClaimsWait(t, func(r *replicas, _ string) { r.roll() })
+}
+
+// whileClaimsWait disturbs the controller side while claims are pending. Afterwards each must have exactly one volume, in the
+// API and with the driver, and another pod must lead.
+func whileClaimsWait(t *testing.T, disturb func(r *replicas, leader string)) {
+	t.Helper()
 	if os.Getenv(kubeconfigEnv) == "" {
 		t.Skip("needs pods that can be killed, in a cluster named by " + kubeconfigEnv)
 	}
@@ -154,17 +172,15 @@ func TestLeaderKilledWhileClaimsWait(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	s.retry("kill "+leader, func(ctx context.Context) error {
-		zero := int64(0)
-		return ignoreNotFound(s.Client.CoreV1().Pods(r.deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
-	})
-	t.Logf("%s killed while %d of %d claims were pending", leader, r.pending(), claims)
+	disturb(r, leader)
+	t.Logf("%s led while %d of %d claims were pending", leader, r.pending(), claims)
 	uids := map[string]string{}
 	for i := range claims {
 		name := fmt.Sprintf("data-%d", i)
 		s.WaitBound(name)
 		uids["pvc-"+string(s.Claim(name).UID)] = name
 	}
+	r.rolled()
 	if now := r.leader(); now == leader {
 		t.Errorf("%s still leads", now)
 	}
@@ -186,6 +202,29 @@ func TestLeaderKilledWhileClaimsWait(t *testing.T) {
 			return err == nil, err
 		})
 	}
+}
+
+// roll has all replicas replaced, one after the other.
+func (r *replicas) roll() {
+	r.t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"e2e.longshore.dev/rolled-by":%q}}}}}`, r.Namespace)
+	r.retry("roll "+r.deployment.Name, func(ctx context.Context) error {
+		_, err := r.Client.AppsV1().Deployments(r.deployment.Namespace).Patch(ctx, r.deployment.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+}
+
+// rolled waits until the replicas are as many as there should be, all of the same make.
+func (r *replicas) rolled() {
+	r.t.Helper()
+	r.Wait("the replicas of "+r.deployment.Name+" to be replaced", func(ctx context.Context) (bool, error) {
+		d, err := r.Client.AppsV1().Deployments(r.deployment.Namespace).Get(ctx, r.deployment.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		want, now := *r.deployment.Spec.Replicas, d.Status
+		return now.ObservedGeneration >= d.Generation && now.UpdatedReplicas == want && now.AvailableReplicas == want && now.Replicas == want, nil
+	})
 }
 
 // pending counts the claims of the scene that are not bound.

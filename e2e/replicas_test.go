@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,27 +134,66 @@ func driverPort(pod *corev1.Pod) int {
 // TestLeaderKilledWhileClaimsWait kills the pod in which the provisioner works while many claims are pending: another takes
 // over, every claim gets one volume, and the driver, whichever is asked, has as many.
 func TestLeaderKilledWhileClaimsWait(t *testing.T) {
-	whileClaimsWait(t, func(r *replicas, leader string) {
+	whileClaimsWait(t, func(r *replicas, leader string) (claims []string) {
+		for i := range 50 {
+			claims = append(claims, fmt.Sprintf("data-%d", i))
+		}
+		var group sync.WaitGroup
+		for _, name := range claims {
+			group.Go(func() { r.CreateClaim(name, deployedClass) })
+		}
+		group.Wait()
 		r.retry("kill "+leader, func(ctx context.Context) error {
 			zero := int64(0)
 			return ignoreNotFound(r.Client.CoreV1().Pods(r.deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
 		})
+		t.Logf("%s killed while %d of %d claims were pending", leader, r.pending(), len(claims))
+		return claims
 	})
 }
 
-// TestRollingSwapWhileClaimsWait replaces all replicas, as a new image does, while many claims are pending.
+// TestRollingSwapWhileClaimsWait replaces all replicas one after the other, as a new image does. All the while several claims
+// are pending, and as soon as one is bound, there is the next.
 func TestRollingSwapWhileClaimsWait(t *testing.T) {
-	whileClaimsWait(t, func(r *replicas, _ string) { r.roll() })
+	whileClaimsWait(t, func(r *replicas, _ string) (claims []string) {
+		r.roll()
+		done := make(chan struct{})
+		var group sync.WaitGroup
+		lists := make([][]string, 5)
+		for i := range lists {
+			group.Go(func() { lists[i] = r.oneAfterTheOther(fmt.Sprintf("data-%d", i), done) })
+		}
+		r.waitRolled()
+		close(done)
+		group.Wait()
+		claims = slices.Concat(lists...)
+		t.Logf("%d claims were bound while the replicas were replaced", len(claims))
+		return claims
+	})
+}
+
+// oneAfterTheOther makes a claim and waits until it is bound, again and again until done is closed.
+func (r *replicas) oneAfterTheOther(prefix string, done <-chan struct{}) (claims []string) {
+	for {
+		select {
+		case <-done:
+			return claims
+		default:
+		}
+		name := fmt.Sprintf("%s-%d", prefix, len(claims))
+		claims = append(claims, name)
+		r.CreateClaim(name, deployedClass)
+		r.WaitBound(name)
+	}
 }
 
 // whileClaimsWait disturbs the controller side while claims are pending. Afterwards each must have exactly one volume, in the
 // API and with the driver, and another pod must lead.
-func whileClaimsWait(t *testing.T, disturb func(r *replicas, leader string)) {
+func whileClaimsWait(t *testing.T, disturb func(r *replicas, leader string) (claims []string)) {
 	t.Helper()
 	if os.Getenv(kubeconfigEnv) == "" {
 		t.Skip("needs pods that can be killed, in a cluster named by " + kubeconfigEnv)
 	}
-	const claims = 50
 	s := bed.NewScene(t)
 	r := findReplicas(t, s)
 	before := map[string]string{}
@@ -164,32 +204,25 @@ func whileClaimsWait(t *testing.T, disturb func(r *replicas, leader string)) {
 		})
 	}
 	leader := r.leader()
-	var group sync.WaitGroup
-	for i := range claims {
-		group.Go(func() { s.CreateClaim(fmt.Sprintf("data-%d", i), deployedClass) })
-	}
-	group.Wait()
+	claims := disturb(r, leader)
 	if t.Failed() {
 		return
 	}
-	disturb(r, leader)
-	t.Logf("%s led while %d of %d claims were pending", leader, r.pending(), claims)
-	uids := map[string]string{}
-	for i := range claims {
-		name := fmt.Sprintf("data-%d", i)
-		s.WaitBound(name)
-		uids["pvc-"+string(s.Claim(name).UID)] = name
+	names := map[string]string{}
+	for _, claim := range claims {
+		s.WaitBound(claim)
+		names["pvc-"+string(s.Claim(claim).UID)] = claim
 	}
-	r.rolled()
+	r.waitRolled()
 	if now := r.leader(); now == leader {
 		t.Errorf("%s still leads", now)
 	}
-	handles := r.checkVolumes(uids)
+	handles := r.checkVolumes(names)
 	for _, pod := range r.ready() {
 		r.checkDirectory(&pod, before, handles)
 	}
-	for i := range claims {
-		s.DeleteClaim(fmt.Sprintf("data-%d", i))
+	for _, claim := range claims {
+		s.DeleteClaim(claim)
 	}
 	for _, pod := range r.ready() {
 		s.Wait("the volumes to be gone from the driver's directory", func(ctx context.Context) (bool, error) {
@@ -214,8 +247,8 @@ func (r *replicas) roll() {
 	})
 }
 
-// rolled waits until the replicas are as many as there should be, all of the same make.
-func (r *replicas) rolled() {
+// waitRolled waits until the replicas are as many as there should be, all of the same make.
+func (r *replicas) waitRolled() {
 	r.t.Helper()
 	r.Wait("the replicas of "+r.deployment.Name+" to be replaced", func(ctx context.Context) (bool, error) {
 		d, err := r.Client.AppsV1().Deployments(r.deployment.Namespace).Get(ctx, r.deployment.Name, metav1.GetOptions{})

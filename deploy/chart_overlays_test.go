@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,8 +34,11 @@ func differences() map[string]difference {
 		"PartOf": {
 			reason: "the label is on all objects of a chart, but only on those of base/hostpathdriver",
 			undo: func(o unstructured.Unstructured) bool {
-				group := o.GroupVersionKind().Group
-				return (group == rbacv1.GroupName || group == policyv1.GroupName) && remove(o, "metadata", "labels")
+				others := []string{rbacv1.GroupName, policyv1.GroupName, admissionregistrationv1.GroupName, monitoringv1.SchemeGroupVersion.Group}
+				if o.GetKind() != "ConfigMap" && !slices.Contains(others, o.GroupVersionKind().Group) {
+					return false
+				}
+				return remove(o, "metadata", "labels", "app.kubernetes.io/part-of")
 			},
 		},
 		"NamespaceIsKept": {
@@ -81,24 +86,20 @@ func remove(o unstructured.Unstructured, fields ...string) bool {
 	return found && err == nil
 }
 
-// TestChartIsOverlay: object by object, helm makes what kustomize makes of the overlay of the same name, but for the differences.
+// TestChartIsOverlay: object by object, helm makes of each form's values what kustomize makes of the directory, but for the differences.
 func TestChartIsOverlay(t *testing.T) {
-	for _, form := range []string{"statefulset", "deployment", "deployment-replicas"} {
+	forms := map[string]string{
+		"statefulset":         "statefulset",
+		"deployment":          "deployment",
+		"deployment-replicas": "deployment-replicas",
+		"kind":                "kind",
+		"monitored":           monitored,
+		"inline-volumes":      "../testdata/inline-volumes",
+	}
+	for form, overlay := range forms {
 		t.Run(form, func(t *testing.T) {
-			used := map[string]bool{}
-			var ours []unstructured.Unstructured
-			for _, object := range unstructuredObjects(t, manifest(mustTemplate(t, readYAML(t, chart+"/testdata/"+form+".values.yaml")))) {
-				for name, d := range differences() {
-					used[name] = d.undo(object) || used[name]
-				}
-				ours = append(ours, object)
-			}
-			for name, d := range differences() {
-				if !used[name] {
-					t.Errorf("the difference %s (%s) is none any more", name, d.reason)
-				}
-			}
-			got, want := byName(t, ours), byName(t, unstructuredObjects(t, render(t, form)))
+			got := byName(t, withoutDifferences(t, manifest(mustTemplate(t, readYAML(t, chart+"/testdata/"+form+".values.yaml")))))
+			want := byName(t, unstructuredObjects(t, render(t, overlay)))
 			if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
 				t.Errorf("objects: -overlay +chart\n%s", diff)
 			}
@@ -109,6 +110,27 @@ func TestChartIsOverlay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withoutDifferences are the objects of a chart with each difference undone. One that is not there is an error.
+func withoutDifferences(t *testing.T, text []byte) []unstructured.Unstructured {
+	t.Helper()
+	used := map[string]bool{}
+	list := unstructuredObjects(t, text)
+	for _, object := range list {
+		for name, d := range differences() {
+			used[name] = d.undo(object) || used[name]
+		}
+		if len(object.GetLabels()) == 0 {
+			remove(object, "metadata", "labels")
+		}
+	}
+	for name, d := range differences() {
+		if !used[name] {
+			t.Errorf("the difference %s (%s) is none any more", name, d.reason)
+		}
+	}
+	return list
 }
 
 func unstructuredObjects(t *testing.T, text []byte) []unstructured.Unstructured {

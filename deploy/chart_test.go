@@ -49,14 +49,19 @@ func readYAML(t *testing.T, file string) map[string]any {
 	return values
 }
 
-// template does what `helm template csi-hostpath CHART -n csi-hostpath` does: it checks the values by the schema, then renders. The
-// rendered files go by their name.
+// template does what `helm template csi-hostpath CHART -n csi-hostpath` does.
 func template(values map[string]any) (map[string]string, error) {
+	return templateAs("csi-hostpath", "csi-hostpath", values)
+}
+
+// templateAs does what `helm template RELEASE CHART -n NAMESPACE` does: it checks the values by the schema, then renders. The rendered
+// files go by their name.
+func templateAs(name, namespace string, values map[string]any) (map[string]string, error) {
 	loaded, err := loader.Load(chart)
 	if err != nil {
 		return nil, err
 	}
-	release := common.ReleaseOptions{Name: "csi-hostpath", Namespace: "csi-hostpath", Revision: 1, IsInstall: true}
+	release := common.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
 	all, err := util.ToRenderValues(loaded, values, release, common.DefaultCapabilities)
 	if err != nil {
 		return nil, err

@@ -149,15 +149,21 @@ func TestChartReadme(t *testing.T) {
 	compareGolden(t, file, slices.Concat(before, []byte(begin+table+end), after))
 }
 
-// TestChartValuesMatter: each value, set to what testdata/everything.values.yaml has for it and alone, changes what helm prints.
+// TestChartValuesMatter: each value, set to what testdata/everything.values.yaml has for it, changes what helm prints. It is set alone, or
+// with the `enabled` beside it.
 func TestChartValuesMatter(t *testing.T) {
 	everything := common.Values(readYAML(t, chart+"/testdata/everything.values.yaml"))
-	base := mustTemplate(t, nil)
-	for _, v := range chartValues(t) {
+	values := chartValues(t)
+	for _, v := range values {
 		t.Run(v.path, func(t *testing.T) {
+			base := map[string]any{}
+			enabled := v.path[:strings.LastIndex(v.path, ".")+1] + "enabled"
+			if v.path != enabled && slices.ContainsFunc(values, func(other value) bool { return other.path == enabled }) {
+				base = nest(enabled, true)
+			}
 			if setting := lookup(everything, v.path); setting == nil {
 				t.Error("testdata/everything.values.yaml leaves it as it is")
-			} else if maps.Equal(base, mustTemplate(t, nest(v.path, setting))) {
+			} else if maps.Equal(mustTemplate(t, base), mustTemplate(t, util.MergeTables(nest(v.path, setting), base))) {
 				t.Errorf("set to %v, it changes nothing", setting)
 			}
 		})
@@ -254,6 +260,31 @@ func TestChartRefuses(t *testing.T) {
 			reason: "the API server would refuse the pods",
 			values: nest("node.driver.resources.limits.memory", "256 MB"),
 			want:   "at '/node/driver/resources/limits/memory': '256 MB' does not match pattern",
+		},
+		"Interval": {
+			reason: "the Prometheus operator would refuse the PodMonitor",
+			values: nest("monitoring.podMonitor.interval", "30 s"),
+			want:   "at '/monitoring/podMonitor/interval': '30 s' does not match pattern",
+		},
+		"NamespaceOfAnObject": {
+			reason: "the API server would refuse it halfway through the installation",
+			values: nest("monitoring.dashboard.namespace", "Grafana"),
+			want:   "at '/monitoring/dashboard/namespace': 'Grafana' does not match pattern",
+		},
+		"SeveralDriversInOneName": {
+			reason: "the policy would allow each of them",
+			values: nest("inlineVolumePolicy.allowedDrivers", []any{"a.example.com b.example.com"}),
+			want:   "at '/inlineVolumePolicy/allowedDrivers/0': 'a.example.com b.example.com' does not match pattern",
+		},
+		"DriversAsText": {
+			reason: "--set takes a list in braces",
+			values: nest("inlineVolumePolicy.allowedDrivers", "a.example.com"),
+			want:   "at '/inlineVolumePolicy/allowedDrivers': got string, want",
+		},
+		"DenyAndWarn": {
+			reason: "the API server would refuse the binding, and the policy alone does nothing",
+			values: nest("inlineVolumePolicy.validationActions", []any{"Warn", "Deny"}),
+			want:   "at '/inlineVolumePolicy/validationActions': value must be 'Deny or Warn, not both'",
 		},
 	}
 	for name, c := range cases {

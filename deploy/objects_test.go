@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -52,18 +53,27 @@ func (w workload) volume(t *testing.T, name string) corev1.Volume {
 	return corev1.Volume{}
 }
 
-// objects decodes a rendered overlay strictly: an unknown or doubled field is an error, as is a kind that nobody expects.
+// objects decodes a rendered overlay.
 func objects(t *testing.T, overlay string) []runtime.Object {
 	t.Helper()
+	return decodeStrictly(t, render(t, overlay))
+}
+
+// decodeStrictly decodes objects of the types that they name: an unknown or doubled field is an error, as is a kind that nobody expects.
+func decodeStrictly(t *testing.T, text []byte) []runtime.Object {
+	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, policyv1.AddToScheme,
+		rbacv1.AddToScheme, storagev1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	var list []runtime.Object
-	for i, doc := range documents(t, render(t, overlay)) {
+	for i, doc := range documents(t, text) {
 		object, _, err := decoder.Decode(doc, nil, nil)
 		if err != nil {
 			t.Fatalf("document %d: %v\n%s", i, err, doc)

@@ -5,24 +5,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 // TestInlineVolumePolicy: what the policy does is tested end to end; here, that its parts belong together, and that it fails
 // closed where it fails.
 func TestInlineVolumePolicy(t *testing.T) {
-	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), "components/inline-volume-policy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := result.AsYaml()
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := decodePolicies(t, text)
+	list := objects(t, "../components/inline-volume-policy")
 	if len(list) != 2 {
 		t.Fatalf("got %d objects, want a policy and its binding", len(list))
 	}
@@ -55,21 +43,4 @@ func TestInlineVolumePolicy(t *testing.T) {
 	if diff := cmp.Diff(pods, policy.Spec.MatchConstraints.ResourceRules); diff != "" {
 		t.Errorf("what is looked at (-want +got):\n%s", diff)
 	}
-}
-
-func decodePolicies(t *testing.T, text []byte) (list []runtime.Object) {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := admissionregistrationv1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	for i, doc := range documents(t, text) {
-		object, _, err := decoder.Decode(doc, nil, nil)
-		if err != nil {
-			t.Fatalf("document %d: %v\n%s", i, err, doc)
-		}
-		list = append(list, object)
-	}
-	return list
 }

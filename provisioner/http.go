@@ -52,10 +52,19 @@ func (p *instance) cachesReady(context.Context) error {
 	return nil
 }
 
+// The modes of an instance.
+const (
+	modeCluster = "cluster"
+	modeNode    = "node"
+)
+
 // instanceState is what /debug/state shows.
 type instanceState struct {
 	Version    string            `json:"version"`
 	Process    int               `json:"process"`
+	Mode       string            `json:"mode"`
+	Node       string            `json:"node,omitempty"`
+	Topology   string            `json:"topology,omitempty"`
 	Controller *controller.State `json:"controller"`
 }
 
@@ -63,7 +72,10 @@ type instanceState struct {
 func (p *instance) state() any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := instanceState{Version: version.Get().String(), Process: os.Getpid()}
+	s := instanceState{Version: version.Get().String(), Process: os.Getpid(), Mode: modeCluster}
+	if p.options.Node.Enabled {
+		s.Mode, s.Node, s.Topology = modeNode, p.options.Node.Name, p.place.String()
+	}
 	if p.current != nil {
 		state := p.current.State()
 		s.Controller = &state

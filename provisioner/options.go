@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
@@ -63,7 +64,7 @@ type Options struct {
 
 	// Capacity configures the publication of CSIStorageCapacity objects.
 	Capacity CapacityOptions
-	// Node configures an instance that runs on each node.
+	// Node configures an instance that runs on each node, and provisions for that node alone.
 	Node NodeOptions
 	// CloningProtectionWorkers is the number of sources of clones worked on at a time.
 	CloningProtectionWorkers int
@@ -91,18 +92,7 @@ type CapacityOptions struct {
 	Burst int
 }
 
-// NodeOptions configure an instance that runs on each node. This version accepts them all and refuses
-// Enabled.
-type NodeOptions struct {
-	// Enabled makes each instance provision for its own node.
-	Enabled bool
-	// Immediate lets the instances compete for claims with immediate binding.
-	Immediate bool
-	// BaseDelay and MaxDelay are the limits of the pause before an instance takes such a claim.
-	BaseDelay, MaxDelay time.Duration
-}
-
-// NewOptions returns the defaults.
+// NewOptions returns the defaults. The name of the node is that of the environment.
 func NewOptions() Options {
 	o := Options{
 		CSI:                         flagset.NewCSI(),
@@ -117,7 +107,7 @@ func NewOptions() Options {
 		Topology:                    topology.DefaultPolicy(),
 		PreventVolumeModeConversion: true,
 		Capacity:                    CapacityOptions{PollInterval: time.Minute, OwnerLevel: 1, Workers: 1, QPS: 1, Burst: 5},
-		Node:                        NodeOptions{Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: 60 * time.Second},
+		Node:                        NodeOptions{Name: os.Getenv(EnvNodeName), Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: 60 * time.Second},
 		CloningProtectionWorkers:    1,
 		SnapshotSweepInterval:       5 * time.Minute,
 	}
@@ -146,7 +136,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	o.addVolumeFlags(fs)
 	o.addTopologyFlags(fs)
 	o.addCapacityFlags(fs)
-	o.addNodeFlags(fs)
+	o.Node.addFlags(fs)
 	o.ignored.AutoMaxProcs(fs)
 }
 
@@ -197,18 +187,9 @@ func (o *Options) addCapacityFlags(fs *flag.FlagSet) {
 	fs.IntVar(&c.Burst, "kube-api-capacity-burst", c.Burst, "requests that may exceed --kube-api-capacity-qps for a moment")
 }
 
-// addNodeFlags registers the flags about instances that run on each node.
-func (o *Options) addNodeFlags(fs *flag.FlagSet) {
-	n := &o.Node
-	fs.BoolVar(&n.Enabled, "node-deployment", n.Enabled, "provision for the node that the instance runs on; not in this version")
-	fs.BoolVar(&n.Immediate, "node-deployment-immediate-binding", n.Immediate, "compete for claims with immediate binding")
-	fs.DurationVar(&n.BaseDelay, "node-deployment-base-delay", n.BaseDelay, "shortest pause before a claim with immediate binding is taken")
-	fs.DurationVar(&n.MaxDelay, "node-deployment-max-delay", n.MaxDelay, "longest pause before a claim with immediate binding is taken")
-}
-
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
-	errs := []error{flagset.Validate(o.groups()...), o.naming().Validate()}
+	errs := []error{flagset.Validate(o.groups()...), o.naming().Validate(), o.validateNode()}
 	if o.Workers < 1 {
 		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
 	}
@@ -227,9 +208,6 @@ func (o *Options) missing() error {
 	var errs []error
 	if o.Capacity.Enabled {
 		errs = append(errs, errors.New("--enable-capacity=true: publishing storage capacity is not supported by this version"))
-	}
-	if o.Node.Enabled {
-		errs = append(errs, errors.New("--node-deployment=true: running on each node is not supported by this version"))
 	}
 	if o.Features.Enabled(GateCrossNamespace) {
 		errs = append(errs, fmt.Errorf("--feature-gates=%s=true: data sources in other namespaces are not supported by this version", GateCrossNamespace))

@@ -55,6 +55,29 @@ func TestOwnDefaults(t *testing.T) {
 	})
 }
 
+// TestNodeOptions checks what an instance for one node can be told.
+func TestNodeOptions(t *testing.T) {
+	t.Setenv(EnvNodeName, "n1")
+	commandtest.Validate(t, NewOptions, map[string]commandtest.Case{
+		"Good":     {Reason: "The name of the node comes from the environment.", Args: []string{"--node-deployment"}},
+		"SameTime": {Reason: "Pauses need not grow.", Args: []string{"--node-deployment", "--node-deployment-base-delay=1m"}},
+		"Election": {
+			Reason: "A leader would provision for its own node only.",
+			Args:   []string{"--node-deployment", "--leader-election"}, Errors: []string{"--node-deployment=true and --leader-election=true"},
+		},
+		"NoTopology": {
+			Reason: "Nothing would tell where a volume is.",
+			Args:   []string{"--node-deployment", "--feature-gates=Topology=false"}, Errors: []string{"--feature-gates=Topology=false"},
+			Warnings: []string{"Topology is generally available"},
+		},
+		"Delays": {
+			Reason: "Pauses are positive, and the longest is not the shortest.",
+			Args:   []string{"--node-deployment", "--node-deployment-base-delay=0s", "--node-deployment-max-delay=-1s"},
+			Errors: []string{"--node-deployment-base-delay=0s", "--node-deployment-max-delay=-1s"},
+		},
+	})
+}
+
 func TestFlagForms(t *testing.T) {
 	o, fs := newFlags()
 	err := fs.Parse([]string{
@@ -78,11 +101,12 @@ func TestFlagForms(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
+	t.Setenv(EnvNodeName, "")
 	commandtest.Validate(t, NewOptions, map[string]commandtest.Case{
 		"Defaults":       {Reason: "The defaults are good."},
-		"Harmless":       {Reason: "Flags about what is off have no effect and do no harm.", Args: []string{"--capacity-threads=0", "--capacity-for-immediate-binding", "--node-deployment-base-delay=1s"}},
+		"Harmless":       {Reason: "Flags about what is off have no effect and do no harm.", Args: []string{"--capacity-threads=0", "--capacity-for-immediate-binding", "--node-deployment-base-delay=0s", "--node-deployment-max-delay=-1s"}},
 		"Capacity":       {Reason: "What is not there is refused, not ignored.", Args: []string{"--enable-capacity"}, Errors: []string{"--enable-capacity=true"}},
-		"NodeDeployment": {Reason: "What is not there is refused, not ignored.", Args: []string{"--node-deployment"}, Errors: []string{"--node-deployment=true"}},
+		"NoNode":         {Reason: "An instance must know which node is its own.", Args: []string{"--node-deployment"}, Errors: []string{"--node-deployment=true", EnvNodeName}},
 		"CrossNamespace": {Reason: "What is not there is refused, not ignored.", Args: []string{"--feature-gates=CrossNamespaceVolumeDataSource=true"}, Errors: []string{"CrossNamespaceVolumeDataSource=true"}},
 		"AllAtOnce": {
 			Reason: "One look shows all that is to be mended.",

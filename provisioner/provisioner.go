@@ -23,13 +23,14 @@ import (
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/topology"
 )
 
 // component is the name of the binary, in user agents and events.
 const component = "csi-provisioner"
 
 // errReshaped ends the work of a controller whose driver came back with other capabilities.
-var errReshaped = errors.New("the driver's capabilities have changed")
+var errReshaped = errors.New("the driver's capabilities or topology have changed")
 
 // Run provisions for the driver at o.CSI.Address until ctx ends, which is no error. It returns early when
 // the lease is lost, or when what it needs cannot be had; it never ends the process. The options must be
@@ -93,6 +94,9 @@ type instance struct {
 	shape controller.Shape
 	// reshape ends the work of current.
 	reshape context.CancelCauseFunc
+	// place is where the node is, for an instance that provisions for one node; madeAt is the place that current was
+	// made for.
+	place, madeAt topology.Segment
 }
 
 // newInstance returns an instance that is not running yet.
@@ -149,6 +153,12 @@ func (p *instance) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.locate(ctx, info); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
@@ -163,13 +173,17 @@ func (p *instance) connect(ctx context.Context) error {
 	return group.Wait()
 }
 
-// follow takes note when the driver comes back with other capabilities.
+// follow takes note when the driver comes back with other capabilities, or at another place.
 func (p *instance) follow(ctx context.Context, name string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	err := p.driver.Run(ctx, func(info *csiclient.Info) {
 		if info.Name != name {
 			cancel(fmt.Errorf("driver at %q: was %q, is now %q: a provisioner serves one driver", p.options.CSI.Address, name, info.Name))
+			return
+		}
+		if err := p.locate(ctx, info); err != nil {
+			cancel(err)
 			return
 		}
 		p.driverIsBack(info)
@@ -187,7 +201,7 @@ func (p *instance) driverIsBack(info *csiclient.Info) {
 	defer p.mu.Unlock()
 	switch {
 	case p.current == nil:
-	case controller.ShapeOf(info, p.features()) != p.shape:
+	case controller.ShapeOf(info, p.features()) != p.shape, p.place != p.madeAt:
 		p.reshape(errReshaped)
 	default:
 		p.current.Requeue()
@@ -196,7 +210,7 @@ func (p *instance) driverIsBack(info *csiclient.Info) {
 
 // elect works as soon as this instance leads.
 func (p *instance) elect(ctx context.Context, driver string) error {
-	recorder, err := events.NewRecorder(events.Config{Client: p.kube, Component: driver, Host: p.host, Registerer: p.registry})
+	recorder, err := events.NewRecorder(events.Config{Client: p.kube, Component: driver, Host: p.eventHost(), Registerer: p.registry})
 	if err != nil {
 		return fmt.Errorf("make event recorder: %w", err)
 	}
@@ -208,6 +222,14 @@ func (p *instance) elect(ctx context.Context, driver string) error {
 	err = p.lead(ctx, driver)
 	stop()
 	return errors.Join(err, recording.Wait())
+}
+
+// eventHost returns what tells events of this instance from those of others.
+func (p *instance) eventHost() string {
+	if p.options.Node.Enabled {
+		return p.options.Node.Name
+	}
+	return p.host
 }
 
 // lead competes for the lease, if there is one.
@@ -248,7 +270,7 @@ func (p *instance) provision(ctx context.Context) error {
 		if !reshaped {
 			return err
 		}
-		klog.FromContext(ctx).Info("Starting again, the driver has other capabilities now")
+		klog.FromContext(ctx).Info("Starting again, the driver has other capabilities or another topology now")
 	}
 }
 
@@ -290,7 +312,7 @@ func (p *instance) begin(end context.CancelCauseFunc) (*controller.Controller, e
 	if err != nil {
 		return nil, err
 	}
-	p.current, p.shape, p.reshape = current, controller.ShapeOf(info, p.features()), end
+	p.current, p.shape, p.madeAt, p.reshape = current, controller.ShapeOf(info, p.features()), p.place, end
 	return current, nil
 }
 
@@ -309,7 +331,7 @@ func (p *instance) features() controller.Features {
 	}
 }
 
-// settings returns the options that the controller acts on.
+// settings returns the options that the controller acts on. p.mu must be held.
 func (p *instance) settings(driver string) controller.Settings {
 	o := p.options
 	return controller.Settings{
@@ -321,7 +343,16 @@ func (p *instance) settings(driver string) controller.Settings {
 		ExtraCreateMetadata: o.ExtraCreateMetadata,
 		DefaultFSType:       o.DefaultFSType,
 		PublishReadOnly:     o.ControllerPublishReadOnly,
-		Identity:            p.identity + "-" + driver,
+		Identity:            p.identityFor(driver),
 		Features:            p.features(),
+		Node:                o.Node.node(p.place),
 	}
+}
+
+// identityFor returns what volumes of the driver say about their maker.
+func (p *instance) identityFor(driver string) string {
+	if p.options.Node.Enabled {
+		return p.identity + "-" + driver + "-" + p.options.Node.Name
+	}
+	return p.identity + "-" + driver
 }

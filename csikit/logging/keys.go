@@ -36,6 +36,7 @@ const (
 	KeyState        = "state"
 	KeyTargetPath   = "targetPath"
 	KeyTimeout      = "timeout"
+	KeyTopology     = "topology"
 	KeyVersion      = "version"
 	KeyVolume       = "volume"
 	KeyVolumeID     = "volumeID"

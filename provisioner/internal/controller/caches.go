@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -40,24 +41,24 @@ type caches struct {
 	classes *kube.Informer[*storagev1.StorageClass]
 	// attachments is nil when the driver attaches nothing.
 	attachments *kube.Informer[*storagev1.VolumeAttachment]
-	// nodes and csiNodes are nil when the driver has no topology.
+	// nodes and csiNodes are nil when the driver has no topology, and when the instance provisions for one node.
 	nodes    *kube.Informer[*corev1.Node]
 	csiNodes *kube.Informer[*storagev1.CSINode]
-	// index is fed by nodes and csiNodes.
+	// index is fed by nodes and csiNodes, or knows that one node.
 	index *topology.Index
 }
 
 // newCaches returns caches that are not started. The function is called when the topology has changed.
-func newCaches(client kube.Client, driver string, naming volume.Naming, shape Shape, changed func()) *caches {
+func newCaches(client kube.Client, driver string, settings Settings, shape Shape, changed func()) *caches {
 	c := &caches{
 		claims: kube.NewInformer(client.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
 			Name:      "PersistentVolumeClaim",
 			Transform: slimClaim(driver),
-			Index:     claimIndexes(driver, naming),
+			Index:     claimIndexes(driver, settings.Naming),
 		}),
 		volumes: kube.NewInformer(client.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
 			Name:      "PersistentVolume",
-			Transform: slimVolume(driver),
+			Transform: slimVolume(driver, settings.Node),
 			Index:     map[string]func(*corev1.PersistentVolume) []string{volumesByHandle: handlesOf(driver)},
 		}),
 		classes: kube.NewInformer(client.StorageClasses(), kube.InformerOptions[*storagev1.StorageClass]{Name: "StorageClass"}),
@@ -69,7 +70,10 @@ func newCaches(client kube.Client, driver string, naming volume.Naming, shape Sh
 			Index:     map[string]func(*storagev1.VolumeAttachment) []string{attachmentsByVolume: attachmentVolume},
 		})
 	}
-	if shape.Topology {
+	switch {
+	case settings.Node.alone():
+		c.fixTopology(driver, settings.Node)
+	case shape.Topology:
 		c.watchTopology(client, driver, changed)
 	}
 	return c
@@ -94,6 +98,13 @@ func (c *caches) watchTopology(client kube.Client, driver string, changed func()
 			changed()
 		}
 	})
+}
+
+// fixTopology makes an index that knows one node alone, which no event changes.
+func (c *caches) fixTopology(driver string, node Node) {
+	c.index = topology.New(driver)
+	c.index.SetNode(node.Name, node.Segments)
+	c.index.SetCSINode(node.Name, true, slices.Collect(maps.Keys(node.Segments)))
 }
 
 // setNode tells the index about a Node.

@@ -16,6 +16,8 @@ type capabilities struct {
 	modify bool
 	// topology: its volumes are not accessible from everywhere.
 	topology bool
+	// capacity: it tells how much room there is.
+	capacity bool
 	// singleNode: it tells one writer on a node from many.
 	singleNode bool
 }
@@ -32,6 +34,7 @@ func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 		publish:    controller && info.Controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME],
 		modify:     controller && features.AttributesClass && info.Controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME],
 		topology:   features.Topology && info.Plugin[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS],
+		capacity:   controller && info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY],
 		singleNode: controller && info.Controller[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER],
 	}
 }

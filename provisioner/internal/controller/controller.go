@@ -80,6 +80,8 @@ type Settings struct {
 	Identity string
 	// Features are the features that are on.
 	Features Features
+	// Node is the node that is provisioned for; the zero value provisions for all.
+	Node Node
 }
 
 // Config is what a Controller works with. All fields are required but Queues, Ages and Metrics.
@@ -126,6 +128,8 @@ type Controller struct {
 	unplaced marks
 	// resting holds the claims whose request was infeasible.
 	resting rests
+	// turns holds the claims that are competed for with other nodes.
+	turns turns
 	// deleted marks PersistentVolumes whose volume is deleted.
 	deleted marks
 	// removed marks those of them that are deleted themselves.
@@ -149,7 +153,7 @@ func New(cfg Config) (*Controller, error) {
 	if err := c.makeQueues(); err != nil {
 		return nil, err
 	}
-	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings.Naming, ShapeOf(info, cfg.Settings.Features), c.topologyChanged)
+	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings, ShapeOf(info, cfg.Settings.Features), c.topologyChanged)
 	c.watch()
 	return c, nil
 }
@@ -203,7 +207,7 @@ func (c *Controller) retire(ctx context.Context) error {
 func (c *Controller) begin() {
 	now := time.Now()
 	for _, claim := range c.caches.claims.List() {
-		if c.relevant(claim) {
+		if c.relevant(claim) && c.node().elsewhere(claim) == "" {
 			c.unverified.put(claim.UID, now)
 		}
 	}

@@ -137,7 +137,10 @@ func TestNoVolumeIsForgotten(t *testing.T) {
 	for name, answer := range answers {
 		for code := codes.OK; code <= codes.Unauthenticated; code++ {
 			flags(3, func(on func(int) bool) {
-				s := attemptState{intent: *newIntent(intents.Creating), wanted: on(0), topology: on(1)}
+				s := attemptState{intent: *newIntent(intents.Creating), topology: on(1)}
+				if !on(0) {
+					s.unwanted = "gone"
+				}
 				s.intent.Request = &csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 100}}
 				if on(2) {
 					s.intent.Spec.Claim.Annotations[AnnSelectedNode] = "n"
@@ -152,10 +155,10 @@ func TestNoVolumeIsForgotten(t *testing.T) {
 				if code == codes.OK && drops {
 					t.Errorf("answer %s: plan %d forgets a volume", name, plan.verb)
 				}
-				if plan.verb == attemptSave && (!s.wanted || name != "Good") {
-					t.Errorf("answer %s, wanted %v: plan %d saves a volume that is no good", name, s.wanted, plan.verb)
+				if plan.verb == attemptSave && (s.unwanted != "" || name != "Good") {
+					t.Errorf("answer %s, unwanted %q: plan %d saves a volume that is no good", name, s.unwanted, plan.verb)
 				}
-				if plan.verb == attemptForget && s.wanted {
+				if plan.verb == attemptForget && s.unwanted == "" {
 					t.Errorf("code %s: a claim that wants a volume is forgotten", code)
 				}
 				if plan.verb == attemptReschedule && (code != codes.ResourceExhausted || !on(1) || !on(2)) {

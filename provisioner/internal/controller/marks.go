@@ -49,6 +49,43 @@ func (m *marks) empty() bool {
 	return len(m.at) == 0
 }
 
+// turns remembers the places of this instance in the competition for claims. The zero value is empty.
+type turns struct {
+	mu sync.Mutex
+	by map[types.UID]turn
+}
+
+// put notes the place in the competition for a claim.
+func (t *turns) put(uid types.UID, next turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by == nil {
+		t.by = map[types.UID]turn{}
+	}
+	t.by[uid] = next
+}
+
+// get returns it; one that has not begun when nothing is noted.
+func (t *turns) get(uid types.UID) turn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.by[uid]
+}
+
+// drop forgets the competition for a claim.
+func (t *turns) drop(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.by, uid)
+}
+
+// len returns the number of claims that are competed for.
+func (t *turns) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.by)
+}
+
 // rests remembers requests that cannot succeed, so that the driver is not asked over and over. The zero
 // value is empty.
 type rests struct {

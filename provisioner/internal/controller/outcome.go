@@ -34,8 +34,8 @@ const (
 // attemptState is all that the decision about the end of CreateVolume depends on.
 type attemptState struct {
 	intent intents.Intent
-	// wanted says whether the claim still exists.
-	wanted bool
+	// unwanted says why nobody wants the volume any more, empty while the claim does.
+	unwanted string
 	// topology says whether the node of the claim took part in the request.
 	topology bool
 	// created and err are the answer of the driver.
@@ -58,7 +58,7 @@ func planAttempt(s attemptState) attemptPlan {
 		return planCreated(s)
 	case class.MayStillRun():
 		return attemptPlan{verb: attemptRepeat}
-	case !s.wanted:
+	case s.unwanted != "":
 		return attemptPlan{verb: attemptForget}
 	case class == outcome.Infeasible:
 		return attemptPlan{verb: attemptRest}
@@ -76,8 +76,8 @@ func planCreated(s attemptState) attemptPlan {
 		return attemptPlan{verb: attemptRepeat, why: err.Error()}
 	case err != nil:
 		return attemptPlan{verb: attemptUndo, why: err.Error()}
-	case !s.wanted:
-		return attemptPlan{verb: attemptUndo, why: "claim was deleted"}
+	case s.unwanted != "":
+		return attemptPlan{verb: attemptUndo, why: s.unwanted}
 	}
 	return attemptPlan{verb: attemptSave}
 }

@@ -24,27 +24,27 @@ func TestPlanAttempt(t *testing.T) {
 		want    attemptVerb
 		problem bool
 	}{
-		"Created":             {reason: "A good volume is saved.", state: attemptState{created: good, wanted: true}, want: attemptSave},
-		"CreatedForNobody":    {reason: "A volume whose claim was deleted is deleted.", state: attemptState{created: good}, want: attemptUndo},
-		"TooSmall":            {reason: "A volume that is too small is deleted.", state: attemptState{created: &csi.Volume{VolumeId: "v", CapacityBytes: 1}, wanted: true}, want: attemptUndo},
-		"NoID":                {reason: "An answer without an ID settles nothing.", state: attemptState{created: &csi.Volume{}, wanted: true}, want: attemptRepeat, problem: true},
-		"NoIDForNobody":       {reason: "An answer without an ID settles nothing, even without a claim.", state: attemptState{created: &csi.Volume{}}, want: attemptRepeat, problem: true},
-		"Canceled":            {reason: "It may still run.", state: attemptState{err: code(codes.Canceled), wanted: true}, want: attemptRepeat},
-		"DeadlineExceeded":    {reason: "It may still run.", state: attemptState{err: code(codes.DeadlineExceeded), wanted: true}, want: attemptRepeat},
-		"Unavailable":         {reason: "It may still run.", state: attemptState{err: code(codes.Unavailable), wanted: true}, want: attemptRepeat},
-		"Aborted":             {reason: "It runs.", state: attemptState{err: code(codes.Aborted), wanted: true}, want: attemptRepeat},
-		"NoStatus":            {reason: "An error that is not the driver's says nothing.", state: attemptState{err: context.DeadlineExceeded, wanted: true}, want: attemptRepeat},
-		"UncertainForNobody":  {reason: "What may still run is not dropped with its claim.", state: attemptState{err: code(codes.DeadlineExceeded)}, want: attemptRepeat},
-		"Internal":            {reason: "It failed; it may succeed another time.", state: attemptState{err: code(codes.Internal), wanted: true}, want: attemptRetry},
-		"AlreadyExists":       {reason: "It failed; it may succeed another time.", state: attemptState{err: code(codes.AlreadyExists), wanted: true}, want: attemptRetry},
-		"InternalForNobody":   {reason: "It failed, and nobody minds.", state: attemptState{err: code(codes.Internal)}, want: attemptForget},
-		"Invalid":             {reason: "It cannot succeed as it stands.", state: attemptState{err: code(codes.InvalidArgument), wanted: true}, want: attemptRest},
-		"OutOfRange":          {reason: "It cannot succeed as it stands.", state: attemptState{err: code(codes.OutOfRange), wanted: true}, want: attemptRest},
-		"InvalidForNobody":    {reason: "Nobody minds.", state: attemptState{err: code(codes.InvalidArgument)}, want: attemptForget},
-		"Exhausted":           {reason: "Without a selected node there is no other place.", state: attemptState{err: code(codes.ResourceExhausted), wanted: true, topology: true}, want: attemptRetry},
-		"ExhaustedAtNode":     {reason: "The scheduler may find another node.", state: attemptState{err: code(codes.ResourceExhausted), wanted: true, topology: true}, node: "node-1", want: attemptReschedule},
-		"ExhaustedNoTopology": {reason: "Another node is no other place for a driver without topology.", state: attemptState{err: code(codes.ResourceExhausted), wanted: true}, node: "node-1", want: attemptRetry},
-		"ExhaustedForNobody":  {reason: "Nobody minds.", state: attemptState{err: code(codes.ResourceExhausted), topology: true}, node: "node-1", want: attemptForget},
+		"Created":             {reason: "A good volume is saved.", state: attemptState{created: good}, want: attemptSave},
+		"CreatedForNobody":    {reason: "A volume whose claim was deleted is deleted.", state: attemptState{created: good, unwanted: "gone"}, want: attemptUndo},
+		"TooSmall":            {reason: "A volume that is too small is deleted.", state: attemptState{created: &csi.Volume{VolumeId: "v", CapacityBytes: 1}}, want: attemptUndo},
+		"NoID":                {reason: "An answer without an ID settles nothing.", state: attemptState{created: &csi.Volume{}}, want: attemptRepeat, problem: true},
+		"NoIDForNobody":       {reason: "An answer without an ID settles nothing, even without a claim.", state: attemptState{created: &csi.Volume{}, unwanted: "gone"}, want: attemptRepeat, problem: true},
+		"Canceled":            {reason: "It may still run.", state: attemptState{err: code(codes.Canceled)}, want: attemptRepeat},
+		"DeadlineExceeded":    {reason: "It may still run.", state: attemptState{err: code(codes.DeadlineExceeded)}, want: attemptRepeat},
+		"Unavailable":         {reason: "It may still run.", state: attemptState{err: code(codes.Unavailable)}, want: attemptRepeat},
+		"Aborted":             {reason: "It runs.", state: attemptState{err: code(codes.Aborted)}, want: attemptRepeat},
+		"NoStatus":            {reason: "An error that is not the driver's says nothing.", state: attemptState{err: context.DeadlineExceeded}, want: attemptRepeat},
+		"UncertainForNobody":  {reason: "What may still run is not dropped with its claim.", state: attemptState{err: code(codes.DeadlineExceeded), unwanted: "gone"}, want: attemptRepeat},
+		"Internal":            {reason: "It failed; it may succeed another time.", state: attemptState{err: code(codes.Internal)}, want: attemptRetry},
+		"AlreadyExists":       {reason: "It failed; it may succeed another time.", state: attemptState{err: code(codes.AlreadyExists)}, want: attemptRetry},
+		"InternalForNobody":   {reason: "It failed, and nobody minds.", state: attemptState{err: code(codes.Internal), unwanted: "gone"}, want: attemptForget},
+		"Invalid":             {reason: "It cannot succeed as it stands.", state: attemptState{err: code(codes.InvalidArgument)}, want: attemptRest},
+		"OutOfRange":          {reason: "It cannot succeed as it stands.", state: attemptState{err: code(codes.OutOfRange)}, want: attemptRest},
+		"InvalidForNobody":    {reason: "Nobody minds.", state: attemptState{err: code(codes.InvalidArgument), unwanted: "gone"}, want: attemptForget},
+		"Exhausted":           {reason: "Without a selected node there is no other place.", state: attemptState{err: code(codes.ResourceExhausted), topology: true}, want: attemptRetry},
+		"ExhaustedAtNode":     {reason: "The scheduler may find another node.", state: attemptState{err: code(codes.ResourceExhausted), topology: true}, node: "node-1", want: attemptReschedule},
+		"ExhaustedNoTopology": {reason: "Another node is no other place for a driver without topology.", state: attemptState{err: code(codes.ResourceExhausted)}, node: "node-1", want: attemptRetry},
+		"ExhaustedForNobody":  {reason: "Nobody minds.", state: attemptState{err: code(codes.ResourceExhausted), topology: true, unwanted: "gone"}, node: "node-1", want: attemptForget},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -68,12 +68,12 @@ func TestPlanAttempt(t *testing.T) {
 // a claim, and nothing else is.
 func TestUncertainIsNeverDropped(t *testing.T) {
 	for code := codes.Code(1); code <= codes.Unauthenticated; code++ {
-		for _, wanted := range []bool{true, false} {
+		for _, unwanted := range []string{"", "gone"} {
 			intent := *newIntent(intents.Creating)
-			got := planAttempt(attemptState{intent: intent, wanted: wanted, topology: true, err: status.Error(code, "")})
+			got := planAttempt(attemptState{intent: intent, unwanted: unwanted, topology: true, err: status.Error(code, "")})
 			uncertain := code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unavailable || code == codes.Aborted
 			if (got.verb == attemptRepeat) != uncertain {
-				t.Errorf("code %s, wanted %v: plan %d", code, wanted, got.verb)
+				t.Errorf("code %s, unwanted %q: plan %d", code, unwanted, got.verb)
 			}
 		}
 	}

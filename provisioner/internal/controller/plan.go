@@ -44,6 +44,12 @@ const (
 	claimResume
 	// claimUndo: delete a volume that came out unwanted.
 	claimUndo
+	// claimBegin: begin to compete with other nodes for the claim.
+	claimBegin
+	// claimSeek: look whether the node that has taken the claim still exists.
+	claimSeek
+	// claimCompete: take the claim for the own node, if that has room.
+	claimCompete
 )
 
 // claimState is all that the decision about a claim depends on.
@@ -62,6 +68,14 @@ type claimState struct {
 	pv *corev1.PersistentVolume
 	// infeasible is how long the claim rests after a request that cannot succeed.
 	infeasible time.Duration
+	// node is the node that the instance provisions for.
+	node Node
+	// excluded says why that node may not have the volume.
+	excluded error
+	// turn is its place in the competition for the claim.
+	turn turn
+	// now is the time.
+	now time.Time
 }
 
 // claimPlan is the decision about a claim.
@@ -96,6 +110,9 @@ func planClaim(s claimState) claimPlan {
 		return planExisting(s)
 	}
 	if plan, ok := planWaiting(s); ok {
+		return plan
+	}
+	if plan, ok := planNode(s); ok {
 		return plan
 	}
 	if plan, ok := planUnsupported(s); ok {

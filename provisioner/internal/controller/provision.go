@@ -49,6 +49,12 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 		return c.resume(ctx, *state.intent)
 	case claimUndo:
 		return c.undo(ctx, *state.intent)
+	case claimBegin:
+		return c.await(state, c.node().begin(key.UID, selectedNode(state.claim), state.now)), nil
+	case claimSeek:
+		return c.seek(ctx, state), nil
+	case claimCompete:
+		return c.compete(ctx, state)
 	case claimLeave:
 	}
 	return reconcile.Result{}, nil
@@ -56,7 +62,7 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 
 // claimState collects what the decision about a claim depends on.
 func (c *Controller) claimState(key claimKey) claimState {
-	s := claimState{driver: c.driver, caps: c.caps()}
+	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), now: time.Now()}
 	if claim, ok := c.claim(key); ok {
 		s.claim = claim
 	}
@@ -68,7 +74,8 @@ func (c *Controller) claimState(key claimKey) claimState {
 	}
 	if class, ok := c.caches.classes.Get("", className(s.claim)); ok {
 		s.class = class
-		s.infeasible = c.resting.left(key.UID, func() string { return fingerprint(s.claim, class) }, time.Now())
+		s.infeasible = c.resting.left(key.UID, func() string { return fingerprint(s.claim, class) }, s.now)
+		s.turn, s.excluded = c.turns.get(key.UID), c.excluded(s)
 	}
 	if pv, ok := c.caches.volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {
 		s.pv = pv
@@ -137,7 +144,7 @@ func (c *Controller) attempt(ctx context.Context, intent intents.Intent, secrets
 	volume, err := c.callCreate(ctx, intent.Request, secrets)
 	plan := planAttempt(attemptState{
 		intent:   intent,
-		wanted:   c.wanted(intent),
+		unwanted: c.whyUnwanted(intent),
 		topology: intent.Request.GetAccessibilityRequirements() != nil,
 		created:  volume,
 		err:      err,
@@ -181,6 +188,7 @@ func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, v
 		c.claims.Add(keyOf(claim))
 		return reconcile.Result{}, nil
 	case attemptReschedule:
+		c.stepBack(claim)
 		return c.reschedule(ctx, claim)
 	case attemptRepeat, attemptSave, attemptUndo, attemptForget, attemptRetry:
 	}
@@ -214,8 +222,19 @@ func withSecrets(request *csi.CreateVolumeRequest, secrets map[string]string) *c
 
 // wanted tells whether the claim of an intent still wants the volume.
 func (c *Controller) wanted(intent intents.Intent) bool {
+	return c.whyUnwanted(intent) == ""
+}
+
+// whyUnwanted says why nobody wants the volume of an intent any more, empty when it is wanted.
+func (c *Controller) whyUnwanted(intent intents.Intent) string {
 	claim, ok := c.claim(keyOf(intent.Spec.Claim))
-	return ok && wants(claim, intent.Spec.Name)
+	if !ok || !wants(claim, intent.Spec.Name) {
+		return "claim was deleted"
+	}
+	if node := c.node().elsewhere(claim); node != "" {
+		return fmt.Sprintf("claim is for node %q now", node)
+	}
+	return ""
 }
 
 // verify reads a claim from the server if the cache may be behind what was done for it: when it was
@@ -233,7 +252,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolume
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("get claim %s/%s: %w", cached.Namespace, cached.Name, err)
-	case live.UID != cached.UID || live.DeletionTimestamp != nil || live.Spec.VolumeName != "":
+	case live.UID != cached.UID || live.DeletionTimestamp != nil || live.Spec.VolumeName != "" || !c.node().mine(live):
 		return false, nil
 	}
 	c.unverified.drop(cached.UID)

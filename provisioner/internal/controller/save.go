@@ -54,15 +54,19 @@ func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (recon
 		return reconcile.Result{}, nil
 	}
 	defer c.tidyClaim(keyOf(intent.Spec.Claim))
-	save := c.write
-	if !c.wanted(intent) {
-		save = c.abandon
-	}
-	err := save(ctx, intent)
+	err := c.saveAgain(ctx, intent)
 	if _, ok := c.undoing(uid); ok {
 		c.claims.Add(keyOf(intent.Spec.Claim))
 	}
 	return reconcile.Result{}, err
+}
+
+// saveAgain writes a PersistentVolume if it is still wanted.
+func (c *Controller) saveAgain(ctx context.Context, intent intents.Intent) error {
+	if why := c.whyUnwanted(intent); why != "" {
+		return c.abandon(ctx, intent, unwantedError(why))
+	}
+	return c.write(ctx, intent)
 }
 
 // undoing returns the intent of a claim whose volume is to be deleted.
@@ -71,12 +75,12 @@ func (c *Controller) undoing(claim types.UID) (intents.Intent, bool) {
 	return intent, ok && intent.Stage == intents.Undoing
 }
 
-// abandon stops saving the volume of a claim that is gone, unless it is saved already: an attempt whose
+// abandon stops saving a volume that nobody wants any more, unless it is saved already: an attempt whose
 // answer was lost may have succeeded.
-func (c *Controller) abandon(ctx context.Context, intent intents.Intent) error {
+func (c *Controller) abandon(ctx context.Context, intent intents.Intent, why unwantedError) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	return c.contested(ctx, intent, errClaimGone)
+	return c.clash(ctx, intent, why)
 }
 
 // write creates the PersistentVolume once. An error means that it is to be tried again.
@@ -88,7 +92,7 @@ func (c *Controller) write(ctx context.Context, intent intents.Intent) error {
 	case err == nil:
 		return c.written(ctx, intent, saved)
 	case apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err):
-		return c.contested(ctx, intent, err)
+		return c.clash(ctx, intent, err)
 	}
 	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
 	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving it is tried again: "+describe(err))
@@ -118,22 +122,28 @@ func (c *Controller) settle(ctx context.Context, intent intents.Intent) error {
 	return nil
 }
 
-// errClaimGone is why a volume that is not saved yet is not saved any more.
-var errClaimGone = errors.New("claim was deleted")
+// unwantedError is why a volume that is not saved yet is not saved any more.
+type unwantedError string
 
-// contested looks at what keeps a PersistentVolume from being saved: the API refuses it for good, nobody
+// Error implements error.
+func (e unwantedError) Error() string {
+	return string(e)
+}
+
+// clash looks at what keeps a PersistentVolume from being saved: the API refuses it for good, nobody
 // wants it any more, or there is one of its name, which may be the very same.
-func (c *Controller) contested(ctx context.Context, intent intents.Intent, refusal error) error {
+func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal error) error {
+	var unwanted unwantedError
 	existing, err := c.cfg.Kube.PersistentVolumes().Get(ctx, intent.PV.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err) && errors.Is(refusal, errClaimGone):
+	case apierrors.IsNotFound(err) && errors.As(refusal, &unwanted):
 		return c.giveUp(ctx, intent, refusal.Error())
 	case apierrors.IsNotFound(err) && apierrors.IsInvalid(refusal):
 		return c.giveUp(ctx, intent, "the API refuses its PersistentVolume: "+describe(refusal))
 	case err != nil:
 		return fmt.Errorf("get PersistentVolume %q, which was refused (%w): %w", intent.PV.Name, refusal, err)
 	}
-	switch volume.Compare(existing, intent.PV) {
+	switch c.compare(existing, intent.PV) {
 	case volume.Same:
 		return c.written(ctx, intent, existing)
 	case volume.Leaving, volume.Taken:
@@ -141,6 +151,15 @@ func (c *Controller) contested(ctx context.Context, intent intents.Intent, refus
 	case volume.Foreign:
 	}
 	return c.giveUp(ctx, intent, fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name))
+}
+
+// compare tells how an existing PersistentVolume relates to the one that was to be saved. On different nodes, volumes of
+// the same handle are not the same.
+func (c *Controller) compare(existing, wanted *corev1.PersistentVolume) volume.Match {
+	if c.node().reaches(wanted) && !c.node().reaches(existing) {
+		return volume.Foreign
+	}
+	return volume.Compare(existing, wanted)
 }
 
 // conceded leaves a volume to the PersistentVolume that has it already: one that is for another claim, or

@@ -57,11 +57,14 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 }
 
 // slimVolume keeps of our volumes what deletion reads, and of all others only what tells them apart; to this belongs the
-// handle of a volume of our driver, whoever made it.
-func slimVolume(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
+// handle of a volume of our driver, whoever made it, but not on another node: there it is another volume.
+func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
 		slim.Spec.ClaimRef = pv.Spec.ClaimRef
+		if !node.reaches(pv) {
+			return slim
+		}
 		mine := ours(pv, driver)
 		if source := pv.Spec.CSI; source != nil && (mine || source.Driver == driver) {
 			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}

@@ -59,7 +59,7 @@ func TestSlimVolume(t *testing.T) {
 	ours.Spec.CSI.VolumeAttributes = map[string]string{"a": "b"}
 	ours.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{}
 	ours.Status.Message = "text"
-	checkSlim(t, "A volume of ours keeps what deletion reads.", slimVolume(driver), ours, want)
+	checkSlim(t, "A volume of ours keeps what deletion reads.", slimVolume(driver, Node{}), ours, want)
 
 	foreign := newPV()
 	foreign.Annotations[volume.AnnProvisionedBy] = "other"
@@ -69,13 +69,13 @@ func TestSlimVolume(t *testing.T) {
 	}
 	held := least.DeepCopy()
 	held.Spec.CSI = foreign.Spec.CSI
-	checkSlim(t, "A volume of our driver that another made keeps its handle, for nobody else may delete it.", slimVolume(driver), foreign.DeepCopy(), held)
+	checkSlim(t, "A volume of our driver that another made keeps its handle, for nobody else may delete it.", slimVolume(driver, Node{}), foreign.DeepCopy(), held)
 	foreign.Spec.CSI.Driver = "other"
-	checkSlim(t, "A volume of another provisioner keeps its claim, as it may have the name of ours.", slimVolume(driver), foreign, least)
+	checkSlim(t, "A volume of another provisioner keeps its claim, as it may have the name of ours.", slimVolume(driver, Node{}), foreign, least)
 
 	static := newPV()
 	static.Annotations, static.Spec.CSI.Driver = nil, "other"
-	got := slimVolume(driver)(static)
+	got := slimVolume(driver, Node{})(static)
 	if planned := planVolume(volumeState{driver: driver, pv: got}); planned.verb != volumeLeave {
 		t.Errorf("a volume of another driver becomes ours by being slim: %+v", planned)
 	}
@@ -91,7 +91,7 @@ func TestSlimVolumeDecidesAlike(t *testing.T) {
 				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.DeletionTimestamp = phase, policy, leaving
 				full := volumeState{driver: driver, caps: capabilities{create: true}, pv: pv}
 				slim := full
-				slim.pv = slimVolume(driver)(pv.DeepCopy())
+				slim.pv = slimVolume(driver, Node{})(pv.DeepCopy())
 				if a, b := planVolume(full), planVolume(slim); a != b {
 					t.Errorf("phase %s, policy %s, leaving %v: full %+v, slim %+v", phase, policy, leaving, a, b)
 				}

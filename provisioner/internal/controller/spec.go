@@ -74,7 +74,7 @@ func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error)
 		return nil, nil
 	}
 	requirement, err := c.caches.index.Require(topology.Request{
-		Policy:            c.cfg.Settings.Topology,
+		Policy:            c.policy(),
 		AllowedTopologies: s.class.AllowedTopologies,
 		SelectedNode:      selectedNode(s.claim),
 		ClaimName:         s.claim.Name,
@@ -86,6 +86,14 @@ func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error)
 	}
 	c.unplaced.drop(s.claim.UID)
 	return requirement, nil
+}
+
+// policy says which topology is asked for. An instance for one node asks for no other place, where it could not
+// delete the volume again.
+func (c *Controller) policy() topology.Policy {
+	policy := c.cfg.Settings.Topology
+	policy.Strict = policy.Strict || c.node().alone()
+	return policy
 }
 
 // mutableParameters reads a VolumeAttributesClass; no name, no parameters.

@@ -14,6 +14,9 @@ type State struct {
 	UnderWay []VolumeState `json:"underWay"`
 	// Resting is the number of claims that rest after an infeasible request.
 	Resting int `json:"resting"`
+	// Competing is the number of claims that nodes compete for, with those that other nodes have taken and not
+	// provisioned yet.
+	Competing int `json:"competing"`
 }
 
 // VolumeState is one volume whose fate is open.
@@ -34,7 +37,7 @@ type VolumeState struct {
 
 // State returns what the controller is at.
 func (c *Controller) State() State {
-	s := State{Driver: c.driver, Synced: c.Synced(), UnderWay: []VolumeState{}, Resting: c.resting.len()}
+	s := State{Driver: c.driver, Synced: c.Synced(), UnderWay: []VolumeState{}, Resting: c.resting.len(), Competing: c.turns.len()}
 	for _, intent := range c.cfg.Intents.List() {
 		s.UnderWay = append(s.UnderWay, VolumeState{
 			Volume:   intent.Spec.Name,

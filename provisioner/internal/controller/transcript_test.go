@@ -35,7 +35,7 @@ func runController(ctx context.Context, env *reconciletest.Env) error {
 	if _, err := client.Wait(ctx); err != nil {
 		return err
 	}
-	recorder, err := events.NewRecorder(events.Config{Client: env.Kube, Component: "provisioner", Host: "host"})
+	recorder, err := events.NewRecorder(events.Config{Client: env.Kube, Component: "provisioner", Host: env.Arg("node", "host")})
 	if err != nil {
 		return err
 	}
@@ -73,6 +73,19 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 		PublishReadOnly:     on("publish-readonly"),
 		Identity:            "identity",
 		Features:            Features{Topology: true, AttributesClass: true},
+		Node:                transcriptNode(env),
+	}
+}
+
+// transcriptNode is the node of the command "start", with the defaults of the binary; none stands for the whole cluster.
+func transcriptNode(env *reconciletest.Env) Node {
+	name := env.Arg("node", "")
+	if name == "" {
+		return Node{}
+	}
+	return Node{
+		Name: name, Segments: map[string]string{"node": name}, Immediate: env.Arg("immediate", "true") == "true",
+		BaseDelay: 20 * time.Second, MaxDelay: time.Minute,
 	}
 }
 

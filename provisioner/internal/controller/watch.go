@@ -25,7 +25,7 @@ func keyOf(claim *corev1.PersistentVolumeClaim) claimKey {
 
 // relevant tells whether a claim is ours to look at: it is to be provisioned, or its volume is under way.
 func (c *Controller) relevant(claim *corev1.PersistentVolumeClaim) bool {
-	if pending(claim, c.driver) {
+	if c.concerns(claim) {
 		return true
 	}
 	_, open := c.cfg.Intents.Get(claim.UID)
@@ -41,9 +41,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if after == nil {
 		return
 	}
-	if !pending(after, c.driver) {
-		c.forgetClaim(after.UID)
-	}
+	c.tidyNotes(after)
 	if c.relevant(after) {
 		c.claims.Add(keyOf(after))
 	}
@@ -59,17 +57,37 @@ func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
 
 // forgetClaim drops the notes about a claim that needs no volume any more.
 func (c *Controller) forgetClaim(uid types.UID) {
+	c.forgetWork(uid)
+	c.turns.drop(uid)
+}
+
+// forgetWork drops the notes about the work on a claim.
+func (c *Controller) forgetWork(uid types.UID) {
 	c.unverified.drop(uid)
 	c.unplaced.drop(uid)
 	c.resting.drop(uid)
 }
 
+// tidyNotes drops what was noted about a claim and is of no use any more. Of a claim that another node has taken only the
+// turn is kept, for as long as it may have to be taken from there.
+func (c *Controller) tidyNotes(claim *corev1.PersistentVolumeClaim) {
+	switch {
+	case !c.concerns(claim):
+		c.forgetClaim(claim.UID)
+	case c.node().elsewhere(claim) != "":
+		c.forgetWork(claim.UID)
+	}
+}
+
 // tidyClaim forgets a claim that came to its end while it was worked on: what was noted meanwhile may have come too late
 // for the event that says so.
 func (c *Controller) tidyClaim(key claimKey) {
-	if claim, ok := c.claim(key); !ok || !pending(claim, c.driver) {
+	claim, ok := c.claim(key)
+	if !ok {
 		c.forgetClaim(key.UID)
+		return
 	}
+	c.tidyNotes(claim)
 }
 
 // claim returns a claim from the cache, unless another has its name by now.
@@ -94,6 +112,9 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
 	c.forgetVolume(pv.UID)
 	for _, claim := range c.caches.claims.ByIndex(claimsByVolume, pv.Name) {
+		if c.node().elsewhere(claim) != "" {
+			continue
+		}
 		c.unverified.put(claim.UID, time.Now())
 		c.claims.Add(keyOf(claim))
 	}
@@ -119,7 +140,9 @@ func (c *Controller) classChanged(_, after *storagev1.StorageClass) {
 		return
 	}
 	for _, claim := range c.caches.claims.ByIndex(claimsByClass, after.Name) {
-		c.claims.Add(keyOf(claim))
+		if c.relevant(claim) {
+			c.claims.Add(keyOf(claim))
+		}
 	}
 }
 

@@ -1,0 +1,143 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// await notes the next turn and lets the claim come back for it.
+func (c *Controller) await(s claimState, next turn) reconcile.Result {
+	c.turns.put(s.claim.UID, next)
+	return reconcile.Result{After: max(soon, next.due.Sub(s.now))}
+}
+
+// excluded says why the own node may not have the volume of a class at all.
+func (c *Controller) excluded(s claimState) error {
+	if c.node().mine(s.claim) || c.caches.index == nil {
+		return nil
+	}
+	_, err := c.caches.index.Require(topology.Request{
+		Policy:            c.policy(),
+		AllowedTopologies: s.class.AllowedTopologies,
+		SelectedNode:      c.node().Name,
+		ClaimName:         s.claim.Name,
+		ClaimUID:          s.claim.UID,
+	})
+	return err
+}
+
+// seek looks whether the node that has taken a claim still exists. When that cannot be found out, it is taken to exist.
+func (c *Controller) seek(ctx context.Context, s claimState) reconcile.Result {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyNode, s.turn.holder)
+	getCtx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	_, err := c.cfg.Kube.Nodes().Get(getCtx, s.turn.holder, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		logger.Info("Node that has taken the claim does not exist any more")
+		return c.await(s, c.node().inherit(s.turn, s.claim.UID, s.now))
+	case err != nil:
+		logger.Error(err, "Could not look whether the node that has taken the claim exists")
+	}
+	return c.await(s, c.node().watch(s.turn, s.claim.UID, s.now))
+}
+
+// compete takes the claim if the own node has room for it, and waits for a later turn if it has not.
+func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Result, error) {
+	short := c.offer(ctx, s).short(c.node().Name)
+	if short == "" {
+		return reconcile.Result{}, c.take(ctx, s.claim)
+	}
+	klog.FromContext(ctx).V(4).Info("Claim is not taken", logging.KeyReason, short)
+	next := c.node().again(s.turn, s.claim.UID, s.now)
+	if c.node().worthTelling(next) {
+		next.told = true
+		c.cfg.Events.Warning(s.claim, reasonFailed, short)
+	}
+	return c.await(s, next), nil
+}
+
+// offer asks the driver how much room the own node has for a claim. Nothing is read from the API, and nothing is
+// written. A request that cannot be made is no reason to leave the claim: the one node that takes it tells the user.
+func (c *Controller) offer(ctx context.Context, s claimState) offer {
+	if !s.caps.capacity {
+		return offer{}
+	}
+	spec, err := c.classSpec(s)
+	if err != nil {
+		return offer{}
+	}
+	request, err := spec.Request()
+	if err != nil {
+		return offer{}
+	}
+	room, err := c.callCapacity(ctx, &csi.GetCapacityRequest{
+		VolumeCapabilities: request.GetVolumeCapabilities(),
+		Parameters:         request.GetParameters(),
+		AccessibleTopology: &csi.Topology{Segments: c.node().Segments},
+	})
+	return offer{wanted: request.GetCapacityRange().GetRequiredBytes(), room: room, known: true, err: err}
+}
+
+// callCapacity calls GetCapacity and returns how large a volume can be, in bytes.
+func (c *Controller) callCapacity(ctx context.Context, request *csi.GetCapacityRequest) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
+	defer cancel()
+	answer, err := c.cfg.Driver.GetCapacity(ctx, request)
+	switch {
+	case err != nil:
+		return 0, callError{what: "get capacity", err: err}
+	case answer.GetMaximumVolumeSize() != nil:
+		return answer.GetMaximumVolumeSize().GetValue(), nil
+	}
+	return answer.GetAvailableCapacity(), nil
+}
+
+// take selects the own node for a claim, unless the claim has changed hands or needs no volume any more, which the watch
+// then brings. Of several nodes at a time the API lets one through; the others have a conflict, and look again.
+func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	client := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace)
+	live, err := client.Get(ctx, claim.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get claim %s to take it: %w", klog.KObj(claim), err)
+	case live.UID != claim.UID || !pending(live, c.driver) || live.DeletionTimestamp != nil || selectedNode(live) != selectedNode(claim):
+		return nil
+	}
+	if live.Annotations == nil {
+		live.Annotations = map[string]string{}
+	}
+	live.Annotations[AnnSelectedNode] = c.node().Name
+	updated, err := client.Update(ctx, live, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("take claim %s for node %q: %w", klog.KObj(claim), c.node().Name, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Claim is taken", logging.KeyNode, c.node().Name)
+	c.unverified.drop(claim.UID)
+	c.caches.claims.Remember(updated)
+	c.claims.Add(keyOf(claim))
+	return nil
+}
+
+// stepBack lets the other nodes go first for a claim that was taken and that the own node had no room for after all.
+// Claims with late binding are the scheduler's.
+func (c *Controller) stepBack(claim *corev1.PersistentVolumeClaim) {
+	if c.contested(claim) {
+		c.turns.put(claim.UID, c.node().behind(c.turns.get(claim.UID), claim.UID, time.Now()))
+	}
+}

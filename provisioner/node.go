@@ -1,0 +1,175 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// EnvNodeName is the environment variable with the name of the node that --node-deployment provisions for. A pod gets it
+// from its field spec.nodeName.
+const EnvNodeName = "NODE_NAME"
+
+// nodeInfoPoll is the pause between two questions to a driver that is not ready.
+const nodeInfoPoll = time.Second
+
+// NodeOptions configure an instance that runs on each node and provisions for that node alone.
+type NodeOptions struct {
+	// Enabled makes each instance provision for its own node.
+	Enabled bool
+	// Name is the name of that node; NewOptions takes it from the environment variable EnvNodeName.
+	Name string
+	// Immediate lets the instances compete for claims with immediate binding. Otherwise nobody provisions those.
+	Immediate bool
+	// BaseDelay and MaxDelay are the limits of the pause before an instance takes such a claim.
+	BaseDelay, MaxDelay time.Duration
+}
+
+// addFlags registers the flags; the name of the node has none.
+func (n *NodeOptions) addFlags(fs *flag.FlagSet) {
+	fs.BoolVar(&n.Enabled, "node-deployment", n.Enabled, "provision for the node that the instance runs on, whose name is in $"+EnvNodeName)
+	fs.BoolVar(&n.Immediate, "node-deployment-immediate-binding", n.Immediate, "compete for claims with immediate binding")
+	fs.DurationVar(&n.BaseDelay, "node-deployment-base-delay", n.BaseDelay, "longest of the first pauses before a claim with immediate binding is taken")
+	fs.DurationVar(&n.MaxDelay, "node-deployment-max-delay", n.MaxDelay, "longest pause before a claim with immediate binding is taken")
+}
+
+// validateNode reports what is wrong with the options of an instance for one node, which have no effect when that is off.
+func (o *Options) validateNode() error {
+	n := &o.Node
+	if !n.Enabled {
+		return nil
+	}
+	var errs []error
+	if n.Name == "" {
+		errs = append(errs, fmt.Errorf("--node-deployment=true: the environment variable %s must be the name of the node", EnvNodeName))
+	}
+	if o.LeaderElection.Enabled {
+		errs = append(errs, errors.New("--node-deployment=true and --leader-election=true: must not be used together, for the leader would provision for its own node only, and nobody for the others"))
+	}
+	if !o.Features.Enabled(GateTopology) {
+		errs = append(errs, fmt.Errorf("--node-deployment=true and --feature-gates=%s=false: must not be used together, for topology tells which node can delete a volume", GateTopology))
+	}
+	if n.BaseDelay <= 0 {
+		errs = append(errs, fmt.Errorf("--node-deployment-base-delay=%v: must be positive", n.BaseDelay))
+	}
+	if n.MaxDelay < n.BaseDelay {
+		errs = append(errs, fmt.Errorf("--node-deployment-max-delay=%v: must not be below --node-deployment-base-delay=%v", n.MaxDelay, n.BaseDelay))
+	}
+	return errors.Join(errs...)
+}
+
+// node returns the node that the controller provisions for, at the place that the driver says.
+func (n *NodeOptions) node(place topology.Segment) controller.Node {
+	if !n.Enabled {
+		return controller.Node{}
+	}
+	return controller.Node{Name: n.Name, Segments: place.Map(), Immediate: n.Immediate, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}
+}
+
+// locate asks the driver where the node is, if the instance provisions for its node alone.
+func (p *instance) locate(ctx context.Context, info *csiclient.Info) error {
+	if !p.options.Node.Enabled {
+		return nil
+	}
+	if err := fitForNode(info); err != nil {
+		return err
+	}
+	reply, err := p.nodeInfo(ctx, info.Name)
+	if err != nil {
+		return err
+	}
+	place, err := placeOf(info.Name, reply)
+	if err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Provisioning for one node", logging.KeyNode, p.options.Node.Name, logging.KeyNodeID, reply.GetNodeId(), logging.KeyTopology, place.String())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.place = place
+	return nil
+}
+
+// fitForNode tells whether a driver can be used with --node-deployment. Without topology nothing would tell which node has
+// a volume: the first instance whose driver says that there is no such volume would forget it.
+func fitForNode(info *csiclient.Info) error {
+	for _, service := range []csi.PluginCapability_Service_Type{
+		csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+	} {
+		if !info.Plugin[service] {
+			return fmt.Errorf("use CSI driver %q with --node-deployment: it lacks the plugin capability %s", info.Name, service)
+		}
+	}
+	return nil
+}
+
+// placeOf returns where the node is.
+func placeOf(driver string, reply *csi.NodeGetInfoResponse) (topology.Segment, error) {
+	place, err := topology.FromTopology(reply.GetAccessibleTopology())
+	if err != nil {
+		return topology.Segment{}, fmt.Errorf("use CSI driver %q with --node-deployment: its NodeGetInfo answers a topology that is not valid: %w", driver, err)
+	}
+	if place.IsEmpty() {
+		return topology.Segment{}, fmt.Errorf("use CSI driver %q with --node-deployment: its NodeGetInfo must answer accessible_topology, it answers none for node ID %q",
+			driver, reply.GetNodeId())
+	}
+	return place, nil
+}
+
+// nodeInfo calls NodeGetInfo until the driver is ready to answer.
+func (p *instance) nodeInfo(ctx context.Context, driver string) (*csi.NodeGetInfoResponse, error) {
+	for said := ""; ; {
+		reply, err := p.askNode(ctx)
+		switch {
+		case err == nil:
+			return reply, nil
+		case outcome.Code(err) == codes.Unimplemented:
+			return nil, fmt.Errorf("use CSI driver %q with --node-deployment: it must serve the Node service at %q, too: %w", driver, p.options.CSI.Address, err)
+		case !comesLater(err) || ctx.Err() != nil:
+			return nil, fmt.Errorf("get info about the node from CSI driver %q: %w", driver, err)
+		}
+		if why := outcome.Message(err); why != said {
+			said = why
+			klog.FromContext(ctx).Info("Waiting for the CSI driver to tell about its node", logging.KeyDriver, driver, logging.KeyReason, why)
+		}
+		if !pause(ctx, nodeInfoPoll) {
+			return nil, fmt.Errorf("get info about the node from CSI driver %q: %w", driver, err)
+		}
+	}
+}
+
+// askNode calls NodeGetInfo once.
+func (p *instance) askNode(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.options.CSI.Timeout)
+	defer cancel()
+	return p.driver.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+}
+
+// comesLater tells whether the driver may answer by itself after a while. FAILED_PRECONDITION is how drivers say that
+// they are not healthy yet.
+func comesLater(err error) bool {
+	return outcome.Of(err).MayStillRun() || outcome.Code(err) == codes.FailedPrecondition
+}
+
+// pause waits and tells whether ctx is still going on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -15,78 +13,50 @@ import (
 const (
 	driverName = "hostpath.csi.k8s.io"
 	driver     = "hostpath"
+	// secondDriver is the driver of the controller side in a pod of the node side.
+	secondDriver = "controller"
 )
-
-// forms are the ways of the seed 001, "Cluster-Level Deployment", to run the controller side.
-func forms() map[string]struct {
-	reason   string
-	kind     string
-	replicas int32
-	elects   bool
-	budget   bool
-} {
-	return map[string]struct {
-		reason   string
-		kind     string
-		replicas int32
-		elects   bool
-		budget   bool
-	}{
-		"statefulset":         {reason: "never two at a time, so no election", kind: "StatefulSet", replicas: 1},
-		"deployment-replicas": {reason: "recovers fastest; a drain must leave one", kind: "Deployment", replicas: 2, elects: true, budget: true},
-		"deployment":          {reason: "a compromise; a budget would keep nodes from being drained", kind: "Deployment", replicas: 1, elects: true},
-		"kind":                {reason: "the form that asks most of the sidecars and the driver", kind: "Deployment", replicas: 2, elects: true, budget: true},
-	}
-}
-
-func TestClusterLevelForms(t *testing.T) {
-	cases := forms()
-	for _, overlay := range overlays(t) {
-		t.Run(overlay, func(t *testing.T) {
-			want, known := cases[overlay]
-			if !known {
-				t.Fatal("an overlay that no form of the seed stands for")
-			}
-			list := objects(t, overlay)
-			controller := workloads(t, list)[controllerLabel]
-			if controller.kind != want.kind || controller.replicas != want.replicas {
-				t.Errorf("%s: got a %s with %d replicas, want a %s with %d", want.reason, controller.kind, controller.replicas, want.kind, want.replicas)
-			}
-			for _, sidecar := range []string{"provisioner", "attacher"} {
-				if c := controller.container(t, sidecar); slices.Contains(c.Args, "--leader-election") != want.elects {
-					t.Errorf("%s: %s has %q", want.reason, sidecar, c.Args)
-				}
-			}
-			if got := len(find[*policyv1.PodDisruptionBudget](list)) == 1; got != want.budget {
-				t.Errorf("%s: has a budget: %v", want.reason, got)
-			}
-			if got := len(find[*rbacv1.Role](list)) == 1; got != want.elects {
-				t.Errorf("%s: has a role for leases: %v", want.reason, got)
-			}
-		})
-	}
-}
 
 // TestMechanism compares with the seed 001, "Recommended Mechanism for Deploying CSI Drivers on Kubernetes".
 func TestMechanism(t *testing.T) {
 	for _, overlay := range overlays(t) {
 		t.Run(overlay, func(t *testing.T) {
 			sides := workloads(t, objects(t, overlay))
-			checkController(t, sides[controllerLabel])
 			checkNode(t, sides[nodeLabel])
+			switch form := forms()[overlay]; {
+			case form.distributed:
+				checkOneDriver(t, sides[nodeLabel])
+			case form.kind == "DaemonSet":
+				checkController(t, sides[controllerLabel], secondDriver, "livenessprobe-controller")
+			default:
+				checkController(t, sides[controllerLabel], driver, "livenessprobe")
+			}
 		})
 	}
 }
 
-// checkController: all containers share the socket in an emptyDir.
-func checkController(t *testing.T, w workload) {
+// checkController: the driver and all that call it share the socket in an emptyDir.
+func checkController(t *testing.T, w workload, driver, probe string) {
 	t.Helper()
 	if w.volume(t, "socket-dir").EmptyDir == nil {
 		t.Error("the socket of the controller side does not lie in an emptyDir")
 	}
-	for _, name := range []string{driver, "provisioner", "attacher", "livenessprobe"} {
-		checkMount(t, w.container(t, name), "socket-dir", "/csi", "")
+	for _, name := range []string{driver, "provisioner", "attacher", probe} {
+		c := w.container(t, name)
+		checkMount(t, c, "socket-dir", "/csi", "")
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "kubelet-dir" || m.Name == "plugin-dir" }) {
+			t.Errorf("%s has directories of the kubelet", name)
+		}
 	}
+}
+
+// checkOneDriver: where one process serves both sides it has one socket, the one that the kubelet needs.
+func checkOneDriver(t *testing.T, w workload) {
+	t.Helper()
+	if args := w.container(t, driver).Args; !slices.Contains(args, "--mode=all") {
+		t.Errorf("the driver runs with %q", args)
+	}
+	checkMount(t, w.container(t, "provisioner"), "plugin-dir", "/csi", "")
 }
 
 // checkNode: the registrar alone has plugins_registry, the driver alone the kubelet's directory, with mounts going both ways.
@@ -141,32 +111,38 @@ func checkMount(t *testing.T, c corev1.Container, volume, path string, propagati
 
 // TestLeastPrivilege: what a container does not need, it does not get.
 func TestLeastPrivilege(t *testing.T) {
-	root := map[string]bool{driver: true, "registrar": true} // on both sides; see the comments in base/
 	for _, overlay := range overlays(t) {
 		t.Run(overlay, func(t *testing.T) {
-			for side, w := range workloads(t, objects(t, overlay)) {
+			for _, w := range workloads(t, objects(t, overlay)) {
 				if p := w.pod.Spec.SecurityContext; p == nil || p.SeccompProfile == nil || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 					t.Errorf("%s: no seccomp profile", w.GetName())
 				}
 				for _, c := range w.pod.Spec.Containers {
-					sc := c.SecurityContext
-					if sc == nil || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem {
-						t.Errorf("%s: %s can write to its root file system", w.GetName(), c.Name)
-						continue
-					}
-					if side == nodeLabel && c.Name == driver {
-						continue
-					}
-					if sc.Capabilities == nil || !slices.Contains(sc.Capabilities.Drop, "ALL") || sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation {
-						t.Errorf("%s: %s keeps privileges: %+v", w.GetName(), c.Name, sc)
-					}
-					nonRoot := sc.RunAsNonRoot != nil && *sc.RunAsNonRoot
-					if !nonRoot && !root[c.Name] && side == controllerLabel {
-						t.Errorf("%s: %s may be root", w.GetName(), c.Name)
-					}
+					checkPrivileges(t, w, c)
 				}
 			}
 		})
+	}
+}
+
+// checkPrivileges: who may be root, and why, is in the README.
+func checkPrivileges(t *testing.T, w workload, c corev1.Container) {
+	t.Helper()
+	onNode := w.GetLabels()[nodeLabel] != ""
+	sc := c.SecurityContext
+	if sc == nil || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem {
+		t.Errorf("%s: %s can write to its root file system", w.GetName(), c.Name)
+		return
+	}
+	if onNode && c.Name == driver {
+		return // privileged, see checkNode
+	}
+	if sc.Capabilities == nil || !slices.Contains(sc.Capabilities.Drop, "ALL") || sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation {
+		t.Errorf("%s: %s keeps privileges: %+v", w.GetName(), c.Name, sc)
+	}
+	root := c.Name == driver || c.Name == secondDriver || onNode && (c.Name == "registrar" || c.Name == "livenessprobe")
+	if nonRoot := sc.RunAsNonRoot != nil && *sc.RunAsNonRoot; nonRoot == root {
+		t.Errorf("%s: %s is root: %v", w.GetName(), c.Name, !nonRoot)
 	}
 }
 
@@ -185,7 +161,7 @@ func TestPodsAreComplete(t *testing.T) {
 					if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
 						t.Errorf("%s: %s lacks a request of CPU or memory, or a limit of memory", w.GetName(), c.Name)
 					}
-					if c.LivenessProbe == nil && c.Name != "livenessprobe" {
+					if c.LivenessProbe == nil && !strings.HasPrefix(c.Name, "livenessprobe") {
 						t.Errorf("%s: nobody restarts %s when it hangs", w.GetName(), c.Name)
 					}
 					if !slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "--http-endpoint=") }) {

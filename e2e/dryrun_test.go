@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 // manifests are the files whose objects a user may apply, as globs.
@@ -59,15 +61,15 @@ func TestManifestsAreAcceptedWithoutWarning(t *testing.T) {
 	}
 }
 
-func dryRun(t *testing.T, w *Writer, objects []*unstructured.Unstructured) {
+func dryRun(t *testing.T, w *apply.Client, objects []*unstructured.Unstructured) {
 	sent := 0
 	for _, o := range objects {
-		if owner := extensionKinds()[o.GetKind()]; owner != "" && !w.knows(o) {
+		if owner := extensionKinds()[o.GetKind()]; owner != "" && !knows(w, o) {
 			t.Logf("%s %s is left out: this cluster has no %s", o.GetKind(), o.GetName(), owner)
 			continue
 		}
 		sent++
-		if err := w.Apply(t.Context(), w.renamed(t.Context(), o), metav1.DryRunAll); err != nil {
+		if err := w.DryRun(t.Context(), renamed(t.Context(), w, o)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -76,9 +78,9 @@ func dryRun(t *testing.T, w *Writer, objects []*unstructured.Unstructured) {
 
 // renamed gives a binding another name where one with its own is there and binds another role, because the driver was installed from
 // other manifests: what a binding refers to cannot be changed, not even in a dry run.
-func (w *Writer) renamed(ctx context.Context, o *unstructured.Unstructured) *unstructured.Unstructured {
+func renamed(ctx context.Context, w *apply.Client, o *unstructured.Unstructured) *unstructured.Unstructured {
 	want, binding, _ := unstructured.NestedStringMap(o.Object, "roleRef")
-	resource, err := w.resource(o)
+	resource, err := w.Resource(o)
 	if !binding || err != nil {
 		return o
 	}
@@ -89,13 +91,13 @@ func (w *Writer) renamed(ctx context.Context, o *unstructured.Unstructured) *uns
 	if have, _, _ := unstructured.NestedStringMap(there.Object, "roleRef"); maps.Equal(have, want) {
 		return o
 	}
-	renamed := o.DeepCopy()
-	renamed.SetName(o.GetName() + "-dry-run")
-	return renamed
+	other := o.DeepCopy()
+	other.SetName(o.GetName() + "-dry-run")
+	return other
 }
 
-func (w *Writer) knows(o *unstructured.Unstructured) bool {
-	_, err := w.resource(o)
+func knows(w *apply.Client, o *unstructured.Unstructured) bool {
+	_, err := w.Resource(o)
 	return err == nil
 }
 
@@ -103,12 +105,12 @@ func (w *Writer) knows(o *unstructured.Unstructured) bool {
 // a namespace that is not there, and the namespace's labels say what Pod Security warns of.
 type namespaces struct {
 	t *testing.T
-	w *Writer
+	w *apply.Client
 	// ours says of a namespace whether it is ours to make and to remove.
 	ours map[string]bool
 }
 
-func newNamespaces(t *testing.T, w *Writer) *namespaces {
+func newNamespaces(t *testing.T, w *apply.Client) *namespaces {
 	n := &namespaces{t: t, w: w, ours: map[string]bool{}}
 	t.Cleanup(n.remove)
 	return n
@@ -203,11 +205,11 @@ func TestDryRunSeesWhatIsWrong(t *testing.T) {
 	w := bed.NewWriter(t)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			objects, err := decodeManifest([]byte(tc.manifest))
+			objects, err := apply.Decode([]byte(tc.manifest))
 			if err != nil || len(objects) != 1 {
 				t.Fatalf("%d objects, %v", len(objects), err)
 			}
-			if err := w.Apply(t.Context(), objects[0], metav1.DryRunAll); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if err := w.DryRun(t.Context(), objects[0]); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s: got %v, want %q in it", tc.reason, err, tc.want)
 			}
 		})
@@ -234,13 +236,13 @@ func TestBindingOfAnotherInstallation(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := w.Apply(t.Context(), binding("another"), metav1.DryRunAll); !apierrors.IsInvalid(err) {
+	if err := w.DryRun(t.Context(), binding("another")); !apierrors.IsInvalid(err) {
 		t.Errorf("got %v; if a binding can be changed, none needs another name", err)
 	}
-	if err := w.Apply(t.Context(), w.renamed(t.Context(), binding("another")), metav1.DryRunAll); err != nil {
+	if err := w.DryRun(t.Context(), renamed(t.Context(), w, binding("another"))); err != nil {
 		t.Error(err)
 	}
-	if got := w.renamed(t.Context(), binding("one")).GetName(); got != "e2e-dry-run" {
+	if got := renamed(t.Context(), w, binding("one")).GetName(); got != "e2e-dry-run" {
 		t.Errorf("the same binding is tried as %q", got)
 	}
 }

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 const (
@@ -31,7 +33,7 @@ const (
 // policyScene is a namespace in which the policy of deploy/ is in force. Elsewhere it is not, so that nobody is disturbed.
 type policyScene struct {
 	*Scene
-	writer          *Writer
+	writer          *apply.Client
 	policy, binding *unstructured.Unstructured
 }
 

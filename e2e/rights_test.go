@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 // Rights are calls of the API by component: which are granted, or which were made.
@@ -80,7 +81,7 @@ func (r Rights) addRules(component, file, namespace string) error {
 	if err != nil {
 		return err
 	}
-	objects, err := decodeManifest(data)
+	objects, err := apply.Decode(data)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/longshore-csi/longshore/devcluster/internal/apply"
+	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 //go:embed objects/*.yaml
@@ -33,7 +33,7 @@ type Cluster struct {
 
 // Apply writes the objects for the driver.
 func Apply(ctx context.Context, config *rest.Config, driver string) (*Cluster, error) {
-	writer, err := apply.New(config, metav1.NamespaceDefault)
+	writer, err := apply.New(apply.Config{REST: config, Manager: "devcluster"})
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func Apply(ctx context.Context, config *rest.Config, driver string) (*Cluster, e
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		if err := writer.Apply(ctx, list); err != nil {
+		if err := writer.Apply(ctx, list...); err != nil {
 			return nil, err
 		}
 	}

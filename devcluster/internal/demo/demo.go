@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/longshore-csi/longshore/devcluster/internal/apply"
+	"github.com/longshore-csi/longshore/devcluster/apply"
 	"github.com/longshore-csi/longshore/devcluster/internal/clean"
 )
 
@@ -81,8 +81,8 @@ type show struct {
 
 // applier writes and removes the objects of an example.
 type applier interface {
-	Apply(ctx context.Context, objects []*unstructured.Unstructured) error
-	Delete(ctx context.Context, objects []*unstructured.Unstructured) error
+	Apply(ctx context.Context, objects ...*unstructured.Unstructured) error
+	Delete(ctx context.Context, objects ...*unstructured.Unstructured) error
 }
 
 func newShow(c Config) (*show, error) {
@@ -90,7 +90,7 @@ func newShow(c Config) (*show, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", c.REST.Host, err)
 	}
-	writer, err := apply.New(c.REST, namespace)
+	writer, err := apply.New(apply.Config{REST: c.REST, Manager: "devcluster", Namespace: namespace})
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func find(dir, name, content string) (string, error) {
 // cleanUp is the last act: everything goes, and nothing of it stays behind.
 func (s *show) cleanUp(ctx context.Context) error {
 	s.narrator.title("4. Everything is deleted")
-	if err := s.apply.Delete(ctx, s.applied); err != nil {
+	if err := s.apply.Delete(ctx, s.applied...); err != nil {
 		return err
 	}
 	err := s.wait(ctx, "the end of pods, claims, volumes and attachments", func(ctx context.Context) (string, error) {
@@ -269,7 +269,7 @@ func (s *show) applyFile(ctx context.Context, name string) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	s.applied = append(s.applied, objects...)
-	return s.apply.Apply(ctx, objects)
+	return s.apply.Apply(ctx, objects...)
 }
 
 func (s *show) waitRunning(ctx context.Context, name string) (*corev1.Pod, error) {

@@ -37,7 +37,7 @@ type stage struct {
 	sticky string
 }
 
-func (s *stage) Apply(ctx context.Context, objects []*unstructured.Unstructured) error {
+func (s *stage) Apply(ctx context.Context, objects ...*unstructured.Unstructured) error {
 	for _, o := range objects {
 		switch o.GetKind() {
 		case "Pod":
@@ -66,7 +66,7 @@ func (s *stage) claim(_ context.Context, name string) {
 	_ = s.client.Tracker().Add(volume("pv-" + name))
 }
 
-func (s *stage) Delete(ctx context.Context, _ []*unstructured.Unstructured) error {
+func (s *stage) Delete(ctx context.Context, _ ...*unstructured.Unstructured) error {
 	everything := metav1.ListOptions{}
 	now := metav1.DeleteOptions{}
 	core := s.client.CoreV1()

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/longshore-csi/longshore/devcluster/internal/apply"
+	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 func deleted(m metav1.ObjectMeta) metav1.ObjectMeta {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 
-	"github.com/longshore-csi/longshore/devcluster/internal/apply"
+	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 func TestDecode(t *testing.T) {
@@ -51,8 +51,18 @@ func TestDecode(t *testing.T) {
 
 func TestBadConfigurationNamesTheServer(t *testing.T) {
 	config := &rest.Config{Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CAFile: "/nonexistent/ca.crt"}}
-	if _, err := apply.New(config, "default"); err == nil || !strings.Contains(err.Error(), "https://127.0.0.1:1") {
+	if _, err := apply.New(apply.Config{REST: config, Manager: "tests"}); err == nil || !strings.Contains(err.Error(), "https://127.0.0.1:1") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestConfigSaysAllThatIsMissing at once.
+func TestConfigSaysAllThatIsMissing(t *testing.T) {
+	_, err := apply.New(apply.Config{Namespace: "x", Strict: true})
+	for _, want := range []string{"REST is required", "Manager is required"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
 	}
 }
 

@@ -3,8 +3,8 @@ package e2e
 import (
 	"context"
 	"errors"
-	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -76,19 +76,29 @@ func dryRun(t *testing.T, w *apply.Client, objects []*unstructured.Unstructured)
 	t.Logf("%d of %d objects were sent", sent, len(objects))
 }
 
-// renamed gives a binding another name where one with its own is there and binds another role, because the driver was installed from
-// other manifests: what a binding refers to cannot be changed, not even in a dry run.
+// settledFields are those that the API server lets nobody change, by kind.
+func settledFields() map[string][]string {
+	return map[string][]string{
+		"RoleBinding":        {"roleRef"},
+		"ClusterRoleBinding": {"roleRef"},
+		"CSIDriver":          {"spec", "attachRequired"},
+	}
+}
+
+// renamed gives an object another name where one with its own is there and differs in a settled field, because the driver was installed
+// from other manifests: such a field cannot be changed, not even in a dry run.
 func renamed(ctx context.Context, w *apply.Client, o *unstructured.Unstructured) *unstructured.Unstructured {
-	want, binding, _ := unstructured.NestedStringMap(o.Object, "roleRef")
+	fields := settledFields()[o.GetKind()]
 	resource, err := w.Resource(o)
-	if !binding || err != nil {
+	if fields == nil || err != nil {
 		return o
 	}
 	there, err := resource.Get(ctx, o.GetName(), metav1.GetOptions{})
 	if err != nil {
 		return o
 	}
-	if have, _, _ := unstructured.NestedStringMap(there.Object, "roleRef"); maps.Equal(have, want) {
+	want, _, _ := unstructured.NestedFieldNoCopy(o.Object, fields...)
+	if have, _, _ := unstructured.NestedFieldNoCopy(there.Object, fields...); reflect.DeepEqual(have, want) {
 		return o
 	}
 	other := o.DeepCopy()
@@ -219,30 +229,43 @@ func TestDryRunSeesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestBindingOfAnotherInstallation: manifests can be tried on a cluster where the driver was installed from other ones.
-func TestBindingOfAnotherInstallation(t *testing.T) {
+// TestManifestsOfAnotherInstallation: manifests can be tried on a cluster where the driver was installed from other ones.
+func TestManifestsOfAnotherInstallation(t *testing.T) {
 	binding := func(role string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": "e2e-dry-run"},
 			"roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
 		}}
 	}
+	driver := func(attach bool) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": map[string]any{"name": "e2e-dry-run.example.com"},
+			"spec": map[string]any{"attachRequired": attach},
+		}}
+	}
 	w := bed.NewWriter(t)
-	if err := w.Apply(t.Context(), binding("one")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Delete(context.Background(), binding("one")); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := w.DryRun(t.Context(), binding("another")); !apierrors.IsInvalid(err) {
-		t.Errorf("got %v; if a binding can be changed, none needs another name", err)
-	}
-	if err := w.DryRun(t.Context(), renamed(t.Context(), w, binding("another"))); err != nil {
-		t.Error(err)
-	}
-	if got := renamed(t.Context(), w, binding("one")).GetName(); got != "e2e-dry-run" {
-		t.Errorf("the same binding is tried as %q", got)
+	for name, tc := range map[string]struct{ there, another *unstructured.Unstructured }{
+		"ClusterRoleBinding": {binding("one"), binding("another")},
+		"CSIDriver":          {driver(true), driver(false)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := w.Apply(t.Context(), tc.there); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := w.Delete(context.Background(), tc.there); err != nil {
+					t.Error(err)
+				}
+			})
+			if err := w.DryRun(t.Context(), tc.another); !apierrors.IsInvalid(err) {
+				t.Errorf("got %v; if it can be changed, it needs no other name", err)
+			}
+			if err := w.DryRun(t.Context(), renamed(t.Context(), w, tc.another)); err != nil {
+				t.Error(err)
+			}
+			if got := renamed(t.Context(), w, tc.there).GetName(); got != tc.there.GetName() {
+				t.Errorf("the same object is tried as %q", got)
+			}
+		})
 	}
 }

@@ -10,13 +10,20 @@ $(PINNED)/govulncheck:
 	@mkdir -p $(PINNED)
 	cd tools && GOWORK=off go build -o $@ golang.org/x/vuln/cmd/govulncheck
 
-.PHONY: lint $(MODULES:%=lint/%)
-lint: $(MODULES:%=lint/%) ## Lint all modules (golangci-lint; .golangci.yaml draws the arrows between modules)
+.PHONY: lint $(MODULES:%=lint/%) $(OUTSIDE_CODE:%=lint/%)
+lint: $(MODULES:%=lint/%) $(OUTSIDE_CODE:%=lint/%) ## Lint all modules (golangci-lint; .golangci.yaml draws the arrows between modules)
 $(MODULES:%=lint/%): lint/%: $(PINNED)/golangci-lint
 	cd $* && $(PINNED)/golangci-lint run --config $(CURDIR)/.golangci.yaml ./...
+# The first time, a minute more than what `make vet/e2e/k8s` compiles.
+$(OUTSIDE_CODE:%=lint/%): lint/%: $(PINNED)/golangci-lint
+	cd $* && $(OUTSIDE_ENV) $(PINNED)/golangci-lint run --config $(CURDIR)/.golangci.yaml ./...
 
 # GOVULNDB names another database, where https://vuln.go.dev cannot be reached.
-.PHONY: vulncheck $(MODULES:%=vulncheck/%)
-vulncheck: $(MODULES:%=vulncheck/%) ## Look for known vulnerabilities that the code can reach
+.PHONY: vulncheck $(MODULES:%=vulncheck/%) $(OUTSIDE_CODE:%=vulncheck/%)
+vulncheck: $(MODULES:%=vulncheck/%) $(OUTSIDE_CODE:%=vulncheck/%) ## Look for known vulnerabilities that the code can reach
 $(MODULES:%=vulncheck/%): vulncheck/%: $(PINNED)/govulncheck
 	cd $* && $(PINNED)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) ./...
+# Kubernetes and its suite, which only run in tests: what is known of the versions in go.mod is told (exit code 3), but it is not ours to
+# fix, and may have no fix. devcluster/controlplane, of the same version, has no code from which govulncheck could start.
+$(OUTSIDE_CODE:%=vulncheck/%): vulncheck/%: $(PINNED)/govulncheck
+	cd $* && GOWORK=off $(PINNED)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) -scan module || test $$? = 3

@@ -95,3 +95,12 @@ func TestOutsideTheWorkspace(t *testing.T) {
 		t.Errorf("they pin %v, want one version of Kubernetes", versions)
 	}
 }
+
+// TestMakeKnowsWhatIsOutside: make checks the modules outside of the workspace, too.
+func TestMakeKnowsWhatIsOutside(t *testing.T) {
+	want := "\nOUTSIDE := " + strings.Join(outside(), " ") + "\n"
+	text, err := os.ReadFile("../../../make/modules.mk")
+	if err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("make/modules.mk: %v; want the line %q", err, want)
+	}
+}

@@ -95,17 +95,23 @@ func (c *Controller) callCapacity(ctx context.Context, request *csi.GetCapacityR
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
 	defer cancel()
 	answer, err := c.cfg.Driver.GetCapacity(ctx, request)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, callError{what: "get capacity", err: err}
-	case answer.GetMaximumVolumeSize() != nil:
-		return answer.GetMaximumVolumeSize().GetValue(), nil
 	}
-	return answer.GetAvailableCapacity(), nil
+	return largest(answer), nil
 }
 
-// take selects the own node for a claim, unless the claim has changed hands or needs no volume any more, which the watch
-// then brings. Of several nodes at a time the API lets one through; the others have a conflict, and look again.
+// largest returns how large a volume can be, in bytes: all the room there is, unless the driver says less.
+func largest(answer *csi.GetCapacityResponse) int64 {
+	if most := answer.GetMaximumVolumeSize(); most != nil {
+		return most.GetValue()
+	}
+	return answer.GetAvailableCapacity()
+}
+
+// take selects the own node for a claim, unless the claim has changed hands or needs no volume any more. In both cases the
+// watch brings the claim back: a second look besides that one would come before the pause after a first failure. Of
+// several nodes at a time the API lets one through; the others have a conflict, and look again.
 func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -130,7 +136,6 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 	klog.FromContext(ctx).V(2).Info("Claim is taken", logging.KeyNode, c.node().Name)
 	c.unverified.drop(claim.UID)
 	c.caches.claims.Remember(updated)
-	c.claims.Add(keyOf(claim))
 	return nil
 }
 

@@ -83,13 +83,18 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 	}
 }
 
-// keep returns the named annotations.
+// keep returns the named annotations, nil when there are none.
 func keep(annotations map[string]string, names ...string) map[string]string {
-	kept := make(map[string]string, len(names))
+	var kept map[string]string
 	for _, name := range names {
-		if value, ok := annotations[name]; ok {
-			kept[name] = value
+		value, ok := annotations[name]
+		switch {
+		case !ok:
+			continue
+		case kept == nil:
+			kept = make(map[string]string, len(names))
 		}
+		kept[name] = value
 	}
 	return kept
 }

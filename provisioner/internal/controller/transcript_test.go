@@ -83,9 +83,10 @@ func transcriptNode(env *reconciletest.Env) Node {
 	if name == "" {
 		return Node{}
 	}
+	base, _ := time.ParseDuration(env.Arg("base", "20s"))
 	return Node{
 		Name: name, Segments: map[string]string{"node": name}, Immediate: env.Arg("immediate", "true") == "true",
-		BaseDelay: 20 * time.Second, MaxDelay: time.Minute,
+		BaseDelay: base, MaxDelay: 3 * base,
 	}
 }
 

@@ -1,0 +1,352 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// onNode1 runs a test on a rig whose instance provisions for the node n1.
+func onNode1(t *testing.T, test func(*testing.T, *rig)) {
+	t.Helper()
+	settings := rigSettings()
+	settings.Node = newNode()
+	onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments}, settings, test, newClass())
+}
+
+// affinity returns the node affinity of a volume on a node.
+func affinity(operator corev1.NodeSelectorOperator, node string) *corev1.VolumeNodeAffinity {
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "node", Operator: operator, Values: []string{node}}},
+	}}}}
+}
+
+func TestReaches(t *testing.T) {
+	in := corev1.NodeSelectorOpIn
+	cases := map[string]struct {
+		reason   string
+		node     Node
+		affinity *corev1.VolumeNodeAffinity
+		want     bool
+	}{
+		"Cluster":   {reason: "An instance for the whole cluster has all volumes.", affinity: affinity(in, "n2"), want: true},
+		"Own":       {reason: "A volume of the node.", node: newNode(), affinity: affinity(in, "n1"), want: true},
+		"Other":     {reason: "A volume of another one.", node: newNode(), affinity: affinity(in, "n2")},
+		"Nothing":   {reason: "A volume that can be used everywhere.", node: newNode(), want: true},
+		"Malformed": {reason: "What nobody understands is nobody's to delete.", node: newNode(), affinity: affinity("Like", "n1")},
+		"OtherForm": {reason: "Affinities that people write count as well.", node: newNode(), affinity: affinity(corev1.NodeSelectorOpNotIn, "n2"), want: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			pv := newPV()
+			pv.Spec.NodeAffinity = tc.affinity
+			if got := tc.node.reaches(pv); got != tc.want {
+				t.Errorf("%s\ngot %v, want %v", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestSlimVolumeOfAnotherNode keeps nothing by which the volume of another node could be taken for one of this node.
+func TestSlimVolumeOfAnotherNode(t *testing.T) {
+	pv := newPV()
+	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n2")
+	want := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv.Name, UID: pv.UID}, Spec: corev1.PersistentVolumeSpec{ClaimRef: pv.Spec.ClaimRef}}
+	checkSlim(t, "A volume of another node keeps its claim alone.", slimVolume(driver, newNode()), pv.DeepCopy(), want)
+	if ours(want, driver) || handlesOf(driver)(want) != nil {
+		t.Error("a volume of another node is taken for one of this node")
+	}
+	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n1")
+	if got := slimVolume(driver, newNode())(pv); !ours(got, driver) || got.Spec.NodeAffinity != nil {
+		t.Errorf("a volume of this node is kept as %+v", got)
+	}
+}
+
+// TestNothingIsWatchedOfNodes lets the API refuse everything about nodes: an instance for one node works all the same.
+func TestNothingIsWatchedOfNodes(t *testing.T) {
+	onNode1(t, func(t *testing.T, r *rig) {
+		if r.caches.nodes != nil || r.caches.csiNodes != nil || len(r.caches.all()) != 4 {
+			t.Errorf("%d kinds are watched, want claims, volumes, classes and attachments", len(r.caches.all()))
+		}
+		segment, err := r.caches.index.NodeSegment("n1")
+		if err != nil || segment.String() != "node=n1" {
+			t.Errorf("the index knows %q, %v of the own node", segment, err)
+		}
+	})
+}
+
+// notes returns which notes there are about the test claim.
+func (r *rig) notes() []bool {
+	return []bool{r.unverified.has("uid-1"), r.unplaced.has("uid-1"), r.resting.len() > 0, r.turns.len() > 0}
+}
+
+// TestNothingIsKeptOfClaimsElsewhere makes all kinds of notes about a claim, and hands it to another node.
+func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		change func(r *rig, claim *corev1.PersistentVolumeClaim)
+		want   []bool
+	}{
+		"Own":       {reason: "A claim of this node keeps its notes.", change: func(*rig, *corev1.PersistentVolumeClaim) {}, want: []bool{true, true, true, true}},
+		"Elsewhere": {reason: "One that another node has taken keeps its turn, should that node be gone.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Annotations[AnnSelectedNode] = "n2" }, want: []bool{false, false, false, true}},
+		"Late": {reason: "With late binding not even that.", change: func(r *rig, c *corev1.PersistentVolumeClaim) {
+			class := newClass()
+			late(class)
+			r.apply(class)
+			c.Annotations[AnnSelectedNode] = "n2"
+		}, want: []bool{false, false, false, false}},
+		"Bound": {reason: "A claim that has its volume keeps nothing.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) {
+			c.Annotations[AnnSelectedNode], c.Spec.VolumeName = "n2", "pvc-uid-1"
+		}, want: []bool{false, false, false, false}},
+		"Gone": {reason: "A claim that is gone keeps nothing.", change: nil, want: []bool{false, false, false, false}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onNode1(t, func(t *testing.T, r *rig) {
+				claim := newClaim()
+				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", "n1"
+				r.apply(claim)
+				r.watchesCatchUp()
+				now := time.Now()
+				r.unverified.put(claim.UID, now)
+				r.unplaced.put(claim.UID, now)
+				r.resting.put(claim.UID, "request", now.Add(time.Hour))
+				r.turns.put(claim.UID, turn{holder: "n2", due: now.Add(time.Hour)})
+				if tc.change == nil {
+					if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					changed := r.claim()
+					tc.change(r, changed)
+					r.watchesCatchUp()
+					r.apply(changed)
+				}
+				r.watchesCatchUp()
+				if diff := cmp.Diff(tc.want, r.notes()); diff != "" {
+					t.Errorf("%s\nnotes (-want +got):\n%s", tc.reason, diff)
+				}
+			})
+		})
+	}
+}
+
+// apply stores an object.
+func (r *rig) apply(obj kube.Object) {
+	r.t.Helper()
+	if err := r.cluster.Apply(obj); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// step takes one step for the test claim.
+func (r *rig) step() (reconcile.Result, error) {
+	return r.reconcileClaim(quiet(r.t), keyOf(newClaim()))
+}
+
+// TestUnverifiedAtStart marks the claims that this node may have provisioned already, and no others.
+func TestUnverifiedAtStart(t *testing.T) {
+	for node, want := range map[string]bool{"n1": true, "": true, "n2": false} {
+		t.Run("Selected"+node, func(t *testing.T) {
+			onNode1(t, func(t *testing.T, r *rig) {
+				claim := newClaim()
+				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", node
+				r.apply(claim)
+				r.watchesCatchUp()
+				r.begin()
+				if got := r.unverified.has(claim.UID); got != want {
+					t.Errorf("the claim for node %q is to be read live: %v, want %v", node, got, want)
+				}
+				gone := newPV()
+				r.unverified.drop(claim.UID)
+				r.volumeGone(gone)
+				if got := r.unverified.has(claim.UID); got != want {
+					t.Errorf("the claim for node %q is to be read live when its volume is gone: %v, want %v", node, got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestTake lets a claim change between the look at the cache and the look at the API.
+func TestTake(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		change func(claim *corev1.PersistentVolumeClaim)
+		fault  error
+		taken  bool
+		fails  bool
+	}{
+		"Free":     {reason: "A claim that is free is taken.", change: func(*corev1.PersistentVolumeClaim) {}, taken: true},
+		"Bare":     {reason: "The deprecated annotation alone makes it ours as well.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annBetaProvisioner: driver} }, taken: true},
+		"Kept":     {reason: "What others have written meanwhile is kept.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations["example.com/a"] = "b" }, taken: true},
+		"Taken":    {reason: "Another node was faster.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[AnnSelectedNode] = "n2" }},
+		"Bound":    {reason: "It has a volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" }},
+		"Foreign":  {reason: "It is for another driver.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[AnnProvisioner] = "other" }},
+		"Another":  {reason: "It is another claim of the same name.", change: func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-2" }},
+		"Gone":     {reason: "It is gone.", change: nil},
+		"Conflict": {reason: "A conflict is tried again.", change: func(*corev1.PersistentVolumeClaim) {}, fault: apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), "data", nil), fails: true},
+		"Away":     {reason: "So is an error.", change: func(*corev1.PersistentVolumeClaim) {}, fault: apierrors.NewServiceUnavailable("away"), fails: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onNode1(t, func(t *testing.T, r *rig) {
+				claim := newClaim()
+				claim.ResourceVersion, claim.Annotations["example.com/old"] = "", "kept"
+				r.apply(claim)
+				r.watchesCatchUp()
+				if _, err := r.step(); err != nil {
+					t.Fatal(err)
+				}
+				r.deaf("persistentvolumeclaims")
+				changed := r.claim()
+				if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+					t.Fatal(err)
+				}
+				if tc.change != nil {
+					tc.change(changed)
+					r.apply(changed)
+				}
+				if tc.fault != nil {
+					r.cluster.Fail("update", "persistentvolumeclaims", tc.fault, 1)
+				}
+				time.Sleep(20 * time.Second)
+				r.cluster.ResetWrites()
+				if _, err := r.step(); (err != nil) != tc.fails || apierrors.IsConflict(err) != apierrors.IsConflict(tc.fault) {
+					t.Errorf("%s\nerror %v, want one: %v", tc.reason, err, tc.fails)
+				}
+				live := r.claim()
+				if taken := live != nil && selectedNode(live) == "n1"; taken != tc.taken {
+					t.Errorf("%s\ntaken: %v, want %v", tc.reason, taken, tc.taken)
+				}
+				if cached, ok := r.caches.claims.Get("team", "data"); tc.taken && (!ok || selectedNode(cached) != "n1" || len(live.Annotations) < 2) {
+					t.Errorf("%s\nthe cache has %v, the API %v", tc.reason, cached, live.Annotations)
+				}
+			})
+		})
+	}
+}
+
+// TestCapacity compares what drivers answer with what is asked for.
+func TestCapacity(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		answer *csi.GetCapacityResponse
+		want   int64
+	}{
+		"Available": {reason: "All the room there is, if nothing else is said.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7}, want: 7},
+		"Maximum":   {reason: "The largest volume counts, if it is told.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7, MaximumVolumeSize: wrapperspb.Int64(3)}, want: 3},
+		"MaximumNothing": {
+			reason: "Also if there is none.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7, MaximumVolumeSize: wrapperspb.Int64(0)},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := largest(tc.answer); got != tc.want {
+				t.Errorf("%s\ngot %d, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestCapacityIsAskedOnce looks at the request, and at a driver that cannot be asked.
+func TestCapacityIsAskedOnce(t *testing.T) {
+	create := csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME
+	cases := map[string]struct {
+		reason string
+		change func(r *rig, claim *corev1.PersistentVolumeClaim)
+		caps   []csi.ControllerServiceCapability_RPC_Type
+		calls  []string
+		taken  bool
+	}{
+		"Asked":  {reason: "The driver is asked.", calls: []string{"GetCapacity"}, taken: true},
+		"Unable": {reason: "A driver that cannot tell is not asked.", caps: []csi.ControllerServiceCapability_RPC_Type{create}, taken: true},
+		"Fails": {reason: "A driver that fails has no room.", change: func(r *rig, _ *corev1.PersistentVolumeClaim) {
+			r.driver.Inject(csitest.Fault{Method: "GetCapacity", Code: codes.Internal})
+		}, calls: []string{"GetCapacity"}},
+		"NoRequest": {reason: "A claim that cannot be asked for is taken, to be refused.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes = nil }, taken: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			settings := rigSettings()
+			settings.Node = newNode()
+			onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments, Controller: tc.caps}, settings, func(t *testing.T, r *rig) {
+				claim := newClaim()
+				claim.ResourceVersion = ""
+				if tc.change != nil {
+					tc.change(r, claim)
+				}
+				r.apply(claim)
+				r.watchesCatchUp()
+				result, err := r.step()
+				if err != nil || result.After <= 0 || result.After > 20*time.Second {
+					t.Fatalf("%s\nfirst step %+v, %v, want a pause", tc.reason, result, err)
+				}
+				time.Sleep(result.After)
+				result, err = r.step()
+				if err != nil || (result.After > 0) == tc.taken {
+					t.Errorf("%s\nsecond step %+v, %v", tc.reason, result, err)
+				}
+				if diff := cmp.Diff(tc.calls, r.calls()); diff != "" {
+					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
+				}
+				if taken := selectedNode(r.claim()) == "n1"; taken != tc.taken {
+					t.Errorf("%s\ntaken: %v, want %v", tc.reason, taken, tc.taken)
+				}
+			}, newClass())
+		})
+	}
+}
+
+// TestSeek looks after the node that has taken a claim, once per pause.
+func TestSeek(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		fault  error
+		exists bool
+		// reads is how often the node is read in five steps, of which the first only waits.
+		reads int
+		node  string
+	}{
+		"Exists":  {reason: "A node that exists keeps its claim.", exists: true, reads: 4, node: "n2"},
+		"Gone":    {reason: "One that does not exist loses it; once is enough to know.", reads: 1, node: "n1"},
+		"Unknown": {reason: "What cannot be found out changes nothing.", fault: apierrors.NewForbidden(corev1.Resource("nodes"), "n2", nil), reads: 4, node: "n2"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			onNode1(t, func(t *testing.T, r *rig) {
+				if tc.exists {
+					r.apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+				}
+				reads := 0
+				r.cluster.Inject(kubetest.Fault{Verb: "get", Resource: "nodes", Err: tc.fault, Do: func() { reads++ }})
+				claim := newClaim()
+				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", "n2"
+				r.apply(claim)
+				r.watchesCatchUp()
+				for range 5 {
+					result, err := r.step()
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(result.After)
+				}
+				if got := selectedNode(r.claim()); got != tc.node || reads != tc.reads {
+					t.Errorf("%s\nthe claim is for node %q after %d looks, want %q after %d", tc.reason, got, reads, tc.node, tc.reads)
+				}
+			})
+		})
+	}
+}

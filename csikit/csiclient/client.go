@@ -1,18 +1,11 @@
 package csiclient
 
 import (
-	"context"
-	"fmt"
-	"math"
-	"net"
 	"sync/atomic"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // Client is a connection to one driver. It is safe for concurrent use.
@@ -57,40 +50,11 @@ func interceptors(cfg Config) []grpc.UnaryClientInterceptor {
 }
 
 func (c *Client) dial() (*grpc.ClientConn, error) {
-	to, err := parseAddress(c.cfg.Address)
-	if err != nil {
-		return nil, err
-	}
-	dialer := func(ctx context.Context, _ string) (net.Conn, error) {
-		var d net.Dialer
-		nc, err := d.DialContext(ctx, to.network, to.address)
-		if err == nil {
-			c.dials.Add(1)
-		}
-		return nc, err
-	}
-	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The target is opaque to gRPC, so that no character of the path is
-		// read as part of a URL; the dialer knows the real address.
-		grpc.WithContextDialer(dialer),
-		grpc.WithAuthority("localhost"),
-		grpc.WithIdleTimeout(0),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: 5 * time.Second,
-		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.MaxCallSendMsgSize(math.MaxInt32)),
-		grpc.WithDisableServiceConfig(),
-	}
+	var tracing []grpc.DialOption
 	if c.cfg.Tracing {
-		opts = append(opts, grpc.WithStatsHandler(otelgrpc.NewClientHandler()))
+		tracing = append(tracing, grpc.WithStatsHandler(otelgrpc.NewClientHandler()))
 	}
-	conn, err := grpc.NewClient("passthrough:///driver", opts...)
-	if err != nil {
-		return nil, fmt.Errorf("prepare connection to CSI driver at %q: %w", c.cfg.Address, err)
-	}
-	return conn, nil
+	return dial(c.cfg.Address, func() { c.dials.Add(1) }, tracing...)
 }
 
 // Identity returns the driver's identity service.

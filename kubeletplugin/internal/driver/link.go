@@ -4,23 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 )
-
-// maxReconnectDelay bounds gRPC's pause between attempts to reach a driver
-// that is away; it decides how soon a restarted driver is noticed.
-const maxReconnectDelay = time.Second
 
 // link is a connection that Driver values of one endpoint share. It ends when
 // the last of them has released it and no call runs.
@@ -66,25 +58,7 @@ func (r *Registry) dial(l *link, endpoint string) (grpc.ClientConnInterface, err
 	if err != nil {
 		return nil, err
 	}
-	dialer := func(ctx context.Context, _ string) (net.Conn, error) {
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "unix", path)
-		if err == nil {
-			l.epoch.Add(1)
-		}
-		return conn, err
-	}
-	retry := backoff.DefaultConfig
-	retry.BaseDelay, retry.MaxDelay = 50*time.Millisecond, maxReconnectDelay
-	return grpc.NewClient("passthrough:///csi",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(dialer),
-		grpc.WithAuthority("localhost"),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithDisableServiceConfig(),
-		// An idle connection would be closed and made again, and the
-		// capabilities be read again for nothing.
-		grpc.WithIdleTimeout(0))
+	return csiclient.Dial(path, func() { l.epoch.Add(1) })
 }
 
 // socketPath returns the path of an endpoint: a path, or unix:///path.

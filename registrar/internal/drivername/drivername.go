@@ -10,14 +10,10 @@ package drivername
 import (
 	"context"
 	"fmt"
-	"net"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -64,9 +60,9 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Poll == 0 {
 		cfg.Poll = defaultPoll
 	}
-	conn, err := connect(cfg.Address)
+	conn, err := csiclient.Dial(cfg.Address, nil)
 	if err != nil {
-		return nil, fmt.Errorf("connect to CSI driver at %q: %w", cfg.Address, err)
+		return nil, err
 	}
 	client, err := csiclient.New(csiclient.Config{Address: cfg.Address, Conn: conn, Timeout: cfg.Timeout})
 	if err != nil {
@@ -74,24 +70,6 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, fmt.Errorf("connect to CSI driver at %q: %w", cfg.Address, err)
 	}
 	return &Watcher{cfg: cfg, conn: conn, client: client}, nil
-}
-
-func connect(address string) (*grpc.ClientConn, error) {
-	network, target := "unix", strings.TrimPrefix(address, "unix://")
-	if hostPort, ok := strings.CutPrefix(address, "tcp://"); ok {
-		network, target = "tcp", hostPort
-	}
-	retry := backoff.DefaultConfig
-	retry.BaseDelay, retry.MaxDelay = 100*time.Millisecond, time.Second
-	return grpc.NewClient("passthrough:///csi",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithIdleTimeout(0),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, target)
-		}))
 }
 
 // Close ends the connection. It is not needed after Run.

@@ -45,6 +45,36 @@ func TestMakeReadsTheSame(t *testing.T) {
 	}
 }
 
+// TestBase: BASE is for the image that has one; it is an error only to ask for it by name where there is none, which deploy/image tells.
+func TestBase(t *testing.T) {
+	const root, option = "../../..", "--build-arg BASE=a/b:c"
+	tests := map[string]struct {
+		reason string
+		args   []string
+		want   int
+	}{
+		"Driver":    {reason: "the driver's image has a base", args: []string{"image/hostpathdriver", "BASE=a/b:c"}, want: 1},
+		"All":       {reason: "of all images only that", args: []string{"images", "BASE=a/b:c"}, want: 1},
+		"Another":   {reason: "what is asked for is not left out in silence", args: []string{"image/attacher", "BASE=a/b:c"}, want: 1},
+		"ByDefault": {reason: "there is none by default", args: []string{"images"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if out := dryMake(t, root, tc.args...); strings.Count(out, option+"\n") != tc.want {
+				t.Errorf("%s: make %q runs\n%s", tc.reason, tc.args, out)
+			}
+		})
+	}
+	t.Setenv("BASE", "a/b:c")
+	if out := dryMake(t, root, "images"); strings.Contains(out, option) {
+		t.Errorf("BASE of the environment, which is anything, is taken:\n%s", out)
+	}
+	out, err := exec.Command(root+"/deploy/image", "attacher", "csi-attacher", "x/y", "v0.0.0", "amd64", "--build-arg", "BASE=a/b:c").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "attacher/Dockerfile takes no BASE") {
+		t.Errorf("a base that is not used: %v\n%s", err, out)
+	}
+}
+
 // dryMake prints what make would run; what the environment says of versions does not count.
 func dryMake(t *testing.T, dir string, args ...string) string {
 	t.Helper()

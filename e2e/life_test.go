@@ -62,19 +62,37 @@ func checkVolume(t *testing.T, s *Scene, v *corev1.PersistentVolume, node string
 	if v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != claim.UID || v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 		t.Errorf("claim %v, policy %s", v.Spec.ClaimRef, v.Spec.PersistentVolumeReclaimPolicy)
 	}
+	checkNode(t, v, node)
+}
+
+// checkNode wants a volume that only one node can use.
+func checkNode(t *testing.T, v *corev1.PersistentVolume, node string) {
+	t.Helper()
 	want := &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: topologyKey, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 	}}}}
 	if diff := cmp.Diff(want, v.Spec.NodeAffinity); diff != "" {
-		t.Errorf("node affinity (-want +got):\n%s", diff)
+		t.Errorf("node affinity of %s (-want +got):\n%s", v.Name, diff)
 	}
 }
 
+// checkAttached wants a volume attached to one node if the driver attaches at all, and to none if it does not.
 func checkAttached(t *testing.T, s *Scene, volume, node string) {
 	t.Helper()
+	driver, err := s.Client.StorageV1().CSIDrivers().Get(t.Context(), s.Driver, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	if *driver.Spec.AttachRequired {
+		want = 1
+	}
 	attachments, err := s.Attachments(t.Context(), volume)
-	if err != nil || len(attachments) != 1 {
-		t.Fatalf("attachments %v, %v", attachments, err)
+	if err != nil || len(attachments) != want {
+		t.Fatalf("attachments %v, %v; want %d", attachments, err, want)
+	}
+	if want == 0 {
+		return
 	}
 	if a := attachments[0]; !a.Status.Attached || a.Spec.NodeName != node || a.Spec.Attacher != bed.Driver {
 		t.Errorf("attachment %+v", a)

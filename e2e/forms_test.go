@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// nodeSelector finds the pods of deploy/ with the driver of a node.
+const nodeSelector = "app.kubernetes.io/name=csi-hostpath-node"
+
+// TestVolumesOnEveryNode has pods with volumes of every kind on every node at a time. It holds in whatever form the driver was
+// deployed: attached or not, with one controller for all nodes or one for each.
+func TestVolumesOnEveryNode(t *testing.T) {
+	s := bed.NewScene(t)
+	late := map[string]string{} // node by claim
+	for i, node := range s.driverNodes() {
+		claim, inline := fmt.Sprintf("late-%d", i), fmt.Sprintf("inline-%d", i)
+		s.CreateClaim(claim, s.LateClass())
+		s.CreatePodOn(node, claim, FromClaim(claim))
+		s.CreatePodOn(node, inline, Inline(bed.Driver))
+		late[claim] = node
+	}
+	s.CreateClaim("immediate", s.ImmediateClass())
+	s.CreatePod("immediate", FromClaim("immediate"))
+	late["immediate"] = s.WaitRunning("immediate").Spec.NodeName
+	var pods []string
+	handles := map[string][]string{} // by node
+	for claim, node := range late {
+		s.WaitRunning(claim)
+		v := s.Volume(claim)
+		handles[node] = append(handles[node], v.Spec.CSI.VolumeHandle)
+		checkNode(t, v, node)
+		checkAttached(t, s, v.Name, node)
+		pods = append(pods, claim)
+	}
+	for i := range len(late) - 1 {
+		inline := fmt.Sprintf("inline-%d", i)
+		s.WaitRunning(inline)
+		pods = append(pods, inline)
+	}
+	s.checkOwnVolumes(handles)
+	for _, pod := range pods {
+		s.DeletePod(pod)
+	}
+	for claim := range late {
+		s.DeleteClaim(claim)
+	}
+	s.WaitNothingLeft()
+	s.checkOwnVolumes(nil)
+}
+
+// driverNodes are the nodes whose kubelet knows the driver.
+func (s *Scene) driverNodes() (names []string) {
+	s.t.Helper()
+	s.retry("list nodes with the driver", func(ctx context.Context) error {
+		nodes, err := s.Client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		names = names[:0]
+		for _, n := range nodes.Items {
+			if slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == s.Driver }) {
+				names = append(names, n.Name)
+			}
+		}
+		return nil
+	})
+	if len(names) == 0 {
+		s.t.Fatalf("no node has the driver %s", s.Driver)
+	}
+	return names
+}
+
+// checkOwnVolumes asks each driver that has a node's volumes for itself (--mode=all) for them. Where the nodes share a
+// directory there is nothing to ask: what is left of it, WaitNothingLeft and the sizes of the directories tell.
+func (s *Scene) checkOwnVolumes(want map[string][]string) {
+	s.t.Helper()
+	if s.Dev != nil {
+		return // the drivers of a development cluster share a directory
+	}
+	var pods *corev1.PodList
+	s.retry("list the drivers of the nodes", func(ctx context.Context) (err error) {
+		pods, err = s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: nodeSelector})
+		return err
+	})
+	for _, pod := range pods.Items {
+		if !slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return slices.Contains(c.Args, "--mode=all") }) {
+			continue
+		}
+		var got map[string]string
+		node := pod.Spec.NodeName
+		s.retry("ask the driver of "+node+" for its volumes", func(ctx context.Context) (err error) {
+			got, err = (&replicas{Scene: s}).directory(ctx, &pod)
+			return err
+		})
+		ids := slices.Sorted(maps.Values(got))
+		if diff := cmp.Diff(slices.Sorted(slices.Values(want[node])), ids); diff != "" {
+			s.t.Errorf("volumes that the driver of %s has (-want +got):\n%s", node, diff)
+		}
+		s.t.Logf("the driver of %s has volumes of its own: %q", node, ids)
+	}
+}

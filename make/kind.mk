@@ -26,8 +26,13 @@ e2e-kind: $(KIND) $(TOOLS)/testsum ## Run the end-to-end tests on the kind clust
 	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER) >$$config && \
 	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
 	$(TOOLS)/testsum -total $(TOOLS)/e2e-kind.json
-e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the kind cluster (FOCUS, SKIP, PROCS=4)
+e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the kind cluster (FOCUS, SKIP, PROCS=12)
 	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)
+
+.PHONY: e2e-overlays
+e2e-overlays: $(KIND) ## Try every form of deployment on the kind cluster, which must have no volumes; ends with the overlay kind
+	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
+	@KIND=$(KIND) deploy/try-overlays $(KIND_CLUSTER)
 
 $(TOOLS)/specsum: $(wildcard tools/cmd/specsum/*.go)
 	@mkdir -p $(TOOLS)

@@ -74,7 +74,8 @@ func (p *instance) state() any {
 	defer p.mu.Unlock()
 	s := instanceState{Version: version.Get().String(), Process: os.Getpid(), Mode: modeCluster}
 	if p.options.Node.Enabled {
-		s.Mode, s.Node, s.Topology = modeNode, p.options.Node.Name, p.place.String()
+		// The place that the controller works for, which a driver that has just come back may have left.
+		s.Mode, s.Node, s.Topology = modeNode, p.options.Node.Name, p.madeAt.String()
 	}
 	if p.current != nil {
 		state := p.current.State()

@@ -1,8 +1,8 @@
 // Package controller turns claims into volumes and released volumes into nothing. Each phase has a file:
-// provision.go asks the driver for a volume, save.go writes the PersistentVolume, undo.go deletes a volume
-// that came out unwanted, reschedule.go sends a claim back to the scheduler, finalizer.go protects
-// volumes, delete.go deletes them. The decisions are pure functions in plan.go, plan_volume.go and
-// outcome.go; the other files do what was decided.
+// compete.go takes claims for the own node where there is an instance on each, provision.go asks the driver for a
+// volume, save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, reschedule.go sends a
+// claim back to the scheduler, finalizer.go protects volumes, delete.go deletes them. The decisions are pure functions
+// in plan.go, plan_volume.go, turn.go and outcome.go; the other files do what was decided.
 //
 // Use package provisioner to run it: this package expects a driver that is ready and leadership.
 package controller

@@ -52,7 +52,13 @@ func (c *Controller) volumeState(name string) volumeState {
 	if !ok {
 		return s
 	}
-	s.pv, s.deleted, s.removed = pv, c.deleted.has(pv.UID), c.removed.has(pv.UID)
+	s.deleted, s.removed = c.deleted.has(pv.UID), c.removed.has(pv.UID)
+	// The marks are dropped once the object is gone from the cache. If it went while they were read, their absence means
+	// nothing, and the volume must not be deleted a second time.
+	if again, ok := c.caches.volumes.Get("", name); !ok || again.UID != pv.UID {
+		return s
+	}
+	s.pv = pv
 	if c.caches.attachments != nil {
 		s.attachments = len(c.caches.attachments.ByIndex(attachmentsByVolume, name))
 	}

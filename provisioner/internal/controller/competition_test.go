@@ -27,6 +27,8 @@ type fleet struct {
 	// base is the shortest pause of the competition.
 	base  time.Duration
 	nodes map[string]*member
+	// moved says that a scheduler selects other nodes for claims whose volume is under way.
+	moved bool
 }
 
 // member is one node.
@@ -130,7 +132,7 @@ func (f *fleet) settled(claims int) {
 	}
 	for _, obj := range f.cluster.Objects("persistentvolumeclaims") {
 		claim, ok := obj.(*corev1.PersistentVolumeClaim)
-		if name := "pvc-" + string(obj.GetUID()); !ok || home[name] == "" || home[name] != selectedNode(claim) {
+		if name := "pvc-" + string(obj.GetUID()); !ok || home[name] == "" || home[name] != selectedNode(claim) && !f.moved {
 			f.t.Errorf("volume %q is on node %q, its claim was taken by %q", name, home[name], selectedNode(claim))
 		}
 	}
@@ -273,6 +275,85 @@ func stress(t *testing.T, seed uint64) {
 		}
 		f.pass(45)
 		f.settled(n)
+	})
+}
+
+// TestHandOvers has a scheduler select one node after the other for claims with late binding, while drivers leave open what has
+// become of their volumes: wherever a volume is made in the end, all others are deleted.
+func TestHandOvers(t *testing.T) {
+	for _, seed := range []uint64{rand.Uint64(), 1} {
+		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
+			const n = 60
+			onFleet(t, time.Second, 0, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
+				class := newClass()
+				late(class)
+				f.apply(class)
+				f.moved = true
+				f.order(0, n)
+				for i := range 400 {
+					f.schedule()
+					if i%4 == 0 {
+						f.doubt()
+					}
+					if time.Sleep(time.Duration(f.random.IntN(500)) * time.Millisecond); i%3 == 0 {
+						f.manage()
+					}
+				}
+				for _, m := range f.nodes {
+					m.driver.Heal()
+				}
+				for range n {
+					f.schedule()
+				}
+				f.pass(30)
+				f.place()
+				f.pass(30)
+				f.settled(n)
+			})
+		})
+	}
+}
+
+// unbound returns the claims without a volume.
+func (f *fleet) unbound() []*corev1.PersistentVolumeClaim {
+	var found []*corev1.PersistentVolumeClaim
+	for _, obj := range f.cluster.Objects("persistentvolumeclaims") {
+		if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
+			found = append(found, claim)
+		}
+	}
+	return found
+}
+
+// schedule selects some node for a claim without a volume.
+func (f *fleet) schedule() {
+	if claims := f.unbound(); len(claims) > 0 {
+		f.selectFor(claims[f.random.IntN(len(claims))])
+	}
+}
+
+// place selects a node for all claims that have none.
+func (f *fleet) place() {
+	for _, claim := range f.unbound() {
+		if selectedNode(claim) == "" {
+			f.selectFor(claim)
+		}
+	}
+}
+
+// selectFor selects some node for a claim.
+func (f *fleet) selectFor(claim *corev1.PersistentVolumeClaim) {
+	names := f.names()
+	claim.Annotations[AnnSelectedNode] = names[f.random.IntN(len(names))]
+	f.apply(claim)
+}
+
+// doubt lets the next volumes of a node be made, or not, without anybody being told.
+func (f *fleet) doubt() {
+	names := f.names()
+	f.nodes[names[f.random.IntN(len(names))]].driver.Inject(csitest.Fault{
+		Method: "CreateVolume", Times: 1 + f.random.IntN(3), After: f.random.IntN(2) == 0, Delay: time.Duration(f.random.IntN(1500)) * time.Millisecond,
+		Code: []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Aborted}[f.random.IntN(3)],
 	})
 }
 

@@ -62,11 +62,12 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
 		slim.Spec.ClaimRef = pv.Spec.ClaimRef
-		if !node.reaches(pv) {
+		source, mine := pv.Spec.CSI, ours(pv, driver)
+		related := mine || source != nil && source.Driver == driver
+		if related && !node.reaches(pv) {
 			return slim
 		}
-		mine := ours(pv, driver)
-		if source := pv.Spec.CSI; source != nil && (mine || source.Driver == driver) {
+		if related && source != nil {
 			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}
 		}
 		if !mine {

@@ -38,10 +38,15 @@ func idle(t *testing.T, o Options, driver *csitest.Driver) *instance {
 
 // TestSettings gives every flag that the controller acts on another value, and finds it where it belongs.
 func TestSettings(t *testing.T) {
+	t.Setenv(EnvNodeName, "n1")
 	base := controller.Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 100,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "17-4-d",
 		Features: controller.Features{Topology: true, AttributesClass: true},
+	}
+	forNode := func(s *controller.Settings) {
+		s.Identity = "17-4-d-n1"
+		s.Node = controller.Node{Name: "n1", Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: time.Minute}
 	}
 	cases := map[string]func(*controller.Settings){
 		"":                                            func(*controller.Settings) {},
@@ -61,7 +66,12 @@ func TestSettings(t *testing.T) {
 		"--topology-max-segments=4":                   func(s *controller.Settings) { s.Topology.MaxSegments = 4 },
 		"--feature-gates=Topology=false":              func(s *controller.Settings) { s.Features.Topology = false },
 		"--feature-gates=VolumeAttributesClass=false": func(s *controller.Settings) { s.Features.AttributesClass = false },
+		"--node-deployment":                           forNode,
+		"--node-deployment --node-deployment-immediate-binding=false": func(s *controller.Settings) { forNode(s); s.Node.Immediate = false },
+		"--node-deployment --node-deployment-base-delay=3s":           func(s *controller.Settings) { forNode(s); s.Node.BaseDelay = 3 * time.Second },
+		"--node-deployment --node-deployment-max-delay=3m":            func(s *controller.Settings) { forNode(s); s.Node.MaxDelay = 3 * time.Minute },
 		// These have no effect on the controller, and must have none.
+		"--node-deployment-base-delay=3s":                  func(*controller.Settings) {},
 		"--cloning-protection-threads=9":                   func(*controller.Settings) {},
 		"--prevent-volume-mode-conversion=false":           func(*controller.Settings) {},
 		"--feature-gates=ReleaseLeaderElectionOnExit=true": func(*controller.Settings) {},

@@ -310,6 +310,35 @@ func TestCapacityIsAskedOnce(t *testing.T) {
 	}
 }
 
+// TestClassBringsClaims looks at the claims that other nodes have taken as soon as there is a class which says that they are
+// contested, and not at those that the scheduler has given away.
+func TestClassBringsClaims(t *testing.T) {
+	for name, want := range map[string]int{"Immediate": 1, "Late": 0} {
+		t.Run(name, func(t *testing.T) {
+			settings := rigSettings()
+			settings.Node = newNode()
+			onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments}, settings, func(t *testing.T, r *rig) {
+				claim := newClaim()
+				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", "n2"
+				r.apply(claim)
+				r.watchesCatchUp()
+				if got := r.waiting()[0]; got != 0 {
+					t.Errorf("%d claims to look at before there is a class", got)
+				}
+				class := newClass()
+				if name == "Late" {
+					late(class)
+				}
+				r.apply(class)
+				r.watchesCatchUp()
+				if got := r.waiting()[0]; got != want {
+					t.Errorf("%d claims to look at, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
 // TestSeek looks after the node that has taken a claim, once per pause.
 func TestSeek(t *testing.T) {
 	cases := map[string]struct {

@@ -134,20 +134,12 @@ func (c *component) listen(ctx context.Context) (*httpserve.Server, error) {
 		Address:     o.Address(),
 		MetricsPath: o.MetricsPath,
 		Gatherer:    c.registry,
-		Ready:       map[string]func(context.Context) error{"driver": c.driverReady},
+		Ready:       map[string]func(context.Context) error{"driver": c.driver.Ready},
 		Leader:      c.health.Check,
 		Pprof:       o.Pprof,
 		State:       c.state,
 		Logger:      klog.FromContext(ctx),
 	})
-}
-
-func (c *component) driverReady(ctx context.Context) error {
-	ready, err := c.driver.Probe(ctx)
-	if err == nil && !ready {
-		err = errors.New("driver is not ready")
-	}
-	return err
 }
 
 // state is what /debug/state shows.
@@ -240,13 +232,9 @@ func (c *component) lead(ctx context.Context, driver string, ctrl *controller.Co
 	if !le.Enabled {
 		return reign(ctx)
 	}
-	namespace := le.Namespace
-	if namespace == "" {
-		namespace = leader.Namespace()
-	}
 	return leader.Run(ctx, leader.Config{
 		Client:        c.kube,
-		Namespace:     namespace,
+		Namespace:     le.Namespace,
 		Name:          controller.LeaseName(driver),
 		Identity:      c.host,
 		Labels:        le.Labels,

@@ -78,7 +78,7 @@ func TestRunWithoutServer(t *testing.T) {
 		t.Errorf("with a driver that is ready: %d %s", code, body)
 	}
 	driver.SetReady(false)
-	if code, body := r.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "driver is not ready") {
+	if code, body := r.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "not ready yet") {
 		t.Errorf("with a driver that is not ready: %d %s", code, body)
 	}
 	if code, body := r.get(t, "/livez"); code != http.StatusOK {

@@ -22,7 +22,7 @@ func (p *instance) listen(logger klog.Logger) (*httpserve.Server, error) {
 		Address:     address,
 		MetricsPath: p.options.HTTP.MetricsPath,
 		Gatherer:    p.registry,
-		Ready:       map[string]func(context.Context) error{"driver": p.driverReady, "caches": p.cachesReady},
+		Ready:       map[string]func(context.Context) error{"driver": p.driver.Ready, "caches": p.cachesReady},
 		Pprof:       p.options.HTTP.Pprof,
 		State:       p.state,
 		Logger:      logger,
@@ -31,15 +31,6 @@ func (p *instance) listen(logger klog.Logger) (*httpserve.Server, error) {
 		config.Leader = p.health.Check
 	}
 	return httpserve.Listen(config)
-}
-
-// driverReady asks the driver whether it is ready.
-func (p *instance) driverReady(ctx context.Context) error {
-	ready, err := p.driver.Probe(ctx)
-	if err == nil && !ready {
-		return errors.New("the driver says that it is not ready")
-	}
-	return err
 }
 
 // cachesReady tells whether the controller, if this instance leads, knows all objects.

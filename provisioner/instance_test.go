@@ -291,7 +291,7 @@ func TestWaitsForTheDriver(t *testing.T) {
 		p := launch(t, "only", cluster, driver, NewOptions())
 		pass(time.Hour)
 		wantMaker(t, cluster, "a", "")
-		if err := p.driverReady(t.Context()); err == nil {
+		if err := p.driver.Ready(t.Context()); err == nil {
 			t.Error("the check of the driver succeeds before it is ready")
 		}
 		driver.SetReady(true)

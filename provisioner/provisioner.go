@@ -238,13 +238,9 @@ func (p *instance) lead(ctx context.Context, driver string) error {
 	if !election.Enabled {
 		return p.provision(ctx)
 	}
-	namespace := election.Namespace
-	if namespace == "" {
-		namespace = leader.Namespace()
-	}
 	return leader.Run(ctx, leader.Config{
 		Client:        p.kube,
-		Namespace:     namespace,
+		Namespace:     election.Namespace,
 		Name:          leader.SanitizeName(driver),
 		Identity:      p.host,
 		Labels:        election.Labels,

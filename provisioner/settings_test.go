@@ -110,7 +110,7 @@ func TestDriverReady(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			driver := csitest.New(csitest.Options{})
 			tc.spoil(driver)
-			err := idle(t, NewOptions(), driver).driverReady(t.Context())
+			err := idle(t, NewOptions(), driver).driver.Ready(t.Context())
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.want)
 			}

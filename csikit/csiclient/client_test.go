@@ -219,6 +219,9 @@ func TestProbeAndDriverName(t *testing.T) {
 		if got, err := client.Probe(t.Context()); err != nil || got != want {
 			t.Errorf("Probe: %v, %v; want %v", got, err, want)
 		}
+		if err := client.Ready(t.Context()); (err == nil) != want || err != nil && !strings.Contains(err.Error(), "not ready") {
+			t.Errorf("Ready: %v, want ready: %v", err, want)
+		}
 	}
 	if got, err := client.DriverName(t.Context()); err != nil || got != "probe.example" {
 		t.Errorf("DriverName: %q, %v", got, err)
@@ -226,6 +229,9 @@ func TestProbeAndDriverName(t *testing.T) {
 	d.Inject(csitest.Fault{Code: codes.Internal, Message: "boom"})
 	if _, err := client.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("Probe of a broken driver: %v", err)
+	}
+	if err := client.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("Ready of a broken driver: %v", err)
 	}
 	if _, err := client.DriverName(t.Context()); err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("DriverName of a broken driver: %v", err)

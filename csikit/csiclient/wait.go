@@ -27,6 +27,16 @@ func (c *Client) Probe(ctx context.Context) (bool, error) {
 	return reply.GetReady() == nil || reply.GetReady().GetValue(), nil
 }
 
+// Ready asks like Probe, and says what keeps the driver from being ready; nil
+// when it is.
+func (c *Client) Ready(ctx context.Context) error {
+	ready, err := c.Probe(ctx)
+	if err == nil && !ready {
+		return errNotReady
+	}
+	return err
+}
+
 // Wait returns when the driver is ready and its name and capabilities have
 // been read. It probes again after each Config.Poll as long as the driver is
 // absent, slow, unhealthy or not ready, and logs what it waits for. It ends
@@ -57,12 +67,8 @@ func (c *Client) Wait(ctx context.Context) (*Info, error) {
 
 // tryRead probes once and reads the driver's Info if it is ready.
 func (c *Client) tryRead(ctx context.Context) (*Info, error) {
-	ready, err := c.Probe(ctx)
-	if err != nil {
+	if err := c.Ready(ctx); err != nil {
 		return nil, err
-	}
-	if !ready {
-		return nil, errNotReady
 	}
 	// Counted before reading, so that a driver that restarts meanwhile makes
 	// Run read again what may be half old and half new.

@@ -1,6 +1,6 @@
 // Package leader elects one of several instances by a Lease (coordination.k8s.io/v1).
 //
-//	err := leader.Run(ctx, leader.Config{Client: client, Namespace: leader.Namespace(), Name: "external-attacher-leader-" + ...},
+//	err := leader.Run(ctx, leader.Config{Client: client, Name: "external-attacher-leader-" + ...},
 //		func(ctx context.Context) error { return controllers.Run(ctx) })
 //
 // It speaks the protocol of client-go's elector, so both may compete for one Lease, as during

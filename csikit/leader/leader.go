@@ -56,11 +56,12 @@ type Recorder interface {
 	Normal(obj runtime.Object, reason, message string)
 }
 
-// Config of an election. Client, Namespace and Name are required.
+// Config of an election. Client and Name are required.
 type Config struct {
 	// Client reads and writes the Lease.
 	Client kube.Client
-	// Namespace and Name of the Lease. See Namespace and SanitizeName.
+	// Namespace and Name of the Lease. Default of the namespace: $POD_NAMESPACE, else the namespace of the pod's service
+	// account, else "default". For the name of a driver's Lease see SanitizeName.
 	Namespace, Name string
 	// Identity of this instance; it must be unique among those that compete. Default: the host's name.
 	Identity string
@@ -111,6 +112,9 @@ func setDefaults(cfg *Config) {
 	if cfg.RetryPeriod == 0 {
 		cfg.RetryPeriod = defaults.RetryPeriod
 	}
+	if cfg.Namespace == "" {
+		cfg.Namespace = namespace(os.Getenv("POD_NAMESPACE"), serviceAccountNamespace)
+	}
 	if cfg.Identity == "" {
 		cfg.Identity, _ = os.Hostname()
 	}
@@ -124,8 +128,8 @@ func validate(cfg Config, lead func(context.Context) error) error {
 	if cfg.Client == nil || lead == nil {
 		errs = append(errs, errors.New("client and the leader's function must not be nil"))
 	}
-	if cfg.Namespace == "" || cfg.Name == "" {
-		errs = append(errs, errors.New("namespace and name of the Lease must not be empty"))
+	if cfg.Name == "" {
+		errs = append(errs, errors.New("name of the Lease must not be empty"))
 	}
 	if cfg.Identity == "" {
 		errs = append(errs, errors.New("identity must not be empty, and the host has no name"))
@@ -254,12 +258,7 @@ func wait(ctx context.Context, other <-chan struct{}, pause time.Duration) bool 
 // serviceAccountNamespace is where a pod finds the namespace it is in.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// Namespace returns where the Lease belongs when no flag says: $POD_NAMESPACE, else the namespace of the
-// pod's service account, else "default".
-func Namespace() string {
-	return namespace(os.Getenv("POD_NAMESPACE"), serviceAccountNamespace)
-}
-
+// namespace returns where the Lease belongs when nothing says.
 func namespace(env, file string) string {
 	if env != "" {
 		return env

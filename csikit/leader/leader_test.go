@@ -466,7 +466,7 @@ func TestHealth(t *testing.T) {
 func TestRunReportsEverything(t *testing.T) {
 	t.Parallel()
 	err := leader.Run(t.Context(), leader.Config{RetryPeriod: time.Hour, Labels: map[string]string{"": ""}}, nil)
-	for _, part := range []string{"client and the leader's function", "namespace and name", "--leader-election-renew-deadline=10s", "--leader-election-labels"} {
+	for _, part := range []string{"client and the leader's function", "name of the Lease", "--leader-election-renew-deadline=10s", "--leader-election-labels"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("want %q in %v", part, err)
 		}

@@ -29,7 +29,10 @@ func TestNamespace(t *testing.T) {
 		})
 	}
 	t.Setenv("POD_NAMESPACE", "here")
-	if got := Namespace(); got != "here" {
-		t.Errorf("want the namespace of the environment, got %q", got)
+	for given, want := range map[string]string{"": "here", "there": "there"} {
+		cfg := Config{Namespace: given}
+		if setDefaults(&cfg); cfg.Namespace != want {
+			t.Errorf("namespace %q became %q, want %q", given, cfg.Namespace, want)
+		}
 	}
 }

@@ -206,7 +206,7 @@ func TestScraping(t *testing.T) {
 			serves = append(serves, metricsPort(t, c))
 		}
 	}
-	for _, w := range workloads(t, objects(t, "overlays/daemonset")) { // which has a second driver in the pod
+	for _, w := range workloads(t, objects(t, "daemonset")) { // which has a second driver in the pod
 		for _, c := range w.pod.Spec.Containers {
 			serves = append(serves, metricsPort(t, c))
 		}

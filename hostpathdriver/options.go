@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -42,6 +43,10 @@ const (
 // Mounter makes the mounts of the node service. The kernel's is the default;
 // tests without privileges set Options.Mounter to another.
 type Mounter = mount.Mounter
+
+// Devices makes the devices of block volumes. The kernel's loop devices are
+// the default; tests without privileges set Options.Devices to others.
+type Devices = loop.Devices
 
 // Options configure one instance of the driver. Start from NewOptions.
 type Options struct {
@@ -89,6 +94,8 @@ type Options struct {
 	Tracing bool
 	// Mounter makes the mounts; nil is the kernel. For tests.
 	Mounter Mounter
+	// Devices makes devices of files; nil is the kernel. For tests.
+	Devices Devices
 
 	ignored flagset.Ignored
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/grpcapi"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/shared"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
@@ -38,6 +39,9 @@ func Run(ctx context.Context, o Options) error {
 	o.StateDir = filepath.Clean(o.StateDir)
 	if o.Mounter == nil {
 		o.Mounter = mount.Kernel{}
+	}
+	if o.Devices == nil {
+		o.Devices = loop.Kernel{}
 	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, o.DriverName)
 	if o.node() {
@@ -146,6 +150,7 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		MaxSize:  o.MaxVolumeSize,
 		Attach:   o.Attach,
 		Mounter:  o.Mounter,
+		Devices:  o.Devices,
 	})
 	if err != nil {
 		return err

@@ -80,6 +80,20 @@ func stories() []story {
 	detach := with(func(s *system, v *volume.Volume) error { return s.volumes.Unpublish(s.ctx, v.ID, testNode) })
 	remove := with(func(s *system, v *volume.Volume) error { return s.volumes.Delete(s.ctx, v.ID) })
 	const inline = "csi-1"
+	createBlock := func(s *system) error {
+		_, err := s.volumes.Find(s.ctx, "pvc-1")
+		if errors.Is(err, volume.ErrNotFound) {
+			_, err = s.volumes.Create(s.ctx, blockRequest("pvc-1"))
+		}
+		return err
+	}
+	stageBlock := with(func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageBlock(v.ID)) })
+	publishBlock := with(func(s *system, v *volume.Volume) error {
+		return errors.Join(s.node.Stage(s.ctx, s.stageBlock(v.ID)), s.node.Publish(s.ctx, s.targetBlock(v.ID)), s.node.Publish(s.ctx, s.readerBlock(v.ID)))
+	})
+	unpublishBlock := with(func(s *system, v *volume.Volume) error {
+		return errors.Join(s.node.Unpublish(s.ctx, v.ID, s.readerBlock(v.ID).Target.Path), s.node.Unpublish(s.ctx, v.ID, s.target(v.ID)))
+	})
 	return []story{
 		{
 			name: "Persistent",
@@ -90,6 +104,11 @@ func stories() []story {
 			name: "Attached", attach: true,
 			do:   []func(*system) error{create, attach, stage, publish},
 			undo: []func(*system) error{unpublish, unstage, detach, remove},
+		},
+		{
+			name: "Block",
+			do:   []func(*system) error{createBlock, stageBlock, publishBlock},
+			undo: []func(*system) error{unpublishBlock, unstage, remove},
 		},
 		{
 			name: "Inline",
@@ -181,7 +200,7 @@ func (tale story) crashAt(t *testing.T, at int, f fate) {
 func (w *world) restart(f fate, crashed string) *system {
 	w.t.Helper()
 	if f.reboot {
-		w.fake.Reboot()
+		w.reboot()
 	}
 	s := w.boot()
 	checkConsistent(w.t, s, crashed)
@@ -191,7 +210,7 @@ func (w *world) restart(f fate, crashed string) *system {
 func (w *world) checkNothingLeft(crashed string) {
 	w.t.Helper()
 	s := w.boot()
-	if diff := cmp.Diff([]string(nil), append(w.files(), w.fake.Targets()...)); diff != "" {
+	if diff := cmp.Diff([]string(nil), slices.Concat(w.files(), w.fake.Targets(), w.attached())); diff != "" {
 		w.t.Errorf("left after the crash at %q (-want +got):\n%s", crashed, diff)
 	}
 	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != 10*gib {
@@ -230,8 +249,11 @@ func checkConsistent(t *testing.T, s *system, crashed string) {
 		if n.Ephemeral != nil {
 			charged += n.Ephemeral.Size
 		}
-		if n.Stage != nil && s.fake.At(n.Stage.Path) == nil {
-			t.Errorf("after the crash at %q: %s is no mount", crashed, n.Stage.Path)
+		if n.Stage == nil {
+			continue
+		}
+		if there, err := s.node.staged(s.ctx, n); err != nil || !there {
+			t.Errorf("after the crash at %q: nothing is staged at %s, %v", crashed, n.Stage.Path, err)
 		}
 	}
 	if c, err := s.pools.Capacity("fast"); err != nil || c.Available+charged != 10*gib {

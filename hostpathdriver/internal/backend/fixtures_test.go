@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -28,6 +29,8 @@ type world struct {
 	pods     string
 	mounter  mount.Mounter
 	fake     *mount.Fake
+	devices  loop.Devices
+	fakeLoop *loop.Fake
 	attach   bool
 	limits   map[string]int64
 	own      string
@@ -36,7 +39,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	fake := &mount.Fake{}
+	fake, fakeLoop := &mount.Fake{}, &loop.Fake{Dir: t.TempDir()}
 	return &world{
 		t:        t,
 		ctx:      klog.NewContext(t.Context(), klog.Logger{}),
@@ -44,6 +47,8 @@ func newWorld(t *testing.T) *world {
 		pods:     t.TempDir(),
 		mounter:  fake,
 		fake:     fake,
+		devices:  fakeLoop,
+		fakeLoop: fakeLoop,
 		own:      testNode,
 	}
 }
@@ -77,7 +82,7 @@ func (w *world) tryBoot() (*system, error) {
 	}
 	node, err := OpenNode(w.ctx, NodeConfig{
 		StateDir: w.stateDir, NodeID: testNode, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Step: w.step,
 	})
 	if err != nil {
 		return nil, err
@@ -91,6 +96,21 @@ func writer() volume.Capability {
 
 func sharer() volume.Capability {
 	return volume.Capability{Access: volume.AccessMount, Mode: volume.SingleNodeMultiWriter}
+}
+
+func blockWriter() volume.Capability {
+	return volume.Capability{Access: volume.AccessBlock, Mode: volume.SingleNodeWriter}
+}
+
+func blockSharer() volume.Capability {
+	return volume.Capability{Access: volume.AccessBlock, Mode: volume.SingleNodeMultiWriter}
+}
+
+// reboot loses what does not survive the machine.
+func (w *world) reboot() {
+	w.t.Helper()
+	w.fake.Reboot()
+	w.must(w.fakeLoop.Reboot())
 }
 
 func (w *world) staging(id volume.ID) string { return filepath.Join(w.pods, "staging-"+string(id)) }

@@ -18,6 +18,9 @@ func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req 
 	if err != nil {
 		return err
 	}
+	if req.Target.Capability.Access != volume.AccessMount {
+		return fmt.Errorf("publish inline volume %q: access type %q: inline volumes are directories: %w", req.ID, req.Target.Capability.Access, volume.ErrInvalid)
+	}
 	made := known == nil
 	if made {
 		if known, err = n.reserveInline(req, attributes); err != nil {

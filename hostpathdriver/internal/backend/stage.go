@@ -12,7 +12,7 @@ import (
 )
 
 // Stage implements volume.NodeService: the volume's directory is bind mounted
-// at the staging path. The record is written first, so that the mount is
+// at the staging path; a block volume gets its device. The record is written first, so that the mount is
 // known however the call ends.
 func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	if err := n.checkStage(req); err != nil {
@@ -30,11 +30,18 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("stage:mount")
-	if err := n.bind(ctx, n.persistentPath(req.ID), stage.Path, stageOptions(&stage)); err != nil {
+	if err := n.mountStage(ctx, req.ID, &stage); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Staged volume", logging.KeyVolumeID, req.ID, logging.KeyStagingPath, stage.Path)
 	return nil
+}
+
+func (n *Node) mountStage(ctx context.Context, id volume.ID, stage *volume.Stage) error {
+	if stage.Capability.Access == volume.AccessBlock {
+		return n.attach(ctx, id, stage)
+	}
+	return n.bind(ctx, n.persistentPath(id), stage.Path, stageOptions(stage))
 }
 
 func (n *Node) checkStage(req *volume.StageRequest) error {
@@ -46,6 +53,9 @@ func (n *Node) checkStage(req *volume.StageRequest) error {
 	}
 	persistent, err := n.lookupPersistent(req.ID)
 	if err != nil {
+		return err
+	}
+	if err := persistent.CheckAccess(req.Stage.Capability); err != nil {
 		return err
 	}
 	if err := persistent.CheckReachable(n.cfg.NodeID); err != nil {
@@ -79,6 +89,9 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	}
 	if known == nil || known.Stage == nil || known.Stage.Path != path {
 		return nil
+	}
+	if err := n.releaseStage(ctx, known); err != nil {
+		return err
 	}
 	known.Stage = nil
 	n.cfg.Step.at("unstage:record")

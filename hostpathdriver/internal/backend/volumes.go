@@ -120,7 +120,11 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 	if err := v.Support().CheckCapabilities(req.Capabilities); err != nil {
 		return nil, attributes, err
 	}
-	size, err := req.Range.Size(v.cfg.MaxSize)
+	sizeOf := req.Range.Size
+	if req.Capabilities[0].Access == volume.AccessBlock {
+		sizeOf = req.Range.DeviceSize
+	}
+	size, err := sizeOf(v.cfg.MaxSize)
 	if err != nil {
 		return nil, attributes, err
 	}
@@ -140,7 +144,7 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 
 func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attributes) error {
 	v.cfg.Step.at("create:directory")
-	err := v.directory.Create(created.ID, attributes)
+	err := v.makeContents(created, attributes)
 	if err == nil {
 		v.cfg.Step.at("create:record")
 		err = v.records.Put(string(created.ID), *created)
@@ -155,6 +159,15 @@ func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attribut
 		return errors.Join(err, undo)
 	}
 	return errors.Join(err, v.directory.Abandon(created.ID))
+}
+
+// makeContents makes a directory, or a file of zeros for a block volume, to
+// which owner and mode mean nothing.
+func (v *Volumes) makeContents(created *volume.Volume, attributes volume.Attributes) error {
+	if created.Access() == volume.AccessBlock {
+		return v.directory.CreateDisk(created.ID, created.Capacity)
+	}
+	return v.directory.Create(created.ID, attributes)
 }
 
 // Delete implements volume.Service. An unknown volume may have contents left

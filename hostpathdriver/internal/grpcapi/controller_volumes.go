@@ -111,6 +111,8 @@ func (c *controllerVolumes) objection(req *csi.ValidateVolumeCapabilitiesRequest
 	switch {
 	case err != nil:
 		return err.Error()
+	case found.CheckAccess(capabilities[0]) != nil:
+		return found.CheckAccess(capabilities[0]).Error()
 	case !sameContext(req.GetVolumeContext()):
 		return "volume_context: differs from that of the volume"
 	case !sameParameters(found, req.GetParameters()):

@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -42,6 +43,7 @@ func newFixture(t *testing.T, attach bool) *fixture {
 	}
 	node, err := backend.OpenNode(f.ctx, backend.NodeConfig{
 		StateDir: stateDir, NodeID: testNode, Pools: pools, MaxSize: 1 << 40, Attach: attach, Mounter: f.mounter,
+		Devices: &loop.Fake{Dir: t.TempDir()},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +60,12 @@ func mountCapability() *csi.VolumeCapability {
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
 		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
 	}
+}
+
+func blockCapability() *csi.VolumeCapability {
+	c := mountCapability()
+	c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	return c
 }
 
 func createRequest(name string) *csi.CreateVolumeRequest {

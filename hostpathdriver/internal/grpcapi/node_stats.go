@@ -32,10 +32,11 @@ func (n *nodeStats) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolu
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
-		usageOf(csi.VolumeUsage_BYTES, stats.Bytes),
-		usageOf(csi.VolumeUsage_INODES, stats.Inodes),
-	}}, nil
+	answer := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{usageOf(csi.VolumeUsage_BYTES, stats.Bytes)}}
+	if stats.Inodes != nil {
+		answer.Usage = append(answer.Usage, usageOf(csi.VolumeUsage_INODES, *stats.Inodes))
+	}
+	return answer, nil
 }
 
 func usageOf(unit csi.VolumeUsage_Unit, u volume.Usage) *csi.VolumeUsage {

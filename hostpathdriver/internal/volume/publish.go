@@ -102,6 +102,14 @@ func (n *NodeVolume) TargetAt(path string) *Target {
 	return nil
 }
 
+// Device tells whether the volume is used as a device here.
+func (n *NodeVolume) Device() bool {
+	if n.Stage != nil {
+		return n.Stage.Capability.Access == AccessBlock
+	}
+	return len(n.Targets) > 0 && n.Targets[0].Capability.Access == AccessBlock
+}
+
 // Unused tells whether nothing is left to remember.
 func (n *NodeVolume) Unused() bool {
 	return n.Stage == nil && len(n.Targets) == 0 && n.Ephemeral == nil

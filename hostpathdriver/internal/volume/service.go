@@ -102,8 +102,8 @@ type InlineRequest struct {
 type Stats struct {
 	Bytes Usage
 	// Inodes have no limit of their own: what the file system still has can
-	// be used.
-	Inodes Usage
+	// be used. A device has none.
+	Inodes *Usage
 }
 
 // Usage is one kind of space.

@@ -110,6 +110,23 @@ func (v *Volume) Clone() *Volume {
 	return &c
 }
 
+// Access is how workloads see the volume, which was decided when it was made.
+func (v *Volume) Access() Access {
+	for _, c := range v.Capabilities {
+		return c.Access
+	}
+	return AccessMount
+}
+
+// CheckAccess tells whether the volume can be used as the capability says. If
+// not, the error is an ErrInvalid.
+func (v *Volume) CheckAccess(c Capability) error {
+	if c.Access == v.Access() {
+		return nil
+	}
+	return fmt.Errorf("access type %q: volume %q was made for access type %q: %w", c.Access, v.ID, v.Access(), ErrInvalid)
+}
+
 // PublishedOn returns the attachment to a node, or nil.
 func (v *Volume) PublishedOn(node string) *Publication {
 	for i := range v.Published {

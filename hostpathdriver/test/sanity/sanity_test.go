@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/hostpathdriver"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 )
 
@@ -29,8 +30,10 @@ type configuration struct {
 	split bool
 	// limit runs the spec that attaches volumes until the node is full.
 	limit bool
-	// kernel makes real mounts, which needs root.
+	// kernel makes real mounts and devices, which needs root.
 	kernel bool
+	// block runs the suite on devices, and not on directories.
+	block bool
 }
 
 func configurations() []configuration {
@@ -44,6 +47,9 @@ func configurations() []configuration {
 		{name: "split sockets, attach", split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
 		{name: "no topology", options: func(o *hostpathdriver.Options) { o.Topology = false }},
 		{name: "mounts of the kernel", kernel: true, options: func(*hostpathdriver.Options) {}},
+		{name: "block", block: true, options: func(*hostpathdriver.Options) {}},
+		{name: "block, split sockets, attach", block: true, split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
+		{name: "block, devices of the kernel", block: true, kernel: true, options: func(*hostpathdriver.Options) {}},
 	}
 }
 
@@ -73,6 +79,7 @@ type instance struct {
 	name     string
 	stateDir string
 	mounter  *mount.Fake
+	devices  *loop.Fake
 }
 
 func start(t *testing.T, c configuration) *instance {
@@ -83,8 +90,11 @@ func start(t *testing.T, c configuration) *instance {
 	options.StateDir = i.stateDir
 	options.NodeID = nodeID
 	if !c.kernel {
-		i.mounter = &mount.Fake{}
-		options.Mounter = i.mounter
+		i.mounter, i.devices = &mount.Fake{}, &loop.Fake{Dir: filepath.Join(dir, "dev")}
+		options.Mounter, options.Devices = i.mounter, i.devices
+		if err := os.Mkdir(i.devices.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.options(&options)
 
@@ -92,6 +102,9 @@ func start(t *testing.T, c configuration) *instance {
 	config.TargetPath = filepath.Join(dir, "target")
 	config.StagingPath = filepath.Join(dir, "staging")
 	config.TestNodeVolumeAttachLimit = c.limit
+	if c.block {
+		config.TestVolumeAccessType = "block"
+	}
 	config.Address = filepath.Join(dir, "csi.sock")
 	if c.split {
 		config.ControllerAddress = filepath.Join(dir, "controller.sock")
@@ -185,6 +198,9 @@ func (i *instance) checkNothingLeft(t *testing.T) {
 	}
 	if i.mounter != nil {
 		left = append(left, i.mounter.Targets()...)
+		for _, d := range i.devices.Table() {
+			left = append(left, d.Path)
+		}
 	}
 	if diff := cmp.Diff([]string(nil), left); diff != "" {
 		t.Error(fmt.Sprintf("%s: left behind (-want +got):\n", i.name) + diff)

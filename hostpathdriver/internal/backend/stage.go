@@ -74,21 +74,15 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 		return err
 	}
 	known := n.get(id)
-	if known != nil && known.Stage != nil && known.Stage.Path == path {
-		living, err := n.dropDeadTargets(ctx, known)
-		if err != nil {
-			return err
-		}
-		if len(living) > 0 {
-			return fmt.Errorf("unstage volume %q: it is still published at %q: %w", id, living[0], volume.ErrInUse)
-		}
+	if known == nil || known.Stage == nil || known.Stage.Path != path {
+		return n.unmountAll(ctx, path)
+	}
+	if err := n.checkUnpublished(ctx, known); err != nil {
+		return err
 	}
 	n.cfg.Step.at("unstage:unmount")
 	if err := n.unmountAll(ctx, path); err != nil {
 		return err
-	}
-	if known == nil || known.Stage == nil || known.Stage.Path != path {
-		return nil
 	}
 	if err := n.releaseStage(ctx, known); err != nil {
 		return err
@@ -101,4 +95,14 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	n.meter.forget(id)
 	klog.FromContext(ctx).V(2).Info("Unstaged volume", logging.KeyVolumeID, id, logging.KeyStagingPath, path)
 	return nil
+}
+
+// checkUnpublished drops the targets that are gone; the volume must have no
+// other.
+func (n *Node) checkUnpublished(ctx context.Context, known *volume.NodeVolume) error {
+	living, err := n.dropDeadTargets(ctx, known)
+	if err == nil && len(living) > 0 {
+		err = fmt.Errorf("unstage volume %q: it is still published at %q: %w", known.ID, living[0], volume.ErrInUse)
+	}
+	return err
 }

@@ -142,11 +142,7 @@ func (f *Fake) Device(ctx context.Context, file string, readOnly bool) (string, 
 // Detach implements Devices.
 func (f *Fake) Detach(ctx context.Context, file string, readOnly bool) error {
 	f.note("detach", file)
-	err := f.detach(ctx, file, readOnly)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err := f.detach(ctx, file, readOnly); err != nil {
 		return fmt.Errorf("detach %s from its fake device, read-only %t: %w", file, readOnly, err)
 	}
 	return nil
@@ -157,6 +153,9 @@ func (f *Fake) detach(ctx context.Context, file string, readOnly bool) error {
 		return err
 	}
 	b, err := openBacking(file, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -66,6 +66,9 @@ func (k Kernel) find(id identity) ([]device, error) {
 // bound lists the numbers of the devices that show some file, ascending.
 func (k Kernel) bound() ([]int, error) {
 	entries, err := os.ReadDir(k.sysDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is missing: mount sysfs at /sys", ErrUnavailable, k.sysDir())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list loop devices: %w", err)
 	}
@@ -87,7 +90,7 @@ func (k Kernel) isBound(number int) bool {
 // status asks one device what it shows; nil when it shows nothing any more.
 func (k Kernel) status(number int) (*unix.LoopInfo64, error) {
 	node, err := k.open(number, os.O_RDONLY)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) && !k.isBound(number) {
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, ErrUnavailable) && !k.isBound(number) {
 		return nil, nil
 	}
 	if err != nil {
@@ -102,7 +105,7 @@ func (k Kernel) status(number int) (*unix.LoopInfo64, error) {
 		return nil, fmt.Errorf("ask %s for its file: %w", node.Name(), err)
 	}
 	if info.Number != uint32(number) {
-		return nil, fmt.Errorf("%s is loop device %d: in a container, mount the host's /dev at /dev", node.Name(), info.Number)
+		return nil, fmt.Errorf("%w: %s is loop device %d: in a container, mount the host's /dev at /dev", ErrUnavailable, node.Name(), info.Number)
 	}
 	return info, nil
 }
@@ -133,7 +136,7 @@ func (k Kernel) control(number int, id identity, act func(fd int) error) error {
 func (k Kernel) open(number, flags int) (*os.File, error) {
 	node, err := os.OpenFile(k.node(number), flags|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: the kernel has the loop device, /dev has not: in a container, mount the host's /dev at /dev", err)
+		return nil, fmt.Errorf("%w: %s is missing, though the kernel has it: in a container, mount the host's /dev at /dev", ErrUnavailable, k.node(number))
 	}
 	return node, err
 }

@@ -98,9 +98,10 @@ func (k Kernel) create(ctx context.Context, b *backing, readOnly bool) (string, 
 }
 
 func (k Kernel) openControl() (*os.File, error) {
-	control, err := os.OpenFile(filepath.Join(k.devDir(), "loop-control"), os.O_RDWR, 0)
+	path := filepath.Join(k.devDir(), "loop-control")
+	control, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: load the kernel module loop, and in a container mount the host's /dev at /dev", err)
+		return nil, fmt.Errorf("%w: %s is missing: load the kernel module loop, and in a container mount the host's /dev at /dev", ErrUnavailable, path)
 	}
 	return control, err
 }
@@ -158,9 +159,6 @@ func (k Kernel) configure(number int, config *unix.LoopConfig) error {
 // Device implements Devices.
 func (k Kernel) Device(ctx context.Context, file string, readOnly bool) (string, error) {
 	found, err := k.lookUp(ctx, file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
 	if err != nil {
 		return "", fmt.Errorf("look up the loop device of %s, read-only %t: %w", file, readOnly, err)
 	}
@@ -170,13 +168,17 @@ func (k Kernel) Device(ctx context.Context, file string, readOnly bool) (string,
 	return "", nil
 }
 
-// lookUp finds the devices of a file. The file stays open until they are
-// found, so that its inode number cannot become that of another one.
+// lookUp finds the devices of a file, which may be missing. The file stays
+// open until they are found, so that its inode number cannot become that of
+// another one.
 func (k Kernel) lookUp(ctx context.Context, file string) ([]device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	b, err := openBacking(file, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +188,7 @@ func (k Kernel) lookUp(ctx context.Context, file string) ([]device, error) {
 
 // Detach implements Devices.
 func (k Kernel) Detach(ctx context.Context, file string, readOnly bool) error {
-	err := k.detach(ctx, file, readOnly)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err := k.detach(ctx, file, readOnly); err != nil {
 		return fmt.Errorf("detach %s from its loop device, read-only %t: %w", file, readOnly, err)
 	}
 	return nil
@@ -201,6 +199,9 @@ func (k Kernel) detach(ctx context.Context, file string, readOnly bool) error {
 		return err
 	}
 	b, err := openBacking(file, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

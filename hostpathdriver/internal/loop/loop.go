@@ -25,6 +25,10 @@ const SectorSize = 512
 // carries the one of the context. Repeating the call later is right.
 var ErrBusy = errors.New("loop device is in use")
 
+// ErrUnavailable says that the machine, or the container, lacks what loop
+// devices need; the error that carries it says what, and how to provide it.
+var ErrUnavailable = errors.New("loop devices are not available here")
+
 // Devices shows files as block devices. A file is known by its device and
 // inode number, never by its path: two paths of one file have one device, and
 // a new file with the name of a deleted one has nothing to do with the old
@@ -43,7 +47,8 @@ var ErrBusy = errors.New("loop device is in use")
 type Devices interface {
 	// Attach returns the device that shows file, made where there is none.
 	// A read-only device and a writable one of the same file are two. The
-	// size of file has to be a positive multiple of SectorSize. Where a
+	// size of file has to be a positive multiple of SectorSize; an error is
+	// fs.ErrNotExist only when file does not exist. Where a
 	// writable device of the file was detached and is still open, Attach
 	// waits for its end, since its late writes would spoil those of the new
 	// one: ErrBusy when ctx ends before.

@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +17,33 @@ const (
 	claimedMiB = 16
 	lastPlace  = claimedMiB - 1
 )
+
+// TestRawBlockIsProvisioned needs no node: the device is made where, and when, a pod wants it.
+func TestRawBlockIsProvisioned(t *testing.T) {
+	s := bed.NewScene(t)
+	s.CreateBlockClaim("data", s.ImmediateClass())
+	s.WaitBound("data")
+	volume := s.Volume("data")
+	checkBlock(t, volume)
+	if bed.Dev != nil {
+		disk, err := os.Stat(filepath.Join(bed.Dev.StateDir, "volumes", volume.Spec.CSI.VolumeHandle, "disk"))
+		if err != nil || disk.Size() != claimedMiB<<20 {
+			t.Errorf("the driver's file is %+v, %v", disk, err)
+		}
+	}
+	s.DeleteClaim("data")
+	s.WaitNothingLeft()
+}
+
+func checkBlock(t *testing.T, v *corev1.PersistentVolume) {
+	t.Helper()
+	if mode := v.Spec.VolumeMode; mode == nil || *mode != corev1.PersistentVolumeBlock {
+		t.Errorf("volume %s: mode %v", v.Name, mode)
+	}
+	if size := v.Spec.Capacity.Storage().Value(); size != claimedMiB<<20 {
+		t.Errorf("volume %s: %d bytes", v.Name, size)
+	}
+}
 
 // TestRawBlockKeepsWhatIsWritten writes to both ends of a device, has it taken away from the node, and reads it there again.
 func TestRawBlockKeepsWhatIsWritten(t *testing.T) {
@@ -41,9 +70,7 @@ func TestRawBlockKeepsWhatIsWritten(t *testing.T) {
 			}
 			checkVolume(t, s, volume, node)
 			checkAttached(t, s, volume.Name, node)
-			if mode := volume.Spec.VolumeMode; mode == nil || *mode != corev1.PersistentVolumeBlock {
-				t.Errorf("volume mode %v", mode)
-			}
+			checkBlock(t, volume)
 			s.checkDevices("here", node, volume, true)
 			s.DeletePod("reader")
 			s.DeleteClaim("data")

@@ -41,6 +41,7 @@ func contract() map[string]struct {
 		"DetachOne":        {reason: "the kinds are detached one by one", run: detachOne},
 		"DetachNone":       {reason: "detaching is idempotent", run: detachNone},
 		"DetachBusy":       {reason: "nobody loses a device that is open", run: detachBusy},
+		"BusyBeside":       {reason: "who waits stops nobody", run: busyBeside},
 		"DetachWaits":      {reason: "it returns when the last user has closed", run: detachWaits},
 		"BusyReadOnly":     {reason: "a reader of the old device spoils nothing", run: busyReadOnly},
 		"Resize":           {reason: "every device of the file grows", run: resize},
@@ -105,9 +106,18 @@ func detachAtEnd(t *testing.T, r rig, file string) {
 	})
 }
 
+// soon bounds a call that goes wrong, so that the test ends and cleans up
+// before the program is killed. No call that goes well comes near it.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func attach(t *testing.T, r rig, file string, readOnly bool) string {
 	t.Helper()
-	device, err := r.Attach(t.Context(), file, readOnly)
+	device, err := r.Attach(soon(t), file, readOnly)
 	if err != nil || device == "" {
 		t.Fatalf("Attach(%s, %t) = %q, %v", file, readOnly, device, err)
 	}
@@ -116,14 +126,14 @@ func attach(t *testing.T, r rig, file string, readOnly bool) string {
 
 func wantDevice(t *testing.T, r rig, file string, readOnly bool, want string) {
 	t.Helper()
-	if got, err := r.Device(t.Context(), file, readOnly); got != want || err != nil {
+	if got, err := r.Device(soon(t), file, readOnly); got != want || err != nil {
 		t.Errorf("Device(%s, %t) = %q, %v, want %q", file, readOnly, got, err, want)
 	}
 }
 
 func detach(t *testing.T, r rig, file string, readOnly bool) {
 	t.Helper()
-	if err := r.Detach(t.Context(), file, readOnly); err != nil {
+	if err := r.Detach(soon(t), file, readOnly); err != nil {
 		t.Errorf("Detach(%s, %t): %v", file, readOnly, err)
 	}
 }
@@ -260,22 +270,49 @@ func detachBusy(t *testing.T, r rig, file string) {
 // given up, however long that takes.
 func giveUp(t *testing.T, r rig, file string, readOnly bool) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(soon(t))
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := r.Detach(ctx, file, readOnly); !errors.Is(err, ErrBusy) || !errors.Is(err, context.Canceled) {
 			t.Errorf("Detach of an open device: %v, want ErrBusy and context.Canceled", err)
 		}
 	})
-	err := until(t.Context(), func() (bool, error) {
-		device, err := r.Device(t.Context(), file, readOnly)
-		return device == "", err
-	})
+	err := untilGivenUp(t, r, file, readOnly)
 	cancel()
 	wait.Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func untilGivenUp(t *testing.T, r rig, file string, readOnly bool) error {
+	t.Helper()
+	ctx := soon(t)
+	return until(ctx, func() (bool, error) {
+		device, err := r.Device(ctx, file, readOnly)
+		return device == "", err
+	})
+}
+
+// busyBeside waits in Detach of one kind, and works with the other meanwhile.
+func busyBeside(t *testing.T, r rig, file string) {
+	release := r.hold(t, attach(t, r, file, false))
+	var wait sync.WaitGroup
+	wait.Go(func() { detach(t, r, file, false) })
+	err := untilGivenUp(t, r, file, false)
+	for range 3 {
+		if device, err := r.Attach(soon(t), file, true); device == "" || err != nil {
+			t.Errorf("Attach = %q, %v", device, err)
+			break
+		}
+		detach(t, r, file, true)
+	}
+	release()
+	wait.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDevice(t, r, file, false, "")
 }
 
 // wantBusy calls what must not end well, however slow the machine.
@@ -296,7 +333,7 @@ func detachWaits(t *testing.T, r rig, file string) {
 	var wait sync.WaitGroup
 	wait.Go(func() { detach(t, r, file, false) })
 	wait.Go(func() {
-		if device, err := r.Attach(t.Context(), file, false); device == "" || err != nil {
+		if device, err := r.Attach(soon(t), file, false); device == "" || err != nil {
 			t.Errorf("Attach = %q, %v", device, err)
 		}
 	})
@@ -330,7 +367,7 @@ func resize(t *testing.T, r rig, file string) {
 		}
 	}
 	for range 2 {
-		if err := r.Resize(t.Context(), file); err != nil {
+		if err := r.Resize(soon(t), file); err != nil {
 			t.Fatal(err)
 		}
 		for _, device := range devices {
@@ -343,11 +380,11 @@ func resize(t *testing.T, r rig, file string) {
 }
 
 func resizeNone(t *testing.T, r rig, file string) {
-	if err := r.Resize(t.Context(), file); err != nil {
+	if err := r.Resize(soon(t), file); err != nil {
 		t.Errorf("Resize: %v", err)
 	}
 	wantDevice(t, r, file, false, "")
-	if err := r.Resize(t.Context(), file+".missing"); !errors.Is(err, fs.ErrNotExist) {
+	if err := r.Resize(soon(t), file+".missing"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Resize of no file: %v", err)
 	}
 }
@@ -373,7 +410,7 @@ func fileDeleted(t *testing.T, r rig, file string) {
 
 func fileMissing(t *testing.T, r rig, file string) {
 	missing := file + ".missing"
-	if device, err := r.Attach(t.Context(), missing, false); device != "" || !errors.Is(err, fs.ErrNotExist) {
+	if device, err := r.Attach(soon(t), missing, false); device != "" || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Attach = %q, %v", device, err)
 	}
 	wantDevice(t, r, missing, false, "")
@@ -384,7 +421,7 @@ func concurrent(t *testing.T, r rig, file string) {
 	var wait sync.WaitGroup
 	for i := range devices {
 		wait.Go(func() {
-			device, err := r.Attach(t.Context(), file, false)
+			device, err := r.Attach(soon(t), file, false)
 			if err != nil {
 				t.Errorf("Attach: %v", err)
 			}
@@ -437,10 +474,10 @@ func badSizes(t *testing.T, r rig, file string) {
 		if err := os.Truncate(file, size); err != nil {
 			t.Fatal(err)
 		}
-		if device, err := r.Attach(t.Context(), file, false); device != "" || err == nil {
+		if device, err := r.Attach(soon(t), file, false); device != "" || err == nil {
 			t.Errorf("Attach of %d bytes = %q, %v", size, device, err)
 		}
-		if err := r.Resize(t.Context(), file); err == nil {
+		if err := r.Resize(soon(t), file); err == nil {
 			t.Errorf("Resize to %d bytes is accepted", size)
 		}
 	}
@@ -453,9 +490,9 @@ func noRegularFile(t *testing.T, r rig, file string) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{filepath.Dir(file), pipe} {
-		_, attachErr := r.Attach(t.Context(), path, false)
-		_, deviceErr := r.Device(t.Context(), path, false)
-		for call, err := range map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": r.Detach(t.Context(), path, false), "Resize": r.Resize(t.Context(), path)} {
+		_, attachErr := r.Attach(soon(t), path, false)
+		_, deviceErr := r.Device(soon(t), path, false)
+		for call, err := range map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": r.Detach(soon(t), path, false), "Resize": r.Resize(soon(t), path)} {
 			if err == nil {
 				t.Errorf("%s(%s) is accepted", call, path)
 			}

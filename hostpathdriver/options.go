@@ -78,6 +78,13 @@ type Options struct {
 	ProtectUsed bool
 	// MaxVolumeSize is the size in bytes of the largest volume.
 	MaxVolumeSize int64
+	// Expansion makes volumes larger where asked for, in use or not.
+	Expansion bool
+	// NoControllerExpansion and NoNodeExpansion leave out one side of it.
+	NoControllerExpansion, NoNodeExpansion bool
+	// MaxVolumeSizeNode is the largest size in bytes to which a node lets a
+	// volume grow; zero is that of MaxVolumeSize.
+	MaxVolumeSizeNode int64
 	// Capacity are pools: kind to size in bytes. None: space is not accounted
 	// for.
 	Capacity map[string]int64
@@ -110,6 +117,7 @@ func NewOptions() Options {
 		Topology:      true,
 		ProtectUsed:   true,
 		MaxVolumeSize: DefaultMaxVolumeSize,
+		Expansion:     true,
 		CallTimeout:   defaultCallTimeout,
 		StopTimeout:   defaultStopTimeout,
 		HTTP:          flagset.NewHTTP(),
@@ -118,6 +126,9 @@ func NewOptions() Options {
 
 func (o *Options) controller() bool { return o.Mode == ModeAll || o.Mode == ModeController }
 func (o *Options) node() bool       { return o.Mode == ModeAll || o.Mode == ModeNode }
+
+func (o *Options) controllerExpansion() bool { return o.Expansion && !o.NoControllerExpansion }
+func (o *Options) nodeExpansion() bool       { return o.Expansion && !o.NoNodeExpansion }
 
 // Validate reports everything that is wrong, at once.
 func (o *Options) Validate() error {
@@ -192,6 +203,9 @@ func (o *Options) checkLimits() error {
 	}
 	if o.MaxVolumeSize <= 0 {
 		errs = append(errs, fmt.Errorf("--max-volume-size=%d: must be greater than zero", o.MaxVolumeSize))
+	}
+	if o.MaxVolumeSizeNode < 0 {
+		errs = append(errs, fmt.Errorf("--max-volume-size-node=%d: must not be negative", o.MaxVolumeSizeNode))
 	}
 	for kind, size := range o.Capacity {
 		if kind == "" || size < 0 {

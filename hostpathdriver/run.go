@@ -1,6 +1,7 @@
 package hostpathdriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,6 +101,7 @@ func open(ctx context.Context, o Options) (*driver, error) {
 		Version:    version.Get().Version,
 		Controller: true,
 		Topology:   o.Topology,
+		Expansion:  o.controllerExpansion() || o.nodeExpansion(),
 		Ready:      d.healthy,
 	}))
 	return d, nil
@@ -137,6 +139,9 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 	d.services = append(d.services, grpcapi.NewController(grpcapi.ControllerConfig{
 		Service: volumes,
 		Attach:  o.Attach,
+
+		Expansion:     o.controllerExpansion(),
+		NodeExpansion: o.nodeExpansion(),
 	}))
 	return nil
 }
@@ -151,6 +156,8 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Attach:   o.Attach,
 		Mounter:  o.Mounter,
 		Devices:  o.Devices,
+
+		MaxExpandSize: cmp.Or(o.MaxVolumeSizeNode, o.MaxVolumeSize),
 	})
 	if err != nil {
 		return err
@@ -160,6 +167,7 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Service:    idempotent.NewNode(node),
 		NodeID:     o.NodeID,
 		Topology:   o.Topology,
+		Expansion:  o.nodeExpansion(),
 		MaxVolumes: d.maxVolumes,
 	}))
 	return nil

@@ -91,6 +91,20 @@ func stories() []story {
 	publishBlock := with(func(s *system, v *volume.Volume) error {
 		return errors.Join(s.node.Stage(s.ctx, s.stageBlock(v.ID)), s.node.Publish(s.ctx, s.targetBlock(v.ID)), s.node.Publish(s.ctx, s.readerBlock(v.ID)))
 	})
+	expandBlock := with(func(s *system, v *volume.Volume) error {
+		if _, err := s.expand(v.ID, 2*gib); err != nil {
+			return err
+		}
+		if size := s.diskSize(v.ID); size != 2*gib {
+			return fmt.Errorf("the file has %d bytes after the expansion", size)
+		}
+		known, err := s.node.Lookup(s.ctx, v.ID)
+		if errors.Is(err, volume.ErrNotFound) || known.Stage == nil {
+			return nil // a reboot has forgotten it
+		}
+		_, err = s.expandOnNode(v.ID, s.staging(v.ID), 2*gib)
+		return err
+	})
 	unpublishBlock := with(func(s *system, v *volume.Volume) error {
 		return errors.Join(s.node.Unpublish(s.ctx, v.ID, s.readerBlock(v.ID).Target.Path), s.node.Unpublish(s.ctx, v.ID, s.target(v.ID)))
 	})
@@ -107,7 +121,7 @@ func stories() []story {
 		},
 		{
 			name: "Block",
-			do:   []func(*system) error{createBlock, stageBlock, publishBlock},
+			do:   []func(*system) error{createBlock, stageBlock, publishBlock, expandBlock},
 			undo: []func(*system) error{unpublishBlock, unstage, remove},
 		},
 		{
@@ -243,6 +257,9 @@ func checkConsistent(t *testing.T, s *system, crashed string) {
 		charged += v.Capacity
 		if gone(s.contents(v.ID)) {
 			t.Errorf("after the crash at %q: volume %s has no contents", crashed, v.ID)
+		}
+		if v.Access() == volume.AccessBlock && s.diskSize(v.ID) != v.Capacity {
+			t.Errorf("after the crash at %q: the file has %d bytes, the volume %d", crashed, s.diskSize(v.ID), v.Capacity)
 		}
 	}
 	for _, n := range s.node.All() {

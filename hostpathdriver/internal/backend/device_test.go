@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -271,6 +272,18 @@ func TestBlockWithRealDevices(t *testing.T) {
 	}
 	if err := os.WriteFile(reader.Target.Path, []byte("overwritten"), 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("write to the read-only target: %v, want EPERM", err)
+	}
+	_, err = s.expand(v.ID, 2*gib)
+	w.must(err)
+	_, err = s.expandOnNode(v.ID, w.target(v.ID), 2*gib)
+	w.must(err)
+	for _, path := range []string{w.target(v.ID), reader.Target.Path} {
+		device, err := os.Open(path)
+		w.must(err)
+		if size, err := device.Seek(0, io.SeekEnd); size != 2*gib || err != nil {
+			t.Errorf("%s has %d bytes after the expansion, %v; want %d", path, size, err, 2*gib)
+		}
+		w.must(device.Close())
 	}
 	s = w.boot()
 	w.must(s.node.Unpublish(s.ctx, v.ID, w.target(v.ID)), s.node.Unpublish(s.ctx, v.ID, reader.Target.Path),

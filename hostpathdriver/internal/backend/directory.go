@@ -100,6 +100,30 @@ func (d *Directory) CreateDisk(id volume.ID, size int64) error {
 	return state.SyncDir(d.Path(id))
 }
 
+// GrowDisk makes a block volume larger durably; one that is large enough stays
+// as it is.
+func (d *Directory) GrowDisk(id volume.ID, size int64) error {
+	info, err := os.Stat(d.Disk(id))
+	if err != nil {
+		return fmt.Errorf("look at the file of volume %q: %w", id, err)
+	}
+	if info.Size() >= size {
+		return nil
+	}
+	file, err := os.OpenFile(d.Disk(id), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open the file of volume %q to make it larger: %w", id, err)
+	}
+	err = file.Truncate(size)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("make the file of volume %q %d bytes large: %w", id, size, err)
+	}
+	return nil
+}
+
 // Abandon removes a volume to which nothing was written yet. One that does not
 // exist is no error.
 func (d *Directory) Abandon(id volume.ID) error {

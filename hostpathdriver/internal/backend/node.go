@@ -35,6 +35,9 @@ type NodeConfig struct {
 	Pools *volume.Pools
 	// MaxSize is the largest inline volume in bytes.
 	MaxSize int64
+	// MaxExpandSize is the largest size in bytes that a volume may have when
+	// it is expanded on this node; zero is no limit.
+	MaxExpandSize int64
 	// Attach is true when a volume must be attached before it is staged.
 	Attach bool
 	// Mounter makes the mounts.

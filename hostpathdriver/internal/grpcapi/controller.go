@@ -18,6 +18,9 @@ type ControllerConfig struct {
 	Service volume.Service
 	// Attach serves ControllerPublishVolume and ControllerUnpublishVolume.
 	Attach bool
+	// Expansion serves ControllerExpandVolume; NodeExpansion says that the
+	// nodes take part.
+	Expansion, NodeExpansion bool
 }
 
 // Controller serves csi.v1.Controller.
@@ -27,6 +30,7 @@ type Controller struct {
 	controllerList
 	controllerCapacity
 	controllerPublish
+	controllerExpand
 
 	parts []controllerPart
 }
@@ -51,12 +55,14 @@ func NewController(cfg ControllerConfig) *Controller {
 		controllerList:     controllerList{service: cfg.Service, attach: cfg.Attach},
 		controllerCapacity: controllerCapacity{service: cfg.Service},
 		controllerPublish:  controllerPublish{service: cfg.Service, attach: cfg.Attach},
+		controllerExpand:   controllerExpand{service: cfg.Service, enabled: cfg.Expansion, onNode: cfg.NodeExpansion},
 	}
 	c.parts = []controllerPart{
 		&c.controllerVolumes,
 		&c.controllerList,
 		&c.controllerCapacity,
 		&c.controllerPublish,
+		&c.controllerExpand,
 	}
 	return c
 }

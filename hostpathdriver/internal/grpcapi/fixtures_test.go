@@ -48,9 +48,11 @@ func newFixture(t *testing.T, attach bool) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Controller = NewController(ControllerConfig{Service: idempotent.NewVolumes(volumes), Attach: attach})
+	f.Controller = NewController(ControllerConfig{
+		Service: idempotent.NewVolumes(volumes), Attach: attach, Expansion: true, NodeExpansion: true,
+	})
 	f.Node = NewNode(NodeConfig{
-		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, MaxVolumes: func() int64 { return 7 },
+		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, Expansion: true, MaxVolumes: func() int64 { return 7 },
 	})
 	return f
 }

@@ -73,6 +73,13 @@ func TestControllerCapabilities(t *testing.T) {
 	if diff := cmp.Diff(attach, controllerCapabilities(t, NewController(ControllerConfig{Attach: true}))); diff != "" {
 		t.Errorf("with attach (-want +got):\n%s", diff)
 	}
+	expand := append([]string{"EXPAND_VOLUME"}, plain...)
+	slices.Sort(expand)
+	if diff := cmp.Diff(expand, controllerCapabilities(t, NewController(ControllerConfig{Expansion: true}))); diff != "" {
+		t.Errorf("with expansion (-want +got):\n%s", diff)
+	}
+	_, err := NewController(ControllerConfig{}).ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{})
+	wantCode(t, "without expansion", err, codes.Unimplemented)
 }
 
 // TestControllerServesWhatItAnnounces calls each method with an empty
@@ -135,11 +142,17 @@ func TestNodeServesWhatItAnnounces(t *testing.T) {
 		announced = append(announced, one.GetRpc().GetType().String())
 	}
 	slices.Sort(announced)
-	if diff := cmp.Diff([]string{"GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER", "STAGE_UNSTAGE_VOLUME"}, announced); diff != "" {
+	if diff := cmp.Diff([]string{"EXPAND_VOLUME", "GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER", "STAGE_UNSTAGE_VOLUME"}, announced); diff != "" {
 		t.Errorf("capabilities (-want +got):\n%s", diff)
 	}
 	_, err = f.NodeExpandVolume(f.ctx, &csi.NodeExpandVolumeRequest{})
-	wantCode(t, "NodeExpandVolume", err, codes.Unimplemented)
+	wantCode(t, "NodeExpandVolume", err, codes.InvalidArgument)
+	without := NewNode(NodeConfig{})
+	if answer, err := without.NodeGetCapabilities(f.ctx, &csi.NodeGetCapabilitiesRequest{}); err != nil || len(answer.GetCapabilities()) != len(announced)-1 {
+		t.Errorf("without expansion: %v, %v", answer, err)
+	}
+	_, err = without.NodeExpandVolume(f.ctx, &csi.NodeExpandVolumeRequest{})
+	wantCode(t, "NodeExpandVolume without expansion", err, codes.Unimplemented)
 	_, err = f.NodeGetVolumeHealth(f.ctx, &csi.NodeGetVolumeHealthRequest{})
 	wantCode(t, "NodeGetVolumeHealth", err, codes.Unimplemented)
 }
@@ -156,6 +169,7 @@ func TestIdentity(t *testing.T) {
 	}{
 		"Nothing":    {},
 		"Controller": {cfg: IdentityConfig{Controller: true}, want: []string{"CONTROLLER_SERVICE"}},
+		"Expansion":  {cfg: IdentityConfig{Controller: true, Expansion: true}, want: []string{"CONTROLLER_SERVICE", "ONLINE"}},
 		"Both":       {cfg: IdentityConfig{Controller: true, Topology: true}, want: []string{"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}},
 	}
 	for name, c := range cases {
@@ -163,6 +177,10 @@ func TestIdentity(t *testing.T) {
 			answer, err := NewIdentity(c.cfg).GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
 			var got []string
 			for _, one := range answer.GetCapabilities() {
+				if expansion := one.GetVolumeExpansion(); expansion != nil {
+					got = append(got, expansion.GetType().String())
+					continue
+				}
 				got = append(got, one.GetService().GetType().String())
 			}
 			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {

@@ -20,6 +20,8 @@ type NodeConfig struct {
 	NodeID string
 	// Topology adds the segment of the node to NodeGetInfo.
 	Topology bool
+	// Expansion serves NodeExpandVolume.
+	Expansion bool
 	// MaxVolumes returns the limit of volumes on this node; zero is no limit.
 	// It is asked each time.
 	MaxVolumes func() int64
@@ -32,6 +34,7 @@ type Node struct {
 	nodeStage
 	nodePublish
 	nodeStats
+	nodeExpand
 
 	parts []nodePart
 }
@@ -56,8 +59,9 @@ func NewNode(cfg NodeConfig) *Node {
 		nodeStage:   nodeStage{service: cfg.Service},
 		nodePublish: nodePublish{service: cfg.Service},
 		nodeStats:   nodeStats{service: cfg.Service},
+		nodeExpand:  nodeExpand{service: cfg.Service, enabled: cfg.Expansion},
 	}
-	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats}
+	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand}
 	return n
 }
 

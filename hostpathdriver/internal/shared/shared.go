@@ -132,6 +132,11 @@ func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	return during(ctx, v.gate, changes, func() error { return v.next.Unpublish(ctx, id, node) })
 }
 
+// Expand implements volume.Service.
+func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
+	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Expand(ctx, req) })
+}
+
 // Support implements volume.Service. It is the same in every process.
 func (v *Volumes) Support() volume.Support { return v.next.Support() }
 

@@ -25,6 +25,9 @@ type Service interface {
 	// Unpublish detaches a volume from a node; from every node when the node
 	// is empty.
 	Unpublish(ctx context.Context, id ID, node string) error
+	// Expand makes a volume larger. Its users may have to be told by the
+	// node service, see Volume.ExpandOnNode.
+	Expand(ctx context.Context, req *ExpandRequest) (*Volume, error)
 	// Support tells which capabilities are served.
 	Support() Support
 }
@@ -69,6 +72,9 @@ type NodeService interface {
 	// Unpublish undoes Publish and deletes an inline volume. An unknown
 	// volume leaves only the path to clean.
 	Unpublish(ctx context.Context, id ID, path string) error
+	// Expand lets the users of a volume see its size, and returns that in
+	// bytes.
+	Expand(ctx context.Context, req *NodeExpandRequest) (int64, error)
 	// Stats measures a volume that is mounted at the path.
 	Stats(ctx context.Context, id ID, path string) (*Stats, error)
 	// Support tells which capabilities are served.

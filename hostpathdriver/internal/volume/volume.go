@@ -118,6 +118,10 @@ func (v *Volume) Access() Access {
 	return AccessMount
 }
 
+// ExpandOnNode tells whether nodes have to do something before users see that
+// the volume has become larger.
+func (v *Volume) ExpandOnNode() bool { return v.Access() == AccessBlock }
+
 // CheckAccess tells whether the volume can be used as the capability says. If
 // not, the error is an ErrInvalid.
 func (v *Volume) CheckAccess(c Capability) error {

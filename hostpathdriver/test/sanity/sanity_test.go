@@ -45,6 +45,7 @@ func configurations() []configuration {
 			o.Capacity = map[string]int64{"fast": 100 << 30, "slow": 1 << 40}
 		}},
 		{name: "split sockets, attach", split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
+		{name: "no expansion", options: func(o *hostpathdriver.Options) { o.Expansion = false }},
 		{name: "no topology", options: func(o *hostpathdriver.Options) { o.Topology = false }},
 		{name: "mounts of the kernel", kernel: true, options: func(*hostpathdriver.Options) {}},
 		{name: "block", block: true, options: func(*hostpathdriver.Options) {}},

@@ -22,26 +22,21 @@ func (n *Node) disk(id volume.ID) string {
 	return filepath.Join(n.persistentPath(id), diskName)
 }
 
-// readOnlyDevice tells which of the two devices a target shows.
-func readOnlyDevice(t *volume.Target) bool {
-	return t.ReadOnly || t.Capability.Mode.ReadOnly()
-}
-
 // attach makes the device of a staged block volume.
 func (n *Node) attach(ctx context.Context, id volume.ID, stage *volume.Stage) error {
-	_, err := n.cfg.Devices.Attach(ctx, n.disk(id), stage.Capability.Mode.ReadOnly())
+	_, err := n.cfg.Devices.Attach(ctx, n.disk(id), stage.CannotWrite())
 	return err
 }
 
 // attached tells whether a staged block volume has its device.
 func (n *Node) attached(ctx context.Context, known *volume.NodeVolume) (bool, error) {
-	device, err := n.cfg.Devices.Device(ctx, n.disk(known.ID), known.Stage.Capability.Mode.ReadOnly())
+	device, err := n.cfg.Devices.Device(ctx, n.disk(known.ID), known.Stage.CannotWrite())
 	return device != "", err
 }
 
 // intactDevice tells whether a target shows its device.
 func (n *Node) intactDevice(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
-	device, err := n.cfg.Devices.Device(ctx, n.disk(known.ID), readOnlyDevice(target))
+	device, err := n.cfg.Devices.Device(ctx, n.disk(known.ID), known.CannotWrite(target))
 	if err != nil || device == "" {
 		return false, err
 	}
@@ -64,8 +59,8 @@ func (n *Node) dropStale(ctx context.Context, known *volume.NodeVolume, target *
 
 // bindDevice mounts the device at the target, and attaches the read-only one
 // where it is the first to be asked for.
-func (n *Node) bindDevice(ctx context.Context, id volume.ID, target *volume.Target) error {
-	device, err := n.cfg.Devices.Attach(ctx, n.disk(id), readOnlyDevice(target))
+func (n *Node) bindDevice(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	device, err := n.cfg.Devices.Attach(ctx, n.disk(known.ID), known.CannotWrite(target))
 	if err != nil {
 		return err
 	}
@@ -84,8 +79,8 @@ func (n *Node) releaseStage(ctx context.Context, known *volume.NodeVolume) error
 // releaseTargets lets go of the read-only device when no target shows it any
 // more, unless the volume was staged read-only.
 func (n *Node) releaseTargets(ctx context.Context, known *volume.NodeVolume) error {
-	staged := known.Stage != nil && known.Stage.Capability.Mode.ReadOnly()
-	if staged || slices.ContainsFunc(known.Targets, func(t volume.Target) bool { return readOnlyDevice(&t) }) {
+	staged := known.Stage != nil && known.Stage.CannotWrite()
+	if staged || slices.ContainsFunc(known.Targets, func(t volume.Target) bool { return known.CannotWrite(&t) }) {
 		return nil
 	}
 	return n.detach(ctx, known.ID, true)

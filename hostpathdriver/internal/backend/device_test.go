@@ -298,3 +298,40 @@ func TestBlockWithRealDevices(t *testing.T) {
 		t.Errorf("left on disk: %v", left)
 	}
 }
+
+// TestAttachedReadOnly: what was attached read-only cannot be written to by any
+// pod of the node, whatever the pod asks for.
+func TestAttachedReadOnly(t *testing.T) {
+	w := newWorld(t)
+	w.attach = true
+	s := w.boot()
+	directory, device := s.create("pvc-1"), s.createBlock("pvc-2")
+	for id, capability := range map[volume.ID]volume.Capability{directory.ID: sharer(), device.ID: blockSharer()} {
+		_, err := s.volumes.Publish(s.ctx, &volume.PublishRequest{ID: id, Node: testNode, ReadOnly: true, Capability: capability})
+		w.must(err)
+	}
+	w.must(s.node.Stage(s.ctx, w.stageRequest(directory.ID)), s.node.Publish(s.ctx, w.targetRequest(directory.ID)),
+		s.node.Stage(s.ctx, w.stageBlock(device.ID)), s.node.Publish(s.ctx, w.targetBlock(device.ID)))
+	for _, path := range []string{w.staging(directory.ID), w.target(directory.ID)} {
+		if m := w.fake.At(path); m == nil || !m.Options.ReadOnly {
+			t.Errorf("%s: %+v, want it read-only", path, m)
+		}
+	}
+	if table := w.fakeLoop.Table(); len(table) != 1 || !table[0].ReadOnly || w.shown(w.target(device.ID)) != table[0].Path {
+		t.Errorf("devices %+v, the target shows %q; want one device, read-only", table, w.shown(w.target(device.ID)))
+	}
+	s = w.boot()
+	for id, paths := range map[volume.ID][]string{directory.ID: {w.staging(directory.ID), w.target(directory.ID)}, device.ID: {w.staging(device.ID), w.target(device.ID)}} {
+		known, err := s.node.Lookup(s.ctx, id)
+		w.must(err)
+		for _, path := range paths {
+			if intact, err := s.node.Intact(s.ctx, known, path); !intact || err != nil {
+				t.Errorf("%s is intact: %t, %v", path, intact, err)
+			}
+		}
+		w.must(s.node.Unpublish(s.ctx, id, paths[1]), s.node.Unstage(s.ctx, id, paths[0]))
+	}
+	if left := append(w.fake.Targets(), w.attached()...); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

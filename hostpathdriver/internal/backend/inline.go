@@ -82,7 +82,7 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 		}
 	}
 	n.cfg.Step.at("inline:mount")
-	return n.bindTarget(ctx, n.directory.Path(req.ID), &req.Target)
+	return n.bindTarget(ctx, n.directory.Path(req.ID), known.CannotWrite(&req.Target), &req.Target)
 }
 
 // deleteInline removes an inline volume whose targets are gone: contents,

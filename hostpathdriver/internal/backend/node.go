@@ -108,7 +108,9 @@ func (n *Node) Intact(ctx context.Context, known *volume.NodeVolume, path string
 		if target.Capability.Access == volume.AccessBlock {
 			return n.intactDevice(ctx, known, target)
 		}
-		return n.cfg.Mounter.Holds(ctx, n.source(known, target), path, targetOptions(target))
+		return n.cfg.Mounter.Holds(ctx, n.source(known, target), path, mount.Options{
+			ReadOnly: known.CannotWrite(target), Flags: target.Capability.MountFlags,
+		})
 	}
 	if known.Stage != nil && known.Stage.Path == path {
 		if known.Stage.Capability.Access == volume.AccessBlock {
@@ -127,12 +129,8 @@ func (n *Node) source(known *volume.NodeVolume, target *volume.Target) string {
 	return target.Source
 }
 
-func targetOptions(t *volume.Target) mount.Options {
-	return mount.Options{ReadOnly: t.ReadOnly || t.Capability.Mode.ReadOnly(), Flags: t.Capability.MountFlags}
-}
-
 func stageOptions(s *volume.Stage) mount.Options {
-	return mount.Options{Flags: s.Capability.MountFlags}
+	return mount.Options{ReadOnly: s.ReadOnly, Flags: s.Capability.MountFlags}
 }
 
 // makeMountPoint makes path something that source can be mounted at: a

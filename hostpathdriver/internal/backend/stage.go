@@ -15,7 +15,8 @@ import (
 // at the staging path; a block volume gets its device. The record is written first, so that the mount is
 // known however the call ends.
 func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
-	if err := n.checkStage(req); err != nil {
+	readOnly, err := n.checkStage(req)
+	if err != nil {
 		return err
 	}
 	known := n.get(req.ID)
@@ -24,6 +25,7 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	}
 	before := known.Clone()
 	stage := req.Stage
+	stage.ReadOnly = readOnly
 	known.Stage = &stage
 	n.cfg.Step.at("stage:record")
 	if err := n.save(known); err != nil {
@@ -44,27 +46,33 @@ func (n *Node) mountStage(ctx context.Context, id volume.ID, stage *volume.Stage
 	return n.bind(ctx, n.persistentPath(id), stage.Path, stageOptions(stage))
 }
 
-func (n *Node) checkStage(req *volume.StageRequest) error {
+// checkStage tells whether the volume may be staged, and whether it was attached
+// read-only.
+func (n *Node) checkStage(req *volume.StageRequest) (readOnly bool, err error) {
 	if err := n.checkPath(req.Stage.Path); err != nil {
-		return err
+		return false, err
 	}
 	if err := n.Support().CheckCapability(req.Stage.Capability); err != nil {
-		return err
+		return false, err
 	}
 	persistent, err := n.lookupPersistent(req.ID)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := persistent.CheckAccess(req.Stage.Capability); err != nil {
-		return err
+		return false, err
 	}
 	if err := persistent.CheckReachable(n.cfg.NodeID); err != nil {
-		return err
+		return false, err
 	}
-	if n.cfg.Attach && persistent.PublishedOn(n.cfg.NodeID) == nil {
-		return fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
+	if !n.cfg.Attach {
+		return false, nil
 	}
-	return nil
+	attached := persistent.PublishedOn(n.cfg.NodeID)
+	if attached == nil {
+		return false, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
+	}
+	return attached.ReadOnly, nil
 }
 
 // Unstage implements volume.NodeService. The staging directory belongs to the

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -42,18 +43,18 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("target:mount")
-	if err := n.mountTarget(ctx, req.ID, &req.Target); err != nil {
+	if err := n.mountTarget(ctx, known, &req.Target); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyTargetPath, req.Target.Path)
 	return nil
 }
 
-func (n *Node) mountTarget(ctx context.Context, id volume.ID, target *volume.Target) error {
+func (n *Node) mountTarget(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
 	if target.Capability.Access == volume.AccessBlock {
-		return n.settleTarget(target, n.bindDevice(ctx, id, target))
+		return n.settleTarget(target, n.bindDevice(ctx, known, target))
 	}
-	return n.bindTarget(ctx, target.Source, target)
+	return n.bindTarget(ctx, target.Source, known.CannotWrite(target), target)
 }
 
 func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *volume.TargetRequest) error {
@@ -86,8 +87,8 @@ func (n *Node) staged(ctx context.Context, known *volume.NodeVolume) (bool, erro
 }
 
 // bindTarget mounts source at the target.
-func (n *Node) bindTarget(ctx context.Context, source string, target *volume.Target) error {
-	return n.settleTarget(target, n.bind(ctx, source, target.Path, targetOptions(target)))
+func (n *Node) bindTarget(ctx context.Context, source string, readOnly bool, target *volume.Target) error {
+	return n.settleTarget(target, n.bind(ctx, source, target.Path, mount.Options{ReadOnly: readOnly, Flags: target.Capability.MountFlags}))
 }
 
 // settleTarget passes an error of mounting on. The target is gone then, unless

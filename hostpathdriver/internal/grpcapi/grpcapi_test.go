@@ -65,7 +65,7 @@ func controllerCapabilities(t *testing.T, c *Controller) []string {
 
 func TestControllerCapabilities(t *testing.T) {
 	plain := []string{"CREATE_DELETE_VOLUME", "GET_CAPACITY", "GET_VOLUME", "LIST_VOLUMES", "SINGLE_NODE_MULTI_WRITER"}
-	attach := append([]string{"LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_UNPUBLISH_VOLUME"}, plain...)
+	attach := append([]string{"LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_READONLY", "PUBLISH_UNPUBLISH_VOLUME"}, plain...)
 	slices.Sort(attach)
 	if diff := cmp.Diff(plain, controllerCapabilities(t, NewController(ControllerConfig{}))); diff != "" {
 		t.Errorf("without attach (-want +got):\n%s", diff)

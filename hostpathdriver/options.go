@@ -85,6 +85,11 @@ type Options struct {
 	// MaxVolumeSizeNode is the largest size in bytes to which a node lets a
 	// volume grow; zero is that of MaxVolumeSize.
 	MaxVolumeSizeNode int64
+	// Modify serves ControllerModifyVolume, whose parameters are kept and mean
+	// nothing else. MutableParameters are the names of those that exist; none
+	// stands for all.
+	Modify            bool
+	MutableParameters []string
 	// Capacity are pools: kind to size in bytes. None: space is not accounted
 	// for.
 	Capacity map[string]int64

@@ -126,6 +126,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 				MaxSize:     o.MaxVolumeSize,
 				Attach:      o.Attach,
 				AttachLimit: int(o.enforcedLimit()),
+				Mutable:     volume.Mutable{Enabled: o.Modify, Names: o.MutableParameters},
 				ProtectUsed: o.ProtectUsed,
 				Mounter:     o.Mounter,
 			})
@@ -142,6 +143,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 
 		Expansion:     o.controllerExpansion(),
 		NodeExpansion: o.nodeExpansion(),
+		Modify:        o.Modify,
 	}))
 	return nil
 }

@@ -32,6 +32,7 @@ type world struct {
 	devices  loop.Devices
 	fakeLoop *loop.Fake
 	attach   bool
+	mutable  volume.Mutable
 	limits   map[string]int64
 	own      string
 	step     Step
@@ -75,7 +76,7 @@ func (w *world) tryBoot() (*system, error) {
 	pools := volume.NewPools(w.limits)
 	volumes, err := OpenVolumes(w.ctx, VolumesConfig{
 		StateDir: w.stateDir, Placement: volume.Placement{Enabled: true, Own: w.own}, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Mutable: w.mutable, Step: w.step,
 	})
 	if err != nil {
 		return nil, err

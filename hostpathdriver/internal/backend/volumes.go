@@ -34,6 +34,8 @@ type VolumesConfig struct {
 	Attach bool
 	// AttachLimit is the number of attachments per node; zero is no limit.
 	AttachLimit int
+	// Mutable says which parameters may be changed later.
+	Mutable volume.Mutable
 	// ProtectUsed refuses to delete a volume that is in use.
 	ProtectUsed bool
 	// Mounter sees the mount table.
@@ -117,6 +119,9 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 	if err != nil {
 		return nil, attributes, err
 	}
+	if err := v.cfg.Mutable.Check(req.Mutable); err != nil {
+		return nil, attributes, err
+	}
 	if err := v.Support().CheckCapabilities(req.Capabilities); err != nil {
 		return nil, attributes, err
 	}
@@ -139,6 +144,8 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 		Parameters:   req.Parameters,
 		Capabilities: req.Capabilities,
 		Node:         node,
+
+		MutableParameters: req.Mutable,
 	}, attributes, nil
 }
 

@@ -21,6 +21,8 @@ type ControllerConfig struct {
 	// Expansion serves ControllerExpandVolume; NodeExpansion says that the
 	// nodes take part.
 	Expansion, NodeExpansion bool
+	// Modify serves ControllerModifyVolume.
+	Modify bool
 }
 
 // Controller serves csi.v1.Controller.
@@ -31,6 +33,7 @@ type Controller struct {
 	controllerCapacity
 	controllerPublish
 	controllerExpand
+	controllerModify
 
 	parts []controllerPart
 }
@@ -56,6 +59,7 @@ func NewController(cfg ControllerConfig) *Controller {
 		controllerCapacity: controllerCapacity{service: cfg.Service},
 		controllerPublish:  controllerPublish{service: cfg.Service, attach: cfg.Attach},
 		controllerExpand:   controllerExpand{service: cfg.Service, enabled: cfg.Expansion, onNode: cfg.NodeExpansion},
+		controllerModify:   controllerModify{service: cfg.Service, enabled: cfg.Modify},
 	}
 	c.parts = []controllerPart{
 		&c.controllerVolumes,
@@ -63,6 +67,7 @@ func NewController(cfg ControllerConfig) *Controller {
 		&c.controllerCapacity,
 		&c.controllerPublish,
 		&c.controllerExpand,
+		&c.controllerModify,
 	}
 	return c
 }

@@ -37,6 +37,7 @@ func newFixture(t *testing.T, attach bool) *fixture {
 	volumes, err := backend.OpenVolumes(f.ctx, backend.VolumesConfig{
 		StateDir: stateDir, Placement: volume.Placement{Enabled: true, Own: testNode}, Pools: pools,
 		MaxSize: 1 << 40, Attach: attach, ProtectUsed: true, Mounter: f.mounter,
+		Mutable: volume.Mutable{Enabled: true, Names: []string{"iops"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +50,7 @@ func newFixture(t *testing.T, attach bool) *fixture {
 		t.Fatal(err)
 	}
 	f.Controller = NewController(ControllerConfig{
-		Service: idempotent.NewVolumes(volumes), Attach: attach, Expansion: true, NodeExpansion: true,
+		Service: idempotent.NewVolumes(volumes), Attach: attach, Expansion: true, NodeExpansion: true, Modify: true,
 	})
 	f.Node = NewNode(NodeConfig{
 		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, Expansion: true, MaxVolumes: func() int64 { return 7 },

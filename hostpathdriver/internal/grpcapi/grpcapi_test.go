@@ -78,8 +78,16 @@ func TestControllerCapabilities(t *testing.T) {
 	if diff := cmp.Diff(expand, controllerCapabilities(t, NewController(ControllerConfig{Expansion: true}))); diff != "" {
 		t.Errorf("with expansion (-want +got):\n%s", diff)
 	}
-	_, err := NewController(ControllerConfig{}).ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{})
+	modify := append([]string{"MODIFY_VOLUME"}, plain...)
+	slices.Sort(modify)
+	if diff := cmp.Diff(modify, controllerCapabilities(t, NewController(ControllerConfig{Modify: true}))); diff != "" {
+		t.Errorf("with modification (-want +got):\n%s", diff)
+	}
+	without := NewController(ControllerConfig{})
+	_, err := without.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{})
 	wantCode(t, "without expansion", err, codes.Unimplemented)
+	_, err = without.ControllerModifyVolume(t.Context(), &csi.ControllerModifyVolumeRequest{})
+	wantCode(t, "without modification", err, codes.Unimplemented)
 }
 
 // TestControllerServesWhatItAnnounces calls each method with an empty

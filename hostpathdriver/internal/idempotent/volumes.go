@@ -135,6 +135,16 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 	return v.Service.Expand(ctx, req)
 }
 
+// Modify changes what is not as asked for.
+func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
+	unlock, err := lock(ctx, &v.ids, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return v.Service.Modify(ctx, id, parameters)
+}
+
 // lock takes turns. Who waits longer than the deadline of the call gets an
 // ErrBusy, which tells the CO to call again.
 func lock[K ~string](ctx context.Context, locks *keymutex.Locks[K], key K) (func(), error) {

@@ -137,6 +137,11 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Expand(ctx, req) })
 }
 
+// Modify implements volume.Service.
+func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
+	return during(ctx, v.gate, changes, func() error { return v.next.Modify(ctx, id, parameters) })
+}
+
 // Support implements volume.Service. It is the same in every process.
 func (v *Volumes) Support() volume.Support { return v.next.Support() }
 

@@ -151,6 +151,10 @@ func (c calls) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.V
 	return &volume.Volume{ID: req.ID}, c.call(ctx, "expand")
 }
 
+func (c calls) Modify(ctx context.Context, _ volume.ID, _ map[string]string) error {
+	return c.call(ctx, "modify")
+}
+
 func (c calls) Support() volume.Support { return volume.Support{MountFlags: []string{"ro"}} }
 
 func (d *disk) must(errs ...error) {
@@ -171,14 +175,14 @@ func (p *process) everyCall() error {
 	_, err6 := p.Capacity(ctx, &volume.CapacityRequest{})
 	_, err7 := p.Publish(ctx, &volume.PublishRequest{ID: "1"})
 	_, err8 := p.Expand(ctx, &volume.ExpandRequest{ID: "1"})
-	return errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, p.Unpublish(ctx, "1", "n1"))
+	return errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, p.Modify(ctx, "1", nil), p.Unpublish(ctx, "1", "n1"))
 }
 
 func TestEveryCallNeedsATurn(t *testing.T) {
 	d := newDisk(t)
 	p := d.start(DefaultTurn)
 	d.must(p.everyCall())
-	p.wantLog("open", "create", "delete", "get", "find", "list", "capacity", "publish", "expand", "unpublish")
+	p.wantLog("open", "create", "delete", "get", "find", "list", "capacity", "publish", "expand", "modify", "unpublish")
 	if diff := cmp.Diff(volume.Support{MountFlags: []string{"ro"}}, p.Support()); diff != "" {
 		t.Errorf("Support (-want +got):\n%s", diff)
 	}

@@ -69,9 +69,12 @@ func (r Range) Allow(size int64) bool {
 
 // CreateRequest asks for a new persistent volume.
 type CreateRequest struct {
-	Name         string
-	Range        Range
-	Parameters   map[string]string
+	Name       string
+	Range      Range
+	Parameters map[string]string
+	// Mutable are the first values of mutable parameters. A repeated call is
+	// the same with others: they may have been modified in between.
+	Mutable      map[string]string
 	Capabilities []Capability
 	Requirements Requirements
 }

@@ -28,6 +28,8 @@ type Service interface {
 	// Expand makes a volume larger. Its users may have to be told by the
 	// node service, see Volume.ExpandOnNode.
 	Expand(ctx context.Context, req *ExpandRequest) (*Volume, error)
+	// Modify sets mutable parameters, all or none of them.
+	Modify(ctx context.Context, id ID, parameters map[string]string) error
 	// Support tells which capabilities are served.
 	Support() Support
 }

@@ -82,6 +82,9 @@ type Volume struct {
 	Pool string `json:"pool,omitempty"`
 	// Parameters are the parameters of CreateVolume.
 	Parameters map[string]string `json:"parameters,omitempty"`
+	// MutableParameters are those of CreateVolume and of the modifications
+	// since.
+	MutableParameters map[string]string `json:"mutableParameters,omitempty"`
 	// Capabilities are those asked for in CreateVolume.
 	Capabilities []Capability `json:"capabilities,omitempty"`
 	// Node is the one node from which the volume is reachable; empty means
@@ -105,6 +108,7 @@ func (v *Volume) RecordID() string { return string(v.ID) }
 func (v *Volume) Clone() *Volume {
 	c := *v
 	c.Parameters = maps.Clone(v.Parameters)
+	c.MutableParameters = maps.Clone(v.MutableParameters)
 	c.Capabilities = slices.Clone(v.Capabilities)
 	c.Published = slices.Clone(v.Published)
 	return &c

@@ -32,6 +32,8 @@ type configuration struct {
 	limit bool
 	// kernel makes real mounts and devices, which needs root.
 	kernel bool
+	// mutable are parameters that the suite modifies.
+	mutable map[string]string
 	// block runs the suite on devices, and not on directories.
 	block bool
 }
@@ -39,6 +41,9 @@ type configuration struct {
 func configurations() []configuration {
 	return []configuration{
 		{name: "defaults", options: func(*hostpathdriver.Options) {}},
+		{name: "modification", mutable: map[string]string{"iops": "100"}, options: func(o *hostpathdriver.Options) {
+			o.Modify, o.MutableParameters = true, []string{"iops"}
+		}},
 		{name: "attach, limit and pools", limit: true, options: func(o *hostpathdriver.Options) {
 			o.Attach = true
 			o.AttachLimit = 3
@@ -103,6 +108,7 @@ func start(t *testing.T, c configuration) *instance {
 	config.TargetPath = filepath.Join(dir, "target")
 	config.StagingPath = filepath.Join(dir, "staging")
 	config.TestNodeVolumeAttachLimit = c.limit
+	config.TestVolumeMutableParameters = c.mutable
 	if c.block {
 		config.TestVolumeAccessType = "block"
 	}

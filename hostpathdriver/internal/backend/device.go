@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -41,6 +42,27 @@ func (n *Node) intactDevice(ctx context.Context, known *volume.NodeVolume, targe
 		return false, err
 	}
 	return n.cfg.Mounter.Holds(ctx, device, target.Path, mount.Options{})
+}
+
+// deviceAt tells whether a path that is neither staged nor published shows a
+// device of the volume: the kubelet asks for the statistics of a block volume
+// at a mount of its own.
+func (n *Node) deviceAt(ctx context.Context, known *volume.NodeVolume, path string) bool {
+	if !known.Device() {
+		return false
+	}
+	shown, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc([]bool{false, true}, func(readOnly bool) bool {
+		device, err := n.cfg.Devices.Device(ctx, n.disk(known.ID), readOnly)
+		if err != nil || device == "" {
+			return false
+		}
+		own, err := os.Stat(device)
+		return err == nil && os.SameFile(own, shown)
+	})
 }
 
 // dropStale unmounts the node of a device that was lost: by now it may be that

@@ -220,6 +220,33 @@ func TestStatsOfADevice(t *testing.T) {
 	}
 }
 
+// TestStatsWhereTheKubeletAsks: it passes the path of its own mount of the
+// device, which the driver has never heard of.
+func TestStatsWhereTheKubeletAsks(t *testing.T) {
+	w := newWorld(t)
+	s := w.boot()
+	v, other := s.createBlock("pvc-1"), s.createBlock("pvc-2")
+	for _, id := range []volume.ID{v.ID, other.ID} {
+		w.must(s.node.Stage(s.ctx, w.stageBlock(id)), s.node.Publish(s.ctx, w.readerBlock(id)))
+	}
+	link := func(name string, id volume.ID, readOnly bool) string {
+		path := filepath.Join(w.pods, name) // a mount shows the same file, as a link does
+		w.must(os.Symlink(w.attachedTo(id, readOnly), path))
+		return path
+	}
+	for _, path := range []string{link("writable", v.ID, false), link("read-only", v.ID, true)} {
+		stats, err := s.node.Stats(s.ctx, v.ID, path)
+		w.must(err)
+		if stats.Bytes.Total != gib {
+			t.Errorf("%s: %+v", path, stats)
+		}
+	}
+	for _, path := range []string{link("other", other.ID, false), w.pods, filepath.Join(w.pods, "nothing")} {
+		_, err := s.node.Stats(s.ctx, v.ID, path)
+		wantErr(t, path, err, volume.ErrNotFound)
+	}
+}
+
 // TestBusyDeviceKeepsTheRecord: as long as somebody has the device open the
 // volume counts as staged, and is not deleted.
 func TestBusyDeviceKeepsTheRecord(t *testing.T) {

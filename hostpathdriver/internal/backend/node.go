@@ -180,7 +180,7 @@ func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) e
 // take, available what is left of its size and of the disk.
 func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.Stats, error) {
 	known := n.get(id)
-	if known == nil || !known.At(path) {
+	if known == nil || !known.At(path) && !n.deviceAt(ctx, known, path) {
 		return nil, fmt.Errorf("volume %q at %q: %w", id, path, volume.ErrNotFound)
 	}
 	source, size, err := n.contents(known)

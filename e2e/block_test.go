@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -120,8 +121,8 @@ func TestReadOnlyRawBlockRefusesWrites(t *testing.T) {
 	}
 }
 
-// TestRawBlockSurvivesItsDriver kills the driver twice while a pod writes to its device: the pod goes on, others can join it, and when
-// it ends while there is no driver, the next driver takes the device away.
+// TestRawBlockSurvivesItsDriver kills the driver twice while a pod writes to its device: the pod goes on, others can join it, the kubelet
+// learns how large the volume is, and when the pod ends while there is no driver, the next driver takes the device away.
 func TestRawBlockSurvivesItsDriver(t *testing.T) {
 	kubelet(t)
 	s := bed.NewScene(t)
@@ -134,6 +135,7 @@ func TestRawBlockSurvivesItsDriver(t *testing.T) {
 	if writer := s.WaitRunning("writer"); writer.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("the writer was disturbed: %+v", writer.Status.ContainerStatuses)
 	}
+	s.waitMeasured(node, "data")
 	killed = s.killDriver(node)
 	s.endRawBlock("data", node)
 	s.waitDriver(node, killed)
@@ -177,6 +179,36 @@ func (s *Scene) checkDevices(pod, node string, volume *corev1.PersistentVolume, 
 	s.WaitSucceeded(pod)
 	s.DeletePod(pod)
 	s.WaitNoPod(pod)
+}
+
+// waitMeasured waits until the kubelet tells how large the volume of a claim is. It asks the driver once a minute, at a path of its own.
+func (s *Scene) waitMeasured(node, claim string) {
+	s.t.Helper()
+	s.Wait("the kubelet of "+node+" to measure claim "+claim, func(ctx context.Context) (bool, error) {
+		raw, err := s.Client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats", "summary").DoRaw(ctx)
+		if err != nil {
+			return false, err
+		}
+		var summary struct {
+			Pods []struct {
+				Volume []struct {
+					CapacityBytes int64
+					PVCRef        struct{ Name, Namespace string }
+				}
+			}
+		}
+		if err := json.Unmarshal(raw, &summary); err != nil {
+			return false, err
+		}
+		for _, pod := range summary.Pods {
+			for _, v := range pod.Volume {
+				if v.PVCRef.Namespace == s.Namespace && v.PVCRef.Name == claim {
+					return v.CapacityBytes == claimedMiB<<20, nil
+				}
+			}
+		}
+		return false, nil
+	})
 }
 
 // killDriver ends the pod with the driver of a node at once, and says which it was.

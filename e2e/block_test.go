@@ -202,8 +202,8 @@ func (s *Scene) waitMeasured(node, claim string) {
 		}
 		for _, pod := range summary.Pods {
 			for _, v := range pod.Volume {
-				if v.PVCRef.Namespace == s.Namespace && v.PVCRef.Name == claim {
-					return v.CapacityBytes == claimedMiB<<20, nil
+				if v.PVCRef.Namespace == s.Namespace && v.PVCRef.Name == claim && v.CapacityBytes == claimedMiB<<20 {
+					return true, nil
 				}
 			}
 		}

@@ -40,13 +40,17 @@ type Leftovers struct {
 // OpenDirectory prepares root for volumes. The mounter tells what must not be
 // removed, because something else is mounted there.
 func OpenDirectory(root string, mounter mount.Mounter) (*Directory, error) {
-	d := &Directory{data: filepath.Join(root, volumesDir), trash: filepath.Join(root, trashDir), mounter: mounter}
+	d := directoryAt(root, mounter)
 	for _, dir := range []string{d.data, d.trash} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create directory for volumes: %w", err)
 		}
 	}
 	return d, nil
+}
+
+func directoryAt(root string, mounter mount.Mounter) *Directory {
+	return &Directory{data: filepath.Join(root, volumesDir), trash: filepath.Join(root, trashDir), mounter: mounter}
 }
 
 // Path returns where the contents of a volume are.

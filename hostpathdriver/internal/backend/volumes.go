@@ -87,10 +87,17 @@ func (v *Volumes) Find(_ context.Context, name string) (*volume.Volume, error) {
 
 // List implements volume.Service.
 func (v *Volumes) List(_ context.Context, req volume.ListRequest) (*volume.Page, error) {
-	if req.Max < 0 {
-		return nil, fmt.Errorf("max entries %d: must not be negative: %w", req.Max, volume.ErrInvalid)
+	if err := checkMax(req.Max); err != nil {
+		return nil, err
 	}
 	return v.catalog.page(req)
+}
+
+func checkMax(entries int) error {
+	if entries < 0 {
+		return fmt.Errorf("max entries %d: must not be negative: %w", entries, volume.ErrInvalid)
+	}
+	return nil
 }
 
 // Create implements volume.Service. The directory comes first, the record

@@ -34,6 +34,7 @@ type Controller struct {
 	controllerPublish
 	controllerExpand
 	controllerModify
+	controllerHealth
 
 	parts []controllerPart
 }
@@ -60,6 +61,7 @@ func NewController(cfg ControllerConfig) *Controller {
 		controllerPublish:  controllerPublish{service: cfg.Service, attach: cfg.Attach},
 		controllerExpand:   controllerExpand{service: cfg.Service, enabled: cfg.Expansion, onNode: cfg.NodeExpansion},
 		controllerModify:   controllerModify{service: cfg.Service, enabled: cfg.Modify},
+		controllerHealth:   controllerHealth{service: cfg.Service},
 	}
 	c.parts = []controllerPart{
 		&c.controllerVolumes,
@@ -68,6 +70,7 @@ func NewController(cfg ControllerConfig) *Controller {
 		&c.controllerPublish,
 		&c.controllerExpand,
 		&c.controllerModify,
+		&c.controllerHealth,
 	}
 	return c
 }

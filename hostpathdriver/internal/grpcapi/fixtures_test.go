@@ -27,13 +27,15 @@ type fixture struct {
 	t       *testing.T
 	ctx     context.Context // fixture of one test
 	pods    string
+	state   string
 	mounter *mount.Fake
 }
 
 func newFixture(t *testing.T, attach bool) *fixture {
 	t.Helper()
 	f := &fixture{t: t, ctx: klog.NewContext(t.Context(), klog.Logger{}), pods: t.TempDir(), mounter: &mount.Fake{}}
-	stateDir, pools := t.TempDir(), volume.NewPools(map[string]int64{"fast": 100 << 30})
+	f.state = t.TempDir()
+	stateDir, pools := f.state, volume.NewPools(map[string]int64{"fast": 100 << 30})
 	volumes, err := backend.OpenVolumes(f.ctx, backend.VolumesConfig{
 		StateDir: stateDir, Placement: volume.Placement{Enabled: true, Own: testNode}, Pools: pools,
 		MaxSize: 1 << 40, Attach: attach, ProtectUsed: true, Mounter: f.mounter,
@@ -86,6 +88,9 @@ func (f *fixture) create(name string) string {
 	}
 	return created.GetVolume().GetVolumeId()
 }
+
+// contents is where the controller keeps a volume.
+func (f *fixture) contents(id string) string { return filepath.Join(f.state, "volumes", id) }
 
 func (f *fixture) path(name string) string { return filepath.Join(f.pods, name) }
 

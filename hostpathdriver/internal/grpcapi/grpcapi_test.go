@@ -64,7 +64,7 @@ func controllerCapabilities(t *testing.T, c *Controller) []string {
 }
 
 func TestControllerCapabilities(t *testing.T) {
-	plain := []string{"CREATE_DELETE_VOLUME", "GET_CAPACITY", "GET_VOLUME", "LIST_VOLUMES", "SINGLE_NODE_MULTI_WRITER"}
+	plain := []string{"CREATE_DELETE_VOLUME", "GET_CAPACITY", "GET_VOLUME", "GET_VOLUME_HEALTH", "LIST_VOLUMES", "LIST_VOLUME_HEALTH", "SINGLE_NODE_MULTI_WRITER"}
 	attach := append([]string{"LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_READONLY", "PUBLISH_UNPUBLISH_VOLUME"}, plain...)
 	slices.Sort(attach)
 	if diff := cmp.Diff(plain, controllerCapabilities(t, NewController(ControllerConfig{}))); diff != "" {
@@ -150,7 +150,7 @@ func TestNodeServesWhatItAnnounces(t *testing.T) {
 		announced = append(announced, one.GetRpc().GetType().String())
 	}
 	slices.Sort(announced)
-	if diff := cmp.Diff([]string{"EXPAND_VOLUME", "GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER", "STAGE_UNSTAGE_VOLUME"}, announced); diff != "" {
+	if diff := cmp.Diff([]string{"EXPAND_VOLUME", "GET_STORAGE_HEALTH", "GET_VOLUME_HEALTH", "GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER", "STAGE_UNSTAGE_VOLUME"}, announced); diff != "" {
 		t.Errorf("capabilities (-want +got):\n%s", diff)
 	}
 	_, err = f.NodeExpandVolume(f.ctx, &csi.NodeExpandVolumeRequest{})
@@ -162,7 +162,7 @@ func TestNodeServesWhatItAnnounces(t *testing.T) {
 	_, err = without.NodeExpandVolume(f.ctx, &csi.NodeExpandVolumeRequest{})
 	wantCode(t, "NodeExpandVolume without expansion", err, codes.Unimplemented)
 	_, err = f.NodeGetVolumeHealth(f.ctx, &csi.NodeGetVolumeHealthRequest{})
-	wantCode(t, "NodeGetVolumeHealth", err, codes.Unimplemented)
+	wantCode(t, "NodeGetVolumeHealth", err, codes.InvalidArgument)
 }
 
 func TestIdentity(t *testing.T) {

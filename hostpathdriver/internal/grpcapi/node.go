@@ -35,6 +35,7 @@ type Node struct {
 	nodePublish
 	nodeStats
 	nodeExpand
+	nodeHealth
 
 	parts []nodePart
 }
@@ -60,8 +61,9 @@ func NewNode(cfg NodeConfig) *Node {
 		nodePublish: nodePublish{service: cfg.Service},
 		nodeStats:   nodeStats{service: cfg.Service},
 		nodeExpand:  nodeExpand{service: cfg.Service, enabled: cfg.Expansion},
+		nodeHealth:  nodeHealth{service: cfg.Service},
 	}
-	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand}
+	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand, &n.nodeHealth}
 	return n
 }
 

@@ -30,6 +30,11 @@ type Service interface {
 	Expand(ctx context.Context, req *ExpandRequest) (*Volume, error)
 	// Modify sets mutable parameters, all or none of them.
 	Modify(ctx context.Context, id ID, parameters map[string]string) error
+	// Health tells what is wrong with a volume.
+	Health(ctx context.Context, id ID) (Health, error)
+	// ListHealth returns one page of the volumes with which something is
+	// wrong. ErrBadToken for a foreign token.
+	ListHealth(ctx context.Context, req ListRequest) (*HealthPage, error)
 	// Support tells which capabilities are served.
 	Support() Support
 }
@@ -77,6 +82,11 @@ type NodeService interface {
 	// Expand lets the users of a volume see its size, and returns that in
 	// bytes.
 	Expand(ctx context.Context, req *NodeExpandRequest) (int64, error)
+	// Health tells what is wrong with a volume on this node; paths are where
+	// the CO has, or wants to have, it mounted.
+	Health(ctx context.Context, id ID, paths ...string) (Health, error)
+	// StorageHealth tells what is wrong with what all volumes depend on.
+	StorageHealth(ctx context.Context) []Condition
 	// Stats measures a volume that is mounted at the path.
 	Stats(ctx context.Context, id ID, path string) (*Stats, error)
 	// Support tells which capabilities are served.

@@ -20,6 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newManager(t *testing.T) *proc.Manager {
 	t.Helper()
+	t.TempDir() // what is asked for first is removed last: the logs must outlive the processes
 	m := proc.New()
 	t.Cleanup(m.Stop)
 	return m

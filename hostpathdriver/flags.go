@@ -34,6 +34,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*sizeValue)(&o.MaxVolumeSizeNode), "max-volume-size-node", "largest volume, as a `quantity`, that NodeExpandVolume accepts; 0: that of --max-volume-size")
 	fs.BoolVar(&o.Modify, "enable-controller-modify-volume", o.Modify, "serve ControllerModifyVolume: parameters of VolumeAttributesClasses are kept")
 	fs.Var((*listValue)(&o.MutableParameters), "accepted-mutable-parameter-names", "`names`, separated by commas, of the parameters that it accepts; empty: all")
+	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "tell what is wrong with volumes as CSI v1.12 did, too: for kubelets up to Kubernetes 1.36")
 	fs.Var((*capacityValue)(&o.Capacity), "capacity", "pool of storage as `kind=quantity`, such as fast=100Gi; may be repeated; space is accounted for, not set aside")
 
 	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")

@@ -90,6 +90,9 @@ type Options struct {
 	// stands for all.
 	Modify            bool
 	MutableParameters []string
+	// VolumeCondition adds what CSI v1.12 had for the health calls of v1.13 to
+	// answers: for kubelets up to Kubernetes 1.36.
+	VolumeCondition bool
 	// Capacity are pools: kind to size in bytes. None: space is not accounted
 	// for.
 	Capacity map[string]int64

@@ -144,6 +144,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 		Expansion:     o.controllerExpansion(),
 		NodeExpansion: o.nodeExpansion(),
 		Modify:        o.Modify,
+		Condition:     o.VolumeCondition,
 	}))
 	return nil
 }
@@ -170,6 +171,7 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		NodeID:     o.NodeID,
 		Topology:   o.Topology,
 		Expansion:  o.nodeExpansion(),
+		Condition:  o.VolumeCondition,
 		MaxVolumes: d.maxVolumes,
 	}))
 	return nil

@@ -21,6 +21,8 @@ type ControllerConfig struct {
 	// Expansion serves ControllerExpandVolume; NodeExpansion says that the
 	// nodes take part.
 	Expansion, NodeExpansion bool
+	// Condition adds the VolumeCondition of CSI v1.12 to answers.
+	Condition bool
 	// Modify serves ControllerModifyVolume.
 	Modify bool
 }
@@ -56,7 +58,7 @@ var _ csi.ControllerServer = (*Controller)(nil)
 func NewController(cfg ControllerConfig) *Controller {
 	c := &Controller{
 		controllerVolumes:  controllerVolumes{service: cfg.Service},
-		controllerList:     controllerList{service: cfg.Service, attach: cfg.Attach},
+		controllerList:     controllerList{service: cfg.Service, attach: cfg.Attach, condition: cfg.Condition},
 		controllerCapacity: controllerCapacity{service: cfg.Service},
 		controllerPublish:  controllerPublish{service: cfg.Service, attach: cfg.Attach},
 		controllerExpand:   controllerExpand{service: cfg.Service, enabled: cfg.Expansion, onNode: cfg.NodeExpansion},

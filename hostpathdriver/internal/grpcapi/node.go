@@ -20,6 +20,8 @@ type NodeConfig struct {
 	NodeID string
 	// Topology adds the segment of the node to NodeGetInfo.
 	Topology bool
+	// Condition adds the VolumeCondition of CSI v1.12 to answers.
+	Condition bool
 	// Expansion serves NodeExpandVolume.
 	Expansion bool
 	// MaxVolumes returns the limit of volumes on this node; zero is no limit.
@@ -59,7 +61,7 @@ func NewNode(cfg NodeConfig) *Node {
 		nodeInfo:    nodeInfo{cfg: cfg},
 		nodeStage:   nodeStage{service: cfg.Service},
 		nodePublish: nodePublish{service: cfg.Service},
-		nodeStats:   nodeStats{service: cfg.Service},
+		nodeStats:   nodeStats{service: cfg.Service, condition: cfg.Condition},
 		nodeExpand:  nodeExpand{service: cfg.Service, enabled: cfg.Expansion},
 		nodeHealth:  nodeHealth{service: cfg.Service},
 	}

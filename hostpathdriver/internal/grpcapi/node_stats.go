@@ -11,10 +11,16 @@ import (
 // nodeStats is the part that measures volumes.
 type nodeStats struct {
 	service volume.NodeService
+	// condition adds the VolumeCondition of CSI v1.12.
+	condition bool
 }
 
-func (nodeStats) announceNode() []nodeRPC {
-	return []nodeRPC{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
+func (n nodeStats) announceNode() []nodeRPC {
+	announced := []nodeRPC{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
+	if n.condition {
+		announced = append(announced, nodeCondition)
+	}
+	return announced
 }
 
 // NodeGetVolumeStats tells how full a volume is. A real driver with a file
@@ -35,6 +41,13 @@ func (n *nodeStats) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolu
 	answer := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{usageOf(csi.VolumeUsage_BYTES, stats.Bytes)}}
 	if stats.Inodes != nil {
 		answer.Usage = append(answer.Usage, usageOf(csi.VolumeUsage_INODES, *stats.Inodes))
+	}
+	if n.condition {
+		health, err := n.service.Health(ctx, id, req.GetStagingTargetPath(), req.GetVolumePath())
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		setCondition(answer, health.Conditions)
 	}
 	return answer, nil
 }

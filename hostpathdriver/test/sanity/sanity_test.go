@@ -51,6 +51,7 @@ func configurations() []configuration {
 		}},
 		{name: "split sockets, attach", split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
 		{name: "no expansion", options: func(o *hostpathdriver.Options) { o.Expansion = false }},
+		{name: "condition of CSI v1.12", options: func(o *hostpathdriver.Options) { o.VolumeCondition = true }},
 		{name: "no topology", options: func(o *hostpathdriver.Options) { o.Topology = false }},
 		{name: "mounts of the kernel", kernel: true, options: func(*hostpathdriver.Options) {}},
 		{name: "block", block: true, options: func(*hostpathdriver.Options) {}},

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	csisanity "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"github.com/onsi/ginkgo/v2"
-	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 	"k8s.io/klog/v2"
 
@@ -72,7 +71,7 @@ func TestSanity(t *testing.T) {
 		}
 		running = append(running, start(t, c))
 	}
-	ginkgo.ReportAfterSuite("count", func(report ginkgo.Report) { summarize(t, report) })
+	ginkgo.ReportAfterSuite("count", func(report ginkgo.Report) { compareTable(t, countSpecs(report)) })
 	suite, reporter := ginkgo.GinkgoConfiguration()
 	reporter.NoColor, reporter.Succinct = true, true
 	ginkgo.RunSpecs(t, "CSI sanity", suite, reporter)
@@ -155,41 +154,6 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 			t.Errorf("driver in mode %s: %v", mode, err)
 		}
 	})
-}
-
-func summarize(t *testing.T, report ginkgo.Report) {
-	t.Helper()
-	type count struct{ passed, failed, skipped int }
-	var order []string
-	counts := map[string]*count{}
-	for _, spec := range report.SpecReports {
-		if spec.LeafNodeType != types.NodeTypeIt {
-			continue
-		}
-		name := spec.ContainerHierarchyTexts[0]
-		if counts[name] == nil {
-			counts[name] = &count{}
-			order = append(order, name)
-		}
-		switch {
-		case spec.State.Is(types.SpecStatePassed):
-			counts[name].passed++
-		case spec.State.Is(types.SpecStateSkipped | types.SpecStatePending):
-			counts[name].skipped++
-		default:
-			counts[name].failed++
-		}
-	}
-	var total count
-	for _, name := range order {
-		c := counts[name]
-		t.Logf("%-26s passed %3d, failed %d, skipped %d", name, c.passed, c.failed, c.skipped)
-		total.passed, total.failed, total.skipped = total.passed+c.passed, total.failed+c.failed, total.skipped+c.skipped
-		if c.passed == 0 {
-			t.Errorf("configuration %q: no spec has passed", name)
-		}
-	}
-	t.Logf("%-26s passed %3d, failed %d, skipped %d", "all", total.passed, total.failed, total.skipped)
 }
 
 // checkNothingLeft looks at the disk and at the mount table. The suite deletes

@@ -14,6 +14,7 @@ import (
 // tableFile has a row for each configuration.
 const tableFile = "../../docs/sanity.md"
 
+//nolint:dupword // it is a table
 const tableHead = `# csi-sanity
 
 csi-sanity v5.6.0 in every configuration of [test/sanity](../test/sanity). The test itself compares the numbers; as root,

@@ -44,8 +44,8 @@ func checkController(t *testing.T, w workload, driver, probe string) {
 	for _, name := range []string{driver, "provisioner", "attacher", probe} {
 		c := w.container(t, name)
 		checkMount(t, c, "socket-dir", "/csi", "")
-		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "kubelet-dir" || m.Name == "plugin-dir" }) {
-			t.Errorf("%s has directories of the kubelet", name)
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { _, ofNode := nodePaths()[m.Name]; return ofNode }) {
+			t.Errorf("%s has directories of the kubelet, or the host's devices", name)
 		}
 	}
 }
@@ -59,24 +59,53 @@ func checkOneDriver(t *testing.T, w workload) {
 	checkMount(t, w.container(t, "provisioner"), "plugin-dir", "/csi", "")
 }
 
-// checkNode: the registrar alone has plugins_registry, the driver alone the kubelet's directory, with mounts going both ways.
+// nodePaths are the directories of a host that a pod of the node side has, by volume, each with the only container that may mount it;
+// no name means any. Not in the seed is /dev: the device of a raw block volume is made when the volume is staged, and a container's own
+// /dev, privileged or not, shows what there was when the container was started. The driver's directory differs by form, see TestDistributed.
+func nodePaths() map[string]hostPath {
+	return map[string]hostPath{
+		"registration-dir": {"/var/lib/kubelet/plugins_registry", corev1.HostPathDirectory, "registrar"},
+		"kubelet-dir":      {"/var/lib/kubelet", corev1.HostPathDirectory, driver},
+		"plugin-dir":       {"/var/lib/kubelet/plugins/" + driverName, corev1.HostPathDirectoryOrCreate, ""},
+		"dev-dir":          {"/dev", corev1.HostPathDirectory, driver},
+	}
+}
+
+type hostPath struct {
+	path string
+	kind corev1.HostPathType
+	only string
+}
+
+// checkNode: the registrar alone has plugins_registry; the driver alone has /dev, and the kubelet's directory, with mounts going both
+// ways.
 func checkNode(t *testing.T, w workload) {
 	t.Helper()
 	if w.kind != "DaemonSet" {
 		t.Errorf("the node side is a %s", w.kind)
 	}
-	checkHostPath(t, w, "registration-dir", "/var/lib/kubelet/plugins_registry", corev1.HostPathDirectory)
-	checkHostPath(t, w, "kubelet-dir", "/var/lib/kubelet", corev1.HostPathDirectory)
-	checkHostPath(t, w, "plugin-dir", "/var/lib/kubelet/plugins/"+driverName, corev1.HostPathDirectoryOrCreate)
+	for name, want := range nodePaths() {
+		checkHostPath(t, w, name, want.path, want.kind)
+	}
+	for _, v := range w.pod.Spec.Volumes {
+		if _, known := nodePaths()[v.Name]; v.HostPath != nil && !known && v.Name != "state-dir" {
+			t.Errorf("volume %s is %s of the host, for which there is no reason", v.Name, v.HostPath.Path)
+		}
+	}
 	checkMount(t, w.container(t, "registrar"), "registration-dir", "/registration", "")
 	checkMount(t, w.container(t, driver), "kubelet-dir", "/var/lib/kubelet", corev1.MountPropagationBidirectional)
 	checkMount(t, w.container(t, driver), "plugin-dir", "/csi", "")
+	checkMount(t, w.container(t, driver), "dev-dir", "/dev", "")
 	for _, c := range w.pod.Spec.Containers {
 		for _, m := range c.VolumeMounts {
-			if m.Name == "registration-dir" && c.Name != "registrar" || m.Name == "kubelet-dir" && c.Name != driver {
+			if only := nodePaths()[m.Name].only; only != "" && c.Name != only {
 				t.Errorf("%s has %s, which is not for it", c.Name, m.Name)
 			}
 		}
+	}
+	// The runtime makes this file where the container mounts it: below /dev that would be on the host, for good.
+	if path := w.container(t, driver).TerminationMessagePath; path == "" || strings.HasPrefix(path, "/dev/") {
+		t.Errorf("the driver's last words go to %q, in the host's /dev", path)
 	}
 	if sc := w.container(t, driver).SecurityContext; sc == nil || sc.Privileged == nil || !*sc.Privileged {
 		t.Error("the driver must be privileged to mount for the host")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -160,8 +161,10 @@ func TestDriverSaysWhatIsDeployed(t *testing.T) {
 	}
 	sides := workloads(t, list)
 	provisioner := sides[controllerLabel].container(t, "provisioner").Args
-	node := sides[nodeLabel].container(t, "hostpath").Args
+	onNode := sides[nodeLabel].container(t, "hostpath")
+	node := onNode.Args
 	want := map[string]bool{
+		"block":        slices.ContainsFunc(onNode.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/dev" }),
 		"fsGroup":      *driver.Spec.FSGroupPolicy == storagev1.FileFSGroupPolicy,
 		"capacity":     slices.Contains(provisioner, "--enable-capacity"),
 		"seLinuxMount": driver.Spec.SELinuxMount != nil && *driver.Spec.SELinuxMount,

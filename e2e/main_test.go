@@ -52,6 +52,14 @@ func calls(d *Dev) (code int) {
 	return 0
 }
 
+// kubelet skips a test that needs what only Kubernetes' own node agent does.
+func kubelet(t *testing.T) {
+	t.Helper()
+	if bed.Dev != nil {
+		t.Skip("needs a kubelet, in a cluster named by " + kubeconfigEnv + ": the node agent of a development cluster has no block volumes yet, and starts no containers")
+	}
+}
+
 // dev skips a test that needs to look at processes and disks where it cannot.
 func dev(t *testing.T) *Dev {
 	t.Helper()

@@ -33,6 +33,13 @@ func Claim(namespace, name, class string) *corev1.PersistentVolumeClaim {
 	}
 }
 
+// BlockClaim makes a claim of 16 MiB for a raw block volume.
+func BlockClaim(namespace, name, class string) *corev1.PersistentVolumeClaim {
+	claim := Claim(namespace, name, class)
+	claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+	return claim
+}
+
 // Pod makes a pod that mounts one volume.
 func Pod(namespace, name string, source corev1.VolumeSource) *corev1.Pod {
 	grace := int64(1)

@@ -83,8 +83,19 @@ func (s *Scene) end() {
 // CreateClaim makes a claim.
 func (s *Scene) CreateClaim(name, class string) {
 	s.t.Helper()
-	s.retry("create claim "+name, func(ctx context.Context) error {
-		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, Claim(s.Namespace, name, class), metav1.CreateOptions{})
+	s.askFor(Claim(s.Namespace, name, class))
+}
+
+// CreateBlockClaim makes a claim for a raw block volume.
+func (s *Scene) CreateBlockClaim(name, class string) {
+	s.t.Helper()
+	s.askFor(BlockClaim(s.Namespace, name, class))
+}
+
+func (s *Scene) askFor(claim *corev1.PersistentVolumeClaim) {
+	s.t.Helper()
+	s.retry("create claim "+claim.Name, func(ctx context.Context) error {
+		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim, metav1.CreateOptions{})
 		return ignoreExists(err)
 	})
 }

@@ -27,6 +27,14 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Int64Var(&o.MaxVolumesPerNode, "maxvolumespernode", o.MaxVolumesPerNode, "greatest `number` of volumes per node, reported and, with --enable-attach, enforced; 0: no limit")
 	fs.BoolVar(&o.ProtectUsed, "check-volume-lifecycle", o.ProtectUsed, "refuse to delete a volume that is in use; false: delete it and its data, and log that")
 	fs.Var((*sizeValue)(&o.MaxVolumeSize), "max-volume-size", "largest volume, as a `quantity` such as 1Ti or a number of bytes")
+	fs.BoolVar(&o.Expansion, "enable-volume-expansion", o.Expansion, "make volumes larger where asked for, in use or not")
+	fs.BoolVar(&o.Expansion, "node-expand-required", o.Expansion, "deprecated: another name of --enable-volume-expansion")
+	fs.BoolVar(&o.NoControllerExpansion, "disable-controller-expansion", o.NoControllerExpansion, "do not serve ControllerExpandVolume")
+	fs.BoolVar(&o.NoNodeExpansion, "disable-node-expansion", o.NoNodeExpansion, "do not serve NodeExpandVolume; a device in use then keeps its size until it is staged again")
+	fs.Var((*sizeValue)(&o.MaxVolumeSizeNode), "max-volume-size-node", "largest volume, as a `quantity`, that NodeExpandVolume accepts; 0: that of --max-volume-size")
+	fs.BoolVar(&o.Modify, "enable-controller-modify-volume", o.Modify, "serve ControllerModifyVolume: parameters of VolumeAttributesClasses are kept")
+	fs.Var((*listValue)(&o.MutableParameters), "accepted-mutable-parameter-names", "`names`, separated by commas, of the parameters that it accepts; empty: all")
+	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "tell what is wrong with volumes as CSI v1.12 did, too: for kubelets up to Kubernetes 1.36")
 	fs.Var((*capacityValue)(&o.Capacity), "capacity", "pool of storage as `kind=quantity`, such as fast=100Gi; may be repeated; space is accounted for, not set aside")
 
 	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")
@@ -39,20 +47,11 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // or always has.
 func addIgnored(fs *flag.FlagSet, ignored *flagset.Ignored) {
 	const (
-		noExpand   = "volumes cannot be expanded yet"
-		noModify   = "volumes cannot be modified yet"
 		noSnapshot = "there are no snapshots yet"
 		logged     = "log lines go to standard error, see --logging-format"
 	)
 	ignored.AutoMaxProcs(fs)
 	ignored.Bool(fs, "ephemeral", "inline volumes are always served, next to persistent ones")
-	ignored.Bool(fs, "enable-volume-expansion", noExpand)
-	ignored.Bool(fs, "node-expand-required", noExpand)
-	ignored.Bool(fs, "disable-controller-expansion", noExpand)
-	ignored.Bool(fs, "disable-node-expansion", noExpand)
-	ignored.String(fs, "max-volume-size-node", noExpand)
-	ignored.Bool(fs, "enable-controller-modify-volume", noModify)
-	ignored.String(fs, "accepted-mutable-parameter-names", noModify)
 	ignored.Bool(fs, "enable-list-snapshots", noSnapshot)
 	ignored.Bool(fs, "enable-snapshot-metadata", noSnapshot)
 	ignored.String(fs, "snapshot-metadata-block-type", noSnapshot)
@@ -90,6 +89,21 @@ func (s *sizeValue) Set(text string) error {
 		return err
 	}
 	*s = sizeValue(size)
+	return nil
+}
+
+// listValue is the flag.Value of a list of names.
+type listValue []string
+
+func (l *listValue) String() string { return strings.Join(*l, ",") }
+
+func (l *listValue) Set(text string) error {
+	*l = nil
+	for name := range strings.SplitSeq(text, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			*l = append(*l, name)
+		}
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -43,6 +44,10 @@ const (
 // tests without privileges set Options.Mounter to another.
 type Mounter = mount.Mounter
 
+// Devices makes the devices of block volumes. The kernel's loop devices are
+// the default; tests without privileges set Options.Devices to others.
+type Devices = loop.Devices
+
 // Options configure one instance of the driver. Start from NewOptions.
 type Options struct {
 	// Endpoint is where CSI is served: unix:///path, a bare path, or
@@ -73,6 +78,21 @@ type Options struct {
 	ProtectUsed bool
 	// MaxVolumeSize is the size in bytes of the largest volume.
 	MaxVolumeSize int64
+	// Expansion makes volumes larger where asked for, in use or not.
+	Expansion bool
+	// NoControllerExpansion and NoNodeExpansion leave out one side of it.
+	NoControllerExpansion, NoNodeExpansion bool
+	// MaxVolumeSizeNode is the largest size in bytes to which a node lets a
+	// volume grow; zero is that of MaxVolumeSize.
+	MaxVolumeSizeNode int64
+	// Modify serves ControllerModifyVolume, whose parameters are kept and mean
+	// nothing else. MutableParameters are the names of those that exist; none
+	// stands for all.
+	Modify            bool
+	MutableParameters []string
+	// VolumeCondition adds what CSI v1.12 had for the health calls of v1.13 to
+	// answers: for kubelets up to Kubernetes 1.36.
+	VolumeCondition bool
 	// Capacity are pools: kind to size in bytes. None: space is not accounted
 	// for.
 	Capacity map[string]int64
@@ -89,6 +109,8 @@ type Options struct {
 	Tracing bool
 	// Mounter makes the mounts; nil is the kernel. For tests.
 	Mounter Mounter
+	// Devices makes devices of files; nil is the kernel. For tests.
+	Devices Devices
 
 	ignored flagset.Ignored
 }
@@ -103,6 +125,7 @@ func NewOptions() Options {
 		Topology:      true,
 		ProtectUsed:   true,
 		MaxVolumeSize: DefaultMaxVolumeSize,
+		Expansion:     true,
 		CallTimeout:   defaultCallTimeout,
 		StopTimeout:   defaultStopTimeout,
 		HTTP:          flagset.NewHTTP(),
@@ -111,6 +134,9 @@ func NewOptions() Options {
 
 func (o *Options) controller() bool { return o.Mode == ModeAll || o.Mode == ModeController }
 func (o *Options) node() bool       { return o.Mode == ModeAll || o.Mode == ModeNode }
+
+func (o *Options) controllerExpansion() bool { return o.Expansion && !o.NoControllerExpansion }
+func (o *Options) nodeExpansion() bool       { return o.Expansion && !o.NoNodeExpansion }
 
 // Validate reports everything that is wrong, at once.
 func (o *Options) Validate() error {
@@ -185,6 +211,9 @@ func (o *Options) checkLimits() error {
 	}
 	if o.MaxVolumeSize <= 0 {
 		errs = append(errs, fmt.Errorf("--max-volume-size=%d: must be greater than zero", o.MaxVolumeSize))
+	}
+	if o.MaxVolumeSizeNode < 0 {
+		errs = append(errs, fmt.Errorf("--max-volume-size-node=%d: must not be negative", o.MaxVolumeSizeNode))
 	}
 	for kind, size := range o.Capacity {
 		if kind == "" || size < 0 {

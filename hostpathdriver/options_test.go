@@ -55,9 +55,10 @@ func TestCommandLinesOfOthers(t *testing.T) {
 	}{
 		"Deployment":  {reason: "the manifest of the hostpath driver", args: "--drivername=hostpath.csi.k8s.io --v=5 --endpoint=unix:///csi/csi.sock --nodeid=n1"},
 		"Distributed": {reason: "the manifest with capacity", args: "--drivername=hostpath.csi.k8s.io --endpoint=unix:///csi/csi.sock --nodeid=n1 --capacity=slow=10Gi --capacity=fast=100Gi"},
-		"InTreeSuite": {reason: "the csi-hostpath suite of Kubernetes", args: "--nodeid=n1 --drivername=d --maxvolumespernode=10 --check-volume-lifecycle=true --enable-controller-modify-volume=true --accepted-mutable-parameter-names=e2eVacTest --enable-snapshot-metadata", warnings: 3},
+		"InTreeSuite": {reason: "the csi-hostpath suite of Kubernetes", args: "--nodeid=n1 --drivername=d --maxvolumespernode=10 --check-volume-lifecycle=true --enable-controller-modify-volume=true --accepted-mutable-parameter-names=e2eVacTest --enable-snapshot-metadata", warnings: 1},
 		"MockSuite":   {reason: "the csimock suite of Kubernetes", args: "-v=5 -nodeid=n1 -endpoint=/csi/csi.sock -proxy-endpoint=tcp://:9000", warnings: 1},
-		"Everything":  {reason: "all flags without a function here", args: "--nodeid=n1 --ephemeral --automaxprocs --enable-volume-expansion --node-expand-required --disable-controller-expansion --disable-node-expansion --max-volume-size-node=1 --enable-list-snapshots=false --snapshot-metadata-block-type=FIXED_LENGTH --logtostderr --stderrthreshold=2", warnings: 11},
+		"Expansion":   {reason: "a manifest that tunes expansion", args: "--nodeid=n1 --node-expand-required --enable-volume-expansion=true --disable-controller-expansion --disable-node-expansion=false --max-volume-size=1099511627776 --max-volume-size-node=1024"},
+		"Everything":  {reason: "all flags without a function here", args: "--nodeid=n1 --ephemeral --automaxprocs --enable-list-snapshots=false --snapshot-metadata-block-type=FIXED_LENGTH --logtostderr --stderrthreshold=2", warnings: 6},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -111,10 +112,10 @@ func TestValidate(t *testing.T) {
 		"RelativeState":  {reason: "relative to what?", change: func(o *Options) { o.StateDir = "state" }, want: []string{"--statedir", "state"}},
 		"RootState":      {reason: "never the root", change: func(o *Options) { o.StateDir = "//" }, want: []string{"--statedir"}},
 		"All": {reason: "everything at once", change: func(o *Options) {
-			o.Endpoint, o.AttachLimit, o.MaxVolumesPerNode, o.MaxVolumeSize = "", -2, -1, 0
+			o.Endpoint, o.AttachLimit, o.MaxVolumesPerNode, o.MaxVolumeSize, o.MaxVolumeSizeNode = "", -2, -1, 0, -1
 			o.CallTimeout, o.StopTimeout, o.HTTP.Endpoint = 0, -1, "x"
 			o.Capacity = map[string]int64{"": 1}
-		}, want: []string{"--endpoint", "--attach-limit=-2", "--maxvolumespernode=-1", "--max-volume-size=0", "--call-timeout", "--stop-timeout", "--http-endpoint", "--capacity"}},
+		}, want: []string{"--endpoint", "--attach-limit=-2", "--maxvolumespernode=-1", "--max-volume-size=0", "--max-volume-size-node=-1", "--call-timeout", "--stop-timeout", "--http-endpoint", "--capacity"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

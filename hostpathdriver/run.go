@@ -1,6 +1,7 @@
 package hostpathdriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/grpcapi"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/shared"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
@@ -38,6 +40,9 @@ func Run(ctx context.Context, o Options) error {
 	o.StateDir = filepath.Clean(o.StateDir)
 	if o.Mounter == nil {
 		o.Mounter = mount.Kernel{}
+	}
+	if o.Devices == nil {
+		o.Devices = loop.Kernel{}
 	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, o.DriverName)
 	if o.node() {
@@ -96,6 +101,7 @@ func open(ctx context.Context, o Options) (*driver, error) {
 		Version:    version.Get().Version,
 		Controller: true,
 		Topology:   o.Topology,
+		Expansion:  o.controllerExpansion() || o.nodeExpansion(),
 		Ready:      d.healthy,
 	}))
 	return d, nil
@@ -120,6 +126,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 				MaxSize:     o.MaxVolumeSize,
 				Attach:      o.Attach,
 				AttachLimit: int(o.enforcedLimit()),
+				Mutable:     volume.Mutable{Enabled: o.Modify, Names: o.MutableParameters},
 				ProtectUsed: o.ProtectUsed,
 				Mounter:     o.Mounter,
 			})
@@ -133,6 +140,11 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 	d.services = append(d.services, grpcapi.NewController(grpcapi.ControllerConfig{
 		Service: volumes,
 		Attach:  o.Attach,
+
+		Expansion:     o.controllerExpansion(),
+		NodeExpansion: o.nodeExpansion(),
+		Modify:        o.Modify,
+		Condition:     o.VolumeCondition,
 	}))
 	return nil
 }
@@ -146,6 +158,9 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		MaxSize:  o.MaxVolumeSize,
 		Attach:   o.Attach,
 		Mounter:  o.Mounter,
+		Devices:  o.Devices,
+
+		MaxExpandSize: cmp.Or(o.MaxVolumeSizeNode, o.MaxVolumeSize),
 	})
 	if err != nil {
 		return err
@@ -155,6 +170,8 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Service:    idempotent.NewNode(node),
 		NodeID:     o.NodeID,
 		Topology:   o.Topology,
+		Expansion:  o.nodeExpansion(),
+		Condition:  o.VolumeCondition,
 		MaxVolumes: d.maxVolumes,
 	}))
 	return nil

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -361,7 +362,7 @@ func TestHTTP(t *testing.T) {
 }
 
 func TestIdentityOfModes(t *testing.T) {
-	want := []string{"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+	want := []string{"CONTROLLER_SERVICE", "ONLINE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}
 	for _, mode := range []Mode{ModeAll, ModeController, ModeNode} {
 		m := newMachine(t)
 		o := m.options(mode, "n1")
@@ -372,11 +373,16 @@ func TestIdentityOfModes(t *testing.T) {
 			m.must(nil, err)
 			var got []string
 			for _, c := range answer.GetCapabilities() {
-				got = append(got, c.GetService().GetType().String())
+				if expansion := c.GetVolumeExpansion(); expansion != nil {
+					got = append(got, expansion.GetType().String())
+				} else {
+					got = append(got, c.GetService().GetType().String())
+				}
 			}
+			slices.Sort(got)
 			expected := want
 			if !topology {
-				expected = want[:1]
+				expected = want[:2]
 			}
 			if diff := cmp.Diff(expected, got); diff != "" {
 				t.Errorf("mode %s, topology %t (-want +got):\n%s", mode, topology, diff)

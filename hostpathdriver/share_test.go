@@ -293,10 +293,15 @@ func TestSameNameAtOnce(t *testing.T) {
 	}
 }
 
-func (m *machine) createDelete(p *process, name string) error {
-	created, err := p.CreateVolume(m.ctx, &csi.CreateVolumeRequest{
+// smallRequest asks for a volume of 1 MiB.
+func smallRequest(name string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
 		Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 20}, VolumeCapabilities: []*csi.VolumeCapability{mountCapability()},
-	})
+	}
+}
+
+func (m *machine) createDelete(p *process, name string) error {
+	created, err := p.CreateVolume(m.ctx, smallRequest(name))
 	if err == nil {
 		_, err = p.DeleteVolume(m.ctx, &csi.DeleteVolumeRequest{VolumeId: created.GetVolume().GetVolumeId()})
 	}

@@ -21,6 +21,9 @@ func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*vol
 	if err := v.Support().CheckCapability(req.Capability); err != nil {
 		return nil, err
 	}
+	if err := published.CheckAccess(req.Capability); err != nil {
+		return nil, err
+	}
 	if err := v.checkNode(req.Node); err != nil {
 		return nil, err
 	}

@@ -162,32 +162,59 @@ func (c *catalog) freeSlot(node string) {
 // page returns the volumes that existed when the first page was asked for and
 // still exist: sequence numbers only grow, and the token carries the bound.
 func (c *catalog) page(req volume.ListRequest) (*volume.Page, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	at := position{bound: c.next}
-	if req.Token != "" {
-		var err error
-		if at, err = c.decode(req.Token); err != nil {
-			return nil, err
-		}
+	at, err := c.start(req.Token)
+	if err != nil {
+		return nil, err
 	}
-	start, _ := slices.BinarySearchFunc(c.order, at.after+1, func(e *entry, seq uint64) int { return cmp.Compare(e.seq, seq) })
+	most := 0
+	if req.Max > 0 {
+		most = req.Max + 1 // one more tells whether there is another page
+	}
+	list := c.after(at, most)
 	page := &volume.Page{Volumes: []*volume.Volume{}}
-	for _, e := range c.order[start:] {
-		if e.seq > at.bound {
-			break
-		}
-		if e.deleted {
-			continue
-		}
-		if req.Max > 0 && len(page.Volumes) == req.Max {
-			page.Next = c.encode(at)
-			break
-		}
-		page.Volumes = append(page.Volumes, e.volume.Clone())
-		at.after = e.seq
+	if req.Max > 0 && len(list) > req.Max {
+		list = list[:req.Max]
+		at.after = list[len(list)-1].seq
+		page.Next = c.encode(at)
+	}
+	for _, one := range list {
+		page.Volumes = append(page.Volumes, one.volume.Clone())
 	}
 	return page, nil
+}
+
+// start is where a token points to, the beginning without one.
+func (c *catalog) start(token string) (position, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if token == "" {
+		return position{bound: c.next}, nil
+	}
+	return c.decode(token)
+}
+
+// listed is a volume at its place in the list.
+type listed struct {
+	volume *volume.Volume
+	seq    uint64
+}
+
+// after returns the volumes that follow a position, at most so many; zero is no
+// limit.
+func (c *catalog) after(at position, most int) []listed {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	start, _ := slices.BinarySearchFunc(c.order, at.after+1, func(e *entry, seq uint64) int { return cmp.Compare(e.seq, seq) })
+	var list []listed
+	for _, e := range c.order[start:] {
+		if e.seq > at.bound || (most > 0 && len(list) == most) {
+			break
+		}
+		if !e.deleted {
+			list = append(list, listed{volume: e.volume, seq: e.seq})
+		}
+	}
+	return list
 }
 
 // position is the content of a paging token.

@@ -80,6 +80,34 @@ func stories() []story {
 	detach := with(func(s *system, v *volume.Volume) error { return s.volumes.Unpublish(s.ctx, v.ID, testNode) })
 	remove := with(func(s *system, v *volume.Volume) error { return s.volumes.Delete(s.ctx, v.ID) })
 	const inline = "csi-1"
+	createBlock := func(s *system) error {
+		_, err := s.volumes.Find(s.ctx, "pvc-1")
+		if errors.Is(err, volume.ErrNotFound) {
+			_, err = s.volumes.Create(s.ctx, blockRequest("pvc-1"))
+		}
+		return err
+	}
+	stageBlock := with(func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageBlock(v.ID)) })
+	publishBlock := with(func(s *system, v *volume.Volume) error {
+		return errors.Join(s.node.Stage(s.ctx, s.stageBlock(v.ID)), s.node.Publish(s.ctx, s.targetBlock(v.ID)), s.node.Publish(s.ctx, s.readerBlock(v.ID)))
+	})
+	expandBlock := with(func(s *system, v *volume.Volume) error {
+		if _, err := s.expand(v.ID, 2*gib); err != nil {
+			return err
+		}
+		if size := s.diskSize(v.ID); size != 2*gib {
+			return fmt.Errorf("the file has %d bytes after the expansion", size)
+		}
+		known, err := s.node.Lookup(s.ctx, v.ID)
+		if errors.Is(err, volume.ErrNotFound) || known.Stage == nil {
+			return nil // a reboot has forgotten it
+		}
+		_, err = s.expandOnNode(v.ID, s.staging(v.ID), 2*gib)
+		return err
+	})
+	unpublishBlock := with(func(s *system, v *volume.Volume) error {
+		return errors.Join(s.node.Unpublish(s.ctx, v.ID, s.readerBlock(v.ID).Target.Path), s.node.Unpublish(s.ctx, v.ID, s.target(v.ID)))
+	})
 	return []story{
 		{
 			name: "Persistent",
@@ -90,6 +118,11 @@ func stories() []story {
 			name: "Attached", attach: true,
 			do:   []func(*system) error{create, attach, stage, publish},
 			undo: []func(*system) error{unpublish, unstage, detach, remove},
+		},
+		{
+			name: "Block",
+			do:   []func(*system) error{createBlock, stageBlock, publishBlock, expandBlock},
+			undo: []func(*system) error{unpublishBlock, unstage, remove},
 		},
 		{
 			name: "Inline",
@@ -181,7 +214,7 @@ func (tale story) crashAt(t *testing.T, at int, f fate) {
 func (w *world) restart(f fate, crashed string) *system {
 	w.t.Helper()
 	if f.reboot {
-		w.fake.Reboot()
+		w.reboot()
 	}
 	s := w.boot()
 	checkConsistent(w.t, s, crashed)
@@ -191,7 +224,7 @@ func (w *world) restart(f fate, crashed string) *system {
 func (w *world) checkNothingLeft(crashed string) {
 	w.t.Helper()
 	s := w.boot()
-	if diff := cmp.Diff([]string(nil), append(w.files(), w.fake.Targets()...)); diff != "" {
+	if diff := cmp.Diff([]string(nil), slices.Concat(w.files(), w.fake.Targets(), w.attached())); diff != "" {
 		w.t.Errorf("left after the crash at %q (-want +got):\n%s", crashed, diff)
 	}
 	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != 10*gib {
@@ -225,13 +258,19 @@ func checkConsistent(t *testing.T, s *system, crashed string) {
 		if gone(s.contents(v.ID)) {
 			t.Errorf("after the crash at %q: volume %s has no contents", crashed, v.ID)
 		}
+		if v.Access() == volume.AccessBlock && s.diskSize(v.ID) != v.Capacity {
+			t.Errorf("after the crash at %q: the file has %d bytes, the volume %d", crashed, s.diskSize(v.ID), v.Capacity)
+		}
 	}
 	for _, n := range s.node.All() {
 		if n.Ephemeral != nil {
 			charged += n.Ephemeral.Size
 		}
-		if n.Stage != nil && s.fake.At(n.Stage.Path) == nil {
-			t.Errorf("after the crash at %q: %s is no mount", crashed, n.Stage.Path)
+		if n.Stage == nil {
+			continue
+		}
+		if there, err := s.node.staged(s.ctx, n); err != nil || !there {
+			t.Errorf("after the crash at %q: nothing is staged at %s, %v", crashed, n.Stage.Path, err)
 		}
 	}
 	if c, err := s.pools.Capacity("fast"); err != nil || c.Available+charged != 10*gib {

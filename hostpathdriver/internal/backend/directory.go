@@ -8,13 +8,19 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Directory keeps the contents of volumes as one directory each. A driver for
-// real storage has a client of its storage system in this place.
+// diskName is the file in the directory of a block volume.
+const diskName = "disk"
+
+// Directory keeps the contents of volumes as one directory each: the volume
+// itself, or, for a block volume, a directory with one sparse file in it. A
+// driver for real storage has a client of its storage system in this place.
 type Directory struct {
 	data    string
 	trash   string
@@ -34,13 +40,17 @@ type Leftovers struct {
 // OpenDirectory prepares root for volumes. The mounter tells what must not be
 // removed, because something else is mounted there.
 func OpenDirectory(root string, mounter mount.Mounter) (*Directory, error) {
-	d := &Directory{data: filepath.Join(root, volumesDir), trash: filepath.Join(root, trashDir), mounter: mounter}
+	d := directoryAt(root, mounter)
 	for _, dir := range []string{d.data, d.trash} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create directory for volumes: %w", err)
 		}
 	}
 	return d, nil
+}
+
+func directoryAt(root string, mounter mount.Mounter) *Directory {
+	return &Directory{data: filepath.Join(root, volumesDir), trash: filepath.Join(root, trashDir), mounter: mounter}
 }
 
 // Path returns where the contents of a volume are.
@@ -70,13 +80,89 @@ func (d *Directory) Create(id volume.ID, attributes volume.Attributes) error {
 	return state.SyncDir(d.data)
 }
 
-// Abandon removes a volume that is still empty. One that does not exist is no
-// error.
+// Disk returns where the contents of a block volume are.
+func (d *Directory) Disk(id volume.ID) string {
+	return filepath.Join(d.Path(id), diskName)
+}
+
+// CreateDisk makes a block volume of zeros durably. It takes no space yet.
+func (d *Directory) CreateDisk(id volume.ID, size int64) error {
+	if err := d.Create(id, volume.Attributes{Mode: 0o700, UID: -1, GID: -1}); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(d.Disk(id), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("create volume %q: %w", id, err)
+	}
+	err = file.Truncate(size)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("make the file of volume %q %d bytes large: %w", id, size, err)
+	}
+	return state.SyncDir(d.Path(id))
+}
+
+// GrowDisk makes a block volume larger durably; one that is large enough stays
+// as it is.
+func (d *Directory) GrowDisk(id volume.ID, size int64) error {
+	info, err := os.Stat(d.Disk(id))
+	if err != nil {
+		return fmt.Errorf("look at the file of volume %q: %w", id, err)
+	}
+	if info.Size() >= size {
+		return nil
+	}
+	file, err := os.OpenFile(d.Disk(id), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open the file of volume %q to make it larger: %w", id, err)
+	}
+	err = file.Truncate(size)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("make the file of volume %q %d bytes large: %w", id, size, err)
+	}
+	return nil
+}
+
+// Abandon removes a volume to which nothing was written yet. One that does not
+// exist is no error.
 func (d *Directory) Abandon(id volume.ID) error {
-	if err := os.Remove(d.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeBlank(d.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("undo creation of volume %q: %w", id, err)
 	}
 	return nil
+}
+
+// removeBlank removes an empty directory, or that of a block volume that has
+// never been written to. What has contents stays, and is an error.
+func removeBlank(path string) error {
+	disk := filepath.Join(path, diskName)
+	blank, err := allHoles(disk)
+	if err == nil && blank {
+		err = os.Remove(disk)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// allHoles tells whether a file takes no space: it reads as zeros throughout.
+func allHoles(path string) (bool, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	_, err = file.Seek(0, unix.SEEK_DATA)
+	blank := errors.Is(err, unix.ENXIO) // no data from here on
+	if blank {
+		err = nil
+	}
+	return blank, errors.Join(err, file.Close())
 }
 
 // Discard moves a volume into the trash at once and durably. One that does
@@ -138,8 +224,8 @@ func (d *Directory) checkNoMounts(ctx context.Context, path string) error {
 	return err
 }
 
-// Recover removes what a crash left: the trash, and empty directories without
-// a record. What cannot be removed stops nobody from starting.
+// Recover removes what a crash left: the trash, and volumes without a record
+// to which nothing was written. What cannot be removed stops nobody from starting.
 func (d *Directory) Recover(ctx context.Context, known func(volume.ID) bool) (Leftovers, error) {
 	var left Leftovers
 	trashed, err := os.ReadDir(d.trash)
@@ -166,8 +252,7 @@ func (d *Directory) Recover(ctx context.Context, known func(volume.ID) bool) (Le
 			continue
 		}
 		path := filepath.Join(d.data, entry.Name())
-		// Only an empty directory can be removed like this.
-		if err := os.Remove(path); err != nil {
+		if err := removeBlank(path); err != nil {
 			left.Kept = append(left.Kept, path)
 			continue
 		}

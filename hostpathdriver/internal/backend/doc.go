@@ -12,6 +12,7 @@
 //	controller-queue.lock               controller
 //	records/<id>.json                   controller   volume.Volume
 //	volumes/<id>/                       controller   contents of a volume
+//	volumes/<id>/disk                   controller   contents of a block volume
 //	trash/<id>/                         controller   volume being deleted
 //	nodes/<node>/node.lock              node
 //	nodes/<node>/records/<id>.json      node         volume.NodeVolume
@@ -20,8 +21,8 @@
 //
 // A volume exists when its record exists. Its directory is made before and
 // moved to the trash before the record goes, so that a crash leaves at most
-// an empty directory, or one in the trash; both are removed at start, unless
-// something is mounted inside. What has contents and no record is never
+// a volume that nobody has written to, or one in the trash; both are removed at
+// start, unless something is mounted inside. What has contents and no record is never
 // removed, only reported.
 package backend
 
@@ -66,8 +67,8 @@ func nodeDir(stateDir, node string) string {
 	return filepath.Join(stateDir, nodesDir, node)
 }
 
-// support is what directories can serve: no devices, no file system of their
-// own.
+// support is what directories and sparse files can serve: no file system of
+// their own.
 func support() volume.Support {
-	return volume.Support{MountFlags: mount.Flags()}
+	return volume.Support{Block: true, MountFlags: mount.Flags()}
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -28,7 +29,10 @@ type world struct {
 	pods     string
 	mounter  mount.Mounter
 	fake     *mount.Fake
+	devices  loop.Devices
+	fakeLoop *loop.Fake
 	attach   bool
+	mutable  volume.Mutable
 	limits   map[string]int64
 	own      string
 	step     Step
@@ -36,7 +40,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	fake := &mount.Fake{}
+	fake, fakeLoop := &mount.Fake{}, &loop.Fake{Dir: t.TempDir()}
 	return &world{
 		t:        t,
 		ctx:      klog.NewContext(t.Context(), klog.Logger{}),
@@ -44,6 +48,8 @@ func newWorld(t *testing.T) *world {
 		pods:     t.TempDir(),
 		mounter:  fake,
 		fake:     fake,
+		devices:  fakeLoop,
+		fakeLoop: fakeLoop,
 		own:      testNode,
 	}
 }
@@ -70,14 +76,14 @@ func (w *world) tryBoot() (*system, error) {
 	pools := volume.NewPools(w.limits)
 	volumes, err := OpenVolumes(w.ctx, VolumesConfig{
 		StateDir: w.stateDir, Placement: volume.Placement{Enabled: true, Own: w.own}, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Mutable: w.mutable, Step: w.step,
 	})
 	if err != nil {
 		return nil, err
 	}
 	node, err := OpenNode(w.ctx, NodeConfig{
 		StateDir: w.stateDir, NodeID: testNode, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Step: w.step,
 	})
 	if err != nil {
 		return nil, err
@@ -91,6 +97,21 @@ func writer() volume.Capability {
 
 func sharer() volume.Capability {
 	return volume.Capability{Access: volume.AccessMount, Mode: volume.SingleNodeMultiWriter}
+}
+
+func blockWriter() volume.Capability {
+	return volume.Capability{Access: volume.AccessBlock, Mode: volume.SingleNodeWriter}
+}
+
+func blockSharer() volume.Capability {
+	return volume.Capability{Access: volume.AccessBlock, Mode: volume.SingleNodeMultiWriter}
+}
+
+// reboot loses what does not survive the machine.
+func (w *world) reboot() {
+	w.t.Helper()
+	w.fake.Reboot()
+	w.must(w.fakeLoop.Reboot())
 }
 
 func (w *world) staging(id volume.ID) string { return filepath.Join(w.pods, "staging-"+string(id)) }

@@ -18,6 +18,9 @@ func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req 
 	if err != nil {
 		return err
 	}
+	if req.Target.Capability.Access != volume.AccessMount {
+		return fmt.Errorf("publish inline volume %q: access type %q: inline volumes are directories: %w", req.ID, req.Target.Capability.Access, volume.ErrInvalid)
+	}
 	made := known == nil
 	if made {
 		if known, err = n.reserveInline(req, attributes); err != nil {
@@ -79,7 +82,7 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 		}
 	}
 	n.cfg.Step.at("inline:mount")
-	return n.bindTarget(ctx, n.directory.Path(req.ID), &req.Target)
+	return n.bindTarget(ctx, n.directory.Path(req.ID), known.CannotWrite(&req.Target), &req.Target)
 }
 
 // deleteInline removes an inline volume whose targets are gone: contents,

@@ -13,6 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -32,10 +35,15 @@ type NodeConfig struct {
 	Pools *volume.Pools
 	// MaxSize is the largest inline volume in bytes.
 	MaxSize int64
+	// MaxExpandSize is the largest size in bytes that a volume may have when
+	// it is expanded on this node; zero is no limit.
+	MaxExpandSize int64
 	// Attach is true when a volume must be attached before it is staged.
 	Attach bool
 	// Mounter makes the mounts.
 	Mounter mount.Mounter
+	// Devices makes the devices of block volumes.
+	Devices loop.Devices
 	// Step is for crash tests.
 	Step Step
 }
@@ -97,9 +105,17 @@ func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, erro
 // Intact implements volume.NodeService.
 func (n *Node) Intact(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
 	if target := known.TargetAt(path); target != nil {
-		return n.cfg.Mounter.Holds(ctx, n.source(known, target), path, targetOptions(target))
+		if target.Capability.Access == volume.AccessBlock {
+			return n.intactDevice(ctx, known, target)
+		}
+		return n.cfg.Mounter.Holds(ctx, n.source(known, target), path, mount.Options{
+			ReadOnly: known.CannotWrite(target), Flags: target.Capability.MountFlags,
+		})
 	}
 	if known.Stage != nil && known.Stage.Path == path {
+		if known.Stage.Capability.Access == volume.AccessBlock {
+			return n.attached(ctx, known)
+		}
 		return n.cfg.Mounter.Holds(ctx, n.persistentPath(known.ID), path, stageOptions(known.Stage))
 	}
 	return false, nil
@@ -113,16 +129,35 @@ func (n *Node) source(known *volume.NodeVolume, target *volume.Target) string {
 	return target.Source
 }
 
-func targetOptions(t *volume.Target) mount.Options {
-	return mount.Options{ReadOnly: t.ReadOnly || t.Capability.Mode.ReadOnly(), Flags: t.Capability.MountFlags}
-}
-
 func stageOptions(s *volume.Stage) mount.Options {
-	return mount.Options{Flags: s.Capability.MountFlags}
+	return mount.Options{ReadOnly: s.ReadOnly, Flags: s.Capability.MountFlags}
 }
 
-// bind mounts source at the directory path, which is made where needed. A
-// mount that is there already must be this one.
+// makeMountPoint makes path something that source can be mounted at: a
+// directory, or a file where source is a device.
+func makeMountPoint(source, path string) error {
+	info, err := os.Stat(source)
+	if err != nil {
+		return fmt.Errorf("look at what is to be mounted: %w", err)
+	}
+	if info.IsDir() {
+		if err := os.MkdirAll(path, 0o750); err != nil {
+			return fmt.Errorf("create directory to mount at: %w", err)
+		}
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("create directory of the file to mount at: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("create file to mount at: %w", err)
+	}
+	return file.Close()
+}
+
+// bind mounts source at path, which is made where needed. A mount that is
+// there already must be this one.
 func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) error {
 	holds, err := n.cfg.Mounter.Holds(ctx, source, path, o)
 	if err != nil || holds {
@@ -135,8 +170,8 @@ func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) e
 	if mounted {
 		return fmt.Errorf("mount %s at %s: something else is mounted there: %w", source, path, volume.ErrPrecondition)
 	}
-	if err := os.MkdirAll(path, 0o750); err != nil {
-		return fmt.Errorf("create directory to mount at: %w", err)
+	if err := makeMountPoint(source, path); err != nil {
+		return err
 	}
 	return n.cfg.Mounter.Bind(ctx, source, path, o)
 }
@@ -145,7 +180,7 @@ func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) e
 // take, available what is left of its size and of the disk.
 func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.Stats, error) {
 	known := n.get(id)
-	if known == nil || !known.At(path) {
+	if known == nil || !known.At(path) && !n.deviceAt(ctx, known, path) {
 		return nil, fmt.Errorf("volume %q at %q: %w", id, path, volume.ErrNotFound)
 	}
 	source, size, err := n.contents(known)
@@ -160,10 +195,13 @@ func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.St
 	if err != nil {
 		return nil, err
 	}
-	return &volume.Stats{
-		Bytes:  volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))},
-		Inodes: volume.Usage{Total: used.inodes + free.inodes, Used: used.inodes, Available: free.inodes},
-	}, nil
+	stats := &volume.Stats{
+		Bytes: volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))},
+	}
+	if !known.Device() {
+		stats.Inodes = &volume.Usage{Total: used.inodes + free.inodes, Used: used.inodes, Available: free.inodes}
+	}
+	return stats, nil
 }
 
 // contents tells where the contents of a volume are and how large they may
@@ -175,6 +213,9 @@ func (n *Node) contents(known *volume.NodeVolume) (path string, size int64, err 
 	persistent, err := n.lookupPersistent(known.ID)
 	if err != nil {
 		return "", 0, err
+	}
+	if known.Device() {
+		return n.disk(known.ID), persistent.Capacity, nil
 	}
 	return n.persistentPath(known.ID), persistent.Capacity, nil
 }

@@ -48,12 +48,12 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID)
 	changed := known.Unused()
 	if known.Stage != nil {
-		mounted, err := n.cfg.Mounter.Mounted(ctx, known.Stage.Path)
+		there, err := n.staged(ctx, known)
 		if err != nil {
 			return err
 		}
-		if !mounted {
-			logger.Info("Forgot a staging mount that is gone", logging.KeyStagingPath, known.Stage.Path)
+		if !there {
+			logger.Info("Forgot what was staged and is gone", logging.KeyStagingPath, known.Stage.Path)
 			known.Stage, changed = nil, true
 		}
 	}

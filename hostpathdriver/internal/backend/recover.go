@@ -2,7 +2,9 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 
@@ -43,7 +45,8 @@ func (v *Volumes) recover(ctx context.Context) error {
 	}
 	reportDamaged(ctx, damaged)
 	for _, id := range slices.Sorted(maps.Keys(loaded)) {
-		known, err := v.adopt(ctx, volume.ID(id))
+		found := loaded[id]
+		known, err := v.adopt(ctx, &found)
 		if err != nil {
 			return err
 		}
@@ -64,10 +67,11 @@ func (v *Volumes) recover(ctx context.Context) error {
 }
 
 // adopt tells whether a record stands for a volume, or finishes its deletion
-// when the contents are in the trash already.
-func (v *Volumes) adopt(ctx context.Context, id volume.ID) (known bool, err error) {
+// when the contents are in the trash already, or its expansion.
+func (v *Volumes) adopt(ctx context.Context, found *volume.Volume) (known bool, err error) {
+	id := found.ID
 	if v.directory.Exists(id) {
-		return true, nil
+		return true, v.finishExpansion(found)
 	}
 	if v.directory.discarded(id) {
 		return false, v.records.Delete(string(id))
@@ -75,6 +79,18 @@ func (v *Volumes) adopt(ctx context.Context, id volume.ID) (known bool, err erro
 	klog.FromContext(ctx).Error(nil, "Contents of a volume are missing; it can only be deleted",
 		logging.KeyVolumeID, id, logging.KeyPath, v.directory.Path(id))
 	return true, nil
+}
+
+// finishExpansion makes the file of a block volume as large as its record says.
+func (v *Volumes) finishExpansion(found *volume.Volume) error {
+	if found.Access() != volume.AccessBlock {
+		return nil
+	}
+	err := v.directory.GrowDisk(found.ID, found.Capacity)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // such a volume can only be deleted
+	}
+	return err
 }
 
 // take makes the memory say what the records say.

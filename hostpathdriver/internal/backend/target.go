@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -31,6 +32,9 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return err
 	}
 	before := known.Clone()
+	if err := n.dropStale(ctx, known, &req.Target); err != nil {
+		return err
+	}
 	if known.TargetAt(req.Target.Path) == nil {
 		known.Targets = append(known.Targets, req.Target)
 	}
@@ -39,11 +43,18 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("target:mount")
-	if err := n.bindTarget(ctx, req.Target.Source, &req.Target); err != nil {
+	if err := n.mountTarget(ctx, known, &req.Target); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyTargetPath, req.Target.Path)
 	return nil
+}
+
+func (n *Node) mountTarget(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	if target.Capability.Access == volume.AccessBlock {
+		return n.settleTarget(target, n.bindDevice(ctx, known, target))
+	}
+	return n.bindTarget(ctx, target.Source, known.CannotWrite(target), target)
 }
 
 func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *volume.TargetRequest) error {
@@ -56,21 +67,37 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 	if known.Stage.Path != req.Target.Source {
 		return fmt.Errorf("publish volume %q: it is staged at %q, not at %q: %w", req.ID, known.Stage.Path, req.Target.Source, volume.ErrPrecondition)
 	}
-	mounted, err := n.cfg.Mounter.Mounted(ctx, known.Stage.Path)
-	if err == nil && !mounted {
-		err = fmt.Errorf("publish volume %q: nothing is mounted at its staging path %q: %w", req.ID, known.Stage.Path, volume.ErrPrecondition)
+	if known.Stage.Capability.Access != req.Target.Capability.Access {
+		return fmt.Errorf("publish volume %q: access type %q, but it is staged with %q: %w",
+			req.ID, req.Target.Capability.Access, known.Stage.Capability.Access, volume.ErrInvalid)
+	}
+	ready, err := n.staged(ctx, known)
+	if err == nil && !ready {
+		err = fmt.Errorf("publish volume %q: what was staged at %q is gone, it has to be staged again: %w", req.ID, known.Stage.Path, volume.ErrPrecondition)
 	}
 	return err
 }
 
-// bindTarget mounts source at the target. After an error the target is gone,
-// unless something else is mounted there.
-func (n *Node) bindTarget(ctx context.Context, source string, target *volume.Target) error {
-	err := n.bind(ctx, source, target.Path, targetOptions(target))
+// staged tells whether there still is what Stage has made.
+func (n *Node) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
+	if known.Stage.Capability.Access == volume.AccessBlock {
+		return n.attached(ctx, known)
+	}
+	return n.cfg.Mounter.Mounted(ctx, known.Stage.Path)
+}
+
+// bindTarget mounts source at the target.
+func (n *Node) bindTarget(ctx context.Context, source string, readOnly bool, target *volume.Target) error {
+	return n.settleTarget(target, n.bind(ctx, source, target.Path, mount.Options{ReadOnly: readOnly, Flags: target.Capability.MountFlags}))
+}
+
+// settleTarget passes an error of mounting on. The target is gone then, unless
+// something else is mounted there.
+func (n *Node) settleTarget(target *volume.Target, err error) error {
 	if err == nil || errors.Is(err, volume.ErrPrecondition) {
 		return err
 	}
-	return errors.Join(err, removeDir(target.Path))
+	return errors.Join(err, removeMountPoint(target.Path))
 }
 
 // Unpublish implements volume.NodeService. An inline volume goes with its
@@ -84,14 +111,21 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 		return err
 	}
 	n.cfg.Step.at("untarget:remove")
-	if err := removeDir(path); err != nil {
+	if err := removeMountPoint(path); err != nil {
 		return err
 	}
 	known := n.get(id)
 	if known == nil {
 		return n.directory.Purge(ctx, id)
 	}
+	device := known.Device()
 	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return t.Path == path })
+	if device {
+		n.cfg.Step.at("untarget:detach")
+		if err := n.releaseTargets(ctx, known); err != nil {
+			return err
+		}
+	}
 	if known.Ephemeral != nil && len(known.Targets) == 0 {
 		return n.deleteInline(ctx, known)
 	}
@@ -103,9 +137,14 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 	return nil
 }
 
-// removeDir removes an empty directory. It can never follow into a volume:
-// a mount point or a directory with contents is an error.
-func removeDir(path string) error {
+// removeMountPoint removes an empty file or an empty directory, and nothing
+// else, whatever the path. It can never follow into a volume: a mount point, or
+// what has contents, is an error.
+func removeMountPoint(path string) error {
+	info, err := os.Lstat(path)
+	if err == nil && !info.IsDir() && (!info.Mode().IsRegular() || info.Size() > 0) {
+		return fmt.Errorf("remove target path %q: it is neither an empty file nor an empty directory: %w", path, volume.ErrPrecondition)
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove target path: %w", err)
 	}

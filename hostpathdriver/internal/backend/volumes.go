@@ -34,6 +34,8 @@ type VolumesConfig struct {
 	Attach bool
 	// AttachLimit is the number of attachments per node; zero is no limit.
 	AttachLimit int
+	// Mutable says which parameters may be changed later.
+	Mutable volume.Mutable
 	// ProtectUsed refuses to delete a volume that is in use.
 	ProtectUsed bool
 	// Mounter sees the mount table.
@@ -85,10 +87,17 @@ func (v *Volumes) Find(_ context.Context, name string) (*volume.Volume, error) {
 
 // List implements volume.Service.
 func (v *Volumes) List(_ context.Context, req volume.ListRequest) (*volume.Page, error) {
-	if req.Max < 0 {
-		return nil, fmt.Errorf("max entries %d: must not be negative: %w", req.Max, volume.ErrInvalid)
+	if err := checkMax(req.Max); err != nil {
+		return nil, err
 	}
 	return v.catalog.page(req)
+}
+
+func checkMax(entries int) error {
+	if entries < 0 {
+		return fmt.Errorf("max entries %d: must not be negative: %w", entries, volume.ErrInvalid)
+	}
+	return nil
 }
 
 // Create implements volume.Service. The directory comes first, the record
@@ -117,10 +126,17 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 	if err != nil {
 		return nil, attributes, err
 	}
+	if err := v.cfg.Mutable.Check(req.Mutable); err != nil {
+		return nil, attributes, err
+	}
 	if err := v.Support().CheckCapabilities(req.Capabilities); err != nil {
 		return nil, attributes, err
 	}
-	size, err := req.Range.Size(v.cfg.MaxSize)
+	sizeOf := req.Range.Size
+	if req.Capabilities[0].Access == volume.AccessBlock {
+		sizeOf = req.Range.DeviceSize
+	}
+	size, err := sizeOf(v.cfg.MaxSize)
 	if err != nil {
 		return nil, attributes, err
 	}
@@ -135,12 +151,14 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 		Parameters:   req.Parameters,
 		Capabilities: req.Capabilities,
 		Node:         node,
+
+		MutableParameters: req.Mutable,
 	}, attributes, nil
 }
 
 func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attributes) error {
 	v.cfg.Step.at("create:directory")
-	err := v.directory.Create(created.ID, attributes)
+	err := v.makeContents(created, attributes)
 	if err == nil {
 		v.cfg.Step.at("create:record")
 		err = v.records.Put(string(created.ID), *created)
@@ -155,6 +173,15 @@ func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attribut
 		return errors.Join(err, undo)
 	}
 	return errors.Join(err, v.directory.Abandon(created.ID))
+}
+
+// makeContents makes a directory, or a file of zeros for a block volume, to
+// which owner and mode mean nothing.
+func (v *Volumes) makeContents(created *volume.Volume, attributes volume.Attributes) error {
+	if created.Access() == volume.AccessBlock {
+		return v.directory.CreateDisk(created.ID, created.Capacity)
+	}
+	return v.directory.Create(created.ID, attributes)
 }
 
 // Delete implements volume.Service. An unknown volume may have contents left

@@ -58,7 +58,10 @@ func TestCreateRefusals(t *testing.T) {
 		change func(*volume.CreateRequest)
 		err    error
 	}{
-		"Block":       {reason: "directories are no devices", change: func(r *volume.CreateRequest) { r.Capabilities[0].Access = volume.AccessBlock }, err: volume.ErrInvalid},
+		"MountAndBlock": {reason: "a volume is one or the other", change: func(r *volume.CreateRequest) { r.Capabilities = append(r.Capabilities, blockWriter()) }, err: volume.ErrInvalid},
+		"TightBlock": {reason: "a device consists of blocks", change: func(r *volume.CreateRequest) {
+			r.Capabilities, r.Range = []volume.Capability{blockWriter()}, volume.Range{Required: 4097, Limit: 5000}
+		}, err: volume.ErrOutOfRange},
 		"Parameter":   {reason: "unknown parameter", change: func(r *volume.CreateRequest) { r.Parameters = map[string]string{"x": "y"} }, err: volume.ErrInvalid},
 		"TooLarge":    {reason: "larger than any volume", change: func(r *volume.CreateRequest) { r.Range.Required = 1 << 41 }, err: volume.ErrOutOfRange},
 		"OtherNode":   {reason: "out of reach", change: func(r *volume.CreateRequest) { r.Requirements.Requisite = []volume.Segment{{volume.TopologyKey: "x"}} }, err: volume.ErrExhausted},
@@ -242,7 +245,7 @@ func TestCapacity(t *testing.T) {
 		"Here":     {reason: "the own segment", req: volume.CapacityRequest{Parameters: map[string]string{"kind": "fast"}, Topology: here}, want: volume.Capacity{Available: 10 * gib, Largest: 10 * gib}},
 		"There":    {reason: "another driver's segment", req: volume.CapacityRequest{Topology: there}},
 		"Foreign":  {reason: "a segment of another key", req: volume.CapacityRequest{Topology: volume.Segment{"zone": "a"}}},
-		"Block":    {reason: "what cannot be made has no space", req: volume.CapacityRequest{Capabilities: []volume.Capability{{Access: volume.AccessBlock, Mode: volume.SingleNodeWriter}}}},
+		"Unserved": {reason: "what cannot be made has no space", req: volume.CapacityRequest{Capabilities: []volume.Capability{{Access: volume.AccessMount, FSType: "ntfs", Mode: volume.SingleNodeWriter}}}},
 		"Mount":    {reason: "what can has", req: volume.CapacityRequest{Capabilities: []volume.Capability{writer()}, Parameters: map[string]string{"kind": "fast"}}, want: volume.Capacity{Available: 10 * gib, Largest: 10 * gib}},
 		"BadKind":  {reason: "no such pool", req: volume.CapacityRequest{Parameters: map[string]string{"kind": "x"}}, err: volume.ErrInvalid},
 		"BadParam": {reason: "no such parameter", req: volume.CapacityRequest{Parameters: map[string]string{"x": "y"}}, err: volume.ErrInvalid},
@@ -288,7 +291,7 @@ func TestPublish(t *testing.T) {
 	wantErr(t, "unknown volume", publish("x", testNode, writer()), volume.ErrNotFound)
 	wantErr(t, "unknown node", publish(v.ID, "node-9", writer()), volume.ErrNotFound)
 	wantErr(t, "no node", publish(v.ID, "../x", writer()), volume.ErrInvalid)
-	wantErr(t, "block", publish(v.ID, testNode, volume.Capability{Access: volume.AccessBlock, Mode: volume.SingleNodeWriter}), volume.ErrInvalid)
+	wantErr(t, "block", publish(v.ID, testNode, blockWriter()), volume.ErrInvalid)
 	w.must(os.MkdirAll(nodeDir(w.stateDir, "node-2"), 0o750))
 	wantErr(t, "out of reach", publish(v.ID, "node-2", writer()), volume.ErrPrecondition)
 	w.must(publish(v.ID, testNode, writer()))

@@ -18,6 +18,13 @@ type ControllerConfig struct {
 	Service volume.Service
 	// Attach serves ControllerPublishVolume and ControllerUnpublishVolume.
 	Attach bool
+	// Expansion serves ControllerExpandVolume; NodeExpansion says that the
+	// nodes take part.
+	Expansion, NodeExpansion bool
+	// Condition adds the VolumeCondition of CSI v1.12 to answers.
+	Condition bool
+	// Modify serves ControllerModifyVolume.
+	Modify bool
 }
 
 // Controller serves csi.v1.Controller.
@@ -27,6 +34,9 @@ type Controller struct {
 	controllerList
 	controllerCapacity
 	controllerPublish
+	controllerExpand
+	controllerModify
+	controllerHealth
 
 	parts []controllerPart
 }
@@ -48,15 +58,21 @@ var _ csi.ControllerServer = (*Controller)(nil)
 func NewController(cfg ControllerConfig) *Controller {
 	c := &Controller{
 		controllerVolumes:  controllerVolumes{service: cfg.Service},
-		controllerList:     controllerList{service: cfg.Service, attach: cfg.Attach},
+		controllerList:     controllerList{service: cfg.Service, attach: cfg.Attach, condition: cfg.Condition},
 		controllerCapacity: controllerCapacity{service: cfg.Service},
 		controllerPublish:  controllerPublish{service: cfg.Service, attach: cfg.Attach},
+		controllerExpand:   controllerExpand{service: cfg.Service, enabled: cfg.Expansion, onNode: cfg.NodeExpansion},
+		controllerModify:   controllerModify{service: cfg.Service, enabled: cfg.Modify},
+		controllerHealth:   controllerHealth{service: cfg.Service},
 	}
 	c.parts = []controllerPart{
 		&c.controllerVolumes,
 		&c.controllerList,
 		&c.controllerCapacity,
 		&c.controllerPublish,
+		&c.controllerExpand,
+		&c.controllerModify,
+		&c.controllerHealth,
 	}
 	return c
 }

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -15,6 +16,8 @@ type controllerList struct {
 	service volume.Service
 	// attach is true when the published nodes are known.
 	attach bool
+	// condition adds the VolumeCondition of CSI v1.12.
+	condition bool
 }
 
 func (c controllerList) announceController() []controllerRPC {
@@ -24,6 +27,9 @@ func (c controllerList) announceController() []controllerRPC {
 	}
 	if c.attach {
 		announced = append(announced, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
+	}
+	if c.condition {
+		announced = append(announced, controllerCondition)
 	}
 	return announced
 }
@@ -41,13 +47,32 @@ func (c *controllerList) ListVolumes(ctx context.Context, req *csi.ListVolumesRe
 	}
 	answer := &csi.ListVolumesResponse{NextToken: page.Next, Entries: make([]*csi.ListVolumesResponse_Entry, 0, len(page.Volumes))}
 	for _, v := range page.Volumes {
-		entry := &csi.ListVolumesResponse_Entry{Volume: volumeOf(v)}
-		if c.attach {
-			entry.Status = &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.PublishedNodes()}
+		entry, err := c.entryOf(ctx, v)
+		if err != nil {
+			return nil, statusOf(err)
 		}
 		answer.Entries = append(answer.Entries, entry)
 	}
 	return answer, nil
+}
+
+func (c *controllerList) entryOf(ctx context.Context, v *volume.Volume) (*csi.ListVolumesResponse_Entry, error) {
+	entry := &csi.ListVolumesResponse_Entry{Volume: volumeOf(v)}
+	if c.attach {
+		entry.Status = &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.PublishedNodes()}
+	}
+	if !c.condition {
+		return entry, nil
+	}
+	if entry.Status == nil {
+		entry.Status = &csi.ListVolumesResponse_VolumeStatus{}
+	}
+	health, err := c.service.Health(ctx, v.ID)
+	if errors.Is(err, volume.ErrNotFound) {
+		return entry, nil // it was deleted since the list was made
+	}
+	setCondition(entry.GetStatus(), health.Conditions)
+	return entry, err
 }
 
 // ControllerGetVolume returns one volume. A real driver asks its storage
@@ -61,8 +86,16 @@ func (c *controllerList) ControllerGetVolume(ctx context.Context, req *csi.Contr
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &csi.ControllerGetVolumeResponse{
+	answer := &csi.ControllerGetVolumeResponse{
 		Volume: volumeOf(found),
 		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.PublishedNodes()},
-	}, nil
+	}
+	if c.condition {
+		health, err := c.service.Health(ctx, id)
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		setCondition(answer.GetStatus(), health.Conditions)
+	}
+	return answer, nil
 }

@@ -18,12 +18,16 @@ func (c controllerPublish) announceController() []controllerRPC {
 	if !c.attach {
 		return nil
 	}
-	return []controllerRPC{csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME}
+	return []controllerRPC{
+		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
+	}
 }
 
 // ControllerPublishVolume attaches a volume to a node. A real driver makes
 // the volume reachable from the node (a disk is attached, an export is
-// opened) and returns what the node needs to find it as publish_context.
+// opened), for reading only if it says so, and returns what the node needs to
+// find it as publish_context.
 func (c *controllerPublish) ControllerPublishVolume(ctx context.Context, req *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	if !c.attach {
 		return nil, disabled("ControllerPublishVolume", "enable-attach")

@@ -40,8 +40,11 @@ func TestCreateVolumeCodes(t *testing.T) {
 		"EmptyCapa":      {reason: "upstream accepts a capability without type and mode", change: func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = []*csi.VolumeCapability{{}} }, want: codes.InvalidArgument},
 		"NilCapability":  {reason: "no capability at all", change: func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = []*csi.VolumeCapability{nil} }, want: codes.InvalidArgument},
 		"NoType":         {reason: "mode alone", change: func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessType = nil }, want: codes.InvalidArgument},
-		"Block": {reason: "not served", change: func(r *csi.CreateVolumeRequest) {
-			r.VolumeCapabilities[0].AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+		"Block": {reason: "a device", change: func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities = []*csi.VolumeCapability{blockCapability()}
+		}, want: codes.OK},
+		"BlockAndMount": {reason: "a device is no directory", change: func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities = append(r.VolumeCapabilities, blockCapability())
 		}, want: codes.InvalidArgument},
 		"MountGroup": {reason: "not advertised", change: func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].GetMount().VolumeMountGroup = "1000"
@@ -103,8 +106,6 @@ func TestValidateVolumeCapabilities(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := answer.GetVolume().GetVolumeId()
-	block := mountCapability()
-	block.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	typed := mountCapability()
 	typed.GetMount().FsType = "ext4"
 	cases := map[string]struct {
@@ -121,8 +122,11 @@ func TestValidateVolumeCapabilities(t *testing.T) {
 		"OtherMode": {reason: "every mode is served", change: func(r *csi.ValidateVolumeCapabilitiesRequest) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		}, confirmed: true},
-		"Block": {reason: "no device", change: func(r *csi.ValidateVolumeCapabilitiesRequest) {
-			r.VolumeCapabilities = []*csi.VolumeCapability{mountCapability(), block}
+		"Block": {reason: "a directory is no device", change: func(r *csi.ValidateVolumeCapabilitiesRequest) {
+			r.VolumeCapabilities = []*csi.VolumeCapability{blockCapability()}
+		}},
+		"BlockToo": {reason: "not even besides", change: func(r *csi.ValidateVolumeCapabilitiesRequest) {
+			r.VolumeCapabilities = []*csi.VolumeCapability{mountCapability(), blockCapability()}
 		}},
 		"FSType":         {reason: "no file system", change: func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeCapabilities = []*csi.VolumeCapability{typed} }},
 		"OtherParameter": {reason: "not its parameters", change: func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters = map[string]string{"kind": "slow"} }},

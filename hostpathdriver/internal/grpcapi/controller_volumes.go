@@ -41,6 +41,7 @@ func (c *controllerVolumes) CreateVolume(ctx context.Context, req *csi.CreateVol
 		Name:         req.GetName(),
 		Range:        rangeFrom(req.GetCapacityRange()),
 		Parameters:   req.GetParameters(),
+		Mutable:      req.GetMutableParameters(),
 		Capabilities: capabilities,
 		Requirements: requirementsFrom(req.GetAccessibilityRequirements()),
 	})
@@ -59,8 +60,6 @@ func checkCreate(req *csi.CreateVolumeRequest) error {
 		return status.Errorf(codes.InvalidArgument, "name: %d bytes, must be at most %d", len(req.GetName()), maxName)
 	case req.GetVolumeContentSource() != nil:
 		return status.Error(codes.InvalidArgument, "volume_content_source: neither snapshots nor clones are advertised")
-	case len(req.GetMutableParameters()) > 0:
-		return status.Error(codes.InvalidArgument, "mutable_parameters: MODIFY_VOLUME is not advertised")
 	}
 	return nil
 }
@@ -102,6 +101,7 @@ func (c *controllerVolumes) ValidateVolumeCapabilities(ctx context.Context, req 
 		VolumeContext:      req.GetVolumeContext(),
 		VolumeCapabilities: req.GetVolumeCapabilities(),
 		Parameters:         req.GetParameters(),
+		MutableParameters:  req.GetMutableParameters(),
 	}}, nil
 }
 
@@ -111,12 +111,14 @@ func (c *controllerVolumes) objection(req *csi.ValidateVolumeCapabilitiesRequest
 	switch {
 	case err != nil:
 		return err.Error()
+	case found.CheckAccess(capabilities[0]) != nil:
+		return found.CheckAccess(capabilities[0]).Error()
 	case !sameContext(req.GetVolumeContext()):
 		return "volume_context: differs from that of the volume"
 	case !sameParameters(found, req.GetParameters()):
 		return "parameters: differ from those of the volume"
-	case len(req.GetMutableParameters()) > 0:
-		return "mutable_parameters: MODIFY_VOLUME is not advertised"
+	case !found.Modified(req.GetMutableParameters()):
+		return "mutable_parameters: differ from those of the volume"
 	}
 	return ""
 }

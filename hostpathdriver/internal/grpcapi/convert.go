@@ -37,6 +37,15 @@ func capabilityFrom(c *csi.VolumeCapability) (volume.Capability, error) {
 	return converted, nil
 }
 
+// optionalCapabilityFrom converts a capability that a CO may leave out.
+func optionalCapabilityFrom(c *csi.VolumeCapability) (*volume.Capability, error) {
+	if c == nil {
+		return nil, nil
+	}
+	converted, err := capabilityFrom(c)
+	return &converted, err
+}
+
 func capabilitiesFrom(list []*csi.VolumeCapability) ([]volume.Capability, error) {
 	if len(list) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "volume_capabilities: at least one is required")

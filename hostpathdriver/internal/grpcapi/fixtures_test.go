@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -26,29 +27,35 @@ type fixture struct {
 	t       *testing.T
 	ctx     context.Context // fixture of one test
 	pods    string
+	state   string
 	mounter *mount.Fake
 }
 
 func newFixture(t *testing.T, attach bool) *fixture {
 	t.Helper()
 	f := &fixture{t: t, ctx: klog.NewContext(t.Context(), klog.Logger{}), pods: t.TempDir(), mounter: &mount.Fake{}}
-	stateDir, pools := t.TempDir(), volume.NewPools(map[string]int64{"fast": 100 << 30})
+	f.state = t.TempDir()
+	stateDir, pools := f.state, volume.NewPools(map[string]int64{"fast": 100 << 30})
 	volumes, err := backend.OpenVolumes(f.ctx, backend.VolumesConfig{
 		StateDir: stateDir, Placement: volume.Placement{Enabled: true, Own: testNode}, Pools: pools,
 		MaxSize: 1 << 40, Attach: attach, ProtectUsed: true, Mounter: f.mounter,
+		Mutable: volume.Mutable{Enabled: true, Names: []string{"iops"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	node, err := backend.OpenNode(f.ctx, backend.NodeConfig{
 		StateDir: stateDir, NodeID: testNode, Pools: pools, MaxSize: 1 << 40, Attach: attach, Mounter: f.mounter,
+		Devices: &loop.Fake{Dir: t.TempDir()},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Controller = NewController(ControllerConfig{Service: idempotent.NewVolumes(volumes), Attach: attach})
+	f.Controller = NewController(ControllerConfig{
+		Service: idempotent.NewVolumes(volumes), Attach: attach, Expansion: true, NodeExpansion: true, Modify: true,
+	})
 	f.Node = NewNode(NodeConfig{
-		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, MaxVolumes: func() int64 { return 7 },
+		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, Expansion: true, MaxVolumes: func() int64 { return 7 },
 	})
 	return f
 }
@@ -58,6 +65,12 @@ func mountCapability() *csi.VolumeCapability {
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
 		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
 	}
+}
+
+func blockCapability() *csi.VolumeCapability {
+	c := mountCapability()
+	c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	return c
 }
 
 func createRequest(name string) *csi.CreateVolumeRequest {
@@ -75,6 +88,9 @@ func (f *fixture) create(name string) string {
 	}
 	return created.GetVolume().GetVolumeId()
 }
+
+// contents is where the controller keeps a volume.
+func (f *fixture) contents(id string) string { return filepath.Join(f.state, "volumes", id) }
 
 func (f *fixture) path(name string) string { return filepath.Join(f.pods, name) }
 

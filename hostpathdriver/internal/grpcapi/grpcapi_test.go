@@ -64,8 +64,8 @@ func controllerCapabilities(t *testing.T, c *Controller) []string {
 }
 
 func TestControllerCapabilities(t *testing.T) {
-	plain := []string{"CREATE_DELETE_VOLUME", "GET_CAPACITY", "GET_VOLUME", "LIST_VOLUMES", "SINGLE_NODE_MULTI_WRITER"}
-	attach := append([]string{"LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_UNPUBLISH_VOLUME"}, plain...)
+	plain := []string{"CREATE_DELETE_VOLUME", "GET_CAPACITY", "GET_VOLUME", "GET_VOLUME_HEALTH", "LIST_VOLUMES", "LIST_VOLUME_HEALTH", "SINGLE_NODE_MULTI_WRITER"}
+	attach := append([]string{"LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_READONLY", "PUBLISH_UNPUBLISH_VOLUME"}, plain...)
 	slices.Sort(attach)
 	if diff := cmp.Diff(plain, controllerCapabilities(t, NewController(ControllerConfig{}))); diff != "" {
 		t.Errorf("without attach (-want +got):\n%s", diff)
@@ -73,6 +73,21 @@ func TestControllerCapabilities(t *testing.T) {
 	if diff := cmp.Diff(attach, controllerCapabilities(t, NewController(ControllerConfig{Attach: true}))); diff != "" {
 		t.Errorf("with attach (-want +got):\n%s", diff)
 	}
+	expand := append([]string{"EXPAND_VOLUME"}, plain...)
+	slices.Sort(expand)
+	if diff := cmp.Diff(expand, controllerCapabilities(t, NewController(ControllerConfig{Expansion: true}))); diff != "" {
+		t.Errorf("with expansion (-want +got):\n%s", diff)
+	}
+	modify := append([]string{"MODIFY_VOLUME"}, plain...)
+	slices.Sort(modify)
+	if diff := cmp.Diff(modify, controllerCapabilities(t, NewController(ControllerConfig{Modify: true}))); diff != "" {
+		t.Errorf("with modification (-want +got):\n%s", diff)
+	}
+	without := NewController(ControllerConfig{})
+	_, err := without.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{})
+	wantCode(t, "without expansion", err, codes.Unimplemented)
+	_, err = without.ControllerModifyVolume(t.Context(), &csi.ControllerModifyVolumeRequest{})
+	wantCode(t, "without modification", err, codes.Unimplemented)
 }
 
 // TestControllerServesWhatItAnnounces calls each method with an empty
@@ -135,13 +150,19 @@ func TestNodeServesWhatItAnnounces(t *testing.T) {
 		announced = append(announced, one.GetRpc().GetType().String())
 	}
 	slices.Sort(announced)
-	if diff := cmp.Diff([]string{"GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER", "STAGE_UNSTAGE_VOLUME"}, announced); diff != "" {
+	if diff := cmp.Diff([]string{"EXPAND_VOLUME", "GET_STORAGE_HEALTH", "GET_VOLUME_HEALTH", "GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER", "STAGE_UNSTAGE_VOLUME"}, announced); diff != "" {
 		t.Errorf("capabilities (-want +got):\n%s", diff)
 	}
 	_, err = f.NodeExpandVolume(f.ctx, &csi.NodeExpandVolumeRequest{})
-	wantCode(t, "NodeExpandVolume", err, codes.Unimplemented)
+	wantCode(t, "NodeExpandVolume", err, codes.InvalidArgument)
+	without := NewNode(NodeConfig{})
+	if answer, err := without.NodeGetCapabilities(f.ctx, &csi.NodeGetCapabilitiesRequest{}); err != nil || len(answer.GetCapabilities()) != len(announced)-1 {
+		t.Errorf("without expansion: %v, %v", answer, err)
+	}
+	_, err = without.NodeExpandVolume(f.ctx, &csi.NodeExpandVolumeRequest{})
+	wantCode(t, "NodeExpandVolume without expansion", err, codes.Unimplemented)
 	_, err = f.NodeGetVolumeHealth(f.ctx, &csi.NodeGetVolumeHealthRequest{})
-	wantCode(t, "NodeGetVolumeHealth", err, codes.Unimplemented)
+	wantCode(t, "NodeGetVolumeHealth", err, codes.InvalidArgument)
 }
 
 func TestIdentity(t *testing.T) {
@@ -156,6 +177,7 @@ func TestIdentity(t *testing.T) {
 	}{
 		"Nothing":    {},
 		"Controller": {cfg: IdentityConfig{Controller: true}, want: []string{"CONTROLLER_SERVICE"}},
+		"Expansion":  {cfg: IdentityConfig{Controller: true, Expansion: true}, want: []string{"CONTROLLER_SERVICE", "ONLINE"}},
 		"Both":       {cfg: IdentityConfig{Controller: true, Topology: true}, want: []string{"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}},
 	}
 	for name, c := range cases {
@@ -163,6 +185,10 @@ func TestIdentity(t *testing.T) {
 			answer, err := NewIdentity(c.cfg).GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
 			var got []string
 			for _, one := range answer.GetCapabilities() {
+				if expansion := one.GetVolumeExpansion(); expansion != nil {
+					got = append(got, expansion.GetType().String())
+					continue
+				}
 				got = append(got, one.GetService().GetType().String())
 			}
 			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {

@@ -20,6 +20,8 @@ type IdentityConfig struct {
 	Controller bool
 	// Topology is true when volumes are not reachable from every node.
 	Topology bool
+	// Expansion is true when volumes can be made larger, in use or not.
+	Expansion bool
 	// Ready tells whether calls can be served; nil means always.
 	Ready func(context.Context) error
 }
@@ -61,6 +63,11 @@ func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	}
 	add(i.cfg.Controller, csi.PluginCapability_Service_CONTROLLER_SERVICE)
 	add(i.cfg.Topology, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+	if i.cfg.Expansion {
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
+			Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}},
+		})
+	}
 	return answer, nil
 }
 

@@ -20,6 +20,10 @@ type NodeConfig struct {
 	NodeID string
 	// Topology adds the segment of the node to NodeGetInfo.
 	Topology bool
+	// Condition adds the VolumeCondition of CSI v1.12 to answers.
+	Condition bool
+	// Expansion serves NodeExpandVolume.
+	Expansion bool
 	// MaxVolumes returns the limit of volumes on this node; zero is no limit.
 	// It is asked each time.
 	MaxVolumes func() int64
@@ -32,6 +36,8 @@ type Node struct {
 	nodeStage
 	nodePublish
 	nodeStats
+	nodeExpand
+	nodeHealth
 
 	parts []nodePart
 }
@@ -55,9 +61,11 @@ func NewNode(cfg NodeConfig) *Node {
 		nodeInfo:    nodeInfo{cfg: cfg},
 		nodeStage:   nodeStage{service: cfg.Service},
 		nodePublish: nodePublish{service: cfg.Service},
-		nodeStats:   nodeStats{service: cfg.Service},
+		nodeStats:   nodeStats{service: cfg.Service, condition: cfg.Condition},
+		nodeExpand:  nodeExpand{service: cfg.Service, enabled: cfg.Expansion},
+		nodeHealth:  nodeHealth{service: cfg.Service},
 	}
-	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats}
+	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand, &n.nodeHealth}
 	return n
 }
 

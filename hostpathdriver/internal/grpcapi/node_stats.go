@@ -11,10 +11,16 @@ import (
 // nodeStats is the part that measures volumes.
 type nodeStats struct {
 	service volume.NodeService
+	// condition adds the VolumeCondition of CSI v1.12.
+	condition bool
 }
 
-func (nodeStats) announceNode() []nodeRPC {
-	return []nodeRPC{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
+func (n nodeStats) announceNode() []nodeRPC {
+	announced := []nodeRPC{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
+	if n.condition {
+		announced = append(announced, nodeCondition)
+	}
+	return announced
 }
 
 // NodeGetVolumeStats tells how full a volume is. A real driver with a file
@@ -32,10 +38,18 @@ func (n *nodeStats) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolu
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
-		usageOf(csi.VolumeUsage_BYTES, stats.Bytes),
-		usageOf(csi.VolumeUsage_INODES, stats.Inodes),
-	}}, nil
+	answer := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{usageOf(csi.VolumeUsage_BYTES, stats.Bytes)}}
+	if stats.Inodes != nil {
+		answer.Usage = append(answer.Usage, usageOf(csi.VolumeUsage_INODES, *stats.Inodes))
+	}
+	if n.condition {
+		health, err := n.service.Health(ctx, id, req.GetStagingTargetPath(), req.GetVolumePath())
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		setCondition(answer, health.Conditions)
+	}
+	return answer, nil
 }
 
 func usageOf(unit csi.VolumeUsage_Unit, u volume.Usage) *csi.VolumeUsage {

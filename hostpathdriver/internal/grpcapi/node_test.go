@@ -273,3 +273,34 @@ func TestNodeGetVolumeStats(t *testing.T) {
 		wantCode(t, name, err, c.want)
 	}
 }
+
+// TestBlockVolume is the life of a device through gRPC.
+func TestBlockVolume(t *testing.T) {
+	f := newFixture(t, false)
+	request := createRequest("pvc-1")
+	request.VolumeCapabilities = []*csi.VolumeCapability{blockCapability()}
+	created, err := f.CreateVolume(f.ctx, request)
+	wantCode(t, "create", err, codes.OK)
+	id := created.GetVolume().GetVolumeId()
+	stage, publish := f.stage(id), f.publish(id)
+	_, err = f.NodeStageVolume(f.ctx, stage)
+	wantCode(t, "stage as a directory", err, codes.InvalidArgument)
+	stage.VolumeCapability, publish.VolumeCapability = blockCapability(), blockCapability()
+	for range 2 {
+		_, err = f.NodeStageVolume(f.ctx, stage)
+		wantCode(t, "stage", err, codes.OK)
+		_, err = f.NodePublishVolume(f.ctx, publish)
+		wantCode(t, "publish", err, codes.OK)
+	}
+	stats, err := f.NodeGetVolumeStats(f.ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: f.path("target")})
+	wantCode(t, "stats", err, codes.OK)
+	if usage := stats.GetUsage(); len(usage) != 1 || usage[0].GetUnit() != csi.VolumeUsage_BYTES || usage[0].GetTotal() != 1<<30 {
+		t.Errorf("usage %v, want that of 1 GiB and no inodes", usage)
+	}
+	_, err = f.NodeUnpublishVolume(f.ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: f.path("target")})
+	wantCode(t, "unpublish", err, codes.OK)
+	_, err = f.NodeUnstageVolume(f.ctx, &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: f.path("staging")})
+	wantCode(t, "unstage", err, codes.OK)
+	_, err = f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{VolumeId: id})
+	wantCode(t, "delete", err, codes.OK)
+}

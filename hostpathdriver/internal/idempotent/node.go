@@ -94,6 +94,16 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	return n.NodeService.Publish(ctx, req)
 }
 
+// Expand lets one call at a time through.
+func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64, error) {
+	unlock, err := lock(ctx, &n.ids, req.ID)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	return n.NodeService.Expand(ctx, req)
+}
+
 // Unpublish lets one call at a time through; the backend cleans the path
 // whatever it knows.
 func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {

@@ -124,6 +124,27 @@ func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	return v.Service.Unpublish(ctx, id, node)
 }
 
+// Expand lets one call at a time through. A volume never shrinks, so the
+// backend sees by itself what is done already.
+func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
+	unlock, err := lock(ctx, &v.ids, req.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return v.Service.Expand(ctx, req)
+}
+
+// Modify changes what is not as asked for.
+func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
+	unlock, err := lock(ctx, &v.ids, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return v.Service.Modify(ctx, id, parameters)
+}
+
 // lock takes turns. Who waits longer than the deadline of the call gets an
 // ErrBusy, which tells the CO to call again.
 func lock[K ~string](ctx context.Context, locks *keymutex.Locks[K], key K) (func(), error) {

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +12,7 @@ import (
 )
 
 // Fake is a Mounter that only keeps a table: for tests without privileges.
-// It refuses what the kernel refuses: a source or target that is no
+// It refuses what the kernel refuses: a directory at a file, or a file at a
 // directory. Its zero value is ready; it is safe for concurrent use.
 type Fake struct {
 	mu    sync.Mutex
@@ -39,19 +40,30 @@ func (f *Fake) Bind(ctx context.Context, source, target string, o Options) error
 	if _, err := attributes(o); err != nil {
 		return err
 	}
-	for _, dir := range []string{source, target} {
-		info, err := os.Stat(dir)
-		if err != nil {
-			return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
-		}
-		if !info.IsDir() {
-			return fmt.Errorf("bind mount %s at %s: %s is not a directory", source, target, dir)
-		}
+	if err := sameKind(source, target); err != nil {
+		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
 	}
 	if f.table == nil {
 		f.table = map[string][]FakeMount{}
 	}
 	f.table[target] = append(f.table[target], FakeMount{Source: source, Options: o})
+	return nil
+}
+
+// sameKind tells whether source can be mounted at target: both must be there,
+// and be directories or both not.
+func sameKind(source, target string) error {
+	from, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	at, err := os.Stat(target)
+	if err != nil {
+		return err
+	}
+	if from.IsDir() != at.IsDir() {
+		return errors.New("one is a directory, the other is not")
+	}
 	return nil
 }
 

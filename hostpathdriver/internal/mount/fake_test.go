@@ -102,7 +102,10 @@ func TestFakeRefusesWhatTheKernelRefuses(t *testing.T) {
 		t.Errorf("missing target: %v", err)
 	}
 	if err := f.Bind(ctx, d[0], file, Options{}); err == nil {
-		t.Error("a file as target is accepted")
+		t.Error("a directory at a file is accepted")
+	}
+	if err := f.Bind(ctx, file, d[1], Options{}); err == nil {
+		t.Error("a file at a directory is accepted")
 	}
 	if err := f.Bind(ctx, d[0], d[1], Options{Flags: []string{"nfsvers=4"}}); err == nil {
 		t.Error("an unknown flag is accepted")
@@ -118,8 +121,8 @@ func TestFakeRefusesWhatTheKernelRefuses(t *testing.T) {
 	if got := f.Targets(); len(got) != 0 {
 		t.Errorf("mounts after failures only: %v", got)
 	}
-	if got := len(f.Calls()); got != 6 {
-		t.Errorf("%d calls were noted, want 6", got)
+	if got := len(f.Calls()); got != 7 {
+		t.Errorf("%d calls were noted, want 7", got)
 	}
 }
 

@@ -56,6 +56,26 @@ func TestKernelBind(t *testing.T) {
 	}
 }
 
+// TestKernelBindsFiles: a device is published as a file.
+func TestKernelBindsFiles(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "source", "target")
+	source, target := filepath.Join(d[0], "file"), filepath.Join(d[1], "file")
+	if err := errors.Join(os.WriteFile(source, []byte("hello"), 0o600), os.WriteFile(target, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	bindForTest(t, source, target, Options{})
+	if got, err := os.ReadFile(target); err != nil || string(got) != "hello" {
+		t.Errorf("read through the target: %q, %v", got, err)
+	}
+	if holds, err := (Kernel{}).Holds(ctx, source, target, Options{}); !holds || err != nil {
+		t.Errorf("Holds: %t, %v", holds, err)
+	}
+	if mounted, err := (Kernel{}).Mounted(ctx, target); !mounted || err != nil {
+		t.Errorf("Mounted: %t, %v", mounted, err)
+	}
+}
+
 // TestKernelReadOnly makes the mount read-only and leaves the source alone,
 // also for a second mount of the same source.
 func TestKernelReadOnly(t *testing.T) {

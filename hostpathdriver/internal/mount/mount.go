@@ -22,7 +22,8 @@ type Options struct {
 
 // Mounter makes and undoes bind mounts. Paths are absolute.
 type Mounter interface {
-	// Bind mounts the directory source at the existing directory target.
+	// Bind mounts the directory source at the existing directory target, or
+	// the file source, which may be a device, at the existing file target.
 	// After an error nothing is mounted there.
 	Bind(ctx context.Context, source, target string, o Options) error
 	// Unmount undoes the topmost mount at target. No mount is no error.

@@ -132,6 +132,26 @@ func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	return during(ctx, v.gate, changes, func() error { return v.next.Unpublish(ctx, id, node) })
 }
 
+// Expand implements volume.Service.
+func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
+	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Expand(ctx, req) })
+}
+
+// Modify implements volume.Service.
+func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
+	return during(ctx, v.gate, changes, func() error { return v.next.Modify(ctx, id, parameters) })
+}
+
+// Health implements volume.Service.
+func (v *Volumes) Health(ctx context.Context, id volume.ID) (volume.Health, error) {
+	return in(ctx, v.gate, reads, func() (volume.Health, error) { return v.next.Health(ctx, id) })
+}
+
+// ListHealth implements volume.Service, with pages as those of List.
+func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volume.HealthPage, error) {
+	return in(ctx, v.gate, reads, func() (*volume.HealthPage, error) { return v.next.ListHealth(ctx, req) })
+}
+
 // Support implements volume.Service. It is the same in every process.
 func (v *Volumes) Support() volume.Support { return v.next.Support() }
 

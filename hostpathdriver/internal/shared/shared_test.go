@@ -147,6 +147,22 @@ func (c calls) Unpublish(ctx context.Context, _ volume.ID, _ string) error {
 	return c.call(ctx, "unpublish")
 }
 
+func (c calls) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
+	return &volume.Volume{ID: req.ID}, c.call(ctx, "expand")
+}
+
+func (c calls) Modify(ctx context.Context, _ volume.ID, _ map[string]string) error {
+	return c.call(ctx, "modify")
+}
+
+func (c calls) Health(ctx context.Context, id volume.ID) (volume.Health, error) {
+	return volume.Health{ID: id}, c.call(ctx, "health")
+}
+
+func (c calls) ListHealth(ctx context.Context, _ volume.ListRequest) (*volume.HealthPage, error) {
+	return &volume.HealthPage{}, c.call(ctx, "list health")
+}
+
 func (c calls) Support() volume.Support { return volume.Support{MountFlags: []string{"ro"}} }
 
 func (d *disk) must(errs ...error) {
@@ -166,14 +182,17 @@ func (p *process) everyCall() error {
 	_, err5 := p.List(ctx, volume.ListRequest{})
 	_, err6 := p.Capacity(ctx, &volume.CapacityRequest{})
 	_, err7 := p.Publish(ctx, &volume.PublishRequest{ID: "1"})
-	return errors.Join(err1, err2, err3, err4, err5, err6, err7, p.Unpublish(ctx, "1", "n1"))
+	_, err8 := p.Expand(ctx, &volume.ExpandRequest{ID: "1"})
+	_, err9 := p.Health(ctx, "1")
+	_, err10 := p.ListHealth(ctx, volume.ListRequest{})
+	return errors.Join(err9, err10, err1, err2, err3, err4, err5, err6, err7, err8, p.Modify(ctx, "1", nil), p.Unpublish(ctx, "1", "n1"))
 }
 
 func TestEveryCallNeedsATurn(t *testing.T) {
 	d := newDisk(t)
 	p := d.start(DefaultTurn)
 	d.must(p.everyCall())
-	p.wantLog("open", "create", "delete", "get", "find", "list", "capacity", "publish", "unpublish")
+	p.wantLog("open", "create", "delete", "get", "find", "list", "capacity", "publish", "expand", "health", "list health", "modify", "unpublish")
 	if diff := cmp.Diff(volume.Support{MountFlags: []string{"ro"}}, p.Support()); diff != "" {
 		t.Errorf("Support (-want +got):\n%s", diff)
 	}

@@ -99,7 +99,8 @@ func (s Support) CheckCapability(c Capability) error {
 	return nil
 }
 
-// CheckCapabilities checks a list that must not be empty.
+// CheckCapabilities checks a list that must not be empty. A volume is a
+// directory or a device, and never both.
 func (s Support) CheckCapabilities(list []Capability) error {
 	if len(list) == 0 {
 		return fmt.Errorf("volume capabilities: at least one is required: %w", ErrInvalid)
@@ -107,6 +108,9 @@ func (s Support) CheckCapabilities(list []Capability) error {
 	for _, c := range list {
 		if err := s.CheckCapability(c); err != nil {
 			return err
+		}
+		if c.Access != list[0].Access {
+			return fmt.Errorf("volume capabilities: access types %q and %q: a volume has one of them: %w", list[0].Access, c.Access, ErrInvalid)
 		}
 	}
 	return nil

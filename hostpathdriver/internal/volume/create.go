@@ -40,6 +40,28 @@ func (r Range) Size(largest int64) (int64, error) {
 	return size, nil
 }
 
+// BlockSize is the unit of a device in bytes: what every program that
+// bypasses the page cache can live with.
+const BlockSize int64 = 4096
+
+// DeviceSize is Size for a device, a multiple of BlockSize. It is an
+// ErrOutOfRange when there is none within the range.
+func (r Range) DeviceSize(largest int64) (int64, error) {
+	size, err := r.Size(largest)
+	if err != nil {
+		return 0, err
+	}
+	rounded := (size + BlockSize - 1) / BlockSize * BlockSize
+	if r.Required == 0 && rounded > size {
+		rounded -= BlockSize // nothing smaller was ruled out
+	}
+	if rounded == 0 || rounded > largest || !r.Allow(rounded) {
+		return 0, fmt.Errorf("capacity range: required_bytes %d, limit_bytes %d (0 is no limit), largest volume size %d: no multiple of the block size %d lies between: %w",
+			r.Required, r.Limit, largest, BlockSize, ErrOutOfRange)
+	}
+	return rounded, nil
+}
+
 // Allow tells whether a volume of that size satisfies the range.
 func (r Range) Allow(size int64) bool {
 	return size >= r.Required && (r.Limit == 0 || size <= r.Limit)
@@ -47,9 +69,12 @@ func (r Range) Allow(size int64) bool {
 
 // CreateRequest asks for a new persistent volume.
 type CreateRequest struct {
-	Name         string
-	Range        Range
-	Parameters   map[string]string
+	Name       string
+	Range      Range
+	Parameters map[string]string
+	// Mutable are the first values of mutable parameters. A repeated call is
+	// the same with others: they may have been modified in between.
+	Mutable      map[string]string
 	Capabilities []Capability
 	Requirements Requirements
 }

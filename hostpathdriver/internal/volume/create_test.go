@@ -43,6 +43,38 @@ func TestRangeSize(t *testing.T) {
 	}
 }
 
+func TestDeviceSize(t *testing.T) {
+	const largest = 10*BlockSize + 1
+	cases := map[string]struct {
+		reason string
+		in     Range
+		want   int64
+		err    error
+	}{
+		"Exact":        {reason: "nothing to round", in: Range{Required: 2 * BlockSize}, want: 2 * BlockSize},
+		"Up":           {reason: "never less than required", in: Range{Required: BlockSize + 1}, want: 2 * BlockSize},
+		"Byte":         {reason: "one block at least", in: Range{Required: 1}, want: BlockSize},
+		"Default":      {reason: "the largest, rounded down: nothing was required", want: 10 * BlockSize},
+		"LimitDown":    {reason: "a limit alone is rounded down", in: Range{Limit: 3*BlockSize + 5}, want: 3 * BlockSize},
+		"LimitTight":   {reason: "no multiple between", in: Range{Required: BlockSize + 1, Limit: BlockSize + 2}, err: ErrOutOfRange},
+		"LimitSmall":   {reason: "no device is smaller than a block", in: Range{Limit: 100}, err: ErrOutOfRange},
+		"BeyondBlock":  {reason: "rounding must not exceed the largest", in: Range{Required: largest}, err: ErrOutOfRange},
+		"BeyondDriver": {reason: "the driver cannot", in: Range{Required: largest + 1}, err: ErrOutOfRange},
+		"Negative":     {reason: "sizes are not negative", in: Range{Required: -1}, err: ErrInvalid},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := c.in.DeviceSize(largest)
+			if !errors.Is(err, c.err) || got != c.want {
+				t.Errorf("%s: DeviceSize = %d, %v, want %d, %v", c.reason, got, err, c.want, c.err)
+			}
+			if err == nil && (!c.in.Allow(got) || got%BlockSize != 0) {
+				t.Errorf("%s: %d is not allowed, or no multiple of %d", c.reason, got, BlockSize)
+			}
+		})
+	}
+}
+
 func TestCheckSame(t *testing.T) {
 	writer := Capability{Access: AccessMount, Mode: SingleNodeWriter}
 	reader := Capability{Access: AccessMount, Mode: MultiNodeReaderOnly}

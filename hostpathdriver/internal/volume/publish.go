@@ -68,7 +68,14 @@ type NodeVolume struct {
 type Stage struct {
 	Path       string     `json:"path"`
 	Capability Capability `json:"capability"`
+	// ReadOnly says that the volume was attached to the node read-only. It is
+	// no part of the request, but found out by the node.
+	ReadOnly bool `json:"readOnly,omitempty"`
 }
+
+// CannotWrite tells whether nobody on the node may write, for whichever
+// reason.
+func (s *Stage) CannotWrite() bool { return s.ReadOnly || s.Capability.Mode.ReadOnly() }
 
 // Target is a published mount.
 type Target struct {
@@ -92,6 +99,11 @@ type Ephemeral struct {
 // RecordID is the name of the node's record of the volume.
 func (n *NodeVolume) RecordID() string { return string(n.ID) }
 
+// CannotWrite tells whether nobody may write through a target.
+func (n *NodeVolume) CannotWrite(t *Target) bool {
+	return t.ReadOnly || t.Capability.Mode.ReadOnly() || (n.Stage != nil && n.Stage.CannotWrite())
+}
+
 // TargetAt returns the published mount at a path, or nil.
 func (n *NodeVolume) TargetAt(path string) *Target {
 	for i := range n.Targets {
@@ -100,6 +112,14 @@ func (n *NodeVolume) TargetAt(path string) *Target {
 		}
 	}
 	return nil
+}
+
+// Device tells whether the volume is used as a device here.
+func (n *NodeVolume) Device() bool {
+	if n.Stage != nil {
+		return n.Stage.Capability.Access == AccessBlock
+	}
+	return len(n.Targets) > 0 && n.Targets[0].Capability.Access == AccessBlock
 }
 
 // Unused tells whether nothing is left to remember.

@@ -25,6 +25,16 @@ type Service interface {
 	// Unpublish detaches a volume from a node; from every node when the node
 	// is empty.
 	Unpublish(ctx context.Context, id ID, node string) error
+	// Expand makes a volume larger. Its users may have to be told by the
+	// node service, see Volume.ExpandOnNode.
+	Expand(ctx context.Context, req *ExpandRequest) (*Volume, error)
+	// Modify sets mutable parameters, all or none of them.
+	Modify(ctx context.Context, id ID, parameters map[string]string) error
+	// Health tells what is wrong with a volume.
+	Health(ctx context.Context, id ID) (Health, error)
+	// ListHealth returns one page of the volumes with which something is
+	// wrong. ErrBadToken for a foreign token.
+	ListHealth(ctx context.Context, req ListRequest) (*HealthPage, error)
 	// Support tells which capabilities are served.
 	Support() Support
 }
@@ -69,6 +79,14 @@ type NodeService interface {
 	// Unpublish undoes Publish and deletes an inline volume. An unknown
 	// volume leaves only the path to clean.
 	Unpublish(ctx context.Context, id ID, path string) error
+	// Expand lets the users of a volume see its size, and returns that in
+	// bytes.
+	Expand(ctx context.Context, req *NodeExpandRequest) (int64, error)
+	// Health tells what is wrong with a volume on this node; paths are where
+	// the CO has, or wants to have, it mounted.
+	Health(ctx context.Context, id ID, paths ...string) (Health, error)
+	// StorageHealth tells what is wrong with what all volumes depend on.
+	StorageHealth(ctx context.Context) []Condition
 	// Stats measures a volume that is mounted at the path.
 	Stats(ctx context.Context, id ID, path string) (*Stats, error)
 	// Support tells which capabilities are served.
@@ -102,8 +120,8 @@ type InlineRequest struct {
 type Stats struct {
 	Bytes Usage
 	// Inodes have no limit of their own: what the file system still has can
-	// be used.
-	Inodes Usage
+	// be used. A device has none.
+	Inodes *Usage
 }
 
 // Usage is one kind of space.

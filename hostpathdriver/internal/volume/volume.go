@@ -82,6 +82,9 @@ type Volume struct {
 	Pool string `json:"pool,omitempty"`
 	// Parameters are the parameters of CreateVolume.
 	Parameters map[string]string `json:"parameters,omitempty"`
+	// MutableParameters are those of CreateVolume and of the modifications
+	// since.
+	MutableParameters map[string]string `json:"mutableParameters,omitempty"`
 	// Capabilities are those asked for in CreateVolume.
 	Capabilities []Capability `json:"capabilities,omitempty"`
 	// Node is the one node from which the volume is reachable; empty means
@@ -105,9 +108,31 @@ func (v *Volume) RecordID() string { return string(v.ID) }
 func (v *Volume) Clone() *Volume {
 	c := *v
 	c.Parameters = maps.Clone(v.Parameters)
+	c.MutableParameters = maps.Clone(v.MutableParameters)
 	c.Capabilities = slices.Clone(v.Capabilities)
 	c.Published = slices.Clone(v.Published)
 	return &c
+}
+
+// Access is how workloads see the volume, which was decided when it was made.
+func (v *Volume) Access() Access {
+	for _, c := range v.Capabilities {
+		return c.Access
+	}
+	return AccessMount
+}
+
+// ExpandOnNode tells whether nodes have to do something before users see that
+// the volume has become larger.
+func (v *Volume) ExpandOnNode() bool { return v.Access() == AccessBlock }
+
+// CheckAccess tells whether the volume can be used as the capability says. If
+// not, the error is an ErrInvalid.
+func (v *Volume) CheckAccess(c Capability) error {
+	if c.Access == v.Access() {
+		return nil
+	}
+	return fmt.Errorf("access type %q: volume %q was made for access type %q: %w", c.Access, v.ID, v.Access(), ErrInvalid)
 }
 
 // PublishedOn returns the attachment to a node, or nil.

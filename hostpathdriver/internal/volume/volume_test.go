@@ -139,7 +139,8 @@ func TestCheckCapabilities(t *testing.T) {
 		"Flags":         {reason: "known flags pass", support: directories, list: []Capability{with(func(c *Capability) { c.MountFlags = []string{"ro"} })}},
 		"UnknownFlag":   {reason: "unknown flags would fail in the mount", support: directories, list: []Capability{with(func(c *Capability) { c.MountFlags = []string{"nfsvers=4"} })}, err: ErrInvalid},
 		"Block":         {reason: "a directory is no device", support: directories, list: []Capability{block}, err: ErrInvalid},
-		"BlockServed":   {reason: "a disk is one", support: disks, list: []Capability{block, mounted}},
+		"BlockServed":   {reason: "a disk is one", support: disks, list: []Capability{block, block}},
+		"BlockAndMount": {reason: "a volume is one or the other", support: disks, list: []Capability{block, mounted}, err: ErrInvalid},
 		"FSType":        {reason: "a directory has no file system to make", support: directories, list: []Capability{with(func(c *Capability) { c.FSType = "ext4" })}, err: ErrInvalid},
 		"FSTypeServed":  {reason: "a disk has", support: disks, list: []Capability{with(func(c *Capability) { c.FSType = "xfs" })}},
 		"FSTypeUnknown": {reason: "but not every one", support: disks, list: []Capability{with(func(c *Capability) { c.FSType = "zfs" })}, err: ErrInvalid},
@@ -177,5 +178,29 @@ func TestCapabilityEqual(t *testing.T) {
 		if base.Equal(other) {
 			t.Errorf("%s must count", name)
 		}
+	}
+}
+
+func TestAccess(t *testing.T) {
+	mounted, block := Capability{Access: AccessMount, Mode: SingleNodeWriter}, Capability{Access: AccessBlock, Mode: SingleNodeWriter}
+	cases := map[string]struct {
+		reason string
+		made   []Capability
+		use    Capability
+		err    error
+	}{
+		"Mount":       {reason: "as it was made", made: []Capability{mounted}, use: mounted},
+		"Block":       {reason: "as it was made", made: []Capability{block}, use: block},
+		"BlockOfDir":  {reason: "a directory is no device", made: []Capability{mounted}, use: block, err: ErrInvalid},
+		"MountOfDisk": {reason: "a device is no directory", made: []Capability{block}, use: mounted, err: ErrInvalid},
+		"Old":         {reason: "a record without capabilities is of a directory", use: mounted},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			v := &Volume{ID: "id", Capabilities: c.made}
+			if err := v.CheckAccess(c.use); !errors.Is(err, c.err) {
+				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
+			}
+		})
 	}
 }

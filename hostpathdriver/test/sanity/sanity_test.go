@@ -10,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	csisanity "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"github.com/onsi/ginkgo/v2"
-	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/hostpathdriver"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 )
 
@@ -29,21 +29,33 @@ type configuration struct {
 	split bool
 	// limit runs the spec that attaches volumes until the node is full.
 	limit bool
-	// kernel makes real mounts, which needs root.
+	// kernel makes real mounts and devices, which needs root.
 	kernel bool
+	// mutable are parameters that the suite modifies.
+	mutable map[string]string
+	// block runs the suite on devices, and not on directories.
+	block bool
 }
 
 func configurations() []configuration {
 	return []configuration{
 		{name: "defaults", options: func(*hostpathdriver.Options) {}},
+		{name: "modification", mutable: map[string]string{"iops": "100"}, options: func(o *hostpathdriver.Options) {
+			o.Modify, o.MutableParameters = true, []string{"iops"}
+		}},
 		{name: "attach, limit and pools", limit: true, options: func(o *hostpathdriver.Options) {
 			o.Attach = true
 			o.AttachLimit = 3
 			o.Capacity = map[string]int64{"fast": 100 << 30, "slow": 1 << 40}
 		}},
 		{name: "split sockets, attach", split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
+		{name: "no expansion", options: func(o *hostpathdriver.Options) { o.Expansion = false }},
+		{name: "condition of CSI v1.12", options: func(o *hostpathdriver.Options) { o.VolumeCondition = true }},
 		{name: "no topology", options: func(o *hostpathdriver.Options) { o.Topology = false }},
 		{name: "mounts of the kernel", kernel: true, options: func(*hostpathdriver.Options) {}},
+		{name: "block", block: true, options: func(*hostpathdriver.Options) {}},
+		{name: "block, split sockets, attach", block: true, split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
+		{name: "block, devices of the kernel", block: true, kernel: true, options: func(*hostpathdriver.Options) {}},
 	}
 }
 
@@ -59,7 +71,7 @@ func TestSanity(t *testing.T) {
 		}
 		running = append(running, start(t, c))
 	}
-	ginkgo.ReportAfterSuite("count", func(report ginkgo.Report) { summarize(t, report) })
+	ginkgo.ReportAfterSuite("count", func(report ginkgo.Report) { compareTable(t, countSpecs(report)) })
 	suite, reporter := ginkgo.GinkgoConfiguration()
 	reporter.NoColor, reporter.Succinct = true, true
 	ginkgo.RunSpecs(t, "CSI sanity", suite, reporter)
@@ -73,6 +85,7 @@ type instance struct {
 	name     string
 	stateDir string
 	mounter  *mount.Fake
+	devices  *loop.Fake
 }
 
 func start(t *testing.T, c configuration) *instance {
@@ -83,8 +96,11 @@ func start(t *testing.T, c configuration) *instance {
 	options.StateDir = i.stateDir
 	options.NodeID = nodeID
 	if !c.kernel {
-		i.mounter = &mount.Fake{}
-		options.Mounter = i.mounter
+		i.mounter, i.devices = &mount.Fake{}, &loop.Fake{Dir: filepath.Join(dir, "dev")}
+		options.Mounter, options.Devices = i.mounter, i.devices
+		if err := os.Mkdir(i.devices.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.options(&options)
 
@@ -92,6 +108,10 @@ func start(t *testing.T, c configuration) *instance {
 	config.TargetPath = filepath.Join(dir, "target")
 	config.StagingPath = filepath.Join(dir, "staging")
 	config.TestNodeVolumeAttachLimit = c.limit
+	config.TestVolumeMutableParameters = c.mutable
+	if c.block {
+		config.TestVolumeAccessType = "block"
+	}
 	config.Address = filepath.Join(dir, "csi.sock")
 	if c.split {
 		config.ControllerAddress = filepath.Join(dir, "controller.sock")
@@ -136,41 +156,6 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 	})
 }
 
-func summarize(t *testing.T, report ginkgo.Report) {
-	t.Helper()
-	type count struct{ passed, failed, skipped int }
-	var order []string
-	counts := map[string]*count{}
-	for _, spec := range report.SpecReports {
-		if spec.LeafNodeType != types.NodeTypeIt {
-			continue
-		}
-		name := spec.ContainerHierarchyTexts[0]
-		if counts[name] == nil {
-			counts[name] = &count{}
-			order = append(order, name)
-		}
-		switch {
-		case spec.State.Is(types.SpecStatePassed):
-			counts[name].passed++
-		case spec.State.Is(types.SpecStateSkipped | types.SpecStatePending):
-			counts[name].skipped++
-		default:
-			counts[name].failed++
-		}
-	}
-	var total count
-	for _, name := range order {
-		c := counts[name]
-		t.Logf("%-26s passed %3d, failed %d, skipped %d", name, c.passed, c.failed, c.skipped)
-		total.passed, total.failed, total.skipped = total.passed+c.passed, total.failed+c.failed, total.skipped+c.skipped
-		if c.passed == 0 {
-			t.Errorf("configuration %q: no spec has passed", name)
-		}
-	}
-	t.Logf("%-26s passed %3d, failed %d, skipped %d", "all", total.passed, total.failed, total.skipped)
-}
-
 // checkNothingLeft looks at the disk and at the mount table. The suite deletes
 // every volume that it makes.
 func (i *instance) checkNothingLeft(t *testing.T) {
@@ -185,6 +170,9 @@ func (i *instance) checkNothingLeft(t *testing.T) {
 	}
 	if i.mounter != nil {
 		left = append(left, i.mounter.Targets()...)
+		for _, d := range i.devices.Table() {
+			left = append(left, d.Path)
+		}
 	}
 	if diff := cmp.Diff([]string(nil), left); diff != "" {
 		t.Error(fmt.Sprintf("%s: left behind (-want +got):\n", i.name) + diff)

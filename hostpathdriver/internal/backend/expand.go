@@ -1,0 +1,91 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Expand implements volume.Service. The record says first how large the volume
+// is to be: what a crash leaves is a file that is too small, and the next start
+// makes it as large as the record says.
+func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
+	before, err := v.catalog.get(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	size, verdict, err := before.CheckExpand(req, v.cfg.MaxSize)
+	if err != nil || verdict == volume.AlreadyDone {
+		return before, err
+	}
+	pool, more := v.cfg.Placement.PoolOf(before), size-before.Capacity
+	if pool != "" {
+		if _, err := v.cfg.Pools.Reserve(pool, more); err != nil {
+			return nil, fmt.Errorf("expand volume %q: %w", req.ID, err)
+		}
+	}
+	after := before.Clone()
+	after.Capacity = size
+	if err := v.grow(before, after); err != nil {
+		v.cfg.Pools.Release(pool, more)
+		return nil, err
+	}
+	v.catalog.put(after)
+	klog.FromContext(ctx).V(2).Info("Expanded volume", logging.KeyVolumeID, req.ID, logging.KeyCapacity, size)
+	return after.Clone(), nil
+}
+
+// grow makes record and contents larger, or leaves both as they were.
+func (v *Volumes) grow(before, after *volume.Volume) error {
+	v.cfg.Step.at("expand:record")
+	err := v.records.Put(string(after.ID), *after)
+	if err == nil && after.Access() == volume.AccessBlock {
+		v.cfg.Step.at("expand:file")
+		err = v.directory.GrowDisk(after.ID, after.Capacity)
+	}
+	if err != nil {
+		err = errors.Join(err, v.records.Put(string(before.ID), *before))
+	}
+	return err
+}
+
+// Expand implements volume.NodeService. A directory has no size of its own; a
+// device has to be told that its file has become larger.
+func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64, error) {
+	known := n.get(req.ID)
+	if known == nil || !known.At(req.Path) {
+		return 0, fmt.Errorf("volume %q at %q: %w", req.ID, req.Path, volume.ErrNotFound)
+	}
+	if known.Ephemeral != nil {
+		return 0, fmt.Errorf("volume %q is an inline volume, which keeps its size: %w", req.ID, volume.ErrInvalid)
+	}
+	persistent, err := n.lookupPersistent(req.ID)
+	if err != nil {
+		return 0, err
+	}
+	if req.Capability != nil {
+		if err := persistent.CheckAccess(*req.Capability); err != nil {
+			return 0, err
+		}
+	}
+	size := persistent.Capacity
+	switch largest := n.cfg.MaxExpandSize; {
+	case !req.Range.Allow(size):
+		return 0, fmt.Errorf("capacity range: volume %q has %d bytes, asked for is at least %d and at most %d (0 is no limit): %w",
+			req.ID, size, req.Range.Required, req.Range.Limit, volume.ErrOutOfRange)
+	case largest > 0 && size > largest:
+		return 0, fmt.Errorf("expand volume %q on node %q: %d bytes exceed the largest volume %d of this node: %w", req.ID, n.cfg.NodeID, size, largest, volume.ErrOutOfRange)
+	}
+	if known.Device() {
+		if err := n.cfg.Devices.Resize(ctx, n.disk(req.ID)); err != nil {
+			return 0, err
+		}
+	}
+	n.meter.forget(req.ID)
+	return size, nil
+}

@@ -1,0 +1,173 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Reasons of conditions.
+const (
+	reasonContentsMissing     = "ContentsMissing"
+	reasonContentsTruncated   = "ContentsTruncated"
+	reasonContentsUnreachable = "ContentsUnreachable"
+	reasonDiskFull            = "DiskFull"
+	reasonMountLost           = "MountLost"
+	reasonMountUnreadable     = "MountUnreadable"
+	reasonStorageUnreachable  = "StateDirectoryUnreachable"
+	reasonLowSpace            = "LowSpace"
+	reasonLowInodes           = "LowInodes"
+)
+
+// lowPercent is the part of space and inodes that is little.
+const lowPercent = 5
+
+// Health implements volume.Service.
+func (v *Volumes) Health(_ context.Context, id volume.ID) (volume.Health, error) {
+	found, err := v.catalog.get(id)
+	if err != nil {
+		return volume.Health{}, err
+	}
+	return v.health(found, v.diskConditions()), nil
+}
+
+// ListHealth implements volume.Service. It looks at volumes until the page is
+// full; nobody waits for the disk meanwhile.
+func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volume.HealthPage, error) {
+	if err := checkMax(req.Max); err != nil {
+		return nil, err
+	}
+	at, err := v.catalog.start(req.Token)
+	if err != nil {
+		return nil, err
+	}
+	const chunk = 256
+	disk, page := v.diskConditions(), &volume.HealthPage{}
+	for {
+		list := v.catalog.after(at, chunk)
+		for _, one := range list {
+			health := v.health(one.volume, disk)
+			if len(health.Conditions) > 0 {
+				if req.Max > 0 && len(page.Entries) == req.Max {
+					page.Next = v.catalog.encode(at)
+					return page, nil
+				}
+				page.Entries = append(page.Entries, health)
+			}
+			at.after = one.seq
+		}
+		if len(list) < chunk || ctx.Err() != nil {
+			return page, ctx.Err()
+		}
+	}
+}
+
+func (v *Volumes) health(found *volume.Volume, disk []volume.Condition) volume.Health {
+	return volume.Health{ID: found.ID, Conditions: append(contentsConditions(v.directory, found), disk...)}
+}
+
+// diskConditions are those of the disk that all volumes share.
+func (v *Volumes) diskConditions() []volume.Condition {
+	free, err := freeOf(v.cfg.StateDir)
+	switch {
+	case err != nil:
+		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonStorageUnreachable, Message: err.Error()}}
+	case free.bytes == 0:
+		return []volume.Condition{{Severity: volume.Degraded, Reason: reasonDiskFull, Message: "the disk that the volumes share has no space left; writes fail"}}
+	}
+	return nil
+}
+
+// contentsConditions looks at the directory or the file of a volume.
+func contentsConditions(d *Directory, found *volume.Volume) []volume.Condition {
+	path, block := d.Path(found.ID), found.Access() == volume.AccessBlock
+	if block {
+		path = d.Disk(found.ID)
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return []volume.Condition{{Severity: volume.DataLoss, Reason: reasonContentsMissing, Message: path + " does not exist"}}
+	case err != nil:
+		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonContentsUnreachable, Message: err.Error()}}
+	case block && info.Size() < found.Capacity:
+		return []volume.Condition{{Severity: volume.DataLoss, Reason: reasonContentsTruncated,
+			Message: fmt.Sprintf("%s has %d bytes, the volume %d", path, info.Size(), found.Capacity)}}
+	}
+	return nil
+}
+
+// Health implements volume.NodeService. A volume that is not used on the node
+// has nothing but contents that can be wrong.
+func (n *Node) Health(ctx context.Context, id volume.ID, paths ...string) (volume.Health, error) {
+	known := n.get(id)
+	health := volume.Health{ID: id}
+	if known == nil || known.Ephemeral == nil {
+		persistent, err := n.lookupPersistent(id)
+		if err != nil {
+			return volume.Health{}, err
+		}
+		health.Conditions = contentsConditions(n.contentsOfAll(), persistent)
+	}
+	if known == nil {
+		return health, nil
+	}
+	for _, path := range paths {
+		if known.At(path) {
+			health.Conditions = append(health.Conditions, n.mountConditions(ctx, known, path)...)
+		}
+	}
+	return health, nil
+}
+
+// contentsOfAll is where the controller keeps persistent volumes.
+func (n *Node) contentsOfAll() *Directory {
+	return directoryAt(n.cfg.StateDir, n.cfg.Mounter)
+}
+
+func (n *Node) mountConditions(ctx context.Context, known *volume.NodeVolume, path string) []volume.Condition {
+	intact, err := n.Intact(ctx, known, path)
+	switch {
+	case err != nil:
+		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonMountUnreadable, Message: err.Error()}}
+	case !intact:
+		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonMountLost,
+			Message: "what is mounted at " + path + " is not the volume any more"}}
+	}
+	return nil
+}
+
+// StorageHealth implements volume.NodeService: the disk that all volumes share.
+func (n *Node) StorageHealth(context.Context) []volume.Condition {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(n.cfg.StateDir, &disk); err != nil {
+		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonStorageUnreachable,
+			Message: fmt.Sprintf("look at %s: %v", n.cfg.StateDir, err)}}
+	}
+	return spaceConditions(n.cfg.StateDir, &disk)
+}
+
+// spaceConditions tells when space or inodes come to an end. Some file systems
+// have no fixed number of inodes.
+func spaceConditions(dir string, disk *unix.Statfs_t) []volume.Condition {
+	var found []volume.Condition
+	if low(disk.Bavail, disk.Blocks) {
+		found = append(found, volume.Condition{Severity: volume.Degraded, Reason: reasonLowSpace,
+			Message: fmt.Sprintf("%s: less than %d%% of the space is left", dir, lowPercent)})
+	}
+	if low(disk.Ffree, disk.Files) {
+		found = append(found, volume.Condition{Severity: volume.Degraded, Reason: reasonLowInodes,
+			Message: fmt.Sprintf("%s: less than %d%% of the inodes are left", dir, lowPercent)})
+	}
+	return found
+}
+
+func low(left, total uint64) bool {
+	return total > 0 && left < total/100*lowPercent
+}

@@ -1,0 +1,33 @@
+package backend
+
+import (
+	"context"
+	"maps"
+
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Modify implements volume.Service.
+func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
+	if err := v.cfg.Mutable.Check(parameters); err != nil {
+		return err
+	}
+	modified, err := v.catalog.get(id)
+	if err != nil || modified.Modified(parameters) {
+		return err
+	}
+	if modified.MutableParameters == nil {
+		modified.MutableParameters = map[string]string{}
+	}
+	maps.Copy(modified.MutableParameters, parameters)
+	v.cfg.Step.at("modify:record")
+	if err := v.records.Put(string(id), *modified); err != nil {
+		return err
+	}
+	v.catalog.put(modified)
+	klog.FromContext(ctx).V(2).Info("Modified volume", logging.KeyVolumeID, id)
+	return nil
+}

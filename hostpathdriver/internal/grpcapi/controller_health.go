@@ -1,0 +1,76 @@
+package grpcapi
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// controllerHealth is the part that tells what is wrong with volumes.
+type controllerHealth struct {
+	service volume.Service
+}
+
+func (controllerHealth) announceController() []controllerRPC {
+	return []controllerRPC{
+		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+	}
+}
+
+// ControllerGetVolumeHealth tells what is wrong with a volume. A real driver
+// asks its storage system, and keeps a condition until it is over.
+func (c *controllerHealth) ControllerGetVolumeHealth(ctx context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
+	id, err := parseID(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	health, err := c.service.Health(ctx, id)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(health)}, nil
+}
+
+// ControllerListVolumeHealth returns a page of the volumes with which something
+// is wrong. A real driver asks its storage system for these alone.
+func (c *controllerHealth) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
+	if req.GetMaxEntries() < 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "max_entries: %d, must not be negative", req.GetMaxEntries())
+	}
+	page, err := c.service.ListHealth(ctx, volume.ListRequest{Token: req.GetStartingToken(), Max: int(req.GetMaxEntries())})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	answer := &csi.ControllerListVolumeHealthResponse{NextToken: page.Next}
+	for _, health := range page.Entries {
+		answer.Entries = append(answer.Entries, healthOf(health))
+	}
+	return answer, nil
+}
+
+func healthOf(health volume.Health) *csi.VolumeHealth {
+	answer := &csi.VolumeHealth{VolumeId: string(health.ID)}
+	for _, c := range health.Conditions {
+		answer.HealthStatuses = append(answer.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{
+			Status: severityOf(c.Severity), Reason: c.Reason, Message: c.Message,
+		})
+	}
+	return answer
+}
+
+func severityOf(s volume.Severity) csi.VolumeHealthErrorType {
+	switch s {
+	case volume.Degraded:
+		return csi.VolumeHealthErrorType_DEGRADED
+	case volume.Inaccessible:
+		return csi.VolumeHealthErrorType_INACCESSIBLE
+	case volume.DataLoss:
+		return csi.VolumeHealthErrorType_DATA_LOSS
+	}
+	return csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE
+}

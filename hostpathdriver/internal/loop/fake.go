@@ -1,0 +1,229 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+)
+
+// Fake is a Devices without privileges, for tests. Its devices are plain files
+// in Dir, hard links of the files that they show, so that a fake mounter can
+// bind them, and writes to one are in the other; Dir has to exist, on the file
+// system of the files. A plain file cannot refuse writes, nor have a size of
+// its own: whether a device is read-only, and the size it was last given, is
+// in Table. It is safe for concurrent use, by one process.
+type Fake struct {
+	// Dir is where the devices are made.
+	Dir string
+
+	mu    sync.Mutex
+	table []*fakeDevice
+	fail  error
+	calls []string
+}
+
+// FakeDevice is one entry of the table of a Fake.
+type FakeDevice struct {
+	// Path of the device.
+	Path string
+	// File is the path by which it was attached.
+	File string
+	// ReadOnly as given to Attach.
+	ReadOnly bool
+	// Size in bytes, as of Attach or the last Resize.
+	Size int64
+}
+
+type fakeDevice struct {
+	FakeDevice
+	id    identity
+	holds int
+	dying bool
+}
+
+var _ Devices = (*Fake)(nil)
+
+// Attach implements Devices.
+func (f *Fake) Attach(ctx context.Context, file string, readOnly bool) (string, error) {
+	f.note("attach", file)
+	var device string
+	err := ctx.Err()
+	if err == nil {
+		err = until(ctx, func() (done bool, err error) {
+			device, err = f.attach(file, readOnly)
+			return device != "", err
+		})
+	}
+	if err != nil {
+		return "", fmt.Errorf("attach %s to a fake device, read-only %t: %w", file, readOnly, err)
+	}
+	return device, nil
+}
+
+// attach returns no device while it has to wait for somebody.
+func (f *Fake) attach(file string, readOnly bool) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return "", f.fail
+	}
+	b, err := openBacking(file, os.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	defer b.Close()
+	if err := checkSize(b.size); err != nil {
+		return "", err
+	}
+	if d := f.find(b.id, readOnly, false); d != nil {
+		return d.Path, nil
+	}
+	if !readOnly && f.find(b.id, readOnly, true) != nil {
+		return "", nil
+	}
+	d := &fakeDevice{FakeDevice: FakeDevice{File: file, ReadOnly: readOnly, Size: b.size}, id: b.id}
+	if d.Path, err = f.link(file); err != nil {
+		return "", err
+	}
+	f.table = append(f.table, d)
+	return d.Path, nil
+}
+
+// link makes a device with the first free number.
+func (f *Fake) link(file string) (string, error) {
+	for number := 0; ; number++ {
+		path := filepath.Join(f.Dir, name(number))
+		err := os.Link(file, path)
+		if err == nil {
+			return path, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+}
+
+func (f *Fake) find(id identity, readOnly, dying bool) *fakeDevice {
+	i := slices.IndexFunc(f.table, func(d *fakeDevice) bool {
+		return d.id == id && d.ReadOnly == readOnly && d.dying == dying
+	})
+	if i < 0 {
+		return nil
+	}
+	return f.table[i]
+}
+
+// Device implements Devices.
+func (f *Fake) Device(ctx context.Context, file string, readOnly bool) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	b, err := openBacking(file, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer b.Close()
+	if d := f.find(b.id, readOnly, false); d != nil {
+		return d.Path, nil
+	}
+	return "", nil
+}
+
+// Detach implements Devices.
+func (f *Fake) Detach(ctx context.Context, file string, readOnly bool) error {
+	f.note("detach", file)
+	if err := f.detach(ctx, file, readOnly); err != nil {
+		return fmt.Errorf("detach %s from its fake device, read-only %t: %w", file, readOnly, err)
+	}
+	return nil
+}
+
+func (f *Fake) detach(ctx context.Context, file string, readOnly bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b, err := openBacking(file, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if err := f.giveUp(b.id, readOnly); err != nil {
+		return err
+	}
+	return until(ctx, func() (bool, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.find(b.id, readOnly, true) == nil, nil
+	})
+}
+
+func (f *Fake) giveUp(id identity, readOnly bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	d := f.find(id, readOnly, false)
+	if d == nil {
+		return nil
+	}
+	d.dying = true
+	return f.bury()
+}
+
+// bury removes the devices that are given up and that nobody holds.
+func (f *Fake) bury() error {
+	var errs []error
+	f.table = slices.DeleteFunc(f.table, func(d *fakeDevice) bool {
+		gone := d.dying && d.holds == 0
+		if gone {
+			errs = append(errs, os.Remove(d.Path))
+		}
+		return gone
+	})
+	return errors.Join(errs...)
+}
+
+// Resize implements Devices.
+func (f *Fake) Resize(ctx context.Context, file string) error {
+	f.note("resize", file)
+	if err := f.resize(ctx, file); err != nil {
+		return fmt.Errorf("resize the fake devices of %s: %w", file, err)
+	}
+	return nil
+}
+
+func (f *Fake) resize(ctx context.Context, file string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := errors.Join(f.fail, ctx.Err()); err != nil {
+		return err
+	}
+	b, err := openBacking(file, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if err := checkSize(b.size); err != nil {
+		return err
+	}
+	for _, d := range f.table {
+		if d.id == b.id {
+			d.Size = b.size
+		}
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// device is what the kernel says of one that shows a file.
+type device struct {
+	number   int
+	readOnly bool
+	dying    bool // given up, and cleared on the last close
+}
+
+// alive returns the device of a kind that is there to stay, and the one with
+// the lowest number where others have made a second.
+func alive(found []device, readOnly bool) (device, bool) {
+	i := slices.IndexFunc(found, func(d device) bool { return d.readOnly == readOnly && !d.dying })
+	if i < 0 {
+		return device{}, false
+	}
+	return found[i], true
+}
+
+func anyDying(found []device, readOnly bool) bool {
+	return slices.ContainsFunc(found, func(d device) bool { return d.readOnly == readOnly && d.dying })
+}
+
+// shows tells whether a device shows the whole of a file.
+func shows(info *unix.LoopInfo64, id identity) bool {
+	return info.Device == id.dev && info.Inode == id.ino && info.Offset == 0 && info.Sizelimit == 0
+}
+
+// find returns the devices that show a file, by number. Only the kernel's own
+// answer counts: /sys names a path, which is another one in each container.
+func (k Kernel) find(id identity) ([]device, error) {
+	numbers, err := k.bound()
+	if err != nil {
+		return nil, err
+	}
+	var found []device
+	for _, number := range numbers {
+		info, err := k.status(number)
+		if err != nil {
+			return nil, err
+		}
+		if info != nil && shows(info, id) {
+			found = append(found, device{
+				number:   number,
+				readOnly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+				dying:    info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
+			})
+		}
+	}
+	return found, nil
+}
+
+// bound lists the numbers of the devices that show some file, ascending.
+func (k Kernel) bound() ([]int, error) {
+	entries, err := os.ReadDir(k.sysDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is missing: mount sysfs at /sys", ErrUnavailable, k.sysDir())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list loop devices: %w", err)
+	}
+	var numbers []int
+	for _, entry := range entries {
+		if number, ok := parseName(entry.Name()); ok && k.isBound(number) {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+func (k Kernel) isBound(number int) bool {
+	_, err := os.Stat(filepath.Join(k.sysDir(), name(number), "loop"))
+	return err == nil
+}
+
+// status asks one device what it shows; nil when it shows nothing any more.
+func (k Kernel) status(number int) (*unix.LoopInfo64, error) {
+	node, err := k.open(number, os.O_RDONLY)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, ErrUnavailable) && !k.isBound(number) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer node.Close()
+	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
+	if errors.Is(err, unix.ENXIO) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for its file: %w", node.Name(), err)
+	}
+	if info.Number != uint32(number) {
+		return nil, fmt.Errorf("%w: %s is loop device %d: in a container, mount the host's /dev at /dev", ErrUnavailable, node.Name(), info.Number)
+	}
+	return info, nil
+}
+
+// control calls act with a device if it still shows the file; it may have
+// been cleared, and have got another one, since it was found.
+func (k Kernel) control(number int, id identity, act func(fd int) error) error {
+	node, err := k.open(number, os.O_RDONLY)
+	if errors.Is(err, unix.ENXIO) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	// Being open, the device cannot change hands any more.
+	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
+	if err == nil && shows(info, id) {
+		err = act(int(node.Fd()))
+	}
+	if errors.Is(err, unix.ENXIO) {
+		return nil
+	}
+	return err
+}
+
+// open opens a device node, which has to be that of the host.
+func (k Kernel) open(number, flags int) (*os.File, error) {
+	node, err := os.OpenFile(k.node(number), flags|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is missing, though the kernel has it: in a container, mount the host's /dev at /dev", ErrUnavailable, k.node(number))
+	}
+	return node, err
+}
+
+func (k Kernel) node(number int) string { return filepath.Join(k.devDir(), name(number)) }
+
+func (k Kernel) devDir() string {
+	if k.dev != "" {
+		return k.dev
+	}
+	return "/dev"
+}
+
+func (k Kernel) sysDir() string {
+	if k.sys != "" {
+		return k.sys
+	}
+	return "/sys/block"
+}
+
+const prefix = "loop"
+
+func name(number int) string { return prefix + strconv.Itoa(number) }
+
+// parseName is the inverse of name.
+func parseName(s string) (int, bool) {
+	digits, ok := strings.CutPrefix(s, prefix)
+	if !ok {
+		return 0, false
+	}
+	number, err := strconv.Atoi(digits)
+	return number, err == nil && number >= 0 && name(number) == s
+}

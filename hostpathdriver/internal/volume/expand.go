@@ -22,7 +22,6 @@ func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, ver
 			return 0, Refuse, err
 		}
 	}
-	wanted := Range{Required: max(req.Range.Required, v.Capacity), Limit: req.Range.Limit}
 	switch {
 	case req.Range.Required < 0 || req.Range.Limit < 0 || (req.Range.Limit > 0 && req.Range.Required > req.Range.Limit):
 		_, err := req.Range.Size(largest)
@@ -34,9 +33,9 @@ func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, ver
 		return v.Capacity, AlreadyDone, nil
 	}
 	if v.Access() == AccessBlock {
-		size, err = wanted.DeviceSize(largest)
+		size, err = req.Range.DeviceSize(largest)
 	} else {
-		size, err = wanted.Size(largest)
+		size, err = req.Range.Size(largest)
 	}
 	if err != nil {
 		return 0, Refuse, err

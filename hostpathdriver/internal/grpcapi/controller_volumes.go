@@ -107,12 +107,15 @@ func (c *controllerVolumes) ValidateVolumeCapabilities(ctx context.Context, req 
 
 // objection says why a volume is not confirmed; empty when it is.
 func (c *controllerVolumes) objection(req *csi.ValidateVolumeCapabilitiesRequest, found *volume.Volume, capabilities []volume.Capability) string {
-	err := c.service.Support().CheckCapabilities(capabilities)
-	switch {
-	case err != nil:
+	if err := c.service.Support().CheckCapabilities(found.Form(), capabilities); err != nil {
 		return err.Error()
-	case found.CheckAccess(capabilities[0]) != nil:
-		return found.CheckAccess(capabilities[0]).Error()
+	}
+	for _, one := range capabilities {
+		if err := found.CheckAccess(one); err != nil {
+			return err.Error()
+		}
+	}
+	switch {
 	case !sameContext(req.GetVolumeContext()):
 		return "volume_context: differs from that of the volume"
 	case !sameParameters(found, req.GetParameters()):

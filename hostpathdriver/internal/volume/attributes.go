@@ -17,6 +17,14 @@ const (
 	keyMode = "mode"
 	keyUID  = "uid"
 	keyGID  = "gid"
+
+	keyBackend = "backend"
+)
+
+// Values of the parameter "backend".
+const (
+	backendDirectory = "directory"
+	backendImage     = "image"
 )
 
 // reservedPrefixes mark the keys that Kubernetes components add: metadata of
@@ -29,6 +37,9 @@ func reservedPrefixes() []string {
 type Attributes struct {
 	// Pool is the kind of storage; empty lets the driver choose.
 	Pool string
+	// Backend is what the volume is to be kept in: "directory", "image", or
+	// empty when nothing was said.
+	Backend string
 	// Size in bytes, inline volumes only; zero means the default.
 	Size int64
 	// Mode, UID and GID are given to the new directory; -1 leaves the id of
@@ -44,8 +55,8 @@ func DefaultAttributes() Attributes {
 	return Attributes{Mode: 0o777, UID: -1, GID: -1}
 }
 
-// ParseParameters reads the parameters of CreateVolume: kind (or pool), mode,
-// uid and gid. Keys that Kubernetes adds are ignored, others are an
+// ParseParameters reads the parameters of CreateVolume: backend, kind (or
+// pool), mode, uid and gid. Keys that Kubernetes adds are ignored, others are an
 // ErrInvalid that names the key.
 func ParseParameters(parameters map[string]string) (Attributes, error) {
 	return parse(parameters, false)
@@ -93,6 +104,8 @@ func (a *Attributes) set(key, value string, inline bool) error {
 		if value != "" {
 			a.Pool = value
 		}
+	case key == keyBackend:
+		a.Backend, err = parseBackend(value)
 	case key == keySize && inline:
 		a.Size, err = ParseQuantity(value)
 		if err == nil && a.Size == 0 {
@@ -114,12 +127,19 @@ func (a *Attributes) set(key, value string, inline bool) error {
 }
 
 func knownKeys(inline bool) []string {
-	keys := []string{keyGID, keyKind, keyMode, keyPool, keyUID}
+	keys := []string{keyBackend, keyGID, keyKind, keyMode, keyPool, keyUID}
 	if inline {
 		keys = append(keys, keySize)
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+func parseBackend(value string) (string, error) {
+	if value != "" && value != backendDirectory && value != backendImage {
+		return "", fmt.Errorf("%q: must be %s or %s: %w", value, backendDirectory, backendImage, ErrInvalid)
+	}
+	return value, nil
 }
 
 func parseMode(value string) (fs.FileMode, error) {

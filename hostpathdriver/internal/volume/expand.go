@@ -17,6 +17,9 @@ type ExpandRequest struct {
 // is an ErrInvalid for a contradictory range or another access type, and an
 // ErrOutOfRange where the range has no size that is possible.
 func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, verdict Verdict, err error) {
+	if err := v.CheckFilled(); err != nil {
+		return 0, Refuse, err
+	}
 	if req.Capability != nil {
 		if err := v.CheckAccess(*req.Capability); err != nil {
 			return 0, Refuse, err
@@ -32,8 +35,8 @@ func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, ver
 	case v.Capacity >= req.Range.Required:
 		return v.Capacity, AlreadyDone, nil
 	}
-	if v.Access() == AccessBlock {
-		size, err = req.Range.DeviceSize(largest)
+	if v.Form().Disk {
+		size, err = req.Range.DiskSize(0, largest)
 	} else {
 		size, err = req.Range.Size(largest)
 	}

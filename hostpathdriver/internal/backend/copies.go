@@ -46,7 +46,7 @@ func (v *Volumes) Copy(ctx context.Context, id volume.ID, then func(context.Cont
 	if err := then(ctx); err != nil {
 		return err
 	}
-	v.forgetCopy(id)
+	v.forgetCopy(ctx, id)
 	return nil
 }
 
@@ -181,9 +181,14 @@ func (v *Volumes) lockCopy(id volume.ID) (unlock func() error, err error) {
 
 // forgetCopy removes what is not needed once contents are complete or gone.
 // What stays is removed at start.
-func (v *Volumes) forgetCopy(id volume.ID) {
-	os.Remove(v.copyPath(id, "progress"))
-	os.Remove(v.copyPath(id, "lock"))
+func (v *Volumes) forgetCopy(ctx context.Context, id volume.ID) {
+	lock := v.copyPath(id, "lock")
+	if gone(lock) {
+		return
+	}
+	if err := errors.Join(copier.Forget(v.copyPath(id, "progress")), os.Remove(lock)); err != nil {
+		klog.FromContext(ctx).Error(err, "Could not remove what a copy has left; the next start does", logging.KeyPath, lock)
+	}
 }
 
 // sweepCopies removes what is left of copies that have ended.

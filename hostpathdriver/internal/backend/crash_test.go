@@ -253,7 +253,7 @@ func survive(call func() error) (err error) {
 func checkConsistent(t *testing.T, s *system, crashed string) {
 	t.Helper()
 	charged := int64(0)
-	for _, v := range s.volumes.catalog.all() {
+	for _, v := range s.volumes.volumes.catalog.all() {
 		charged += v.Capacity
 		if gone(s.contents(v.ID)) {
 			t.Errorf("after the crash at %q: volume %s has no contents", crashed, v.ID)
@@ -269,7 +269,7 @@ func checkConsistent(t *testing.T, s *system, crashed string) {
 		if n.Stage == nil {
 			continue
 		}
-		if there, err := s.node.staged(s.ctx, n); err != nil || !there {
+		if there, err := s.node.form(n).staged(s.ctx, n); err != nil || !there {
 			t.Errorf("after the crash at %q: nothing is staged at %s, %v", crashed, n.Stage.Path, err)
 		}
 	}

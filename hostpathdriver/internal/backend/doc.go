@@ -55,7 +55,7 @@ const (
 	snapshotsDir       = "snapshots"
 	groupRecordsDir    = "group-records"
 
-	nodesDir   = "nodes"
+	nodesDir = "nodes"
 )
 
 // Step is called before each change on disk with a name of the change. Tests
@@ -85,10 +85,10 @@ func nodeDir(stateDir, node string) string {
 // support is what directories, devices and images can serve.
 func support() volume.Support {
 	return volume.Support{
-		Block:          true,
-		FSTypes:        []string{"ext4", "ext3", "xfs"},
-		LeastSize:      filesystem.MinSize,
-		MountFlags:     mount.Flags(),
-		CheckMountFlag: filesystem.CheckFlag,
+		Block:           true,
+		FSTypes:         []string{"ext4", "ext3", "xfs"},
+		LeastSize:       filesystem.MinSize,
+		MountFlags:      mount.Flags(),
+		CheckMountFlags: filesystem.CheckFlags,
 	}
 }

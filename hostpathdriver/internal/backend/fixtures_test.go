@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -31,6 +32,8 @@ type world struct {
 	fake     *mount.Fake
 	devices  loop.Devices
 	fakeLoop *loop.Fake
+	systems  filesystem.Filesystems
+	fakeFS   *filesystem.Fake
 	attach   bool
 	mutable  volume.Mutable
 	limits   map[string]int64
@@ -41,6 +44,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	fake, fakeLoop := &mount.Fake{}, &loop.Fake{Dir: t.TempDir()}
+	fakeFS := &filesystem.Fake{Mounts: fake, Loops: fakeLoop}
 	return &world{
 		t:        t,
 		ctx:      klog.NewContext(t.Context(), klog.Logger{}),
@@ -50,6 +54,8 @@ func newWorld(t *testing.T) *world {
 		fake:     fake,
 		devices:  fakeLoop,
 		fakeLoop: fakeLoop,
+		systems:  fakeFS,
+		fakeFS:   fakeFS,
 		own:      testNode,
 	}
 }
@@ -83,7 +89,7 @@ func (w *world) tryBoot() (*system, error) {
 	}
 	node, err := OpenNode(w.ctx, NodeConfig{
 		StateDir: w.stateDir, NodeID: testNode, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Filesystems: w.systems, Step: w.step,
 	})
 	if err != nil {
 		return nil, err
@@ -167,7 +173,7 @@ func (w *world) must(errs ...error) {
 func (w *world) files() []string {
 	w.t.Helper()
 	var found []string
-	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
+	for _, pattern := range []string{"records/*.json", "volumes/*", "snapshot-records/*.json", "snapshots/*", "group-records/*.json", "copies/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
 		matches, err := filepath.Glob(filepath.Join(w.stateDir, pattern))
 		if err != nil {
 			w.t.Fatal(err)

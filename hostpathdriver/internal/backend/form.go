@@ -39,7 +39,7 @@ func (n *Node) form(known *volume.NodeVolume) form {
 	case f.FSType == "":
 		return deviceForm{n}
 	default:
-		return imageForm{node: n, fsType: f.FSType}
+		return imageForm{Node: n, fsType: f.FSType}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -36,30 +35,29 @@ func (i imageForm) mount(ctx context.Context, known *volume.NodeVolume, path str
 	if err != nil {
 		return err
 	}
-	shown, err := i.cfg.Filesystems.Shows(ctx, device, path)
-	if err != nil || shown {
+	if err := i.mountDevice(ctx, known, device, path, filesystem.Options{Flags: flags, ReadOnly: readOnly, Grow: !readOnly}); err != nil {
+		return errors.Join(err, i.detach(ctx, known, readOnly))
+	}
+	return nil
+}
+
+func (i imageForm) mountDevice(ctx context.Context, known *volume.NodeVolume, device, path string, o filesystem.Options) error {
+	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+	if err != nil {
 		return err
 	}
-	if err := i.checkFree(ctx, path); err != nil {
+	mounted, err := i.cfg.Mounter.Mounted(ctx, path)
+	if err != nil {
 		return err
+	}
+	if mounted && !shown {
+		return fmt.Errorf("mount %s: something else is mounted there: %w", path, volume.ErrPrecondition)
 	}
 	if err := makeMountPoint(i.path(known), path); err != nil {
 		return err
 	}
-	err = i.cfg.Filesystems.Mount(ctx, device, path, filesystem.Options{Type: i.fsType, Flags: flags, ReadOnly: readOnly, Grow: !readOnly})
-	if err == nil {
-		return nil
-	}
-	return errors.Join(err, i.detach(ctx, known, readOnly))
-}
-
-// checkFree tells whether nothing is mounted at a path.
-func (i imageForm) checkFree(ctx context.Context, path string) error {
-	mounted, err := i.cfg.Mounter.Mounted(ctx, path)
-	if err == nil && mounted {
-		err = fmt.Errorf("mount %s: something else is mounted there: %w", path, volume.ErrPrecondition)
-	}
-	return err
+	o.Type = i.fsType
+	return i.cfg.Filesystems.Mount(ctx, device, path, o)
 }
 
 // format makes the file system of a volume that has none yet. What an
@@ -83,10 +81,6 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 	if err != nil {
 		return err
 	}
-	i.cfg.Step.at("format:make")
-	if err := i.cfg.Filesystems.Format(ctx, device, i.fsType); err != nil {
-		return errors.Join(err, i.detach(ctx, known, false))
-	}
 	if err := i.furnish(ctx, known, device, path); err != nil {
 		return errors.Join(err, i.unmountAll(ctx, path), i.detach(ctx, known, false))
 	}
@@ -104,11 +98,8 @@ func (i imageForm) furnish(ctx context.Context, known *volume.NodeVolume, device
 	if err != nil {
 		return err
 	}
-	if err := makeMountPoint(i.path(known), path); err != nil {
-		return err
-	}
-	i.cfg.Step.at("format:mount")
-	if err := i.cfg.Filesystems.Mount(ctx, device, path, filesystem.Options{Type: i.fsType}); err != nil {
+	i.cfg.Step.at("format:make")
+	if err := i.mountDevice(ctx, known, device, path, filesystem.Options{}); err != nil {
 		return err
 	}
 	i.cfg.Step.at("format:attributes")
@@ -140,7 +131,8 @@ func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path str
 	if err != nil || device == "" {
 		return false, err
 	}
-	return i.cfg.Filesystems.Shows(ctx, device, path)
+	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+	return shown, err
 }
 
 func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error {
@@ -183,7 +175,7 @@ func (i imageForm) grow(ctx context.Context, known *volume.NodeVolume) error {
 	if err != nil {
 		return err
 	}
-	return i.cfg.Filesystems.Grow(ctx, device, known.Stage.Path, i.fsType)
+	return i.cfg.Filesystems.Grow(ctx, device, known.Stage.Path)
 }
 
 // stats are those of the file system, which are real limits.
@@ -192,7 +184,8 @@ func (i imageForm) stats(ctx context.Context, known *volume.NodeVolume, _ int64)
 	if err != nil {
 		return nil, err
 	}
-	return &volume.Stats{Bytes: usage.Bytes, Inodes: &usage.Inodes}, nil
+	inodes := volume.Usage(usage.Inodes)
+	return &volume.Stats{Bytes: volume.Usage(usage.Bytes), Inodes: &inodes}, nil
 }
 
 // mountedAt is a path at which the file system is mounted.

@@ -47,9 +47,9 @@ type VolumesConfig struct {
 // Volumes is the controller side: persistent volumes, and snapshots of them.
 type Volumes struct {
 	cfg       VolumesConfig
-	volumes   store[*volume.Volume]
-	snapshots store[*volume.Snapshot]
-	groups    store[*volume.Group]
+	volumes   store[volume.Volume, *volume.Volume]
+	snapshots store[volume.Snapshot, *volume.Snapshot]
+	groups    store[volume.Group, *volume.Group]
 	slots     slots
 	unfilled  unfilled
 }
@@ -240,7 +240,7 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	v.slots.give(gone.PublishedNodes()...)
 	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone.Node, gone.Pool), gone.Capacity)
 	klog.FromContext(ctx).V(2).Info("Deleted volume", logging.KeyVolumeID, id, logging.KeyVolumeName, gone.Name)
-	v.forgetCopy(id)
+	v.forgetCopy(ctx, id)
 	v.cfg.Step.at("delete:purge")
 	return v.volumes.contents.Purge(ctx, id)
 }

@@ -79,8 +79,8 @@ type Support struct {
 	LeastSize func(fsType string) int64
 	// MountFlags are the mount flags that a directory can have.
 	MountFlags []string
-	// CheckMountFlag refuses those that an image cannot have; nil refuses none.
-	CheckMountFlag func(flag string) error
+	// CheckMountFlags refuses those that an image cannot have; nil refuses none.
+	CheckMountFlags func(flags []string) error
 }
 
 // CheckCapability tells whether a backend serves contents of that form as the
@@ -98,21 +98,19 @@ func (s Support) CheckCapability(f Form, c Capability) error {
 	if f.FSType != "" && c.Mode.MultiNode() && !c.Mode.ReadOnly() {
 		return fmt.Errorf("access mode %q: %v is mounted by one node at a time when somebody writes: %w", c.Mode, f, ErrInvalid)
 	}
-	for _, flag := range c.MountFlags {
-		if err := s.checkMountFlag(f, flag); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.checkMountFlags(f, c.MountFlags)
 }
 
-func (s Support) checkMountFlag(f Form, flag string) error {
-	switch {
-	case !f.Disk && !slices.Contains(s.MountFlags, flag):
-		return fmt.Errorf("mount flag %q: must be one of %s: %w", flag, orNone(s.MountFlags), ErrInvalid)
-	case f.Disk && s.CheckMountFlag != nil:
-		if err := s.CheckMountFlag(flag); err != nil {
-			return fmt.Errorf("mount flag %q: %w: %w", flag, ErrInvalid, err)
+func (s Support) checkMountFlags(f Form, flags []string) error {
+	if f.Disk && s.CheckMountFlags != nil {
+		if err := s.CheckMountFlags(flags); err != nil {
+			return fmt.Errorf("%w: %w", err, ErrInvalid)
+		}
+		return nil
+	}
+	for _, flag := range flags {
+		if !f.Disk && !slices.Contains(s.MountFlags, flag) {
+			return fmt.Errorf("mount flag %q: must be one of %s: %w", flag, orNone(s.MountFlags), ErrInvalid)
 		}
 	}
 	return nil

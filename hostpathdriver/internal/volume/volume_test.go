@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,8 +124,8 @@ func TestCheckCapabilities(t *testing.T) {
 	mounted := Capability{Access: AccessMount, Mode: SingleNodeWriter}
 	block := Capability{Access: AccessBlock, Mode: SingleNodeWriter}
 	directories := Support{MountFlags: []string{"noatime", "ro"}}
-	disks := Support{Block: true, FSTypes: []string{"ext4", "xfs"}, CheckMountFlag: func(flag string) error {
-		if flag == "bind" {
+	disks := Support{Block: true, FSTypes: []string{"ext4", "xfs"}, CheckMountFlags: func(flags []string) error {
+		if slices.Contains(flags, "bind") {
 			return errors.New("not here")
 		}
 		return nil

@@ -1,7 +1,7 @@
 // Package hostpathdriver is a complete CSI driver that keeps volumes in
-// directories of the machine. It is the reference driver of Longshore: for
-// development clusters and tests of everything around a driver, and a
-// template to copy a driver for real storage from.
+// directories of the machine. It is there for development clusters, for tests
+// of everything around a driver, and as a template to copy a driver for real
+// storage from.
 //
 // The public API is Options and Run. Below it are four layers, each with its
 // own package: grpcapi (requests, error codes), volume (the domain, pure),

@@ -55,7 +55,7 @@ func TestCommandLinesOfOthers(t *testing.T) {
 	}{
 		"Deployment":  {reason: "the manifest of the hostpath driver", args: "--drivername=hostpath.csi.k8s.io --v=5 --endpoint=unix:///csi/csi.sock --nodeid=n1"},
 		"Distributed": {reason: "the manifest with capacity", args: "--drivername=hostpath.csi.k8s.io --endpoint=unix:///csi/csi.sock --nodeid=n1 --capacity=slow=10Gi --capacity=fast=100Gi"},
-		"InTreeSuite": {reason: "the csi-hostpath suite of Kubernetes", args: "--nodeid=n1 --drivername=d --maxvolumespernode=10 --check-volume-lifecycle=true --enable-controller-modify-volume=true --accepted-mutable-parameter-names=e2eVacTest --enable-snapshot-metadata", warnings: 1},
+		"InTreeSuite": {reason: "the suite in the tree of Kubernetes", args: "--nodeid=n1 --drivername=d --maxvolumespernode=10 --check-volume-lifecycle=true --enable-controller-modify-volume=true --accepted-mutable-parameter-names=e2eVacTest --enable-snapshot-metadata", warnings: 1},
 		"MockSuite":   {reason: "the csimock suite of Kubernetes", args: "-v=5 -nodeid=n1 -endpoint=/csi/csi.sock -proxy-endpoint=tcp://:9000", warnings: 1},
 		"Expansion":   {reason: "a manifest that tunes expansion", args: "--nodeid=n1 --node-expand-required --enable-volume-expansion=true --disable-controller-expansion --disable-node-expansion=false --max-volume-size=1099511627776 --max-volume-size-node=1024"},
 		"Everything":  {reason: "all flags without a function here", args: "--nodeid=n1 --ephemeral --automaxprocs --enable-list-snapshots=false --snapshot-metadata-block-type=FIXED_LENGTH --logtostderr --stderrthreshold=2", warnings: 6},

@@ -5,6 +5,8 @@ TESTFLAGS ?= -race -timeout 30m
 # The end-to-end suite drives processes of its own; the detector would only watch the driver's seat.
 # Its result is never taken from the cache: go does not know which programs it ran.
 TESTFLAGS_e2e := -count=1 -timeout 60m
+# Neither are the results of tests that look at other modules.
+TESTFLAGS_tools = $(TESTFLAGS) -count=1
 
 ##@ Test
 .PHONY: test $(MODULES:%=test/%)

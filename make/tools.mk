@@ -27,3 +27,13 @@ $(MODULES:%=vulncheck/%): vulncheck/%: $(PINNED)/govulncheck
 # fix, and may have no fix. devcluster/controlplane, of the same version, has no code from which govulncheck could start.
 $(OUTSIDE_CODE:%=vulncheck/%): vulncheck/%: $(PINNED)/govulncheck
 	cd $* && GOWORK=off $(PINNED)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) -scan module || test $$? = 3
+
+##@ A driver of your own
+$(TOOLS)/newdriver: $(shell find tools/cmd/newdriver -type f)
+	@mkdir -p $(TOOLS)
+	@cd tools && go build -o $@ ./cmd/newdriver
+
+# hostpathdriver/COPYING.md tells what comes next.
+.PHONY: new-driver
+new-driver: $(TOOLS)/newdriver ## Copy the driver under other names: NAME=foo.example.com MODULE=example.com/foo OUT=../foo
+	@$(TOOLS)/newdriver -name '$(NAME)' -module '$(MODULE)' -out '$(OUT)'

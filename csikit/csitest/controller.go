@@ -95,7 +95,11 @@ func (d *Driver) sourceSize(src *csi.VolumeContentSource) (int64, error) {
 		}
 		return from.Capacity, nil
 	case src.GetSnapshot() != nil:
-		return 0, status.Errorf(codes.NotFound, "source snapshot %q does not exist", src.GetSnapshot().GetSnapshotId())
+		from, ok := d.snapshots[src.GetSnapshot().GetSnapshotId()]
+		if !ok {
+			return 0, status.Errorf(codes.NotFound, "source snapshot %q does not exist", src.GetSnapshot().GetSnapshotId())
+		}
+		return from.Size, nil
 	default:
 		return 0, status.Errorf(codes.InvalidArgument, "volume content source %v is not supported", src)
 	}

@@ -121,11 +121,7 @@ func TestCreateVolumeChecks(t *testing.T) {
 		},
 		"UnknownSourceSnapshot": {
 			reason: "no snapshot exists",
-			req: changed(create("a"), func(r *csi.CreateVolumeRequest) {
-				r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-					Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "none"},
-				}}
-			}),
+			req:    changed(create("a"), func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = restoreOf("none") }),
 			want: codes.NotFound,
 		},
 		"EmptySource": {
@@ -160,6 +156,12 @@ func TestCreateVolumeChecks(t *testing.T) {
 func cloneOf(id string) *csi.VolumeContentSource {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id},
+	}}
+}
+
+func restoreOf(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id},
 	}}
 }
 
@@ -279,6 +281,23 @@ func TestClone(t *testing.T) {
 	req.Name = "copy-2"
 	_, err = controller(d).CreateVolume(t.Context(), req)
 	wantCode(t, "cloning is not announced any more", err, codes.InvalidArgument)
+}
+
+func TestRestore(t *testing.T) {
+	d := csitest.New(csitest.Options{})
+	d.AddSnapshot(csitest.Snapshot{ID: "snap", Size: 3 * gib})
+	req := changed(create("copy"), func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = restoreOf("snap") })
+	reply, err := controller(d).CreateVolume(t.Context(), req)
+	if err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	if got := reply.GetVolume(); got.GetCapacityBytes() != 3*gib || got.GetContentSource().GetSnapshot().GetSnapshotId() != "snap" {
+		t.Errorf("volume is %v, want the size of its snapshot and the snapshot named", got)
+	}
+	d.RemoveSnapshot("snap")
+	req.Name = "copy-2"
+	_, err = controller(d).CreateVolume(t.Context(), req)
+	wantCode(t, "a snapshot that is gone cannot be restored", err, codes.NotFound)
 }
 
 func TestDeleteVolume(t *testing.T) {

@@ -103,6 +103,7 @@ type backend struct {
 	o          Options
 	notReady   bool
 	volumes    map[string]*volume
+	snapshots  map[string]Snapshot
 	violations []string
 	calls      []*Call
 	faults     []*fault
@@ -114,7 +115,7 @@ func New(o Options) *Driver {
 	return &Driver{
 		nodeID:   o.NodeID,
 		topology: maps.Clone(o.Topology),
-		backend:  &backend{o: o, volumes: map[string]*volume{}},
+		backend:  &backend{o: o, volumes: map[string]*volume{}, snapshots: map[string]Snapshot{}},
 	}
 }
 

@@ -1,0 +1,70 @@
+package extent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// file is what is used of an *os.File.
+type file interface {
+	io.ReaderAt
+	io.Seeker
+	io.Closer
+}
+
+// disk is a file that reads as zeros beyond its end.
+type disk struct {
+	file
+	// size is where the disk ends, whatever the length of the file.
+	size int64
+}
+
+func open(path string, size int64) (*disk, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("open %s: is no regular file, its mode is %v", path, info.Mode())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &disk{file: f, size: size}, nil
+}
+
+// data returns where the first data begin from an offset on, and where they
+// end; math.MaxInt64 where there are none. A file system that knows no holes
+// has one range of data (lseek(2), SEEK_DATA).
+func (d *disk) data(from int64) (start, end int64, err error) {
+	start, err = d.Seek(from, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) || (err == nil && start >= d.size) {
+		return math.MaxInt64, math.MaxInt64, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("look for data: %w", err)
+	}
+	end, err = d.Seek(start, unix.SEEK_HOLE)
+	if err != nil {
+		return 0, 0, fmt.Errorf("look for a hole: %w", err)
+	}
+	return start, min(end, d.size), nil
+}
+
+// read fills p with the contents at an offset.
+func (d *disk) read(p []byte, offset int64) error {
+	inside := max(0, min(int64(len(p)), d.size-offset))
+	n, err := d.ReadAt(p[:inside], offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	clear(p[n:])
+	return nil
+}

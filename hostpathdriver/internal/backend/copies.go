@@ -36,6 +36,9 @@ func (v *Volumes) Copy(ctx context.Context, id volume.ID, then func(context.Cont
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	c, err := v.readCopy(id)
+	if errors.Is(err, volume.ErrNotFound) || (err == nil && c == nil) {
+		v.forgetCopy(ctx, id) // whoever waits for the lock will find the same
+	}
 	if err != nil || c == nil {
 		return err
 	}

@@ -103,6 +103,7 @@ func (v *Volumes) removeSnapshot(ctx context.Context, id volume.ID) error {
 	}
 	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone.Node, gone.Pool), gone.Size)
 	klog.FromContext(ctx).V(2).Info("Deleted snapshot", logging.KeySnapshotID, id)
+	v.unfilled.note(id, nil, false)
 	v.forgetCopy(ctx, id)
 	v.cfg.Step.at("delete:purge")
 	return v.snapshots.contents.Purge(ctx, id)

@@ -240,6 +240,7 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	v.slots.give(gone.PublishedNodes()...)
 	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone.Node, gone.Pool), gone.Capacity)
 	klog.FromContext(ctx).V(2).Info("Deleted volume", logging.KeyVolumeID, id, logging.KeyVolumeName, gone.Name)
+	v.unfilled.note(id, nil, false)
 	v.forgetCopy(ctx, id)
 	v.cfg.Step.at("delete:purge")
 	return v.volumes.contents.Purge(ctx, id)

@@ -15,6 +15,7 @@ type file interface {
 	io.ReaderAt
 	io.Seeker
 	io.Closer
+	Fd() uintptr
 }
 
 // disk is a file that reads as zeros beyond its end.
@@ -22,6 +23,8 @@ type disk struct {
 	file
 	// size is where the disk ends, whatever the length of the file.
 	size int64
+	// device is the number of the file system.
+	device uint64
 }
 
 func open(path string, size int64) (*disk, error) {
@@ -29,15 +32,16 @@ func open(path string, size int64) (*disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("open %s: is no regular file, its mode is %v", path, info.Mode())
+	var stat unix.Stat_t
+	err = unix.Fstat(int(f.Fd()), &stat)
+	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errors.New("is no regular file")
 	}
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	return &disk{file: f, size: size}, nil
+	return &disk{file: f, size: size, device: stat.Dev}, nil
 }
 
 // data returns where the first data begin from an offset on, and where they

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"iter"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -75,6 +76,9 @@ func (s *sparse) Seek(offset int64, whence int) (int64, error) {
 }
 
 func (s *sparse) Close() error { return nil }
+
+// Fd is no file: the kernel knows nothing of it.
+func (s *sparse) Fd() uintptr { return math.MaxInt32 }
 
 // disk is the file at its own length.
 func (s *sparse) disk() *disk { return &disk{file: s, size: int64(len(s.contents))} }

@@ -85,6 +85,9 @@ func different(pieces sequence, a, b *disk) sequence {
 		most := min(chunk, a.size)
 		left, right := make([]byte, most), make([]byte, most)
 		for piece, err := range pieces {
+			if err == nil && shared(a, b, piece) {
+				continue
+			}
 			if err == nil {
 				err = errors.Join(a.read(left[:piece.Length], piece.Offset), b.read(right[:piece.Length], piece.Offset))
 			}

@@ -99,9 +99,9 @@ func TestLengthOfFile(t *testing.T) {
 			full, empty := sparseOf(4*block, piece{0, 4 * block, 1}), sparseOf(block)
 			want := extents(0, min(size, 4*block))
 			for what, got := range map[string][]volume.Extent{
-				"allocated": mustCollect(t, ranges(t.Context(), []*disk{{full, size}}, 0)),
-				"changed":   mustCollect(t, ranges(t.Context(), []*disk{{full, size}, {empty, size}}, 0)),
-				"gone":      mustCollect(t, ranges(t.Context(), []*disk{{empty, size}, {full, size}}, 0)),
+				"allocated": mustCollect(t, ranges(t.Context(), []*disk{{file: full, size: size}}, 0)),
+				"changed":   mustCollect(t, ranges(t.Context(), []*disk{{file: full, size: size}, {file: empty, size: size}}, 0)),
+				"gone":      mustCollect(t, ranges(t.Context(), []*disk{{file: empty, size: size}, {file: full, size: size}}, 0)),
 			} {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", what, diff)
@@ -203,7 +203,7 @@ func TestFailures(t *testing.T) {
 		})
 	}
 	holes := &noHoles{sparse: full(func(*sparse) {})}
-	if _, err := collect(t, ranges(t.Context(), []*disk{{holes, size}}, 0)); !errors.Is(err, fs.ErrInvalid) {
+	if _, err := collect(t, ranges(t.Context(), []*disk{{file: holes, size: size}}, 0)); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("the end of data is not found: %v", err)
 	}
 }
@@ -279,7 +279,7 @@ func (endless) Seek(offset int64, whence int) (int64, error) {
 // TestLongExtentsAreCut so that who is interrupted has received something.
 func TestLongExtentsAreCut(t *testing.T) {
 	const size = 3*longest + block
-	got := mustCollect(t, ranges(t.Context(), []*disk{{endless{}, size}}, block))
+	got := mustCollect(t, ranges(t.Context(), []*disk{{file: endless{}, size: size}}, block))
 	want := extents(block, longest, block+longest, longest, block+2*longest, longest)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("extents (-want +got):\n%s", diff)

@@ -156,6 +156,10 @@ func TestLargeSparseFile(t *testing.T) {
 		opened.file = c
 		disks, counts = append(disks, opened), append(counts, c)
 	}
+	if start, _, err := disks[0].data(0); err == nil && start == 0 {
+		t.Skip("the file system of the temporary directory knows no holes")
+	}
+	counts[0].seeks = 0
 	if got := mustCollect(t, ranges(t.Context(), disks[:1], 0)); len(got) != 2 || counts[0].reads != 0 || counts[0].seeks > 6 {
 		t.Errorf("allocated: %v with %d reads, %d seeks", got, counts[0].reads, counts[0].seeks)
 	}
@@ -165,7 +169,7 @@ func TestLargeSparseFile(t *testing.T) {
 		t.Errorf("difference (-want +got):\n%s", diff)
 	}
 	for i, c := range counts {
-		if c.reads > 4 || c.seeks > 16 {
+		if c.reads > 2 || c.seeks > 16 {
 			t.Errorf("disk %d: %d reads, %d seeks", i, c.reads, c.seeks)
 		}
 	}

@@ -16,58 +16,113 @@ import (
 // root is this repository.
 const root = "../../.."
 
-// makeCopy is `make new-driver`, in a directory that has nothing to do with this one.
-func makeCopy(t *testing.T, driver, module string) (dir string) {
-	t.Helper()
-	dir = filepath.Join(t.TempDir(), "foo")
-	in(t, root, "make", "new-driver", "NAME="+driver, "MODULE="+module, "OUT="+dir)
-	return dir
-}
+// guide is where the commands are that are tested here.
+const guide = root + "/hostpathdriver/COPYING.md"
 
-// in runs a command in a directory, and returns what it prints. The compiler does not write the directory into what it makes, so that
-// everything but the first copy is in its cache.
-func in(t *testing.T, dir, name string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath", "MAKEFLAGS=") // not the options of the make that runs this test
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+// elsewhere are commands of the guide that need what no test here has.
+func elsewhere() map[string]string {
+	return map[string]string{
+		"make image":  "needs docker",
+		"make deploy": "needs a cluster; its manifests are looked at",
+		"e2e.test -provider=skeleton -kubeconfig=$KUBECONFIG -storage.testdriver=deploy/test-driver.yaml -ginkgo.focus='External.Storage.*foo.example.com'": "needs a cluster",
 	}
-	return string(out)
 }
 
-// TestCopy does what COPYING.md says, as far as it needs no cluster.
-func TestCopy(t *testing.T) {
+// TestGuide does what COPYING.md says, as it says it. Of the copy that it gets it tests all that the guide promises.
+func TestGuide(t *testing.T) {
 	const driver, module = "foo.example.com", "example.com/foo"
-	dir := makeCopy(t, driver, module)
+	first, rest := commands(t)
+	dir := filepath.Join(t.TempDir(), "foo")
+	in(t, root, strings.ReplaceAll(first, "../foo", dir))
 	t.Run("Leftovers", func(t *testing.T) { checkNames(t, dir) })
 	t.Run("Alone", func(t *testing.T) { checkAlone(t, dir, module) })
 	t.Run("Manifests", func(t *testing.T) { checkManifests(t, dir) })
 	t.Run("Format", func(t *testing.T) {
-		if out := in(t, dir, "gofmt", "-l", "."); out != "" {
+		if out := in(t, dir, "gofmt -l ."); out != "" {
 			t.Errorf("not formatted:\n%s", out)
 		}
 	})
-	t.Run("Build", func(t *testing.T) {
-		in(t, dir, "make", "build", "VERSION=v1.2.3")
-		if out := in(t, dir, "bin/foo", "--version"); !strings.HasPrefix(out, "foo v1.2.3") {
-			t.Errorf("the version is %q", out)
+	t.Run("Commands", func(t *testing.T) {
+		out := ""
+		for _, command := range rest {
+			out += in(t, dir, command)
 		}
-		if out := in(t, dir, "bin/foo", "--help"); !strings.Contains(out, driver) {
-			t.Errorf("the name of the driver is not the default of a flag:\n%s", out)
-		}
-	})
-	t.Run("Test", func(t *testing.T) {
-		out := in(t, dir, "make", "test", "TESTFLAGS=")
-		for _, name := range []string{module, module + "/internal/grpcapi", module + "/internal/csikit/csiserver", module + "/test/sanity"} {
-			if !strings.Contains(out, "ok  \t"+name+"\t") {
-				t.Errorf("no test of %s has run:\n%s", name, out)
+		for _, want := range []string{
+			"ok  \t" + module + "\t", "ok  \t" + module + "/internal/grpcapi\t", "ok  \t" + module + "/internal/csikit/csiserver\t",
+			"ok  \t" + module + "/test/sanity\t", "// driver must be sure that the node can no longer write",
+		} {
+			if !strings.Contains(out, want) {
+				t.Errorf("the commands of the guide do not print %q:\n%s", want, out)
 			}
 		}
 	})
+	t.Run("Binary", func(t *testing.T) {
+		if out := in(t, dir, "bin/foo --version"); !strings.HasPrefix(out, "foo v0.1.0") {
+			t.Errorf("the version is %q", out)
+		}
+		if out := in(t, dir, "bin/foo --help"); !strings.Contains(out, driver) {
+			t.Errorf("the name of the driver is not the default of a flag:\n%s", out)
+		}
+	})
 	t.Run("Parts", func(t *testing.T) { testParts(t, dir) })
+}
+
+// commands returns the commands of the guide: the one that makes the copy, and those to run there.
+func commands(t *testing.T) (first string, rest []string) {
+	t.Helper()
+	text, err := os.ReadFile(guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	skipped := 0
+	for _, line := range regexp.MustCompile(`(?m)^    \S.*$`).FindAllString(string(text), -1) {
+		command := strings.TrimSpace(line)
+		switch {
+		case elsewhere()[command] != "":
+			skipped++
+		case strings.HasPrefix(command, "make new-driver "):
+			first = command
+		case command != "cd ../foo":
+			rest = append(rest, command)
+		}
+	}
+	if first == "" || len(rest) == 0 || skipped != len(elsewhere()) {
+		t.Fatalf("COPYING.md makes a copy by %q, runs %q there, and has %d commands that need more, want %d", first, rest, skipped, len(elsewhere()))
+	}
+	return first, rest
+}
+
+// TestGuideLinks looks for the files that the guide names.
+func TestGuideLinks(t *testing.T) {
+	text, err := os.ReadFile(guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(text), -1)
+	for _, link := range found {
+		if _, err := os.Stat(filepath.Join(filepath.Dir(guide), link[1])); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(found) == 0 {
+		t.Error("the guide leads nowhere")
+	}
+}
+
+// in runs a command in a directory, and returns what it prints. The compiler does not write the directory into what it makes, so that
+// everything but the first copy is in its cache. The copy's tests run without the race detector, and those that take long may skip
+// themselves (testing.Short): all of them run under their old names.
+func in(t *testing.T, dir, command string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-ec", command)
+	cmd.Dir = dir
+	// MAKEFLAGS would be those of the make that runs this test.
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath", "TESTFLAGS=-short", "MAKEFLAGS=")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
 }
 
 // checkNames does by itself what the tool does before it ends. Allowed are the file that says where the copy is from, a field of Kubernetes
@@ -114,13 +169,13 @@ func checkAlone(t *testing.T, dir, module string) {
 				t.Errorf("module %s: replaces %s by %s", name, r.Old.Path, r.New.Path)
 			}
 		}
-		sources := strings.Fields(in(t, dir, "go", "env", "GOROOT", "GOMODCACHE"))
-		for _, from := range strings.Fields(in(t, filepath.Join(dir, name), "go", "list", "-deps", "-test", "-f", "{{.Dir}}", "./...")) {
+		sources := strings.Fields(in(t, dir, "go env GOROOT GOMODCACHE"))
+		for _, from := range strings.Fields(in(t, filepath.Join(dir, name), "go list -deps -test -f '{{.Dir}}' ./...")) {
 			if !slices.ContainsFunc(append(sources, dir), func(s string) bool { return from == s || strings.HasPrefix(from, s+"/") }) {
 				t.Errorf("module %s: has a package from %s", name, from)
 			}
 		}
-		in(t, filepath.Join(dir, name), "go", "mod", "tidy", "-diff")
+		in(t, filepath.Join(dir, name), "go mod tidy -diff")
 	}
 	if len(modules) != 2 || len(modules["."]) > 0 {
 		t.Errorf("the modules and what they replace are %v, want two, of which the one in the root replaces nothing", modules)

@@ -67,7 +67,7 @@ func testParts(t *testing.T, dir string) {
 				t.Fatal(err)
 			}
 			p.remove(t, without)
-			in(t, without, "go", "vet", "./...")
+			in(t, without, "go vet ./...")
 			after := ask(t, without, probe, p)
 
 			for _, c := range p.capabilities {
@@ -99,7 +99,7 @@ func buildProbe(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(t.TempDir(), "probe")
-	in(t, dir, "go", "build", "-o", program, "./cmd/probe")
+	in(t, dir, "go build -o "+program+" ./cmd/probe")
 	if err := os.RemoveAll(source); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func ask(t *testing.T, dir, probe string, p part) []string {
 	}
 	defer os.RemoveAll(machine)
 	program, socket := filepath.Join(machine, "driver"), "unix://"+filepath.Join(machine, "csi.sock")
-	in(t, dir, "go", "build", "-o", program, "./cmd/foo")
+	in(t, dir, "go build -o "+program+" ./cmd/foo")
 	driver := exec.CommandContext(t.Context(), program,
 		append([]string{"--nodeid=n1", "--endpoint=" + socket, "--statedir=" + filepath.Join(machine, "state")}, p.flags...)...)
 	var log bytes.Buffer

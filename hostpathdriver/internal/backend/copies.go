@@ -134,7 +134,10 @@ func (v *Volumes) readSource(c *contentsCopy) error {
 func (v *Volumes) runCopy(ctx context.Context, c *contentsCopy) error {
 	o := copier.Options{Progress: v.copyPath(c.id, "progress"), Step: v.cfg.Step}
 	if !c.toForm.Disk {
-		_, err := copier.Tree(ctx, c.from.Path(c.fromID), c.to.Path(c.id), o)
+		result, err := copier.Tree(ctx, c.from.Path(c.fromID), c.to.Path(c.id), o)
+		if err == nil && result.Torn {
+			klog.FromContext(ctx).Info("Copied a directory that was written to meanwhile", logging.KeyVolumeID, c.fromID)
+		}
 		return err
 	}
 	// Before the contents: what is formatted meanwhile is copied as it is then,
@@ -146,8 +149,13 @@ func (v *Volumes) runCopy(ctx context.Context, c *contentsCopy) error {
 	if blank && c.toForm.FSType != "" {
 		return c.to.Create(c.id, c.toForm, c.size, volume.Attributes{})
 	}
-	if _, err := copier.File(ctx, c.from.Disk(c.fromID), c.to.Disk(c.id), o); err != nil {
+	result, err := copier.File(ctx, c.from.Disk(c.fromID), c.to.Disk(c.id), o)
+	switch {
+	case err != nil:
 		return err
+	case result.Torn:
+		return errors.Join(copier.Forget(o.Progress), fmt.Errorf("it was written to meanwhile, and its disk cannot share blocks: blocks of different moments make no file system; "+
+			"stop its users, or keep volumes on XFS with reflink or btrfs: %w", volume.ErrPrecondition))
 	}
 	return c.to.Grow(c.id, c.size)
 }

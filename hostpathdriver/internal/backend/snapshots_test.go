@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -264,6 +265,34 @@ func TestCopiesGoOn(t *testing.T) {
 	w.boot()
 	if left, err := filepath.Glob(filepath.Join(w.stateDir, copiesDir, "*")); err != nil || len(left) > 0 {
 		t.Errorf("left after a restart: %v, %v", left, err)
+	}
+}
+
+// TestTornDisk: blocks of different moments are no snapshot of a disk.
+func TestTornDisk(t *testing.T) {
+	w := newWorld(t)
+	s := w.boot()
+	source := s.createBlock("source")
+	w.writeDisk(source.ID, "old")
+	made, err := s.volumes.CreateSnapshot(s.ctx, &volume.SnapshotRequest{Name: "s", Source: source.ID})
+	w.must(err)
+	w.step = func(name string) {
+		if name == "copy" {
+			w.step = nil
+			future := time.Now().Add(time.Hour)
+			w.writeDisk(source.ID, "new")
+			w.must(os.Chtimes(filepath.Join(w.contents(source.ID), diskName), future, future))
+		}
+	}
+	s.volumes.cfg.Step = func(name string) { w.step.at(name) }
+	t.Cleanup(func() { w.step = nil })
+	wantErr(t, "written to meanwhile", s.copy(made.ID), volume.ErrPrecondition)
+	if again, err := s.volumes.GetSnapshot(s.ctx, made.ID); err != nil || !again.Filling {
+		t.Errorf("after the failure: %+v, %v", again, err)
+	}
+	w.must(s.copy(made.ID))
+	if again, err := s.volumes.GetSnapshot(s.ctx, made.ID); err != nil || again.Filling {
+		t.Errorf("after the second copy: %+v, %v", again, err)
 	}
 }
 

@@ -31,7 +31,7 @@ type Snapshot struct {
 	// every node.
 	Node string `json:"node,omitempty"`
 	// Form is what the contents are.
-	Form
+	Form Form `json:"form"`
 	// Group is the group that it was made with, and goes with.
 	Group ID `json:"group,omitempty"`
 }

@@ -64,7 +64,7 @@ type driver struct {
 	options  Options
 	lock     *state.Lock
 	services []service
-	volumes  *shared.Volumes
+	volumes  *shared.Directory
 	node     *backend.Node
 	registry *prometheus.Registry
 }
@@ -118,7 +118,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 	volumes, err := shared.Open(ctx, shared.Config{
 		LockPath: backend.ControllerLockPath(o.StateDir),
 		Turn:     shared.DefaultTurn,
-		Open: func(ctx context.Context) (volume.Service, shared.Store, error) {
+		Open: func(ctx context.Context) (volume.Services, shared.Store, error) {
 			volumes, err := backend.OpenVolumes(ctx, backend.VolumesConfig{
 				StateDir:    o.StateDir,
 				Placement:   placement,
@@ -130,7 +130,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 				ProtectUsed: o.ProtectUsed,
 				Mounter:     o.Mounter,
 			})
-			return idempotent.NewVolumes(volumes), volumes, err
+			return idempotent.New(volumes), volumes, err
 		},
 	})
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -13,7 +12,7 @@ import (
 type Node struct {
 	volume.NodeService
 
-	ids keymutex.Locks[volume.ID]
+	ids locks
 }
 
 var _ volume.NodeService = (*Node)(nil)

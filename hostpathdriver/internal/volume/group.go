@@ -52,11 +52,11 @@ type GroupService interface {
 	// CreateGroup makes a snapshot of each volume, or of none. ErrPrecondition
 	// when they cannot be of one moment.
 	CreateGroup(ctx context.Context, req *GroupRequest) (*Group, error)
-	// DeleteGroup removes a group and its snapshots, which the CO lists; ErrInvalid for
-	// another list.
+	// DeleteGroup removes a group and its snapshots, which the CO lists;
+	// ErrInvalid for another list.
 	DeleteGroup(ctx context.Context, id ID, members []ID) error
 	// GetGroup returns a group with its snapshots, or ErrNotFound; ErrInvalid
-	// for another list of members.
+	// for another list of members. Who does not know them says nil.
 	GetGroup(ctx context.Context, id ID, members []ID) (*Group, error)
 	// FindGroup returns the group of that name, or ErrNotFound.
 	FindGroup(ctx context.Context, name string) (*Group, error)
@@ -106,9 +106,10 @@ func (g *Group) CheckSame(req *GroupRequest) error {
 }
 
 // CheckMembers tells whether a list names exactly the snapshots of the group.
-// If not, the error is an ErrInvalid.
+// If not, the error is an ErrInvalid. The layers of the driver say nil, which
+// is no list; the empty list of a CO is one.
 func (g *Group) CheckMembers(list []ID) error {
-	if sameIDs(g.Members, list) {
+	if list == nil || sameIDs(g.Members, list) {
 		return nil
 	}
 	return fmt.Errorf("snapshot ids %s: group %q has %s: %w", join(list), g.ID, join(g.Members), ErrInvalid)

@@ -39,6 +39,16 @@ type Service interface {
 	Support() Support
 }
 
+// Services is the whole controller side. Each has a file of its own in every
+// layer; a driver that has no groups, say, goes without the line here and
+// without those files.
+type Services interface {
+	Service
+	SnapshotService
+	GroupService
+	CopyService
+}
+
 // ListRequest asks for one page.
 type ListRequest struct {
 	// Token is empty for the first page, else Page.Next of the page before.

@@ -19,6 +19,17 @@ func (s Source) String() string {
 	return fmt.Sprintf("volume %q", s.Volume)
 }
 
+// IDs are those of what the source needs to exist; none for no source.
+func (s *Source) IDs() []ID {
+	switch {
+	case s == nil:
+		return nil
+	case s.Snapshot != "":
+		return []ID{s.Snapshot}
+	}
+	return []ID{s.Volume}
+}
+
 // Origin is what has to be known of a source.
 type Origin struct {
 	Source

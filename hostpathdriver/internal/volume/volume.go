@@ -18,7 +18,7 @@ import (
 // value is the node id.
 const TopologyKey = "topology.hostpath.csi/node"
 
-// MaxIDLength is the greatest length of a volume id in bytes, as the CSI
+// MaxIDLength is the greatest length of an id in bytes, as the CSI
 // specification limits strings.
 const MaxIDLength = 128
 
@@ -26,14 +26,14 @@ const MaxIDLength = 128
 // "NodeGetInfo").
 const maxNodeID = 256
 
-// ID names a volume. A checked ID is safe as the name of a file.
+// ID names a volume, a snapshot or a group of snapshots. A checked ID is safe as the name of a file.
 type ID string
 
 // ParseID checks an id that came from outside: 1 to 128 bytes out of
 // letters, digits, dot, dash and underscore, the first one no dot. So it is
 // never "..", a path or an option of a command.
 func ParseID(s string) (ID, error) {
-	if err := checkName("volume id", s, MaxIDLength); err != nil {
+	if err := checkName("id", s, MaxIDLength); err != nil {
 		return "", err
 	}
 	return ID(s), nil

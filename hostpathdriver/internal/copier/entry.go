@@ -55,6 +55,11 @@ func (t *tree) enter(name string, source *os.File, st *unix.Stat_t, where standi
 		return err
 	}
 	above, l := t.top(), &level{name: name, stat: *st, passed: where == passed}
+	defer func() {
+		if t.top() != l {
+			l.close()
+		}
+	}()
 	if where == within {
 		l.skip = above.skip[1:]
 	}
@@ -63,8 +68,7 @@ func (t *tree) enter(name string, source *os.File, st *unix.Stat_t, where standi
 		return err
 	}
 	if !l.passed {
-		if l.target, err = t.mkdir(above.target, name); err != nil {
-			l.close()
+		if err := t.mkdir(above.target, l); err != nil {
 			return err
 		}
 	}
@@ -73,28 +77,26 @@ func (t *tree) enter(name string, source *os.File, st *unix.Stat_t, where standi
 }
 
 // mkdir makes a directory, or takes the one of an earlier call.
-func (t *tree) mkdir(parent *os.File, name string) (*os.File, error) {
-	made := func() error { return unix.Mkdirat(int(parent.Fd()), name, 0o700) }
+func (t *tree) mkdir(parent *os.File, l *level) (err error) {
+	made := func() error { return unix.Mkdirat(int(parent.Fd()), l.name, 0o700) }
 	t.step("mkdir")
-	err := made()
+	err = made()
 	exists := errors.Is(err, unix.EEXIST)
 	if err != nil && !exists {
-		return nil, fmt.Errorf("make directory: %w", err)
+		return fmt.Errorf("make directory: %w", err)
 	}
-	dir, err := openAt(parent, name, unix.O_PATH|unix.O_DIRECTORY)
+	l.target, err = openAt(parent, l.name, unix.O_PATH|unix.O_DIRECTORY)
 	switch {
 	case err == nil && exists:
 		t.step("chmod")
-		if err := unix.Chmod(handle(dir), 0o700); err != nil {
-			return nil, errors.Join(err, dir.Close())
-		}
+		return unix.Chmod(handle(l.target), 0o700)
 	case exists && isAny(err, unix.ENOTDIR, unix.ELOOP):
-		if err := t.place(parent, name, "mkdir", made); err != nil {
-			return nil, err
+		if err := t.place(parent, l.name, "mkdir", made); err != nil {
+			return err
 		}
-		return openAt(parent, name, unix.O_PATH|unix.O_DIRECTORY)
+		l.target, err = openAt(parent, l.name, unix.O_PATH|unix.O_DIRECTORY)
 	}
-	return dir, err
+	return err
 }
 
 // place makes a name in a directory of the destination. What an earlier call
@@ -188,14 +190,14 @@ func (t *tree) file(dir *os.File, name string, partial bool) (*os.File, extent, 
 	return file, extent{}, err
 }
 
-// reopenPart leaves a file alone that has other names by now.
+// reopenPart opens a file to write more to it.
 func reopenPart(dir *os.File, name string) (*os.File, bool) {
 	found, err := openAt(dir, name, unix.O_PATH)
 	if err != nil {
 		return nil, false
 	}
 	defer found.Close()
-	if st, err := status(found); err != nil || kind(&st) != unix.S_IFREG || st.Nlink != 1 {
+	if st, err := status(found); err != nil || kind(&st) != unix.S_IFREG {
 		return nil, false
 	}
 	file, err := reopen(found, unix.O_RDWR)

@@ -13,7 +13,8 @@ import (
 // File copies a regular file: its data, its holes and its size, no attributes.
 // The destination is made with mode 0600 if it does not exist; one that exists
 // is overwritten, and becomes as small as the source. Its directory must
-// exist. At return the copy is on disk.
+// exist. At return the copy is on disk. What is in the cache of a loop device
+// and not in the source yet is not in the copy.
 //
 // A copy is resumed if the progress file is about the same two paths and the
 // same two files (inode and time of birth), and the source has not become

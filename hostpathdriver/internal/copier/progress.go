@@ -34,14 +34,13 @@ type task struct {
 	Target  identity `json:"target"`
 }
 
-// extent is how far the copy of one file is: everything before At is on disk.
-// The size is there to see that the source became smaller; a larger one, or
-// one that was written to, is no other file.
+// extent is how far the copy of one file is: everything before At is on disk. A
+// source that grew, or was written to, is no other file.
 type extent struct {
 	Source   identity `json:"source"`
 	Target   identity `json:"target"`
 	At       int64    `json:"at"`
-	Size     int64    `json:"size"`
+	Size     int64    `json:"-"`        // of the source in this call
 	Modified int64    `json:"modified"` // time of the source when its copy began, in ns
 }
 

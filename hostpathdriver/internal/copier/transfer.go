@@ -51,7 +51,7 @@ func (t *transfer) resume(done extent) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if done.At <= 0 || done.Source != t.Source || done.Target != t.Target || done.At > min(t.Size, info.Size()) || done.Size > t.Size {
+	if done.At <= 0 || done.Source != t.Source || done.Target != t.Target || done.At > min(t.Size, info.Size()) {
 		return false, nil
 	}
 	t.At, t.Modified = done.At, done.Modified

@@ -188,6 +188,7 @@ func TestTreeProperty(t *testing.T) {
 				}
 				break
 			}
+			wantClosed(t, open)
 			c.powerCut()
 		}
 		t.Logf("round %d: %d crashes", round, crashes)
@@ -228,6 +229,7 @@ func TestTreeCrash(t *testing.T) {
 			break
 		}
 		seen[step] = true
+		wantClosed(t, open)
 		c.powerCut()
 		left := c.left()
 		if written := c.finish(); written > left {
@@ -266,6 +268,27 @@ func TestTreeCancel(t *testing.T) {
 	wantSameTree(t, c.from, c.to)
 }
 
+// TestLinks: the table forgets a file with its last name.
+func TestLinks(t *testing.T) {
+	c := crashTree(t)
+	for name, passed := range map[string]bool{"Copied": false, "Passed": true} {
+		table := links{}
+		walk(t, c.from, ".", func(name, path string, st *unix.Stat_t) {
+			if known, ok := table[inodeOf(st)]; ok && !passed {
+				table.count(known)
+			} else if kind(st) != unix.S_IFDIR {
+				table.note(st, func() string { return name })
+			}
+			if name == "b-link" && len(table) == 0 {
+				t.Error("a file is forgotten that has more names")
+			}
+		})
+		if len(table) != 0 {
+			t.Errorf("%s: %d files are still remembered", name, len(table))
+		}
+	}
+}
+
 // TestTreeTornProgress starts anew over what an earlier call left.
 func TestTreeTornProgress(t *testing.T) {
 	c := crashTree(t)
@@ -295,8 +318,11 @@ func TestTreeChanges(t *testing.T) {
 		"PartGone":  {reason: "a part of what is gone stays, as all that was copied", change: func(c *copyOfTree) { must(c, os.Remove(c.path("c/m"))) }, differ: []string{"c", "c/m"}},
 		"PartReplaced": {reason: "another file of the same name", change: func(c *copyOfTree) {
 			must(c, os.Rename(c.path("c/m"), c.path("z2")))
-			c.write("c/m", 300_000)
+			c.write("c/m", 600_000)
 		}, differ: []string{".", "c"}},
+		"CopyOfPartReplaced": {reason: "another file in the destination", change: func(c *copyOfTree) {
+			must(c, os.Remove(c.to+"/c/m"), os.WriteFile(c.to+"/c/m", noise(77, 500_000), 0o600))
+		}},
 		"PartShrunk": {reason: "a smaller file", change: func(c *copyOfTree) { must(c, os.Truncate(c.path("c/m"), 1000)) }},
 		"PartIsDirectory": {reason: "another kind", change: func(c *copyOfTree) {
 			must(c, os.Remove(c.path("c/m")))

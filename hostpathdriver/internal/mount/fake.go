@@ -43,11 +43,36 @@ func (f *Fake) Bind(ctx context.Context, source, target string, o Options) error
 	if err := sameKind(source, target); err != nil {
 		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
 	}
+	f.push(source, target, o)
+	return nil
+}
+
+// Place enters a mount at an existing directory that is no bind mount, such as
+// the file system of a device, for the fake of the package that makes it.
+// Flags are those of that mount, and not checked.
+func (f *Fake) Place(ctx context.Context, source, target string, o Options) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, "place "+target)
+	if err := f.broken(ctx); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", source, target, err)
+	}
+	at, err := os.Stat(target)
+	if err == nil && !at.IsDir() {
+		err = errors.New("the target must be a directory")
+	}
+	if err != nil {
+		return fmt.Errorf("mount %s at %s: %w", source, target, err)
+	}
+	f.push(source, target, o)
+	return nil
+}
+
+func (f *Fake) push(source, target string, o Options) {
 	if f.table == nil {
 		f.table = map[string][]FakeMount{}
 	}
 	f.table[target] = append(f.table[target], FakeMount{Source: source, Options: o})
-	return nil
 }
 
 // sameKind tells whether source can be mounted at target: both must be there,

@@ -126,6 +126,44 @@ func TestFakeRefusesWhatTheKernelRefuses(t *testing.T) {
 	}
 }
 
+// TestFakePlaces enters mounts that are no bind mounts, and undoes them as all
+// others.
+func TestFakePlaces(t *testing.T) {
+	ctx, d := t.Context(), dirs(t, "target", "bound")
+	device := filepath.Join(d[1], "device")
+	if err := os.WriteFile(device, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var f Fake
+	o := Options{ReadOnly: true, Flags: []string{"discard"}}
+	if err := f.Place(ctx, device, device, o); err == nil {
+		t.Error("a mount at a file is accepted")
+	}
+	if err := f.Place(ctx, device, filepath.Join(d[0], "missing"), o); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing target: %v", err)
+	}
+	if err := errors.Join(f.Place(ctx, device, d[0], o), f.Bind(ctx, d[0], d[1], Options{})); err != nil {
+		t.Fatal(err)
+	}
+	if holds, err := f.Holds(ctx, device, d[0], Options{ReadOnly: true}); !holds || err != nil {
+		t.Errorf("Holds: %t, %v", holds, err)
+	}
+	if diff := cmp.Diff(&FakeMount{Source: device, Options: o}, f.At(d[0])); diff != "" {
+		t.Errorf("At (-want +got):\n%s", diff)
+	}
+	if err := f.Unmount(ctx, d[0]); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("no more mounts")
+	f.Fail(broken)
+	if err := f.Place(ctx, device, d[0], o); !errors.Is(err, broken) {
+		t.Errorf("%v, want the injected error", err)
+	}
+	if got := f.Targets(); len(got) != 1 {
+		t.Errorf("mounts: %v", got)
+	}
+}
+
 // TestOverContexts calls every method with a context that is over.
 func TestOverContexts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

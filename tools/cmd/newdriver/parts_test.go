@@ -2,10 +2,10 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,8 +17,8 @@ type part struct {
 	reason string
 	// files go, below internal/grpcapi.
 	files []string
-	// lines go from what is left; each is there once, as it is here or, where it ends in a colon, begun so.
-	lines map[string][]string
+	// edits are regular expressions by the files in which they are there once. What they match goes.
+	edits map[string][]string
 	// flags switch on what is not by default.
 	flags []string
 	// capabilities are those that go with it, as the probe prints them, and methods the calls.
@@ -26,20 +26,38 @@ type part struct {
 	methods      []string
 }
 
+const (
+	inController = "internal/grpcapi/controller.go"
+	inNode       = "internal/grpcapi/node.go"
+	inRun        = "run.go"
+)
+
+// lines are those of a part in the file of its service: in the struct, and twice in the constructor.
+func lines(member string) []string {
+	return []string{
+		`(?m)^\t` + member + `\n`,
+		`(?m)^\t\t` + member + `:.*\n`,
+		`(?m)^\t\t&\w\.` + member + `,\n|, &\w\.` + member + `\b`,
+	}
+}
+
 func parts() map[string]part {
-	const controller = "internal/grpcapi/controller.go"
 	return map[string]part{
 		"Expansion": {
-			reason:       "volumes that keep their size",
-			files:        []string{"controller_expand.go"},
-			lines:        map[string][]string{controller: {"controllerExpand", "controllerExpand:", "&c.controllerExpand,"}},
-			capabilities: []string{"Controller EXPAND_VOLUME"},
-			methods:      []string{"/csi.v1.Controller/ControllerExpandVolume"},
+			reason: "volumes that keep their size",
+			files:  []string{"controller_expand.go", "node_expand.go"},
+			edits: map[string][]string{
+				inController: lines("controllerExpand"),
+				inNode:       lines("nodeExpand"),
+				inRun:        {`(?m)^\t\tExpansion: +o\.controllerExpansion\(\) \|\| o\.nodeExpansion\(\),\n`},
+			},
+			capabilities: []string{"Plugin expansion ONLINE", "Controller EXPAND_VOLUME", "Node EXPAND_VOLUME"},
+			methods:      []string{"/csi.v1.Controller/ControllerExpandVolume", "/csi.v1.Node/NodeExpandVolume"},
 		},
 		"Modification": {
 			reason:       "no parameters that can be changed",
 			files:        []string{"controller_modify.go"},
-			lines:        map[string][]string{controller: {"controllerModify", "controllerModify:", "&c.controllerModify,"}},
+			edits:        map[string][]string{inController: lines("controllerModify")},
 			flags:        []string{"--enable-controller-modify-volume"},
 			capabilities: []string{"Controller MODIFY_VOLUME"},
 			methods:      []string{"/csi.v1.Controller/ControllerModifyVolume"},
@@ -47,7 +65,7 @@ func parts() map[string]part {
 		"Attachment": {
 			reason:       "volumes that every node reaches",
 			files:        []string{"controller_publish.go"},
-			lines:        map[string][]string{controller: {"controllerPublish", "controllerPublish:", "&c.controllerPublish,"}},
+			edits:        map[string][]string{inController: lines("controllerPublish")},
 			flags:        []string{"--enable-attach"},
 			capabilities: []string{"Controller PUBLISH_UNPUBLISH_VOLUME", "Controller PUBLISH_READONLY"},
 			methods:      []string{"/csi.v1.Controller/ControllerPublishVolume", "/csi.v1.Controller/ControllerUnpublishVolume"},
@@ -59,32 +77,38 @@ func parts() map[string]part {
 // and answer UNIMPLEMENTED to its calls.
 func testParts(t *testing.T, dir string) {
 	probe := buildProbe(t, dir)
+	var flags, methods []string
+	for _, p := range parts() {
+		flags, methods = append(flags, p.flags...), append(methods, p.methods...)
+	}
+	slices.Sort(methods)
+	before := ask(t, dir, probe, flags, methods)
 	for name, p := range parts() {
 		t.Run(name, func(t *testing.T) {
-			before := ask(t, dir, probe, p)
+			var want []string
+			found := 0
+			for _, line := range before {
+				method, code, _ := strings.Cut(line, " ")
+				switch {
+				case slices.Contains(p.capabilities, line):
+					found++
+					continue
+				case slices.Contains(p.methods, method) && code != "Unimplemented":
+					found++
+					line = method + " Unimplemented"
+				}
+				want = append(want, line)
+			}
+			if found != len(p.capabilities)+len(p.methods) {
+				t.Fatalf("%s: the driver has %q, of which not all of %q and %q are there in the first place", p.reason, before, p.capabilities, p.methods)
+			}
 			without := filepath.Join(t.TempDir(), "foo")
 			if err := os.CopyFS(without, os.DirFS(dir)); err != nil {
 				t.Fatal(err)
 			}
 			p.remove(t, without)
-			in(t, without, "go vet ./...")
-			after := ask(t, without, probe, p)
-
-			for _, c := range p.capabilities {
-				if !slices.Contains(before, c) {
-					t.Errorf("%s: the driver has no capability %q in the first place: %q", p.reason, c, before)
-				}
-			}
-			want := slices.DeleteFunc(slices.Clone(before), func(c string) bool { return slices.Contains(p.capabilities, c) })
-			for i, line := range want {
-				if method, code, _ := strings.Cut(line, " "); slices.Contains(p.methods, method) {
-					if code == "Unimplemented" {
-						t.Errorf("%s: %s is not served in the first place", p.reason, method)
-					}
-					want[i] = method + " Unimplemented"
-				}
-			}
-			if !slices.Equal(after, want) {
+			in(t, without, "go build ./...")
+			if after := ask(t, without, probe, flags, methods); !slices.Equal(after, want) {
 				t.Errorf("%s: without it the driver has\n%q, want\n%q", p.reason, after, want)
 			}
 		})
@@ -106,8 +130,8 @@ func buildProbe(t *testing.T, dir string) string {
 	return program
 }
 
-// ask runs the driver of dir, and the probe against it.
-func ask(t *testing.T, dir, probe string, p part) []string {
+// ask runs the driver of dir, and the probe against it, whose lines it returns.
+func ask(t *testing.T, dir, probe string, flags, methods []string) []string {
 	t.Helper()
 	machine, err := os.MkdirTemp("", "part") // t.TempDir has a path too long for a socket
 	if err != nil {
@@ -117,13 +141,13 @@ func ask(t *testing.T, dir, probe string, p part) []string {
 	program, socket := filepath.Join(machine, "driver"), "unix://"+filepath.Join(machine, "csi.sock")
 	in(t, dir, "go build -o "+program+" ./cmd/foo")
 	driver := exec.CommandContext(t.Context(), program,
-		append([]string{"--nodeid=n1", "--endpoint=" + socket, "--statedir=" + filepath.Join(machine, "state")}, p.flags...)...)
+		append([]string{"--nodeid=n1", "--endpoint=" + socket, "--statedir=" + filepath.Join(machine, "state")}, flags...)...)
 	var log bytes.Buffer
 	driver.Stderr = &log
 	if err := driver.Start(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), probe, append([]string{socket}, p.methods...)...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), probe, append([]string{socket}, methods...)...).CombinedOutput()
 	if stopped := driver.Process.Signal(syscall.SIGTERM); stopped != nil {
 		t.Errorf("stop the driver: %v", stopped)
 	}
@@ -140,40 +164,21 @@ func (p part) remove(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-	for name, lines := range p.lines {
+	for name, edits := range p.edits {
 		path := filepath.Join(dir, name)
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rest, err := removeLines(string(text), lines)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+		for _, edit := range edits {
+			found := regexp.MustCompile(edit).FindAllIndex(text, -1)
+			if len(found) != 1 {
+				t.Fatalf("%s has %d times %s, want once", name, len(found), edit)
+			}
+			text = slices.Delete(text, found[0][0], found[0][1])
 		}
-		if err := os.WriteFile(path, []byte(rest), 0o600); err != nil {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-}
-
-func removeLines(text string, lines []string) (string, error) {
-	var kept strings.Builder
-	removed := map[string]int{}
-	for line := range strings.Lines(text) {
-		i := slices.IndexFunc(lines, func(l string) bool {
-			trimmed := strings.TrimSpace(line)
-			return trimmed == l || strings.HasSuffix(l, ":") && strings.HasPrefix(trimmed, l)
-		})
-		if i < 0 {
-			kept.WriteString(line)
-		} else {
-			removed[lines[i]]++
-		}
-	}
-	for _, l := range lines {
-		if removed[l] != 1 {
-			return "", fmt.Errorf("has %d lines %q, want one", removed[l], l)
-		}
-	}
-	return kept.String(), nil
 }

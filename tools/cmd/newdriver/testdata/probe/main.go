@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -36,6 +37,10 @@ func probe(address string, methods []string) error {
 		return err
 	}
 	for _, c := range plugin.GetCapabilities() {
+		if expansion := c.GetVolumeExpansion(); expansion != nil {
+			fmt.Println("Plugin expansion", expansion.GetType())
+			continue
+		}
 		fmt.Println("Plugin", c.GetService().GetType())
 	}
 	controller, err := csi.NewControllerClient(conn).ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
@@ -51,6 +56,13 @@ func probe(address string, methods []string) error {
 	}
 	for _, c := range node.GetCapabilities() {
 		fmt.Println("Node", c.GetRpc().GetType())
+	}
+	group, err := csi.NewGroupControllerClient(conn).GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
+	if err != nil && status.Code(err) != codes.Unimplemented {
+		return err
+	}
+	for _, c := range group.GetCapabilities() {
+		fmt.Println("GroupController", c.GetRpc().GetType())
 	}
 	for _, method := range methods {
 		err := conn.Invoke(ctx, method, &emptypb.Empty{}, &emptypb.Empty{})

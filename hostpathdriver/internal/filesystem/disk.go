@@ -1,0 +1,123 @@
+package filesystem
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+	mountutils "k8s.io/mount-utils"
+	utilexec "k8s.io/utils/exec"
+)
+
+// headSize is how much of the start of a device is looked at. It is what mkfs
+// of ext leaves blank until its last write, which is the superblock; no
+// volume that anybody uses begins with so many zeros.
+const headSize = 2048
+
+// disk is a device before it is mounted.
+type disk struct {
+	path     string
+	readOnly bool
+	size     int64
+	// found is the type of its file system, or other words of blkid(8).
+	found string
+	head  []byte
+}
+
+// look looks at a device. It does not rely on blkid alone, which ends with the
+// same exit status when a device is blank and when it cannot be read.
+func look(p *programs, device string) (*disk, error) {
+	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	locked, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
+	if err != nil {
+		return nil, fmt.Errorf("%s must be a block device: %w", device, err)
+	}
+	d := &disk{path: device, readOnly: locked != 0}
+	if err := d.read(f); err != nil {
+		return nil, err
+	}
+	d.found, err = mountutils.NewSafeFormatAndMount(nil, p).GetDiskFormat(device)
+	if exit, ok := errors.AsType[utilexec.ExitError](err); ok && exit.ExitStatus() == blkidAmbivalent {
+		return nil, fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	return d, err
+}
+
+// read reads how large a device is, and how it begins.
+func (d *disk) read(f *os.File) error {
+	var err error
+	d.head = make([]byte, headSize)
+	if _, err = f.ReadAt(d.head, 0); err == nil {
+		d.size, err = f.Seek(0, io.SeekEnd)
+	}
+	if err != nil {
+		return fmt.Errorf("read the start of %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// blkidAmbivalent is the exit status of blkid(8) when it finds several things.
+const blkidAmbivalent = 8
+
+// prepare refuses what must be neither mounted nor formatted, and makes a
+// device blank on which mkfs was interrupted.
+func (d *disk) prepare(k kind, readOnly bool) error {
+	switch {
+	case d.readOnly && !readOnly:
+		return errors.New("the device is read-only")
+	case d.found == "" && !allZero(d.head):
+		return fmt.Errorf("%w: it begins with data that blkid does not know", ErrForeign)
+	case d.found != "" && d.found != k.name:
+		return fmt.Errorf("%w: it has %s", ErrForeign, d.found)
+	case d.found != "" && !d.halfMade():
+		return nil
+	case readOnly:
+		return errors.New("there is nothing on the device yet, and nothing is made for reading alone")
+	case d.size < k.minSize:
+		return fmt.Errorf("the device has %d bytes: %s takes at least %d", d.size, k.name, k.minSize)
+	case d.found != "":
+		return d.wipe()
+	}
+	return nil
+}
+
+func allZero(b []byte) bool {
+	return len(bytes.Trim(b, "\x00")) == 0
+}
+
+// halfMade tells whether mkfs.xfs was interrupted: it writes the superblock
+// early, says in it that it is not done, and takes that back with its last
+// write. The kernel does not mount that, so that nobody has files there. mkfs
+// of ext needs no such look, as it writes the superblock last. It syncs before
+// that, too, which mkfs.xfs does not: when the machine loses power just then,
+// the first mount may fail.
+// Source: Linux, fs/xfs/libxfs/xfs_format.h, struct xfs_dsb.
+func (d *disk) halfMade() bool {
+	const inProgress = 126
+	return bytes.HasPrefix(d.head, []byte("XFSB")) && d.head[inProgress] != 0
+}
+
+// wipe makes a device blank, unless somebody has it. The superblock goes last:
+// until then the device stays one that is half-made.
+func (d *disk) wipe() error {
+	f, err := os.OpenFile(d.path, os.O_WRONLY|os.O_SYNC|unix.O_EXCL, 0)
+	if err != nil {
+		return err
+	}
+	const sector = 512
+	_, rest := f.WriteAt(make([]byte, headSize-sector), sector)
+	if rest == nil {
+		_, rest = f.WriteAt(make([]byte, sector), 0)
+	}
+	if err := errors.Join(rest, f.Close()); err != nil {
+		return fmt.Errorf("wipe the start of %s: %w", d.path, err)
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	mountutils "k8s.io/mount-utils"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+)
+
+// Kernel is the Filesystems of the machine. It needs CAP_SYS_ADMIN, and
+// CAP_SYS_RESOURCE to make ext3 and ext4 grow (ext4_resize_begin in Linux,
+// fs/ext4/resize.c).
+type Kernel struct {
+	types []string
+}
+
+var _ Filesystems = Kernel{}
+
+// NewKernel looks for the programs once.
+func NewKernel() Kernel {
+	var types []string
+	for _, k := range kinds() {
+		if installed("blkid", "fsck", "mount") && installed(k.programs...) {
+			types = append(types, k.name)
+		}
+	}
+	return Kernel{types: types}
+}
+
+func installed(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		_, err := exec.LookPath(name)
+		return err != nil
+	})
+}
+
+// Types implements Filesystems.
+func (k Kernel) Types() []string {
+	return slices.Clone(k.types)
+}
+
+// Mount implements Filesystems.
+func (k Kernel) Mount(ctx context.Context, device, target string, o Options) error {
+	err := k.mount(ctx, device, target, o)
+	if err == nil && o.Grow && !o.readOnly() {
+		err = grow(ctx, device, target)
+	}
+	if err != nil {
+		return fmt.Errorf("mount %s at %s, type %q, flags %v, read-only %t: %w", device, target, o.Type, o.Flags, o.readOnly(), err)
+	}
+	return nil
+}
+
+func (k Kernel) mount(ctx context.Context, device, target string, o Options) error {
+	kind, err := o.check(k.types)
+	if err != nil {
+		return err
+	}
+	shown, readOnly, err := k.Shows(ctx, device, target)
+	if err != nil {
+		return err
+	}
+	mounted, err := mount.Kernel{}.Mounted(ctx, target)
+	if err != nil {
+		return err
+	}
+	if missing, err := o.decide(shown, readOnly, mounted); err != nil || !missing {
+		return err
+	}
+	p := newPrograms(ctx)
+	d, err := look(p, device)
+	if err != nil {
+		return err
+	}
+	if err := d.prepare(kind, o.readOnly()); err != nil {
+		return err
+	}
+	library := mountutils.NewSafeFormatAndMount(mounter{programs: p}, p)
+	err = p.cause(library.FormatAndMountSensitiveWithFormatOptions(device, target, kind.name, o.mountFlags(kind), nil, kind.format))
+	if err != nil && d.readOnly {
+		return fmt.Errorf("%w (where changes wait in the journal, it has to be mounted from a writable device first)", err)
+	}
+	return err
+}
+
+// Grow implements Filesystems.
+func (k Kernel) Grow(ctx context.Context, device, target string) error {
+	shown, readOnly, err := k.Shows(ctx, device, target)
+	if err == nil {
+		err = checkGrow(shown, readOnly)
+	}
+	if err == nil {
+		err = grow(ctx, device, target)
+	}
+	if err != nil {
+		return fmt.Errorf("grow the file system of %s at %s: %w", device, target, err)
+	}
+	return nil
+}
+
+func grow(ctx context.Context, device, target string) error {
+	p := newPrograms(ctx)
+	_, err := mountutils.NewResizeFs(p).Resize(device, target)
+	err = p.cause(err)
+	if err != nil && !capable(unix.CAP_SYS_RESOURCE) {
+		return fmt.Errorf("%w (ext3 and ext4 need CAP_SYS_RESOURCE to grow, which this process lacks)", err)
+	}
+	return err
+}
+
+// capable tells whether the process has a capability.
+func capable(capability uint) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false
+	}
+	return data[capability/32].Effective&(1<<(capability%32)) != 0
+}
+
+// Shows implements Filesystems: what is on a device has its number.
+func (k Kernel) Shows(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
+	shown, readOnly, err = shows(ctx, device, target)
+	if err != nil {
+		return false, false, fmt.Errorf("look whether %s is mounted at %s: %w", device, target, err)
+	}
+	return shown, readOnly, nil
+}
+
+func shows(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
+	mounted, err := mount.Kernel{}.Mounted(ctx, target)
+	if err != nil || !mounted {
+		return false, false, err
+	}
+	var node, root unix.Stat_t
+	if err := unix.Stat(device, &node); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, false, nil
+		}
+		return false, false, err
+	}
+	if err := unix.Stat(target, &root); err != nil {
+		return false, false, err
+	}
+	if node.Mode&unix.S_IFMT != unix.S_IFBLK || node.Rdev != root.Dev {
+		return false, false, nil
+	}
+	var about unix.Statfs_t
+	if err := unix.Statfs(target, &about); err != nil {
+		return false, false, err
+	}
+	return true, about.Flags&unix.ST_RDONLY != 0, nil
+}
+
+// Usage implements Filesystems.
+func (k Kernel) Usage(ctx context.Context, target string) (Usage, error) {
+	mounted, err := mount.Kernel{}.Mounted(ctx, target)
+	if err == nil && !mounted {
+		// It would be that of the disk below.
+		err = errors.New("nothing is mounted there")
+	}
+	var about unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(target, &about)
+	}
+	if err != nil {
+		return Usage{}, fmt.Errorf("measure the file system at %s: %w", target, err)
+	}
+	space := func(total, free, available, unit uint64) Space {
+		return Space{Total: int64(total * unit), Used: int64((total - free) * unit), Available: int64(available * unit)}
+	}
+	return Usage{
+		Bytes:  space(about.Blocks, about.Bfree, about.Bavail, uint64(about.Frsize)),
+		Inodes: space(about.Files, about.Ffree, about.Ffree, 1),
+	}, nil
+}

@@ -1,0 +1,417 @@
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// TestKernelCrashInFormat kills mkfs at many of its system calls. What it
+// leaves is neither taken for a file system nor for something foreign.
+func TestKernelCrashInFormat(t *testing.T) {
+	r := kernelRig(t)
+	for _, fsType := range r.Types() {
+		t.Run(fsType, func(t *testing.T) {
+			all := killAtCall(t, r, fsType, math.MaxInt)
+			for _, n := range crashPoints(all) {
+				killAtCall(t, r, fsType, n)
+			}
+		})
+	}
+}
+
+// crashPoints are some calls all over the run, and every one of its end.
+func crashPoints(all int) []int {
+	const spread, end = 12, 12
+	var points []int
+	for i := 1; i <= spread; i++ {
+		points = append(points, (all-end)*i/spread)
+	}
+	for n := all - end + 1; n <= all; n++ {
+		points = append(points, n)
+	}
+	return points
+}
+
+// killAtCall kills mkfs after n stops, before and after system calls, mounts
+// what it has left, and returns how many stops there were.
+func killAtCall(t *testing.T, r rig, fsType string, n int) int {
+	t.Helper()
+	_, device := newDevice(t, r, MinSize(fsType))
+	stops := traceUntil(t, n, exec.Command("mkfs."+fsType, "-q", device))
+	target := newTarget(t, r)
+	if err := r.Mount(soon(t), device, target, Options{Type: fsType}); err != nil {
+		t.Fatalf("killed at stop %d: %v", n, err)
+	}
+	writeFile(t, target, "kept")
+	unmount(t, r, target)
+	mountAt(t, r, device, target, Options{Type: fsType})
+	wantFile(t, target, "kept")
+	unmount(t, r, target)
+	return stops
+}
+
+// traceUntil runs a program until it ends or has stopped n times.
+func traceUntil(t *testing.T, n int, cmd *exec.Cmd) (stops int) {
+	t.Helper()
+	runtime.LockOSThread() // which is the tracer
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &unix.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			t.Skipf("this machine allows no tracing: %v", err)
+		}
+		t.Fatal(err)
+	}
+	defer cmd.Process.Release()
+	var status unix.WaitStatus
+	for ; ; stops++ {
+		if _, err := unix.Wait4(cmd.Process.Pid, &status, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		if status.Exited() || status.Signaled() {
+			return stops
+		}
+		err := unix.PtraceSyscall(cmd.Process.Pid, 0)
+		if stops >= n {
+			err = unix.Kill(cmd.Process.Pid, unix.SIGKILL)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestKernelHalfMade: what an interrupted mkfs.xfs has left stays as it is when
+// it is to be read, and is wiped as a whole.
+func TestKernelHalfMade(t *testing.T) {
+	r := kernelRig(t)
+	device, d := halfMade(t, r)
+	before := start(t, device)
+	refused(t, r, device, newTarget(t, r), Options{Type: "xfs", ReadOnly: true})
+	if err := refused(t, r, device, newTarget(t, r), Options{Type: "ext4"}); !errors.Is(err, ErrForeign) {
+		t.Errorf("%v, want ErrForeign", err)
+	}
+	if start(t, device) != before {
+		t.Error("the device was written to")
+	}
+	held, err := os.OpenFile(device, os.O_RDONLY|unix.O_EXCL, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.wipe(); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("wipe what somebody has: %v, want EBUSY", err)
+	}
+	held.Close()
+	if err := d.wipe(); err != nil {
+		t.Fatal(err)
+	}
+	d, err = look(newPrograms(soon(t)), device)
+	if err != nil || d.found != "" || !allZero(d.head) {
+		t.Errorf("wiped, it is %+v, %v", d, err)
+	}
+}
+
+// halfMade kills mkfs.xfs shortly before it is done.
+func halfMade(t *testing.T, r rig) (string, *disk) {
+	t.Helper()
+	image, device := newDevice(t, r, MinSize("xfs"))
+	for n := traceUntil(t, math.MaxInt, exec.Command("mkfs.xfs", "-q", device)); n > 0; n -= 4 {
+		if err := errors.Join(os.Truncate(image, 0), os.Truncate(image, MinSize("xfs"))); err != nil {
+			t.Fatal(err)
+		}
+		traceUntil(t, n, exec.Command("mkfs.xfs", "-q", "-f", device))
+		d, err := look(newPrograms(soon(t)), device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.halfMade() {
+			return device, d
+		}
+	}
+	t.Fatal("mkfs.xfs is never half done")
+	return "", nil
+}
+
+// TestKernelDirtyJournal: a copy of a mounted file system has changes in its
+// journal. A writable device takes them, also for reading alone; what a
+// read-only device shows without them is no file system of any moment.
+func TestKernelDirtyJournal(t *testing.T) {
+	r := kernelRig(t)
+	for _, fsType := range r.Types() {
+		t.Run(fsType, func(t *testing.T) {
+			image, device := newDevice(t, r, roomy)
+			target := newTarget(t, r)
+			mountAt(t, r, device, target, Options{Type: fsType})
+			writeFile(t, target, "kept")
+			duplicate := copySynced(t, r, image, target)
+			at := newTarget(t, r)
+			o := Options{Type: fsType, ReadOnly: true}
+			locked := attach(t, r, duplicate, true)
+			if err := refused(t, r, locked, at, o); !strings.Contains(err.Error(), "journal") {
+				t.Errorf("%v does not say why", err)
+			}
+			if err := r.loops.Detach(soon(t), duplicate, true); err != nil {
+				t.Fatal(err)
+			}
+			mountAt(t, r, attach(t, r, duplicate, false), at, o)
+			wantFile(t, at, "kept")
+			unmount(t, r, at)
+			if err := r.loops.Detach(soon(t), duplicate, false); err != nil {
+				t.Fatal(err)
+			}
+			mountAt(t, r, attach(t, r, duplicate, true), at, o)
+			wantFile(t, at, "kept")
+		})
+	}
+}
+
+// TestKernelForeign: what blkid knows, half knows, or knows twice is never
+// formatted. For the last blkid has an exit status of its own, and a broken
+// superblock is to it as good as none.
+func TestKernelForeign(t *testing.T) {
+	r := kernelRig(t)
+	swap := make([]byte, 4096)
+	swap[1024], swap[1028] = 1, 1 // version, last page
+	copy(swap[4086:], "SWAPSPACE2")
+	partitions := make([]byte, 512)
+	copy(partitions[446:], []byte{0, 0, 2, 0, 0x83, 0, 3, 0, 1, 0, 0, 0, 100, 0, 0, 0})
+	copy(partitions[510:], []byte{0x55, 0xaa})
+	cases := map[string]struct {
+		reason string
+		make   string
+		at     int64
+		data   []byte
+		want   string
+	}{
+		"Swap":         {reason: "it is another use of a device", data: swap, want: "swap"},
+		"Partitions":   {reason: "there may be file systems in them", data: partitions, want: "partitions"},
+		"BrokenExt":    {reason: "files can still be saved", make: "ext4", at: 1024 + 0x38, data: []byte{0, 0}, want: "data"},
+		"BrokenXFS":    {reason: "files can still be saved", make: "xfs", data: []byte{0, 0, 0, 0}, want: "data"},
+		"SeveralThere": {reason: "either may be in use", make: "xfs", at: 1024, data: extHead(t), want: "ambivalent"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, device := newDevice(t, r, roomy)
+			if c.make != "" {
+				command(t, "mkfs."+c.make, "-q", device)
+			}
+			writeDevice(t, device, c.data, c.at)
+			before := start(t, device)
+			for _, fsType := range r.Types() {
+				err := refused(t, r, device, newTarget(t, r), Options{Type: fsType})
+				if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s: %v, want ErrForeign, and the word %s", c.reason, err, c.want)
+				}
+			}
+			if start(t, device) != before {
+				t.Error("the device was written to")
+			}
+		})
+	}
+}
+
+// extHead is a superblock of ext.
+func extHead(t *testing.T) []byte {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "image")
+	command(t, "mkfs.ext4", "-q", image, "64M")
+	return []byte(start(t, image)[1024:2048])
+}
+
+// command runs a program that a test needs.
+func command(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if output, err := exec.CommandContext(soon(t), name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, output)
+	}
+}
+
+// TestKernelNoDevice: mount(8) would make a loop device of a file.
+func TestKernelNoDevice(t *testing.T) {
+	r := kernelRig(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{newImage(t, r, roomy), t.TempDir(), pipe, "/dev/null"} {
+		err := refused(t, r, path, newTarget(t, r), Options{Type: "ext4"})
+		if !strings.Contains(err.Error(), "block device") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// TestKernelBeyondRepair: what fsck finds and cannot repair is an error that
+// quotes it, and nothing is mounted.
+func TestKernelBeyondRepair(t *testing.T) {
+	r := kernelRig(t)
+	_, device := newDevice(t, r, roomy)
+	command(t, "mkfs.ext4", "-q", device)
+	command(t, "debugfs", "-w", "-R", "clri <2>", device) // the root directory
+	command(t, "debugfs", "-w", "-R", "ssv state 2", device)
+	err := refused(t, r, device, newTarget(t, r), Options{Type: "ext4"})
+	if text := err.Error(); !strings.Contains(text, "fsck -a "+device) || !strings.Contains(text, "MANUALLY") {
+		t.Errorf("%v does not say what fsck says", err)
+	}
+}
+
+// TestKernelStaysSparse: what a file system of 1 GiB takes of the disk when
+// it is made. A journal of zeros is not written, where mkfs can be told.
+func TestKernelStaysSparse(t *testing.T) {
+	r := kernelRig(t)
+	most := map[string]int64{"ext3": 64 * mib, "ext4": 2 * mib, "xfs": 72 * mib}
+	for _, fsType := range r.Types() {
+		image, device := newDevice(t, r, 1<<30)
+		target := newTarget(t, r)
+		mountAt(t, r, device, target, Options{Type: fsType})
+		unmount(t, r, target)
+		var about unix.Stat_t
+		if err := unix.Stat(image, &about); err != nil {
+			t.Fatal(err)
+		}
+		got := about.Blocks * 512
+		t.Logf("%s: %d KiB", fsType, got>>10)
+		if got > most[fsType] {
+			t.Errorf("%s takes %d bytes, want at most %d", fsType, got, most[fsType])
+		}
+	}
+}
+
+// TestKernelNoReservedBlocks: root has no more of a volume than others.
+func TestKernelNoReservedBlocks(t *testing.T) {
+	r := kernelRig(t)
+	for _, fsType := range []string{"ext3", "ext4"} {
+		_, device := newDevice(t, r, roomy)
+		target := newTarget(t, r)
+		mountAt(t, r, device, target, Options{Type: fsType})
+		var about unix.Statfs_t
+		if err := unix.Statfs(target, &about); err != nil {
+			t.Fatal(err)
+		}
+		// The kernel keeps some clusters of ext4 for itself, at most 2%.
+		if kept := about.Bfree - about.Bavail; kept > about.Blocks/50 {
+			t.Errorf("%s: %d of %d blocks are kept", fsType, kept, about.Blocks)
+		}
+	}
+}
+
+// TestKernelGrowSaysWhatItLacks: resize2fs says "Permission denied", and root
+// does not see why.
+func TestKernelGrowSaysWhatItLacks(t *testing.T) {
+	r := kernelRig(t)
+	if capable(unix.CAP_SYS_RESOURCE) {
+		t.Skip("this process has CAP_SYS_RESOURCE")
+	}
+	image, device := newDevice(t, r, roomy)
+	target := newTarget(t, r)
+	mountAt(t, r, device, target, Options{Type: "ext4"})
+	if err := errors.Join(os.Truncate(image, 2*roomy), r.loops.Resize(soon(t), image)); err != nil {
+		t.Fatal(err)
+	}
+	err := r.Grow(soon(t), device, target)
+	if err == nil || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") {
+		t.Errorf("Grow: %v", err)
+	}
+}
+
+// TestKernelContextKills: a program does not outlive its request, nor do its
+// children, which would keep its output open.
+func TestKernelContextKills(t *testing.T) {
+	r := kernelRig(t)
+	for _, name := range []string{"blkid", "mkfs.ext4", "fsck", "mount"} {
+		t.Run(name, func(t *testing.T) {
+			_, device := newDevice(t, r, roomy)
+			target := newTarget(t, r)
+			if name == "fsck" {
+				command(t, "mkfs.ext4", "-q", device)
+			}
+			began := slowProgram(t, name)
+			ctx, cancel := context.WithCancel(soon(t))
+			done := make(chan error)
+			go func() { done <- r.Mount(ctx, device, target, Options{Type: "ext4"}) }()
+			if f, err := os.Open(began); err != nil { // waits for the program
+				t.Error(err)
+			} else {
+				f.Close()
+			}
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v, want context.Canceled, and the word %s", err, name)
+			}
+			wantMounted(t, r, target, false)
+		})
+	}
+}
+
+// slowProgram puts a program first in PATH that opens a pipe, and does not end.
+func slowProgram(t *testing.T, name string) (began string) {
+	t.Helper()
+	dir := t.TempDir()
+	began = filepath.Join(dir, "began")
+	script := fmt.Sprintf("#!/bin/sh\n: >%s\nsleep 1000 &\nwait\n", began)
+	if err := errors.Join(unix.Mkfifo(began, 0o600), os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return began
+}
+
+func TestKernelDeadline(t *testing.T) {
+	r := kernelRig(t)
+	_, device := newDevice(t, r, roomy)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "mkfs.ext4"), []byte("#!/bin/sh\nsleep 1000\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := r.Mount(ctx, device, newTarget(t, r), Options{Type: "ext4"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want context.DeadlineExceeded", err)
+	}
+}
+
+// TestKernelTypes: a type needs its own programs, and those that all need.
+func TestKernelTypes(t *testing.T) {
+	common := []string{"blkid", "fsck", "mount"}
+	ext4 := []string{"mkfs.ext4", "fsck.ext4", "resize2fs"}
+	cases := map[string]struct {
+		reason   string
+		programs [][]string
+		want     []string
+	}{
+		"None":      {reason: "a machine without programs"},
+		"NoCommon":  {reason: "mkfs alone does not mount", programs: [][]string{ext4}},
+		"Ext4":      {reason: "all are there", programs: [][]string{common, ext4}, want: []string{"ext4"}},
+		"NoResize":  {reason: "it could not grow", programs: [][]string{common, ext4[:2]}},
+		"ExtAndXFS": {reason: "sorted", programs: [][]string{common, ext4, {"mkfs.xfs", "fsck.xfs", "xfs_growfs"}}, want: []string{"ext4", "xfs"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, programs := range c.programs {
+				for _, program := range programs {
+					if err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"), 0o700); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			t.Setenv("PATH", dir)
+			if diff := cmp.Diff(c.want, NewKernel().Types()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		})
+	}
+}

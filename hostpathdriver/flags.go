@@ -34,6 +34,9 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*sizeValue)(&o.MaxVolumeSizeNode), "max-volume-size-node", "largest volume, as a `quantity`, that NodeExpandVolume accepts; 0: that of --max-volume-size")
 	fs.BoolVar(&o.Modify, "enable-controller-modify-volume", o.Modify, "serve ControllerModifyVolume: parameters of VolumeAttributesClasses are kept")
 	fs.Var((*listValue)(&o.MutableParameters), "accepted-mutable-parameter-names", "`names`, separated by commas, of the parameters that it accepts; empty: all")
+	fs.BoolVar(&o.ListSnapshots, "enable-list-snapshots", o.ListSnapshots, "serve ListSnapshots")
+	fs.BoolVar(&o.SnapshotMetadata, "enable-snapshot-metadata", o.SnapshotMetadata, "serve which blocks of a snapshot are allocated, and which have changed since another one")
+	fs.Var((*blockTypeValue)(&o.MetadataExtents), "snapshot-metadata-block-type", "`type` of what that is told in: FIXED_LENGTH, blocks of 4 KiB, or VARIABLE_LENGTH, neighbours together")
 	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "tell what is wrong with volumes as CSI v1.12 did, too: for kubelets up to Kubernetes 1.36")
 	fs.Var((*capacityValue)(&o.Capacity), "capacity", "pool of storage as `kind=quantity`, such as fast=100Gi; may be repeated; space is accounted for, not set aside")
 
@@ -46,15 +49,9 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // addIgnored registers the flags whose functions this driver does not have,
 // or always has.
 func addIgnored(fs *flag.FlagSet, ignored *flagset.Ignored) {
-	const (
-		noSnapshot = "there are no snapshots yet"
-		logged     = "log lines go to standard error, see --logging-format"
-	)
+	const logged = "log lines go to standard error, see --logging-format"
 	ignored.AutoMaxProcs(fs)
 	ignored.Bool(fs, "ephemeral", "inline volumes are always served, next to persistent ones")
-	ignored.Bool(fs, "enable-list-snapshots", noSnapshot)
-	ignored.Bool(fs, "enable-snapshot-metadata", noSnapshot)
-	ignored.String(fs, "snapshot-metadata-block-type", noSnapshot)
 	ignored.String(fs, "proxy-endpoint", "this program is always a driver, never a proxy")
 	for _, name := range []string{"logtostderr", "alsologtostderr", "one_output", "add_dir_header", "skip_headers", "skip_log_headers"} {
 		ignored.Bool(fs, name, logged)
@@ -76,6 +73,30 @@ func (m *modeValue) Set(text string) error {
 		return nil
 	}
 	return fmt.Errorf("must be %q, %q or %q", ModeController, ModeNode, ModeAll)
+}
+
+// Values of --snapshot-metadata-block-type, as in the CSI specification.
+const (
+	fixedLength    = "FIXED_LENGTH"
+	variableLength = "VARIABLE_LENGTH"
+)
+
+// blockTypeValue is the flag.Value of --snapshot-metadata-block-type.
+type blockTypeValue bool
+
+func (b *blockTypeValue) String() string {
+	if b != nil && bool(*b) {
+		return variableLength
+	}
+	return fixedLength
+}
+
+func (b *blockTypeValue) Set(text string) error {
+	if text != fixedLength && text != variableLength {
+		return fmt.Errorf("must be %q or %q", fixedLength, variableLength)
+	}
+	*b = text == variableLength
+	return nil
 }
 
 // sizeValue is the flag.Value of a size in bytes.

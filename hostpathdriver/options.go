@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -47,6 +49,11 @@ type Mounter = mount.Mounter
 // Devices makes the devices of block volumes. The kernel's loop devices are
 // the default; tests without privileges set Options.Devices to others.
 type Devices = loop.Devices
+
+// Filesystems makes and mounts file systems on devices. The programs of the
+// machine are the default; tests without privileges set Options.Filesystems to
+// others.
+type Filesystems = filesystem.Filesystems
 
 // Options configure one instance of the driver. Start from NewOptions.
 type Options struct {
@@ -90,6 +97,12 @@ type Options struct {
 	// stands for all.
 	Modify            bool
 	MutableParameters []string
+	// ListSnapshots serves the call of that name.
+	ListSnapshots bool
+	// SnapshotMetadata serves which blocks of a snapshot are allocated or have
+	// changed, in blocks of one size or, with MetadataExtents, in ranges.
+	SnapshotMetadata bool
+	MetadataExtents  bool
 	// VolumeCondition adds what CSI v1.12 had for the health calls of v1.13 to
 	// answers: for kubelets up to Kubernetes 1.36.
 	VolumeCondition bool
@@ -111,7 +124,12 @@ type Options struct {
 	Mounter Mounter
 	// Devices makes devices of files; nil is the kernel. For tests.
 	Devices Devices
+	// Filesystems makes and mounts file systems; nil is the machine's programs
+	// and kernel. For tests.
+	Filesystems Filesystems
 
+	// step is for crash tests.
+	step    backend.Step
 	ignored flagset.Ignored
 }
 
@@ -126,6 +144,7 @@ func NewOptions() Options {
 		ProtectUsed:   true,
 		MaxVolumeSize: DefaultMaxVolumeSize,
 		Expansion:     true,
+		ListSnapshots: true,
 		CallTimeout:   defaultCallTimeout,
 		StopTimeout:   defaultStopTimeout,
 		HTTP:          flagset.NewHTTP(),

@@ -33,6 +33,15 @@ func (v *Volumes) ListSnapshots(_ context.Context, req volume.SnapshotListReques
 	return &volume.SnapshotPage{Snapshots: list, Next: next}, nil
 }
 
+// SnapshotDisk tells where the blocks of a snapshot are.
+func SnapshotDisk(stateDir string, s *volume.Snapshot) *volume.SnapshotDisk {
+	disk := &volume.SnapshotDisk{ID: s.ID, Volume: s.Source, Size: s.Size, Filling: s.Filling}
+	if s.Form.Disk {
+		disk.Path = contentsAt(stateDir, snapshotsDir, nil).Disk(s.ID)
+	}
+	return disk
+}
+
 // CreateSnapshot implements volume.SnapshotService. The snapshot is filled
 // later.
 func (v *Volumes) CreateSnapshot(ctx context.Context, req *volume.SnapshotRequest) (*volume.Snapshot, error) {

@@ -82,8 +82,9 @@ func (m *memory) CreateSnapshot(_ context.Context, req *volume.SnapshotRequest) 
 	return m.snapshots[id].Clone(), nil
 }
 
-func (m *memory) CreateGroup(ctx context.Context, req *volume.GroupRequest) (*volume.Group, error) {
+func (m *memory) CreateGroup(_ context.Context, req *volume.GroupRequest) (*volume.Group, error) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	id := volume.ID(req.Name)
 	if m.groups[id] == nil {
 		m.note("create %s", id)
@@ -94,8 +95,7 @@ func (m *memory) CreateGroup(ctx context.Context, req *volume.GroupRequest) (*vo
 			m.snapshots[member] = &volume.Snapshot{ID: member, Group: id, Filling: true}
 		}
 	}
-	m.mu.Unlock()
-	return m.GetGroup(ctx, id, nil)
+	return m.group(id)
 }
 
 func (m *memory) Get(_ context.Context, id volume.ID) (*volume.Volume, error) {
@@ -119,6 +119,11 @@ func (m *memory) GetSnapshot(_ context.Context, id volume.ID) (*volume.Snapshot,
 func (m *memory) GetGroup(_ context.Context, id volume.ID, _ []volume.ID) (*volume.Group, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.group(id)
+}
+
+// group needs the mutex.
+func (m *memory) group(id volume.ID) (*volume.Group, error) {
 	if m.groups[id] == nil {
 		return nil, volume.ErrNotFound
 	}

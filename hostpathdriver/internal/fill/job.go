@@ -48,6 +48,8 @@ const (
 // String reads well after "is still".
 func (s stage) String() string {
 	switch s {
+	case queued:
+		return "waiting for other copies to end"
 	case copying:
 		return "being copied"
 	case elsewhere:
@@ -55,7 +57,7 @@ func (s stage) String() string {
 	case deleting:
 		return "being deleted"
 	}
-	return "waiting for other copies to end"
+	return "unknown"
 }
 
 func (j *job) stage() stage { return stage(j.at.Load()) }

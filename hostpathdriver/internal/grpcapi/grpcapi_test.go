@@ -128,7 +128,7 @@ func TestControllerServesWhatItAnnounces(t *testing.T) {
 				func() error { _, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{}); return err },
 				func() error { _, err := f.DeleteSnapshot(f.ctx, &csi.DeleteSnapshotRequest{}); return err },
 			},
-			"GET_SNAPSHOT": {func() error { _, err := f.GetSnapshot(f.ctx, &csi.GetSnapshotRequest{}); return err }},
+			"GET_SNAPSHOT":   {func() error { _, err := f.GetSnapshot(f.ctx, &csi.GetSnapshotRequest{}); return err }},
 			"LIST_SNAPSHOTS": {func() error { _, err := f.ListSnapshots(f.ctx, &csi.ListSnapshotsRequest{}); return err }},
 			"EXPAND_VOLUME": {func() error {
 				_, err := f.ControllerExpandVolume(f.ctx, &csi.ControllerExpandVolumeRequest{})

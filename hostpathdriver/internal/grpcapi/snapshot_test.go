@@ -32,7 +32,6 @@ type shelf struct {
 	group    volume.GroupRequest
 	created  volume.CreateRequest
 	list     volume.SnapshotListRequest
-	members  []volume.ID
 	deleted  []volume.ID
 }
 
@@ -280,7 +279,7 @@ func TestVolumeContentSource(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, c := newShelf()
 			if tc.without {
-				c.controllerVolumes.sources = []sourceFrom{fromSnapshot}
+				c.sources = []sourceFrom{fromSnapshot}
 			}
 			req := createRequest("pvc-1")
 			req.VolumeContentSource = tc.in

@@ -27,5 +27,5 @@ func (c *Copies) Copy(ctx context.Context, id volume.ID, then func(context.Conte
 
 // Complete implements volume.CopyService.
 func (c *Copies) Complete(ctx context.Context, id volume.ID) error {
-	return during(ctx, c.gate, changes, func() error { return c.next.Complete(ctx, id) })
+	return change(ctx, c.gate, func() error { return c.next.Complete(ctx, id) })
 }

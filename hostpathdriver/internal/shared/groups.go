@@ -21,7 +21,7 @@ func (g *Groups) CreateGroup(ctx context.Context, req *volume.GroupRequest) (*vo
 
 // DeleteGroup implements volume.GroupService.
 func (g *Groups) DeleteGroup(ctx context.Context, id volume.ID, members []volume.ID) error {
-	return during(ctx, g.gate, changes, func() error { return g.next.DeleteGroup(ctx, id, members) })
+	return change(ctx, g.gate, func() error { return g.next.DeleteGroup(ctx, id, members) })
 }
 
 // GetGroup implements volume.GroupService.

@@ -118,8 +118,8 @@ func in[T any](ctx context.Context, g *gate, p purpose, call func() (T, error)) 
 	return call()
 }
 
-// during is in for calls that answer nothing.
-func during(ctx context.Context, g *gate, p purpose, call func() error) error {
-	_, err := in(ctx, g, p, func() (struct{}, error) { return struct{}{}, call() })
+// change is in for calls that answer nothing, and change something.
+func change(ctx context.Context, g *gate, call func() error) error {
+	_, err := in(ctx, g, changes, func() (struct{}, error) { return struct{}{}, call() })
 	return err
 }

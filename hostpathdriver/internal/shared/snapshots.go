@@ -21,7 +21,7 @@ func (s *Snapshots) CreateSnapshot(ctx context.Context, req *volume.SnapshotRequ
 
 // DeleteSnapshot implements volume.SnapshotService.
 func (s *Snapshots) DeleteSnapshot(ctx context.Context, id volume.ID) error {
-	return during(ctx, s.gate, changes, func() error { return s.next.DeleteSnapshot(ctx, id) })
+	return change(ctx, s.gate, func() error { return s.next.DeleteSnapshot(ctx, id) })
 }
 
 // GetSnapshot implements volume.SnapshotService.

@@ -21,7 +21,7 @@ func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volum
 
 // Delete implements volume.Service.
 func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
-	return during(ctx, v.gate, changes, func() error { return v.next.Delete(ctx, id) })
+	return change(ctx, v.gate, func() error { return v.next.Delete(ctx, id) })
 }
 
 // Get implements volume.Service.
@@ -53,7 +53,7 @@ func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*vol
 
 // Unpublish implements volume.Service.
 func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) error {
-	return during(ctx, v.gate, changes, func() error { return v.next.Unpublish(ctx, id, node) })
+	return change(ctx, v.gate, func() error { return v.next.Unpublish(ctx, id, node) })
 }
 
 // Expand implements volume.Service.
@@ -63,7 +63,7 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 
 // Modify implements volume.Service.
 func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
-	return during(ctx, v.gate, changes, func() error { return v.next.Modify(ctx, id, parameters) })
+	return change(ctx, v.gate, func() error { return v.next.Modify(ctx, id, parameters) })
 }
 
 // Health implements volume.Service.

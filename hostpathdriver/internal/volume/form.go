@@ -41,36 +41,55 @@ func (f Form) CheckSource(source Form) error {
 // the file system type of the capabilities ask for, else that of the source,
 // else a directory. It is an ErrInvalid when they contradict each other.
 func (s Support) Choose(a Attributes, list []Capability, origin *Origin) (Form, error) {
-	access, fsType := AccessMount, ""
+	access, fsType, err := wantedForm(list)
+	if err != nil {
+		return Form{}, err
+	}
+	device := access == AccessBlock
+	if a.Backend == backendDirectory && (device || fsType != "") {
+		return Form{}, fmt.Errorf("parameter %q: %q has neither devices nor file systems of its own: %w", keyBackend, a.Backend, ErrInvalid)
+	}
+	form, err := Form{FSType: fsType, Disk: device || fsType != "" || a.Backend == backendImage}.inherit(origin, a.Backend == "")
+	if err != nil {
+		return Form{}, err
+	}
+	switch {
+	case device:
+		form.FSType = ""
+	case form.Disk && form.FSType == "":
+		if form.FSType = s.defaultFSType(origin); form.FSType == "" {
+			return Form{}, fmt.Errorf("volume capabilities: this backend makes no file systems: %w", ErrInvalid)
+		}
+	}
+	return form, s.checkFSType(form.FSType)
+}
+
+// wantedForm is what capabilities say of the form.
+func wantedForm(list []Capability) (access Access, fsType string, err error) {
+	access = AccessMount
 	for _, c := range list {
 		access = c.Access
 		if c.FSType == "" {
 			continue
 		}
 		if fsType != "" && fsType != c.FSType {
-			return Form{}, fmt.Errorf("volume capabilities: file system types %q and %q: a volume has one: %w", fsType, c.FSType, ErrInvalid)
+			return "", "", fmt.Errorf("volume capabilities: file system types %q and %q: a volume has one: %w", fsType, c.FSType, ErrInvalid)
 		}
 		fsType = c.FSType
 	}
-	if a.Backend == backendDirectory && (access == AccessBlock || fsType != "") {
-		return Form{}, fmt.Errorf("parameter %q: %q has neither devices nor file systems of its own: %w", keyBackend, a.Backend, ErrInvalid)
+	return access, fsType, nil
+}
+
+// inherit fits the form to that of a source; open says that nobody has asked
+// for a directory.
+func (f Form) inherit(origin *Origin, open bool) (Form, error) {
+	if origin == nil {
+		return f, nil
 	}
-	form := Form{FSType: fsType, Disk: access == AccessBlock || fsType != "" || a.Backend == backendImage}
-	if origin != nil {
-		if a.Backend == "" && !form.Disk {
-			form = origin.Form
-		}
-		if err := form.CheckSource(origin.Form); err != nil {
-			return Form{}, err
-		}
+	if open && !f.Disk {
+		f = origin.Form
 	}
-	if form.Disk && access == AccessMount && form.FSType == "" {
-		form.FSType = s.defaultFSType(origin)
-	}
-	if access == AccessBlock {
-		form.FSType = ""
-	}
-	return form, s.checkFSType(form.FSType)
+	return f, f.CheckSource(origin.Form)
 }
 
 // defaultFSType is that of the source, or the first of those that can be made.

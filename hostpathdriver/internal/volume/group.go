@@ -93,7 +93,7 @@ func (g *Group) CheckSame(req *GroupRequest) error {
 	for _, s := range g.Snapshots {
 		sources = append(sources, s.Source)
 	}
-	what := ""
+	var what string
 	switch {
 	case !sameIDs(sources, req.Sources):
 		what = "its volumes are " + join(sources)

@@ -105,7 +105,7 @@ func CheckSnapshotParameters(parameters map[string]string) error {
 // CheckSame tells whether an existing snapshot of the same name is what the
 // request asks for. If not, the error is an ErrExists.
 func (s *Snapshot) CheckSame(req *SnapshotRequest) error {
-	what := ""
+	var what string
 	switch {
 	case s.Source != req.Source:
 		what = fmt.Sprintf("its source is volume %q", s.Source)

@@ -44,6 +44,9 @@ func (v *Volumes) Copy(ctx context.Context, id volume.ID, then func(context.Cont
 	}
 	v.cfg.Step.at("copy:contents")
 	if err := v.runCopy(ctx, c); err != nil {
+		if gone(c.to.Path(id)) { // another process has deleted what was to be filled
+			err = errors.Join(volume.ErrNotFound, err)
+		}
 		return exhausted(fmt.Errorf("copy the contents of %v to %q: %w", c.source, id, err))
 	}
 	if err := then(ctx); err != nil {

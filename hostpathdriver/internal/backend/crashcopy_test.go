@@ -163,12 +163,14 @@ func grouped(s *system) error {
 
 func ungrouped(s *system) error {
 	found, err := s.volumes.FindGroup(s.ctx, "group")
-	if errors.Is(err, volume.ErrNotFound) {
-		group, err := s.volumes.groups.catalog.find("group") // of which members are gone already
-		if err != nil {
-			return nil
-		}
-		found = group
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil
+	case errors.Is(err, volume.ErrBusy): // members are gone already
+		found, err = s.volumes.groups.catalog.find("group")
+	}
+	if err != nil {
+		return err
 	}
 	return s.volumes.DeleteGroup(s.ctx, found.ID, found.Members)
 }

@@ -42,8 +42,11 @@ func (v *Volumes) withSnapshots(group *volume.Group) (*volume.Group, error) {
 	group.Snapshots = make([]*volume.Snapshot, 0, len(group.Members))
 	for _, id := range group.Members {
 		member, err := v.snapshots.catalog.get(id)
+		if errors.Is(err, volume.ErrNotFound) {
+			return nil, fmt.Errorf("group %q: its deletion has begun, delete it: %w", group.ID, volume.ErrBusy)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("member of group %q: %w", group.ID, err)
+			return nil, err
 		}
 		group.Snapshots = append(group.Snapshots, member)
 	}

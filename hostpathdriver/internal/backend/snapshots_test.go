@@ -388,7 +388,7 @@ func TestGroupIsOfOneMoment(t *testing.T) {
 	if err != nil || found.Filling() {
 		t.Errorf("group %+v, %v", found, err)
 	}
-	wantErr(t, "delete another list", s.volumes.DeleteGroup(s.ctx, group.ID, nil), volume.ErrInvalid)
+	wantErr(t, "delete another list", s.volumes.DeleteGroup(s.ctx, group.ID, []volume.ID{}), volume.ErrInvalid)
 	restored, err := s.volumes.Create(s.ctx, from("restored", volume.Source{Snapshot: group.Members[0]}))
 	w.must(err)
 	wantErr(t, "delete while a member is restored", s.volumes.DeleteGroup(s.ctx, group.ID, group.Members), volume.ErrInUse)

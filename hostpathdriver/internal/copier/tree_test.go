@@ -109,7 +109,7 @@ func (c *copyOfTree) powerCut() {
 	p := c.done()
 	c.eachFile(c.to, func(name, path string, st *unix.Stat_t) {
 		if ok, at := before(p, name); !ok {
-			must(c, os.Truncate(path, at))
+			must(c, os.Chmod(path, 0o600), os.Truncate(path, at))
 			writeAt(c, path, at, noise(99, 5000))
 		}
 	})
@@ -211,7 +211,7 @@ func crashTree(t testing.TB) *copyOfTree {
 	}
 	must(t, unix.Mkfifo(c.path("a/pipe"), 0o600), os.Link(c.path("a/pipe"), c.path("c/pipe")), os.Mkdir(c.path("c/empty"), 0o500),
 		unix.Setxattr(c.path("c"), "user.color", []byte("red"), 0), unix.Setxattr(c.path("a"), "system.posix_acl_default", acl(7), 0),
-		unix.Chmod(c.path("a/b"), 0o1555), unix.Chmod(c.path("c/4"), 0o400))
+		unix.Chmod(c.path("a/b"), 0o1755), unix.Chmod(c.path("c/4"), 0o400))
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(c.path("c/4"), 1000, 1000), os.Chown(c.path("c"), 1000, 1000))
 	}

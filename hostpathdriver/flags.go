@@ -27,6 +27,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Int64Var(&o.MaxVolumesPerNode, "maxvolumespernode", o.MaxVolumesPerNode, "greatest `number` of volumes per node, reported and, with --enable-attach, enforced; 0: no limit")
 	fs.BoolVar(&o.ProtectUsed, "check-volume-lifecycle", o.ProtectUsed, "refuse to delete a volume that is in use; false: delete it and its data, and log that")
 	fs.Var((*sizeValue)(&o.MaxVolumeSize), "max-volume-size", "largest volume, as a `quantity` such as 1Ti or a number of bytes")
+	fs.BoolVar(&o.Inline, "enable-inline-volumes", o.Inline, "serve inline volumes besides persistent ones; as the volumeLifecycleModes of the CSIDriver object say")
 	fs.BoolVar(&o.Expansion, "enable-volume-expansion", o.Expansion, "make volumes larger where asked for, in use or not")
 	fs.BoolVar(&o.Expansion, "node-expand-required", o.Expansion, "deprecated: another name of --enable-volume-expansion")
 	fs.BoolVar(&o.NoControllerExpansion, "disable-controller-expansion", o.NoControllerExpansion, "do not serve ControllerExpandVolume")
@@ -51,7 +52,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 func addIgnored(fs *flag.FlagSet, ignored *flagset.Ignored) {
 	const logged = "log lines go to standard error, see --logging-format"
 	ignored.AutoMaxProcs(fs)
-	ignored.Bool(fs, "ephemeral", "inline volumes are always served, next to persistent ones")
+	ignored.Bool(fs, "ephemeral", "persistent volumes are always served, and inline ones with --enable-inline-volumes")
 	ignored.String(fs, "proxy-endpoint", "this program is always a driver, never a proxy")
 	for _, name := range []string{"logtostderr", "alsologtostderr", "one_output", "add_dir_header", "skip_headers", "skip_log_headers"} {
 		ignored.Bool(fs, name, logged)

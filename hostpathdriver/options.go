@@ -85,6 +85,8 @@ type Options struct {
 	ProtectUsed bool
 	// MaxVolumeSize is the size in bytes of the largest volume.
 	MaxVolumeSize int64
+	// Inline serves inline volumes, besides persistent ones.
+	Inline bool
 	// Expansion makes volumes larger where asked for, in use or not.
 	Expansion bool
 	// NoControllerExpansion and NoNodeExpansion leave out one side of it.
@@ -143,6 +145,7 @@ func NewOptions() Options {
 		Topology:      true,
 		ProtectUsed:   true,
 		MaxVolumeSize: DefaultMaxVolumeSize,
+		Inline:        true,
 		Expansion:     true,
 		ListSnapshots: true,
 		CallTimeout:   defaultCallTimeout,

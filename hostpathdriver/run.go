@@ -211,6 +211,7 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Service:    idempotent.NewNode(node),
 		NodeID:     o.NodeID,
 		Topology:   o.Topology,
+		Inline:     o.Inline,
 		Expansion:  o.nodeExpansion(),
 		Condition:  o.VolumeCondition,
 		MaxVolumes: d.maxVolumes,

@@ -134,6 +134,18 @@ func stories() []story {
 			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
 		},
 		{
+			name: "InlinePod",
+			do: []func(*system) error{
+				func(s *system) error { return s.node.Publish(s.ctx, s.podRequest()) },
+				func(s *system) error {
+					req := s.podRequest()
+					req.Inline.Pod.Tokens = "second"
+					return errors.Join(s.node.Renew(s.ctx, req), s.checkTokens("second"))
+				},
+			},
+			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
+		},
+		{
 			name: "InlineImage",
 			do: []func(*system) error{func(s *system) error {
 				req := s.inlineRequest(inline, nil)

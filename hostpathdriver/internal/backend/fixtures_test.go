@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -156,7 +157,7 @@ func (w *world) inlineRequest(id volume.ID, attributes map[string]string) *volum
 	return &volume.TargetRequest{
 		ID:     id,
 		Target: volume.Target{Path: w.target(id), Capability: writer()},
-		Inline: &volume.InlineRequest{Attributes: attributes, Pod: "ns/pod"},
+		Inline: &volume.InlineRequest{Attributes: attributes, Pod: podinfo.Info{Name: "pod", Namespace: "ns", UID: "u1"}},
 	}
 }
 

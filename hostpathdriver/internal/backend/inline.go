@@ -57,6 +57,9 @@ func (n *Node) planInline(req *volume.TargetRequest, attributes volume.Attribute
 	if err := n.checkFSType(form.FSType); err != nil {
 		return form, 0, err
 	}
+	if err := req.Inline.CheckPodInfo(attributes, form); err != nil {
+		return form, 0, err
+	}
 	size = attributes.Size
 	if size == 0 {
 		size = min(volume.DefaultEphemeralSize, n.cfg.MaxSize)
@@ -81,7 +84,7 @@ func (n *Node) reserveInline(req *volume.TargetRequest, attributes volume.Attrib
 	return &volume.NodeVolume{
 		ID: req.ID,
 		Ephemeral: &volume.Ephemeral{
-			Size: size, Pool: pool, FSType: form.FSType, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod,
+			Size: size, Pool: pool, FSType: form.FSType, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod.String(),
 		},
 	}, nil
 }
@@ -97,6 +100,9 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 		if err := n.inline.Create(req.ID, known.Form(), known.Ephemeral.Size, attributes); err != nil {
 			return err
 		}
+	}
+	if err := n.showPod(known, req.Inline, attributes); err != nil {
+		return err
 	}
 	n.cfg.Step.at("inline:mount")
 	return n.settleTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target))

@@ -56,7 +56,7 @@ func newFixture(t *testing.T, attach bool) *fixture {
 		Service: services, Snapshots: services, Attach: attach, Expansion: true, NodeExpansion: true, Modify: true,
 	})
 	f.Node = NewNode(NodeConfig{
-		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, Expansion: true, MaxVolumes: func() int64 { return 7 },
+		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, Inline: true, Expansion: true, MaxVolumes: func() int64 { return 7 },
 	})
 	return f
 }

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -19,6 +20,7 @@ const (
 	keyGID  = "gid"
 
 	keyBackend = "backend"
+	keyPodInfo = "podInfo"
 )
 
 // Values of the parameter "backend".
@@ -47,6 +49,8 @@ type Attributes struct {
 	Mode fs.FileMode
 	UID  int
 	GID  int
+	// PodInfo asks for files with pod information, inline volumes only.
+	PodInfo bool
 }
 
 // DefaultAttributes are those of a volume without parameters: everybody may
@@ -63,7 +67,7 @@ func ParseParameters(parameters map[string]string) (Attributes, error) {
 }
 
 // ParseInline reads the attributes of an inline volume: those of
-// ParseParameters and size.
+// ParseParameters, size and podInfo.
 func ParseInline(attributes map[string]string) (Attributes, error) {
 	return parse(attributes, true)
 }
@@ -101,22 +105,19 @@ func (a *Attributes) set(key, value string, inline bool) error {
 	var err error
 	switch {
 	case key == keyKind || key == keyPool:
-		if value != "" {
-			a.Pool = value
-		}
+		a.Pool = cmp.Or(value, a.Pool)
 	case key == keyBackend:
 		a.Backend, err = parseBackend(value)
 	case key == keySize && inline:
-		a.Size, err = ParseQuantity(value)
-		if err == nil && a.Size == 0 {
-			err = fmt.Errorf("must be greater than zero: %w", ErrInvalid)
-		}
+		a.Size, err = parseSize(value)
 	case key == keyMode:
 		a.Mode, err = parseMode(value)
 	case key == keyUID:
 		a.UID, err = parseOwner(value)
 	case key == keyGID:
 		a.GID, err = parseOwner(value)
+	case key == keyPodInfo && inline:
+		a.PodInfo, err = parseBool(value)
 	default:
 		return fmt.Errorf("parameter %q: unknown, must be one of [%s]: %w", key, strings.Join(knownKeys(inline), " "), ErrInvalid)
 	}
@@ -129,7 +130,7 @@ func (a *Attributes) set(key, value string, inline bool) error {
 func knownKeys(inline bool) []string {
 	keys := []string{keyBackend, keyGID, keyKind, keyMode, keyPool, keyUID}
 	if inline {
-		keys = append(keys, keySize)
+		keys = append(keys, keyPodInfo, keySize)
 	}
 	slices.Sort(keys)
 	return keys
@@ -140,6 +141,21 @@ func parseBackend(value string) (string, error) {
 		return "", fmt.Errorf("%q: must be %s or %s: %w", value, backendDirectory, backendImage, ErrInvalid)
 	}
 	return value, nil
+}
+
+func parseSize(value string) (int64, error) {
+	size, err := ParseQuantity(value)
+	if err == nil && size == 0 {
+		err = fmt.Errorf("must be greater than zero: %w", ErrInvalid)
+	}
+	return size, err
+}
+
+func parseBool(value string) (bool, error) {
+	if value != "true" && value != "false" {
+		return false, fmt.Errorf("%q: must be true or false: %w", value, ErrInvalid)
+	}
+	return value == "true", nil
 }
 
 func parseMode(value string) (fs.FileMode, error) {

@@ -231,7 +231,7 @@ func (m *machine) held(o Options) (p *process, source string, release func()) {
 	source = m.make(p, "source", mountCapability(), nil)
 	ctx, cancel := context.WithCancel(m.ctx)
 	go func() {
-		p.CreateVolume(ctx, &csi.CreateVolumeRequest{ //nolint:errcheck // it is called again below
+		p.CreateVolume(ctx, &csi.CreateVolumeRequest{ // which is called again below
 			Name: "clone", VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}, VolumeContentSource: ofVolume(source),
 		})
 	}()

@@ -103,14 +103,14 @@ func (v *Volumes) makeGroup(ctx context.Context, group *volume.Group, sources []
 func (v *Volumes) undoGroup(ctx context.Context, group *volume.Group, sources []*volume.Volume) error {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	errs := []error{v.groups.records.Delete(string(group.ID))}
+	err := v.groups.records.Delete(string(group.ID))
 	for _, id := range group.Members {
-		errs = append(errs, v.removeSnapshot(undo, id))
+		err = errors.Join(err, v.removeSnapshot(undo, id))
 	}
 	for _, source := range sources {
-		errs = append(errs, v.release(source.ID, group.ID))
+		err = errors.Join(err, v.release(source.ID, group.ID))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // hold keeps nodes from beginning to write to a volume.

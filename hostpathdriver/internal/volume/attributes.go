@@ -90,8 +90,11 @@ func parse(values map[string]string, inline bool) (Attributes, error) {
 		if reserved(key) {
 			continue
 		}
-		if err := attributes.set(key, values[key], inline); err != nil {
-			return Attributes{}, err
+		if !slices.Contains(knownKeys(inline), key) {
+			return Attributes{}, fmt.Errorf("parameter %q: unknown, must be one of [%s]: %w", key, strings.Join(knownKeys(inline), " "), ErrInvalid)
+		}
+		if err := attributes.set(key, values[key]); err != nil {
+			return Attributes{}, fmt.Errorf("parameter %q: %w", key, err)
 		}
 	}
 	kind, pool := values[keyKind], values[keyPool]
@@ -101,32 +104,28 @@ func parse(values map[string]string, inline bool) (Attributes, error) {
 	return attributes, nil
 }
 
-func (a *Attributes) set(key, value string, inline bool) error {
-	var err error
-	switch {
-	case key == keyKind || key == keyPool:
+func (a *Attributes) set(key, value string) (err error) {
+	switch key {
+	case keyKind, keyPool:
 		a.Pool = cmp.Or(value, a.Pool)
-	case key == keyBackend:
+	case keyBackend:
 		a.Backend, err = parseBackend(value)
-	case key == keySize && inline:
+	case keySize:
 		a.Size, err = parseSize(value)
-	case key == keyMode:
+	case keyMode:
 		a.Mode, err = parseMode(value)
-	case key == keyUID:
+	case keyUID:
 		a.UID, err = parseOwner(value)
-	case key == keyGID:
+	case keyGID:
 		a.GID, err = parseOwner(value)
-	case key == keyPodInfo && inline:
+	case keyPodInfo:
 		a.PodInfo, err = parseBool(value)
-	default:
-		return fmt.Errorf("parameter %q: unknown, must be one of [%s]: %w", key, strings.Join(knownKeys(inline), " "), ErrInvalid)
 	}
-	if err != nil {
-		return fmt.Errorf("parameter %q: %w", key, err)
-	}
-	return nil
+	return err
 }
 
+// knownKeys are the keys that set knows; some mean nothing to a volume that
+// outlives its pod.
 func knownKeys(inline bool) []string {
 	keys := []string{keyBackend, keyGID, keyKind, keyMode, keyPool, keyUID}
 	if inline {

@@ -52,25 +52,3 @@ func (c *controllerHealth) ControllerListVolumeHealth(ctx context.Context, req *
 	}
 	return answer, nil
 }
-
-func healthOf(health volume.Health) *csi.VolumeHealth {
-	answer := &csi.VolumeHealth{VolumeId: string(health.ID)}
-	for _, c := range health.Conditions {
-		answer.HealthStatuses = append(answer.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{
-			Status: severityOf(c.Severity), Reason: c.Reason, Message: c.Message,
-		})
-	}
-	return answer
-}
-
-func severityOf(s volume.Severity) csi.VolumeHealthErrorType {
-	switch s {
-	case volume.Degraded:
-		return csi.VolumeHealthErrorType_DEGRADED
-	case volume.Inaccessible:
-		return csi.VolumeHealthErrorType_INACCESSIBLE
-	case volume.DataLoss:
-		return csi.VolumeHealthErrorType_DATA_LOSS
-	}
-	return csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE
-}

@@ -11,6 +11,27 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
+const fieldMountGroup = "volume_capability.mount.volume_mount_group"
+
+// nodeCapabilityFrom converts one capability with its group, which only nodes
+// look at. read is what the part for groups has for it, nil without that part.
+func nodeCapabilityFrom(c *csi.VolumeCapability, read func(group string) (string, error)) (volume.Capability, error) {
+	converted, err := capabilityFrom(c)
+	group := c.GetMount().GetVolumeMountGroup()
+	if err != nil || group == "" {
+		return converted, err
+	}
+	if read == nil {
+		return volume.Capability{}, noGroup(group)
+	}
+	converted.Group, err = read(group)
+	return converted, err
+}
+
+func noGroup(group string) error {
+	return status.Errorf(codes.InvalidArgument, "%s: %q, but VOLUME_MOUNT_GROUP is not advertised", fieldMountGroup, group)
+}
+
 // capabilityFrom converts one capability. Its parts must be there; whether
 // the backend serves them is the backend's business.
 func capabilityFrom(c *csi.VolumeCapability) (volume.Capability, error) {
@@ -25,10 +46,6 @@ func capabilityFrom(c *csi.VolumeCapability) (volume.Capability, error) {
 	case *csi.VolumeCapability_Block:
 		converted.Access = volume.AccessBlock
 	case *csi.VolumeCapability_Mount:
-		if group := access.Mount.GetVolumeMountGroup(); group != "" {
-			return volume.Capability{}, status.Errorf(codes.InvalidArgument,
-				"volume_capability.mount.volume_mount_group: %q, but VOLUME_MOUNT_GROUP is not advertised", group)
-		}
 		converted.Access = volume.AccessMount
 		converted.FSType = access.Mount.GetFsType()
 		converted.MountFlags = access.Mount.GetMountFlags()
@@ -137,4 +154,26 @@ func sameContext(sent map[string]string) bool {
 
 func sameParameters(v *volume.Volume, sent map[string]string) bool {
 	return len(sent) == 0 || maps.Equal(v.Parameters, sent)
+}
+
+func healthOf(health volume.Health) *csi.VolumeHealth {
+	answer := &csi.VolumeHealth{VolumeId: string(health.ID)}
+	for _, c := range health.Conditions {
+		answer.HealthStatuses = append(answer.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{
+			Status: severityOf(c.Severity), Reason: c.Reason, Message: c.Message,
+		})
+	}
+	return answer
+}
+
+func severityOf(s volume.Severity) csi.VolumeHealthErrorType {
+	switch s {
+	case volume.Degraded:
+		return csi.VolumeHealthErrorType_DEGRADED
+	case volume.Inaccessible:
+		return csi.VolumeHealthErrorType_INACCESSIBLE
+	case volume.DataLoss:
+		return csi.VolumeHealthErrorType_DATA_LOSS
+	}
+	return csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE
 }

@@ -70,6 +70,38 @@ func parts() map[string]part {
 			capabilities: []string{"Controller PUBLISH_UNPUBLISH_VOLUME", "Controller PUBLISH_READONLY"},
 			methods:      []string{"/csi.v1.Controller/ControllerPublishVolume", "/csi.v1.Controller/ControllerUnpublishVolume"},
 		},
+		"GroupSnapshots": {
+			reason: "snapshots of one volume at a time",
+			files:  []string{"group.go"},
+			edits: map[string][]string{inRun: {
+				`(?m)^\td\.services = append\(d\.services, grpcapi\.NewGroup\(.*\n`,
+				`(?m)^\t\tGroups: +true,\n`,
+			}},
+			capabilities: []string{"Plugin GROUP_CONTROLLER_SERVICE", "GroupController CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"},
+			methods: []string{
+				"/csi.v1.GroupController/CreateVolumeGroupSnapshot", "/csi.v1.GroupController/DeleteVolumeGroupSnapshot",
+				"/csi.v1.GroupController/GetVolumeGroupSnapshot",
+			},
+		},
+		"SnapshotMetadata": {
+			reason: "no changed blocks",
+			files:  []string{"metadata.go"},
+			edits: map[string][]string{inRun: {
+				`(?ms)^\tif o\.SnapshotMetadata \{\n.*?^\t\}\n`,
+				`(?m)^\t\tMetadata: +o\.SnapshotMetadata,\n`,
+				`(?m)^\t".*/internal/extent"\n`,
+			}},
+			flags:        []string{"--enable-snapshot-metadata"},
+			capabilities: []string{"Plugin SNAPSHOT_METADATA_SERVICE"},
+			methods:      []string{"/csi.v1.SnapshotMetadata/GetMetadataAllocated", "/csi.v1.SnapshotMetadata/GetMetadataDelta"},
+		},
+		"Health": {
+			reason:       "no health of volumes",
+			files:        []string{"controller_health.go"},
+			edits:        map[string][]string{inController: lines("controllerHealth")},
+			capabilities: []string{"Controller GET_VOLUME_HEALTH", "Controller LIST_VOLUME_HEALTH"},
+			methods:      []string{"/csi.v1.Controller/ControllerGetVolumeHealth", "/csi.v1.Controller/ControllerListVolumeHealth"},
+		},
 	}
 }
 

@@ -3,7 +3,9 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -122,6 +124,14 @@ func stories() []story {
 			name: "Attached", attach: true,
 			do:   []func(*system) error{create, attach, stage, publish},
 			undo: []func(*system) error{unpublish, unstage, detach, remove},
+		},
+		{
+			name: "Grouped",
+			do: []func(*system) error{create, with(func(s *system, v *volume.Volume) error {
+				stage, target := s.grouped(v.ID, strconv.Itoa(os.Getgid()))
+				return errors.Join(s.node.Stage(s.ctx, stage), s.node.Publish(s.ctx, target), s.checkShared(v.ID))
+			})},
+			undo: []func(*system) error{unpublish, unstage, remove},
 		},
 		{
 			name: "Block",

@@ -91,8 +91,8 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 	return i.detach(ctx, known, false)
 }
 
-// furnish gives the root directory of a new file system to its user. Unmounting
-// makes it durable.
+// furnish gives the root directory of a new file system to its user, and that of
+// an inline volume to the group of its pod. Unmounting makes it durable.
 func (i imageForm) furnish(ctx context.Context, known *volume.NodeVolume, device, path string) error {
 	attributes, err := i.attributes(known)
 	if err != nil {
@@ -105,6 +105,11 @@ func (i imageForm) furnish(ctx context.Context, known *volume.NodeVolume, device
 	i.cfg.Step.at("format:attributes")
 	if err := give(path, attributes); err != nil {
 		return err
+	}
+	if known.Ephemeral != nil {
+		if err := i.share(ctx, known, path, known.Targets[0].Capability); err != nil {
+			return err
+		}
 	}
 	i.cfg.Step.at("format:unmount")
 	return i.unmountAll(ctx, path)

@@ -101,8 +101,13 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 			return err
 		}
 	}
-	if err := n.showPod(known, req.Inline, attributes); err != nil {
+	if err := n.showPod(known, req, attributes); err != nil {
 		return err
+	}
+	if !known.Form().Disk {
+		if err := n.shareTarget(ctx, known, &req.Target); err != nil {
+			return err
+		}
 	}
 	n.cfg.Step.at("inline:mount")
 	return n.settleTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target))

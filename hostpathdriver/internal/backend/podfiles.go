@@ -26,14 +26,14 @@ func (n *Node) Renew(_ context.Context, req *volume.TargetRequest) error {
 	if err != nil {
 		return err
 	}
-	return n.showPod(known, req.Inline, attributes)
+	return n.showPod(known, req, attributes)
 }
 
 // showPod writes files with pod information into an inline volume that asks for
 // them. What changes is replaced at once; the other files stay as they are, so
 // that nobody who watches them is woken up.
-func (n *Node) showPod(known *volume.NodeVolume, inline *volume.InlineRequest, attributes volume.Attributes) error {
-	if err := inline.CheckPodInfo(attributes, known.Form()); err != nil || !attributes.PodInfo {
+func (n *Node) showPod(known *volume.NodeVolume, req *volume.TargetRequest, attributes volume.Attributes) error {
+	if err := req.Inline.CheckPodInfo(attributes, known.Form()); err != nil || !attributes.PodInfo {
 		return err
 	}
 	// The workload may write here: no path leads out of the root.
@@ -41,10 +41,14 @@ func (n *Node) showPod(known *volume.NodeVolume, inline *volume.InlineRequest, a
 	if err != nil {
 		return fmt.Errorf("open inline volume %q: %w", known.ID, err)
 	}
-	files := inline.Pod.Files()
+	reader := owner{uid: attributes.UID, gid: attributes.GID}
+	if gid, asked := req.Target.Capability.GID(); asked {
+		reader.gid, reader.shared = gid, true
+	}
+	files := req.Inline.Pod.Files()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		n.cfg.Step.at("inline:pod")
-		if err = showFile(root, name, files[name], attributes); err != nil {
+		if err = showFile(root, name, files[name], reader); err != nil {
 			err = fmt.Errorf("write pod information to inline volume %q: %w", known.ID, err)
 			break
 		}
@@ -52,12 +56,30 @@ func (n *Node) showPod(known *volume.NodeVolume, inline *volume.InlineRequest, a
 	return errors.Join(err, root.Close())
 }
 
-func showFile(root *os.Root, name, content string, attributes volume.Attributes) error {
+// owner is who may read the files.
+type owner struct {
+	uid, gid int
+	// shared is true for a group that was asked for; it may do what the user may.
+	shared bool
+}
+
+func (o owner) mode(name string) fs.FileMode {
+	mode := fs.FileMode(0o644)
+	if name == podinfo.FileTokens {
+		mode = 0o600
+	}
+	if o.shared {
+		mode |= 0o060
+	}
+	return mode
+}
+
+func showFile(root *os.Root, name, content string, reader owner) error {
 	if content != "" {
 		if holds(root, name, content) {
 			return nil
 		}
-		return replaceFile(root, name, content, attributes)
+		return replaceFile(root, name, content, reader)
 	}
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -81,8 +103,9 @@ func holds(root *os.Root, name, content string) bool {
 }
 
 // replaceFile writes beside the file, and renames: a reader sees the old content
-// or the new one. Tokens are for the owner of the volume alone.
-func replaceFile(root *os.Root, name, content string, attributes volume.Attributes) error {
+// or the new one. Tokens are for the owner of the volume alone, and for its group
+// if one was asked for.
+func replaceFile(root *os.Root, name, content string, reader owner) error {
 	beside := "." + name + ".new"
 	if err := root.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -93,10 +116,10 @@ func replaceFile(root *os.Root, name, content string, attributes volume.Attribut
 	}
 	_, err = file.WriteString(content)
 	if err == nil {
-		err = file.Chown(attributes.UID, attributes.GID)
+		err = file.Chown(reader.uid, reader.gid)
 	}
-	if err == nil && name != podinfo.FileTokens {
-		err = file.Chmod(0o644)
+	if err == nil {
+		err = file.Chmod(reader.mode(name))
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err

@@ -35,6 +35,9 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	if err := n.form(known).stage(ctx, known); err != nil {
 		return errors.Join(err, n.save(before))
 	}
+	if err := n.shareStaged(ctx, known); err != nil {
+		return err
+	}
 	klog.FromContext(ctx).V(2).Info("Staged volume", logging.KeyVolumeID, req.ID, logging.KeyStagingPath, stage.Path)
 	return nil
 }
@@ -68,14 +71,14 @@ func (n *Node) checkStage(req *volume.StageRequest) (*volume.Stage, error) {
 	}
 	stage := req.Stage
 	stage.FSType = persistent.FSType
-	if !n.cfg.Attach {
-		return &stage, nil
+	if n.cfg.Attach {
+		attached := persistent.PublishedOn(n.cfg.NodeID)
+		if attached == nil {
+			return nil, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
+		}
+		stage.ReadOnly = attached.ReadOnly
 	}
-	attached := persistent.PublishedOn(n.cfg.NodeID)
-	if attached == nil {
-		return nil, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
-	}
-	stage.ReadOnly = attached.ReadOnly
+	stage.Sharing = stage.Capability.Group != "" && !stage.CannotWrite()
 	return &stage, nil
 }
 

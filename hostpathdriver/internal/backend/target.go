@@ -40,6 +40,9 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	if err := n.save(known); err != nil {
 		return errors.Join(err, n.save(before))
 	}
+	if err := n.shareTarget(ctx, known, &req.Target); err != nil {
+		return errors.Join(err, n.save(before))
+	}
 	n.cfg.Step.at("target:mount")
 	if err := n.settleTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target)); err != nil {
 		return errors.Join(err, n.save(before))
@@ -64,6 +67,10 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 	}
 	if err := n.Support().CheckCapability(known.Form(), req.Target.Capability); err != nil {
 		return err
+	}
+	if known.Stage.Sharing {
+		return fmt.Errorf("publish volume %q: its files are still to be given to group %s, it has to be staged again: %w",
+			req.ID, known.Stage.Capability.Group, volume.ErrPrecondition)
 	}
 	ready, err := n.form(known).staged(ctx, known)
 	if err == nil && !ready {

@@ -46,9 +46,9 @@ func TestCreateVolumeCodes(t *testing.T) {
 		"BlockAndMount": {reason: "a device is no directory", change: func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities = append(r.VolumeCapabilities, blockCapability())
 		}, want: codes.InvalidArgument},
-		"MountGroup": {reason: "not advertised", change: func(r *csi.CreateVolumeRequest) {
+		"MountGroup": {reason: "the nodes' business", change: func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].GetMount().VolumeMountGroup = "1000"
-		}, want: codes.InvalidArgument},
+		}, want: codes.OK},
 		"Source": {reason: "neither clones nor snapshots", change: func(r *csi.CreateVolumeRequest) {
 			r.VolumeContentSource = &csi.VolumeContentSource{}
 		}, want: codes.InvalidArgument},

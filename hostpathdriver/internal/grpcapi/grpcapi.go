@@ -7,7 +7,8 @@
 // a function from a driver: delete the file of the part, its line in the
 // struct and its line in the constructor; the capability goes with it, and
 // the methods answer UNIMPLEMENTED. What a volume can be made of is one more
-// line: see controllerVolumes.sources.
+// line, see controllerVolumes.sources, and so is the group of its files, see
+// nodeStage.group.
 package grpcapi
 
 import (

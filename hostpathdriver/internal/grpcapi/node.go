@@ -24,6 +24,8 @@ type NodeConfig struct {
 	Condition bool
 	// Inline serves inline volumes.
 	Inline bool
+	// MountGroup gives files to the group that the CO asks for.
+	MountGroup bool
 	// Expansion serves NodeExpandVolume.
 	Expansion bool
 	// MaxVolumes returns the limit of volumes on this node; zero is no limit.
@@ -40,6 +42,7 @@ type Node struct {
 	nodeStats
 	nodeExpand
 	nodeHealth
+	nodeMountGroup
 
 	parts []nodePart
 }
@@ -66,8 +69,11 @@ func NewNode(cfg NodeConfig) *Node {
 		nodeStats:   nodeStats{service: cfg.Service, condition: cfg.Condition},
 		nodeExpand:  nodeExpand{service: cfg.Service, enabled: cfg.Expansion},
 		nodeHealth:  nodeHealth{service: cfg.Service},
+
+		nodeMountGroup: nodeMountGroup{enabled: cfg.MountGroup},
 	}
-	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand, &n.nodeHealth}
+	n.nodeStage.group, n.nodePublish.group = n.readGroup, n.readGroup
+	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand, &n.nodeHealth, &n.nodeMountGroup}
 	return n
 }
 

@@ -16,6 +16,8 @@ type nodePublish struct {
 	service volume.NodeService
 	// inline serves inline volumes.
 	inline bool
+	// group reads the group that the files are to be given to; nil refuses any.
+	group func(string) (string, error)
 }
 
 func (nodePublish) announceNode() []nodeRPC {
@@ -27,7 +29,7 @@ func (nodePublish) announceNode() []nodeRPC {
 // A repeated call renews the pod information in it. A real driver does the
 // same: a bind mount, read-only where asked for.
 func (n *nodePublish) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	converted, err := targetFrom(req)
+	converted, err := targetFrom(req, n.group)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +42,7 @@ func (n *nodePublish) NodePublishVolume(ctx context.Context, req *csi.NodePublis
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-func targetFrom(req *csi.NodePublishVolumeRequest) (*volume.TargetRequest, error) {
+func targetFrom(req *csi.NodePublishVolumeRequest, group func(string) (string, error)) (*volume.TargetRequest, error) {
 	id, err := parseID(req.GetVolumeId())
 	if err != nil {
 		return nil, err
@@ -48,7 +50,7 @@ func targetFrom(req *csi.NodePublishVolumeRequest) (*volume.TargetRequest, error
 	if err := required("target_path", req.GetTargetPath()); err != nil {
 		return nil, err
 	}
-	capability, err := capabilityFrom(req.GetVolumeCapability())
+	capability, err := nodeCapabilityFrom(req.GetVolumeCapability(), group)
 	if err != nil {
 		return nil, err
 	}

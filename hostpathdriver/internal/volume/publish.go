@@ -73,6 +73,8 @@ type Stage struct {
 	// found out by the node.
 	ReadOnly bool   `json:"readOnly,omitempty"`
 	FSType   string `json:"fsType,omitempty"`
+	// Sharing says that the files are still to be given to the group.
+	Sharing bool `json:"sharing,omitempty"`
 }
 
 // CannotWrite tells whether nobody on the node may write, for whichever
@@ -165,6 +167,8 @@ func (n *NodeVolume) CheckStage(want *Stage) (Verdict, error) {
 		return Refuse, fmt.Errorf("volume %q is staged at %q, not at %q: %w", n.ID, n.Stage.Path, want.Path, ErrPrecondition)
 	case !n.Stage.Capability.Equal(want.Capability):
 		return Refuse, fmt.Errorf("volume %q is staged at %q with another capability: %w", n.ID, want.Path, ErrExists)
+	case n.Stage.Sharing:
+		return Proceed, nil
 	}
 	return AlreadyDone, nil
 }

@@ -57,11 +57,14 @@ func TestCheckStage(t *testing.T) {
 		result Verdict
 		err    error
 	}{
-		"First":     {reason: "not staged", known: NodeVolume{ID: "v"}, want: Stage{Path: "/s", Capability: capability}, result: Proceed},
-		"Again":     {reason: "the same call", known: staged, want: Stage{Path: "/s", Capability: capability}, result: AlreadyDone},
-		"OtherMode": {reason: "same path, other capability", known: staged, want: Stage{Path: "/s", Capability: Capability{Access: AccessMount, Mode: MultiNodeMultiWriter}}, err: ErrExists},
-		"OtherPath": {reason: "a volume is staged once", known: staged, want: Stage{Path: "/t", Capability: capability}, err: ErrPrecondition},
-		"Inline":    {reason: "inline volumes have no stage", known: NodeVolume{ID: "v", Ephemeral: &Ephemeral{}}, want: Stage{Path: "/s", Capability: capability}, err: ErrPrecondition},
+		"First": {reason: "not staged", known: NodeVolume{ID: "v"}, want: Stage{Path: "/s", Capability: capability}, result: Proceed},
+		"Again": {reason: "the same call", known: staged, want: Stage{Path: "/s", Capability: capability}, result: AlreadyDone},
+		"Sharing": {reason: "files are still to be given to the group", want: Stage{Path: "/s", Capability: capability}, result: Proceed,
+			known: NodeVolume{ID: "v", Stage: &Stage{Path: "/s", Capability: capability, Sharing: true}}},
+		"OtherGroup": {reason: "the group is a part of the capability", known: staged, want: Stage{Path: "/s", Capability: Capability{Access: AccessMount, Mode: SingleNodeWriter, Group: "1"}}, err: ErrExists},
+		"OtherMode":  {reason: "same path, other capability", known: staged, want: Stage{Path: "/s", Capability: Capability{Access: AccessMount, Mode: MultiNodeMultiWriter}}, err: ErrExists},
+		"OtherPath":  {reason: "a volume is staged once", known: staged, want: Stage{Path: "/t", Capability: capability}, err: ErrPrecondition},
+		"Inline":     {reason: "inline volumes have no stage", known: NodeVolume{ID: "v", Ephemeral: &Ephemeral{}}, want: Stage{Path: "/s", Capability: capability}, err: ErrPrecondition},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -200,5 +203,22 @@ func TestNodeVolumeClone(t *testing.T) {
 	}
 	if n.Unused() || !(&NodeVolume{ID: "v"}).Unused() {
 		t.Error("Unused: must be true only when nothing is left")
+	}
+}
+
+func TestParseGroup(t *testing.T) {
+	for text, want := range map[string]string{"0": "0", "2000": "2000", "02000": "2000", "2147483647": "2147483647"} {
+		group, err := ParseGroup(text)
+		if gid, asked := (Capability{Group: group}).GID(); group != want || err != nil || !asked || gid < 0 {
+			t.Errorf("ParseGroup(%q) = %q, %v, want %q", text, group, err, want)
+		}
+	}
+	for _, text := range []string{"", "staff", "-1", "1.5", " 1", "2147483648"} {
+		if group, err := ParseGroup(text); !errors.Is(err, ErrInvalid) {
+			t.Errorf("ParseGroup(%q) = %q, %v, want an ErrInvalid", text, group, err)
+		}
+	}
+	if _, asked := (Capability{}).GID(); asked {
+		t.Error("no group is asked for, and there is one")
 	}
 }

@@ -62,6 +62,15 @@ func parts() map[string]part {
 			capabilities: []string{"Controller MODIFY_VOLUME"},
 			methods:      []string{"/csi.v1.Controller/ControllerModifyVolume"},
 		},
+		"MountGroup": {
+			reason: "whoever mounts gives files to groups",
+			files:  []string{"node_mountgroup.go"},
+			edits: map[string][]string{
+				inNode: append(lines("nodeMountGroup"), `(?m)^\tn\.nodeStage\.group, .*\n`),
+			},
+			flags:        []string{"--enable-volume-mount-group"},
+			capabilities: []string{"Node VOLUME_MOUNT_GROUP"},
+		},
 		"Attachment": {
 			reason:       "volumes that every node reaches",
 			files:        []string{"controller_publish.go"},

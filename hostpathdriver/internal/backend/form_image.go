@@ -131,7 +131,12 @@ func (i imageForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, 
 	return i.shows(ctx, known, known.Stage.Path, known.Stage.CannotWrite())
 }
 
+// shows tells whether the file system is mounted at a path. One that is being
+// made is mounted there, too, and not what was asked for.
 func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool) (bool, error) {
+	if blank, err := i.contents(known).Unformatted(known.ID); err != nil || blank {
+		return false, err
+	}
 	device, err := i.cfg.Devices.Device(ctx, i.disk(known), readOnly)
 	if err != nil || device == "" {
 		return false, err
@@ -140,7 +145,16 @@ func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path str
 	return shown, err
 }
 
+// release lets go of the device. What died while it made the file system has
+// left that mounted.
 func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error {
+	blank, err := i.contents(known).Unformatted(known.ID)
+	if err == nil && blank {
+		err = i.unmountAll(ctx, known.Stage.Path)
+	}
+	if err != nil {
+		return err
+	}
 	i.cfg.Step.at("unstage:detach")
 	return i.detachAll(ctx, known)
 }

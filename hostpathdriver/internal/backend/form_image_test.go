@@ -203,6 +203,60 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	}
 }
 
+// TestUnfinishedFileSystem: one that was mounted to be made ready when the
+// driver died is not staged: what is written to it would be wiped later.
+func TestUnfinishedFileSystem(t *testing.T) {
+	for _, step := range []string{"format:attributes", "format:unmount", "format:done"} {
+		w := newWorld(t)
+		w.step = func(name string) {
+			if name == step {
+				panic(crash{})
+			}
+		}
+		s := w.boot()
+		v := s.createImage("pvc-1", "ext4")
+		req := w.stageImage(v.ID, "ext4")
+		if err := survive(func() error { return s.node.Stage(s.ctx, req) }); !errors.Is(err, errCrashed) {
+			t.Fatalf("no crash at %s: %v", step, err)
+		}
+		w.step = nil
+		s = w.boot()
+		if known, err := s.node.Lookup(s.ctx, v.ID); !errors.Is(err, volume.ErrNotFound) {
+			t.Errorf("crash at %s: after it the node knows %+v, %v", step, known, err)
+		}
+		if left := slices.Concat(w.fake.Targets(), w.attached()); len(left) > 0 {
+			t.Errorf("crash at %s: left mounted or attached: %v", step, left)
+		}
+		w.must(s.node.Stage(s.ctx, req))
+		if blank, err := s.node.shared.Unformatted(v.ID); blank || err != nil {
+			t.Errorf("crash at %s: what is staged would be wiped by the next call: %t, %v", step, blank, err)
+		}
+	}
+}
+
+// TestUnfinishedInlineFileSystem: the same for one that has no staging path.
+func TestUnfinishedInlineFileSystem(t *testing.T) {
+	w := newWorld(t)
+	w.step = func(name string) {
+		if name == "format:attributes" {
+			panic(crash{})
+		}
+	}
+	s := w.boot()
+	req := w.inlineRequest("csi-1", nil)
+	req.Target.Capability.FSType = "ext4"
+	if err := survive(func() error { return s.node.Publish(s.ctx, req) }); !errors.Is(err, errCrashed) {
+		t.Fatalf("no crash: %v", err)
+	}
+	w.step = nil
+	s = w.boot()
+	known, err := s.node.Lookup(s.ctx, "csi-1")
+	w.must(err)
+	if intact, err := s.node.Intact(s.ctx, known, w.target("csi-1")); intact || err != nil {
+		t.Errorf("intact: %t, %v; the volume does not have its attributes yet", intact, err)
+	}
+}
+
 // TestReadOnlyImage: the first use of an image may be one that must not write.
 func TestReadOnlyImage(t *testing.T) {
 	w := newWorld(t)

@@ -334,7 +334,6 @@ func grows(t *testing.T, r rig, fsType string) {
 }
 
 func growAtMount(t *testing.T, r rig, fsType string) {
-	needGrowth(t, r, fsType)
 	image, device := newDevice(t, r, roomy)
 	target := newTarget(t, r)
 	mountAt(t, r, device, target, Options{Type: fsType, Grow: true})
@@ -350,8 +349,10 @@ func growAtMount(t *testing.T, r rig, fsType string) {
 		}
 		unmount(t, r, target)
 	}
-	// The second finds it mounted, as after a crash before it has grown.
-	mountAt(t, r, larger, target, Options{Type: fsType})
+	if r.grows(fsType) {
+		// The second finds it mounted, as after a crash before it has grown.
+		mountAt(t, r, larger, target, Options{Type: fsType})
+	}
 	mountAt(t, r, larger, target, Options{Type: fsType, Grow: true})
 	if after := usage(t, r, target); after.Bytes.Total < before.Bytes.Total+roomy*9/10 {
 		t.Errorf("it has %d bytes, had %d", after.Bytes.Total, before.Bytes.Total)

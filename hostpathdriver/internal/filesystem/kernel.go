@@ -82,6 +82,11 @@ func (k Kernel) mount(ctx context.Context, device, target string, o Options) err
 	if err := d.prepare(kind, o.readOnly()); err != nil {
 		return err
 	}
+	if o.Grow && !o.readOnly() && !capable(unix.CAP_SYS_RESOURCE) {
+		if err := d.growUnmounted(p); err != nil {
+			return err
+		}
+	}
 	library := mountutils.NewSafeFormatAndMount(mounter{programs: p}, p)
 	err = p.cause(library.FormatAndMountSensitiveWithFormatOptions(device, target, kind.name, o.mountFlags(kind), nil, kind.format))
 	if err != nil && d.readOnly {

@@ -376,7 +376,15 @@ func TestImagesOfTheKernel(t *testing.T) {
 			if got, err := os.ReadFile(filepath.Join(w.target(v.ID), "file")); err != nil || string(got) != "hello" {
 				t.Errorf("read after staging again: %q, %v", got, err)
 			}
-			w.must(s.node.Unpublish(s.ctx, v.ID, w.target(v.ID)), s.node.Unstage(s.ctx, v.ID, w.staging(v.ID)), s.volumes.Delete(s.ctx, v.ID))
+			w.must(s.node.Unpublish(s.ctx, v.ID, w.target(v.ID)), s.node.Unstage(s.ctx, v.ID, w.staging(v.ID)))
+
+			larger := s.restore(from("larger", volume.Source{Volume: v.ID}, func(r *volume.CreateRequest) { r.Range.Required = 2 * v.Capacity }))
+			w.must(s.node.Stage(s.ctx, w.stageImage(larger.ID, fsType)))
+			w.wantFile(filepath.Join(w.staging(larger.ID), "file"), "hello")
+			if grown, err := s.node.Stats(s.ctx, larger.ID, w.staging(larger.ID)); err != nil || grown.Bytes.Total < stats.Bytes.Total+v.Capacity*8/10 {
+				t.Errorf("a larger clone has %+v, %v, its source %+v", grown, err, stats)
+			}
+			w.must(s.node.Unstage(s.ctx, larger.ID, w.staging(larger.ID)), s.volumes.Delete(s.ctx, larger.ID), s.volumes.Delete(s.ctx, v.ID))
 			if left := w.files(); len(left) > 0 {
 				t.Errorf("left on disk: %v", left)
 			}

@@ -55,7 +55,7 @@ func groups() map[string]struct {
 		"Driver": {
 			reason:   "drivers and vendors use these",
 			bans:     noClient,
-			packages: []string{"command", "commandtest", "csiclient", "csiregistration", "csiserver", "csitest", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "redact", "version"},
+			packages: []string{"command", "commandtest", "csiclient", "csiregistration", "csiserver", "csitest", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "redact", "tracing", "version"},
 		},
 		"Component": {
 			reason:   "components use these",

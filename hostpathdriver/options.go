@@ -122,8 +122,9 @@ type Options struct {
 	// HTTP serves metrics, health and state.
 	HTTP flagset.HTTP
 	// Tracing makes an OpenTelemetry span for each call with the tracer
-	// provider of the process. It has no flag: a program that embeds the
-	// driver installs a provider.
+	// provider of the process. It has no flag: hostpathplugin goes by the
+	// environment, see package tracing of csikit, and another program that
+	// embeds the driver installs a provider.
 	Tracing bool
 	// Mounter makes the mounts; nil is the kernel. For tests.
 	Mounter Mounter

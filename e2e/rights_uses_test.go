@@ -31,6 +31,7 @@ func uses() map[string]func(*story) {
 		"GoneNode":        (*story).goneNode,
 		"ForeignVolume":   (*story).foreignVolume,
 		"StrayAttachment": (*story).strayAttachments,
+		"Snapshots":       (*story).snapshots,
 	}
 }
 

@@ -12,14 +12,112 @@ import (
 )
 
 // Each test here is named for a defect of the Kubernetes project's hostpath
-// driver (v1.18), and says how that driver answers. Those about snapshots and
-// clones come with them.
+// driver (v1.18), and says how that driver answers.
 
 func wantCode(t *testing.T, what string, err error, want codes.Code) {
 	t.Helper()
 	if got := status.Code(err); got != want {
 		t.Errorf("%s: code %v (%v), want %v", what, got, err, want)
 	}
+}
+
+// TestDefectListSnapshotsCannotBeSwitchedOff: with --enable-list-snapshots=false
+// LIST_SNAPSHOTS is announced, and twice with true.
+func TestDefectListSnapshotsCannotBeSwitchedOff(t *testing.T) {
+	m := newMachine(t)
+	o := m.options(ModeAll, "n1")
+	for _, enabled := range []bool{true, false} {
+		o.ListSnapshots = enabled
+		p := m.start(o)
+		announced, err := p.ControllerGetCapabilities(m.ctx, &csi.ControllerGetCapabilitiesRequest{})
+		m.must(announced, err)
+		got := 0
+		for _, c := range announced.GetCapabilities() {
+			if c.GetRpc().GetType() == csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS {
+				got++
+			}
+		}
+		want := map[bool]int{true: 1}[enabled]
+		if got != want {
+			t.Errorf("enabled %t: LIST_SNAPSHOTS is announced %d times, want %d", enabled, got, want)
+		}
+		_, err = p.ListSnapshots(m.ctx, &csi.ListSnapshotsRequest{})
+		wantCode(t, "list", err, map[bool]codes.Code{true: codes.OK, false: codes.Unimplemented}[enabled])
+		p.end()
+	}
+}
+
+// TestDefectCloneTwice: the second CreateVolume of a clone answers
+// ALREADY_EXISTS, so that one slower than the call never succeeds.
+func TestDefectCloneTwice(t *testing.T) {
+	m := newMachine(t)
+	o := m.options(ModeAll, "n1")
+	p := m.start(o)
+	source := m.create(p, "pvc-1", "").GetVolumeId()
+	taken, err := p.CreateSnapshot(m.ctx, &csi.CreateSnapshotRequest{Name: "snapshot-1", SourceVolumeId: source})
+	m.must(taken, err)
+	for name, content := range map[string]*csi.VolumeContentSource{
+		"clone": {Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: source}}},
+		"restored": {Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{
+			SnapshotId: taken.GetSnapshot().GetSnapshotId(),
+		}}},
+	} {
+		id := ""
+		for call := range 4 {
+			if call == 2 {
+				p.end()
+				p = m.start(o)
+			}
+			made, err := p.CreateVolume(m.ctx, &csi.CreateVolumeRequest{
+				Name: name, VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}, VolumeContentSource: content,
+			})
+			wantCode(t, name, err, codes.OK)
+			if id == "" {
+				id = made.GetVolume().GetVolumeId()
+			}
+			if got := made.GetVolume(); got.GetVolumeId() != id || got.GetContentSource().String() != content.String() {
+				t.Errorf("call %d: %v, want id %s and its source", call, got, id)
+			}
+		}
+	}
+}
+
+// TestDefectSnapshotsOfOneVolume: ListSnapshots of a volume with two snapshots
+// has one entry.
+func TestDefectSnapshotsOfOneVolume(t *testing.T) {
+	m := newMachine(t)
+	p := m.start(m.options(ModeAll, "n1"))
+	source, other := m.create(p, "pvc-1", "").GetVolumeId(), m.create(p, "pvc-2", "").GetVolumeId()
+	var want []string
+	for name, volume := range map[string]string{"a": source, "b": other, "c": source} {
+		taken, err := p.CreateSnapshot(m.ctx, &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: volume})
+		m.must(taken, err)
+		if volume == source {
+			want = append(want, taken.GetSnapshot().GetSnapshotId())
+		}
+	}
+	list, err := p.ListSnapshots(m.ctx, &csi.ListSnapshotsRequest{SourceVolumeId: source})
+	m.must(list, err)
+	var got []string
+	for _, entry := range list.GetEntries() {
+		got = append(got, entry.GetSnapshot().GetSnapshotId())
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		t.Errorf("snapshots of the volume: %v, want %v", got, want)
+	}
+}
+
+// TestDefectSnapshotWithoutID: GetSnapshot answers NOT_FOUND, which tells a CO
+// that its snapshot is gone.
+func TestDefectSnapshotWithoutID(t *testing.T) {
+	m := newMachine(t)
+	p := m.start(m.options(ModeAll, "n1"))
+	_, err := p.GetSnapshot(m.ctx, &csi.GetSnapshotRequest{})
+	wantCode(t, "no id", err, codes.InvalidArgument)
+	_, err = p.GetSnapshot(m.ctx, &csi.GetSnapshotRequest{SnapshotId: "unknown"})
+	wantCode(t, "unknown id", err, codes.NotFound)
 }
 
 // TestDefectPagesLoseVolumes: of five volumes the first page of two has no next

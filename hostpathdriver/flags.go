@@ -27,6 +27,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Int64Var(&o.MaxVolumesPerNode, "maxvolumespernode", o.MaxVolumesPerNode, "greatest `number` of volumes per node, reported and, with --enable-attach, enforced; 0: no limit")
 	fs.BoolVar(&o.ProtectUsed, "check-volume-lifecycle", o.ProtectUsed, "refuse to delete a volume that is in use; false: delete it and its data, and log that")
 	fs.Var((*sizeValue)(&o.MaxVolumeSize), "max-volume-size", "largest volume, as a `quantity` such as 1Ti or a number of bytes")
+	fs.BoolVar(&o.Inline, "enable-inline-volumes", o.Inline, "serve inline volumes besides persistent ones; as the volumeLifecycleModes of the CSIDriver object say")
 	fs.BoolVar(&o.Expansion, "enable-volume-expansion", o.Expansion, "make volumes larger where asked for, in use or not")
 	fs.BoolVar(&o.Expansion, "node-expand-required", o.Expansion, "deprecated: another name of --enable-volume-expansion")
 	fs.BoolVar(&o.NoControllerExpansion, "disable-controller-expansion", o.NoControllerExpansion, "do not serve ControllerExpandVolume")
@@ -34,6 +35,9 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*sizeValue)(&o.MaxVolumeSizeNode), "max-volume-size-node", "largest volume, as a `quantity`, that NodeExpandVolume accepts; 0: that of --max-volume-size")
 	fs.BoolVar(&o.Modify, "enable-controller-modify-volume", o.Modify, "serve ControllerModifyVolume: parameters of VolumeAttributesClasses are kept")
 	fs.Var((*listValue)(&o.MutableParameters), "accepted-mutable-parameter-names", "`names`, separated by commas, of the parameters that it accepts; empty: all")
+	fs.BoolVar(&o.ListSnapshots, "enable-list-snapshots", o.ListSnapshots, "serve ListSnapshots")
+	fs.BoolVar(&o.SnapshotMetadata, "enable-snapshot-metadata", o.SnapshotMetadata, "serve which blocks of a snapshot are allocated, and which have changed since another one")
+	fs.Var((*blockTypeValue)(&o.MetadataExtents), "snapshot-metadata-block-type", "`type` of what that is told in: FIXED_LENGTH, blocks of 4 KiB, or VARIABLE_LENGTH, neighbours together")
 	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "tell what is wrong with volumes as CSI v1.12 did, too: for kubelets up to Kubernetes 1.36")
 	fs.Var((*capacityValue)(&o.Capacity), "capacity", "pool of storage as `kind=quantity`, such as fast=100Gi; may be repeated; space is accounted for, not set aside")
 
@@ -46,15 +50,9 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // addIgnored registers the flags whose functions this driver does not have,
 // or always has.
 func addIgnored(fs *flag.FlagSet, ignored *flagset.Ignored) {
-	const (
-		noSnapshot = "there are no snapshots yet"
-		logged     = "log lines go to standard error, see --logging-format"
-	)
+	const logged = "log lines go to standard error, see --logging-format"
 	ignored.AutoMaxProcs(fs)
-	ignored.Bool(fs, "ephemeral", "inline volumes are always served, next to persistent ones")
-	ignored.Bool(fs, "enable-list-snapshots", noSnapshot)
-	ignored.Bool(fs, "enable-snapshot-metadata", noSnapshot)
-	ignored.String(fs, "snapshot-metadata-block-type", noSnapshot)
+	ignored.Bool(fs, "ephemeral", "persistent volumes are always served, and inline ones with --enable-inline-volumes")
 	ignored.String(fs, "proxy-endpoint", "this program is always a driver, never a proxy")
 	for _, name := range []string{"logtostderr", "alsologtostderr", "one_output", "add_dir_header", "skip_headers", "skip_log_headers"} {
 		ignored.Bool(fs, name, logged)
@@ -76,6 +74,30 @@ func (m *modeValue) Set(text string) error {
 		return nil
 	}
 	return fmt.Errorf("must be %q, %q or %q", ModeController, ModeNode, ModeAll)
+}
+
+// Values of --snapshot-metadata-block-type, as in the CSI specification.
+const (
+	fixedLength    = "FIXED_LENGTH"
+	variableLength = "VARIABLE_LENGTH"
+)
+
+// blockTypeValue is the flag.Value of --snapshot-metadata-block-type.
+type blockTypeValue bool
+
+func (b *blockTypeValue) String() string {
+	if b != nil && bool(*b) {
+		return variableLength
+	}
+	return fixedLength
+}
+
+func (b *blockTypeValue) Set(text string) error {
+	if text != fixedLength && text != variableLength {
+		return fmt.Errorf("must be %q or %q", fixedLength, variableLength)
+	}
+	*b = text == variableLength
+	return nil
 }
 
 // sizeValue is the flag.Value of a size in bytes.

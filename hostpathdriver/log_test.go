@@ -61,7 +61,7 @@ func (m *machine) keepLog(options logging.Options) *journal {
 // and of calls that fail, and looks for secrets and tokens in the log and on
 // disk. Upstream logs both at the level that its manifests set.
 func TestSecretsStayOut(t *testing.T) {
-	const secret, token = "hunter2", "eyJhbGciOi"
+	const secret, token, secretToken = "hunter2", "eyJhbGciOi", "eyJ0eXAiOi"
 	m := newMachine(t)
 	options := logging.NewOptions()
 	options.Verbosity = 9
@@ -71,6 +71,7 @@ func TestSecretsStayOut(t *testing.T) {
 	secrets := map[string]string{"password": secret}
 	pod := map[string]string{
 		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "web-0",
+		"csi.storage.k8s.io/pod.uid": "u1", "podInfo": "true",
 		"csi.storage.k8s.io/serviceAccount.tokens": `{"aud":{"token":"` + token + `"}}`,
 	}
 	request := &csi.CreateVolumeRequest{Name: "pvc-1", Secrets: secrets, VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}}
@@ -83,7 +84,17 @@ func TestSecretsStayOut(t *testing.T) {
 		VolumeId: "csi-1", TargetPath: m.path("target"), VolumeCapability: mountCapability(), VolumeContext: pod, Secrets: secrets,
 	}
 	m.must(p.NodePublishVolume(m.ctx, inline))
-	record := m.read("state/nodes/n1/records/csi-1.json")
+	inline.Secrets["csi.storage.k8s.io/serviceAccount.tokens"] = `{"aud":{"token":"` + secretToken + `"}}`
+	m.must(p.NodePublishVolume(m.ctx, inline))
+	record, shown := m.read("state/nodes/n1/records/csi-1.json"), m.read("state/nodes/n1/volumes/csi-1/tokens")
+	if !strings.Contains(shown, secretToken) {
+		t.Errorf("the volume has %q, want the tokens that it asked for", shown)
+	}
+	pod["podInfo"] = "perhaps"
+	if _, err := p.NodePublishVolume(m.ctx, inline); err == nil || strings.Contains(err.Error(), secretToken) {
+		t.Errorf("publish with a bad attribute: %v", err)
+	}
+	pod["podInfo"] = "true"
 	inline.VolumeId = "../escape"
 	if _, err := p.NodePublishVolume(m.ctx, inline); err == nil || strings.Contains(err.Error(), token) {
 		t.Errorf("publish with a path as id: %v", err)
@@ -92,7 +103,7 @@ func TestSecretsStayOut(t *testing.T) {
 	p.end()
 
 	for what, text := range map[string]string{"log": log.String(), "record": record} {
-		for _, word := range []string{secret, token} {
+		for _, word := range []string{secret, token, secretToken} {
 			if strings.Contains(text, word) {
 				t.Errorf("the %s has %q:\n%s", what, word, text)
 			}
@@ -109,12 +120,12 @@ func TestSecretsStayOut(t *testing.T) {
 func TestIgnoredFlagsAreNamed(t *testing.T) {
 	m := newMachine(t)
 	log := m.keepLog(logging.NewOptions())
-	parsed, err := parse("--enable-snapshot-metadata", "--ephemeral")
+	parsed, err := parse("--proxy-endpoint=tcp://:9000", "--ephemeral")
 	m.must(nil, err)
 	o := m.options(ModeAll, "n1")
 	o.ignored = parsed.ignored
 	m.start(o).end()
-	for _, flag := range []string{"--enable-snapshot-metadata has no effect", "--ephemeral has no effect"} {
+	for _, flag := range []string{"--proxy-endpoint has no effect", "--ephemeral has no effect"} {
 		if !strings.Contains(log.String(), flag) {
 			t.Errorf("the log lacks %q:\n%s", flag, log.String())
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -48,6 +50,11 @@ type Mounter = mount.Mounter
 // the default; tests without privileges set Options.Devices to others.
 type Devices = loop.Devices
 
+// Filesystems makes and mounts file systems on devices. The programs of the
+// machine are the default; tests without privileges set Options.Filesystems to
+// others.
+type Filesystems = filesystem.Filesystems
+
 // Options configure one instance of the driver. Start from NewOptions.
 type Options struct {
 	// Endpoint is where CSI is served: unix:///path, a bare path, or
@@ -78,6 +85,8 @@ type Options struct {
 	ProtectUsed bool
 	// MaxVolumeSize is the size in bytes of the largest volume.
 	MaxVolumeSize int64
+	// Inline serves inline volumes, besides persistent ones.
+	Inline bool
 	// Expansion makes volumes larger where asked for, in use or not.
 	Expansion bool
 	// NoControllerExpansion and NoNodeExpansion leave out one side of it.
@@ -90,6 +99,12 @@ type Options struct {
 	// stands for all.
 	Modify            bool
 	MutableParameters []string
+	// ListSnapshots serves the call of that name.
+	ListSnapshots bool
+	// SnapshotMetadata serves which blocks of a snapshot are allocated or have
+	// changed, in blocks of one size or, with MetadataExtents, in ranges.
+	SnapshotMetadata bool
+	MetadataExtents  bool
 	// VolumeCondition adds what CSI v1.12 had for the health calls of v1.13 to
 	// answers: for kubelets up to Kubernetes 1.36.
 	VolumeCondition bool
@@ -111,7 +126,12 @@ type Options struct {
 	Mounter Mounter
 	// Devices makes devices of files; nil is the kernel. For tests.
 	Devices Devices
+	// Filesystems makes and mounts file systems; nil is the machine's programs
+	// and kernel. For tests.
+	Filesystems Filesystems
 
+	// step is for crash tests.
+	step    backend.Step
 	ignored flagset.Ignored
 }
 
@@ -125,7 +145,9 @@ func NewOptions() Options {
 		Topology:      true,
 		ProtectUsed:   true,
 		MaxVolumeSize: DefaultMaxVolumeSize,
+		Inline:        true,
 		Expansion:     true,
+		ListSnapshots: true,
 		CallTimeout:   defaultCallTimeout,
 		StopTimeout:   defaultStopTimeout,
 		HTTP:          flagset.NewHTTP(),

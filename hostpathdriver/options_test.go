@@ -25,6 +25,7 @@ func parse(args ...string) (Options, error) {
 func TestFlags(t *testing.T) {
 	o, err := parse("--endpoint=unix:///csi/csi.sock", "-drivername", "d.example.com", "--statedir=/data", "--nodeid=n1", "--mode=node",
 		"--enable-topology=false", "--enable-attach", "--attach-limit=-1", "--maxvolumespernode=10", "--check-volume-lifecycle=false",
+		"--enable-list-snapshots=false", "--enable-snapshot-metadata", "--snapshot-metadata-block-type=VARIABLE_LENGTH",
 		"--max-volume-size=2Gi", "--capacity", "slow=10Gi", "--capacity=fast=1.5Gi", "--http-endpoint=:8080")
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +34,8 @@ func TestFlags(t *testing.T) {
 	want.Endpoint, want.DriverName, want.StateDir, want.NodeID, want.Mode = "unix:///csi/csi.sock", "d.example.com", "/data", "n1", ModeNode
 	want.Topology, want.Attach, want.AttachLimit, want.MaxVolumesPerNode, want.ProtectUsed = false, true, -1, 10, false
 	want.MaxVolumeSize, want.Capacity, want.HTTP.Endpoint = 2<<30, map[string]int64{"slow": 10 << 30, "fast": 3 << 29}, ":8080"
-	ignoreIgnored := cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "ignored" }, cmp.Ignore())
+	want.ListSnapshots, want.SnapshotMetadata, want.MetadataExtents = false, true, true
+	ignoreIgnored := cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "ignored" || p.String() == "step" }, cmp.Ignore())
 	if diff := cmp.Diff(want, o, ignoreIgnored); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
 	}
@@ -55,10 +57,10 @@ func TestCommandLinesOfOthers(t *testing.T) {
 	}{
 		"Deployment":  {reason: "the manifest of the hostpath driver", args: "--drivername=hostpath.csi.k8s.io --v=5 --endpoint=unix:///csi/csi.sock --nodeid=n1"},
 		"Distributed": {reason: "the manifest with capacity", args: "--drivername=hostpath.csi.k8s.io --endpoint=unix:///csi/csi.sock --nodeid=n1 --capacity=slow=10Gi --capacity=fast=100Gi"},
-		"InTreeSuite": {reason: "the suite in the tree of Kubernetes", args: "--nodeid=n1 --drivername=d --maxvolumespernode=10 --check-volume-lifecycle=true --enable-controller-modify-volume=true --accepted-mutable-parameter-names=e2eVacTest --enable-snapshot-metadata", warnings: 1},
+		"InTreeSuite": {reason: "the suite in the tree of Kubernetes", args: "--nodeid=n1 --drivername=d --maxvolumespernode=10 --check-volume-lifecycle=true --enable-controller-modify-volume=true --accepted-mutable-parameter-names=e2eVacTest --enable-snapshot-metadata"},
 		"MockSuite":   {reason: "the csimock suite of Kubernetes", args: "-v=5 -nodeid=n1 -endpoint=/csi/csi.sock -proxy-endpoint=tcp://:9000", warnings: 1},
 		"Expansion":   {reason: "a manifest that tunes expansion", args: "--nodeid=n1 --node-expand-required --enable-volume-expansion=true --disable-controller-expansion --disable-node-expansion=false --max-volume-size=1099511627776 --max-volume-size-node=1024"},
-		"Everything":  {reason: "all flags without a function here", args: "--nodeid=n1 --ephemeral --automaxprocs --enable-list-snapshots=false --snapshot-metadata-block-type=FIXED_LENGTH --logtostderr --stderrthreshold=2", warnings: 6},
+		"Everything":  {reason: "all flags without a function here", args: "--nodeid=n1 --ephemeral --automaxprocs --enable-list-snapshots=false --snapshot-metadata-block-type=FIXED_LENGTH --logtostderr --stderrthreshold=2", warnings: 4},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

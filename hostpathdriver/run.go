@@ -20,6 +20,9 @@ import (
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/extent"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/fill"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/grpcapi"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
@@ -44,6 +47,9 @@ func Run(ctx context.Context, o Options) error {
 	if o.Devices == nil {
 		o.Devices = loop.Kernel{}
 	}
+	if o.Filesystems == nil {
+		o.Filesystems = filesystem.NewKernel()
+	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, o.DriverName)
 	if o.node() {
 		logger = logger.WithValues(logging.KeyNodeID, o.NodeID)
@@ -54,19 +60,20 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d, err := open(ctx, o)
 	if err != nil {
-		return errors.Join(err, d.close())
+		return errors.Join(err, d.close(ctx))
 	}
-	return errors.Join(d.serve(ctx), d.close())
+	return errors.Join(d.serve(ctx), d.close(ctx))
 }
 
 // driver is one running instance.
 type driver struct {
-	options  Options
-	lock     *state.Lock
-	services []service
-	volumes  *shared.Volumes
-	node     *backend.Node
-	registry *prometheus.Registry
+	options   Options
+	lock      *state.Lock
+	services  []service
+	directory *shared.Directory
+	volumes   *fill.Services
+	node      *backend.Node
+	registry  *prometheus.Registry
 }
 
 // service is a gRPC service of package grpcapi.
@@ -102,6 +109,9 @@ func open(ctx context.Context, o Options) (*driver, error) {
 		Controller: true,
 		Topology:   o.Topology,
 		Expansion:  o.controllerExpansion() || o.nodeExpansion(),
+		Snapshots:  true,
+		Groups:     true,
+		Metadata:   o.SnapshotMetadata,
 		Ready:      d.healthy,
 	}))
 	return d, nil
@@ -115,10 +125,11 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 	if o.node() {
 		placement.Own = o.NodeID
 	}
-	volumes, err := shared.Open(ctx, shared.Config{
+	var err error
+	d.directory, err = shared.Open(ctx, shared.Config{
 		LockPath: backend.ControllerLockPath(o.StateDir),
 		Turn:     shared.DefaultTurn,
-		Open: func(ctx context.Context) (volume.Service, shared.Store, error) {
+		Open: func(ctx context.Context) (volume.Services, shared.Store, error) {
 			volumes, err := backend.OpenVolumes(ctx, backend.VolumesConfig{
 				StateDir:    o.StateDir,
 				Placement:   placement,
@@ -129,24 +140,52 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 				Mutable:     volume.Mutable{Enabled: o.Modify, Names: o.MutableParameters},
 				ProtectUsed: o.ProtectUsed,
 				Mounter:     o.Mounter,
+				Step:        o.step,
 			})
-			return idempotent.NewVolumes(volumes), volumes, err
+			return idempotent.New(volumes), volumes, err
 		},
 	})
 	if err != nil {
 		return err
 	}
-	d.volumes = volumes
-	d.services = append(d.services, grpcapi.NewController(grpcapi.ControllerConfig{
-		Service: volumes,
-		Attach:  o.Attach,
+	if d.volumes, err = fill.Open(ctx, fill.Config{Next: d.directory}); err != nil {
+		return err
+	}
+	d.serveController()
+	return nil
+}
 
+// serveController makes the services of the controller side: a service has a
+// statement here, which goes with its file.
+func (d *driver) serveController() {
+	o := d.options
+	d.services = append(d.services, grpcapi.NewController(grpcapi.ControllerConfig{
+		Service:       d.volumes,
+		Snapshots:     d.volumes,
+		ListSnapshots: o.ListSnapshots,
+
+		Attach:        o.Attach,
 		Expansion:     o.controllerExpansion(),
 		NodeExpansion: o.nodeExpansion(),
 		Modify:        o.Modify,
 		Condition:     o.VolumeCondition,
 	}))
-	return nil
+	d.services = append(d.services, grpcapi.NewGroup(grpcapi.GroupConfig{Service: d.volumes}))
+	if o.SnapshotMetadata {
+		d.services = append(d.services, grpcapi.NewMetadata(grpcapi.MetadataConfig{
+			Service:        extent.Source{Disk: d.snapshotDisk},
+			VariableLength: o.MetadataExtents,
+		}))
+	}
+}
+
+// snapshotDisk finds the file of a snapshot.
+func (d *driver) snapshotDisk(ctx context.Context, id volume.ID) (*volume.SnapshotDisk, error) {
+	found, err := d.volumes.GetSnapshot(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return backend.SnapshotDisk(d.options.StateDir, found), nil
 }
 
 func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
@@ -159,7 +198,9 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Attach:   o.Attach,
 		Mounter:  o.Mounter,
 		Devices:  o.Devices,
+		Step:     o.step,
 
+		Filesystems:   o.Filesystems,
 		MaxExpandSize: cmp.Or(o.MaxVolumeSizeNode, o.MaxVolumeSize),
 	})
 	if err != nil {
@@ -170,6 +211,7 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Service:    idempotent.NewNode(node),
 		NodeID:     o.NodeID,
 		Topology:   o.Topology,
+		Inline:     o.Inline,
 		Expansion:  o.nodeExpansion(),
 		Condition:  o.VolumeCondition,
 		MaxVolumes: d.maxVolumes,
@@ -245,9 +287,10 @@ func (d *driver) healthy(context.Context) error {
 
 // snapshot is what /debug/state shows.
 type snapshot struct {
-	Mode    Mode                 `json:"mode"`
-	Volumes []*volume.Volume     `json:"volumes,omitempty"`
-	Mounts  []*volume.NodeVolume `json:"mounts,omitempty"`
+	Mode      Mode                 `json:"mode"`
+	Volumes   []*volume.Volume     `json:"volumes,omitempty"`
+	Snapshots []*volume.Snapshot   `json:"snapshots,omitempty"`
+	Mounts    []*volume.NodeVolume `json:"mounts,omitempty"`
 	// Error says why there are no volumes to show.
 	Error string `json:"error,omitempty"`
 }
@@ -257,17 +300,28 @@ func (d *driver) state() any {
 	if d.volumes != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), d.options.CallTimeout)
 		defer cancel()
-		page, err := d.volumes.List(ctx, volume.ListRequest{})
-		if err != nil {
+		if err := d.show(ctx, &shown); err != nil {
 			shown.Error = err.Error()
-		} else {
-			shown.Volumes = page.Volumes
 		}
 	}
 	if d.node != nil {
 		shown.Mounts = d.node.All()
 	}
 	return shown
+}
+
+// show adds volumes and snapshots.
+func (d *driver) show(ctx context.Context, shown *snapshot) error {
+	volumes, err := d.volumes.List(ctx, volume.ListRequest{})
+	if err != nil {
+		return err
+	}
+	snapshots, err := d.volumes.ListSnapshots(ctx, volume.SnapshotListRequest{})
+	if err != nil {
+		return err
+	}
+	shown.Volumes, shown.Snapshots = volumes.Volumes, snapshots.Snapshots
+	return nil
 }
 
 func (d *driver) maxVolumes() int64 {
@@ -278,11 +332,17 @@ func (d *driver) maxVolumes() int64 {
 	return d.options.enforcedLimit()
 }
 
-// close ends the use of the state directory.
-func (d *driver) close() error {
+// close ends the use of the state directory: first the copies, which another
+// process, or this one after a restart, goes on with.
+func (d *driver) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.options.StopTimeout)
+	defer cancel()
 	var errs []error
 	if d.volumes != nil {
-		errs = append(errs, d.volumes.Close())
+		errs = append(errs, d.volumes.Close(ctx))
+	}
+	if d.directory != nil {
+		errs = append(errs, d.directory.Close())
 	}
 	if d.lock != nil {
 		errs = append(errs, d.lock.Release())

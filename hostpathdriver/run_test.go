@@ -362,7 +362,7 @@ func TestHTTP(t *testing.T) {
 }
 
 func TestIdentityOfModes(t *testing.T) {
-	want := []string{"CONTROLLER_SERVICE", "ONLINE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+	want := []string{"CONTROLLER_SERVICE", "GROUP_CONTROLLER_SERVICE", "ONLINE", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}
 	for _, mode := range []Mode{ModeAll, ModeController, ModeNode} {
 		m := newMachine(t)
 		o := m.options(mode, "n1")
@@ -382,7 +382,7 @@ func TestIdentityOfModes(t *testing.T) {
 			slices.Sort(got)
 			expected := want
 			if !topology {
-				expected = want[:2]
+				expected = want[:3]
 			}
 			if diff := cmp.Diff(expected, got); diff != "" {
 				t.Errorf("mode %s, topology %t (-want +got):\n%s", mode, topology, diff)

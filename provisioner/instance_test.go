@@ -25,6 +25,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/leader"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -73,7 +74,7 @@ func launch(t *testing.T, name string, cluster *kubetest.Cluster, driver *csites
 	session := cluster.NewSession()
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &process{
-		instance: newInstance(o, environment{kube: session.Client(), driver: client, registry: metrics.NewRegistry(), identity: name, host: name}),
+		instance: newInstance(o, environment{kube: kubeapitest.New(session.Client()), driver: client, registry: metrics.NewRegistry(), identity: name, host: name}),
 		session:  session, cancel: cancel, err: make(chan error, 1),
 	}
 	go func() { p.err <- p.serve(ctx, nil) }()

@@ -66,7 +66,7 @@ type Options struct {
 	Capacity CapacityOptions
 	// Node configures an instance that runs on each node, and provisions for that node alone.
 	Node NodeOptions
-	// CloningProtectionWorkers is the number of sources of clones worked on at a time.
+	// CloningProtectionWorkers is the number of claims and snapshots, which volumes were made from, that are freed at a time.
 	CloningProtectionWorkers int
 	// SnapshotSweepInterval is the pause between two sweeps of left over finalizers on snapshots.
 	SnapshotSweepInterval time.Duration
@@ -153,11 +153,11 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.ControllerPublishReadOnly, "controller-publish-readonly", o.ControllerPublishReadOnly,
 		"mark PersistentVolumes read-only whose only access mode is ReadOnlyMany")
 	fs.BoolVar(&o.PreventVolumeModeConversion, "prevent-volume-mode-conversion", o.PreventVolumeModeConversion,
-		"refuse to restore a snapshot in another volume mode; this version restores none")
+		"refuse to restore a snapshot in another volume mode than that of its source, unless its content allows it")
 	fs.IntVar(&o.CloningProtectionWorkers, "cloning-protection-threads", o.CloningProtectionWorkers,
-		"sources of clones that are worked on at a time; this version makes none")
+		"sources of volumes that are freed at a time")
 	fs.DurationVar(&o.SnapshotSweepInterval, "snapshot-orphan-sweep-interval", o.SnapshotSweepInterval,
-		"pause between sweeps of left over finalizers on snapshots, 0: never; this version sets none")
+		"pause between sweeps of left over finalizers on snapshots, 0: never")
 }
 
 // addTopologyFlags registers the flags about topology.
@@ -192,6 +192,9 @@ func (o *Options) Validate() error {
 	errs := []error{flagset.Validate(o.groups()...), o.naming().Validate(), o.validateNode()}
 	if o.Workers < 1 {
 		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
+	}
+	if o.CloningProtectionWorkers < 1 {
+		errs = append(errs, fmt.Errorf("--cloning-protection-threads=%d: must be at least 1", o.CloningProtectionWorkers))
 	}
 	if o.Topology.MaxSegments < 0 {
 		errs = append(errs, fmt.Errorf("--topology-max-segments=%d: must not be negative", o.Topology.MaxSegments))

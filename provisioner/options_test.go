@@ -112,11 +112,11 @@ func TestValidate(t *testing.T) {
 			Reason: "One look shows all that is to be mended.",
 			Args: []string{
 				"--volume-name-prefix=", "--volume-name-uuid-length=40", "--worker-threads=0", "--timeout=0s", "--retry-interval-max=1ms",
-				"--snapshot-orphan-sweep-interval=-1s", "--http-endpoint=:1", "--metrics-address=:2", "--topology-max-segments=-1",
+				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--http-endpoint=:1", "--metrics-address=:2", "--topology-max-segments=-1",
 			},
 			Errors: []string{
 				"--volume-name-prefix", "--volume-name-uuid-length=40", "--worker-threads=0", "--timeout=0s", "--retry-interval-max=1ms",
-				"--snapshot-orphan-sweep-interval=-1s", "--metrics-address", "--topology-max-segments=-1",
+				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--metrics-address", "--topology-max-segments=-1",
 			},
 			Warnings: []string{"--metrics-address is deprecated"},
 		},

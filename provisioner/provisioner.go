@@ -23,6 +23,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -51,6 +52,10 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	api, err := kubeapi.New(config, client)
+	if err != nil {
+		return err
+	}
 	driver, err := csiclient.New(csiclient.Config{
 		Address:  o.CSI.Address,
 		Timeout:  o.CSI.Timeout,
@@ -60,13 +65,13 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	env := environment{kube: client, driver: driver, registry: registry, identity: fmt.Sprintf("%d-%d", time.Now().UnixMilli(), rand.IntN(10000))}
+	env := environment{kube: api, driver: driver, registry: registry, identity: fmt.Sprintf("%d-%d", time.Now().UnixMilli(), rand.IntN(10000))}
 	return errors.Join(run(ctx, o, env), driver.Close())
 }
 
 // environment is what an instance is connected to.
 type environment struct {
-	kube     kube.Client
+	kube     kubeapi.Client
 	driver   *csiclient.Client
 	registry *prometheus.Registry
 	// identity tells this process from others in what it makes.
@@ -341,6 +346,9 @@ func (p *instance) settings(driver string) controller.Settings {
 		PublishReadOnly:     o.ControllerPublishReadOnly,
 		Identity:            p.identityFor(driver),
 		Features:            p.features(),
+		SourceWorkers:       o.CloningProtectionWorkers,
+		SnapshotSweep:       o.SnapshotSweepInterval,
+		ModeConversion:      !o.PreventVolumeModeConversion,
 		Node:                o.Node.node(p.place),
 	}
 }

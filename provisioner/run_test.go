@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 )
 
 // patience bounds the waits of the tests that use real sockets; none of them depends on how long it is.
@@ -72,7 +73,7 @@ func onSocket(t *testing.T, cluster *kubetest.Cluster, address string) *instance
 	})
 	o := withElection()
 	o.HTTP.Endpoint = "127.0.0.1:0"
-	return newInstance(o, environment{kube: cluster.Client(), driver: client, registry: registry, identity: "me"})
+	return newInstance(o, environment{kube: kubeapitest.New(cluster.Client()), driver: client, registry: registry, identity: "me"})
 }
 
 // TestHTTP provisions over a real socket and reads what the endpoint says meanwhile.

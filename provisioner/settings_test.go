@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/leader"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -33,7 +34,7 @@ func idle(t *testing.T, o Options, driver *csitest.Driver) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newInstance(o, environment{kube: kubetest.New().Client(), driver: client, registry: metrics.NewRegistry(), identity: "17-4"})
+	return newInstance(o, environment{kube: kubeapitest.New(kubetest.New().Client()), driver: client, registry: metrics.NewRegistry(), identity: "17-4"})
 }
 
 // TestSettings gives every flag that the controller acts on another value, and finds it where it belongs.
@@ -42,7 +43,7 @@ func TestSettings(t *testing.T) {
 	base := controller.Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 100,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "17-4-d",
-		Features: controller.Features{Topology: true, AttributesClass: true},
+		Features: controller.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, SnapshotSweep: 5 * time.Minute,
 	}
 	forNode := func(s *controller.Settings) {
 		s.Identity = "17-4-d-n1"
@@ -66,14 +67,15 @@ func TestSettings(t *testing.T) {
 		"--topology-max-segments=4":                   func(s *controller.Settings) { s.Topology.MaxSegments = 4 },
 		"--feature-gates=Topology=false":              func(s *controller.Settings) { s.Features.Topology = false },
 		"--feature-gates=VolumeAttributesClass=false": func(s *controller.Settings) { s.Features.AttributesClass = false },
+		"--cloning-protection-threads=9":              func(s *controller.Settings) { s.SourceWorkers = 9 },
+		"--snapshot-orphan-sweep-interval=1m":         func(s *controller.Settings) { s.SnapshotSweep = time.Minute },
+		"--prevent-volume-mode-conversion=false":      func(s *controller.Settings) { s.ModeConversion = true },
 		"--node-deployment":                           forNode,
 		"--node-deployment --node-deployment-immediate-binding=false": func(s *controller.Settings) { forNode(s); s.Node.Immediate = false },
 		"--node-deployment --node-deployment-base-delay=3s":           func(s *controller.Settings) { forNode(s); s.Node.BaseDelay = 3 * time.Second },
 		"--node-deployment --node-deployment-max-delay=3m":            func(s *controller.Settings) { forNode(s); s.Node.MaxDelay = 3 * time.Minute },
 		// These have no effect on the controller, and must have none.
 		"--node-deployment-base-delay=3s":                  func(*controller.Settings) {},
-		"--cloning-protection-threads=9":                   func(*controller.Settings) {},
-		"--prevent-volume-mode-conversion=false":           func(*controller.Settings) {},
 		"--feature-gates=ReleaseLeaderElectionOnExit=true": func(*controller.Settings) {},
 	}
 	for arg, change := range cases {

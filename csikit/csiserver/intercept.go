@@ -22,27 +22,28 @@ const (
 	levelBodies = 5
 )
 
-// callContext adds the logger and, if the caller has set none, a deadline.
-func (s *Server) callContext(ctx context.Context, method string) (context.Context, context.CancelFunc) {
+// withLogger adds the logger to the context of a call.
+func (s *Server) withLogger(ctx context.Context, method string) context.Context {
 	if logger := s.log.Load(); logger != nil {
-		ctx = klog.NewContext(ctx, logger.WithValues(logging.KeyMethod, method))
+		return klog.NewContext(ctx, logger.WithValues(logging.KeyMethod, method))
 	}
-	if _, has := ctx.Deadline(); !has && s.cfg.CallTimeout > 0 {
-		return context.WithTimeout(ctx, s.cfg.CallTimeout)
-	}
-	return ctx, func() {}
+	return ctx
 }
 
+// prepare adds the logger and, if the caller has set none, a deadline.
 func (s *Server) prepare(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	ctx, cancel := s.callContext(ctx, info.FullMethod)
-	defer cancel()
+	ctx = s.withLogger(ctx, info.FullMethod)
+	if _, has := ctx.Deadline(); !has && s.cfg.CallTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.CallTimeout)
+		defer cancel()
+	}
 	return handle(ctx, req)
 }
 
+// prepareStream adds the logger. A stream lasts as long as its caller wants.
 func (s *Server) prepareStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	ctx, cancel := s.callContext(stream.Context(), info.FullMethod)
-	defer cancel()
-	return handle(srv, contextStream{ServerStream: stream, ctx: ctx})
+	return handle(srv, contextStream{ServerStream: stream, ctx: s.withLogger(stream.Context(), info.FullMethod)})
 }
 
 // contextStream is a stream with another context.
@@ -51,7 +52,7 @@ type contextStream struct {
 	ctx context.Context //nolint:containedctx // a stream is how gRPC hands the context on
 }
 
-// Context returns the context with logger and deadline.
+// Context returns the context with the logger.
 func (s contextStream) Context() context.Context { return s.ctx }
 
 // logCall logs bodies at V(5) and failures at V(2). Below that a call costs a

@@ -32,7 +32,8 @@ type Config struct {
 	// Endpoint is unix:///path, the bare absolute path of a unix socket, or
 	// tcp://host:port, which has neither authentication nor encryption.
 	Endpoint string
-	// CallTimeout bounds calls whose caller sets no deadline. Zero: unbounded.
+	// CallTimeout bounds calls whose caller sets no deadline. Zero: unbounded,
+	// as streams always are.
 	CallTimeout time.Duration
 	// StopTimeout is how long running calls may go on when the server stops,
 	// before they are cut off. Default 10 s.

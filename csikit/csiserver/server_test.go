@@ -310,8 +310,8 @@ func TestStream(t *testing.T) {
 			return handle(srv, s)
 		}},
 	}, 2, &handler{stream: func(s csi.SnapshotMetadata_GetMetadataAllocatedServer) error {
-		if _, has := s.Context().Deadline(); !has {
-			return status.Error(codes.Internal, "the stream has no deadline")
+		if _, has := s.Context().Deadline(); has {
+			return status.Error(codes.Internal, "the stream has a deadline that nobody set")
 		}
 		klog.FromContext(s.Context()).Info("Streaming")
 		return status.Error(codes.NotFound, "no such snapshot")

@@ -14,14 +14,17 @@ import (
 // Publish implements volume.Service. A directory needs no attachment; the
 // record of it is what protects the volume.
 func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*volume.Volume, error) {
-	published, err := v.catalog.get(req.ID)
+	published, err := v.volumes.catalog.get(req.ID)
 	if err != nil {
 		return nil, err
 	}
-	if err := v.Support().CheckCapability(req.Capability); err != nil {
+	if err := published.CheckAccess(req.Capability); err != nil {
 		return nil, err
 	}
-	if err := published.CheckAccess(req.Capability); err != nil {
+	if err := v.Support().CheckCapability(published.Form(), req.Capability); err != nil {
+		return nil, err
+	}
+	if err := published.CheckFilled(); err != nil {
 		return nil, err
 	}
 	if err := v.checkNode(req.Node); err != nil {
@@ -30,23 +33,23 @@ func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*vol
 	if err := published.CheckReachable(req.Node); err != nil {
 		return nil, err
 	}
-	if !v.catalog.takeSlot(req.Node, v.cfg.AttachLimit) {
+	if !v.slots.take(req.Node, v.cfg.AttachLimit) {
 		return nil, fmt.Errorf("publish volume %q: node %q has its limit of %d volumes: %w", req.ID, req.Node, v.cfg.AttachLimit, volume.ErrExhausted)
 	}
 	published.Published = append(published.Published, volume.Publication{Node: req.Node, ReadOnly: req.ReadOnly, Capability: req.Capability})
 	v.cfg.Step.at("publish:record")
-	if err := v.records.Put(string(published.ID), *published); err != nil {
-		v.catalog.giveSlot(req.Node)
+	if err := v.volumes.records.Put(string(published.ID), *published); err != nil {
+		v.slots.give(req.Node)
 		return nil, err
 	}
-	v.catalog.put(published)
+	v.volumes.catalog.put(published)
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyNode, req.Node)
 	return published.Clone(), nil
 }
 
 // Unpublish implements volume.Service.
 func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) error {
-	unpublished, err := v.catalog.get(id)
+	unpublished, err := v.volumes.catalog.get(id)
 	if err != nil {
 		return err
 	}
@@ -55,13 +58,13 @@ func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) erro
 		return node == "" || p.Node == node
 	})
 	v.cfg.Step.at("unpublish:record")
-	if err := v.records.Put(string(id), *unpublished); err != nil {
+	if err := v.volumes.records.Put(string(id), *unpublished); err != nil {
 		return err
 	}
-	v.catalog.put(unpublished)
+	v.volumes.catalog.put(unpublished)
 	for _, released := range before {
 		if node == "" || released == node {
-			v.catalog.giveSlot(released)
+			v.slots.give(released)
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Unpublished volume", logging.KeyVolumeID, id, logging.KeyNode, node)

@@ -14,204 +14,184 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// catalog is the index in memory over the volume records. All operations but
-// page take constant time, page takes as long as its answer. Volumes in it
+// object is what a catalog has: a pointer to a record.
+type object[T any] interface {
+	// Key is what the object is found by.
+	Key() (id volume.ID, name string)
+	Clone() T
+}
+
+// catalog is the index in memory over the records of one kind. All operations
+// but page take constant time, page takes as long as its answer. Objects in it
 // are never changed, only replaced.
-type catalog struct {
+type catalog[T object[T]] struct {
+	// kind is what the objects are, for errors.
+	kind string
 	// instance marks the paging tokens of this process.
 	instance string
 
 	mu    sync.RWMutex
-	byID  map[volume.ID]*entry
-	names map[string]*entry
+	byID  map[volume.ID]*entry[T]
+	names map[string]*entry[T]
 	// order has the entries by sequence number; deleted ones stay until they
 	// are the majority.
-	order   []*entry
+	order   []*entry[T]
 	deleted int
 	next    uint64
-	slots   map[string]int
 }
 
-type entry struct {
-	volume  *volume.Volume
+type entry[T any] struct {
+	object  T
 	seq     uint64
 	deleted bool
 }
 
-func newCatalog() *catalog {
-	return &catalog{
+func newCatalog[T object[T]](kind string) *catalog[T] {
+	return &catalog[T]{
+		kind:     kind,
 		instance: rand.Text(),
-		byID:     map[volume.ID]*entry{},
-		names:    map[string]*entry{},
-		slots:    map[string]int{},
+		byID:     map[volume.ID]*entry[T]{},
+		names:    map[string]*entry[T]{},
 	}
 }
 
-func (c *catalog) get(id volume.ID) (*volume.Volume, error) {
+func (c *catalog[T]) get(id volume.ID) (found T, err error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if e := c.byID[id]; e != nil {
-		return e.volume.Clone(), nil
+		return e.object.Clone(), nil
 	}
-	return nil, fmt.Errorf("volume %q: %w", id, volume.ErrNotFound)
+	return found, fmt.Errorf("%s %q: %w", c.kind, id, volume.ErrNotFound)
 }
 
-func (c *catalog) find(name string) (*volume.Volume, error) {
+func (c *catalog[T]) find(name string) (found T, err error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if e := c.names[name]; e != nil {
-		return e.volume.Clone(), nil
+		return e.object.Clone(), nil
 	}
-	return nil, fmt.Errorf("volume named %q: %w", name, volume.ErrNotFound)
+	return found, fmt.Errorf("%s named %q: %w", c.kind, name, volume.ErrNotFound)
 }
 
-// put adds a volume, or replaces the one with the same id.
-func (c *catalog) put(v *volume.Volume) {
+// put adds an object, or replaces the one with the same id.
+func (c *catalog[T]) put(object T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e := c.byID[v.ID]; e != nil {
-		e.volume = v
+	id, name := object.Key()
+	if e := c.byID[id]; e != nil {
+		e.object = object
 		return
 	}
 	c.next++
-	e := &entry{volume: v, seq: c.next}
-	c.byID[v.ID], c.names[v.Name] = e, e
+	e := &entry[T]{object: object, seq: c.next}
+	c.byID[id], c.names[name] = e, e
 	c.order = append(c.order, e)
 }
 
-// remove takes a volume out, and with it the slots of its attachments.
-func (c *catalog) remove(v *volume.Volume) {
+// remove takes an object out.
+func (c *catalog[T]) remove(object T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.byID[v.ID]
+	id, name := object.Key()
+	e := c.byID[id]
 	if e == nil {
 		return
 	}
-	delete(c.byID, v.ID)
-	delete(c.names, v.Name)
-	for _, node := range e.volume.PublishedNodes() {
-		c.freeSlot(node)
-	}
+	delete(c.byID, id)
+	delete(c.names, name)
 	e.deleted = true
 	c.deleted++
 	if c.deleted > len(c.order)/2 {
-		c.order = slices.DeleteFunc(c.order, func(e *entry) bool { return e.deleted })
+		c.order = slices.DeleteFunc(c.order, func(e *entry[T]) bool { return e.deleted })
 		c.deleted = 0
 	}
 }
 
-// replace makes the catalog say what was read from disk. Volumes that stay
+// replace makes the catalog say what was read from disk. Objects that stay
 // keep their place in the order, so that paging goes on.
-func (c *catalog) replace(found map[volume.ID]*volume.Volume) {
-	for _, v := range c.all() {
-		if found[v.ID] == nil {
-			c.remove(v)
+func (c *catalog[T]) replace(found map[volume.ID]T) {
+	for _, known := range c.all() {
+		id, _ := known.Key()
+		if _, stays := found[id]; !stays {
+			c.remove(known)
 		}
 	}
-	slots := map[string]int{}
 	for _, id := range slices.Sorted(maps.Keys(found)) {
 		c.put(found[id])
-		for _, node := range found[id].PublishedNodes() {
-			slots[node]++
-		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.slots = slots
 }
 
-// all returns the volumes themselves, oldest first.
-func (c *catalog) all() []*volume.Volume {
+// all returns the objects themselves, oldest first.
+func (c *catalog[T]) all() []T {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	volumes := make([]*volume.Volume, 0, len(c.byID))
+	objects := make([]T, 0, len(c.byID))
 	for _, e := range c.order {
 		if !e.deleted {
-			volumes = append(volumes, e.volume)
+			objects = append(objects, e.object)
 		}
 	}
-	return volumes
+	return objects
 }
 
-// takeSlot counts one more attachment of a node, up to a limit; zero is no
-// limit.
-func (c *catalog) takeSlot(node string, limit int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if limit > 0 && c.slots[node] >= limit {
-		return false
-	}
-	c.slots[node]++
-	return true
-}
-
-func (c *catalog) giveSlot(node string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.freeSlot(node)
-}
-
-// freeSlot needs the mutex.
-func (c *catalog) freeSlot(node string) {
-	c.slots[node]--
-	if c.slots[node] <= 0 {
-		delete(c.slots, node)
-	}
-}
-
-// page returns the volumes that existed when the first page was asked for and
-// still exist: sequence numbers only grow, and the token carries the bound.
-func (c *catalog) page(req volume.ListRequest) (*volume.Page, error) {
-	at, err := c.start(req.Token)
+// page returns the objects that match, existed when the first page was asked
+// for and still exist: sequence numbers only grow, and the token carries the
+// bound. next is empty after the last page.
+func (c *catalog[T]) page(req volume.ListRequest, match func(T) bool) (objects []T, next string, err error) {
+	at, err := c.start(req)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	most := 0
 	if req.Max > 0 {
 		most = req.Max + 1 // one more tells whether there is another page
 	}
-	list := c.after(at, most)
-	page := &volume.Page{Volumes: []*volume.Volume{}}
+	list := c.after(at, most, match)
 	if req.Max > 0 && len(list) > req.Max {
 		list = list[:req.Max]
 		at.after = list[len(list)-1].seq
-		page.Next = c.encode(at)
+		next = c.encode(at)
 	}
+	objects = make([]T, 0, len(list))
 	for _, one := range list {
-		page.Volumes = append(page.Volumes, one.volume.Clone())
+		objects = append(objects, one.object.Clone())
 	}
-	return page, nil
+	return objects, next, nil
 }
 
-// start is where a token points to, the beginning without one.
-func (c *catalog) start(token string) (position, error) {
+// start is where a request for a page begins: where its token points to, or at
+// the beginning without one.
+func (c *catalog[T]) start(req volume.ListRequest) (position, error) {
+	if req.Max < 0 {
+		return position{}, fmt.Errorf("max entries %d: must not be negative: %w", req.Max, volume.ErrInvalid)
+	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if token == "" {
+	if req.Token == "" {
 		return position{bound: c.next}, nil
 	}
-	return c.decode(token)
+	return c.decode(req.Token)
 }
 
-// listed is a volume at its place in the list.
-type listed struct {
-	volume *volume.Volume
+// listed is an object at its place in the list.
+type listed[T any] struct {
+	object T
 	seq    uint64
 }
 
-// after returns the volumes that follow a position, at most so many; zero is no
-// limit.
-func (c *catalog) after(at position, most int) []listed {
+// after returns the objects that follow a position and match, at most so many;
+// zero is no limit.
+func (c *catalog[T]) after(at position, most int, match func(T) bool) []listed[T] {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	start, _ := slices.BinarySearchFunc(c.order, at.after+1, func(e *entry, seq uint64) int { return cmp.Compare(e.seq, seq) })
-	var list []listed
+	start, _ := slices.BinarySearchFunc(c.order, at.after+1, func(e *entry[T], seq uint64) int { return cmp.Compare(e.seq, seq) })
+	var list []listed[T]
 	for _, e := range c.order[start:] {
 		if e.seq > at.bound || (most > 0 && len(list) == most) {
 			break
 		}
-		if !e.deleted {
-			list = append(list, listed{volume: e.volume, seq: e.seq})
+		if !e.deleted && (match == nil || match(e.object)) {
+			list = append(list, listed[T]{object: e.object, seq: e.seq})
 		}
 	}
 	return list
@@ -225,11 +205,11 @@ type position struct {
 	after uint64
 }
 
-func (c *catalog) encode(p position) string {
+func (c *catalog[T]) encode(p position) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%s %d %d", c.instance, p.bound, p.after))
 }
 
-func (c *catalog) decode(token string) (position, error) {
+func (c *catalog[T]) decode(token string) (position, error) {
 	invalid := fmt.Errorf("%w: %.64q was not issued by this process, start again without a token", volume.ErrBadToken, token)
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {

@@ -12,12 +12,18 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-func filled(n int) *catalog {
-	c := newCatalog()
+func filled(n int) *catalog[*volume.Volume] {
+	c := newCatalog[*volume.Volume](volumeKind)
 	for i := range n {
 		c.put(numbered(i))
 	}
 	return c
+}
+
+// pageOf asks for one page of volumes.
+func pageOf(c *catalog[*volume.Volume], req volume.ListRequest) (*volume.Page, error) {
+	list, next, err := c.page(req, nil)
+	return &volume.Page{Volumes: list, Next: next}, err
 }
 
 func numbered(i int) *volume.Volume {
@@ -52,7 +58,7 @@ func TestPages(t *testing.T) {
 			c := filled(tc.count)
 			var got [][]volume.ID
 			for token := ""; ; {
-				page, err := c.page(volume.ListRequest{Token: token, Max: tc.size})
+				page, err := pageOf(c, volume.ListRequest{Token: token, Max: tc.size})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -73,21 +79,21 @@ func TestPages(t *testing.T) {
 // a page does not confuse the next.
 func TestPagesAreASnapshot(t *testing.T) {
 	c := filled(6)
-	first, err := c.page(volume.ListRequest{Max: 2})
+	first, err := pageOf(c, volume.ListRequest{Max: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.remove(numbered(1))
 	c.remove(numbered(4))
 	c.put(numbered(7))
-	second, err := c.page(volume.ListRequest{Max: 2, Token: first.Next})
+	second, err := pageOf(c, volume.ListRequest{Max: 2, Token: first.Next})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
 		c.remove(numbered(i)) // enough to compact
 	}
-	third, err := c.page(volume.ListRequest{Max: 2, Token: second.Next})
+	third, err := pageOf(c, volume.ListRequest{Max: 2, Token: second.Next})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,14 +105,14 @@ func TestPagesAreASnapshot(t *testing.T) {
 	if third.Next != "" {
 		t.Errorf("there is a page after the last one: %q", third.Next)
 	}
-	if again, err := c.page(volume.ListRequest{Max: 2, Token: first.Next}); err != nil || len(again.Volumes) != 2 {
+	if again, err := pageOf(c, volume.ListRequest{Max: 2, Token: first.Next}); err != nil || len(again.Volumes) != 2 {
 		t.Errorf("a token must serve twice: %v, %v", again, err)
 	}
 }
 
 func TestBadTokens(t *testing.T) {
 	c := filled(5)
-	page, err := c.page(volume.ListRequest{Max: 2})
+	page, err := pageOf(c, volume.ListRequest{Max: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +132,7 @@ func TestBadTokens(t *testing.T) {
 		"NotUTF8":      "\xff\xfe",
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := c.page(volume.ListRequest{Token: token, Max: 2})
+			_, err := pageOf(c, volume.ListRequest{Token: token, Max: 2})
 			wantErr(t, "token "+token, err, volume.ErrBadToken)
 		})
 	}
@@ -150,7 +156,7 @@ func TestCatalogAgainstAModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	c := newCatalog()
+	c := newCatalog[*volume.Volume](volumeKind)
 	var model []volume.ID
 	for i := range 3000 {
 		if len(model) == 0 || random.IntN(5) < 3 {
@@ -168,7 +174,7 @@ func TestCatalogAgainstAModel(t *testing.T) {
 		if i%100 != 0 {
 			continue
 		}
-		page, err := c.page(volume.ListRequest{})
+		page, err := pageOf(c, volume.ListRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,13 +188,13 @@ func TestCatalogAgainstAModel(t *testing.T) {
 }
 
 func TestCatalogGivesCopies(t *testing.T) {
-	c := newCatalog()
+	c := newCatalog[*volume.Volume](volumeKind)
 	c.put(&volume.Volume{ID: "a", Name: "n", Published: []volume.Publication{{Node: "n1"}}})
 	for what, read := range map[string]func() (*volume.Volume, error){
 		"get":  func() (*volume.Volume, error) { return c.get("a") },
 		"find": func() (*volume.Volume, error) { return c.find("n") },
 		"page": func() (*volume.Volume, error) {
-			page, err := c.page(volume.ListRequest{})
+			page, err := pageOf(c, volume.ListRequest{})
 			return page.Volumes[0], err
 		},
 	} {
@@ -199,24 +205,6 @@ func TestCatalogGivesCopies(t *testing.T) {
 		v.Published[0].Node = "changed"
 		if again, err := read(); err != nil || again.Published[0].Node != "n1" {
 			t.Errorf("%s hands out its own memory: %v, %v", what, again, err)
-		}
-	}
-}
-
-func TestSlots(t *testing.T) {
-	c := newCatalog()
-	for i, want := range []bool{true, true, false} {
-		if got := c.takeSlot("n1", 2); got != want {
-			t.Errorf("slot %d: %t, want %t", i, got, want)
-		}
-	}
-	c.giveSlot("n1")
-	if !c.takeSlot("n1", 2) || !c.takeSlot("n2", 1) || c.takeSlot("n2", 1) {
-		t.Error("a slot that was given back can be taken, each node has its own")
-	}
-	for range 100 {
-		if !c.takeSlot("n3", 0) {
-			t.Fatal("zero is no limit")
 		}
 	}
 }
@@ -236,7 +224,7 @@ func BenchmarkCatalog(b *testing.B) {
 		b.Run(fmt.Sprintf("PageOf100/%d", count), func(b *testing.B) {
 			c := filled(count)
 			for b.Loop() {
-				if _, err := c.page(volume.ListRequest{Max: 100}); err != nil {
+				if _, err := pageOf(c, volume.ListRequest{Max: 100}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -46,8 +46,12 @@ func (s *system) named(name string) (*volume.Volume, error) {
 
 // with runs a call on the volume of the story if it exists.
 func with(call func(s *system, v *volume.Volume) error) func(s *system) error {
+	return withNamed("pvc-1", call)
+}
+
+func withNamed(name string, call func(s *system, v *volume.Volume) error) func(s *system) error {
 	return func(s *system) error {
-		v, err := s.volumes.Find(s.ctx, "pvc-1")
+		v, err := s.volumes.Find(s.ctx, name)
 		if errors.Is(err, volume.ErrNotFound) {
 			return nil
 		}
@@ -108,7 +112,7 @@ func stories() []story {
 	unpublishBlock := with(func(s *system, v *volume.Volume) error {
 		return errors.Join(s.node.Unpublish(s.ctx, v.ID, s.readerBlock(v.ID).Target.Path), s.node.Unpublish(s.ctx, v.ID, s.target(v.ID)))
 	})
-	return []story{
+	return append(copyStories(), []story{
 		{
 			name: "Persistent",
 			do:   []func(*system) error{create, stage, publish},
@@ -129,7 +133,28 @@ func stories() []story {
 			do:   []func(*system) error{func(s *system) error { return s.node.Publish(s.ctx, s.inlineRequest(inline, nil)) }},
 			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
 		},
-	}
+		{
+			name: "InlinePod",
+			do: []func(*system) error{
+				func(s *system) error { return s.node.Publish(s.ctx, s.podRequest()) },
+				func(s *system) error {
+					req := s.podRequest()
+					req.Inline.Pod.Tokens = "second"
+					return errors.Join(s.node.Renew(s.ctx, req), s.checkTokens("second"))
+				},
+			},
+			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
+		},
+		{
+			name: "InlineImage",
+			do: []func(*system) error{func(s *system) error {
+				req := s.inlineRequest(inline, nil)
+				req.Target.Capability.FSType = "ext4"
+				return s.node.Publish(s.ctx, req)
+			}},
+			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
+		},
+	}...)
 }
 
 // TestCrashAtEveryStep kills the driver before each change on disk, with the
@@ -144,6 +169,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		for _, f := range []fate{{}, {reboot: true}, {giveUp: true}, {reboot: true, giveUp: true}} {
 			for at := 1; at <= steps; at++ {
 				t.Run(fmt.Sprintf("%s/Reboot=%t/GiveUp=%t/Step%02d", tale.name, f.reboot, f.giveUp, at), func(t *testing.T) {
+					t.Parallel() // each has a world of its own, and waits for the disk
 					tale.crashAt(t, at, f)
 				})
 			}
@@ -253,13 +279,22 @@ func survive(call func() error) (err error) {
 func checkConsistent(t *testing.T, s *system, crashed string) {
 	t.Helper()
 	charged := int64(0)
-	for _, v := range s.volumes.catalog.all() {
+	for _, v := range s.volumes.volumes.catalog.all() {
 		charged += v.Capacity
+		if v.Filling {
+			continue
+		}
 		if gone(s.contents(v.ID)) {
 			t.Errorf("after the crash at %q: volume %s has no contents", crashed, v.ID)
 		}
-		if v.Access() == volume.AccessBlock && s.diskSize(v.ID) != v.Capacity {
+		if v.Form().Disk && s.diskSize(v.ID) != v.Capacity {
 			t.Errorf("after the crash at %q: the file has %d bytes, the volume %d", crashed, s.diskSize(v.ID), v.Capacity)
+		}
+	}
+	for _, snapshot := range s.volumes.snapshots.catalog.all() {
+		charged += snapshot.Size
+		if _, err := s.volumes.groups.catalog.get(snapshot.Group); snapshot.Group != "" && err != nil {
+			t.Errorf("after the crash at %q: member %s: %v", crashed, snapshot.ID, err)
 		}
 	}
 	for _, n := range s.node.All() {
@@ -269,7 +304,7 @@ func checkConsistent(t *testing.T, s *system, crashed string) {
 		if n.Stage == nil {
 			continue
 		}
-		if there, err := s.node.staged(s.ctx, n); err != nil || !there {
+		if there, err := s.node.form(n).staged(s.ctx, n); err != nil || !there {
 			t.Errorf("after the crash at %q: nothing is staged at %s, %v", crashed, n.Stage.Path, err)
 		}
 	}

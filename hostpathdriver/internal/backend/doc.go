@@ -12,8 +12,14 @@
 //	controller-queue.lock               controller
 //	records/<id>.json                   controller   volume.Volume
 //	volumes/<id>/                       controller   contents of a volume
-//	volumes/<id>/disk                   controller   contents of a block volume
-//	trash/<id>/                         controller   volume being deleted
+//	volumes/<id>/disk                   controller   the same, of a disk: a device or an image
+//	volumes/<id>/unformatted            controller   until a node has made the file system of an image
+//	snapshot-records/<id>.json          controller   volume.Snapshot
+//	snapshots/<id>/                     controller   contents of a snapshot, as those of a volume
+//	group-records/<id>.json             controller   volume.Group
+//	copies/<id>.lock                    controller   of who copies to a volume or snapshot
+//	copies/<id>.progress                controller   how far that is
+//	trash/<id>/                         controller   volume or snapshot being deleted
 //	nodes/<node>/node.lock              node
 //	nodes/<node>/records/<id>.json      node         volume.NodeVolume
 //	nodes/<node>/volumes/<id>/          node         contents of an inline volume
@@ -29,18 +35,27 @@ package backend
 import (
 	"path/filepath"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
 const (
 	volumeKind     = "volume"
+	snapshotKind   = "snapshot"
+	groupKind      = "group"
 	nodeVolumeKind = "node-volume"
 
 	recordsDir = "records"
 	volumesDir = "volumes"
 	trashDir   = "trash"
-	nodesDir   = "nodes"
+	copiesDir  = "copies"
+
+	snapshotRecordsDir = "snapshot-records"
+	snapshotsDir       = "snapshots"
+	groupRecordsDir    = "group-records"
+
+	nodesDir = "nodes"
 )
 
 // Step is called before each change on disk with a name of the change. Tests
@@ -67,8 +82,13 @@ func nodeDir(stateDir, node string) string {
 	return filepath.Join(stateDir, nodesDir, node)
 }
 
-// support is what directories and sparse files can serve: no file system of
-// their own.
+// support is what directories, devices and images can serve.
 func support() volume.Support {
-	return volume.Support{Block: true, MountFlags: mount.Flags()}
+	return volume.Support{
+		Block:           true,
+		FSTypes:         []string{"ext4", "ext3", "xfs"},
+		LeastSize:       filesystem.MinSize,
+		MountFlags:      mount.Flags(),
+		CheckMountFlags: filesystem.CheckFlags,
+	}
 }

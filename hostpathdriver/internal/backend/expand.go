@@ -15,7 +15,7 @@ import (
 // is to be: what a crash leaves is a file that is too small, and the next start
 // makes it as large as the record says.
 func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
-	before, err := v.catalog.get(req.ID)
+	before, err := v.volumes.catalog.get(req.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 	if err != nil || verdict == volume.AlreadyDone {
 		return before, err
 	}
-	pool, more := v.cfg.Placement.PoolOf(before), size-before.Capacity
+	pool, more := v.cfg.Placement.PoolOf(before.Node, before.Pool), size-before.Capacity
 	if pool != "" {
 		if _, err := v.cfg.Pools.Reserve(pool, more); err != nil {
 			return nil, fmt.Errorf("expand volume %q: %w", req.ID, err)
@@ -35,7 +35,7 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 		v.cfg.Pools.Release(pool, more)
 		return nil, err
 	}
-	v.catalog.put(after)
+	v.volumes.catalog.put(after)
 	klog.FromContext(ctx).V(2).Info("Expanded volume", logging.KeyVolumeID, req.ID, logging.KeyCapacity, size)
 	return after.Clone(), nil
 }
@@ -43,19 +43,18 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 // grow makes record and contents larger, or leaves both as they were.
 func (v *Volumes) grow(before, after *volume.Volume) error {
 	v.cfg.Step.at("expand:record")
-	err := v.records.Put(string(after.ID), *after)
-	if err == nil && after.Access() == volume.AccessBlock {
+	err := v.volumes.records.Put(string(after.ID), *after)
+	if err == nil && after.Form().Disk {
 		v.cfg.Step.at("expand:file")
-		err = v.directory.GrowDisk(after.ID, after.Capacity)
+		err = v.volumes.contents.Grow(after.ID, after.Capacity)
 	}
 	if err != nil {
-		err = errors.Join(err, v.records.Put(string(before.ID), *before))
+		err = errors.Join(err, v.volumes.records.Put(string(before.ID), *before))
 	}
 	return err
 }
 
-// Expand implements volume.NodeService. A directory has no size of its own; a
-// device has to be told that its file has become larger.
+// Expand implements volume.NodeService.
 func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64, error) {
 	known := n.get(req.ID)
 	if known == nil || !known.At(req.Path) {
@@ -81,10 +80,8 @@ func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64
 	case largest > 0 && size > largest:
 		return 0, fmt.Errorf("expand volume %q on node %q: %d bytes exceed the largest volume %d of this node: %w", req.ID, n.cfg.NodeID, size, largest, volume.ErrOutOfRange)
 	}
-	if known.Device() {
-		if err := n.cfg.Devices.Resize(ctx, n.disk(req.ID)); err != nil {
-			return 0, err
-		}
+	if err := n.form(known).grow(ctx, known); err != nil {
+		return 0, err
 	}
 	n.meter.forget(req.ID)
 	return size, nil

@@ -54,7 +54,7 @@ func TestUnreadableMountTable(t *testing.T) {
 		"UnpublishInline": {reason: "something may be mounted inside", broken: blind{below: errTest}, call: func(s *system, _ *volume.Volume) error { return s.node.Unpublish(s.ctx, "csi-1", s.target("csi-1")) }},
 		"Unpublish":       {reason: "it may still be mounted", broken: blind{mounted: errTest}, call: func(s *system, v *volume.Volume) error { return s.node.Unpublish(s.ctx, v.ID, s.target(v.ID)) }},
 		"Unstage":         {reason: "it may still be mounted", broken: blind{mounted: errTest}, call: func(s *system, v *volume.Volume) error { return s.node.Unstage(s.ctx, v.ID, s.staging(v.ID)) }},
-		"Restart":         {reason: "records cannot be checked", broken: blind{mounted: errTest}, call: func(s *system, _ *volume.Volume) error { _, err := s.tryBoot(); return err }},
+		"Restart":         {reason: "records cannot be checked", broken: blind{holds: errTest}, call: func(s *system, _ *volume.Volume) error { _, err := s.tryBoot(); return err }},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func BenchmarkCreateDelete(b *testing.B) {
 		b.Fatal(err)
 	}
 	for i := range 10_000 {
-		volumes.catalog.put(numbered(i))
+		volumes.volumes.catalog.put(numbered(i))
 	}
 	for b.Loop() {
 		v, err := volumes.Create(ctx, createRequest("pvc"))

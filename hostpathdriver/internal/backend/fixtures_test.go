@@ -10,8 +10,10 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -31,6 +33,8 @@ type world struct {
 	fake     *mount.Fake
 	devices  loop.Devices
 	fakeLoop *loop.Fake
+	systems  filesystem.Filesystems
+	fakeFS   *filesystem.Fake
 	attach   bool
 	mutable  volume.Mutable
 	limits   map[string]int64
@@ -41,6 +45,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	fake, fakeLoop := &mount.Fake{}, &loop.Fake{Dir: t.TempDir()}
+	fakeFS := &filesystem.Fake{Mounts: fake, Loops: fakeLoop}
 	return &world{
 		t:        t,
 		ctx:      klog.NewContext(t.Context(), klog.Logger{}),
@@ -50,6 +55,8 @@ func newWorld(t *testing.T) *world {
 		fake:     fake,
 		devices:  fakeLoop,
 		fakeLoop: fakeLoop,
+		systems:  fakeFS,
+		fakeFS:   fakeFS,
 		own:      testNode,
 	}
 }
@@ -83,7 +90,7 @@ func (w *world) tryBoot() (*system, error) {
 	}
 	node, err := OpenNode(w.ctx, NodeConfig{
 		StateDir: w.stateDir, NodeID: testNode, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Filesystems: w.systems, Step: w.step,
 	})
 	if err != nil {
 		return nil, err
@@ -150,7 +157,7 @@ func (w *world) inlineRequest(id volume.ID, attributes map[string]string) *volum
 	return &volume.TargetRequest{
 		ID:     id,
 		Target: volume.Target{Path: w.target(id), Capability: writer()},
-		Inline: &volume.InlineRequest{Attributes: attributes, Pod: "ns/pod"},
+		Inline: &volume.InlineRequest{Attributes: attributes, Pod: podinfo.Info{Name: "pod", Namespace: "ns", UID: "u1"}},
 	}
 }
 
@@ -167,7 +174,7 @@ func (w *world) must(errs ...error) {
 func (w *world) files() []string {
 	w.t.Helper()
 	var found []string
-	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
+	for _, pattern := range []string{"records/*.json", "volumes/*", "snapshot-records/*.json", "snapshots/*", "group-records/*.json", "copies/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
 		matches, err := filepath.Glob(filepath.Join(w.stateDir, pattern))
 		if err != nil {
 			w.t.Fatal(err)

@@ -30,7 +30,7 @@ const lowPercent = 5
 
 // Health implements volume.Service.
 func (v *Volumes) Health(_ context.Context, id volume.ID) (volume.Health, error) {
-	found, err := v.catalog.get(id)
+	found, err := v.volumes.catalog.get(id)
 	if err != nil {
 		return volume.Health{}, err
 	}
@@ -40,22 +40,19 @@ func (v *Volumes) Health(_ context.Context, id volume.ID) (volume.Health, error)
 // ListHealth implements volume.Service. It looks at volumes until the page is
 // full; nobody waits for the disk meanwhile.
 func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volume.HealthPage, error) {
-	if err := checkMax(req.Max); err != nil {
-		return nil, err
-	}
-	at, err := v.catalog.start(req.Token)
+	at, err := v.volumes.catalog.start(req)
 	if err != nil {
 		return nil, err
 	}
 	const chunk = 256
 	disk, page := v.diskConditions(), &volume.HealthPage{}
 	for {
-		list := v.catalog.after(at, chunk)
+		list := v.volumes.catalog.after(at, chunk, nil)
 		for _, one := range list {
-			health := v.health(one.volume, disk)
+			health := v.health(one.object, disk)
 			if len(health.Conditions) > 0 {
 				if req.Max > 0 && len(page.Entries) == req.Max {
-					page.Next = v.catalog.encode(at)
+					page.Next = v.volumes.catalog.encode(at)
 					return page, nil
 				}
 				page.Entries = append(page.Entries, health)
@@ -69,7 +66,7 @@ func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volu
 }
 
 func (v *Volumes) health(found *volume.Volume, disk []volume.Condition) volume.Health {
-	return volume.Health{ID: found.ID, Conditions: append(contentsConditions(v.directory, found), disk...)}
+	return volume.Health{ID: found.ID, Conditions: append(contentsConditions(v.volumes.contents, found), disk...)}
 }
 
 // diskConditions are those of the disk that all volumes share.
@@ -84,19 +81,19 @@ func (v *Volumes) diskConditions() []volume.Condition {
 	return nil
 }
 
-// contentsConditions looks at the directory or the file of a volume.
-func contentsConditions(d *Directory, found *volume.Volume) []volume.Condition {
-	path, block := d.Path(found.ID), found.Access() == volume.AccessBlock
-	if block {
-		path = d.Disk(found.ID)
-	}
+// contentsConditions looks at the contents of a volume.
+func contentsConditions(c *Contents, found *volume.Volume) []volume.Condition {
+	form := found.Form()
+	path := c.Place(found.ID, form)
 	info, err := os.Lstat(path)
 	switch {
+	case found.Filling:
+		return nil // nobody uses it yet
 	case errors.Is(err, fs.ErrNotExist):
 		return []volume.Condition{{Severity: volume.DataLoss, Reason: reasonContentsMissing, Message: path + " does not exist"}}
 	case err != nil:
 		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonContentsUnreachable, Message: err.Error()}}
-	case block && info.Size() < found.Capacity:
+	case form.Disk && info.Size() < found.Capacity:
 		return []volume.Condition{{Severity: volume.DataLoss, Reason: reasonContentsTruncated,
 			Message: fmt.Sprintf("%s has %d bytes, the volume %d", path, info.Size(), found.Capacity)}}
 	}
@@ -113,7 +110,7 @@ func (n *Node) Health(ctx context.Context, id volume.ID, paths ...string) (volum
 		if err != nil {
 			return volume.Health{}, err
 		}
-		health.Conditions = contentsConditions(n.contentsOfAll(), persistent)
+		health.Conditions = contentsConditions(n.shared, persistent)
 	}
 	if known == nil {
 		return health, nil
@@ -124,11 +121,6 @@ func (n *Node) Health(ctx context.Context, id volume.ID, paths ...string) (volum
 		}
 	}
 	return health, nil
-}
-
-// contentsOfAll is where the controller keeps persistent volumes.
-func (n *Node) contentsOfAll() *Directory {
-	return directoryAt(n.cfg.StateDir, n.cfg.Mounter)
 }
 
 func (n *Node) mountConditions(ctx context.Context, known *volume.NodeVolume, path string) []volume.Condition {

@@ -19,7 +19,7 @@ func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req 
 		return err
 	}
 	if req.Target.Capability.Access != volume.AccessMount {
-		return fmt.Errorf("publish inline volume %q: access type %q: inline volumes are directories: %w", req.ID, req.Target.Capability.Access, volume.ErrInvalid)
+		return fmt.Errorf("publish inline volume %q: access type %q: inline volumes are mounted: %w", req.ID, req.Target.Capability.Access, volume.ErrInvalid)
 	}
 	made := known == nil
 	if made {
@@ -45,17 +45,37 @@ func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req 
 	return err
 }
 
+// planInline decides on form and size of a new inline volume.
+func (n *Node) planInline(req *volume.TargetRequest, attributes volume.Attributes) (form volume.Form, size int64, err error) {
+	capabilities := []volume.Capability{req.Target.Capability}
+	if form, err = n.Support().Choose(attributes, capabilities, nil); err != nil {
+		return form, 0, err
+	}
+	if err := n.Support().CheckCapabilities(form, capabilities); err != nil {
+		return form, 0, err
+	}
+	if err := n.checkFSType(form.FSType); err != nil {
+		return form, 0, err
+	}
+	if err := req.Inline.CheckPodInfo(attributes, form); err != nil {
+		return form, 0, err
+	}
+	size = attributes.Size
+	if size == 0 {
+		size = min(volume.DefaultEphemeralSize, n.cfg.MaxSize)
+	}
+	size, err = n.Support().Size(form, volume.Range{Required: size}, n.cfg.MaxSize)
+	return form, size, err
+}
+
 // reserveInline decides on a new inline volume and charges its pool.
 func (n *Node) reserveInline(req *volume.TargetRequest, attributes volume.Attributes) (*volume.NodeVolume, error) {
 	if n.persistent.Exists(string(req.ID)) {
 		return nil, fmt.Errorf("publish inline volume %q: a persistent volume has this id: %w", req.ID, volume.ErrExists)
 	}
-	size := attributes.Size
-	if size == 0 {
-		size = min(volume.DefaultEphemeralSize, n.cfg.MaxSize)
-	}
-	if size > n.cfg.MaxSize {
-		return nil, fmt.Errorf("publish inline volume %q: size %d exceeds the largest volume size %d: %w", req.ID, size, n.cfg.MaxSize, volume.ErrOutOfRange)
+	form, size, err := n.planInline(req, attributes)
+	if err != nil {
+		return nil, fmt.Errorf("publish inline volume %q: %w", req.ID, err)
 	}
 	pool, err := n.cfg.Pools.Reserve(attributes.Pool, size)
 	if err != nil {
@@ -64,32 +84,38 @@ func (n *Node) reserveInline(req *volume.TargetRequest, attributes volume.Attrib
 	return &volume.NodeVolume{
 		ID: req.ID,
 		Ephemeral: &volume.Ephemeral{
-			Size: size, Pool: pool, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod,
+			Size: size, Pool: pool, FSType: form.FSType, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod.String(),
 		},
 	}, nil
 }
 
-// fillInline does everything on disk: record, directory, mount.
+// fillInline does everything on disk: record, contents, mount.
 func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *volume.TargetRequest, attributes volume.Attributes) error {
 	n.cfg.Step.at("inline:record")
 	if err := n.save(known); err != nil {
 		return err
 	}
-	n.cfg.Step.at("inline:directory")
-	if !n.directory.Exists(req.ID) {
-		if err := n.directory.Create(req.ID, attributes); err != nil {
+	n.cfg.Step.at("inline:contents")
+	if gone(n.inline.Place(req.ID, known.Form())) {
+		if err := n.inline.Create(req.ID, known.Form(), known.Ephemeral.Size, attributes); err != nil {
 			return err
 		}
 	}
+	if err := n.showPod(known, req.Inline, attributes); err != nil {
+		return err
+	}
 	n.cfg.Step.at("inline:mount")
-	return n.bindTarget(ctx, n.directory.Path(req.ID), known.CannotWrite(&req.Target), &req.Target)
+	return n.settleTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target))
 }
 
-// deleteInline removes an inline volume whose targets are gone: contents,
-// then record, then the charge.
+// deleteInline removes an inline volume whose targets are gone: device,
+// contents, then record, then the charge.
 func (n *Node) deleteInline(ctx context.Context, known *volume.NodeVolume) error {
+	if err := n.form(known).retire(ctx, known); err != nil {
+		return err
+	}
 	n.cfg.Step.at("inline:discard")
-	if err := n.directory.Discard(ctx, known.ID); err != nil {
+	if err := n.inline.Discard(ctx, known.ID); err != nil {
 		return err
 	}
 	charged := *known.Ephemeral
@@ -102,5 +128,5 @@ func (n *Node) deleteInline(ctx context.Context, known *volume.NodeVolume) error
 	n.meter.forget(known.ID)
 	klog.FromContext(ctx).V(2).Info("Deleted inline volume", logging.KeyVolumeID, known.ID, logging.KeyPod, charged.Pod)
 	n.cfg.Step.at("inline:purge")
-	return n.directory.Purge(ctx, known.ID)
+	return n.inline.Purge(ctx, known.ID)
 }

@@ -15,7 +15,7 @@ func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[strin
 	if err := v.cfg.Mutable.Check(parameters); err != nil {
 		return err
 	}
-	modified, err := v.catalog.get(id)
+	modified, err := v.volumes.catalog.get(id)
 	if err != nil || modified.Modified(parameters) {
 		return err
 	}
@@ -24,10 +24,10 @@ func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[strin
 	}
 	maps.Copy(modified.MutableParameters, parameters)
 	v.cfg.Step.at("modify:record")
-	if err := v.records.Put(string(id), *modified); err != nil {
+	if err := v.volumes.records.Put(string(id), *modified); err != nil {
 		return err
 	}
-	v.catalog.put(modified)
+	v.volumes.catalog.put(modified)
 	klog.FromContext(ctx).V(2).Info("Modified volume", logging.KeyVolumeID, id)
 	return nil
 }

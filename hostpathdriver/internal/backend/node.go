@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
@@ -42,17 +43,21 @@ type NodeConfig struct {
 	Attach bool
 	// Mounter makes the mounts.
 	Mounter mount.Mounter
-	// Devices makes the devices of block volumes.
+	// Devices makes the devices of disks.
 	Devices loop.Devices
+	// Filesystems makes and mounts what is on the devices of images.
+	Filesystems filesystem.Filesystems
 	// Step is for crash tests.
 	Step Step
 }
 
 // Node is the node side: mounts of persistent volumes, and inline volumes.
 type Node struct {
-	cfg       NodeConfig
-	directory *Directory // inline volumes
-	records   *state.Records[volume.NodeVolume]
+	cfg NodeConfig
+	// inline has the contents of inline volumes, shared those of persistent
+	// ones, which the controller makes and removes.
+	inline, shared *Contents
+	records        *state.Records[volume.NodeVolume]
 	// persistent are the controller's records, which are only read.
 	persistent *state.Records[volume.Volume]
 	meter      meter
@@ -70,7 +75,7 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		return nil, err
 	}
 	root := nodeDir(cfg.StateDir, cfg.NodeID)
-	directory, err := OpenDirectory(root, cfg.Mounter)
+	inline, err := OpenContents(root, volumesDir, cfg.Mounter)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +85,8 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	}
 	n := &Node{
 		cfg:        cfg,
-		directory:  directory,
+		inline:     inline,
+		shared:     contentsAt(cfg.StateDir, volumesDir, cfg.Mounter),
 		records:    records,
 		persistent: state.View[volume.Volume](filepath.Join(cfg.StateDir, recordsDir), volumeKind),
 		volumes:    map[volume.ID]*volume.NodeVolume{},
@@ -94,6 +100,20 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 // Support implements volume.NodeService.
 func (n *Node) Support() volume.Support { return support() }
 
+// checkFSType tells whether the node can handle a file system. If not, the
+// error is an ErrPrecondition.
+func (n *Node) checkFSType(fsType string) error {
+	if fsType == "" {
+		return nil
+	}
+	types := n.cfg.Filesystems.Types()
+	if slices.Contains(types, fsType) {
+		return nil
+	}
+	return fmt.Errorf("file system type %q: node %q has the programs for %v only; install those of %s: %w",
+		fsType, n.cfg.NodeID, types, fsType, volume.ErrPrecondition)
+}
+
 // Lookup implements volume.NodeService.
 func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, error) {
 	if known := n.get(id); known != nil {
@@ -105,32 +125,12 @@ func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, erro
 // Intact implements volume.NodeService.
 func (n *Node) Intact(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
 	if target := known.TargetAt(path); target != nil {
-		if target.Capability.Access == volume.AccessBlock {
-			return n.intactDevice(ctx, known, target)
-		}
-		return n.cfg.Mounter.Holds(ctx, n.source(known, target), path, mount.Options{
-			ReadOnly: known.CannotWrite(target), Flags: target.Capability.MountFlags,
-		})
+		return n.form(known).published(ctx, known, target)
 	}
 	if known.Stage != nil && known.Stage.Path == path {
-		if known.Stage.Capability.Access == volume.AccessBlock {
-			return n.attached(ctx, known)
-		}
-		return n.cfg.Mounter.Holds(ctx, n.persistentPath(known.ID), path, stageOptions(known.Stage))
+		return n.form(known).staged(ctx, known)
 	}
 	return false, nil
-}
-
-// source is what a target shows.
-func (n *Node) source(known *volume.NodeVolume, target *volume.Target) string {
-	if known.Ephemeral != nil {
-		return n.directory.Path(known.ID)
-	}
-	return target.Source
-}
-
-func stageOptions(s *volume.Stage) mount.Options {
-	return mount.Options{ReadOnly: s.ReadOnly, Flags: s.Capability.MountFlags}
 }
 
 // makeMountPoint makes path something that source can be mounted at: a
@@ -176,48 +176,20 @@ func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) e
 	return n.cfg.Mounter.Bind(ctx, source, path, o)
 }
 
-// Stats implements volume.NodeService. Used is what the volume's own files
-// take, available what is left of its size and of the disk.
+// Stats implements volume.NodeService.
 func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.Stats, error) {
 	known := n.get(id)
 	if known == nil || !known.At(path) && !n.deviceAt(ctx, known, path) {
 		return nil, fmt.Errorf("volume %q at %q: %w", id, path, volume.ErrNotFound)
 	}
-	source, size, err := n.contents(known)
-	if err != nil {
-		return nil, err
-	}
-	used, err := n.meter.measure(ctx, id, source)
-	if err != nil {
-		return nil, err
-	}
-	free, err := freeOf(source)
-	if err != nil {
-		return nil, err
-	}
-	stats := &volume.Stats{
-		Bytes: volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))},
-	}
-	if !known.Device() {
-		stats.Inodes = &volume.Usage{Total: used.inodes + free.inodes, Used: used.inodes, Available: free.inodes}
-	}
-	return stats, nil
-}
-
-// contents tells where the contents of a volume are and how large they may
-// get.
-func (n *Node) contents(known *volume.NodeVolume) (path string, size int64, err error) {
 	if known.Ephemeral != nil {
-		return n.directory.Path(known.ID), known.Ephemeral.Size, nil
+		return n.form(known).stats(ctx, known, known.Ephemeral.Size)
 	}
-	persistent, err := n.lookupPersistent(known.ID)
+	persistent, err := n.lookupPersistent(id)
 	if err != nil {
-		return "", 0, err
+		return nil, err
 	}
-	if known.Device() {
-		return n.disk(known.ID), persistent.Capacity, nil
-	}
-	return n.persistentPath(known.ID), persistent.Capacity, nil
+	return n.form(known).stats(ctx, known, persistent.Capacity)
 }
 
 // get returns a copy that the caller may change, or nil.
@@ -248,10 +220,6 @@ func (n *Node) save(known *volume.NodeVolume) error {
 	}
 	n.volumes[known.ID] = known.Clone()
 	return nil
-}
-
-func (n *Node) persistentPath(id volume.ID) string {
-	return filepath.Join(n.cfg.StateDir, volumesDir, string(id))
 }
 
 // lookupPersistent reads the controller's record of a volume.

@@ -295,7 +295,7 @@ func TestInlineUndoesItself(t *testing.T) {
 				t.Errorf("%s: left on disk: %v", c.reason, left)
 			}
 			charged := int64(0)
-			for _, v := range s.volumes.catalog.all() {
+			for _, v := range s.volumes.volumes.catalog.all() {
 				charged += v.Capacity
 			}
 			if free, err := s.pools.Capacity("fast"); err != nil || free.Available+charged != gib+100<<20 {

@@ -29,7 +29,7 @@ func (n *Node) recover(ctx context.Context) error {
 			return err
 		}
 	}
-	left, err := n.directory.Recover(ctx, func(id volume.ID) bool {
+	left, err := n.inline.Recover(ctx, func(id volume.ID) bool {
 		return n.records.Exists(string(id)) || n.records.Quarantined(string(id))
 	})
 	if err != nil {
@@ -48,12 +48,15 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID)
 	changed := known.Unused()
 	if known.Stage != nil {
-		there, err := n.staged(ctx, known)
+		there, err := n.form(known).staged(ctx, known)
 		if err != nil {
 			return err
 		}
 		if !there {
 			logger.Info("Forgot what was staged and is gone", logging.KeyStagingPath, known.Stage.Path)
+			if err := n.form(known).release(ctx, known); err != nil {
+				logger.Error(err, "Could not let go of a device that nothing shows any more")
+			}
 			known.Stage, changed = nil, true
 		}
 	}

@@ -18,19 +18,18 @@ import (
 // Refresh reads the records again, because another process has changed them.
 // What that process did is complete.
 func (v *Volumes) Refresh(ctx context.Context) error {
-	loaded, damaged, err := v.records.Load()
+	loaded, err := v.load(ctx)
 	if err != nil {
 		return fmt.Errorf("read volumes in %s again: %w", v.cfg.StateDir, err)
 	}
-	reportDamaged(ctx, damaged)
 	v.take(loaded)
-	klog.FromContext(ctx).V(4).Info("Read volumes again", logging.KeyCount, len(loaded), logging.KeyPath, v.cfg.StateDir)
+	klog.FromContext(ctx).V(4).Info("Read volumes again", logging.KeyCount, len(loaded.volumes), logging.KeyPath, v.cfg.StateDir)
 	return nil
 }
 
 // Recover reads the records, and brings the disk in line with them after a
 // process that may have been killed in the middle of a call. No call may be
-// under way in any process.
+// under way in any process, other than copies.
 func (v *Volumes) Recover(ctx context.Context) error {
 	if err := v.recover(ctx); err != nil {
 		return fmt.Errorf("recover volumes in %s: %w", v.cfg.StateDir, err)
@@ -38,55 +37,124 @@ func (v *Volumes) Recover(ctx context.Context) error {
 	return nil
 }
 
+// records are all that the controller has written.
+type records struct {
+	volumes   map[volume.ID]*volume.Volume
+	snapshots map[volume.ID]*volume.Snapshot
+	groups    map[volume.ID]*volume.Group
+}
+
+func (v *Volumes) load(ctx context.Context) (all records, err error) {
+	if all.volumes, err = v.volumes.load(ctx); err != nil {
+		return all, err
+	}
+	if all.snapshots, err = v.snapshots.load(ctx); err != nil {
+		return all, err
+	}
+	all.groups, err = v.groups.load(ctx)
+	return all, err
+}
+
 func (v *Volumes) recover(ctx context.Context) error {
-	loaded, damaged, err := v.records.Load()
+	all, err := v.load(ctx)
 	if err != nil {
 		return err
 	}
-	reportDamaged(ctx, damaged)
-	for _, id := range slices.Sorted(maps.Keys(loaded)) {
-		found := loaded[id]
-		known, err := v.adopt(ctx, &found)
-		if err != nil {
-			return err
-		}
-		if !known {
-			delete(loaded, id)
-		}
+	if err := v.adoptVolumes(ctx, all); err != nil {
+		return err
 	}
-	v.take(loaded)
-	left, err := v.directory.Recover(ctx, func(id volume.ID) bool {
-		return v.records.Exists(string(id)) || v.records.Quarantined(string(id))
-	})
+	if err := v.adoptSnapshots(ctx, all); err != nil {
+		return err
+	}
+	v.take(all)
+	err = errors.Join(v.volumes.settle(ctx), v.snapshots.settle(ctx), v.sweepCopies())
 	if err != nil {
 		return err
 	}
-	reportLeftovers(ctx, left)
-	klog.FromContext(ctx).Info("Loaded volumes", logging.KeyCount, len(loaded), logging.KeyPath, v.cfg.StateDir)
+	klog.FromContext(ctx).Info("Loaded volumes", logging.KeyCount, len(all.volumes), logging.KeySnapshots, len(all.snapshots), logging.KeyPath, v.cfg.StateDir)
 	return nil
 }
 
-// adopt tells whether a record stands for a volume, or finishes its deletion
-// when the contents are in the trash already, or its expansion.
-func (v *Volumes) adopt(ctx context.Context, found *volume.Volume) (known bool, err error) {
-	id := found.ID
-	if v.directory.Exists(id) {
-		return true, v.finishExpansion(found)
+// adoptVolumes takes the volumes over, finishes the deletion of those whose
+// contents are in the trash already, and releases those that no group holds
+// any more.
+func (v *Volumes) adoptVolumes(ctx context.Context, all records) error {
+	for _, id := range slices.Sorted(maps.Keys(all.volumes)) {
+		found := all.volumes[id]
+		exists, err := v.volumes.exists(ctx, id)
+		if err != nil {
+			return err
+		}
+		if !exists {
+			delete(all.volumes, id)
+			continue
+		}
+		if err := v.finishExpansion(found); err != nil {
+			return err
+		}
+		if found.Held == "" || all.filling(found.Held) {
+			continue
+		}
+		found.Held = ""
+		if err := v.volumes.records.Put(string(id), *found); err != nil {
+			return err
+		}
 	}
-	if v.directory.discarded(id) {
-		return false, v.records.Delete(string(id))
+	return nil
+}
+
+// filling tells whether a snapshot of a group is not complete.
+func (all records) filling(group volume.ID) bool {
+	found := all.groups[group]
+	return found != nil && slices.ContainsFunc(found.Members, func(id volume.ID) bool {
+		member := all.snapshots[id]
+		return member != nil && member.Filling
+	})
+}
+
+// adoptSnapshots takes the snapshots over, but for those of a group that was
+// not made whole.
+func (v *Volumes) adoptSnapshots(ctx context.Context, all records) error {
+	for _, id := range slices.Sorted(maps.Keys(all.snapshots)) {
+		found := all.snapshots[id]
+		exists, err := v.snapshots.exists(ctx, id)
+		if err != nil {
+			return err
+		}
+		if exists && found.Group != "" && all.groups[found.Group] == nil && !v.groups.known(found.Group) {
+			klog.FromContext(ctx).Info("Deleting a snapshot of a group that was not made whole", logging.KeySnapshotID, id, logging.KeyGroupID, found.Group)
+			exists, err = false, v.snapshots.discard(ctx, v.cfg.Step, found)
+		}
+		if err != nil {
+			return err
+		}
+		if !exists {
+			delete(all.snapshots, id)
+		}
 	}
-	klog.FromContext(ctx).Error(nil, "Contents of a volume are missing; it can only be deleted",
-		logging.KeyVolumeID, id, logging.KeyPath, v.directory.Path(id))
+	return nil
+}
+
+// exists tells whether a record stands for something, or finishes its deletion
+// when the contents are in the trash already.
+func (s *store[V, P]) exists(ctx context.Context, id volume.ID) (bool, error) {
+	if s.contents.Exists(id) {
+		return true, nil
+	}
+	if s.contents.discarded(id) {
+		return false, s.records.Delete(string(id))
+	}
+	klog.FromContext(ctx).Error(nil, "Contents are missing; what they belong to can only be deleted",
+		logging.KeyVolumeID, id, logging.KeyPath, s.contents.Path(id))
 	return true, nil
 }
 
-// finishExpansion makes the file of a block volume as large as its record says.
+// finishExpansion makes a disk as large as its record says.
 func (v *Volumes) finishExpansion(found *volume.Volume) error {
-	if found.Access() != volume.AccessBlock {
+	if found.Filling || !found.Form().Disk {
 		return nil
 	}
-	err := v.directory.GrowDisk(found.ID, found.Capacity)
+	err := v.volumes.contents.Grow(found.ID, found.Capacity)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // such a volume can only be deleted
 	}
@@ -94,23 +162,35 @@ func (v *Volumes) finishExpansion(found *volume.Volume) error {
 }
 
 // take makes the memory say what the records say.
-func (v *Volumes) take(loaded map[string]volume.Volume) {
-	found := make(map[volume.ID]*volume.Volume, len(loaded))
-	for _, read := range loaded {
-		found[read.ID] = &read
+func (v *Volumes) take(all records) {
+	before := v.charges()
+	v.volumes.catalog.replace(all.volumes)
+	v.snapshots.catalog.replace(all.snapshots)
+	v.groups.catalog.replace(all.groups)
+	v.unfilled.replace(all.volumes, all.snapshots)
+	slots := map[string]int{}
+	for _, found := range all.volumes {
+		for _, node := range found.PublishedNodes() {
+			slots[node]++
+		}
 	}
-	before := v.charges(v.catalog.all())
-	v.catalog.replace(found)
-	v.cfg.Pools.Exchange(before, v.charges(v.catalog.all()))
+	v.slots.replace(slots)
+	v.cfg.Pools.Exchange(before, v.charges())
 }
 
-// charges sums up what volumes take from the pools, by kind.
-func (v *Volumes) charges(volumes []*volume.Volume) map[string]int64 {
+// charges sums up what volumes and snapshots take from the pools, by kind.
+func (v *Volumes) charges() map[string]int64 {
 	sum := map[string]int64{}
-	for _, charged := range volumes {
-		if kind := v.cfg.Placement.PoolOf(charged); kind != "" {
-			sum[kind] += charged.Capacity
+	charge := func(node, pool string, size int64) {
+		if kind := v.cfg.Placement.PoolOf(node, pool); kind != "" {
+			sum[kind] += size
 		}
+	}
+	for _, charged := range v.volumes.catalog.all() {
+		charge(charged.Node, charged.Pool, charged.Capacity)
+	}
+	for _, charged := range v.snapshots.catalog.all() {
+		charge(charged.Node, charged.Pool, charged.Size)
 	}
 	return sum
 }

@@ -28,16 +28,16 @@ func TestRefresh(t *testing.T) {
 	w.must(publish(first, kept.ID))
 	w.must(second.volumes.Delete(w.ctx, gone.ID), publish(second, attached.ID))
 	added := second.create("added")
-	w.must(second.volumes.records.Put(string(kept.ID), *kept)) // detached
+	w.must(second.volumes.volumes.records.Put(string(kept.ID), *kept)) // detached
 
 	w.must(first.volumes.Refresh(w.ctx))
-	if diff := cmp.Diff([]volume.ID{kept.ID, attached.ID, added.ID}, ids(first.volumes.catalog.all())); diff != "" {
+	if diff := cmp.Diff([]volume.ID{kept.ID, attached.ID, added.ID}, ids(first.volumes.volumes.catalog.all())); diff != "" {
 		t.Errorf("volumes in the order in which this process saw them (-want +got):\n%s", diff)
 	}
 	if _, err := first.volumes.Find(w.ctx, "gone"); err == nil {
 		t.Error("the name of the deleted volume is still taken")
 	}
-	if diff := cmp.Diff(map[string]int{testNode: 1}, first.volumes.catalog.slots); diff != "" {
+	if diff := cmp.Diff(map[string]int{testNode: 1}, first.volumes.slots.taken); diff != "" {
 		t.Errorf("attachments per node (-want +got):\n%s", diff)
 	}
 	if c, err := first.pools.Capacity("fast"); err != nil || c.Available != 7*gib {
@@ -93,14 +93,14 @@ func TestRefreshTellsOfDamage(t *testing.T) {
 	path := filepath.Join(w.stateDir, recordsDir, string(bad.ID)+".json")
 	w.writeFile(path, "{")
 	w.must(s.volumes.Refresh(w.ctx))
-	if diff := cmp.Diff([]volume.ID{good.ID}, ids(s.volumes.catalog.all())); diff != "" {
+	if diff := cmp.Diff([]volume.ID{good.ID}, ids(s.volumes.volumes.catalog.all())); diff != "" {
 		t.Errorf("volumes (-want +got):\n%s", diff)
 	}
 	w.must(os.RemoveAll(filepath.Join(w.stateDir, recordsDir)))
 	if err := s.volumes.Refresh(w.ctx); err == nil {
 		t.Error("Refresh without the directory of records: no error")
 	}
-	if diff := cmp.Diff([]volume.ID{good.ID}, ids(s.volumes.catalog.all())); diff != "" {
+	if diff := cmp.Diff([]volume.ID{good.ID}, ids(s.volumes.volumes.catalog.all())); diff != "" {
 		t.Errorf("volumes after a failed Refresh (-want +got):\n%s", diff)
 	}
 }

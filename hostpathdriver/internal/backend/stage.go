@@ -11,11 +11,10 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Stage implements volume.NodeService: the volume's directory is bind mounted
-// at the staging path; a block volume gets its device. The record is written first, so that the mount is
-// known however the call ends.
+// Stage implements volume.NodeService. The record is written first, so that
+// the mount is known however the call ends.
 func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
-	readOnly, err := n.checkStage(req)
+	stage, err := n.checkStage(req)
 	if err != nil {
 		return err
 	}
@@ -24,55 +23,77 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		known = &volume.NodeVolume{ID: req.ID}
 	}
 	before := known.Clone()
-	stage := req.Stage
-	stage.ReadOnly = readOnly
-	known.Stage = &stage
+	known.Stage = stage
 	n.cfg.Step.at("stage:record")
 	if err := n.save(known); err != nil {
 		return errors.Join(err, n.save(before))
 	}
+	if err := n.checkHeld(known); err != nil {
+		return errors.Join(err, n.save(before))
+	}
 	n.cfg.Step.at("stage:mount")
-	if err := n.mountStage(ctx, req.ID, &stage); err != nil {
+	if err := n.form(known).stage(ctx, known); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Staged volume", logging.KeyVolumeID, req.ID, logging.KeyStagingPath, stage.Path)
 	return nil
 }
 
-func (n *Node) mountStage(ctx context.Context, id volume.ID, stage *volume.Stage) error {
-	if stage.Capability.Access == volume.AccessBlock {
-		return n.attach(ctx, id, stage)
+// checkHeld tells whether the volume is not kept from being written to. The
+// record of the node is on disk by now: either the controller sees it, or the
+// node sees that the volume is held.
+func (n *Node) checkHeld(known *volume.NodeVolume) error {
+	if known.Stage.CannotWrite() {
+		return nil
 	}
-	return n.bind(ctx, n.persistentPath(id), stage.Path, stageOptions(stage))
+	persistent, err := n.lookupPersistent(known.ID)
+	if err != nil {
+		return err
+	}
+	return persistent.CheckWritable()
 }
 
-// checkStage tells whether the volume may be staged, and whether it was attached
-// read-only.
-func (n *Node) checkStage(req *volume.StageRequest) (readOnly bool, err error) {
+// checkStage tells whether the volume may be staged, and adds to the request
+// what the records say.
+func (n *Node) checkStage(req *volume.StageRequest) (*volume.Stage, error) {
 	if err := n.checkPath(req.Stage.Path); err != nil {
-		return false, err
-	}
-	if err := n.Support().CheckCapability(req.Stage.Capability); err != nil {
-		return false, err
+		return nil, err
 	}
 	persistent, err := n.lookupPersistent(req.ID)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	if err := persistent.CheckAccess(req.Stage.Capability); err != nil {
-		return false, err
+	if err := n.checkUsable(persistent, req.Stage.Capability); err != nil {
+		return nil, err
 	}
-	if err := persistent.CheckReachable(n.cfg.NodeID); err != nil {
-		return false, err
-	}
+	stage := req.Stage
+	stage.FSType = persistent.FSType
 	if !n.cfg.Attach {
-		return false, nil
+		return &stage, nil
 	}
 	attached := persistent.PublishedOn(n.cfg.NodeID)
 	if attached == nil {
-		return false, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
+		return nil, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
 	}
-	return attached.ReadOnly, nil
+	stage.ReadOnly = attached.ReadOnly
+	return &stage, nil
+}
+
+// checkUsable tells whether a volume can be used here as the capability says.
+func (n *Node) checkUsable(persistent *volume.Volume, c volume.Capability) error {
+	if err := persistent.CheckAccess(c); err != nil {
+		return err
+	}
+	if err := n.Support().CheckCapability(persistent.Form(), c); err != nil {
+		return err
+	}
+	if err := persistent.CheckReachable(n.cfg.NodeID); err != nil {
+		return err
+	}
+	if err := n.checkFSType(persistent.FSType); err != nil {
+		return err
+	}
+	return persistent.CheckFilled()
 }
 
 // Unstage implements volume.NodeService. The staging directory belongs to the
@@ -92,7 +113,7 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	if err := n.unmountAll(ctx, path); err != nil {
 		return err
 	}
-	if err := n.releaseStage(ctx, known); err != nil {
+	if err := n.form(known).release(ctx, known); err != nil {
 		return err
 	}
 	known.Stage = nil

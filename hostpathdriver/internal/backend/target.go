@@ -11,17 +11,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Publish implements volume.NodeService: a bind mount of the staging path, or
-// of a new inline volume, at the target. The record is written first.
+// Publish implements volume.NodeService: what is staged, or a new inline
+// volume, is shown at the target. The record is written first.
 func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	if err := n.checkPath(req.Target.Path); err != nil {
-		return err
-	}
-	if err := n.Support().CheckCapability(req.Target.Capability); err != nil {
 		return err
 	}
 	known := n.get(req.ID)
@@ -32,8 +28,10 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return err
 	}
 	before := known.Clone()
-	if err := n.dropStale(ctx, known, &req.Target); err != nil {
-		return err
+	if known.Device() {
+		if err := (deviceForm{n}).dropStale(ctx, known, &req.Target); err != nil {
+			return err
+		}
 	}
 	if known.TargetAt(req.Target.Path) == nil {
 		known.Targets = append(known.Targets, req.Target)
@@ -43,18 +41,11 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("target:mount")
-	if err := n.mountTarget(ctx, known, &req.Target); err != nil {
+	if err := n.settleTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target)); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyTargetPath, req.Target.Path)
 	return nil
-}
-
-func (n *Node) mountTarget(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
-	if target.Capability.Access == volume.AccessBlock {
-		return n.settleTarget(target, n.bindDevice(ctx, known, target))
-	}
-	return n.bindTarget(ctx, target.Source, known.CannotWrite(target), target)
 }
 
 func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *volume.TargetRequest) error {
@@ -71,24 +62,14 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 		return fmt.Errorf("publish volume %q: access type %q, but it is staged with %q: %w",
 			req.ID, req.Target.Capability.Access, known.Stage.Capability.Access, volume.ErrInvalid)
 	}
-	ready, err := n.staged(ctx, known)
+	if err := n.Support().CheckCapability(known.Form(), req.Target.Capability); err != nil {
+		return err
+	}
+	ready, err := n.form(known).staged(ctx, known)
 	if err == nil && !ready {
 		err = fmt.Errorf("publish volume %q: what was staged at %q is gone, it has to be staged again: %w", req.ID, known.Stage.Path, volume.ErrPrecondition)
 	}
 	return err
-}
-
-// staged tells whether there still is what Stage has made.
-func (n *Node) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
-	if known.Stage.Capability.Access == volume.AccessBlock {
-		return n.attached(ctx, known)
-	}
-	return n.cfg.Mounter.Mounted(ctx, known.Stage.Path)
-}
-
-// bindTarget mounts source at the target.
-func (n *Node) bindTarget(ctx context.Context, source string, readOnly bool, target *volume.Target) error {
-	return n.settleTarget(target, n.bind(ctx, source, target.Path, mount.Options{ReadOnly: readOnly, Flags: target.Capability.MountFlags}))
 }
 
 // settleTarget passes an error of mounting on. The target is gone then, unless
@@ -116,15 +97,12 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 	}
 	known := n.get(id)
 	if known == nil {
-		return n.directory.Purge(ctx, id)
+		return n.inline.Purge(ctx, id)
 	}
-	device := known.Device()
+	form := n.form(known)
 	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return t.Path == path })
-	if device {
-		n.cfg.Step.at("untarget:detach")
-		if err := n.releaseTargets(ctx, known); err != nil {
-			return err
-		}
+	if err := form.retire(ctx, known); err != nil {
+		return err
 	}
 	if known.Ephemeral != nil && len(known.Targets) == 0 {
 		return n.deleteInline(ctx, known)

@@ -44,29 +44,39 @@ type VolumesConfig struct {
 	Step Step
 }
 
-// Volumes is the controller side: persistent volumes in directories.
+// Volumes is the controller side: persistent volumes, and snapshots of them.
 type Volumes struct {
 	cfg       VolumesConfig
-	directory *Directory
-	records   *state.Records[volume.Volume]
-	catalog   *catalog
+	volumes   store[volume.Volume, *volume.Volume]
+	snapshots store[volume.Snapshot, *volume.Snapshot]
+	groups    store[volume.Group, *volume.Group]
+	slots     slots
+	unfilled  unfilled
 }
 
-var _ volume.Service = (*Volumes)(nil)
+var (
+	_ volume.Service         = (*Volumes)(nil)
+	_ volume.SnapshotService = (*Volumes)(nil)
+	_ volume.GroupService    = (*Volumes)(nil)
+	_ volume.CopyService     = (*Volumes)(nil)
+)
 
 // OpenVolumes reads the records and brings the disk in line with them. The
 // caller holds the lock of the controller role, now and in each later call.
 func OpenVolumes(ctx context.Context, cfg VolumesConfig) (*Volumes, error) {
-	directory, err := OpenDirectory(cfg.StateDir, cfg.Mounter)
-	if err != nil {
-		return nil, err
+	v := &Volumes{cfg: cfg}
+	err := errors.Join(
+		v.volumes.open(cfg, volumeKind, recordsDir, volumesDir),
+		v.snapshots.open(cfg, snapshotKind, snapshotRecordsDir, snapshotsDir),
+		v.groups.open(cfg, groupKind, groupRecordsDir, ""),
+	)
+	if err == nil {
+		err = os.MkdirAll(v.copiesDir(), 0o700)
 	}
-	records, err := state.Open[volume.Volume](filepath.Join(cfg.StateDir, recordsDir), volumeKind)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = v.Recover(ctx)
 	}
-	v := &Volumes{cfg: cfg, directory: directory, records: records, catalog: newCatalog()}
-	if err := v.Recover(ctx); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return v, nil
@@ -77,31 +87,24 @@ func (v *Volumes) Support() volume.Support { return support() }
 
 // Get implements volume.Service.
 func (v *Volumes) Get(_ context.Context, id volume.ID) (*volume.Volume, error) {
-	return v.catalog.get(id)
+	return v.volumes.catalog.get(id)
 }
 
 // Find implements volume.Service.
 func (v *Volumes) Find(_ context.Context, name string) (*volume.Volume, error) {
-	return v.catalog.find(name)
+	return v.volumes.catalog.find(name)
 }
 
 // List implements volume.Service.
 func (v *Volumes) List(_ context.Context, req volume.ListRequest) (*volume.Page, error) {
-	if err := checkMax(req.Max); err != nil {
+	list, next, err := v.volumes.catalog.page(req, nil)
+	if err != nil {
 		return nil, err
 	}
-	return v.catalog.page(req)
+	return &volume.Page{Volumes: list, Next: next}, nil
 }
 
-func checkMax(entries int) error {
-	if entries < 0 {
-		return fmt.Errorf("max entries %d: must not be negative: %w", entries, volume.ErrInvalid)
-	}
-	return nil
-}
-
-// Create implements volume.Service. The directory comes first, the record
-// makes it a volume.
+// Create implements volume.Service. What has a source is filled later.
 func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volume.Volume, error) {
 	created, attributes, err := v.plan(req)
 	if err != nil {
@@ -114,7 +117,7 @@ func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volum
 		v.cfg.Pools.Release(created.Pool, created.Capacity)
 		return nil, err
 	}
-	v.catalog.put(created)
+	v.unfilled.note(created.ID, created.Source, created.Filling)
 	klog.FromContext(ctx).V(2).Info("Created volume", logging.KeyVolumeID, created.ID, logging.KeyVolumeName, created.Name,
 		logging.KeyCapacity, created.Capacity, logging.KeyNode, created.Node)
 	return created.Clone(), nil
@@ -129,18 +132,15 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 	if err := v.cfg.Mutable.Check(req.Mutable); err != nil {
 		return nil, attributes, err
 	}
-	if err := v.Support().CheckCapabilities(req.Capabilities); err != nil {
-		return nil, attributes, err
-	}
-	sizeOf := req.Range.Size
-	if req.Capabilities[0].Access == volume.AccessBlock {
-		sizeOf = req.Range.DeviceSize
-	}
-	size, err := sizeOf(v.cfg.MaxSize)
+	origin, err := v.origin(req.Source)
 	if err != nil {
 		return nil, attributes, err
 	}
-	node, err := v.cfg.Placement.Choose(req.Requirements)
+	form, err := v.chooseForm(req.Capabilities, attributes, origin)
+	if err != nil {
+		return nil, attributes, err
+	}
+	size, node, err := v.place(req, form, origin)
 	if err != nil {
 		return nil, attributes, err
 	}
@@ -150,46 +150,77 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 		Capacity:     size,
 		Parameters:   req.Parameters,
 		Capabilities: req.Capabilities,
+		FSType:       form.FSType,
+		Source:       req.Source,
+		Filling:      req.Source != nil,
 		Node:         node,
 
 		MutableParameters: req.Mutable,
 	}, attributes, nil
 }
 
-func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attributes) error {
-	v.cfg.Step.at("create:directory")
-	err := v.makeContents(created, attributes)
-	if err == nil {
-		v.cfg.Step.at("create:record")
-		err = v.records.Put(string(created.ID), *created)
+// chooseForm decides on what a volume with these capabilities is.
+func (v *Volumes) chooseForm(list []volume.Capability, attributes volume.Attributes, origin *volume.Origin) (volume.Form, error) {
+	form, err := v.Support().Choose(attributes, list, origin)
+	if err != nil {
+		return form, err
 	}
-	if err == nil {
-		return nil
-	}
-	// The record may be there although writing it was reported as failed, so
-	// it goes first. As long as it is there the volume keeps its directory:
-	// after a restart it is a whole volume, and the repeated call finds it.
-	if undo := v.records.Delete(string(created.ID)); undo != nil {
-		return errors.Join(err, undo)
-	}
-	return errors.Join(err, v.directory.Abandon(created.ID))
+	return form, v.Support().CheckCapabilities(form, list)
 }
 
-// makeContents makes a directory, or a file of zeros for a block volume, to
-// which owner and mode mean nothing.
-func (v *Volumes) makeContents(created *volume.Volume, attributes volume.Attributes) error {
-	if created.Access() == volume.AccessBlock {
-		return v.directory.CreateDisk(created.ID, created.Capacity)
+// origin looks a source up; nil is no source.
+func (v *Volumes) origin(source *volume.Source) (*volume.Origin, error) {
+	switch {
+	case source == nil:
+		return nil, nil
+	case source.Snapshot != "":
+		found, err := v.snapshots.catalog.get(source.Snapshot)
+		if err != nil {
+			return nil, fmt.Errorf("volume content source: %w", err)
+		}
+		return found.Origin(), nil
 	}
-	return v.directory.Create(created.ID, attributes)
+	found, err := v.volumes.catalog.get(source.Volume)
+	if err != nil {
+		return nil, fmt.Errorf("volume content source: %w", err)
+	}
+	return found.Origin(), nil
+}
+
+// place decides on size and node.
+func (v *Volumes) place(req *volume.CreateRequest, form volume.Form, origin *volume.Origin) (size int64, node string, err error) {
+	wanted := req.Range
+	if origin != nil {
+		if err := origin.Settle(req); err != nil {
+			return 0, "", err
+		}
+		wanted.Required = max(wanted.Required, origin.Size)
+	}
+	if size, err = v.Support().Size(form, wanted, v.cfg.MaxSize); err != nil {
+		return 0, "", err
+	}
+	if origin != nil && origin.Node != "" {
+		return size, origin.Node, nil
+	}
+	node, err = v.cfg.Placement.Choose(req.Requirements)
+	return size, node, err
+}
+
+func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attributes) error {
+	return v.volumes.add(v.cfg.Step, created, func() error {
+		if created.Filling {
+			return v.volumes.contents.Begin(created.ID)
+		}
+		return v.volumes.contents.Create(created.ID, created.Form(), created.Capacity, attributes)
+	})
 }
 
 // Delete implements volume.Service. An unknown volume may have contents left
 // from a Delete that was interrupted; they go, and the answer is ErrNotFound.
 func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
-	gone, err := v.catalog.get(id)
+	gone, err := v.volumes.catalog.get(id)
 	if errors.Is(err, volume.ErrNotFound) {
-		if purgeErr := v.directory.Purge(ctx, id); purgeErr != nil {
+		if purgeErr := v.volumes.contents.Purge(ctx, id); purgeErr != nil {
 			return purgeErr
 		}
 		return err
@@ -200,19 +231,19 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	if err := v.checkUnused(ctx, gone); err != nil {
 		return err
 	}
-	v.cfg.Step.at("delete:discard")
-	if err := v.directory.Discard(ctx, id); err != nil {
+	if err := v.unfilled.checkSource(*gone.Origin()); err != nil {
+		return fmt.Errorf("delete volume %q: %w", id, err)
+	}
+	if err := v.volumes.discard(ctx, v.cfg.Step, gone); err != nil {
 		return err
 	}
-	v.cfg.Step.at("delete:record")
-	if err := v.records.Delete(string(id)); err != nil {
-		return err
-	}
-	v.catalog.remove(gone)
-	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone), gone.Capacity)
+	v.slots.give(gone.PublishedNodes()...)
+	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone.Node, gone.Pool), gone.Capacity)
 	klog.FromContext(ctx).V(2).Info("Deleted volume", logging.KeyVolumeID, id, logging.KeyVolumeName, gone.Name)
+	v.unfilled.note(id, nil, false)
+	v.forgetCopy(ctx, id)
 	v.cfg.Step.at("delete:purge")
-	return v.directory.Purge(ctx, id)
+	return v.volumes.contents.Purge(ctx, id)
 }
 
 func (v *Volumes) checkUnused(ctx context.Context, gone *volume.Volume) error {
@@ -233,6 +264,11 @@ func (v *Volumes) users(used *volume.Volume) ([]string, error) {
 	if v.cfg.Attach {
 		return used.PublishedNodes(), nil
 	}
+	return v.stagedOn(used)
+}
+
+// stagedOn returns the nodes that have a record of a volume.
+func (v *Volumes) stagedOn(used *volume.Volume) ([]string, error) {
 	nodes := []string{used.Node}
 	if used.Node == "" {
 		var err error
@@ -240,10 +276,12 @@ func (v *Volumes) users(used *volume.Volume) ([]string, error) {
 			return nil, err
 		}
 	}
-	return slices.DeleteFunc(nodes, func(node string) bool {
-		records := state.View[volume.NodeVolume](filepath.Join(nodeDir(v.cfg.StateDir, node), recordsDir), nodeVolumeKind)
-		return !records.Exists(string(used.ID))
-	}), nil
+	return slices.DeleteFunc(nodes, func(node string) bool { return !v.nodeRecords(node).Exists(string(used.ID)) }), nil
+}
+
+// nodeRecords are the records of a node, to read.
+func (v *Volumes) nodeRecords(node string) *state.Records[volume.NodeVolume] {
+	return state.View[volume.NodeVolume](filepath.Join(nodeDir(v.cfg.StateDir, node), recordsDir), nodeVolumeKind)
 }
 
 // Capacity implements volume.Service. Without pools it is the free space of
@@ -254,8 +292,13 @@ func (v *Volumes) Capacity(_ context.Context, req *volume.CapacityRequest) (volu
 		return volume.Capacity{}, err
 	}
 	own := v.cfg.Placement.Own
+	served := true
+	if len(req.Capabilities) > 0 {
+		_, err := v.chooseForm(req.Capabilities, attributes, nil)
+		served = err == nil
+	}
 	elsewhere := v.cfg.Placement.Enabled && own != "" && req.Topology != nil && req.Topology[volume.TopologyKey] != own
-	if elsewhere || !v.Support().Serves(req.Capabilities) {
+	if elsewhere || !served {
 		return volume.Capacity{}, nil
 	}
 	if v.cfg.Pools.Configured() {

@@ -384,7 +384,7 @@ func TestTornRecordKeepsTheData(t *testing.T) {
 	}
 	for range 2 {
 		s = w.boot()
-		if got := ids(s.volumes.catalog.all()); !cmp.Equal(got, []volume.ID{good.ID}) {
+		if got := ids(s.volumes.volumes.catalog.all()); !cmp.Equal(got, []volume.ID{good.ID}) {
 			t.Errorf("volumes %v, want %v", got, good.ID)
 		}
 	}

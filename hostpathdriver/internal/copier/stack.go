@@ -1,8 +1,6 @@
 package copier
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -152,7 +150,7 @@ func (s *stack) reopenLevel(i int) error {
 		l.source, err = reopen(source, unix.O_RDONLY|unix.O_DIRECTORY)
 		source.Close()
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+	if err != nil && !isAny(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP) {
 		return err
 	}
 	if l.passed {

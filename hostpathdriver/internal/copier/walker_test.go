@@ -191,7 +191,7 @@ func (g *grower) attributes(path string) {
 		must(g, os.Lchown(path, g.IntN(3)*1000, g.IntN(3)*1000))
 	}
 	if !link {
-		must(g, unix.Chmod(path, uint32(g.IntN(0o10000))|0o600))
+		must(g, unix.Chmod(path, uint32(g.IntN(0o10000))|0o700)) // so that it can be removed
 	}
 	if (info.Mode().IsRegular() || info.IsDir()) && g.IntN(3) == 0 {
 		must(g, unix.Setxattr(path, "user.color", noise(g.Uint64(), g.IntN(100)), 0),

@@ -14,8 +14,13 @@ type controllerRPC = csi.ControllerServiceCapability_RPC_Type
 
 // ControllerConfig configures the Controller service.
 type ControllerConfig struct {
-	// Service does the work; it is decorated to be idempotent.
+	// Service does the work; it is decorated to be idempotent, and answers only
+	// when contents are complete.
 	Service volume.Service
+	// Snapshots does so for snapshots.
+	Snapshots volume.SnapshotService
+	// ListSnapshots serves the call of that name.
+	ListSnapshots bool
 	// Attach serves ControllerPublishVolume and ControllerUnpublishVolume.
 	Attach bool
 	// Expansion serves ControllerExpandVolume; NodeExpansion says that the
@@ -37,6 +42,8 @@ type Controller struct {
 	controllerExpand
 	controllerModify
 	controllerHealth
+	controllerSnapshots
+	controllerClone
 
 	parts []controllerPart
 }
@@ -57,13 +64,18 @@ var _ csi.ControllerServer = (*Controller)(nil)
 // NewController returns the service.
 func NewController(cfg ControllerConfig) *Controller {
 	c := &Controller{
-		controllerVolumes:  controllerVolumes{service: cfg.Service},
+		controllerVolumes: controllerVolumes{service: cfg.Service, sources: []sourceFrom{
+			fromSnapshot,
+			fromVolume,
+		}},
 		controllerList:     controllerList{service: cfg.Service, attach: cfg.Attach, condition: cfg.Condition},
 		controllerCapacity: controllerCapacity{service: cfg.Service},
 		controllerPublish:  controllerPublish{service: cfg.Service, attach: cfg.Attach},
 		controllerExpand:   controllerExpand{service: cfg.Service, enabled: cfg.Expansion, onNode: cfg.NodeExpansion},
 		controllerModify:   controllerModify{service: cfg.Service, enabled: cfg.Modify},
 		controllerHealth:   controllerHealth{service: cfg.Service},
+
+		controllerSnapshots: controllerSnapshots{service: cfg.Snapshots, list: cfg.ListSnapshots},
 	}
 	c.parts = []controllerPart{
 		&c.controllerVolumes,
@@ -73,6 +85,8 @@ func NewController(cfg ControllerConfig) *Controller {
 		&c.controllerExpand,
 		&c.controllerModify,
 		&c.controllerHealth,
+		&c.controllerSnapshots,
+		&c.controllerClone,
 	}
 	return c
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -38,8 +36,8 @@ func (c controllerList) announceController() []controllerRPC {
 // was asked for. A real driver hands the paging of its storage system
 // through, or keeps an index such as this one.
 func (c *controllerList) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
-	if req.GetMaxEntries() < 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "max_entries: %d, must not be negative", req.GetMaxEntries())
+	if err := checkMax(req.GetMaxEntries()); err != nil {
+		return nil, err
 	}
 	page, err := c.service.List(ctx, volume.ListRequest{Token: req.GetStartingToken(), Max: int(req.GetMaxEntries())})
 	if err != nil {

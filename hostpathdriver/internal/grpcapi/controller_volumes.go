@@ -10,14 +10,16 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// maxName is the greatest length of a volume name in bytes (CSI v1.13, "Size
-// Limits").
-const maxName = 128
-
 // controllerVolumes is the part that makes, deletes and validates volumes.
 type controllerVolumes struct {
 	service volume.Service
+	// sources are what a volume can be made of; each part that brings one has
+	// a line.
+	sources []sourceFrom
 }
+
+// sourceFrom converts one kind of content source; false for another kind.
+type sourceFrom func(*csi.VolumeContentSource) (volume.Source, bool, error)
 
 func (controllerVolumes) announceController() []controllerRPC {
 	return []controllerRPC{
@@ -30,7 +32,11 @@ func (controllerVolumes) announceController() []controllerRPC {
 // asks its storage system for it, with the name as the idempotency key, and
 // returns only when the volume can be used.
 func (c *controllerVolumes) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	if err := checkCreate(req); err != nil {
+	if err := checkName(req.GetName()); err != nil {
+		return nil, err
+	}
+	source, err := c.sourceOf(req.GetVolumeContentSource())
+	if err != nil {
 		return nil, err
 	}
 	capabilities, err := capabilitiesFrom(req.GetVolumeCapabilities())
@@ -44,6 +50,7 @@ func (c *controllerVolumes) CreateVolume(ctx context.Context, req *csi.CreateVol
 		Mutable:      req.GetMutableParameters(),
 		Capabilities: capabilities,
 		Requirements: requirementsFrom(req.GetAccessibilityRequirements()),
+		Source:       source,
 	})
 	if err != nil {
 		return nil, statusOf(err)
@@ -51,17 +58,17 @@ func (c *controllerVolumes) CreateVolume(ctx context.Context, req *csi.CreateVol
 	return &csi.CreateVolumeResponse{Volume: volumeOf(created)}, nil
 }
 
-func checkCreate(req *csi.CreateVolumeRequest) error {
-	if err := required("name", req.GetName()); err != nil {
-		return err
+// sourceOf converts what a volume is to be made of; nil for an empty volume.
+func (c *controllerVolumes) sourceOf(from *csi.VolumeContentSource) (*volume.Source, error) {
+	if from == nil {
+		return nil, nil
 	}
-	switch {
-	case len(req.GetName()) > maxName:
-		return status.Errorf(codes.InvalidArgument, "name: %d bytes, must be at most %d", len(req.GetName()), maxName)
-	case req.GetVolumeContentSource() != nil:
-		return status.Error(codes.InvalidArgument, "volume_content_source: neither snapshots nor clones are advertised")
+	for _, convert := range c.sources {
+		if source, ok, err := convert(from); ok {
+			return &source, err
+		}
 	}
-	return nil
+	return nil, status.Errorf(codes.InvalidArgument, "volume_content_source: type %T is not served", from.GetType())
 }
 
 // DeleteVolume deletes a volume and its contents; one that does not exist is
@@ -107,12 +114,15 @@ func (c *controllerVolumes) ValidateVolumeCapabilities(ctx context.Context, req 
 
 // objection says why a volume is not confirmed; empty when it is.
 func (c *controllerVolumes) objection(req *csi.ValidateVolumeCapabilitiesRequest, found *volume.Volume, capabilities []volume.Capability) string {
-	err := c.service.Support().CheckCapabilities(capabilities)
-	switch {
-	case err != nil:
+	if err := c.service.Support().CheckCapabilities(found.Form(), capabilities); err != nil {
 		return err.Error()
-	case found.CheckAccess(capabilities[0]) != nil:
-		return found.CheckAccess(capabilities[0]).Error()
+	}
+	for _, one := range capabilities {
+		if err := found.CheckAccess(one); err != nil {
+			return err.Error()
+		}
+	}
+	switch {
 	case !sameContext(req.GetVolumeContext()):
 		return "volume_context: differs from that of the volume"
 	case !sameParameters(found, req.GetParameters()):

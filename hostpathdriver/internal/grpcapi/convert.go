@@ -6,6 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -89,11 +90,43 @@ func topologyOf(node string) *csi.Topology {
 }
 
 func volumeOf(v *volume.Volume) *csi.Volume {
-	answer := &csi.Volume{VolumeId: string(v.ID), CapacityBytes: v.Capacity}
-	if t := topologyOf(v.Node); t != nil {
-		answer.AccessibleTopology = []*csi.Topology{t}
+	return &csi.Volume{
+		VolumeId: string(v.ID), CapacityBytes: v.Capacity, AccessibleTopology: accessibleFrom(v.Node), ContentSource: contentSourceOf(v.Source),
 	}
-	return answer
+}
+
+// accessibleFrom is the list that answers have; none means everywhere.
+func accessibleFrom(node string) []*csi.Topology {
+	if t := topologyOf(node); t != nil {
+		return []*csi.Topology{t}
+	}
+	return nil
+}
+
+func contentSourceOf(s *volume.Source) *csi.VolumeContentSource {
+	switch {
+	case s == nil:
+		return nil
+	case s.Snapshot != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: string(s.Snapshot)},
+		}}
+	}
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: string(s.Volume)},
+	}}
+}
+
+func snapshotOf(s *volume.Snapshot) *csi.Snapshot {
+	return &csi.Snapshot{
+		SnapshotId:         string(s.ID),
+		SourceVolumeId:     string(s.Source),
+		SizeBytes:          s.Size,
+		CreationTime:       timestamppb.New(s.Created),
+		ReadyToUse:         !s.Filling,
+		GroupSnapshotId:    string(s.Group),
+		AccessibleTopology: accessibleFrom(s.Node),
+	}
 }
 
 // sameContext compares what a CO sends back as volume context, which the

@@ -51,11 +51,12 @@ func newFixture(t *testing.T, attach bool) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	services := idempotent.New(volumes)
 	f.Controller = NewController(ControllerConfig{
-		Service: idempotent.NewVolumes(volumes), Attach: attach, Expansion: true, NodeExpansion: true, Modify: true,
+		Service: services, Snapshots: services, Attach: attach, Expansion: true, NodeExpansion: true, Modify: true,
 	})
 	f.Node = NewNode(NodeConfig{
-		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, Expansion: true, MaxVolumes: func() int64 { return 7 },
+		Service: idempotent.NewNode(node), NodeID: testNode, Topology: true, Inline: true, Expansion: true, MaxVolumes: func() int64 { return 7 },
 	})
 	return f
 }

@@ -6,12 +6,14 @@
 // part brings its methods and the capabilities that announce them. To remove
 // a function from a driver: delete the file of the part, its line in the
 // struct and its line in the constructor; the capability goes with it, and
-// the methods answer UNIMPLEMENTED.
+// the methods answer UNIMPLEMENTED. What a volume can be made of is one more
+// line: see controllerVolumes.sources.
 package grpcapi
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -67,12 +69,55 @@ func required(field, value string) error {
 }
 
 // parseID checks the volume_id of a request.
-func parseID(id string) (volume.ID, error) {
-	if err := required("volume_id", id); err != nil {
+func parseID(id string) (volume.ID, error) { return parseField("volume_id", id) }
+
+// parseField checks a field of a request that is an id.
+func parseField(field, id string) (volume.ID, error) {
+	if err := required(field, id); err != nil {
 		return "", err
 	}
 	parsed, err := volume.ParseID(id)
-	return parsed, statusOf(err)
+	if err != nil {
+		return "", statusOf(fmt.Errorf("%s: %w", field, err))
+	}
+	return parsed, nil
+}
+
+// parseFields checks a field of a request that is a list of ids; the result is
+// never nil.
+func parseFields(field string, ids []string) ([]volume.ID, error) {
+	list := make([]volume.ID, 0, len(ids))
+	for _, id := range ids {
+		parsed, err := parseField(field, id)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, parsed)
+	}
+	return list, nil
+}
+
+// maxName is the greatest length of a name in bytes (CSI v1.13, "Size
+// Limits").
+const maxName = 128
+
+// checkName checks the name of what is to be made.
+func checkName(name string) error {
+	if err := required("name", name); err != nil {
+		return err
+	}
+	if len(name) > maxName {
+		return status.Errorf(codes.InvalidArgument, "name: %d bytes, must be at most %d", len(name), maxName)
+	}
+	return nil
+}
+
+// checkMax checks the max_entries of a list.
+func checkMax(entries int32) error {
+	if entries < 0 {
+		return status.Errorf(codes.InvalidArgument, "max_entries: %d, must not be negative", entries)
+	}
+	return nil
 }
 
 // disabled is the answer of a method whose capability is switched off.

@@ -64,7 +64,10 @@ func controllerCapabilities(t *testing.T, c *Controller) []string {
 }
 
 func TestControllerCapabilities(t *testing.T) {
-	plain := []string{"CREATE_DELETE_VOLUME", "GET_CAPACITY", "GET_VOLUME", "GET_VOLUME_HEALTH", "LIST_VOLUMES", "LIST_VOLUME_HEALTH", "SINGLE_NODE_MULTI_WRITER"}
+	plain := []string{
+		"CLONE_VOLUME", "CREATE_DELETE_SNAPSHOT", "CREATE_DELETE_VOLUME", "GET_CAPACITY", "GET_SNAPSHOT", "GET_VOLUME", "GET_VOLUME_HEALTH",
+		"LIST_VOLUMES", "LIST_VOLUME_HEALTH", "SINGLE_NODE_MULTI_WRITER",
+	}
 	attach := append([]string{"LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_READONLY", "PUBLISH_UNPUBLISH_VOLUME"}, plain...)
 	slices.Sort(attach)
 	if diff := cmp.Diff(plain, controllerCapabilities(t, NewController(ControllerConfig{}))); diff != "" {
@@ -78,6 +81,11 @@ func TestControllerCapabilities(t *testing.T) {
 	if diff := cmp.Diff(expand, controllerCapabilities(t, NewController(ControllerConfig{Expansion: true}))); diff != "" {
 		t.Errorf("with expansion (-want +got):\n%s", diff)
 	}
+	list := append([]string{"LIST_SNAPSHOTS"}, plain...)
+	slices.Sort(list)
+	if diff := cmp.Diff(list, controllerCapabilities(t, NewController(ControllerConfig{ListSnapshots: true}))); diff != "" {
+		t.Errorf("with the list of snapshots (-want +got):\n%s", diff)
+	}
 	modify := append([]string{"MODIFY_VOLUME"}, plain...)
 	slices.Sort(modify)
 	if diff := cmp.Diff(modify, controllerCapabilities(t, NewController(ControllerConfig{Modify: true}))); diff != "" {
@@ -88,6 +96,8 @@ func TestControllerCapabilities(t *testing.T) {
 	wantCode(t, "without expansion", err, codes.Unimplemented)
 	_, err = without.ControllerModifyVolume(t.Context(), &csi.ControllerModifyVolumeRequest{})
 	wantCode(t, "without modification", err, codes.Unimplemented)
+	_, err = without.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	wantCode(t, "without the list of snapshots", err, codes.Unimplemented)
 }
 
 // TestControllerServesWhatItAnnounces calls each method with an empty
@@ -118,6 +128,7 @@ func TestControllerServesWhatItAnnounces(t *testing.T) {
 				func() error { _, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{}); return err },
 				func() error { _, err := f.DeleteSnapshot(f.ctx, &csi.DeleteSnapshotRequest{}); return err },
 			},
+			"GET_SNAPSHOT":   {func() error { _, err := f.GetSnapshot(f.ctx, &csi.GetSnapshotRequest{}); return err }},
 			"LIST_SNAPSHOTS": {func() error { _, err := f.ListSnapshots(f.ctx, &csi.ListSnapshotsRequest{}); return err }},
 			"EXPAND_VOLUME": {func() error {
 				_, err := f.ControllerExpandVolume(f.ctx, &csi.ControllerExpandVolumeRequest{})
@@ -178,7 +189,13 @@ func TestIdentity(t *testing.T) {
 		"Nothing":    {},
 		"Controller": {cfg: IdentityConfig{Controller: true}, want: []string{"CONTROLLER_SERVICE"}},
 		"Expansion":  {cfg: IdentityConfig{Controller: true, Expansion: true}, want: []string{"CONTROLLER_SERVICE", "ONLINE"}},
-		"Both":       {cfg: IdentityConfig{Controller: true, Topology: true}, want: []string{"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}},
+		"Snapshots":  {cfg: IdentityConfig{Snapshots: true}},
+		"SnapshotsByTopology": {cfg: IdentityConfig{Snapshots: true, Topology: true}, want: []string{
+			"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
+		}},
+		"Groups":   {cfg: IdentityConfig{Groups: true}, want: []string{"GROUP_CONTROLLER_SERVICE"}},
+		"Metadata": {cfg: IdentityConfig{Metadata: true}, want: []string{MetadataCapability.String()}},
+		"Both":     {cfg: IdentityConfig{Controller: true, Topology: true}, want: []string{"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -227,7 +244,8 @@ func TestRegister(t *testing.T) {
 	NewIdentity(IdentityConfig{}).Register(&r)
 	f.Controller.Register(&r)
 	f.Node.Register(&r)
-	if diff := cmp.Diff([]string{"csi.v1.Identity", "csi.v1.Controller", "csi.v1.Node"}, r.names); diff != "" {
+	NewGroup(GroupConfig{}).Register(&r)
+	if diff := cmp.Diff([]string{"csi.v1.Identity", "csi.v1.Controller", "csi.v1.Node", "csi.v1.GroupController"}, r.names); diff != "" {
 		t.Errorf("services (-want +got):\n%s", diff)
 	}
 }

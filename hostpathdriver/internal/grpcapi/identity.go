@@ -22,6 +22,14 @@ type IdentityConfig struct {
 	Topology bool
 	// Expansion is true when volumes can be made larger, in use or not.
 	Expansion bool
+	// Snapshots is true when there are snapshots, which are reachable from
+	// where their volumes are.
+	Snapshots bool
+	// Groups is true when the driver has a GroupController service, in this
+	// process or in another one.
+	Groups bool
+	// Metadata is true when the driver has a SnapshotMetadata service.
+	Metadata bool
 	// Ready tells whether calls can be served; nil means always.
 	Ready func(context.Context) error
 }
@@ -63,6 +71,9 @@ func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	}
 	add(i.cfg.Controller, csi.PluginCapability_Service_CONTROLLER_SERVICE)
 	add(i.cfg.Topology, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+	add(i.cfg.Topology && i.cfg.Snapshots, csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
+	add(i.cfg.Groups, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
+	add(i.cfg.Metadata, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
 	if i.cfg.Expansion {
 		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
 			Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}},

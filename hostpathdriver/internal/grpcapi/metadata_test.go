@@ -68,13 +68,26 @@ type metadataServer struct {
 	ended chan error
 }
 
-func serveMetadata(t *testing.T, cfg MetadataConfig, callTimeout time.Duration) *metadataServer {
+// limitedStream has the deadline of a test.
+type limitedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (l limitedStream) Context() context.Context { return l.ctx }
+
+func serveMetadata(t *testing.T, cfg MetadataConfig, timeout time.Duration) *metadataServer {
 	t.Helper()
 	s := &metadataServer{t: t, ended: make(chan error, 100)}
 	server, err := csiserver.Listen(csiserver.Config{
-		Endpoint: filepath.Join(t.TempDir(), "csi.sock"), CallTimeout: callTimeout,
+		Endpoint: filepath.Join(t.TempDir(), "csi.sock"),
 		StreamInterceptors: []grpc.StreamServerInterceptor{
 			func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+				if timeout > 0 {
+					ctx, cancel := context.WithTimeout(stream.Context(), timeout)
+					defer cancel()
+					stream = limitedStream{ServerStream: stream, ctx: ctx}
+				}
 				err := handle(srv, stream)
 				s.ended <- err
 				return err

@@ -22,6 +22,8 @@ type NodeConfig struct {
 	Topology bool
 	// Condition adds the VolumeCondition of CSI v1.12 to answers.
 	Condition bool
+	// Inline serves inline volumes.
+	Inline bool
 	// Expansion serves NodeExpandVolume.
 	Expansion bool
 	// MaxVolumes returns the limit of volumes on this node; zero is no limit.
@@ -60,7 +62,7 @@ func NewNode(cfg NodeConfig) *Node {
 	n := &Node{
 		nodeInfo:    nodeInfo{cfg: cfg},
 		nodeStage:   nodeStage{service: cfg.Service},
-		nodePublish: nodePublish{service: cfg.Service},
+		nodePublish: nodePublish{service: cfg.Service, inline: cfg.Inline},
 		nodeStats:   nodeStats{service: cfg.Service, condition: cfg.Condition},
 		nodeExpand:  nodeExpand{service: cfg.Service, enabled: cfg.Expansion},
 		nodeHealth:  nodeHealth{service: cfg.Service},

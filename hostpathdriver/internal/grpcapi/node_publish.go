@@ -14,6 +14,8 @@ import (
 // nodePublish is the part that brings volumes into pods.
 type nodePublish struct {
 	service volume.NodeService
+	// inline serves inline volumes.
+	inline bool
 }
 
 func (nodePublish) announceNode() []nodeRPC {
@@ -22,11 +24,15 @@ func (nodePublish) announceNode() []nodeRPC {
 
 // NodePublishVolume brings a volume into a pod: a staged one, or, when the
 // kubelet says "ephemeral", a new inline volume that lives as long as the pod.
-// A real driver does the same: a bind mount, read-only where asked for.
+// A repeated call renews the pod information in it. A real driver does the
+// same: a bind mount, read-only where asked for.
 func (n *nodePublish) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	converted, err := targetFrom(req)
 	if err != nil {
 		return nil, err
+	}
+	if converted.Inline != nil && !n.inline {
+		return nil, status.Error(codes.FailedPrecondition, "volume_context: asks for an inline volume, and these are switched off, see --enable-inline-volumes")
 	}
 	if err := n.service.Publish(ctx, converted); err != nil {
 		return nil, statusOf(err)
@@ -46,7 +52,7 @@ func targetFrom(req *csi.NodePublishVolumeRequest) (*volume.TargetRequest, error
 	if err != nil {
 		return nil, err
 	}
-	pod, err := podinfo.Parse(req.GetVolumeContext())
+	pod, err := podinfo.Parse(req.GetVolumeContext(), req.GetSecrets())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -56,7 +62,7 @@ func targetFrom(req *csi.NodePublishVolumeRequest) (*volume.TargetRequest, error
 	switch {
 	case pod.Ephemeral:
 		converted.Target.Source = ""
-		converted.Inline = &volume.InlineRequest{Attributes: volume.OwnAttributes(req.GetVolumeContext()), Pod: pod.String()}
+		converted.Inline = &volume.InlineRequest{Attributes: volume.OwnAttributes(req.GetVolumeContext()), Pod: pod}
 	case converted.Target.Source == "":
 		return nil, status.Error(codes.FailedPrecondition, "staging_target_path: is required, volumes are staged before they are published")
 	}

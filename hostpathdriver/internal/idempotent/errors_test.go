@@ -11,7 +11,7 @@ import (
 var errBroken = errors.New("the storage does not answer")
 
 // brokenVolumes is a service that cannot even look.
-type brokenVolumes struct{ volume.Service }
+type brokenVolumes struct{ volume.Services }
 
 func (brokenVolumes) Find(context.Context, string) (*volume.Volume, error)   { return nil, errBroken }
 func (brokenVolumes) Get(context.Context, volume.ID) (*volume.Volume, error) { return nil, errBroken }
@@ -40,7 +40,7 @@ func (brokenNode) Intact(context.Context, *volume.NodeVolume, string) (bool, err
 // broken services panic when one goes on.
 func TestWhoCannotLookDoesNothing(t *testing.T) {
 	ctx := t.Context()
-	volumes := NewVolumes(brokenVolumes{})
+	volumes := New(brokenVolumes{})
 	deaf := NewNode(brokenNode{})
 	stage := volume.Stage{Path: "/s", Capability: capability()}
 	target := volume.Target{Path: "/t", Source: "/s", Capability: capability()}
@@ -69,7 +69,7 @@ func TestWhoCannotLookDoesNothing(t *testing.T) {
 // TestLocksAreGivenBack calls again after each failure: a lock that stays
 // would make the second call wait for ever.
 func TestLocksAreGivenBack(t *testing.T) {
-	volumes, node := NewVolumes(brokenVolumes{}), NewNode(brokenNode{})
+	volumes, node := New(brokenVolumes{}), NewNode(brokenNode{})
 	for range 3 {
 		if err := volumes.Delete(t.Context(), "v"); !errors.Is(err, errBroken) {
 			t.Errorf("delete: %v", err)
@@ -81,7 +81,7 @@ func TestLocksAreGivenBack(t *testing.T) {
 			t.Errorf("stage: %v", err)
 		}
 	}
-	if n := volumes.ids.Len() + volumes.names.Len() + node.ids.Len(); n != 0 {
+	if n := volumes.Volumes.ids.Len() + volumes.Volumes.names.Len() + node.ids.Len(); n != 0 {
 		t.Errorf("%d locks are held when nothing runs", n)
 	}
 }
@@ -91,7 +91,7 @@ func TestLocksAreGivenBack(t *testing.T) {
 func TestCreateWaitsForDelete(t *testing.T) {
 	f := newFixture(t)
 	v := f.create("pvc-1")
-	unlock, err := lock(f.ctx, &f.volumes.ids, v.ID)
+	unlock, err := lock(f.ctx, f.volumes.Volumes.ids, v.ID)
 	f.must(err)
 	created := make(chan *volume.Volume)
 	go func() {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 type fixture struct {
 	t       *testing.T
 	ctx     context.Context // fixture of one test
-	volumes *Volumes
+	volumes *Services
 	node    *Node
 	mounter *mount.Fake
 	pods    string
@@ -44,7 +44,7 @@ func newFixture(t *testing.T) *fixture {
 	f.must(err)
 	node, err := backend.OpenNode(f.ctx, backend.NodeConfig{StateDir: stateDir, NodeID: "n1", Pools: pools, MaxSize: 1 << 40, Mounter: f.mounter})
 	f.must(err)
-	f.volumes, f.node = NewVolumes(volumes), NewNode(node)
+	f.volumes, f.node = New(volumes), NewNode(node)
 	return f
 }
 
@@ -298,7 +298,7 @@ func (s *slow) work(ctx context.Context) error {
 
 // slowVolumes and slowNode are services that can do one thing, slowly.
 type slowVolumes struct {
-	volume.Service
+	volume.Services
 	*slow
 }
 
@@ -315,7 +315,7 @@ func (s slowNode) Unstage(ctx context.Context, _ volume.ID, _ string) error { re
 // others do not, and who waits too long is told to call again.
 func TestOneCallAtATime(t *testing.T) {
 	cases := map[string]func(s *slow) func(ctx context.Context, id volume.ID) error{
-		"Volumes": func(s *slow) func(context.Context, volume.ID) error { return NewVolumes(slowVolumes{slow: s}).Delete },
+		"Volumes": func(s *slow) func(context.Context, volume.ID) error { return New(slowVolumes{slow: s}).Delete },
 		"Node": func(s *slow) func(context.Context, volume.ID) error {
 			n := NewNode(slowNode{slow: s})
 			return func(ctx context.Context, id volume.ID) error { return n.Unstage(ctx, id, "/x") }

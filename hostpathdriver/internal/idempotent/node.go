@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -13,7 +12,7 @@ import (
 type Node struct {
 	volume.NodeService
 
-	ids keymutex.Locks[volume.ID]
+	ids locks
 }
 
 var _ volume.NodeService = (*Node)(nil)
@@ -64,7 +63,9 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	return n.NodeService.Unstage(ctx, id, path)
 }
 
-// Publish mounts once per target.
+// Publish mounts once per target. A repeated call may bring something new: the
+// kubelet repeats it from time to time where the CSIDriver object says
+// requiresRepublish.
 func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	unlock, err := lock(ctx, &n.ids, req.ID)
 	if err != nil {
@@ -87,8 +88,11 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	}
 	if verdict == volume.AlreadyDone {
 		intact, err := n.Intact(ctx, known, req.Target.Path)
-		if err != nil || intact {
+		if err != nil {
 			return err
+		}
+		if intact {
+			return n.Renew(ctx, req)
 		}
 	}
 	return n.NodeService.Publish(ctx, req)

@@ -47,33 +47,38 @@ type Config struct {
 	Turn time.Duration
 	// Open reads the directory, in a turn of this process, and recovers it: a
 	// Store is as good as recovered when it is opened.
-	Open func(ctx context.Context) (volume.Service, Store, error)
+	Open func(ctx context.Context) (volume.Services, Store, error)
 }
 
-// Volumes decorates a controller-side service. Every call needs a turn, those
-// that only read as well: what they read is what the last process wrote.
-type Volumes struct {
-	next volume.Service
+// Directory is a state directory that several processes serve: the decorated
+// services. Every call needs a turn, those that only read as well: what they
+// read is what the last process wrote. Copies alone are made without.
+type Directory struct {
+	*Volumes
+	*Snapshots
+	*Groups
+	*Copies
+
 	gate *gate
 }
 
-var _ volume.Service = (*Volumes)(nil)
+var _ volume.Services = (*Directory)(nil)
 
 // Open waits for a turn of this process and opens the directory in it.
-func Open(ctx context.Context, cfg Config) (*Volumes, error) {
+func Open(ctx context.Context, cfg Config) (*Directory, error) {
 	baton, err := state.OpenBaton(cfg.LockPath)
 	if err != nil {
 		return nil, err
 	}
 	g := &gate{baton: baton, turn: cfg.Turn, changed: make(chan struct{})}
-	v := &Volumes{gate: g}
 	klog.FromContext(ctx).Info("Opening the volumes when it is the turn of this process", logging.KeyPath, cfg.LockPath)
 	if _, err := baton.Take(ctx); err != nil {
 		return nil, errors.Join(err, baton.Close())
 	}
+	var next volume.Services
 	err = g.change()
 	if err == nil {
-		v.next, g.store, err = cfg.Open(ctx)
+		next, g.store, err = cfg.Open(ctx)
 	}
 	if err == nil {
 		err = g.complete()
@@ -84,76 +89,17 @@ func Open(ctx context.Context, cfg Config) (*Volumes, error) {
 	if err != nil {
 		return nil, errors.Join(err, baton.Close())
 	}
-	return v, nil
+	return &Directory{
+		Volumes:   &Volumes{next: next, gate: g},
+		Snapshots: &Snapshots{next: next, gate: g},
+		Groups:    &Groups{next: next, gate: g},
+		Copies:    &Copies{next: next, gate: g},
+		gate:      g,
+	}, nil
 }
 
 // Close ends the sharing, when the last call that is under way has ended.
-func (v *Volumes) Close() error { return v.gate.close() }
-
-// Create implements volume.Service.
-func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volume.Volume, error) {
-	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Create(ctx, req) })
-}
-
-// Delete implements volume.Service.
-func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
-	return during(ctx, v.gate, changes, func() error { return v.next.Delete(ctx, id) })
-}
-
-// Get implements volume.Service.
-func (v *Volumes) Get(ctx context.Context, id volume.ID) (*volume.Volume, error) {
-	return in(ctx, v.gate, reads, func() (*volume.Volume, error) { return v.next.Get(ctx, id) })
-}
-
-// Find implements volume.Service.
-func (v *Volumes) Find(ctx context.Context, name string) (*volume.Volume, error) {
-	return in(ctx, v.gate, reads, func() (*volume.Volume, error) { return v.next.Find(ctx, name) })
-}
-
-// List implements volume.Service. Pages are of the moment at which this
-// process was asked for the first one, whoever changes something between
-// them; a token of another process is an ErrBadToken.
-func (v *Volumes) List(ctx context.Context, req volume.ListRequest) (*volume.Page, error) {
-	return in(ctx, v.gate, reads, func() (*volume.Page, error) { return v.next.List(ctx, req) })
-}
-
-// Capacity implements volume.Service.
-func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
-	return in(ctx, v.gate, reads, func() (volume.Capacity, error) { return v.next.Capacity(ctx, req) })
-}
-
-// Publish implements volume.Service.
-func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*volume.Volume, error) {
-	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Publish(ctx, req) })
-}
-
-// Unpublish implements volume.Service.
-func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) error {
-	return during(ctx, v.gate, changes, func() error { return v.next.Unpublish(ctx, id, node) })
-}
-
-// Expand implements volume.Service.
-func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
-	return in(ctx, v.gate, changes, func() (*volume.Volume, error) { return v.next.Expand(ctx, req) })
-}
-
-// Modify implements volume.Service.
-func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
-	return during(ctx, v.gate, changes, func() error { return v.next.Modify(ctx, id, parameters) })
-}
-
-// Health implements volume.Service.
-func (v *Volumes) Health(ctx context.Context, id volume.ID) (volume.Health, error) {
-	return in(ctx, v.gate, reads, func() (volume.Health, error) { return v.next.Health(ctx, id) })
-}
-
-// ListHealth implements volume.Service, with pages as those of List.
-func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volume.HealthPage, error) {
-	return in(ctx, v.gate, reads, func() (*volume.HealthPage, error) { return v.next.ListHealth(ctx, req) })
-}
-
-// Support implements volume.Service. It is the same in every process.
-func (v *Volumes) Support() volume.Support { return v.next.Support() }
+func (d *Directory) Close() error { return d.gate.close() }
 
 // purpose says what a call may do to the directory.
 type purpose bool
@@ -172,8 +118,8 @@ func in[T any](ctx context.Context, g *gate, p purpose, call func() (T, error)) 
 	return call()
 }
 
-// during is in for calls that answer nothing.
-func during(ctx context.Context, g *gate, p purpose, call func() error) error {
-	_, err := in(ctx, g, p, func() (struct{}, error) { return struct{}{}, call() })
+// change is in for calls that answer nothing, and change something.
+func change(ctx context.Context, g *gate, call func() error) error {
+	_, err := in(ctx, g, changes, func() (struct{}, error) { return struct{}{}, call() })
 	return err
 }

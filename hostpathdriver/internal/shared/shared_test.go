@@ -38,7 +38,7 @@ func newDisk(t *testing.T) *disk {
 // process is one driver. It stands for a service and its store, and keeps a
 // log of both.
 type process struct {
-	*Volumes
+	*Directory
 
 	disk *disk
 	// work is what a call does.
@@ -54,7 +54,7 @@ func (d *disk) start(turn time.Duration) *process {
 	d.t.Helper()
 	p := &process{disk: d}
 	var err error
-	p.Volumes, err = Open(d.ctx, Config{LockPath: d.path, Turn: turn, Open: func(context.Context) (volume.Service, Store, error) {
+	p.Directory, err = Open(d.ctx, Config{LockPath: d.path, Turn: turn, Open: func(context.Context) (volume.Services, Store, error) {
 		p.note("open")
 		return calls{process: p}, p, nil
 	}})
@@ -91,7 +91,7 @@ func (p *process) wantLog(want ...string) {
 
 // calls is the service below the decorator.
 type calls struct {
-	volume.Service
+	volume.Services
 	process *process
 }
 
@@ -302,7 +302,7 @@ func TestStoreFails(t *testing.T) {
 func TestOpenFails(t *testing.T) {
 	d := newDisk(t)
 	failure := errors.New("disk on fire")
-	_, err := Open(d.ctx, Config{LockPath: d.path, Open: func(context.Context) (volume.Service, Store, error) { return nil, nil, failure }})
+	_, err := Open(d.ctx, Config{LockPath: d.path, Open: func(context.Context) (volume.Services, Store, error) { return nil, nil, failure }})
 	if !errors.Is(err, failure) {
 		t.Errorf("Open: %v, want %v", err, failure)
 	}

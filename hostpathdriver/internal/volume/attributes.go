@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -17,6 +18,15 @@ const (
 	keyMode = "mode"
 	keyUID  = "uid"
 	keyGID  = "gid"
+
+	keyBackend = "backend"
+	keyPodInfo = "podInfo"
+)
+
+// Values of the parameter "backend".
+const (
+	backendDirectory = "directory"
+	backendImage     = "image"
 )
 
 // reservedPrefixes mark the keys that Kubernetes components add: metadata of
@@ -29,6 +39,9 @@ func reservedPrefixes() []string {
 type Attributes struct {
 	// Pool is the kind of storage; empty lets the driver choose.
 	Pool string
+	// Backend is what the volume is to be kept in: "directory", "image", or
+	// empty when nothing was said.
+	Backend string
 	// Size in bytes, inline volumes only; zero means the default.
 	Size int64
 	// Mode, UID and GID are given to the new directory; -1 leaves the id of
@@ -36,6 +49,8 @@ type Attributes struct {
 	Mode fs.FileMode
 	UID  int
 	GID  int
+	// PodInfo asks for files with pod information, inline volumes only.
+	PodInfo bool
 }
 
 // DefaultAttributes are those of a volume without parameters: everybody may
@@ -44,15 +59,15 @@ func DefaultAttributes() Attributes {
 	return Attributes{Mode: 0o777, UID: -1, GID: -1}
 }
 
-// ParseParameters reads the parameters of CreateVolume: kind (or pool), mode,
-// uid and gid. Keys that Kubernetes adds are ignored, others are an
+// ParseParameters reads the parameters of CreateVolume: backend, kind (or
+// pool), mode, uid and gid. Keys that Kubernetes adds are ignored, others are an
 // ErrInvalid that names the key.
 func ParseParameters(parameters map[string]string) (Attributes, error) {
 	return parse(parameters, false)
 }
 
 // ParseInline reads the attributes of an inline volume: those of
-// ParseParameters and size.
+// ParseParameters, size and podInfo.
 func ParseInline(attributes map[string]string) (Attributes, error) {
 	return parse(attributes, true)
 }
@@ -75,8 +90,11 @@ func parse(values map[string]string, inline bool) (Attributes, error) {
 		if reserved(key) {
 			continue
 		}
-		if err := attributes.set(key, values[key], inline); err != nil {
-			return Attributes{}, err
+		if !slices.Contains(knownKeys(inline), key) {
+			return Attributes{}, fmt.Errorf("parameter %q: unknown, must be one of [%s]: %w", key, strings.Join(knownKeys(inline), " "), ErrInvalid)
+		}
+		if err := attributes.set(key, values[key]); err != nil {
+			return Attributes{}, fmt.Errorf("parameter %q: %w", key, err)
 		}
 	}
 	kind, pool := values[keyKind], values[keyPool]
@@ -86,40 +104,57 @@ func parse(values map[string]string, inline bool) (Attributes, error) {
 	return attributes, nil
 }
 
-func (a *Attributes) set(key, value string, inline bool) error {
-	var err error
-	switch {
-	case key == keyKind || key == keyPool:
-		if value != "" {
-			a.Pool = value
-		}
-	case key == keySize && inline:
-		a.Size, err = ParseQuantity(value)
-		if err == nil && a.Size == 0 {
-			err = fmt.Errorf("must be greater than zero: %w", ErrInvalid)
-		}
-	case key == keyMode:
+func (a *Attributes) set(key, value string) (err error) {
+	switch key {
+	case keyKind, keyPool:
+		a.Pool = cmp.Or(value, a.Pool)
+	case keyBackend:
+		a.Backend, err = parseBackend(value)
+	case keySize:
+		a.Size, err = parseSize(value)
+	case keyMode:
 		a.Mode, err = parseMode(value)
-	case key == keyUID:
+	case keyUID:
 		a.UID, err = parseOwner(value)
-	case key == keyGID:
+	case keyGID:
 		a.GID, err = parseOwner(value)
-	default:
-		return fmt.Errorf("parameter %q: unknown, must be one of [%s]: %w", key, strings.Join(knownKeys(inline), " "), ErrInvalid)
+	case keyPodInfo:
+		a.PodInfo, err = parseBool(value)
 	}
-	if err != nil {
-		return fmt.Errorf("parameter %q: %w", key, err)
-	}
-	return nil
+	return err
 }
 
+// knownKeys are the keys that set knows; some mean nothing to a volume that
+// outlives its pod.
 func knownKeys(inline bool) []string {
-	keys := []string{keyGID, keyKind, keyMode, keyPool, keyUID}
+	keys := []string{keyBackend, keyGID, keyKind, keyMode, keyPool, keyUID}
 	if inline {
-		keys = append(keys, keySize)
+		keys = append(keys, keyPodInfo, keySize)
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+func parseBackend(value string) (string, error) {
+	if value != "" && value != backendDirectory && value != backendImage {
+		return "", fmt.Errorf("%q: must be %s or %s: %w", value, backendDirectory, backendImage, ErrInvalid)
+	}
+	return value, nil
+}
+
+func parseSize(value string) (int64, error) {
+	size, err := ParseQuantity(value)
+	if err == nil && size == 0 {
+		err = fmt.Errorf("must be greater than zero: %w", ErrInvalid)
+	}
+	return size, err
+}
+
+func parseBool(value string) (bool, error) {
+	if value != "true" && value != "false" {
+		return false, fmt.Errorf("%q: must be true or false: %w", value, ErrInvalid)
+	}
+	return value == "true", nil
 }
 
 func parseMode(value string) (fs.FileMode, error) {

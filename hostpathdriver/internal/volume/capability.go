@@ -72,41 +72,57 @@ func (c Capability) Equal(o Capability) bool {
 type Support struct {
 	// Block allows raw block volumes.
 	Block bool
-	// FSTypes are the file system types that the backend makes. The empty
-	// type, "the driver decides", is always allowed.
+	// FSTypes are the file system types that the backend makes on images, the
+	// default first. The empty type, "the driver decides", is always allowed.
 	FSTypes []string
-	// MountFlags are the allowed mount flags.
+	// LeastSize returns the size in bytes of the smallest image of a type; nil is no limit.
+	LeastSize func(fsType string) int64
+	// MountFlags are the mount flags that a directory can have.
 	MountFlags []string
+	// CheckMountFlags refuses those that an image cannot have; nil refuses none.
+	CheckMountFlags func(flags []string) error
 }
 
-// CheckCapability tells whether a backend serves the capability. The error is
-// an ErrInvalid that names the offending part.
-func (s Support) CheckCapability(c Capability) error {
+// CheckCapability tells whether a backend serves contents of that form as the
+// capability says. The error is an ErrInvalid that names the offending part.
+func (s Support) CheckCapability(f Form, c Capability) error {
 	if c.Access != AccessMount && (c.Access != AccessBlock || !s.Block) {
 		return fmt.Errorf("access type %q: this backend serves %s: %w", c.Access, s.accessTypes(), ErrInvalid)
 	}
 	if !slices.Contains(AccessModes(), c.Mode) {
 		return fmt.Errorf("access mode %q: must be one of %v: %w", c.Mode, AccessModes(), ErrInvalid)
 	}
-	if c.FSType != "" && !slices.Contains(s.FSTypes, c.FSType) {
-		return fmt.Errorf("file system type %q: this backend makes %s: %w", c.FSType, orNone(s.FSTypes), ErrInvalid)
+	if err := s.checkFSType(c.FSType); err != nil {
+		return err
 	}
-	for _, flag := range c.MountFlags {
-		if !slices.Contains(s.MountFlags, flag) {
+	if f.FSType != "" && c.Mode.MultiNode() && !c.Mode.ReadOnly() {
+		return fmt.Errorf("access mode %q: %v is mounted by one node at a time when somebody writes: %w", c.Mode, f, ErrInvalid)
+	}
+	return s.checkMountFlags(f, c.MountFlags)
+}
+
+func (s Support) checkMountFlags(f Form, flags []string) error {
+	if f.Disk && s.CheckMountFlags != nil {
+		if err := s.CheckMountFlags(flags); err != nil {
+			return fmt.Errorf("%w: %w", err, ErrInvalid)
+		}
+		return nil
+	}
+	for _, flag := range flags {
+		if !f.Disk && !slices.Contains(s.MountFlags, flag) {
 			return fmt.Errorf("mount flag %q: must be one of %s: %w", flag, orNone(s.MountFlags), ErrInvalid)
 		}
 	}
 	return nil
 }
 
-// CheckCapabilities checks a list that must not be empty. A volume is a
-// directory or a device, and never both.
-func (s Support) CheckCapabilities(list []Capability) error {
+// CheckCapabilities checks a list that must not be empty.
+func (s Support) CheckCapabilities(f Form, list []Capability) error {
 	if len(list) == 0 {
 		return fmt.Errorf("volume capabilities: at least one is required: %w", ErrInvalid)
 	}
 	for _, c := range list {
-		if err := s.CheckCapability(c); err != nil {
+		if err := s.CheckCapability(f, c); err != nil {
 			return err
 		}
 		if c.Access != list[0].Access {
@@ -114,12 +130,6 @@ func (s Support) CheckCapabilities(list []Capability) error {
 		}
 	}
 	return nil
-}
-
-// Serves tells whether a backend serves all of the capabilities; none are
-// served by every backend.
-func (s Support) Serves(list []Capability) bool {
-	return len(list) == 0 || s.CheckCapabilities(list) == nil
 }
 
 func (s Support) accessTypes() string {

@@ -44,19 +44,22 @@ func (r Range) Size(largest int64) (int64, error) {
 // bypasses the page cache can live with.
 const BlockSize int64 = 4096
 
-// DeviceSize is Size for a device, a multiple of BlockSize. It is an
-// ErrOutOfRange when there is none within the range.
-func (r Range) DeviceSize(largest int64) (int64, error) {
+// DiskSize is Size for a disk, a multiple of BlockSize that is not below
+// least. It is an ErrOutOfRange when there is none within the range.
+func (r Range) DiskSize(least, largest int64) (int64, error) {
 	size, err := r.Size(largest)
 	if err != nil {
 		return 0, err
+	}
+	if size < least {
+		size, r.Required = least, max(least, r.Required)
 	}
 	rounded := (size + BlockSize - 1) / BlockSize * BlockSize
 	if r.Required == 0 && rounded > size {
 		rounded -= BlockSize // nothing smaller was ruled out
 	}
 	if rounded == 0 || rounded > largest || !r.Allow(rounded) {
-		return 0, fmt.Errorf("capacity range: required_bytes %d, limit_bytes %d (0 is no limit), largest volume size %d: no multiple of the block size %d lies between: %w",
+		return 0, fmt.Errorf("capacity range: at least %d bytes, limit_bytes %d (0 is no limit), largest volume size %d: no multiple of the block size %d lies between: %w",
 			r.Required, r.Limit, largest, BlockSize, ErrOutOfRange)
 	}
 	return rounded, nil
@@ -77,6 +80,8 @@ type CreateRequest struct {
 	Mutable      map[string]string
 	Capabilities []Capability
 	Requirements Requirements
+	// Source is what the volume is to be made of; nil for an empty one.
+	Source *Source
 }
 
 // CheckSame tells whether an existing volume of the same name is what the
@@ -87,6 +92,8 @@ func (v *Volume) CheckSame(req *CreateRequest) error {
 	case !req.Range.Allow(v.Capacity):
 		return v.differs("capacity is %d bytes, asked for is at least %d and at most %d (0 is no limit)",
 			v.Capacity, req.Range.Required, req.Range.Limit)
+	case !sameSource(v.Source, req.Source):
+		return v.differs("it has another content source")
 	case !maps.Equal(v.Parameters, req.Parameters):
 		return v.differs("its parameters differ")
 	case !sameCapabilities(v.Capabilities, req.Capabilities):
@@ -99,6 +106,10 @@ func (v *Volume) CheckSame(req *CreateRequest) error {
 
 func (v *Volume) differs(format string, args ...any) error {
 	return fmt.Errorf("volume %q has id %q but %s: %w", v.Name, v.ID, fmt.Sprintf(format, args...), ErrExists)
+}
+
+func sameSource(a, b *Source) bool {
+	return (a == nil) == (b == nil) && (a == nil || *a == *b)
 }
 
 // sameCapabilities compares two lists as sets.

@@ -43,11 +43,12 @@ func TestRangeSize(t *testing.T) {
 	}
 }
 
-func TestDeviceSize(t *testing.T) {
+func TestDiskSize(t *testing.T) {
 	const largest = 10*BlockSize + 1
 	cases := map[string]struct {
 		reason string
 		in     Range
+		least  int64
 		want   int64
 		err    error
 	}{
@@ -61,12 +62,17 @@ func TestDeviceSize(t *testing.T) {
 		"BeyondBlock":  {reason: "rounding must not exceed the largest", in: Range{Required: largest}, err: ErrOutOfRange},
 		"BeyondDriver": {reason: "the driver cannot", in: Range{Required: largest + 1}, err: ErrOutOfRange},
 		"Negative":     {reason: "sizes are not negative", in: Range{Required: -1}, err: ErrInvalid},
+		"Least":        {reason: "more than required is allowed", in: Range{Required: 1}, least: 3 * BlockSize, want: 3 * BlockSize},
+		"LeastUp":      {reason: "and never less than the least", in: Range{Required: 1}, least: 3*BlockSize - 1, want: 3 * BlockSize},
+		"LeastDefault": {reason: "a limit that has room for the least", in: Range{Limit: 4 * BlockSize}, least: BlockSize, want: 4 * BlockSize},
+		"LeastLimit":   {reason: "a limit below the least", in: Range{Limit: BlockSize}, least: 2 * BlockSize, err: ErrOutOfRange},
+		"LeastLargest": {reason: "the driver's limit below the least", in: Range{Required: 1}, least: largest + 1, err: ErrOutOfRange},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, err := c.in.DeviceSize(largest)
+			got, err := c.in.DiskSize(c.least, largest)
 			if !errors.Is(err, c.err) || got != c.want {
-				t.Errorf("%s: DeviceSize = %d, %v, want %d, %v", c.reason, got, err, c.want, c.err)
+				t.Errorf("%s: DiskSize = %d, %v, want %d, %v", c.reason, got, err, c.want, c.err)
 			}
 			if err == nil && (!c.in.Allow(got) || got%BlockSize != 0) {
 				t.Errorf("%s: %d is not allowed, or no multiple of %d", c.reason, got, BlockSize)

@@ -17,10 +17,8 @@ type ExpandRequest struct {
 // is an ErrInvalid for a contradictory range or another access type, and an
 // ErrOutOfRange where the range has no size that is possible.
 func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, verdict Verdict, err error) {
-	if req.Capability != nil {
-		if err := v.CheckAccess(*req.Capability); err != nil {
-			return 0, Refuse, err
-		}
+	if err := v.checkExpandable(req); err != nil {
+		return 0, Refuse, err
 	}
 	switch {
 	case req.Range.Required < 0 || req.Range.Limit < 0 || (req.Range.Limit > 0 && req.Range.Required > req.Range.Limit):
@@ -32,8 +30,8 @@ func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, ver
 	case v.Capacity >= req.Range.Required:
 		return v.Capacity, AlreadyDone, nil
 	}
-	if v.Access() == AccessBlock {
-		size, err = req.Range.DeviceSize(largest)
+	if v.Form().Disk {
+		size, err = req.Range.DiskSize(0, largest)
 	} else {
 		size, err = req.Range.Size(largest)
 	}
@@ -41,6 +39,15 @@ func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, ver
 		return 0, Refuse, err
 	}
 	return size, Proceed, nil
+}
+
+// checkExpandable tells whether the volume is what the CO takes it for, and
+// complete.
+func (v *Volume) checkExpandable(req *ExpandRequest) error {
+	if err := v.CheckFilled(); err != nil || req.Capability == nil {
+		return err
+	}
+	return v.CheckAccess(*req.Capability)
 }
 
 // NodeExpandRequest asks a node to let its users see the size.

@@ -68,9 +68,11 @@ type NodeVolume struct {
 type Stage struct {
 	Path       string     `json:"path"`
 	Capability Capability `json:"capability"`
-	// ReadOnly says that the volume was attached to the node read-only. It is
-	// no part of the request, but found out by the node.
-	ReadOnly bool `json:"readOnly,omitempty"`
+	// ReadOnly says that the volume was attached to the node read-only, FSType
+	// which file system it has of its own. They are no part of the request, but
+	// found out by the node.
+	ReadOnly bool   `json:"readOnly,omitempty"`
+	FSType   string `json:"fsType,omitempty"`
 }
 
 // CannotWrite tells whether nobody on the node may write, for whichever
@@ -89,6 +91,9 @@ type Target struct {
 type Ephemeral struct {
 	Size int64  `json:"size"`
 	Pool string `json:"pool,omitempty"`
+	// FSType is the type of the file system that the volume has of its own;
+	// empty for a directory.
+	FSType string `json:"fsType,omitempty"`
 	// Attributes are the volume attributes of the pod, without what the
 	// kubelet added.
 	Attributes map[string]string `json:"attributes,omitempty"`
@@ -114,12 +119,21 @@ func (n *NodeVolume) TargetAt(path string) *Target {
 	return nil
 }
 
+// Form is what the contents of the volume are, as far as they are used here.
+func (n *NodeVolume) Form() Form {
+	switch {
+	case n.Ephemeral != nil:
+		return Form{Disk: n.Ephemeral.FSType != "", FSType: n.Ephemeral.FSType}
+	case n.Stage != nil:
+		return Form{Disk: n.Stage.Capability.Access == AccessBlock || n.Stage.FSType != "", FSType: n.Stage.FSType}
+	}
+	return Form{Disk: len(n.Targets) > 0 && n.Targets[0].Capability.Access == AccessBlock}
+}
+
 // Device tells whether the volume is used as a device here.
 func (n *NodeVolume) Device() bool {
-	if n.Stage != nil {
-		return n.Stage.Capability.Access == AccessBlock
-	}
-	return len(n.Targets) > 0 && n.Targets[0].Capability.Access == AccessBlock
+	f := n.Form()
+	return f.Disk && f.FSType == ""
 }
 
 // Unused tells whether nothing is left to remember.

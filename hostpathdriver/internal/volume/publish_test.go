@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
 )
 
 func TestCheckPublish(t *testing.T) {
@@ -144,7 +146,7 @@ func TestCheckInline(t *testing.T) {
 		err    error
 	}{
 		"Same":         {reason: "the same call", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "1Gi"}}},
-		"OtherPodName": {reason: "pod information is not compared", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "1Gi"}, Pod: "ns/other"}},
+		"OtherPodName": {reason: "pod information is not compared", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "1Gi"}, Pod: podinfo.Info{Name: "other"}}},
 		"OtherSize":    {reason: "other attributes", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "2Gi"}}, err: ErrExists},
 		"Persistent":   {reason: "an inline volume is not published as persistent", known: inline, err: ErrExists},
 		"NotInline":    {reason: "nor the other way round", known: NodeVolume{ID: "v"}, req: &InlineRequest{}, err: ErrExists},
@@ -153,6 +155,29 @@ func TestCheckInline(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if err := c.known.CheckInline(c.req); !errors.Is(err, c.err) {
+				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
+			}
+		})
+	}
+}
+
+func TestCheckPodInfo(t *testing.T) {
+	asked, pod := Attributes{PodInfo: true}, podinfo.Info{UID: "u1"}
+	cases := map[string]struct {
+		reason string
+		asked  Attributes
+		form   Form
+		pod    podinfo.Info
+		err    error
+	}{
+		"NotAsked":  {reason: "nothing is written, nothing is needed"},
+		"Directory": {reason: "the node writes beside the workload", asked: asked, pod: pod},
+		"Image":     {reason: "it may be mounted read-only, or be the workload's alone", asked: asked, form: Form{Disk: true, FSType: "ext4"}, pod: pod, err: ErrInvalid},
+		"NotTold":   {reason: "podInfoOnMount is false", asked: asked, err: ErrPrecondition},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if err := (&InlineRequest{Pod: c.pod}).CheckPodInfo(c.asked, c.form); !errors.Is(err, c.err) {
 				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
 			}
 		})

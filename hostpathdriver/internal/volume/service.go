@@ -1,6 +1,11 @@
 package volume
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
+)
 
 // Service is the controller side: persistent volumes. Implementations and
 // decorators stack: the gRPC layer calls a decorator, which calls the
@@ -37,6 +42,16 @@ type Service interface {
 	ListHealth(ctx context.Context, req ListRequest) (*HealthPage, error)
 	// Support tells which capabilities are served.
 	Support() Support
+}
+
+// Services is the whole controller side. Each has a file of its own in every
+// layer; a driver that has no groups, say, goes without the line here and
+// without those files.
+type Services interface {
+	Service
+	SnapshotService
+	GroupService
+	CopyService
 }
 
 // ListRequest asks for one page.
@@ -76,6 +91,9 @@ type NodeService interface {
 	Unstage(ctx context.Context, id ID, path string) error
 	// Publish mounts a staged volume, or a new inline volume, at a target.
 	Publish(ctx context.Context, req *TargetRequest) error
+	// Renew brings what may be new in a repetition of Publish to where the
+	// volume is published: pod information. The mount stays.
+	Renew(ctx context.Context, req *TargetRequest) error
 	// Unpublish undoes Publish and deletes an inline volume. An unknown
 	// volume leaves only the path to clean.
 	Unpublish(ctx context.Context, id ID, path string) error
@@ -111,8 +129,23 @@ type TargetRequest struct {
 type InlineRequest struct {
 	// Attributes are the driver's own volume attributes.
 	Attributes map[string]string
-	// Pod names the pod, for messages.
-	Pod string
+	// Pod is the pod that the volume belongs to.
+	Pod podinfo.Info
+}
+
+// CheckPodInfo tells whether an inline volume of that form can have the files
+// with pod information that the attributes may ask for. They are in a
+// directory, where the node writes beside the workload.
+func (i *InlineRequest) CheckPodInfo(a Attributes, f Form) error {
+	switch {
+	case !a.PodInfo:
+		return nil
+	case f.Disk:
+		return fmt.Errorf("parameter %q: is for directories, and this is %v: %w", keyPodInfo, f, ErrInvalid)
+	case i.Pod.UID == "":
+		return fmt.Errorf("parameter %q: nothing is told about the pod; set podInfoOnMount in the CSIDriver object: %w", keyPodInfo, ErrPrecondition)
+	}
+	return nil
 }
 
 // Stats is how full a volume is: its own files, not those of the other

@@ -47,14 +47,14 @@ func (p Placement) Choose(r Requirements) (string, error) {
 	return "", nil
 }
 
-// PoolOf returns the pool of this process that a volume takes space from, or
+// PoolOf returns the pool of this process that something takes space from, or
 // nothing: what lives on another node takes space from the pools of the
 // process that serves it.
-func (p Placement) PoolOf(v *Volume) string {
-	if p.Own != "" && v.Node != "" && v.Node != p.Own {
+func (p Placement) PoolOf(node, pool string) string {
+	if p.Own != "" && node != "" && node != p.Own {
 		return ""
 	}
-	return v.Pool
+	return pool
 }
 
 func (p Placement) chooseOwn(r Requirements) (string, error) {

@@ -18,7 +18,7 @@ import (
 // value is the node id.
 const TopologyKey = "topology.hostpath.csi/node"
 
-// MaxIDLength is the greatest length of a volume id in bytes, as the CSI
+// MaxIDLength is the greatest length of an id in bytes, as the CSI
 // specification limits strings.
 const MaxIDLength = 128
 
@@ -26,14 +26,14 @@ const MaxIDLength = 128
 // "NodeGetInfo").
 const maxNodeID = 256
 
-// ID names a volume. A checked ID is safe as the name of a file.
+// ID names a volume, a snapshot or a group of snapshots. A checked ID is safe as the name of a file.
 type ID string
 
 // ParseID checks an id that came from outside: 1 to 128 bytes out of
 // letters, digits, dot, dash and underscore, the first one no dot. So it is
 // never "..", a path or an option of a command.
 func ParseID(s string) (ID, error) {
-	if err := checkName("volume id", s, MaxIDLength); err != nil {
+	if err := checkName("id", s, MaxIDLength); err != nil {
 		return "", err
 	}
 	return ID(s), nil
@@ -75,8 +75,8 @@ type Volume struct {
 	ID ID `json:"id"`
 	// Name is the name that the CO gave in CreateVolume; unique.
 	Name string `json:"name"`
-	// Capacity is the size in bytes. The directory backend accounts for it
-	// and reports it, the file system does not enforce it.
+	// Capacity is the size in bytes. A directory is only accounted and
+	// reported with it, a disk has it.
 	Capacity int64 `json:"capacity"`
 	// Pool is charged with Capacity; empty when no pools are configured.
 	Pool string `json:"pool,omitempty"`
@@ -87,6 +87,16 @@ type Volume struct {
 	MutableParameters map[string]string `json:"mutableParameters,omitempty"`
 	// Capabilities are those asked for in CreateVolume.
 	Capabilities []Capability `json:"capabilities,omitempty"`
+	// FSType is the type of the file system that the driver makes for the
+	// volume; empty for a directory and for a device.
+	FSType string `json:"fsType,omitempty"`
+	// Source is what the volume was made of; nil when it began empty.
+	Source *Source `json:"source,omitempty"`
+	// Filling says that the contents of the source are not complete yet.
+	Filling bool `json:"filling,omitempty"`
+	// Held is the group that is being made of the volume and of others, so that
+	// nobody may begin to write meanwhile.
+	Held ID `json:"held,omitempty"`
 	// Node is the one node from which the volume is reachable; empty means
 	// every node.
 	Node string `json:"node,omitempty"`
@@ -104,6 +114,9 @@ type Publication struct {
 // RecordID is the name of the volume's record.
 func (v *Volume) RecordID() string { return string(v.ID) }
 
+// Key is what the volume is found by.
+func (v *Volume) Key() (ID, string) { return v.ID, v.Name }
+
 // Clone returns a copy that shares nothing with v.
 func (v *Volume) Clone() *Volume {
 	c := *v
@@ -111,6 +124,10 @@ func (v *Volume) Clone() *Volume {
 	c.MutableParameters = maps.Clone(v.MutableParameters)
 	c.Capabilities = slices.Clone(v.Capabilities)
 	c.Published = slices.Clone(v.Published)
+	if v.Source != nil {
+		source := *v.Source
+		c.Source = &source
+	}
 	return &c
 }
 
@@ -122,17 +139,38 @@ func (v *Volume) Access() Access {
 	return AccessMount
 }
 
+// Form is what the contents are.
+func (v *Volume) Form() Form {
+	return Form{Disk: v.Access() == AccessBlock || v.FSType != "", FSType: v.FSType}
+}
+
 // ExpandOnNode tells whether nodes have to do something before users see that
 // the volume has become larger.
-func (v *Volume) ExpandOnNode() bool { return v.Access() == AccessBlock }
+func (v *Volume) ExpandOnNode() bool { return v.Form().Disk }
 
 // CheckAccess tells whether the volume can be used as the capability says. If
 // not, the error is an ErrInvalid.
 func (v *Volume) CheckAccess(c Capability) error {
-	if c.Access == v.Access() {
-		return nil
+	switch {
+	case c.Access != v.Access():
+		return fmt.Errorf("access type %q: volume %q was made for access type %q: %w", c.Access, v.ID, v.Access(), ErrInvalid)
+	case c.FSType != "" && c.FSType != v.FSType:
+		return fmt.Errorf("file system type %q: volume %q is %v: %w", c.FSType, v.ID, v.Form(), ErrInvalid)
 	}
-	return fmt.Errorf("access type %q: volume %q was made for access type %q: %w", c.Access, v.ID, v.Access(), ErrInvalid)
+	return nil
+}
+
+// CheckFilled tells whether the contents are complete. If not, the error is an
+// ErrPrecondition.
+func (v *Volume) CheckFilled() error { return v.Origin().CheckFilled() }
+
+// CheckWritable tells whether somebody may begin to write. If not, the error is
+// an ErrBusy.
+func (v *Volume) CheckWritable() error {
+	if v.Held != "" {
+		return fmt.Errorf("volume %q: group of snapshots %q is being made of it: %w", v.ID, v.Held, ErrBusy)
+	}
+	return nil
 }
 
 // PublishedOn returns the attachment to a node, or nil.

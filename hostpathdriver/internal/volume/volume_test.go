@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,7 +124,13 @@ func TestCheckCapabilities(t *testing.T) {
 	mounted := Capability{Access: AccessMount, Mode: SingleNodeWriter}
 	block := Capability{Access: AccessBlock, Mode: SingleNodeWriter}
 	directories := Support{MountFlags: []string{"noatime", "ro"}}
-	disks := Support{Block: true, FSTypes: []string{"ext4", "xfs"}}
+	disks := Support{Block: true, FSTypes: []string{"ext4", "xfs"}, CheckMountFlags: func(flags []string) error {
+		if slices.Contains(flags, "bind") {
+			return errors.New("not here")
+		}
+		return nil
+	}}
+	image := Form{Disk: true, FSType: "ext4"}
 	with := func(change func(*Capability)) Capability {
 		c := mounted
 		change(&c)
@@ -132,6 +139,7 @@ func TestCheckCapabilities(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		support Support
+		form    Form
 		list    []Capability
 		err     error
 	}{
@@ -148,11 +156,15 @@ func TestCheckCapabilities(t *testing.T) {
 		"UnknownMode":   {reason: "a mode from the future is not understood", support: directories, list: []Capability{{Access: AccessMount, Mode: "NEW_MODE"}}, err: ErrInvalid},
 		"NoAccess":      {reason: "the access type is required", support: directories, list: []Capability{{Mode: SingleNodeWriter}}, err: ErrInvalid},
 		"Empty":         {reason: "one at least", support: directories, err: ErrInvalid},
+		"ImageFlag":     {reason: "an image has flags of its file system", support: disks, form: image, list: []Capability{with(func(c *Capability) { c.MountFlags = []string{"data=ordered"} })}},
+		"ImageBadFlag":  {reason: "but none that lead elsewhere", support: disks, form: image, list: []Capability{with(func(c *Capability) { c.MountFlags = []string{"bind"} })}, err: ErrInvalid},
+		"ImageReaders":  {reason: "many nodes may read an image", support: disks, form: image, list: []Capability{with(func(c *Capability) { c.Mode = MultiNodeReaderOnly })}},
+		"ImageWriters":  {reason: "but not write to it", support: disks, form: image, list: []Capability{with(func(c *Capability) { c.Mode = MultiNodeMultiWriter })}, err: ErrInvalid},
 		"SecondIsBad":   {reason: "all are checked", support: directories, list: []Capability{mounted, block}, err: ErrInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if err := c.support.CheckCapabilities(c.list); !errors.Is(err, c.err) {
+			if err := c.support.CheckCapabilities(c.form, c.list); !errors.Is(err, c.err) {
 				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
 			}
 		})

@@ -7,13 +7,17 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	csisanity "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/hostpathdriver"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 )
@@ -35,6 +39,8 @@ type configuration struct {
 	mutable map[string]string
 	// block runs the suite on devices, and not on directories.
 	block bool
+	// image runs it on file systems of their own, by the parameter "backend".
+	image bool
 }
 
 func configurations() []configuration {
@@ -56,6 +62,11 @@ func configurations() []configuration {
 		{name: "block", block: true, options: func(*hostpathdriver.Options) {}},
 		{name: "block, split sockets, attach", block: true, split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
 		{name: "block, devices of the kernel", block: true, kernel: true, options: func(*hostpathdriver.Options) {}},
+		{name: "images", image: true, options: func(*hostpathdriver.Options) {}},
+		{name: "images, split sockets, attach", image: true, split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
+		{name: "images, file systems of the kernel", image: true, kernel: true, options: func(*hostpathdriver.Options) {}},
+		{name: "no list of snapshots", options: func(o *hostpathdriver.Options) { o.ListSnapshots = false }},
+		{name: "snapshot metadata", block: true, options: func(o *hostpathdriver.Options) { o.SnapshotMetadata = true }},
 	}
 }
 
@@ -98,6 +109,7 @@ func start(t *testing.T, c configuration) *instance {
 	if !c.kernel {
 		i.mounter, i.devices = &mount.Fake{}, &loop.Fake{Dir: filepath.Join(dir, "dev")}
 		options.Mounter, options.Devices = i.mounter, i.devices
+		options.Filesystems = &filesystem.Fake{Mounts: i.mounter, Loops: i.devices}
 		if err := os.Mkdir(i.devices.Dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -112,6 +124,11 @@ func start(t *testing.T, c configuration) *instance {
 	if c.block {
 		config.TestVolumeAccessType = "block"
 	}
+	if c.image {
+		config.TestVolumeParameters = map[string]string{"backend": "image"}
+	}
+	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(comparable))
+	config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithUnaryInterceptor(comparable))
 	config.Address = filepath.Join(dir, "csi.sock")
 	if c.split {
 		config.ControllerAddress = filepath.Join(dir, "controller.sock")
@@ -122,6 +139,17 @@ func start(t *testing.T, c configuration) *instance {
 	}
 	ginkgo.Describe(c.name, func() { csisanity.GinkgoTest(&config) })
 	return i
+}
+
+// comparable makes answers such that the suite can compare them: it does so
+// field by field, caches of the encoding included, and a topology that was sent
+// has them filled.
+func comparable(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := call(ctx, method, req, reply, conn, opts...)
+	if made, ok := reply.(*csi.CreateSnapshotResponse); ok {
+		proto.Size(made)
+	}
+	return err
 }
 
 // shortDir is a temporary directory whose sockets fit into a socket address.
@@ -161,7 +189,7 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 func (i *instance) checkNothingLeft(t *testing.T) {
 	t.Helper()
 	var left []string
-	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
+	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "snapshot-records/*", "snapshots/*", "group-records/*", "copies/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
 		found, err := filepath.Glob(filepath.Join(i.stateDir, pattern))
 		if err != nil {
 			t.Fatal(err)

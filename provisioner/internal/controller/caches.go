@@ -5,13 +5,17 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -19,6 +23,8 @@ import (
 const (
 	// claimsByClass finds the claims that wait for a StorageClass.
 	claimsByClass = "class"
+	// claimsBySource finds the claims that want a volume from a claim or snapshot.
+	claimsBySource = "source"
 	// claimsByVolume finds the claim that wants the volume of a name.
 	claimsByVolume = "volume"
 	// volumesByHandle finds the PersistentVolumes of a volume of our driver.
@@ -41,6 +47,11 @@ type caches struct {
 	classes *kube.Informer[*storagev1.StorageClass]
 	// attachments is nil when the driver attaches nothing.
 	attachments *kube.Informer[*storagev1.VolumeAttachment]
+	// snapshots is nil when the driver has none, and empty while the cluster has none; the work does not depend on it.
+	snapshots *kube.Informer[*snapshotv1.VolumeSnapshot]
+	// probe lists a snapshot, and probed is closed once that was tried.
+	probe  func(ctx context.Context) error
+	probed chan struct{}
 	// nodes and csiNodes are nil when the driver has no topology, and when the instance provisions for one node.
 	nodes    *kube.Informer[*corev1.Node]
 	csiNodes *kube.Informer[*storagev1.CSINode]
@@ -49,7 +60,7 @@ type caches struct {
 }
 
 // newCaches returns caches that are not started. The function is called when the topology has changed.
-func newCaches(client kube.Client, driver string, settings Settings, shape Shape, changed func()) *caches {
+func newCaches(client kubeapi.Client, driver string, settings Settings, shape Shape, changed func()) *caches {
 	c := &caches{
 		claims: kube.NewInformer(client.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
 			Name:      "PersistentVolumeClaim",
@@ -69,6 +80,16 @@ func newCaches(client kube.Client, driver string, settings Settings, shape Shape
 			Transform: slimAttachment,
 			Index:     map[string]func(*storagev1.VolumeAttachment) []string{attachmentsByVolume: attachmentVolume},
 		})
+	}
+	if shape.Snapshots {
+		c.snapshots = kube.NewInformer(client.VolumeSnapshots(metav1.NamespaceAll), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
+			Name: "VolumeSnapshot", Transform: slimSnapshot, Resync: settings.SnapshotSweep,
+		})
+		c.probed = make(chan struct{})
+		c.probe = func(ctx context.Context) error {
+			_, err := client.VolumeSnapshots(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
+			return err
+		}
 	}
 	switch {
 	case settings.Node.alone():
@@ -148,14 +169,73 @@ func (c *caches) start(ctx context.Context) (stop func()) {
 			}
 		})
 	}
+	if c.snapshots != nil {
+		running.Go(func() { c.watchSnapshots(ctx) })
+	}
 	return func() {
 		cancel()
 		running.Wait()
 	}
 }
 
-// waitSynced waits until every cache is complete.
+// watchSnapshots watches snapshots until ctx ends, from when the cluster has them and they may be listed.
+func (c *caches) watchSnapshots(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	ticker := time.NewTicker(snapshotPoll)
+	defer ticker.Stop()
+	begin := sync.OnceFunc(func() { close(c.probed) })
+	for said := ""; ; {
+		err := c.probeOnce(ctx)
+		if err == nil {
+			break
+		}
+		begin()
+		if why := describe(err); why != said && ctx.Err() == nil {
+			said = why
+			logger.Info("Snapshots cannot be watched, claims that wait for one are looked at from time to time", logging.KeyReason, why)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+	var synced sync.WaitGroup
+	synced.Go(func() {
+		if c.snapshots.WaitSynced(ctx) == nil {
+			begin()
+		}
+	})
+	if err := c.snapshots.Run(ctx); err != nil {
+		logger.Error(err, "Informer ended")
+	}
+	synced.Wait()
+}
+
+// waitSnapshots waits until snapshots are known or cannot be, but not for long: all other claims are served without.
+func (c *caches) waitSnapshots(ctx context.Context) {
+	if c.snapshots == nil {
+		return
+	}
+	timer := time.NewTimer(snapshotGrace)
+	defer timer.Stop()
+	select {
+	case <-c.probed:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// probeOnce tells whether snapshots can be listed.
+func (c *caches) probeOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	return c.probe(ctx)
+}
+
+// waitSynced waits until every cache is complete that the work depends on.
 func (c *caches) waitSynced(ctx context.Context) error {
+	c.waitSnapshots(ctx)
 	for _, inf := range c.all() {
 		if err := inf.WaitSynced(ctx); err != nil {
 			return err

@@ -18,6 +18,8 @@ type capabilities struct {
 	topology bool
 	// capacity: it tells how much room there is.
 	capacity bool
+	// clone and snapshot: it makes volumes from volumes and from snapshots.
+	clone, snapshot bool
 	// singleNode: it tells one writer on a node from many.
 	singleNode bool
 }
@@ -35,6 +37,8 @@ func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 		modify:     controller && features.AttributesClass && info.Controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME],
 		topology:   features.Topology && info.Plugin[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS],
 		capacity:   controller && info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY],
+		clone:      controller && info.Controller[csi.ControllerServiceCapability_RPC_CLONE_VOLUME],
+		snapshot:   controller && info.Controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT],
 		singleNode: controller && info.Controller[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER],
 	}
 }
@@ -46,10 +50,12 @@ type Shape struct {
 	Topology bool
 	// Attachments says that VolumeAttachments are watched.
 	Attachments bool
+	// Snapshots says that VolumeSnapshots are watched, once the cluster has them.
+	Snapshots bool
 }
 
 // ShapeOf returns the shape for a driver.
 func ShapeOf(info *csiclient.Info, features Features) Shape {
 	caps := capabilitiesOf(info, features)
-	return Shape{Topology: caps.topology, Attachments: caps.publish}
+	return Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -112,7 +113,24 @@ func (g *chaos) create() {
 	claim := newClaim()
 	claim.Name, claim.ResourceVersion = fmt.Sprintf("claim-%d-%s", g.made, []string{"even", "odd"}[g.made%2]), ""
 	claim.UID = types.UID(claim.Name)
+	if source := g.pickBound(); source != "" && g.random.IntN(2) == 0 {
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: kindClaim, Name: source}
+	}
 	g.apply(claim)
+}
+
+// pickBound returns the name of a random claim that is bound.
+func (g *chaos) pickBound() string {
+	var bound []string
+	for _, obj := range g.cluster.Objects("persistentvolumeclaims") {
+		if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok && claim.Status.Phase == corev1.ClaimBound {
+			bound = append(bound, claim.Name)
+		}
+	}
+	if len(bound) == 0 {
+		return ""
+	}
+	return bound[g.random.IntN(len(bound))]
 }
 
 // apply stores an object.
@@ -171,7 +189,7 @@ func ofHalf(half string) func(proto.Message) bool {
 // apiFault returns something that goes wrong on the way to the API server.
 func (g *chaos) apiFault() kubetest.Fault {
 	fault := kubetest.Fault{Times: 1 + g.random.IntN(5), After: g.random.IntN(2) == 0}
-	fault.Verb = []string{"create", "patch", "delete", "get"}[g.random.IntN(4)]
+	fault.Verb = []string{"create", "patch", "delete", "get", "update"}[g.random.IntN(5)]
 	fault.Resource = []string{"persistentvolumes", "persistentvolumeclaims"}[g.random.IntN(2)]
 	fault.Err = []error{
 		apierrors.NewServiceUnavailable("away"),
@@ -201,18 +219,31 @@ func (g *chaos) manage() {
 			g.apply(pv)
 		case claim != nil && pv.Status.Phase != corev1.VolumeBound:
 			pv.Status.Phase = corev1.VolumeBound
-			claim.Spec.VolumeName = pv.Name
+			claim.Spec.VolumeName, claim.Status.Phase = pv.Name, corev1.ClaimBound
 			g.apply(pv)
 			g.apply(claim)
 		}
 	}
 }
 
-// check compares claims, PersistentVolumes and volumes of the driver.
+// exists tells whether there is a claim of that name.
+func (g *chaos) exists(name string) bool {
+	return slices.ContainsFunc(g.cluster.Objects("persistentvolumeclaims"), func(obj kube.Object) bool { return obj.GetName() == name })
+}
+
+// check compares claims, PersistentVolumes and volumes of the driver. No claim is kept for its clones any more.
 func (g *chaos) check() {
-	wanted := map[string]bool{}
+	wanted, orphans := map[string]bool{}, map[string]bool{}
 	for _, obj := range g.cluster.Objects("persistentvolumeclaims") {
-		wanted["pvc-"+string(obj.GetUID())] = true
+		claim, _ := obj.(*corev1.PersistentVolumeClaim)
+		name := "pvc-" + string(claim.UID)
+		wanted[name] = true
+		if source := claim.Spec.DataSource; source != nil && !g.exists(source.Name) {
+			orphans[name] = true
+		}
+		if slices.Contains(claim.Finalizers, FinalizerClone) {
+			g.t.Errorf("claim %q is kept for nothing", claim.Name)
+		}
 	}
 	for _, obj := range g.cluster.Objects("persistentvolumes") {
 		if !wanted[obj.GetName()] {
@@ -227,7 +258,7 @@ func (g *chaos) check() {
 		}
 	}
 	for name := range wanted {
-		if !held[name] {
+		if !held[name] && !orphans[name] {
 			g.t.Errorf("claim of volume %q has none", name)
 		}
 	}

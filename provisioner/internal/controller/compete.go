@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -55,6 +56,10 @@ func (c *Controller) seek(ctx context.Context, s claimState) reconcile.Result {
 
 // compete takes the claim if the own node has room for it, and waits for a later turn if it has not.
 func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Result, error) {
+	if why := c.sourceElsewhere(ctx, s.claim); why != nil {
+		klog.FromContext(ctx).V(4).Info("Claim is not taken", logging.KeyReason, describe(why))
+		return c.await(s, c.node().again(s.turn, s.claim.UID, s.now)), nil
+	}
 	short := c.offer(ctx, s).short(c.node().Name)
 	if short == "" {
 		return reconcile.Result{}, c.take(ctx, s.claim)
@@ -66,6 +71,22 @@ func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Resul
 		c.cfg.Events.Warning(s.claim, reasonFailed, short)
 	}
 	return c.await(s, next), nil
+}
+
+// sourceElsewhere says why the volume cannot be made from its source on the own node. Whatever else is wrong with the
+// source, the one node that takes the claim tells the user.
+func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	ref, ok := sourceOf(claim)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	var elsewhere elsewhereError
+	if _, err := c.fit(ctx, claim, ref); errors.As(err, &elsewhere) {
+		return err
+	}
+	return nil
 }
 
 // offer asks the driver how much room the own node has for a claim. Nothing is read from the API, and nothing is

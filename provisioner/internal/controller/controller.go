@@ -1,6 +1,6 @@
 // Package controller turns claims into volumes and released volumes into nothing. Each phase has a file:
 // compete.go takes claims for the own node where there is an instance on each, provision.go asks the driver for a
-// volume, save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, reschedule.go sends a
+// volume, source.go finds and protects what it is made from, save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, reschedule.go sends a
 // claim back to the scheduler, finalizer.go protects volumes, delete.go deletes them. The decisions are pure functions
 // in plan.go, plan_volume.go, turn.go and outcome.go; the other files do what was decided.
 //
@@ -24,10 +24,11 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
-	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -44,6 +45,10 @@ const (
 	drainMargin = 5 * time.Second
 	// flushGrace is how long the end of the process waits for PersistentVolumes to be saved.
 	flushGrace = 10 * time.Second
+	// snapshotPoll is the pause between two looks whether the cluster has snapshots by now.
+	snapshotPoll = time.Minute
+	// snapshotGrace is how long the first list of snapshots may hold up the work.
+	snapshotGrace = 10 * time.Second
 	// topologySettle is how long a change of the topology settles before waiting claims are looked at.
 	topologySettle = 3 * time.Second
 	// detachGrace is how long a volume may be attached before the wait is worth an event.
@@ -80,6 +85,12 @@ type Settings struct {
 	Identity string
 	// Features are the features that are on.
 	Features Features
+	// SourceWorkers is the number of sources, which claims were served from, that are freed at a time.
+	SourceWorkers int
+	// SnapshotSweep is the pause after which all snapshots are looked at again, 0: never.
+	SnapshotSweep time.Duration
+	// ModeConversion allows all snapshots to be restored in another volume mode.
+	ModeConversion bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
 	Node Node
 }
@@ -91,7 +102,7 @@ type Config struct {
 	// Driver is the driver's controller service.
 	Driver csi.ControllerClient
 	// Kube is the API.
-	Kube kube.Client
+	Kube kubeapi.Client
 	// Events tells users what happens to their claims and volumes.
 	Events events.Recorder
 	// Intents remembers volumes that are under way. Those that are open when Run begins are finished.
@@ -121,6 +132,7 @@ type Controller struct {
 	claims  *reconcile.Controller[claimKey]
 	volumes *reconcile.Controller[string]
 	unsaved *reconcile.Controller[types.UID]
+	sources *reconcile.Controller[volume.SourceRef]
 
 	// unverified marks claims of which the cache may show a state from before they were provisioned.
 	unverified marks
@@ -130,6 +142,9 @@ type Controller struct {
 	resting rests
 	// turns holds the claims that are competed for with other nodes.
 	turns turns
+	// holds has the sources of the claims that are served from one, and locks keeps the work on a source apart.
+	holds holds
+	locks keymutex.Locks[volume.SourceRef]
 	// deleted marks PersistentVolumes whose volume is deleted.
 	deleted marks
 	// removed marks those of them that are deleted themselves.
@@ -158,7 +173,7 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// makeQueues makes the three queues.
+// makeQueues makes the queues.
 func (c *Controller) makeQueues() (err error) {
 	settings := c.cfg.Settings
 	c.claims, err = reconcile.New(reconcile.Config[claimKey]{
@@ -180,6 +195,12 @@ func (c *Controller) makeQueues() (err error) {
 	if err != nil {
 		return fmt.Errorf("make queue of unsaved volumes: %w", err)
 	}
+	c.sources, err = reconcile.New(reconcile.Config[volume.SourceRef]{
+		Name: "sources", Reconcile: c.reconcileSource, Workers: settings.SourceWorkers, Retry: settings.Retry, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+	})
+	if err != nil {
+		return fmt.Errorf("make queue of sources: %w", err)
+	}
 	return nil
 }
 
@@ -199,16 +220,19 @@ func (c *Controller) Run(ctx context.Context) error {
 // retire ends the queues of a controller that never came to work. As ctx has ended they begin nothing; what they have
 // registered is free for the next controller.
 func (c *Controller) retire(ctx context.Context) error {
-	return errors.Join(c.claims.Run(ctx), c.volumes.Run(ctx), c.unsaved.Run(ctx))
+	return errors.Join(c.claims.Run(ctx), c.volumes.Run(ctx), c.unsaved.Run(ctx), c.sources.Run(ctx))
 }
 
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be
-// read again before their volume is asked for, and volumes that are under way are taken up.
+// read again before their volume is asked for, their sources may be in use, and volumes that are under way are taken up.
 func (c *Controller) begin() {
 	now := time.Now()
 	for _, claim := range c.caches.claims.List() {
 		if c.relevant(claim) && c.node().elsewhere(claim) == "" {
 			c.unverified.put(claim.UID, now)
+			if source, ok := sourceOf(claim); ok && pending(claim, c.driver) {
+				c.holds.put(claim.UID, source)
+			}
 		}
 	}
 	for _, intent := range c.cfg.Intents.List() {
@@ -233,6 +257,7 @@ func (c *Controller) work(ctx context.Context) error {
 	saving.Go(func() error { return c.unsaved.Run(saveCtx) })
 	work.Go(func() error { return c.claims.Run(ctx) })
 	work.Go(func() error { return c.volumes.Run(ctx) })
+	work.Go(func() error { return c.sources.Run(ctx) })
 	err := work.Wait()
 	c.flush(saveCtx)
 	stopSaving()

@@ -111,6 +111,30 @@ func TestBudget(t *testing.T) {
 	})
 }
 
+// TestCloneBudget counts what fifty clones of one claim cost: its finalizer is put on once and taken off once.
+func TestCloneBudget(t *testing.T) {
+	const n = 50
+	onFlow(t, func(t *testing.T, g *chaos) {
+		g.claimNamed("source", "source")
+		time.Sleep(time.Minute)
+		g.manage()
+		g.tally()
+		for i := range n {
+			claim := newClaim()
+			claim.Name, claim.UID, claim.ResourceVersion = fmt.Sprintf("c%02d", i), types.UID(fmt.Sprintf("u%02d", i)), ""
+			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: kindClaim, Name: "source"}
+			g.apply(claim)
+		}
+		time.Sleep(time.Minute)
+		g.manage()
+		time.Sleep(time.Minute)
+		want := map[string]int{"create persistentvolumes": n, "create events": 2 * n, "update persistentvolumeclaims": 2}
+		if diff := cmp.Diff(want, g.tally()); diff != "" {
+			t.Errorf("writes to make %d clones (-want +got):\n%s", n, diff)
+		}
+	})
+}
+
 // calls returns the names of the volumes that a method was called with.
 func (g *chaos) calls(method string) []string {
 	var found []string

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -217,8 +218,8 @@ func TestWhatObjectsSay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: tc.spec}
 			source := ""
-			if kind, ok := dataSource(claim); ok {
-				source = kind.group + "/" + kind.kind
+			if s, ok := dataSource(claim); ok {
+				source = *cmp.Or(s.APIGroup, new(string)) + "/" + s.Kind
 			}
 			if got := claimDriver(claim); got != tc.driver {
 				t.Errorf("%s\ndriver %q, want %q", tc.reason, got, tc.driver)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 // marks is a set of objects, by UID, with a time for each. The zero value is an empty set.
@@ -84,6 +86,52 @@ func (t *turns) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.by)
+}
+
+// holds remembers which source a claim is served from, from before its volume is asked for until the claim has one or is gone.
+// The zero value is empty.
+type holds struct {
+	mu sync.Mutex
+	by map[types.UID]volume.SourceRef
+}
+
+// put notes the source of a claim.
+func (h *holds) put(claim types.UID, source volume.SourceRef) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.by == nil {
+		h.by = map[types.UID]volume.SourceRef{}
+	}
+	h.by[claim] = source
+}
+
+// has tells whether the claim is served from a source.
+func (h *holds) has(claim types.UID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.by[claim]
+	return ok
+}
+
+// any tells whether any claim is served from a source.
+func (h *holds) any(source volume.SourceRef) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, held := range h.by {
+		if held == source {
+			return true
+		}
+	}
+	return false
+}
+
+// drop forgets a claim, and returns its source if it had one.
+func (h *holds) drop(claim types.UID) (source volume.SourceRef, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	source, ok = h.by[claim]
+	delete(h.by, claim)
+	return source, ok
 }
 
 // rests remembers requests that cannot succeed, so that the driver is not asked over and over. The zero

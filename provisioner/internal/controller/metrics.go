@@ -50,7 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // labelsOf returns the storage class of a claim and the kind of its data source.
 func labelsOf(claim *corev1.PersistentVolumeClaim) []string {
 	source, _ := dataSource(claim)
-	return []string{className(claim), source.kind}
+	return []string{className(claim), source.Kind}
 }
 
 // provisioned counts a claim that got its volume.

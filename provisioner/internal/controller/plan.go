@@ -174,7 +174,7 @@ func planWaiting(s claimState) (claimPlan, bool) {
 
 // planUnsupported finds claims that ask for what the driver, or this version, cannot do.
 func planUnsupported(s claimState) (claimPlan, bool) {
-	if plan, ok := planSource(s.claim); ok {
+	if plan, ok := planSource(s); ok {
 		return plan, true
 	}
 	switch {
@@ -187,46 +187,6 @@ func planUnsupported(s claimState) (claimPlan, bool) {
 			attributesClass(s.claim), s.driver), true
 	}
 	return claimPlan{}, false
-}
-
-// planSource looks at what the volume is to be filled with.
-func planSource(claim *corev1.PersistentVolumeClaim) (claimPlan, bool) {
-	kind, ok := dataSource(claim)
-	switch {
-	case !ok:
-		return claimPlan{}, false
-	case kind == snapshotKind || kind == claimKind:
-		return refuse("data source of kind %q: volumes from snapshots and clones are not supported by this version", kind.kind), true
-	}
-	return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", kind.kind)}, true
-}
-
-// sourceKind is the kind of a data source.
-type sourceKind struct{ group, kind string }
-
-// The kinds of data sources that CSI drivers, and no populators, serve.
-var (
-	snapshotKind = sourceKind{group: "snapshot.storage.k8s.io", kind: "VolumeSnapshot"}
-	claimKind    = sourceKind{kind: "PersistentVolumeClaim"}
-)
-
-// dataSource returns the kind of the claim's data source; the older field wins.
-func dataSource(claim *corev1.PersistentVolumeClaim) (sourceKind, bool) {
-	if source := claim.Spec.DataSource; source != nil {
-		return newSourceKind(source.APIGroup, source.Kind), true
-	}
-	if source := claim.Spec.DataSourceRef; source != nil {
-		return newSourceKind(source.APIGroup, source.Kind), true
-	}
-	return sourceKind{}, false
-}
-
-// newSourceKind reads a group that is optional.
-func newSourceKind(group *string, kind string) sourceKind {
-	if group == nil {
-		return sourceKind{kind: kind}
-	}
-	return sourceKind{group: *group, kind: kind}
 }
 
 // claimDriver returns the driver that the controller manager wants to provision the claim.

@@ -130,19 +130,43 @@ func TestPlanClaim(t *testing.T) {
 			},
 			want: claimPopulator, why: `"Backup"`,
 		},
-		"Snapshot": {
-			reason: "What this version cannot do is said, and the claim left alone.",
+		"CannotRestore": {
+			reason: "What the driver cannot do is said, and the claim left alone.",
 			change: func(s *claimState) {
 				s.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s"}
 			},
-			want: claimRefuse, why: "snapshots",
+			want: claimRefuse, why: "CREATE_DELETE_SNAPSHOT",
 		},
-		"Clone": {
-			reason: "What this version cannot do is said, and the claim left alone.",
+		"CannotClone": {
+			reason: "What the driver cannot do is said, and the claim left alone.",
 			change: func(s *claimState) {
 				s.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "c"}
 			},
-			want: claimRefuse, why: "clones",
+			want: claimRefuse, why: "CLONE_VOLUME",
+		},
+		"Restore": {
+			reason: "A driver that has snapshots makes volumes from them; the newer field says the same.",
+			change: func(s *claimState) {
+				s.caps.snapshot = true
+				s.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s", Namespace: &s.claim.Namespace}
+			},
+			want: claimCreate,
+		},
+		"Clone": {
+			reason: "A driver that clones does.",
+			change: func(s *claimState) {
+				s.caps.clone = true
+				s.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "c"}
+			},
+			want: claimCreate,
+		},
+		"OtherNamespace": {
+			reason: "Nobody has allowed the claim to read another namespace.",
+			change: func(s *claimState) {
+				s.caps.clone = true
+				s.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "c", Namespace: &other}
+			},
+			want: claimRefuse, why: `"example.com"`,
 		},
 		"SnapshotOfAnotherGroup": {
 			reason: "The kind alone does not make a snapshot.",

@@ -105,13 +105,18 @@ func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent,
 	if err != nil {
 		return intents.Intent{}, nil, err
 	}
-	request, err := spec.Request()
-	if err != nil {
-		return intents.Intent{}, nil, blockedError{err}
-	}
 	secrets, err := c.secrets(ctx, spec.Secrets.Provision)
 	if err != nil {
 		return intents.Intent{}, nil, err
+	}
+	// The source comes last, for it is protected from then on.
+	spec.Source, err = c.source(ctx, s.claim)
+	if err != nil {
+		return intents.Intent{}, nil, err
+	}
+	request, err := spec.Request()
+	if err != nil {
+		return intents.Intent{}, nil, blockedError{err}
 	}
 	return intents.Intent{Spec: spec, Request: request, Opened: time.Now()}, secrets, nil
 }
@@ -119,10 +124,15 @@ func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent,
 // unprepared handles a claim for which no request could be made; nothing was asked of the driver.
 func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVolumeClaim, err error) (reconcile.Result, error) {
 	var blocked blockedError
+	var elsewhere elsewhereError
 	switch {
 	case errors.As(err, &blocked):
 		c.refuse(claim, describe(err))
 		return reconcile.Result{}, nil
+	case errors.As(err, &elsewhere):
+		c.refuse(claim, describe(err))
+		c.stepBack(claim)
+		return c.reschedule(ctx, claim)
 	case errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
 		c.refuse(claim, describe(err))
 		return c.reschedule(ctx, claim)
@@ -270,6 +280,9 @@ func (c *Controller) secrets(ctx context.Context, ref *corev1.SecretReference) (
 func (c *Controller) close(ctx context.Context, intent intents.Intent) error {
 	if err := c.cfg.Intents.Close(ctx, intent.UID()); err != nil {
 		return fmt.Errorf("close intent for volume %q: %w", intent.Spec.Name, err)
+	}
+	if source := intent.Spec.Source; source != nil {
+		c.sources.Add(source.Ref)
 	}
 	return nil
 }

@@ -78,6 +78,8 @@ func TestCapabilities(t *testing.T) {
 			csi.ControllerServiceCapability_RPC_MODIFY_VOLUME:            true,
 			csi.ControllerServiceCapability_RPC_GET_CAPACITY:             true,
 			csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: true,
+			csi.ControllerServiceCapability_RPC_CLONE_VOLUME:             true,
+			csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT:   true,
 		},
 	}
 	on := Features{Topology: true, AttributesClass: true}
@@ -88,8 +90,8 @@ func TestCapabilities(t *testing.T) {
 		want     capabilities
 		shape    Shape
 	}{
-		"All":      {reason: "What the driver can do is used.", info: all, features: on, want: capabilities{true, true, true, true, true, true}, shape: Shape{true, true}},
-		"Features": {reason: "Features that are off are not.", info: all, want: capabilities{create: true, publish: true, capacity: true, singleNode: true}, shape: Shape{Attachments: true}},
+		"All":      {reason: "What the driver can do is used.", info: all, features: on, want: capabilities{true, true, true, true, true, true, true, true}, shape: Shape{true, true, true}},
+		"Features": {reason: "Features that are off are not.", info: all, want: capabilities{create: true, publish: true, capacity: true, clone: true, snapshot: true, singleNode: true}, shape: Shape{Attachments: true, Snapshots: true}},
 		"Unknown":  {reason: "A driver that was not heard of can do nothing.", features: on},
 		"NoController": {
 			reason: "Without the controller service its capabilities are void.", features: on,

@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -104,7 +105,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 			t.Fatal(err)
 		}
 		r.Controller, err = New(Config{
-			Info: client.Info, Driver: client.Controller(), Kube: r.cluster.Client(), Events: r.events,
+			Info: client.Info, Driver: client.Controller(), Kube: kubeapitest.New(r.cluster.Client()), Events: r.events,
 			Intents: r.intents, Metrics: NewMetrics(r.registry), Settings: settings,
 		})
 		if err != nil {

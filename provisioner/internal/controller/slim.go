@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,17 +27,17 @@ func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// slimClaim keeps claims that are to be provisioned, but for their status, and of all others, which are
-// most, only what tells them apart.
+// slimClaim keeps claims that are to be provisioned, but for most of their status, and of all others, which are
+// most, only what tells them apart, and what clones of them wait for.
 func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		if !pending(claim, driver) {
-			return &corev1.PersistentVolumeClaim{
-				ObjectMeta: slimMeta(claim.ObjectMeta),
-				Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: claim.Spec.VolumeName},
-			}
+			slim := &corev1.PersistentVolumeClaim{ObjectMeta: slimMeta(claim.ObjectMeta)}
+			slim.Finalizers = keepFinalizer(claim.Finalizers, FinalizerClone)
+			slim.Spec.VolumeName, slim.Status.Phase = claim.Spec.VolumeName, claim.Status.Phase
+			return slim
 		}
-		claim.Status = corev1.PersistentVolumeClaimStatus{}
+		claim.Status = corev1.PersistentVolumeClaimStatus{Phase: claim.Status.Phase}
 		delete(claim.Annotations, corev1.LastAppliedConfigAnnotation)
 		return claim
 	}
@@ -51,7 +54,14 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 		}
 	}
 	return map[string]func(*corev1.PersistentVolumeClaim) []string{
-		claimsByClass:  when(className),
+		claimsByClass: when(className),
+		claimsBySource: func(claim *corev1.PersistentVolumeClaim) []string {
+			ref, ok := sourceOf(claim)
+			if !ok || !pending(claim, driver) {
+				return nil
+			}
+			return []string{ref.String()}
+		},
 		claimsByVolume: when(func(claim *corev1.PersistentVolumeClaim) string { return naming.Name(claim.UID) }),
 	}
 }
@@ -82,6 +92,24 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 		slim.Status.Phase = pv.Status.Phase
 		return slim
 	}
+}
+
+// keepFinalizer returns a finalizer if it is there.
+func keepFinalizer(finalizers []string, name string) []string {
+	if slices.Contains(finalizers, name) {
+		return []string{name}
+	}
+	return nil
+}
+
+// slimSnapshot keeps what volumes that are made from a snapshot wait for.
+func slimSnapshot(snapshot *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshot {
+	slim := &snapshotv1.VolumeSnapshot{ObjectMeta: slimMeta(snapshot.ObjectMeta)}
+	slim.Finalizers = keepFinalizer(snapshot.Finalizers, FinalizerRestore)
+	if status := snapshot.Status; status != nil {
+		slim.Status = &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: status.BoundVolumeSnapshotContentName, ReadyToUse: status.ReadyToUse}
+	}
+	return slim
 }
 
 // keep returns the named annotations, nil when there are none.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,17 +28,20 @@ func checkSlim[T kube.Object](t *testing.T, reason string, transform func(T) T, 
 func TestSlimClaim(t *testing.T) {
 	pending := newClaim()
 	pending.Annotations["example.com/secret"] = "needed by templates"
+	pending.Status.Phase = corev1.ClaimPending
 	want := pending.DeepCopy()
 	pending.Annotations[corev1.LastAppliedConfigAnnotation] = "{}"
-	pending.Status.Phase = corev1.ClaimPending
+	pending.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{}}
 	checkSlim(t, "A claim that is to be provisioned keeps all that a request is made of.", slimClaim(driver), pending, want)
 
 	bound := newClaim()
 	bound.Spec.VolumeName = "pvc-uid-1"
-	bound.Labels = map[string]string{"a": "b"}
-	checkSlim(t, "A bound claim is of no interest but for its volume.", slimClaim(driver), bound, &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "uid-1", ResourceVersion: "7"},
+	bound.Labels, bound.Finalizers = map[string]string{"a": "b"}, []string{"other", FinalizerClone}
+	bound.Status.Phase = corev1.ClaimBound
+	checkSlim(t, "Of a bound claim only its volume is of interest, and what clones of it wait for.", slimClaim(driver), bound, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "uid-1", ResourceVersion: "7", Finalizers: []string{FinalizerClone}},
 		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-uid-1"},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 	})
 
 	foreign := newClaim()
@@ -45,6 +49,20 @@ func TestSlimClaim(t *testing.T) {
 	checkSlim(t, "A claim of another driver is of no interest.", slimClaim(driver), foreign, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "uid-1", ResourceVersion: "7"},
 	})
+}
+
+func TestSlimSnapshot(t *testing.T) {
+	content, is := "content", true
+	snapshot := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "monday", UID: "u", Labels: map[string]string{"a": "b"}, Finalizers: []string{"other", FinalizerRestore}},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &content}},
+		Status:     &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: &content, ReadyToUse: &is, Error: &snapshotv1.VolumeSnapshotError{}},
+	}
+	checkSlim(t, "Of a snapshot remains what claims wait for.", slimSnapshot, snapshot, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "monday", UID: "u", Finalizers: []string{FinalizerRestore}},
+		Status:     &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: &content, ReadyToUse: &is},
+	})
+	checkSlim(t, "A new one has nothing yet.", slimSnapshot, &snapshotv1.VolumeSnapshot{}, &snapshotv1.VolumeSnapshot{})
 }
 
 func TestSlimVolume(t *testing.T) {

@@ -12,10 +12,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -26,6 +28,9 @@ func TestTranscripts(t *testing.T) {
 
 // runController runs a controller, and the recorder of its events, on the stage of a transcript.
 func runController(ctx context.Context, env *reconciletest.Env) error {
+	if id := env.Arg("snapshot", ""); id != "" {
+		env.Driver.AddSnapshot(csitest.Snapshot{ID: id})
+	}
 	client, err := csiclient.New(csiclient.Config{
 		Conn: env.Conn, Timeout: 10 * time.Second, Interceptors: []grpc.UnaryClientInterceptor{shrink(env)},
 	})
@@ -40,7 +45,7 @@ func runController(ctx context.Context, env *reconciletest.Env) error {
 		return err
 	}
 	controller, err := New(Config{
-		Info: client.Info, Driver: client.Controller(), Kube: env.Kube, Events: recorder,
+		Info: client.Info, Driver: client.Controller(), Kube: kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent"}, Events: recorder,
 		Intents: intents.NewMemory(), Settings: transcriptSettings(env),
 	})
 	if err != nil {
@@ -73,6 +78,9 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 		PublishReadOnly:     on("publish-readonly"),
 		Identity:            "identity",
 		Features:            Features{Topology: true, AttributesClass: true},
+		SourceWorkers:       1,
+		SnapshotSweep:       5 * time.Minute,
+		ModeConversion:      on("mode-conversion"),
 		Node:                transcriptNode(env),
 	}
 }
@@ -90,7 +98,7 @@ func transcriptNode(env *reconciletest.Env) Node {
 	}
 }
 
-// shrink makes the driver answer CreateVolume with another size, or without an ID, as the command "start"
+// shrink makes the driver answer CreateVolume with another size, or without an ID or a source, as the command "start"
 // says: drivers that break the specification in these ways exist.
 func shrink(env *reconciletest.Env) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -104,6 +112,9 @@ func shrink(env *reconciletest.Env) grpc.UnaryClientInterceptor {
 		}
 		if env.Arg("answer-id", "") == "none" {
 			created.Volume.VolumeId = ""
+		}
+		if env.Arg("answer-source", "") == "none" {
+			created.Volume.ContentSource = nil
 		}
 		return nil
 	}

@@ -42,7 +42,7 @@ func planNode(s claimState) (claimPlan, bool) {
 	case s.excluded != nil:
 		return leave("the own node may not have it: " + s.excluded.Error()), true
 	}
-	if plan, ok := planSource(s.claim); ok && plan.verb == claimPopulator {
+	if plan, ok := planSource(s); ok && plan.verb == claimPopulator {
 		return leave(plan.why), true
 	}
 	return planTurn(s, holder), true

@@ -16,6 +16,9 @@ func (c *Controller) watch() {
 	if c.caches.attachments != nil {
 		c.caches.attachments.OnChange(c.attachmentChanged)
 	}
+	if c.caches.snapshots != nil {
+		c.caches.snapshots.OnChange(c.snapshotChanged)
+	}
 }
 
 // keyOf returns the key of a claim.
@@ -38,6 +41,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.claimGone(before)
 	}
+	c.claimAsSource(before, after)
 	if after == nil {
 		return
 	}
@@ -66,6 +70,9 @@ func (c *Controller) forgetWork(uid types.UID) {
 	c.unverified.drop(uid)
 	c.unplaced.drop(uid)
 	c.resting.drop(uid)
+	if source, ok := c.holds.drop(uid); ok {
+		c.sources.Add(source)
+	}
 }
 
 // tidyNotes drops what was noted about a claim and is of no use any more. Of a claim that another node has taken only the

@@ -47,6 +47,10 @@ func Check(request *csi.CreateVolumeRequest, created *csi.Volume) error {
 		return fmt.Errorf("volume %q (%s): has %d bytes, must have at least the %d bytes that were requested",
 			created.GetVolumeId(), request.GetName(), got, asked)
 	}
+	if request.GetVolumeContentSource() != nil && created.GetContentSource() == nil {
+		return fmt.Errorf("volume %q (%s): names no content source, must name the one that was requested: it may be empty",
+			created.GetVolumeId(), request.GetName())
+	}
 	return nil
 }
 

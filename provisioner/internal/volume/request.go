@@ -31,11 +31,42 @@ type Spec struct {
 	MutableParameters map[string]string
 	// Topology is where the volume must be accessible from; nil when the driver does not care.
 	Topology *csi.TopologyRequirement
+	// Source is what the volume is filled with; nil for an empty one.
+	Source *Source
 	// Secrets refers to the secrets of every operation on the volume.
 	Secrets params.Secrets
 	// SingleNodeModes says that the driver tells SINGLE_NODE_SINGLE_WRITER from
 	// SINGLE_NODE_MULTI_WRITER (capability SINGLE_NODE_MULTI_WRITER).
 	SingleNodeModes bool
+}
+
+// SourceRef names the object that a volume is made from.
+type SourceRef struct {
+	// Kind is PersistentVolumeClaim or VolumeSnapshot.
+	Kind string
+	// Namespace and Name are those of the object.
+	Namespace, Name string
+}
+
+// String names the object for people, and in indexes.
+func (r SourceRef) String() string {
+	return r.Kind + " " + r.Namespace + "/" + r.Name
+}
+
+// Source is what a volume is filled with.
+type Source struct {
+	// Ref is the object that the claim names.
+	Ref SourceRef
+	// Content is the volume or snapshot behind it.
+	Content *csi.VolumeContentSource
+}
+
+// content returns what CreateVolume is told of the source.
+func (s *Source) content() *csi.VolumeContentSource {
+	if s == nil {
+		return nil
+	}
+	return s.Content
 }
 
 // Request returns what CreateVolume is asked for, without the values of secrets.
@@ -50,6 +81,7 @@ func (s Spec) Request() (*csi.CreateVolumeRequest, error) {
 		CapacityRange:             &csi.CapacityRange{RequiredBytes: size},
 		VolumeCapabilities:        capabilities,
 		Parameters:                s.Parameters,
+		VolumeContentSource:       s.Source.content(),
 		MutableParameters:         s.MutableParameters,
 		AccessibilityRequirements: s.Topology,
 	}, nil

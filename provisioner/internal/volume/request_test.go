@@ -19,11 +19,17 @@ func mount(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
 	}
 }
 
+// fromVolume returns the content of a volume.
+func fromVolume(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
+}
+
 func TestRequest(t *testing.T) {
 	requirement := &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}}}
 	spec := newSpec()
 	spec.MutableParameters = map[string]string{"iops": "100"}
 	spec.Topology = requirement
+	spec.Source = &Source{Ref: SourceRef{Kind: "PersistentVolumeClaim", Namespace: "team", Name: "a"}, Content: fromVolume("vol-a")}
 	got, err := spec.Request()
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +40,11 @@ func TestRequest(t *testing.T) {
 		VolumeCapabilities:        []*csi.VolumeCapability{mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)},
 		Parameters:                map[string]string{"type": "ssd"},
 		MutableParameters:         map[string]string{"iops": "100"},
+		VolumeContentSource:       fromVolume("vol-a"),
 		AccessibilityRequirements: requirement,
+	}
+	if got, want := spec.Source.Ref.String(), "PersistentVolumeClaim team/a"; got != want {
+		t.Errorf("source %q, want %q", got, want)
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
@@ -168,12 +178,14 @@ func TestWithMetadata(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	request := &csi.CreateVolumeRequest{Name: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 100}}
 	cases := map[string]struct {
 		reason  string
+		source  *csi.VolumeContentSource
 		created *csi.Volume
 		err     string
 	}{
+		"Copy":    {reason: "It has the content.", source: fromVolume("a"), created: &csi.Volume{VolumeId: "v", ContentSource: fromVolume("a")}},
+		"Empty":   {reason: "It has none.", source: fromVolume("a"), created: &csi.Volume{VolumeId: "v"}, err: "content source"},
 		"Exact":   {reason: "What was asked for is good.", created: &csi.Volume{VolumeId: "v", CapacityBytes: 100}},
 		"Larger":  {reason: "More is good as well.", created: &csi.Volume{VolumeId: "v", CapacityBytes: 101}},
 		"Unknown": {reason: "Zero stands for unknown.", created: &csi.Volume{VolumeId: "v"}},
@@ -183,6 +195,7 @@ func TestCheck(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			request := &csi.CreateVolumeRequest{Name: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 100}, VolumeContentSource: tc.source}
 			err := Check(request, tc.created)
 			if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
 				t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.err)

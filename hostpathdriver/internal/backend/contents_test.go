@@ -13,10 +13,10 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-func openDirectory(t *testing.T) (d *Directory, root string) {
+func openDirectory(t *testing.T) (d *Contents, root string) {
 	t.Helper()
 	root = t.TempDir()
-	d, err := OpenDirectory(root, &mount.Fake{})
+	d, err := OpenContents(root, volumesDir, &mount.Fake{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestDirectoryAttributes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, _ := openDirectory(t)
 			for range 2 { // the second call finds the directory of the first
-				if err := d.Create("v", c.attributes); err != nil {
+				if err := d.Create("v", volume.Form{}, 0, c.attributes); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -67,7 +67,7 @@ func TestDirectoryEnds(t *testing.T) {
 	if err := errors.Join(d.Abandon("x"), d.Discard(ctx, "x"), d.Purge(ctx, "x")); err != nil {
 		t.Errorf("what does not exist is gone already: %v", err)
 	}
-	if err := d.Create("v", volume.DefaultAttributes()); err != nil {
+	if err := d.Create("v", volume.Form{}, 0, volume.DefaultAttributes()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(d.Path("v"), "file"), nil, 0o600); err != nil {
@@ -92,7 +92,7 @@ func TestPurgeDoesNotFollowLinks(t *testing.T) {
 	d, _ := openDirectory(t)
 	outside := t.TempDir()
 	victim := filepath.Join(outside, "victim")
-	if err := errors.Join(os.WriteFile(victim, nil, 0o600), d.Create("v", volume.DefaultAttributes())); err != nil {
+	if err := errors.Join(os.WriteFile(victim, nil, 0o600), d.Create("v", volume.Form{}, 0, volume.DefaultAttributes())); err != nil {
 		t.Fatal(err)
 	}
 	deep := filepath.Join(d.Path("v"), "deep")
@@ -110,7 +110,7 @@ func TestPurgeDoesNotFollowLinks(t *testing.T) {
 func TestDirectoryRecover(t *testing.T) {
 	d, root := openDirectory(t)
 	for _, id := range []volume.ID{"known", "empty", "full", "old"} {
-		if err := d.Create(id, volume.DefaultAttributes()); err != nil {
+		if err := d.Create(id, volume.Form{}, 0, volume.DefaultAttributes()); err != nil {
 			t.Fatal(err)
 		}
 	}

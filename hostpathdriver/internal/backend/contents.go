@@ -1,0 +1,358 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+const (
+	// diskName is the file in the directory of contents that are a disk.
+	diskName = "disk"
+	// unformattedName is beside a disk until a file system was made on it.
+	unformattedName = "unformatted"
+)
+
+// Contents keeps the contents of volumes or snapshots as one directory each:
+// the contents themselves, or, for a disk, a directory with one sparse file in
+// it. A driver for real storage has a client of its storage system in this
+// place.
+type Contents struct {
+	data    string
+	trash   string
+	mounter mount.Mounter
+}
+
+// Leftovers is what Recover found without a record.
+type Leftovers struct {
+	// Removed were empty, or in the trash.
+	Removed []string
+	// Kept have contents, so that a human must look at them.
+	Kept []string
+	// Failed says what could not be removed from the trash, and why.
+	Failed []error
+}
+
+// OpenContents prepares the directory of that name below root. The mounter
+// tells what must not be removed, because something else is mounted there.
+func OpenContents(root, name string, mounter mount.Mounter) (*Contents, error) {
+	c := contentsAt(root, name, mounter)
+	for _, dir := range []string{c.data, c.trash} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("create directory for contents: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func contentsAt(root, name string, mounter mount.Mounter) *Contents {
+	return &Contents{data: filepath.Join(root, name), trash: filepath.Join(root, trashDir), mounter: mounter}
+}
+
+// Path returns the directory of contents.
+func (c *Contents) Path(id volume.ID) string {
+	return filepath.Join(c.data, string(id))
+}
+
+// Disk returns the file of contents that are a disk.
+func (c *Contents) Disk(id volume.ID) string {
+	return filepath.Join(c.Path(id), diskName)
+}
+
+// Place returns what a copy of contents is made of, or to.
+func (c *Contents) Place(id volume.ID, f volume.Form) string {
+	if f.Disk {
+		return c.Disk(id)
+	}
+	return c.Path(id)
+}
+
+// Exists tells whether there are contents.
+func (c *Contents) Exists(id volume.ID) bool {
+	info, err := os.Lstat(c.Path(id))
+	return err == nil && info.IsDir()
+}
+
+// Create makes an empty directory with the attributes, or a disk of zeros that
+// takes no space yet, durably. A directory that exists gets the attributes.
+func (c *Contents) Create(id volume.ID, f volume.Form, size int64, attributes volume.Attributes) error {
+	if !f.Disk {
+		return c.makeDirectory(id, attributes)
+	}
+	if err := c.Begin(id); err != nil {
+		return err
+	}
+	if f.FSType != "" {
+		if err := c.touch(id, unformattedName, 0); err != nil {
+			return err
+		}
+	}
+	if err := c.touch(id, diskName, size); err != nil {
+		return err
+	}
+	return state.SyncDir(c.Path(id))
+}
+
+// Begin makes a directory to copy to.
+func (c *Contents) Begin(id volume.ID) error {
+	return c.makeDirectory(id, volume.Attributes{Mode: 0o700, UID: -1, GID: -1})
+}
+
+func (c *Contents) makeDirectory(id volume.ID, attributes volume.Attributes) error {
+	path := c.Path(id)
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create contents of %q: %w", id, err)
+	}
+	if err := give(path, attributes); err != nil {
+		return err
+	}
+	return state.SyncDir(c.data)
+}
+
+// give makes a directory what its users were promised.
+func give(path string, a volume.Attributes) error {
+	if err := os.Lchown(path, a.UID, a.GID); err != nil {
+		return fmt.Errorf("give %s to uid %d and gid %d: %w", path, a.UID, a.GID, err)
+	}
+	// After the change of owner, which clears the setuid and setgid bits.
+	if err := os.Chmod(path, a.Mode); err != nil {
+		return fmt.Errorf("set mode of %s to %v: %w", path, a.Mode, err)
+	}
+	return nil
+}
+
+// touch makes a file of zeros.
+func (c *Contents) touch(id volume.ID, name string, size int64) error {
+	file, err := os.OpenFile(filepath.Join(c.Path(id), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("create contents of %q: %w", id, err)
+	}
+	return resize(id, file, size)
+}
+
+// resize gives the file of a disk its size durably, and closes it.
+func resize(id volume.ID, file *os.File, size int64) error {
+	err := file.Truncate(size)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("make the file of %q %d bytes large: %w", id, size, err)
+	}
+	return nil
+}
+
+// Grow makes a disk larger durably; one that is large enough stays as it is.
+func (c *Contents) Grow(id volume.ID, size int64) error {
+	info, err := os.Stat(c.Disk(id))
+	if err != nil {
+		return fmt.Errorf("look at the file of %q: %w", id, err)
+	}
+	if info.Size() >= size {
+		return nil
+	}
+	file, err := os.OpenFile(c.Disk(id), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open the file of %q to make it larger: %w", id, err)
+	}
+	return resize(id, file, size)
+}
+
+// Unformatted tells whether a file system is still to be made on a disk, or an
+// attempt to do so was interrupted.
+func (c *Contents) Unformatted(id volume.ID) (bool, error) {
+	_, err := os.Lstat(c.marker(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Formatted says that the file system on a disk is complete and durable.
+func (c *Contents) Formatted(id volume.ID) error {
+	if err := os.Remove(c.marker(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return state.SyncDir(c.Path(id))
+}
+
+func (c *Contents) marker(id volume.ID) string {
+	return filepath.Join(c.Path(id), unformattedName)
+}
+
+// Wipe makes a disk one of zeros again. It must not be attached.
+func (c *Contents) Wipe(id volume.ID) error {
+	file, err := os.OpenFile(c.Disk(id), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open the file of %q to wipe it: %w", id, err)
+	}
+	info, err := file.Stat()
+	if err == nil {
+		err = file.Truncate(0)
+	}
+	if err != nil {
+		return fmt.Errorf("wipe the file of %q: %w", id, errors.Join(err, file.Close()))
+	}
+	return resize(id, file, info.Size())
+}
+
+// Abandon removes contents to which nothing was written yet. None are no
+// error.
+func (c *Contents) Abandon(id volume.ID) error {
+	if err := removeBlank(c.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("undo creation of %q: %w", id, err)
+	}
+	return nil
+}
+
+// removeBlank removes an empty directory, or that of a disk that has never been
+// written to. What has contents stays, and is an error.
+func removeBlank(path string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name := filepath.Join(path, entry.Name())
+		if !entry.Type().IsRegular() || (entry.Name() != diskName && entry.Name() != unformattedName) {
+			return fmt.Errorf("%s: is not empty", path)
+		}
+		if blank, err := allHoles(name); err != nil || !blank {
+			return errors.Join(err, fmt.Errorf("%s: has contents", name))
+		}
+	}
+	for _, entry := range entries {
+		if err := os.Remove(filepath.Join(path, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return os.Remove(path)
+}
+
+// allHoles tells whether a file takes no space: it reads as zeros throughout.
+func allHoles(path string) (bool, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	_, err = file.Seek(0, unix.SEEK_DATA)
+	blank := errors.Is(err, unix.ENXIO) // no data from here on
+	if blank {
+		err = nil
+	}
+	return blank, errors.Join(err, file.Close())
+}
+
+// Discard moves a volume into the trash at once and durably. One that does
+// not exist is no error; one with a mount inside is an ErrInUse.
+func (c *Contents) Discard(ctx context.Context, id volume.ID) error {
+	if !c.Exists(id) {
+		return nil
+	}
+	if err := c.checkNoMounts(ctx, c.Path(id)); err != nil {
+		return fmt.Errorf("discard %q: %w", id, err)
+	}
+	if err := c.Purge(ctx, id); err != nil {
+		return err
+	}
+	if err := os.Rename(c.Path(id), c.trashed(id)); err != nil {
+		return fmt.Errorf("discard %q: %w", id, err)
+	}
+	return errors.Join(state.SyncDir(c.trash), state.SyncDir(c.data))
+}
+
+// Purge removes a discarded volume's contents. When ctx ends in the middle,
+// the rest remains in the trash and Purge can be called again. A mount inside
+// is an ErrInUse: removing would reach into what is mounted.
+func (c *Contents) Purge(ctx context.Context, id volume.ID) error {
+	if err := c.empty(ctx, c.trashed(id)); err != nil {
+		return fmt.Errorf("remove contents of %q: %w", id, err)
+	}
+	return nil
+}
+
+func (c *Contents) empty(ctx context.Context, path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = c.checkNoMounts(ctx, path)
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		err := ctx.Err()
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(path, entry.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(path)
+}
+
+func (c *Contents) checkNoMounts(ctx context.Context, path string) error {
+	below, err := c.mounter.Below(ctx, path)
+	if err == nil && len(below) > 0 {
+		err = fmt.Errorf("%s is mounted inside it: %w", below[0], volume.ErrInUse)
+	}
+	return err
+}
+
+// Recover removes what a crash left: the trash, and volumes without a record
+// to which nothing was written. What cannot be removed stops nobody from starting.
+func (c *Contents) Recover(ctx context.Context, known func(volume.ID) bool) (Leftovers, error) {
+	var left Leftovers
+	trashed, err := os.ReadDir(c.trash)
+	if err != nil {
+		return left, fmt.Errorf("list discarded volumes: %w", err)
+	}
+	for _, entry := range trashed {
+		id := volume.ID(entry.Name())
+		switch err := c.Purge(ctx, id); {
+		case ctx.Err() != nil:
+			return left, err
+		case err != nil:
+			left.Failed = append(left.Failed, err)
+		default:
+			left.Removed = append(left.Removed, c.trashed(id))
+		}
+	}
+	entries, err := os.ReadDir(c.data)
+	if err != nil {
+		return left, fmt.Errorf("list volumes: %w", err)
+	}
+	for _, entry := range entries {
+		if known(volume.ID(entry.Name())) {
+			continue
+		}
+		path := filepath.Join(c.data, entry.Name())
+		if err := removeBlank(path); err != nil {
+			left.Kept = append(left.Kept, path)
+			continue
+		}
+		left.Removed = append(left.Removed, path)
+	}
+	return left, nil
+}
+
+func (c *Contents) trashed(id volume.ID) string {
+	return filepath.Join(c.trash, string(id))
+}
+
+func (c *Contents) discarded(id volume.ID) bool {
+	_, err := os.Lstat(c.trashed(id))
+	return err == nil
+}

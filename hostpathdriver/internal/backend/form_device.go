@@ -1,0 +1,124 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// deviceForm attaches the file to a device, and mounts the device's node at
+// targets that are files. Nothing is mounted at the staging path. A mount
+// cannot make a device read-only, so read-only targets share a second device,
+// which is read-only itself.
+type deviceForm struct{ *Node }
+
+var _ form = deviceForm{}
+
+func (d deviceForm) stage(ctx context.Context, known *volume.NodeVolume) error {
+	_, err := d.cfg.Devices.Attach(ctx, d.disk(known), known.Stage.CannotWrite())
+	return err
+}
+
+func (d deviceForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
+	device, err := d.cfg.Devices.Device(ctx, d.disk(known), known.Stage.CannotWrite())
+	return device != "", err
+}
+
+func (d deviceForm) release(ctx context.Context, known *volume.NodeVolume) error {
+	d.cfg.Step.at("unstage:detach")
+	return d.detachAll(ctx, known)
+}
+
+// publish attaches the read-only device where it is the first to be asked for.
+func (d deviceForm) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	device, err := d.cfg.Devices.Attach(ctx, d.disk(known), known.CannotWrite(target))
+	if err != nil {
+		return err
+	}
+	return d.bind(ctx, device, target.Path, mount.Options{})
+}
+
+// dropStale unmounts the node of a device that was lost: by now it may be that
+// of another volume.
+func (d deviceForm) dropStale(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	if known.TargetAt(target.Path) == nil {
+		return nil
+	}
+	intact, err := d.published(ctx, known, target)
+	if err != nil || intact {
+		return err
+	}
+	return d.unmountAll(ctx, target.Path)
+}
+
+func (d deviceForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
+	device, err := d.cfg.Devices.Device(ctx, d.disk(known), known.CannotWrite(target))
+	if err != nil || device == "" {
+		return false, err
+	}
+	return d.cfg.Mounter.Holds(ctx, device, target.Path, mount.Options{})
+}
+
+// retire lets go of the read-only device when no target shows it any more,
+// unless the volume was staged read-only.
+func (d deviceForm) retire(ctx context.Context, known *volume.NodeVolume) error {
+	staged := known.Stage != nil && known.Stage.CannotWrite()
+	if staged || slices.ContainsFunc(known.Targets, func(t volume.Target) bool { return known.CannotWrite(&t) }) {
+		return nil
+	}
+	d.cfg.Step.at("untarget:detach")
+	return d.detach(ctx, known, true)
+}
+
+func (d deviceForm) grow(ctx context.Context, known *volume.NodeVolume) error {
+	return d.cfg.Devices.Resize(ctx, d.disk(known))
+}
+
+// stats counts the blocks that were written to.
+func (d deviceForm) stats(ctx context.Context, known *volume.NodeVolume, size int64) (*volume.Stats, error) {
+	used, err := d.meter.measure(ctx, known.ID, d.disk(known))
+	if err != nil {
+		return nil, err
+	}
+	free, err := freeOf(d.disk(known))
+	if err != nil {
+		return nil, err
+	}
+	return &volume.Stats{Bytes: volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))}}, nil
+}
+
+// deviceAt tells whether a path that is neither staged nor published shows a
+// device of the volume: the kubelet asks for the statistics of a block volume
+// at a mount of its own.
+func (n *Node) deviceAt(ctx context.Context, known *volume.NodeVolume, path string) bool {
+	if !known.Device() {
+		return false
+	}
+	shown, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc([]bool{false, true}, func(readOnly bool) bool {
+		device, err := n.cfg.Devices.Device(ctx, n.disk(known), readOnly)
+		if err != nil || device == "" {
+			return false
+		}
+		own, err := os.Stat(device)
+		return err == nil && os.SameFile(own, shown)
+	})
+}
+
+// detach lets go of a device. One that somebody has open is an ErrInUse.
+func (n *Node) detach(ctx context.Context, known *volume.NodeVolume, readOnly bool) error {
+	err := n.cfg.Devices.Detach(ctx, n.disk(known), readOnly)
+	if errors.Is(err, loop.ErrBusy) {
+		return fmt.Errorf("volume %q: %w: %w", known.ID, volume.ErrInUse, err)
+	}
+	return err
+}

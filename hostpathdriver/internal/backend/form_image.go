@@ -1,0 +1,205 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// imageForm attaches the file to a device, and mounts the file system on it:
+// a persistent volume at the staging path, of which targets are bind mounts,
+// an inline volume at its target.
+type imageForm struct {
+	*Node
+	fsType string
+}
+
+var _ form = imageForm{}
+
+func (i imageForm) stage(ctx context.Context, known *volume.NodeVolume) error {
+	stage := known.Stage
+	return i.mount(ctx, known, stage.Path, stage.CannotWrite(), stage.Capability.MountFlags)
+}
+
+// mount makes the file system where the volume is new, and mounts it. A
+// snapshot or a clone may be larger than what it was made of, so that the file
+// system grows here too.
+func (i imageForm) mount(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool, flags []string) error {
+	if err := i.format(ctx, known, path); err != nil {
+		return err
+	}
+	device, err := i.cfg.Devices.Attach(ctx, i.disk(known), readOnly)
+	if err != nil {
+		return err
+	}
+	if err := i.mountDevice(ctx, known, device, path, filesystem.Options{Flags: flags, ReadOnly: readOnly, Grow: !readOnly}); err != nil {
+		return errors.Join(err, i.detach(ctx, known, readOnly))
+	}
+	return nil
+}
+
+func (i imageForm) mountDevice(ctx context.Context, known *volume.NodeVolume, device, path string, o filesystem.Options) error {
+	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+	if err != nil {
+		return err
+	}
+	mounted, err := i.cfg.Mounter.Mounted(ctx, path)
+	if err != nil {
+		return err
+	}
+	if mounted && !shown {
+		return fmt.Errorf("mount %s: something else is mounted there: %w", path, volume.ErrPrecondition)
+	}
+	if err := makeMountPoint(i.path(known), path); err != nil {
+		return err
+	}
+	o.Type = i.fsType
+	return i.cfg.Filesystems.Mount(ctx, device, path, o)
+}
+
+// format makes the file system of a volume that has none yet. What an
+// interrupted attempt left is wiped: nobody has seen it.
+func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path string) error {
+	contents := i.contents(known)
+	blank, err := contents.Unformatted(known.ID)
+	if err != nil || !blank {
+		return err
+	}
+	if err := i.unmountAll(ctx, path); err != nil {
+		return err
+	}
+	if err := i.detachAll(ctx, known); err != nil {
+		return err
+	}
+	if err := contents.Wipe(known.ID); err != nil {
+		return err
+	}
+	device, err := i.cfg.Devices.Attach(ctx, i.disk(known), false)
+	if err != nil {
+		return err
+	}
+	if err := i.furnish(ctx, known, device, path); err != nil {
+		return errors.Join(err, i.unmountAll(ctx, path), i.detach(ctx, known, false))
+	}
+	i.cfg.Step.at("format:done")
+	if err := contents.Formatted(known.ID); err != nil {
+		return err
+	}
+	return i.detach(ctx, known, false)
+}
+
+// furnish gives the root directory of a new file system to its user. Unmounting
+// makes it durable.
+func (i imageForm) furnish(ctx context.Context, known *volume.NodeVolume, device, path string) error {
+	attributes, err := i.attributes(known)
+	if err != nil {
+		return err
+	}
+	i.cfg.Step.at("format:make")
+	if err := i.mountDevice(ctx, known, device, path, filesystem.Options{}); err != nil {
+		return err
+	}
+	i.cfg.Step.at("format:attributes")
+	if err := give(path, attributes); err != nil {
+		return err
+	}
+	i.cfg.Step.at("format:unmount")
+	return i.unmountAll(ctx, path)
+}
+
+// attributes are those that the volume was asked to have.
+func (i imageForm) attributes(known *volume.NodeVolume) (volume.Attributes, error) {
+	if known.Ephemeral != nil {
+		return volume.ParseInline(known.Ephemeral.Attributes)
+	}
+	persistent, err := i.lookupPersistent(known.ID)
+	if err != nil {
+		return volume.Attributes{}, err
+	}
+	return volume.ParseParameters(persistent.Parameters)
+}
+
+func (i imageForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
+	return i.shows(ctx, known, known.Stage.Path, known.Stage.CannotWrite())
+}
+
+func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool) (bool, error) {
+	device, err := i.cfg.Devices.Device(ctx, i.disk(known), readOnly)
+	if err != nil || device == "" {
+		return false, err
+	}
+	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+	return shown, err
+}
+
+func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error {
+	i.cfg.Step.at("unstage:detach")
+	return i.detachAll(ctx, known)
+}
+
+func (i imageForm) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	if known.Ephemeral != nil {
+		return i.mount(ctx, known, target.Path, known.CannotWrite(target), target.Capability.MountFlags)
+	}
+	return i.bind(ctx, target.Source, target.Path, targetOptions(known, target))
+}
+
+func (i imageForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
+	if known.Ephemeral != nil {
+		return i.shows(ctx, known, target.Path, known.CannotWrite(target))
+	}
+	return i.cfg.Mounter.Holds(ctx, target.Source, target.Path, targetOptions(known, target))
+}
+
+// retire lets go of the device of an inline volume with its last target.
+func (i imageForm) retire(ctx context.Context, known *volume.NodeVolume) error {
+	if known.Ephemeral == nil || len(known.Targets) > 0 {
+		return nil
+	}
+	i.cfg.Step.at("untarget:detach")
+	return i.detachAll(ctx, known)
+}
+
+// grow goes from the outside to the inside: the file is large enough already.
+func (i imageForm) grow(ctx context.Context, known *volume.NodeVolume) error {
+	if err := i.cfg.Devices.Resize(ctx, i.disk(known)); err != nil {
+		return err
+	}
+	if known.Stage.CannotWrite() {
+		return nil // the next use that may write makes the file system larger
+	}
+	device, err := i.cfg.Devices.Device(ctx, i.disk(known), false)
+	if err != nil {
+		return err
+	}
+	return i.cfg.Filesystems.Grow(ctx, device, known.Stage.Path)
+}
+
+// stats are those of the file system, which are real limits.
+func (i imageForm) stats(ctx context.Context, known *volume.NodeVolume, _ int64) (*volume.Stats, error) {
+	usage, err := i.cfg.Filesystems.Usage(ctx, i.mountedAt(known))
+	if err != nil {
+		return nil, err
+	}
+	inodes := volume.Usage(usage.Inodes)
+	return &volume.Stats{Bytes: volume.Usage(usage.Bytes), Inodes: &inodes}, nil
+}
+
+// mountedAt is a path at which the file system is mounted.
+func (i imageForm) mountedAt(known *volume.NodeVolume) string {
+	if known.Stage != nil {
+		return known.Stage.Path
+	}
+	return known.Targets[0].Path
+}
+
+// contents is where the contents of a volume are kept.
+func (n *Node) contents(known *volume.NodeVolume) *Contents {
+	if known.Ephemeral != nil {
+		return n.inline
+	}
+	return n.shared
+}

@@ -1,0 +1,105 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// Renew implements volume.NodeService.
+func (n *Node) Renew(_ context.Context, req *volume.TargetRequest) error {
+	known := n.get(req.ID)
+	if known == nil || known.Ephemeral == nil || req.Inline == nil {
+		return nil
+	}
+	attributes, err := volume.ParseInline(req.Inline.Attributes)
+	if err != nil {
+		return err
+	}
+	return n.showPod(known, req.Inline, attributes)
+}
+
+// showPod writes files with pod information into an inline volume that asks for
+// them. What changes is replaced at once; the other files stay as they are, so
+// that nobody who watches them is woken up.
+func (n *Node) showPod(known *volume.NodeVolume, inline *volume.InlineRequest, attributes volume.Attributes) error {
+	if err := inline.CheckPodInfo(attributes, known.Form()); err != nil || !attributes.PodInfo {
+		return err
+	}
+	// The workload may write here: no path leads out of the root.
+	root, err := os.OpenRoot(n.inline.Path(known.ID))
+	if err != nil {
+		return fmt.Errorf("open inline volume %q: %w", known.ID, err)
+	}
+	files := inline.Pod.Files()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		n.cfg.Step.at("inline:pod")
+		if err = showFile(root, name, files[name], attributes); err != nil {
+			err = fmt.Errorf("write pod information to inline volume %q: %w", known.ID, err)
+			break
+		}
+	}
+	return errors.Join(err, root.Close())
+}
+
+func showFile(root *os.Root, name, content string, attributes volume.Attributes) error {
+	if content != "" {
+		if holds(root, name, content) {
+			return nil
+		}
+		return replaceFile(root, name, content, attributes)
+	}
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// holds tells whether a file has the content already. It waits for nothing that
+// a workload may have put in its place.
+func holds(root *os.Root, name, content string) bool {
+	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	read, err := io.ReadAll(io.LimitReader(file, int64(len(content))+1))
+	return err == nil && string(read) == content
+}
+
+// replaceFile writes beside the file, and renames: a reader sees the old content
+// or the new one. Tokens are for the owner of the volume alone.
+func replaceFile(root *os.Root, name, content string, attributes volume.Attributes) error {
+	beside := "." + name + ".new"
+	if err := root.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := root.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(content)
+	if err == nil {
+		err = file.Chown(attributes.UID, attributes.GID)
+	}
+	if err == nil && name != podinfo.FileTokens {
+		err = file.Chmod(0o644)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	return root.Rename(beside, name)
+}

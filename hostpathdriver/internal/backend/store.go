@@ -1,0 +1,116 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+)
+
+// recordOf is a pointer to a record that a catalog can have.
+type recordOf[V, P any] interface {
+	*V
+	object[P]
+}
+
+// store keeps what is there of one kind: records on disk, the index over them
+// in memory, and contents. Something exists when its record exists.
+type store[V any, P recordOf[V, P]] struct {
+	records  *state.Records[V]
+	catalog  *catalog[P]
+	contents *Contents
+}
+
+// open prepares the directories; contents are optional.
+func (s *store[V, P]) open(cfg VolumesConfig, kind, records, contents string) (err error) {
+	s.catalog = newCatalog[P](kind)
+	if contents != "" {
+		if s.contents, err = OpenContents(cfg.StateDir, contents, cfg.Mounter); err != nil {
+			return err
+		}
+	}
+	s.records, err = state.Open[V](filepath.Join(cfg.StateDir, records), kind)
+	return err
+}
+
+// add makes something new: its contents come first, its record makes it exist.
+func (s *store[V, P]) add(step Step, created P, makeContents func() error) error {
+	id, _ := created.Key()
+	step.at("create:contents")
+	err := makeContents()
+	if err == nil {
+		step.at("create:record")
+		err = s.put(created)
+	}
+	if err == nil {
+		return nil
+	}
+	// The record may be there although writing it was reported as failed, so
+	// it goes first. As long as it is there it keeps its contents: after a
+	// restart it is whole, and the repeated call finds it.
+	if undo := s.records.Delete(string(id)); undo != nil {
+		return errors.Join(err, undo)
+	}
+	return errors.Join(err, s.contents.Abandon(id))
+}
+
+// put writes the record, and then what is in memory.
+func (s *store[V, P]) put(changed P) error {
+	id, _ := changed.Key()
+	if err := s.records.Put(string(id), *changed); err != nil {
+		return err
+	}
+	s.catalog.put(changed.Clone())
+	return nil
+}
+
+// discard ends the existence of something. Its contents go to the trash before
+// its record goes.
+func (s *store[V, P]) discard(ctx context.Context, step Step, gone P) error {
+	id, _ := gone.Key()
+	if s.contents != nil {
+		step.at("delete:discard")
+		if err := s.contents.Discard(ctx, id); err != nil {
+			return err
+		}
+	}
+	step.at("delete:record")
+	if err := s.records.Delete(string(id)); err != nil {
+		return err
+	}
+	s.catalog.remove(gone)
+	return nil
+}
+
+// load reads the records from disk.
+func (s *store[V, P]) load(ctx context.Context) (map[volume.ID]P, error) {
+	loaded, damaged, err := s.records.Load()
+	if err != nil {
+		return nil, err
+	}
+	reportDamaged(ctx, damaged)
+	found := make(map[volume.ID]P, len(loaded))
+	for _, read := range loaded {
+		one := P(&read)
+		id, _ := one.Key()
+		found[id] = one
+	}
+	return found, nil
+}
+
+// known tells whether contents belong to a record, if only to one that cannot
+// be read.
+func (s *store[V, P]) known(id volume.ID) bool {
+	return s.records.Exists(string(id)) || s.records.Quarantined(string(id))
+}
+
+// settle removes contents that a crash has left without a record.
+func (s *store[V, P]) settle(ctx context.Context) error {
+	left, err := s.contents.Recover(ctx, s.known)
+	if err == nil {
+		reportLeftovers(ctx, left)
+	}
+	return err
+}

@@ -1,0 +1,95 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+)
+
+// Source is what a volume is made of: a snapshot or another volume.
+type Source struct {
+	Snapshot ID `json:"snapshot,omitempty"`
+	Volume   ID `json:"volume,omitempty"`
+}
+
+// String names the source for messages.
+func (s Source) String() string {
+	if s.Snapshot != "" {
+		return fmt.Sprintf("snapshot %q", s.Snapshot)
+	}
+	return fmt.Sprintf("volume %q", s.Volume)
+}
+
+// IDs are those of what the source needs to exist; none for no source.
+func (s *Source) IDs() []ID {
+	switch {
+	case s == nil:
+		return nil
+	case s.Snapshot != "":
+		return []ID{s.Snapshot}
+	}
+	return []ID{s.Volume}
+}
+
+// Origin is what has to be known of a source.
+type Origin struct {
+	Source
+	Form
+	// Size is the least size in bytes of what is made of it.
+	Size int64
+	// Node is where it is; empty means everywhere.
+	Node string
+	// Filling says that it is being made itself.
+	Filling bool
+}
+
+// CheckFilled tells whether contents are complete. If not, the error is an
+// ErrPrecondition.
+func (o *Origin) CheckFilled() error {
+	if o.Filling {
+		return fmt.Errorf("%v: its own contents are still being copied: %w", o.Source, ErrPrecondition)
+	}
+	return nil
+}
+
+// Origin tells what a volume is as a source.
+func (v *Volume) Origin() *Origin {
+	return &Origin{Source: Source{Volume: v.ID}, Form: v.Form(), Size: v.Capacity, Node: v.Node, Filling: v.Filling}
+}
+
+// Origin tells what a snapshot is as a source.
+func (s *Snapshot) Origin() *Origin {
+	return &Origin{Source: Source{Snapshot: s.ID}, Form: s.Form, Size: s.Size, Node: s.Node, Filling: s.Filling}
+}
+
+// Settle decides on size and node of a volume that is made of the origin: not
+// smaller (ErrOutOfRange), and on the same node (ErrExhausted when the
+// requirements exclude it, so that the CO looks for another place).
+func (o *Origin) Settle(req *CreateRequest) error {
+	if err := o.CheckFilled(); err != nil {
+		return err
+	}
+	if req.Range.Limit > 0 && req.Range.Limit < o.Size {
+		return fmt.Errorf("capacity range: limit_bytes %d is below the %d bytes of %v: %w", req.Range.Limit, o.Size, o.Source, ErrOutOfRange)
+	}
+	if req.Range.Required > 0 && req.Range.Required < o.Size {
+		return fmt.Errorf("capacity range: required_bytes %d are below the %d bytes of %v: %w", req.Range.Required, o.Size, o.Source, ErrOutOfRange)
+	}
+	if !req.Requirements.Allow(o.Node) {
+		return fmt.Errorf("place volume: %v is on node %q, which the accessibility requirements exclude: %w", o.Source, o.Node, ErrExhausted)
+	}
+	return nil
+}
+
+// CopyService fills what is made of something else. Copying may take longer
+// than a call, and is no part of the turns that processes take: it changes
+// nothing but contents that nobody uses yet.
+type CopyService interface {
+	// Unfilled returns volumes and snapshots whose contents are not complete.
+	Unfilled(ctx context.Context) ([]ID, error)
+	// Copy makes contents complete, and calls then while nobody else can copy. It
+	// goes on where an earlier copy came to its end; where nothing is to be done it
+	// does not call then. ErrBusy while another process copies, ErrNotFound when there is no such thing any more.
+	Copy(ctx context.Context, id ID, then func(context.Context) error) error
+	// Complete makes the record say what Copy has done.
+	Complete(ctx context.Context, id ID) error
+}

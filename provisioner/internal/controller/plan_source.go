@@ -1,0 +1,286 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// This file decides about what volumes are filled with: whether the driver can do it, and whether the source is fit.
+
+// Names that users and other components know, and which therefore never change.
+const (
+	// FinalizerClone keeps a claim that a volume is being made from.
+	FinalizerClone = "provisioner.storage.kubernetes.io/cloning-protection"
+	// FinalizerRestore keeps a VolumeSnapshot that a volume is being made from.
+	FinalizerRestore = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+	// AnnModeChange allows, on a VolumeSnapshotContent, another volume mode than that of its source (KEP-3141).
+	AnnModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+	// LabelManagedBy names, on a VolumeSnapshotContent, the node that the snapshot is on, where there is a snapshotter on each.
+	LabelManagedBy = "snapshot.storage.kubernetes.io/managed-by"
+)
+
+// The kinds of data sources that CSI drivers, and no populators, serve.
+const (
+	kindClaim    = "PersistentVolumeClaim"
+	kindSnapshot = "VolumeSnapshot"
+)
+
+// dataSource returns the data source of a claim; the older field wins. A namespace is given for another one only.
+func dataSource(claim *corev1.PersistentVolumeClaim) (source corev1.TypedObjectReference, ok bool) {
+	if s := claim.Spec.DataSource; s != nil {
+		return corev1.TypedObjectReference{APIGroup: s.APIGroup, Kind: s.Kind, Name: s.Name}, true
+	}
+	s := claim.Spec.DataSourceRef
+	if s == nil {
+		return corev1.TypedObjectReference{}, false
+	}
+	source = *s
+	if s.Namespace != nil && (*s.Namespace == "" || *s.Namespace == claim.Namespace) {
+		source.Namespace = nil
+	}
+	return source, true
+}
+
+// served tells whether a data source is one that CSI drivers serve.
+func served(source corev1.TypedObjectReference) bool {
+	group := ""
+	if source.APIGroup != nil {
+		group = *source.APIGroup
+	}
+	return group == "" && source.Kind == kindClaim || group == snapshotv1.GroupName && source.Kind == kindSnapshot
+}
+
+// sourceOf returns the claim or snapshot that the volume of a claim is to be made from.
+func sourceOf(claim *corev1.PersistentVolumeClaim) (ref volume.SourceRef, ok bool) {
+	source, ok := dataSource(claim)
+	if !ok || !served(source) || source.Namespace != nil {
+		return volume.SourceRef{}, false
+	}
+	return volume.SourceRef{Kind: source.Kind, Namespace: claim.Namespace, Name: source.Name}, true
+}
+
+// planSource looks at what the volume is to be filled with.
+func planSource(s claimState) (claimPlan, bool) {
+	source, ok := dataSource(s.claim)
+	switch {
+	case !ok:
+		return claimPlan{}, false
+	case !served(source):
+		return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", source.Kind)}, true
+	case source.Namespace != nil:
+		return refuse("data source in namespace %q: must be in the claim's own namespace %q", *source.Namespace, s.claim.Namespace), true
+	case source.Kind == kindClaim && !s.caps.clone:
+		return refuse("data source of kind %q: CSI driver %q lacks the capability CLONE_VOLUME", source.Kind, s.driver), true
+	case source.Kind == kindSnapshot && !s.caps.snapshot:
+		return refuse("data source of kind %q: CSI driver %q lacks the capability CREATE_DELETE_SNAPSHOT", source.Kind, s.driver), true
+	}
+	return claimPlan{}, false
+}
+
+// origin is a source as the server has it: a claim with its volume, or a snapshot with its content. Either may lack the latter.
+type origin struct {
+	claim    *corev1.PersistentVolumeClaim
+	volume   *corev1.PersistentVolume
+	snapshot *snapshotv1.VolumeSnapshot
+	content  *snapshotv1.VolumeSnapshotContent
+}
+
+// object returns the object that the claim names.
+func (o origin) object() metav1.Object {
+	if o.claim != nil {
+		return o.claim
+	}
+	return o.snapshot
+}
+
+// finalizer returns the name of the finalizer that keeps the object.
+func (o origin) finalizer() string {
+	if o.claim != nil {
+		return FinalizerClone
+	}
+	return FinalizerRestore
+}
+
+// kept tells whether the finalizer is on the object.
+func (o origin) kept() bool {
+	return slices.Contains(o.object().GetFinalizers(), o.finalizer())
+}
+
+// isFor tells whether a driver made what is behind the object. What has nothing behind it is everybody's.
+func (o origin) isFor(driver string) bool {
+	switch {
+	case o.volume != nil:
+		return o.volume.Spec.CSI != nil && o.volume.Spec.CSI.Driver == driver
+	case o.content != nil:
+		return o.content.Spec.Driver == driver
+	}
+	return true
+}
+
+// source returns what CreateVolume is told. The origin must be fit.
+func (o origin) source() *csi.VolumeContentSource {
+	if o.claim != nil {
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: o.volume.Spec.CSI.VolumeHandle},
+		}}
+	}
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: *o.content.Status.SnapshotHandle},
+	}}
+}
+
+// wish is what a claim wants of its source.
+type wish struct {
+	// driver is the name of our driver.
+	driver string
+	// claim is the claim.
+	claim *corev1.PersistentVolumeClaim
+	// begun says that the volume may have been asked for before, when the source was not being deleted yet.
+	begun bool
+	// convert allows every snapshot to be restored in another volume mode.
+	convert bool
+	// node is the node that the instance provisions for.
+	node Node
+}
+
+// has tells whether what is behind a source can be used on the node.
+func (n Node) has(o origin) bool {
+	switch {
+	case o.volume != nil:
+		return n.reaches(o.volume)
+	case o.content != nil:
+		holder := o.content.Labels[LabelManagedBy]
+		return !n.alone() || holder == "" || holder == n.Name
+	}
+	return true
+}
+
+// elsewhereError says that a source is not to be had on the own node.
+type elsewhereError struct{ why string }
+
+// Error implements error.
+func (e elsewhereError) Error() string {
+	return e.why
+}
+
+// check says why a volume cannot be made from the origin now.
+func (w wish) check(o origin) error {
+	switch {
+	case o.object().GetDeletionTimestamp() != nil && (!w.begun || !o.kept()):
+		return errors.New("it is being deleted")
+	case o.claim != nil:
+		return w.checkClaim(o.claim, o.volume)
+	}
+	return w.checkSnapshot(o.snapshot, o.content)
+}
+
+// checkClaim looks at the claim and the volume that are to be cloned.
+func (w wish) checkClaim(source *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
+	switch {
+	case source.Status.Phase != corev1.ClaimBound || source.Spec.VolumeName == "":
+		return fmt.Errorf("it is not bound, its phase is %q", source.Status.Phase)
+	case pv == nil:
+		return fmt.Errorf("its PersistentVolume %q does not exist", source.Spec.VolumeName)
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != source.UID || pv.Status.Phase != corev1.VolumeBound:
+		return fmt.Errorf("its PersistentVolume %q is not bound to it", pv.Name)
+	}
+	size := source.Spec.Resources.Requests[corev1.ResourceStorage]
+	if err := w.fits(size.Value()); err != nil {
+		return err
+	}
+	return w.checkVolume(pv)
+}
+
+// checkVolume looks at driver, mode and place of the volume that is to be cloned.
+func (w wish) checkVolume(pv *corev1.PersistentVolume) error {
+	asked, is := modeOf(w.claim.Spec.VolumeMode), modeOf(pv.Spec.VolumeMode)
+	switch {
+	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != w.driver:
+		return fmt.Errorf("its PersistentVolume %q is not of CSI driver %q", pv.Name, w.driver)
+	case asked != is:
+		return fmt.Errorf("the claim asks for volume mode %s, its source has %s", asked, is)
+	case !w.node.reaches(pv):
+		return elsewhereError{fmt.Sprintf("its PersistentVolume %q cannot be accessed from node %q", pv.Name, w.node.Name)}
+	}
+	return nil
+}
+
+// fits tells whether the claim is as large as its source, in bytes.
+func (w wish) fits(source int64) error {
+	asked, err := volume.RequestedBytes(w.claim)
+	if err != nil {
+		return blockedError{err}
+	}
+	if asked < source {
+		return fmt.Errorf("the claim requests %d bytes, must request at least the %d bytes of its source", asked, source)
+	}
+	return nil
+}
+
+// checkSnapshot looks at the snapshot that is to be restored, and at its content.
+func (w wish) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
+	switch {
+	case contentName(snapshot) == "":
+		return errors.New("it is not bound to a VolumeSnapshotContent")
+	case content == nil:
+		return fmt.Errorf("its VolumeSnapshotContent %q does not exist", contentName(snapshot))
+	case !isOf(content.Spec.VolumeSnapshotRef, snapshot):
+		return fmt.Errorf("its VolumeSnapshotContent %q is not bound to it", content.Name)
+	case !ready(snapshot):
+		return errors.New("it is not ready to use")
+	}
+	if size := snapshot.Status.RestoreSize; size != nil {
+		if err := w.fits(size.Value()); err != nil {
+			return err
+		}
+	}
+	return w.checkContent(content)
+}
+
+// isOf tells whether a reference is to a snapshot.
+func isOf(ref corev1.ObjectReference, snapshot *snapshotv1.VolumeSnapshot) bool {
+	return ref.UID == snapshot.UID && ref.Namespace == snapshot.Namespace && ref.Name == snapshot.Name
+}
+
+// checkContent looks at driver, volume mode and place of a snapshot.
+func (w wish) checkContent(content *snapshotv1.VolumeSnapshotContent) error {
+	asked, was := modeOf(w.claim.Spec.VolumeMode), content.Spec.SourceVolumeMode
+	allowed, _ := strconv.ParseBool(content.Annotations[AnnModeChange])
+	switch {
+	case content.Spec.Driver != w.driver:
+		return fmt.Errorf("its VolumeSnapshotContent %q is of CSI driver %q, must be of %q", content.Name, content.Spec.Driver, w.driver)
+	case content.Status == nil || content.Status.SnapshotHandle == nil || *content.Status.SnapshotHandle == "":
+		return fmt.Errorf("its VolumeSnapshotContent %q has no handle", content.Name)
+	case was != nil && asked != *was && !allowed && !w.convert:
+		return fmt.Errorf("the claim asks for volume mode %s, the snapshot is of a volume of mode %s, and its VolumeSnapshotContent %q has no annotation %s: \"true\"",
+			asked, *was, content.Name, AnnModeChange)
+	case !w.node.has(origin{content: content}):
+		return elsewhereError{fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", content.Labels[LabelManagedBy], w.node.Name)}
+	}
+	return nil
+}
+
+// contentName returns the VolumeSnapshotContent of a snapshot, empty while there is none.
+func contentName(snapshot *snapshotv1.VolumeSnapshot) string {
+	if snapshot.Status == nil || snapshot.Status.BoundVolumeSnapshotContentName == nil {
+		return ""
+	}
+	return *snapshot.Status.BoundVolumeSnapshotContentName
+}
+
+// modeOf returns a volume mode, whose default is Filesystem.
+func modeOf(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
+	if mode == nil {
+		return corev1.PersistentVolumeFilesystem
+	}
+	return *mode
+}

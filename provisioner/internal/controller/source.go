@@ -1,0 +1,235 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// A source is kept by a finalizer from before the volume is asked for until no claim wants one from it any more. Whoever
+// puts it on or takes it off holds the lock of the source: who takes it off has seen that nobody needs it, and nobody
+// begins to need it meanwhile.
+
+// source returns what the volume of a claim is filled with, which is kept from now on; nil for an empty volume.
+func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*volume.Source, error) {
+	ref, ok := sourceOf(claim)
+	if !ok {
+		return nil, nil //nolint:nilnil // no source means an empty volume, which is not an error
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	unlock, err := c.locks.Lock(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	found, err := c.fit(ctx, claim, ref)
+	if err != nil {
+		return nil, err
+	}
+	c.holds.put(claim.UID, ref)
+	if err := c.protectOrigin(ctx, found); err != nil {
+		return nil, fmt.Errorf("protect %s, the source of the volume: %w", ref, err)
+	}
+	return &volume.Source{Ref: ref, Content: found.source()}, nil
+}
+
+// fit reads a source, and tells what speaks against it.
+func (c *Controller) fit(ctx context.Context, claim *corev1.PersistentVolumeClaim, ref volume.SourceRef) (origin, error) {
+	found, err := c.read(ctx, ref)
+	if err != nil {
+		return origin{}, err
+	}
+	w := wish{
+		driver: c.driver, claim: claim, begun: c.holds.has(claim.UID),
+		convert: c.cfg.Settings.ModeConversion, node: c.node(),
+	}
+	if err := w.check(found); err != nil {
+		return origin{}, fmt.Errorf("use %s as source: %w", ref, err)
+	}
+	return found, nil
+}
+
+// read reads a source and what is behind it from the server, for the caches keep little of it.
+func (c *Controller) read(ctx context.Context, ref volume.SourceRef) (origin, error) {
+	if ref.Kind == kindClaim {
+		return c.readClaim(ctx, ref)
+	}
+	return c.readSnapshot(ctx, ref)
+}
+
+// readClaim reads a claim and its volume.
+func (c *Controller) readClaim(ctx context.Context, ref volume.SourceRef) (origin, error) {
+	claim, err := c.cfg.Kube.PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return origin{}, fmt.Errorf("get %s, the source: %w", ref, err)
+	}
+	found := origin{claim: claim}
+	if claim.Spec.VolumeName == "" {
+		return found, nil
+	}
+	pv, err := c.cfg.Kube.PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		found.volume = pv
+	case !apierrors.IsNotFound(err):
+		return origin{}, fmt.Errorf("get PersistentVolume %q of %s, the source: %w", claim.Spec.VolumeName, ref, err)
+	}
+	return found, nil
+}
+
+// readSnapshot reads a snapshot and its content.
+func (c *Controller) readSnapshot(ctx context.Context, ref volume.SourceRef) (origin, error) {
+	snapshot, err := c.cfg.Kube.VolumeSnapshots(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case kubeapi.IsAbsent(err):
+		return origin{}, fmt.Errorf("get %s, the source: this cluster has no snapshots, the CustomResourceDefinitions of %s are not installed: %w",
+			ref, snapshotv1.GroupName, err)
+	case err != nil:
+		return origin{}, fmt.Errorf("get %s, the source: %w", ref, err)
+	}
+	found := origin{snapshot: snapshot}
+	name := contentName(snapshot)
+	if name == "" {
+		return found, nil
+	}
+	content, err := c.cfg.Kube.VolumeSnapshotContents().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		found.content = content
+	case !apierrors.IsNotFound(err):
+		return origin{}, fmt.Errorf("get VolumeSnapshotContent %q of %s, the source: %w", name, ref, err)
+	}
+	return found, nil
+}
+
+// protectOrigin puts the finalizer on a source. Permissions from before there was one for snapshots do not allow that: then
+// nothing keeps the snapshot, as nothing did before.
+func (c *Controller) protectOrigin(ctx context.Context, found origin) error {
+	if found.kept() {
+		return nil
+	}
+	found.object().SetFinalizers(append(found.object().GetFinalizers(), found.finalizer()))
+	err := c.writeOrigin(ctx, found)
+	if found.snapshot != nil && apierrors.IsForbidden(err) {
+		klog.FromContext(ctx).Info("Snapshot is not protected while a volume is made from it", logging.KeyReason, describe(err))
+		return nil
+	}
+	return err
+}
+
+// writeOrigin stores the object of a source. It is written as a whole: the permissions that provisioners have always had allow
+// updates of claims and snapshots, and no patches.
+func (c *Controller) writeOrigin(ctx context.Context, found origin) error {
+	if found.claim != nil {
+		updated, err := c.cfg.Kube.PersistentVolumeClaims(found.claim.Namespace).Update(ctx, found.claim, metav1.UpdateOptions{})
+		if err == nil {
+			c.caches.claims.Remember(updated)
+		}
+		return err
+	}
+	updated, err := c.cfg.Kube.VolumeSnapshots(found.snapshot.Namespace).Update(ctx, found.snapshot, metav1.UpdateOptions{})
+	if err == nil && c.caches.snapshots != nil {
+		c.caches.snapshots.Remember(updated)
+	}
+	return err
+}
+
+// reconcileSource takes the finalizer off a source that nobody needs any more.
+func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) (reconcile.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	unlock, err := c.locks.Lock(ctx, ref)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	defer unlock()
+	if c.needed(ref) {
+		return reconcile.Result{}, nil
+	}
+	found, err := c.read(ctx, ref)
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	case !found.kept() || !found.isFor(c.driver) || !c.node().has(found):
+		return reconcile.Result{}, nil
+	}
+	object := found.object()
+	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(name string) bool { return name == found.finalizer() }))
+	if err := c.writeOrigin(ctx, found); err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, fmt.Errorf("take finalizer %s off %s: %w", found.finalizer(), ref, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Source is free", logging.KeyObject, ref.String())
+	return reconcile.Result{}, nil
+}
+
+// needed tells whether a volume may be under way from a source: one is, as far as this process knows, a claim that it has
+// begun to serve or found at its start waits for one, or another node has its hand on such a claim.
+func (c *Controller) needed(ref volume.SourceRef) bool {
+	if c.holds.any(ref) {
+		return true
+	}
+	for _, intent := range c.cfg.Intents.List() {
+		if source := intent.Spec.Source; source != nil && source.Ref == ref {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.caches.claims.ByIndex(claimsBySource, ref.String()), func(claim *corev1.PersistentVolumeClaim) bool {
+		return c.node().elsewhere(claim) != ""
+	})
+}
+
+// sourceChanged looks at the claims that wait for a source. Those whose volume is under way do not: it is asked for as it was.
+func (c *Controller) sourceChanged(ref volume.SourceRef) {
+	for _, claim := range c.caches.claims.ByIndex(claimsBySource, ref.String()) {
+		if _, open := c.cfg.Intents.Get(claim.UID); !open && c.concerns(claim) {
+			c.claims.Add(keyOf(claim))
+		}
+	}
+}
+
+// claimAsSource looks at a claim as the source of others: whether it is fit now, and whether it is to be freed.
+func (c *Controller) claimAsSource(before, after *corev1.PersistentVolumeClaim) {
+	if after == nil {
+		return
+	}
+	ref := volume.SourceRef{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name}
+	if before == nil || before.UID != after.UID || before.Spec.VolumeName != after.Spec.VolumeName || before.Status.Phase != after.Status.Phase {
+		c.sourceChanged(ref)
+	}
+	if slices.Contains(after.Finalizers, FinalizerClone) {
+		c.sources.Add(ref)
+	}
+}
+
+// snapshotChanged does the same for a snapshot.
+func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
+	if after == nil {
+		return
+	}
+	ref := volume.SourceRef{Kind: kindSnapshot, Namespace: after.Namespace, Name: after.Name}
+	if before == nil || before.UID != after.UID || contentName(before) != contentName(after) || ready(before) != ready(after) {
+		c.sourceChanged(ref)
+	}
+	if slices.Contains(after.Finalizers, FinalizerRestore) {
+		c.sources.Add(ref)
+	}
+}
+
+// ready tells whether a snapshot can be restored.
+func ready(snapshot *snapshotv1.VolumeSnapshot) bool {
+	return snapshot.Status != nil && snapshot.Status.ReadyToUse != nil && *snapshot.Status.ReadyToUse
+}

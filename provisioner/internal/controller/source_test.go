@@ -1,0 +1,288 @@
+package controller
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// fitClaim returns a claim and its volume that may be cloned.
+func fitClaim() origin {
+	claim, pv := newClaim(), newPV()
+	claim.Spec.VolumeName, claim.Status.Phase = pv.Name, corev1.ClaimBound
+	return origin{claim: claim, volume: pv}
+}
+
+// fitSnapshot returns a snapshot and its content that may be restored.
+func fitSnapshot() origin {
+	name, handle, ready, size := "content", "snap-1", true, resource.MustParse("1Gi")
+	mode := corev1.PersistentVolumeFilesystem
+	return origin{
+		snapshot: &snapshotv1.VolumeSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "monday", UID: "s1"},
+			Status:     &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: &name, ReadyToUse: &ready, RestoreSize: &size},
+		},
+		content: &snapshotv1.VolumeSnapshotContent{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: snapshotv1.VolumeSnapshotContentSpec{
+				Driver: driver, SourceVolumeMode: &mode,
+				VolumeSnapshotRef: corev1.ObjectReference{Namespace: "team", Name: "monday", UID: "s1"},
+			},
+			Status: &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &handle},
+		},
+	}
+}
+
+// leaveObject marks an object as being deleted, with or without the finalizer.
+func leaveObject(object metav1.Object, finalizers ...string) {
+	now := metav1.Now()
+	object.SetDeletionTimestamp(&now)
+	object.SetFinalizers(finalizers)
+}
+
+// checkCase is one thing that may be wrong with a source.
+type checkCase struct {
+	reason string
+	change func(w *wish, o *origin)
+	// want is part of the error, empty for none.
+	want string
+	// elsewhere says that another node could do it, blocked that the claim must change.
+	elsewhere, blocked bool
+}
+
+// check runs the cases on what fit returns.
+func check(t *testing.T, fit func() origin, cases map[string]checkCase) {
+	t.Helper()
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			o, w := fit(), wish{driver: driver, claim: newClaim()}
+			tc.change(&w, &o)
+			err := w.check(o)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("%s\nerror %v, want %q", tc.reason, err, tc.want)
+			}
+			var elsewhere elsewhereError
+			if got := errors.As(err, &elsewhere); got != tc.elsewhere {
+				t.Errorf("%s\nanother node could do it: %v, want %v", tc.reason, got, tc.elsewhere)
+			}
+			var blocked blockedError
+			if got := errors.As(err, &blocked); got != tc.blocked {
+				t.Errorf("%s\nthe claim must change: %v, want %v", tc.reason, got, tc.blocked)
+			}
+		})
+	}
+}
+
+func TestCheckClone(t *testing.T) {
+	block := corev1.PersistentVolumeBlock
+	file := corev1.PersistentVolumeFilesystem
+	check(t, fitClaim, map[string]checkCase{
+		"Fit":          {reason: "A bound claim of the driver.", change: func(*wish, *origin) {}},
+		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *wish, o *origin) { leaveObject(o.claim, FinalizerClone) }, want: "being deleted"},
+		"DeletingKept": {reason: "What was begun is finished.", change: func(w *wish, o *origin) { w.begun = true; leaveObject(o.claim, FinalizerClone) }},
+		"DeletingFree": {reason: "Nothing keeps it until the copy is made.", change: func(w *wish, o *origin) { w.begun = true; leaveObject(o.claim, "other") }, want: "being deleted"},
+		"Pending":      {reason: "There is no volume.", change: func(_ *wish, o *origin) { o.claim.Status.Phase = corev1.ClaimPending }, want: `"Pending"`},
+		"Lost":         {reason: "There is none any more.", change: func(_ *wish, o *origin) { o.claim.Status.Phase = corev1.ClaimLost }, want: `"Lost"`},
+		"NoVolume":     {reason: "A status alone binds nothing.", change: func(_ *wish, o *origin) { o.claim.Spec.VolumeName = "" }, want: "not bound"},
+		"VolumeGone":   {reason: "The object is gone.", change: func(_ *wish, o *origin) { o.volume = nil }, want: `"pvc-uid-1" does not exist`},
+		"Smaller": {reason: "The copy would not fit.", change: func(_ *wish, o *origin) {
+			o.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
+		}, want: "2147483648 bytes"},
+		"Larger": {reason: "A copy may be larger.", change: func(_ *wish, o *origin) {
+			o.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Mi")
+		}},
+		"NoSize":      {reason: "The claim itself is wrong.", change: func(w *wish, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
+		"NoCSI":       {reason: "The volume has no driver.", change: func(_ *wish, o *origin) { o.volume.Spec.CSI = nil }, want: "not of CSI driver"},
+		"OtherDriver": {reason: "It has another.", change: func(_ *wish, o *origin) { o.volume.Spec.CSI.Driver = "other" }, want: "not of CSI driver"},
+		"Unclaimed":   {reason: "The volume is nobody's.", change: func(_ *wish, o *origin) { o.volume.Spec.ClaimRef = nil }, want: "not bound to it"},
+		"OtherClaim":  {reason: "It is of a former claim of the name.", change: func(_ *wish, o *origin) { o.volume.Spec.ClaimRef.UID = "uid-0" }, want: "not bound to it"},
+		"Released":    {reason: "Its data may go any moment.", change: func(_ *wish, o *origin) { o.volume.Status.Phase = corev1.VolumeReleased }, want: "not bound to it"},
+		"Block":       {reason: "A file system is no device.", change: func(w *wish, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: "Block"},
+		"SameMode":    {reason: "Filesystem is the default.", change: func(_ *wish, o *origin) { o.volume.Spec.VolumeMode = &file }},
+		"OtherNode": {reason: "The own node does not have it.", change: func(w *wish, o *origin) {
+			w.node, o.volume.Spec.NodeAffinity = newNode(), affinity(corev1.NodeSelectorOpIn, "n2")
+		}, want: `from node "n1"`, elsewhere: true},
+	})
+}
+
+func TestCheckRestore(t *testing.T) {
+	block, not, empty, other := corev1.PersistentVolumeBlock, false, "", "other"
+	larger := resource.MustParse("2Gi")
+	check(t, fitSnapshot, map[string]checkCase{
+		"Fit":          {reason: "A snapshot that is ready.", change: func(*wish, *origin) {}},
+		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *wish, o *origin) { leaveObject(o.snapshot, FinalizerRestore) }, want: "being deleted"},
+		"DeletingKept": {reason: "What was begun is finished.", change: func(w *wish, o *origin) { w.begun = true; leaveObject(o.snapshot, FinalizerRestore) }},
+		"New":          {reason: "Nobody has looked at it yet.", change: func(_ *wish, o *origin) { o.snapshot.Status = nil }, want: "not bound"},
+		"Unbound":      {reason: "It has no content.", change: func(_ *wish, o *origin) { o.snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: "not bound"},
+		"ContentGone":  {reason: "It has none any more.", change: func(_ *wish, o *origin) { o.content = nil }, want: `"content" does not exist`},
+		"OtherUID":     {reason: "The content is of a former snapshot of the name.", change: func(_ *wish, o *origin) { o.content.Spec.VolumeSnapshotRef.UID = "s0" }, want: "not bound to it"},
+		"OtherName":    {reason: "The content is of another.", change: func(_ *wish, o *origin) { o.content.Spec.VolumeSnapshotRef.Name = other }, want: "not bound to it"},
+		"OtherSpace":   {reason: "The content is of another.", change: func(_ *wish, o *origin) { o.content.Spec.VolumeSnapshotRef.Namespace = other }, want: "not bound to it"},
+		"OtherDriver":  {reason: "Another driver has it.", change: func(_ *wish, o *origin) { o.content.Spec.Driver = other }, want: `"other"`},
+		"NotReady":     {reason: "It is being taken.", change: func(_ *wish, o *origin) { o.snapshot.Status.ReadyToUse = &not }, want: "not ready"},
+		"UnknownReady": {reason: "Nobody has said so.", change: func(_ *wish, o *origin) { o.snapshot.Status.ReadyToUse = nil }, want: "not ready"},
+		"NoStatus":     {reason: "The driver has said nothing.", change: func(_ *wish, o *origin) { o.content.Status = nil }, want: "no handle"},
+		"NoHandle":     {reason: "The driver has said nothing.", change: func(_ *wish, o *origin) { o.content.Status.SnapshotHandle = nil }, want: "no handle"},
+		"EmptyHandle":  {reason: "Nothing has that name.", change: func(_ *wish, o *origin) { o.content.Status.SnapshotHandle = &empty }, want: "no handle"},
+		"Smaller":      {reason: "The content would not fit.", change: func(_ *wish, o *origin) { o.snapshot.Status.RestoreSize = &larger }, want: "2147483648 bytes"},
+		"UnknownSize":  {reason: "The driver will know.", change: func(_ *wish, o *origin) { o.snapshot.Status.RestoreSize = nil }},
+		"NoSize":       {reason: "The claim itself is wrong.", change: func(w *wish, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
+		"Mode":         {reason: "A file system is no device.", change: func(w *wish, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: AnnModeChange},
+		"ModeBack":     {reason: "A device is no file system.", change: func(_ *wish, o *origin) { o.content.Spec.SourceVolumeMode = &block }, want: AnnModeChange},
+		"ModeUnknown":  {reason: "Snapshots of old do not say.", change: func(w *wish, o *origin) { w.claim.Spec.VolumeMode, o.content.Spec.SourceVolumeMode = &block, nil }},
+		"ModeAllowed": {reason: "The administrator has looked at it.", change: func(w *wish, o *origin) {
+			w.claim.Spec.VolumeMode = &block
+			o.content.Annotations = map[string]string{AnnModeChange: "true"}
+		}},
+		"ModeForbidden": {reason: "The annotation has a value.", change: func(w *wish, o *origin) {
+			w.claim.Spec.VolumeMode = &block
+			o.content.Annotations = map[string]string{AnnModeChange: "false"}
+		}, want: AnnModeChange},
+		"ModeNonsense": {reason: "What nobody understands allows nothing.", change: func(w *wish, o *origin) {
+			w.claim.Spec.VolumeMode = &block
+			o.content.Annotations = map[string]string{AnnModeChange: "maybe"}
+		}, want: AnnModeChange},
+		"ModeOff": {reason: "Nobody asks.", change: func(w *wish, _ *origin) { w.claim.Spec.VolumeMode, w.convert = &block, true }},
+		"OtherNode": {reason: "The own node does not have it.", change: func(w *wish, o *origin) {
+			w.node, o.content.Labels = newNode(), map[string]string{LabelManagedBy: "n2"}
+		}, want: `on node "n2"`, elsewhere: true},
+		"OwnNode": {reason: "It has.", change: func(w *wish, o *origin) {
+			w.node, o.content.Labels = newNode(), map[string]string{LabelManagedBy: "n1"}
+		}},
+		"AnyNode": {reason: "Nobody says where it is.", change: func(w *wish, _ *origin) { w.node = newNode() }},
+		"WholeWorld": {reason: "An instance for the cluster has all nodes.", change: func(_ *wish, o *origin) {
+			o.content.Labels = map[string]string{LabelManagedBy: "n2"}
+		}},
+	})
+}
+
+// TestHolds goes through what keeps a source, and lets go of it in every way.
+func TestHolds(t *testing.T) {
+	ref := volume.SourceRef{Kind: kindClaim, Namespace: "team", Name: "data"}
+	var h holds
+	if _, ok := h.drop("a"); ok || h.has("a") || h.any(ref) {
+		t.Error("nothing was put, and something is held")
+	}
+	h.put("a", ref)
+	h.put("b", ref)
+	if got, ok := h.drop("a"); !ok || got != ref || h.has("a") || !h.any(ref) {
+		t.Errorf("dropped %v, %v: the other claim holds the source still", got, ok)
+	}
+	h.drop("b")
+	if h.any(ref) {
+		t.Error("the source is held by nobody")
+	}
+}
+
+// TestNeeded looks at each thing that keeps a source alone.
+func TestNeeded(t *testing.T) {
+	ref := volume.SourceRef{Kind: kindClaim, Namespace: "team", Name: "source"}
+	waiting := func(node string) *corev1.PersistentVolumeClaim {
+		claim := newClaim()
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: kindClaim, Name: "source"}
+		if node != "" {
+			claim.Annotations[AnnSelectedNode] = node
+		}
+		return claim
+	}
+	cases := map[string]struct {
+		reason string
+		node   Node
+		claim  *corev1.PersistentVolumeClaim
+		begin  bool
+		open   bool
+		want   bool
+	}{
+		"Nothing":  {reason: "Nobody wants anything."},
+		"NotBegun": {reason: "A claim that came later has not been begun.", claim: waiting("")},
+		"Found":    {reason: "One that was there at the start may have been.", claim: waiting(""), begin: true, want: true},
+		"Open":     {reason: "A volume is under way for a claim that is gone.", open: true, want: true},
+		"Own":      {reason: "The own node has not begun it.", node: newNode(), claim: waiting("n1")},
+		"Other":    {reason: "Another node may have.", node: newNode(), claim: waiting("n2"), want: true},
+		"OtherAll": {reason: "There is no other instance.", claim: waiting("n2")},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			settings := rigSettings()
+			settings.Node = tc.node
+			var objs []runtime.Object
+			if tc.claim != nil {
+				objs = append(objs, tc.claim)
+			}
+			onRigWith(t, csitest.Options{NodeID: tc.node.Name, Topology: tc.node.Segments}, settings, func(t *testing.T, r *rig) {
+				if tc.begin {
+					r.begin()
+				}
+				if tc.open {
+					intent := newIntent(intents.Undoing)
+					intent.Spec.Source = &volume.Source{Ref: ref}
+					if err := r.intents.Open(quiet(t), *intent); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := r.needed(ref); got != tc.want {
+					t.Errorf("%s\nneeded: %v, want %v", tc.reason, got, tc.want)
+				}
+				if r.needed(volume.SourceRef{Kind: kindSnapshot, Namespace: "team", Name: "source"}) {
+					t.Errorf("%s\na snapshot of the same name is another source", tc.reason)
+				}
+			}, objs...)
+		})
+	}
+}
+
+// TestFreeing lets go of a source that is gone, or that cannot be read or written.
+func TestFreeing(t *testing.T) {
+	kept := func() *corev1.PersistentVolumeClaim {
+		claim := fitClaim().claim
+		claim.Finalizers, claim.ResourceVersion = []string{"example.com/other", FinalizerClone}, ""
+		return claim
+	}
+	away := apierrors.NewServiceUnavailable("away")
+	cases := map[string]struct {
+		reason    string
+		verb, res string
+		err       error
+		gone      bool
+		fails     bool
+		free      bool
+	}{
+		"Free":       {reason: "It goes on with the finalizers of others.", free: true},
+		"Gone":       {reason: "Nothing is left to do.", gone: true},
+		"ClaimAway":  {reason: "What cannot be read is tried again.", verb: "get", res: "persistentvolumeclaims", err: away, fails: true},
+		"VolumeAway": {reason: "Whose volume it is, is not guessed.", verb: "get", res: "persistentvolumes", err: away, fails: true},
+		"Conflict":   {reason: "It is read again.", verb: "update", res: "persistentvolumeclaims", err: apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), "data", nil), fails: true},
+		"GoneSince":  {reason: "Nothing is left to do.", verb: "update", res: "persistentvolumeclaims", err: apierrors.NewNotFound(corev1.Resource("persistentvolumeclaims"), "data")},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			objs := []runtime.Object{newPV()}
+			if !tc.gone {
+				objs = append(objs, kept())
+			}
+			onRig(t, func(t *testing.T, r *rig) {
+				if tc.err != nil {
+					r.cluster.Fail(tc.verb, tc.res, tc.err, 1)
+				}
+				_, err := r.reconcileSource(quiet(t), volume.SourceRef{Kind: kindClaim, Namespace: "team", Name: "data"})
+				if (err != nil) != tc.fails || apierrors.IsConflict(err) != apierrors.IsConflict(tc.err) {
+					t.Errorf("%s\nerror %v, want one: %v", tc.reason, err, tc.fails)
+				}
+				if claim := r.claim(); claim != nil && (len(claim.Finalizers) == 1) != tc.free {
+					t.Errorf("%s\nfinalizers %q, free: %v", tc.reason, claim.Finalizers, tc.free)
+				}
+			}, objs...)
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -27,7 +28,7 @@ type Bed struct {
 	Dev *Dev
 
 	config *rest.Config
-	scenes int
+	scenes atomic.Int32
 }
 
 // Dev is what only a development cluster has: processes that can be killed, and disks that can be looked at.

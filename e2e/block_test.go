@@ -21,6 +21,7 @@ const (
 
 // TestRawBlockIsProvisioned needs no node: the device is made where, and when, a pod wants it.
 func TestRawBlockIsProvisioned(t *testing.T) {
+	beside(t)
 	s := bed.NewScene(t)
 	s.CreateBlockClaim("data", s.ImmediateClass())
 	s.WaitBound("data")
@@ -49,11 +50,13 @@ func checkBlock(t *testing.T, v *corev1.PersistentVolume) {
 // TestRawBlockKeepsWhatIsWritten writes to both ends of a device, has it taken away from the node, and reads it there again.
 func TestRawBlockKeepsWhatIsWritten(t *testing.T) {
 	kubelet(t)
+	beside(t)
 	for name, class := range map[string]func(*Scene) string{
 		"Immediate":   (*Scene).ImmediateClass,
 		"LateBinding": (*Scene).LateClass,
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			s := bed.NewScene(t)
 			s.CreateBlockClaim("data", class(s))
 			if name == "Immediate" {
@@ -85,6 +88,7 @@ func TestRawBlockKeepsWhatIsWritten(t *testing.T) {
 // TestRawBlockIsSharedByPodsOfOneNode has two pods talk to each other by one device.
 func TestRawBlockIsSharedByPodsOfOneNode(t *testing.T) {
 	kubelet(t)
+	beside(t)
 	s := bed.NewScene(t)
 	s.CreateBlockClaim("data", s.LateClass())
 	s.createPod(Script(s.Namespace, "first", FromClaim("data"), "put 0 question; until has 1 answer; do sleep 1; done; put 2 thanks"))
@@ -101,8 +105,10 @@ func TestRawBlockIsSharedByPodsOfOneNode(t *testing.T) {
 // runtime opens the device for reading only, except in a privileged container; there, the device itself has to refuse.
 func TestReadOnlyRawBlockRefusesWrites(t *testing.T) {
 	kubelet(t)
+	beside(t)
 	for name, privileged := range map[string]bool{"Plain": false, "Privileged": true} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			s := bed.NewScene(t)
 			s.CreateBlockClaim("data", s.LateClass())
 			s.createPod(Holder(s.Namespace, "writer", FromClaim("data"), "put 0 kept"))
@@ -121,24 +127,32 @@ func TestReadOnlyRawBlockRefusesWrites(t *testing.T) {
 	}
 }
 
-// TestRawBlockSurvivesItsDriver kills the driver twice while a pod writes to its device: the pod goes on, others can join it, the kubelet
-// learns how large the volume is, and when the pod ends while there is no driver, the next driver takes the device away.
+// TestRawBlockSurvivesItsDriver kills the driver twice while a pod writes to its device: the pod goes on, others can join it, and when the
+// pod ends while there is no driver, the next driver takes the device away. Of another device, which goes through the same, the kubelet
+// learns how large it is.
 func TestRawBlockSurvivesItsDriver(t *testing.T) {
 	kubelet(t)
-	s := bed.NewScene(t)
+	s, measured := bed.NewScene(t), bed.NewScene(t)
 	s.CreateBlockClaim("data", s.LateClass())
 	s.createPod(Script(s.Namespace, "writer", FromClaim("data"), "trap exit TERM; n=0; while :; do n=$((n + 1)); put 0 $n; has 0 $n; sleep 1; done"))
 	node := s.WaitRunning("writer").Spec.NodeName
+	measured.CreateBlockClaim("data", measured.LateClass())
+	holder := Holder(measured.Namespace, "holder", FromClaim("data"), "put 0 kept")
+	holder.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	measured.createPod(holder)
+	measured.WaitRunning("holder")
 	killed := s.killDriver(node)
 	s.waitDriver(node, killed)
 	s.RunScript("witness", "data", `was=$(sum 0); while [ "$(sum 0)" = "$was" ]; do sleep 1; done`)
 	if writer := s.WaitRunning("writer"); writer.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("the writer was disturbed: %+v", writer.Status.ContainerStatuses)
 	}
-	s.waitMeasured(node, "data")
 	killed = s.killDriver(node)
 	s.endRawBlock("data", node)
 	s.waitDriver(node, killed)
+	beside(t) // by default the kubelet looks once a minute
+	measured.waitMeasured(node, "data")
+	measured.endRawBlock("data", node)
 }
 
 // endRawBlock deletes everything in the scene, and wants nothing to be left of it, neither in the cluster nor on the node.
@@ -181,7 +195,8 @@ func (s *Scene) checkDevices(pod, node string, volume *corev1.PersistentVolume, 
 	s.WaitNoPod(pod)
 }
 
-// waitMeasured waits until the kubelet tells how large the volume of a claim is. It asks the driver once a minute, at a path of its own.
+// waitMeasured waits until the kubelet tells how large the volume of a claim is. It asks the driver now and then, by default once a minute, at
+// a path of its own.
 func (s *Scene) waitMeasured(node, claim string) {
 	s.t.Helper()
 	s.Wait("the kubelet of "+node+" to measure claim "+claim, func(ctx context.Context) (bool, error) {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,6 +20,7 @@ const nodeSelector = "app.kubernetes.io/name=csi-hostpath-node"
 // TestVolumesOnEveryNode has pods with volumes of every kind on every node at a time. It holds in whatever form the driver was
 // deployed: attached or not, with one controller for all nodes or one for each.
 func TestVolumesOnEveryNode(t *testing.T) {
+	beside(t)
 	s := bed.NewScene(t)
 	late := map[string]string{} // node by claim
 	for i, node := range s.driverNodes() {
@@ -79,8 +81,8 @@ func (s *Scene) driverNodes() (names []string) {
 	return names
 }
 
-// checkOwnVolumes asks each driver that has a node's volumes for itself (--mode=all) for them. Where the nodes share a
-// directory there is nothing to ask: what is left of it, WaitNothingLeft and the sizes of the directories tell.
+// checkOwnVolumes wants each driver that has a node's volumes for itself (--mode=all) to have these, and of the scene no others. Where the
+// nodes share a directory there is nothing to ask: what is left of it, WaitNothingLeft and the sizes of the directories tell.
 func (s *Scene) checkOwnVolumes(want map[string][]string) {
 	s.t.Helper()
 	if s.Dev != nil {
@@ -95,16 +97,38 @@ func (s *Scene) checkOwnVolumes(want map[string][]string) {
 		if !slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return slices.Contains(c.Args, "--mode=all") }) {
 			continue
 		}
-		var got map[string]string
 		node := pod.Spec.NodeName
-		s.retry("ask the driver of "+node+" for its volumes", func(ctx context.Context) (err error) {
-			got, err = (&replicas{Scene: s}).directory(ctx, &pod)
-			return err
+		s.Wait("the driver of "+node+" to have the volumes of this node alone", func(ctx context.Context) (bool, error) {
+			ids, err := s.ownVolumes(ctx, &pod)
+			if err != nil {
+				return false, err
+			}
+			if diff := cmp.Diff(slices.Sorted(slices.Values(want[node])), ids); diff != "" {
+				return false, fmt.Errorf("volumes that the driver of %s has (-want +got):\n%s", node, diff)
+			}
+			s.t.Logf("the driver of %s has volumes of its own: %q", node, ids)
+			return true, nil
 		})
-		ids := slices.Sorted(maps.Values(got))
-		if diff := cmp.Diff(slices.Sorted(slices.Values(want[node])), ids); diff != "" {
-			s.t.Errorf("volumes that the driver of %s has (-want +got):\n%s", node, diff)
-		}
-		s.t.Logf("the driver of %s has volumes of its own: %q", node, ids)
 	}
+}
+
+// ownVolumes asks the driver of a pod for its volumes, without those that are made for claims elsewhere, or were.
+func (s *Scene) ownVolumes(ctx context.Context, pod *corev1.Pod) ([]string, error) {
+	all, err1 := (&replicas{Scene: s}).directory(ctx, pod)
+	claims, err2 := s.Client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	volumes, err3 := s.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	for _, c := range claims.Items {
+		if c.Namespace != s.Namespace {
+			delete(all, "pvc-"+string(c.UID))
+		}
+	}
+	for _, v := range volumes.Items {
+		if claim := v.Spec.ClaimRef; claim != nil && claim.Namespace != s.Namespace {
+			delete(all, v.Name)
+		}
+	}
+	return slices.Sorted(maps.Values(all)), nil
 }

@@ -47,8 +47,10 @@ func (s *Scene) createClass(name string, change func(*storagev1.StorageClass)) s
 // TestImagesHaveTheirOwnFileSystem makes volumes of each type, fills them, and has them taken away from the node and brought back.
 func TestImagesHaveTheirOwnFileSystem(t *testing.T) {
 	kubelet(t)
+	beside(t)
 	for fsType, mebibytes := range map[string]int{"ext3": 32, "ext4": 32, "xfs": 320} {
 		t.Run(fsType, func(t *testing.T) {
+			beside(t)
 			s := bed.NewScene(t)
 			class := s.createClass(fsType, func(c *storagev1.StorageClass) {
 				c.Parameters = map[string]string{"csi.storage.k8s.io/fstype": fsType, "mode": "1777"}
@@ -77,6 +79,7 @@ func TestImagesHaveTheirOwnFileSystem(t *testing.T) {
 // TestInlineVolumesWithEveryAttribute has the driver make what the pod describes: twice, and not one for both.
 func TestInlineVolumesWithEveryAttribute(t *testing.T) {
 	kubelet(t)
+	beside(t)
 	s := bed.NewScene(t)
 	source := Inline(bed.Driver)
 	source.CSI.FSType = new("ext4")

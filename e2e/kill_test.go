@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/devcluster"
 )
 
 const (
@@ -164,7 +169,38 @@ func (s *story) signal(process, signal string) {
 				_ = s.Dev.Signal(context.Background(), process, "CONT") // if it does not run it is not frozen
 			}
 		})
+		// A signal is sent at once, but each thread goes on until the kernel comes to it: long enough to answer a call.
+		s.Wait(process+" to stand still", func(ctx context.Context) (bool, error) {
+			frozen, err := s.frozen(ctx, process)
+			if frozen || err != nil {
+				return frozen, err
+			}
+			return false, s.Dev.Signal(ctx, process, signal) // to another one, if that which got the first was about to end
+		})
 	}
+}
+
+// frozen says whether all threads of a process are stopped.
+func (s *story) frozen(ctx context.Context, process string) (bool, error) {
+	status, err := s.Dev.Client.Status(ctx, 0)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(status.Processes, func(p devcluster.Process) bool { return p.Name == process })
+	if i < 0 || status.Processes[i].PID == 0 {
+		return false, fmt.Errorf("%s does not run", process)
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", status.Processes[i].PID))
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has ended
+		}
+		if _, state, _ := strings.Cut(string(stat), ") "); err != nil || !strings.HasPrefix(state, "T") {
+			return false, err
+		}
+	}
+	return len(threads) > 0, err
 }
 
 // victims are the processes of the stack, and those of the control plane. A process of a node is named once the node is known.

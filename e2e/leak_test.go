@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -29,14 +31,12 @@ func (s *Scene) WaitNothingLeft() {
 	})
 }
 
-// Leftovers names what is there of the scene, and of all scenes what has no namespace: tests that look run alone.
+// Leftovers names what is there of the scene, and what is of no scene.
 func (s *Scene) Leftovers(ctx context.Context) ([]string, error) {
 	pods, err1 := s.Client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{})
 	claims, err2 := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx, metav1.ListOptions{})
-	volumes, err3 := s.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
-	attachments, err4 := s.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
-	nodes, err5 := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	rest, err3 := s.remains(ctx, s.Namespace)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	var left []string
@@ -46,22 +46,53 @@ func (s *Scene) Leftovers(ctx context.Context) ([]string, error) {
 	for _, c := range claims.Items {
 		left = append(left, "claim "+c.Name)
 	}
-	for _, v := range volumes.Items {
-		left = append(left, "volume "+v.Name)
+	return append(left, rest...), nil
+}
+
+// remains names what there is of volumes outside of namespaces and, on a development cluster, on the disks, where tests look alone. Volumes
+// of claims in other namespaces than this one are left out; no namespace at all: nothing is.
+func (b *Bed) remains(ctx context.Context, namespace string) ([]string, error) {
+	nodes, err1 := b.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	attachments, err2 := b.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	volumes, err3 := b.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{}) // the last: what belongs to one is seen to
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
 	}
-	for _, a := range attachments.Items {
-		left = append(left, "attachment "+a.Name)
-	}
-	for _, n := range nodes.Items {
-		for _, v := range n.Status.VolumesInUse {
-			left = append(left, "in use on "+n.Name+": "+string(v))
-		}
-	}
-	if s.Dev == nil {
+	left := ownRemains(namespace, volumes.Items, attachments.Items, nodes.Items)
+	if b.Dev == nil {
 		return left, nil
 	}
-	onDisk, err := s.Dev.Leftovers()
+	onDisk, err := b.Dev.Leftovers()
 	return append(left, onDisk...), err
+}
+
+// ownRemains leaves out the volumes of claims in other namespaces, their attachments, and their use: that is for those to look at who made
+// the claims, maybe at this moment. What belongs to no volume that is there is everybody's.
+func ownRemains(namespace string, volumes []corev1.PersistentVolume, attachments []storagev1.VolumeAttachment, nodes []corev1.Node) (left []string) {
+	others := map[string]bool{}
+	for _, v := range volumes {
+		if claim := v.Spec.ClaimRef; namespace == "" || claim == nil || claim.Namespace == namespace {
+			left = append(left, "volume "+v.Name)
+			continue
+		}
+		others[v.Name] = true
+		if v.Spec.CSI != nil {
+			others["kubernetes.io/csi/"+v.Spec.CSI.Driver+"^"+v.Spec.CSI.VolumeHandle] = true
+		}
+	}
+	for _, a := range attachments {
+		if v := a.Spec.Source.PersistentVolumeName; v == nil || !others[*v] {
+			left = append(left, "attachment "+a.Name)
+		}
+	}
+	for _, n := range nodes {
+		for _, v := range n.Status.VolumesInUse {
+			if !others[string(v)] {
+				left = append(left, "in use on "+n.Name+": "+string(v))
+			}
+		}
+	}
+	return left
 }
 
 // Leftovers names the files, directories and mounts of volumes on the disks of the cluster.

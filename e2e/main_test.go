@@ -36,7 +36,24 @@ func run(m *testing.M) (code int) {
 		}
 	}()
 	bed = b
-	return max(m.Run(), calls(b.Dev))
+	if code := m.Run(); code != 0 {
+		return code
+	}
+	return max(calls(b.Dev), nothing(b))
+}
+
+// nothing sees that the tests together have left nothing: those that play at the same time each look after their own.
+func nothing(b *Bed) (code int) {
+	var left []string
+	err := poll(context.Background(), func(ctx context.Context) (done bool, err error) {
+		left, err = b.remains(ctx, "")
+		return len(left) == 0, err
+	})
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "left by all tests: %q, %v\n", left, err)
+		return 1
+	}
+	return 0
 }
 
 // calls looks at what all tests together made the components ask of the API server.
@@ -57,6 +74,16 @@ func kubelet(t *testing.T) {
 	t.Helper()
 	if bed.Dev != nil {
 		t.Skip("needs a kubelet, in a cluster named by " + kubeconfigEnv + ": the node agent of a development cluster has no block volumes yet, and starts no containers")
+	}
+}
+
+// beside lets a test that disturbs nobody play at the same time as others of its kind, after those that may disturb. A kubelet takes its time
+// over everything, and all of it is waiting. On a development cluster tests take a second or two, and each looks at all disks: there they
+// stay alone.
+func beside(t *testing.T) {
+	t.Helper()
+	if bed.Dev == nil {
+		t.Parallel()
 	}
 }
 

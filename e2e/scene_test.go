@@ -31,8 +31,8 @@ type Scene struct {
 // NewScene makes a scene that is removed when the test ends. A failed test tells what is there then.
 func (b *Bed) NewScene(t testing.TB) *Scene {
 	t.Helper()
-	b.scenes++ // a namespace of an earlier run of the same test may still be there, on its way out
-	s := &Scene{Bed: b, Namespace: sceneName(b.scenes, t.Name()), t: t}
+	n := b.scenes.Add(1) // a namespace of an earlier run of the same test may still be there, on its way out
+	s := &Scene{Bed: b, Namespace: sceneName(n, t.Name()), t: t}
 	s.retry("make the namespace", func(ctx context.Context) error {
 		_, err := b.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}, metav1.CreateOptions{})
 		return ignoreExists(err)
@@ -48,7 +48,7 @@ func (b *Bed) NewScene(t testing.TB) *Scene {
 }
 
 // sceneName makes the name of a namespace: letters, digits and dashes, no dash at its end, and short enough for suffixes.
-func sceneName(n int, test string) string {
+func sceneName(n int32, test string) string {
 	name := fmt.Sprintf("e2e-%d-", n) + strings.ToLower(strings.NewReplacer("/", "-", "_", "-", "#", "-").Replace(strings.TrimPrefix(test, "Test")))
 	return strings.TrimRight(name[:min(len(name), 50)], "-")
 }

@@ -2,9 +2,12 @@
 RESULTS := $(CURDIR)/.tools/results
 # The time limit is there for tests that hang: on a new machine devcluster's first builds the control plane, which takes minutes.
 TESTFLAGS ?= -race -timeout 30m
+# Modules that are tested at a time: the end-to-end suite, which is the first, takes as long as all others, and waits most of it.
+TESTJOBS ?= 2
 # The end-to-end suite drives processes of its own; the detector would only watch the driver's seat.
 # Its result is never taken from the cache: go does not know which programs it ran.
-TESTFLAGS_e2e := -count=1 -timeout 60m
+# Where tests play at the same time they all wait for kubelets, so that there may be more of them than processors.
+TESTFLAGS_e2e := -count=1 -timeout 60m -parallel 16
 # Neither are the results of tests that look at other modules.
 TESTFLAGS_tools = $(TESTFLAGS) -count=1
 
@@ -12,7 +15,7 @@ TESTFLAGS_tools = $(TESTFLAGS) -count=1
 .PHONY: test $(MODULES:%=test/%)
 test: ## Run all tests: units, csi-sanity, end to end (needs root for mounts; says what it skips otherwise)
 	@rm -rf $(RESULTS)
-	@failed=0; for m in $(MODULES); do $(MAKE) --no-print-directory test/$$m || failed=1; done; \
+	@failed=0; $(MAKE) --no-print-directory -k -j$(TESTJOBS) --output-sync=target $(addprefix test/,e2e $(filter-out e2e,$(MODULES))) || failed=1; \
 	$(TOOLS)/testsum -total $(RESULTS)/*.json && exit $$failed
 $(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-needs
 	@mkdir -p $(RESULTS)

@@ -17,6 +17,7 @@ func clone(claim *corev1.PersistentVolumeClaim, source string) *corev1.Persisten
 
 // TestClaimIsMadeOfAnother needs no node: the copy is made by the controller, and the source may go when it is complete.
 func TestClaimIsMadeOfAnother(t *testing.T) {
+	beside(t)
 	s := bed.NewScene(t)
 	s.CreateClaim("source", s.ImmediateClass())
 	s.WaitBound("source")
@@ -51,7 +52,9 @@ func nodeOf(v *corev1.PersistentVolume) string {
 // TestClonesHaveTheContents copies directories, file systems and devices, and has pods look at the copies.
 func TestClonesHaveTheContents(t *testing.T) {
 	kubelet(t)
+	beside(t)
 	t.Run("Mounted", func(t *testing.T) {
+		beside(t)
 		s := bed.NewScene(t)
 		classes := map[string]string{
 			"directory": s.LateClass(),
@@ -85,6 +88,7 @@ func TestClonesHaveTheContents(t *testing.T) {
 		s.WaitNothingLeft()
 	})
 	t.Run("Devices", func(t *testing.T) {
+		beside(t)
 		s := bed.NewScene(t)
 		s.CreateBlockClaim("source", s.LateClass())
 		s.RunScript("writer", "source", "put 0 first; put 15 last")

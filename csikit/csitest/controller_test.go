@@ -122,7 +122,7 @@ func TestCreateVolumeChecks(t *testing.T) {
 		"UnknownSourceSnapshot": {
 			reason: "no snapshot exists",
 			req:    changed(create("a"), func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = restoreOf("none") }),
-			want: codes.NotFound,
+			want:   codes.NotFound,
 		},
 		"EmptySource": {
 			reason: "a source of no kind is invalid",

@@ -130,11 +130,7 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	case errors.As(err, &blocked):
 		c.refuse(claim, describe(err))
 		return reconcile.Result{}, nil
-	case errors.As(err, &elsewhere):
-		c.refuse(claim, describe(err))
-		c.stepBack(claim)
-		return c.reschedule(ctx, claim)
-	case errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
+	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
 		c.refuse(claim, describe(err))
 		return c.reschedule(ctx, claim)
 	}

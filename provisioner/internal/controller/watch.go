@@ -42,6 +42,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		c.claimGone(before)
 	}
 	c.claimAsSource(before, after)
+	c.sourceElsewhereFree(before, after)
 	if after == nil {
 		return
 	}

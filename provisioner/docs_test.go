@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 )
@@ -58,10 +59,10 @@ func (r *recorder) MustRegister(collectors ...prometheus.Collector) {
 func TestEveryMetricIsDocumented(t *testing.T) {
 	r := &recorder{Registerer: prometheus.NewRegistry()}
 	controller.NewMetrics(r)
-	r.MustRegister(controller.NewUnderWay(intents.NewMemory()))
+	r.MustRegister(controller.NewUnderWay(intents.NewMemory()), capacity.NewMetrics())
 	names := append(described(t, r.collectors...), metrics.SidecarOperations)
-	if len(names) != 8 {
-		t.Errorf("metrics %q, want 8 of them", names)
+	if len(names) != 11 {
+		t.Errorf("metrics %q, want 11 of them", names)
 	}
 	document := read(t, "docs/metrics.md")
 	for _, name := range names {

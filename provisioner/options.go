@@ -74,24 +74,6 @@ type Options struct {
 	ignored flagset.Ignored
 }
 
-// CapacityOptions configure the publication of CSIStorageCapacity objects. This version accepts them all
-// and refuses Enabled.
-type CapacityOptions struct {
-	// Enabled turns the publication on.
-	Enabled bool
-	// Immediate publishes also for classes with immediate binding.
-	Immediate bool
-	// PollInterval is the pause between two questions for the same capacity.
-	PollInterval time.Duration
-	// OwnerLevel counts the owner references from the pod to the owner of the objects; -1 sets no owner.
-	OwnerLevel int
-	// Workers is the number of questions asked at a time.
-	Workers int
-	// QPS and Burst limit the writes of CSIStorageCapacity objects.
-	QPS   float64
-	Burst int
-}
-
 // NewOptions returns the defaults. The name of the node is that of the environment.
 func NewOptions() Options {
 	o := Options{
@@ -106,7 +88,7 @@ func NewOptions() Options {
 		Workers:                     100,
 		Topology:                    topology.DefaultPolicy(),
 		PreventVolumeModeConversion: true,
-		Capacity:                    CapacityOptions{PollInterval: time.Minute, OwnerLevel: 1, Workers: 1, QPS: 1, Burst: 5},
+		Capacity:                    newCapacityOptions(),
 		Node:                        NodeOptions{Name: os.Getenv(EnvNodeName), Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: 60 * time.Second},
 		CloningProtectionWorkers:    1,
 		SnapshotSweepInterval:       5 * time.Minute,
@@ -135,7 +117,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
 	o.addVolumeFlags(fs)
 	o.addTopologyFlags(fs)
-	o.addCapacityFlags(fs)
+	o.Capacity.addFlags(fs)
 	o.Node.addFlags(fs)
 	o.ignored.AutoMaxProcs(fs)
 }
@@ -174,22 +156,9 @@ func (o *Options) addTopologyFlags(fs *flag.FlagSet) {
 	fs.IntVar(&t.MaxSegments, "topology-max-segments", t.MaxSegments, "most segments that are sent in one request, the preferred first; 0: no limit")
 }
 
-// addCapacityFlags registers the flags about CSIStorageCapacity objects.
-func (o *Options) addCapacityFlags(fs *flag.FlagSet) {
-	c := &o.Capacity
-	fs.BoolVar(&c.Enabled, "enable-capacity", c.Enabled, "publish CSIStorageCapacity objects; not in this version")
-	fs.BoolVar(&c.Immediate, "capacity-for-immediate-binding", c.Immediate, "publish them also for classes with immediate binding")
-	fs.DurationVar(&c.PollInterval, "capacity-poll-interval", c.PollInterval, "pause between two questions for the same capacity")
-	fs.IntVar(&c.OwnerLevel, "capacity-ownerref-level", c.OwnerLevel,
-		"owner references from the pod to the owner of the objects: 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment; -1: no owner")
-	fs.IntVar(&c.Workers, "capacity-threads", c.Workers, "capacities that are asked for at a time")
-	fs.Float64Var(&c.QPS, "kube-api-capacity-qps", c.QPS, "CSIStorageCapacity requests per second to the API server")
-	fs.IntVar(&c.Burst, "kube-api-capacity-burst", c.Burst, "requests that may exceed --kube-api-capacity-qps for a moment")
-}
-
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
-	errs := []error{flagset.Validate(o.groups()...), o.naming().Validate(), o.validateNode()}
+	errs := []error{flagset.Validate(o.groups()...), o.naming().Validate(), o.validateNode(), o.Capacity.validate()}
 	if o.Workers < 1 {
 		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
 	}
@@ -202,17 +171,7 @@ func (o *Options) Validate() error {
 	if o.SnapshotSweepInterval < 0 {
 		errs = append(errs, fmt.Errorf("--snapshot-orphan-sweep-interval=%v: must not be negative", o.SnapshotSweepInterval))
 	}
-	return errors.Join(append(errs, o.missing())...)
-}
-
-// missing reports what was asked for and is not in this version: a flag that silently did nothing would
-// be worse than a clear refusal.
-func (o *Options) missing() error {
-	var errs []error
-	if o.Capacity.Enabled {
-		errs = append(errs, errors.New("--enable-capacity=true: publishing storage capacity is not supported by this version"))
-	}
-	if o.Features.Enabled(GateCrossNamespace) {
+	if o.Features.Enabled(GateCrossNamespace) { // what silently did nothing would be worse than a clear refusal
 		errs = append(errs, fmt.Errorf("--feature-gates=%s=true: data sources in other namespaces are not supported by this version", GateCrossNamespace))
 	}
 	return errors.Join(errs...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -21,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/version"
+	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
@@ -52,7 +54,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	api, err := kubeapi.New(config, client)
+	api, err := kubeapi.New(kubeapi.Config{REST: config, Others: client, CapacityQPS: o.Capacity.QPS, CapacityBurst: o.Capacity.Burst})
 	if err != nil {
 		return err
 	}
@@ -90,6 +92,9 @@ type instance struct {
 	metrics  *controller.Metrics
 	health   leader.Health
 	recorder *events.Async
+	// room counts the CSIStorageCapacity objects, owner owns them.
+	room  *capacity.Metrics
+	owner *metav1.OwnerReference
 
 	// mu guards what follows.
 	mu sync.Mutex
@@ -113,8 +118,12 @@ func newInstance(o Options, env environment) *instance {
 		queues:      kubemetrics.NewQueues(env.registry),
 		leading:     kubemetrics.NewLeader(env.registry),
 		metrics:     controller.NewMetrics(env.registry),
+		room:        capacity.NewMetrics(),
 	}
 	env.registry.MustRegister(controller.NewUnderWay(p.intents))
+	if o.Capacity.Enabled {
+		env.registry.MustRegister(p.room)
+	}
 	return p
 }
 
@@ -285,12 +294,18 @@ func withoutCancel(err error) error {
 
 // session runs one controller, made for the present capabilities of the driver.
 func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) error {
+	if err := p.findOwner(ctx); err != nil {
+		return err
+	}
 	current, err := p.begin(end)
 	if err != nil {
 		return err
 	}
 	defer p.finish()
-	return current.Run(ctx)
+	if !p.options.Capacity.Enabled {
+		return current.Run(ctx)
+	}
+	return p.publish(ctx, current)
 }
 
 // begin makes a controller and notes what it was made for.
@@ -349,6 +364,7 @@ func (p *instance) settings(driver string) controller.Settings {
 		SourceWorkers:       o.CloningProtectionWorkers,
 		SnapshotSweep:       o.SnapshotSweepInterval,
 		ModeConversion:      !o.PreventVolumeModeConversion,
+		Places:              o.Capacity.Enabled,
 		Node:                o.Node.node(p.place),
 	}
 }

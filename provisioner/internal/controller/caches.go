@@ -61,6 +61,10 @@ type caches struct {
 
 // newCaches returns caches that are not started. The function is called when the topology has changed.
 func newCaches(client kubeapi.Client, driver string, settings Settings, shape Shape, changed func()) *caches {
+	slim := slimVolume(driver, settings.Node)
+	if settings.Places {
+		slim = withPlace(slim)
+	}
 	c := &caches{
 		claims: kube.NewInformer(client.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
 			Name:      "PersistentVolumeClaim",
@@ -69,7 +73,7 @@ func newCaches(client kubeapi.Client, driver string, settings Settings, shape Sh
 		}),
 		volumes: kube.NewInformer(client.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
 			Name:      "PersistentVolume",
-			Transform: slimVolume(driver, settings.Node),
+			Transform: slim,
 			Index:     map[string]func(*corev1.PersistentVolume) []string{volumesByHandle: handlesOf(driver)},
 		}),
 		classes: kube.NewInformer(client.StorageClasses(), kube.InformerOptions[*storagev1.StorageClass]{Name: "StorageClass"}),

@@ -91,6 +91,8 @@ type Settings struct {
 	SnapshotSweep time.Duration
 	// ModeConversion allows all snapshots to be restored in another volume mode.
 	ModeConversion bool
+	// Places keeps in memory where each volume is, which Capacity is told when it is deleted.
+	Places bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
 	Node Node
 }
@@ -128,6 +130,8 @@ type Controller struct {
 	cfg    Config
 	driver string
 	caches *caches
+	// capacity is told what may change how much room there is.
+	capacity Capacity
 
 	claims  *reconcile.Controller[claimKey]
 	volumes *reconcile.Controller[string]
@@ -164,7 +168,7 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
-	c := &Controller{cfg: cfg, driver: info.Name, saved: make(chan struct{}, 1)}
+	c := &Controller{cfg: cfg, driver: info.Name, capacity: noCapacity{}, saved: make(chan struct{}, 1)}
 	if err := c.makeQueues(); err != nil {
 		return nil, err
 	}

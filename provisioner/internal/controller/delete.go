@@ -88,6 +88,7 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	// The deletion of the object comes back as an event; the mark keeps it from a second DeleteVolume.
 	c.deleted.put(pv.UID, time.Now())
 	c.cfg.Metrics.deleted(pv, time.Since(start))
+	c.capacity.VolumeChanged(volumeClassName(pv), pv.Spec.NodeAffinity)
 	klog.FromContext(ctx).V(2).Info("Volume is deleted", logging.KeyVolumeID, pv.Spec.CSI.VolumeHandle)
 	return c.remove(ctx, pv)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/topology"
@@ -129,11 +130,7 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	case errors.As(err, &blocked):
 		c.refuse(claim, describe(err))
 		return reconcile.Result{}, nil
-	case errors.As(err, &elsewhere):
-		c.refuse(claim, describe(err))
-		c.stepBack(claim)
-		return c.reschedule(ctx, claim)
-	case errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
+	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
 		c.refuse(claim, describe(err))
 		return c.reschedule(ctx, claim)
 	}
@@ -189,6 +186,9 @@ func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, v
 	if verb == attemptForget {
 		klog.FromContext(ctx).V(2).Info("Claim is gone and has no volume", logging.KeyVolumeName, intent.Spec.Name)
 		return reconcile.Result{}, nil
+	}
+	if outcome.Of(err) == outcome.Exhausted {
+		c.capacity.Exhausted(intent.Spec.Class.Name, intent.Spec.Topology)
 	}
 	err = c.failed(claim, err)
 	switch verb {

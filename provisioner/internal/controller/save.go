@@ -107,6 +107,7 @@ func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *
 	}
 	claim := intent.Spec.Claim
 	c.cfg.Metrics.provisioned(claim, time.Since(intent.Opened))
+	c.capacity.VolumeChanged(saved.Spec.StorageClassName, saved.Spec.NodeAffinity)
 	c.cfg.Events.Normal(claim, reasonSucceeded, fmt.Sprintf("Provisioned volume %q", saved.Name))
 	klog.FromContext(ctx).V(2).Info("Volume is provisioned", logging.KeyClaim, klog.KObj(claim),
 		logging.KeyVolume, saved.Name, logging.KeyVolumeID, intent.VolumeID)

@@ -192,6 +192,30 @@ func (c *Controller) needed(ref volume.SourceRef) bool {
 	})
 }
 
+// wantsElsewhere returns the source of a claim that another node has its hand on.
+func (c *Controller) wantsElsewhere(claim *corev1.PersistentVolumeClaim) (ref volume.SourceRef, ok bool) {
+	if claim == nil || !pending(claim, c.driver) || c.node().elsewhere(claim) == "" {
+		return volume.SourceRef{}, false
+	}
+	return sourceOf(claim)
+}
+
+// sourceElsewhereFree looks at a source that was kept for a claim of another node, once that needs it no more. Only the nodes
+// that have the volume look at a claim; snapshots, of which that is not in the cache, are left to the sweep.
+func (c *Controller) sourceElsewhereFree(before, after *corev1.PersistentVolumeClaim) {
+	ref, wanted := c.wantsElsewhere(before)
+	if _, still := c.wantsElsewhere(after); !wanted || still || ref.Kind != kindClaim {
+		return
+	}
+	source, ok := c.caches.claims.Get(ref.Namespace, ref.Name)
+	if !ok || !slices.Contains(source.Finalizers, FinalizerClone) {
+		return
+	}
+	if pv, ok := c.caches.volumes.Get("", source.Spec.VolumeName); ok && pv.Spec.CSI != nil {
+		c.sources.Add(ref)
+	}
+}
+
 // sourceChanged looks at the claims that wait for a source. Those whose volume is under way do not: it is asked for as it was.
 func (c *Controller) sourceChanged(ref volume.SourceRef) {
 	for _, claim := range c.caches.claims.ByIndex(claimsBySource, ref.String()) {

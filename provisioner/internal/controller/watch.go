@@ -42,6 +42,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		c.claimGone(before)
 	}
 	c.claimAsSource(before, after)
+	c.sourceElsewhereFree(before, after)
 	if after == nil {
 		return
 	}
@@ -142,10 +143,12 @@ func (c *Controller) tidyVolume(name string, uid types.UID) {
 }
 
 // classChanged looks at the claims of a class.
-func (c *Controller) classChanged(_, after *storagev1.StorageClass) {
+func (c *Controller) classChanged(before, after *storagev1.StorageClass) {
 	if after == nil {
+		c.capacity.ClassChanged(before.Name)
 		return
 	}
+	c.capacity.ClassChanged(after.Name)
 	for _, claim := range c.caches.claims.ByIndex(claimsByClass, after.Name) {
 		if c.relevant(claim) {
 			c.claims.Add(keyOf(claim))
@@ -168,6 +171,7 @@ func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment
 // topologyChanged looks at the claims for which there was no topology, once more nodes have had time to
 // follow: where a driver is being rolled out, the first node must not get all volumes.
 func (c *Controller) topologyChanged() {
+	c.capacity.TopologyChanged()
 	if c.unplaced.empty() {
 		return
 	}

@@ -1,21 +1,31 @@
 // Package kubeapi is the client of kinds that the provisioner alone uses, of the shape that csikit/kube gives all others:
-// snapshots, which are custom resources and may be absent from a cluster.
+// snapshots, which are custom resources and may be absent from a cluster, and CSIStorageCapacity objects, which have a limit of
+// requests of their own.
 //
-// Only the types are upstream's: its clientset links all of client-go's, 17 MiB in place of 32 KiB.
+// Of snapshots, only the types are upstream's: its clientset links all of client-go's, 17 MiB in place of 32 KiB.
 package kubeapi
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 )
+
+// unlimited switches the rate limiter of client-go off.
+const unlimited = -1
 
 // Resources of the kinds in Client.
 type (
@@ -23,6 +33,8 @@ type (
 	VolumeSnapshots = kube.Resource[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList]
 	// VolumeSnapshotContents reads and writes VolumeSnapshotContents.
 	VolumeSnapshotContents = kube.Resource[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList]
+	// CSIStorageCapacities reads and writes CSIStorageCapacity objects.
+	CSIStorageCapacities = kube.Resource[*storagev1.CSIStorageCapacity, *storagev1.CSIStorageCapacityList]
 )
 
 // Client gives access to all kinds that the provisioner touches. The namespace "" means all namespaces where lists and
@@ -31,6 +43,9 @@ type Client interface {
 	kube.Client
 	VolumeSnapshots(namespace string) VolumeSnapshots
 	VolumeSnapshotContents() VolumeSnapshotContents
+	CSIStorageCapacities(namespace string) CSIStorageCapacities
+	// Owner reads what an owner reference of an object in a namespace refers to, whatever its kind.
+	Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error)
 }
 
 // IsAbsent tells whether the server has no such kind, as opposed to no such object: its CustomResourceDefinition is not
@@ -39,32 +54,56 @@ func IsAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
+// Config is what a Client is made of.
+type Config struct {
+	// REST says how the server is reached.
+	REST *rest.Config
+	// Others is the client of all other kinds.
+	Others kube.Client
+	// CapacityQPS limits the requests about CSIStorageCapacity objects per second, of which there may be very many, and
+	// CapacityBurst says by how much they may exceed that for a moment. 0: no limit.
+	CapacityQPS   float64
+	CapacityBurst int
+}
+
 // client implements Client over one REST client per API group.
 type client struct {
 	kube.Client
-	snapshots rest.Interface
-	params    runtime.ParameterCodec
+	// snapshots is the client of custom resources and of whatever has no types here; capacities has a limit of its own.
+	snapshots, capacities rest.Interface
+	params                runtime.ParameterCodec
 }
 
 var _ Client = (*client)(nil)
 
-// New returns a client for cfg that leaves all other kinds to others. Nothing is sent yet.
-func New(cfg *rest.Config, others kube.Client) (Client, error) {
+// New returns a client. Nothing is sent yet.
+func New(cfg Config) (Client, error) {
 	scheme := runtime.NewScheme()
-	if err := snapshotv1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("make a scheme of %s: %w", snapshotv1.SchemeGroupVersion, err)
+	for _, add := range []func(*runtime.Scheme) error{snapshotv1.AddToScheme, storagev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("make a scheme: %w", err)
+		}
 	}
-	c := &client{Client: others, params: runtime.NewParameterCodec(scheme)}
-	cfg = rest.CopyConfig(cfg)
-	cfg.APIPath, cfg.GroupVersion = "/apis", &snapshotv1.SchemeGroupVersion
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	of := func(version schema.GroupVersion) *rest.Config {
+		c := rest.CopyConfig(cfg.REST)
+		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = "/apis", &version, codecs
+		return c
+	}
+	snapshots, capacities := of(snapshotv1.SchemeGroupVersion), of(storagev1.SchemeGroupVersion)
 	// Custom resources have no protobuf.
-	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	snapshots, err := rest.RESTClientFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("make a client of %s for %q: %w", snapshotv1.SchemeGroupVersion, cfg.Host, err)
+	snapshots.ContentType, snapshots.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	capacities.QPS, capacities.Burst = unlimited, 0
+	if cfg.CapacityQPS > 0 {
+		capacities.QPS, capacities.Burst = float32(cfg.CapacityQPS), cfg.CapacityBurst
 	}
-	c.snapshots = snapshots
+	c := &client{Client: cfg.Others, params: runtime.NewParameterCodec(scheme)}
+	var snapshotErr, capacityErr error
+	c.snapshots, snapshotErr = rest.RESTClientFor(snapshots)
+	c.capacities, capacityErr = rest.RESTClientFor(capacities)
+	if err := errors.Join(snapshotErr, capacityErr); err != nil {
+		return nil, fmt.Errorf("make clients for %q: %w", cfg.REST.Host, err)
+	}
 	return c, nil
 }
 
@@ -76,4 +115,32 @@ func (c *client) VolumeSnapshots(namespace string) VolumeSnapshots {
 // VolumeSnapshotContents implements Client.
 func (c *client) VolumeSnapshotContents() VolumeSnapshotContents {
 	return typed[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.snapshots, c.params, "volumesnapshotcontents", "")
+}
+
+// CSIStorageCapacities implements Client.
+func (c *client) CSIStorageCapacities(namespace string) CSIStorageCapacities {
+	return typed[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](c.capacities, c.params, "csistoragecapacities", namespace)
+}
+
+// Owner implements Client.
+func (c *client) Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error) {
+	version, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return nil, fmt.Errorf("owner %s %q: %w", ref.Kind, ref.Name, err)
+	}
+	resource, _ := meta.UnsafeGuessKindToResource(version.WithKind(ref.Kind))
+	root := "/apis/" + version.Group
+	if version.Group == "" {
+		root = "/api"
+	}
+	data, err := c.snapshots.Get().AbsPath(root, version.Version, "namespaces", namespace, resource.Resource, ref.Name).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json").Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	owner := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(data, owner); err != nil {
+		return nil, fmt.Errorf("read owner %s %q: %w", ref.Kind, ref.Name, err)
+	}
+	return owner, nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,7 +58,7 @@ func newClient(t *testing.T, reply func(http.ResponseWriter, *http.Request)) (Cl
 	// Protobuf is what the client of all other kinds is set to.
 	cfg := &rest.Config{Host: listening.URL}
 	cfg.ContentType = "application/vnd.kubernetes.protobuf"
-	client, err := New(cfg, nil)
+	client, err := New(Config{REST: cfg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +160,77 @@ func TestContents(t *testing.T) {
 	}
 	if want := "GET /apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/content-1"; s.asked[0] != want {
 		t.Errorf("asked %q, want %q", s.asked, want)
+	}
+}
+
+// TestOwner reads what an owner reference refers to, of whatever kind.
+func TestOwner(t *testing.T) {
+	cases := map[string]struct {
+		ref  metav1.OwnerReference
+		want string
+		fail bool
+	}{
+		"ReplicaSet": {ref: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "driver-5d"}, want: "GET /apis/apps/v1/namespaces/storage/replicasets/driver-5d"},
+		"Core":       {ref: metav1.OwnerReference{APIVersion: "v1", Kind: "ReplicationController", Name: "driver"}, want: "GET /api/v1/namespaces/storage/replicationcontrollers/driver"},
+		"Custom":     {ref: metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Policy", Name: "driver"}, want: "GET /apis/example.com/v1/namespaces/storage/policies/driver"},
+		"Malformed":  {ref: metav1.OwnerReference{APIVersion: "a/b/c", Kind: "Policy", Name: "driver"}, fail: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			client, s := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprint(w, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"driver","ownerReferences":[{"name":"owner"}]}}`)
+			})
+			owner, err := client.Owner(t.Context(), "storage", tc.ref)
+			if tc.fail {
+				if err == nil || len(s.asked) > 0 {
+					t.Errorf("error %v, asked %q", err, s.asked)
+				}
+				return
+			}
+			if err != nil || len(owner.OwnerReferences) != 1 || owner.OwnerReferences[0].Name != "owner" {
+				t.Fatalf("owner %v, error %v", owner, err)
+			}
+			if s.asked[0] != tc.want {
+				t.Errorf("asked %q, want %q", s.asked, tc.want)
+			}
+		})
+	}
+	client, _ := newClient(t, http.NotFound)
+	if _, err := client.Owner(t.Context(), "storage", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "x"}); !apierrors.IsNotFound(err) {
+		t.Errorf("error %v, want one that says that it was not found", err)
+	}
+}
+
+// TestCapacities writes an object in protobuf, within a limit of its own.
+func TestCapacities(t *testing.T) {
+	for name, limit := range map[string]float64{"Unlimited": 0, "Limited": 1000} {
+		t.Run(name, func(t *testing.T) {
+			listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if got, want := r.Method+" "+r.URL.Path+" "+r.Header.Get("Content-Type"), "POST /apis/storage.k8s.io/v1/namespaces/storage/csistoragecapacities application/vnd.kubernetes.protobuf"; got != want {
+					t.Errorf("asked %q, want %q", got, want)
+				}
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprint(w, `{"kind":"CSIStorageCapacity","apiVersion":"storage.k8s.io/v1","metadata":{"name":"csisc-1"}}`)
+			}))
+			defer listening.Close()
+			cfg := &rest.Config{Host: listening.URL}
+			cfg.ContentType = "application/vnd.kubernetes.protobuf"
+			api, err := New(Config{REST: cfg, CapacityQPS: limit, CapacityBurst: 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if limiter := api.(*client).capacities.GetRateLimiter(); (limiter == nil) != (limit == 0) || limiter != nil && limiter.QPS() != float32(limit) {
+				t.Errorf("limiter %v", limiter)
+			}
+			if cfg.QPS != 0 || cfg.Burst != 0 {
+				t.Error("the limit is that of all other requests, too")
+			}
+			got, err := api.CSIStorageCapacities("storage").Create(t.Context(), &storagev1.CSIStorageCapacity{StorageClassName: "fast"}, metav1.CreateOptions{})
+			if err != nil || got.Name != "csisc-1" {
+				t.Errorf("object %v, error %v", got, err)
+			}
+		})
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,6 +57,16 @@ func (c Client) VolumeSnapshots(namespace string) kubeapi.VolumeSnapshots {
 // VolumeSnapshotContents implements kubeapi.Client.
 func (c Client) VolumeSnapshotContents() kubeapi.VolumeSnapshotContents {
 	return carry[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.Secrets(clusterScope), "VolumeSnapshotContent", false, c.NoSnapshots)
+}
+
+// CSIStorageCapacities implements kubeapi.Client.
+func (c Client) CSIStorageCapacities(namespace string) kubeapi.CSIStorageCapacities {
+	return carry[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](c.Secrets(namespace), "CSIStorageCapacity", true, false)
+}
+
+// Owner implements kubeapi.Client.
+func (c Client) Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error) {
+	return carry[metav1.PartialObjectMetadata, metav1.PartialObjectMetadataList](c.Secrets(namespace), ref.Kind, true, false).Get(ctx, ref.Name, metav1.GetOptions{})
 }
 
 // carried implements kube.Resource for a kind.

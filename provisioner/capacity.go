@@ -1,0 +1,139 @@
+package provisioner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
+	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+)
+
+// Environment variables that --enable-capacity needs. A pod gets them from its fields metadata.namespace and metadata.name.
+const (
+	// EnvNamespace is the namespace of the CSIStorageCapacity objects; POD_NAMESPACE is taken as well.
+	EnvNamespace = "NAMESPACE"
+	// EnvPodName is the pod from which the owner of the objects is found.
+	EnvPodName = "POD_NAME"
+)
+
+// CapacityOptions configure the publication of CSIStorageCapacity objects.
+type CapacityOptions struct {
+	// Enabled turns the publication on.
+	Enabled bool
+	// Namespace and Pod are where the objects are and who runs; NewOptions takes them from the environment.
+	Namespace, Pod string
+	// Immediate publishes also for classes with immediate binding.
+	Immediate bool
+	// PollInterval is the pause between two questions for the same capacity.
+	PollInterval time.Duration
+	// OwnerLevel counts the owner references from the pod to the owner of the objects; -1 sets no owner.
+	OwnerLevel int
+	// Workers is the number of questions asked at a time.
+	Workers int
+	// QPS and Burst limit the requests about CSIStorageCapacity objects; a QPS of 0 does not.
+	QPS   float64
+	Burst int
+}
+
+// newCapacityOptions returns the defaults.
+func newCapacityOptions() CapacityOptions {
+	return CapacityOptions{
+		Namespace: cmp.Or(os.Getenv(EnvNamespace), os.Getenv("POD_NAMESPACE")), Pod: os.Getenv(EnvPodName),
+		PollInterval: time.Minute, OwnerLevel: 1, Workers: 1, QPS: 1, Burst: 5,
+	}
+}
+
+// addFlags registers the flags; namespace and pod have none.
+func (c *CapacityOptions) addFlags(fs *flag.FlagSet) {
+	fs.BoolVar(&c.Enabled, "enable-capacity", c.Enabled, "publish CSIStorageCapacity objects in the namespace $"+EnvNamespace)
+	fs.BoolVar(&c.Immediate, "capacity-for-immediate-binding", c.Immediate, "publish them also for classes with immediate binding")
+	fs.DurationVar(&c.PollInterval, "capacity-poll-interval", c.PollInterval, "pause between two questions for the same capacity")
+	fs.IntVar(&c.OwnerLevel, "capacity-ownerref-level", c.OwnerLevel,
+		"owner references from the pod $"+EnvPodName+" to the owner of the objects: 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment; -1: no owner")
+	fs.IntVar(&c.Workers, "capacity-threads", c.Workers, "capacities that are asked for at a time")
+	fs.Float64Var(&c.QPS, "kube-api-capacity-qps", c.QPS, "CSIStorageCapacity requests per second to the API server; 0: no limit")
+	fs.IntVar(&c.Burst, "kube-api-capacity-burst", c.Burst, "requests that may exceed --kube-api-capacity-qps for a moment")
+}
+
+// validate reports what is wrong with the options, which have no effect when the publication is off.
+func (c *CapacityOptions) validate() error {
+	if !c.Enabled {
+		return nil
+	}
+	var errs []error
+	if c.Namespace == "" {
+		errs = append(errs, fmt.Errorf("--enable-capacity=true: the environment variable %s must be the namespace of the objects", EnvNamespace))
+	}
+	if c.OwnerLevel < -1 {
+		errs = append(errs, fmt.Errorf("--capacity-ownerref-level=%d: must be at least -1", c.OwnerLevel))
+	}
+	if c.OwnerLevel >= 0 && c.Pod == "" {
+		errs = append(errs, fmt.Errorf("--capacity-ownerref-level=%d: the environment variable %s must be the name of the pod, or the level -1", c.OwnerLevel, EnvPodName))
+	}
+	if c.PollInterval <= 0 {
+		errs = append(errs, fmt.Errorf("--capacity-poll-interval=%v: must be positive", c.PollInterval))
+	}
+	if c.Workers < 1 {
+		errs = append(errs, fmt.Errorf("--capacity-threads=%d: must be at least 1", c.Workers))
+	}
+	if c.QPS < 0 {
+		errs = append(errs, fmt.Errorf("--kube-api-capacity-qps=%v: must not be negative", c.QPS))
+	}
+	if c.QPS > 0 && c.Burst < 1 {
+		errs = append(errs, fmt.Errorf("--kube-api-capacity-burst=%d: must be at least 1", c.Burst))
+	}
+	return errors.Join(errs...)
+}
+
+// findOwner finds out once who owns the objects.
+func (p *instance) findOwner(ctx context.Context) (err error) {
+	o := p.options.Capacity
+	if !o.Enabled || p.owner != nil {
+		return nil
+	}
+	p.owner, err = capacity.FindOwner(ctx, p.kube, o.Namespace, o.Pod, o.OwnerLevel)
+	return err
+}
+
+// publish runs a controller and publishes the capacity of what it knows.
+func (p *instance) publish(ctx context.Context, current *controller.Controller) error {
+	publisher, err := capacity.New(capacity.Config{
+		Driver: p.driver.Info().Name, Client: p.driver.Controller(), Kube: p.kube, Source: current,
+		Queues: p.queues, Ages: p.registry, Settings: p.capacitySettings(),
+	})
+	if err != nil {
+		return err
+	}
+	current.Inform(publisher)
+	p.room.Watch(publisher)
+	defer p.room.Watch(nil)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return current.Run(ctx) })
+	group.Go(func() error { return publisher.Run(ctx) })
+	return group.Wait()
+}
+
+// capacitySettings returns the options that the publication acts on.
+func (p *instance) capacitySettings() capacity.Settings {
+	o, node := p.options.Capacity, ""
+	if p.options.Node.Enabled {
+		node = p.options.Node.Name
+	}
+	return capacity.Settings{
+		Namespace: o.Namespace,
+		ManagedBy: capacity.ManagedBy(node),
+		Owner:     p.owner,
+		Immediate: o.Immediate,
+		Poll:      o.PollInterval,
+		Workers:   o.Workers,
+		Retry:     p.options.Retry,
+		Timeout:   p.options.CSI.Timeout,
+	}
+}

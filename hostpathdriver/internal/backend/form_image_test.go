@@ -9,8 +9,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
@@ -254,6 +256,29 @@ func TestUnfinishedInlineFileSystem(t *testing.T) {
 	w.must(err)
 	if intact, err := s.node.Intact(s.ctx, known, w.target("csi-1")); intact || err != nil {
 		t.Errorf("intact: %t, %v; the volume does not have its attributes yet", intact, err)
+	}
+}
+
+// TestStartWithBusyDevices: a device that somebody has open although nothing
+// shows it any more does not keep the driver from starting.
+func TestStartWithBusyDevices(t *testing.T) {
+	w := newWorld(t)
+	s := w.boot()
+	v := s.createImage("pvc-1", "ext4")
+	inline := w.inlineRequest("csi-1", nil)
+	inline.Target.Capability.FSType = "ext4"
+	w.must(s.node.Stage(s.ctx, w.stageImage(v.ID, "ext4")), s.node.Publish(s.ctx, inline))
+	for _, device := range w.attached() {
+		_, err := w.fakeLoop.Hold(device)
+		w.must(err)
+	}
+	w.must(w.fake.Unmount(w.ctx, w.staging(v.ID)), w.fake.Unmount(w.ctx, w.target("csi-1")), os.Remove(w.target("csi-1")))
+	synctest.Test(t, func(t *testing.T) {
+		w.t, w.ctx = t, klog.NewContext(t.Context(), klog.Logger{})
+		s = w.boot()
+	})
+	if known := s.node.All(); len(known) != 1 || known[0].ID != "csi-1" {
+		t.Errorf("the node knows %v, want the inline volume, which is still in use", known)
 	}
 }
 

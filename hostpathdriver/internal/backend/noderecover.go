@@ -54,7 +54,7 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 		}
 		if !there {
 			logger.Info("Forgot what was staged and is gone", logging.KeyStagingPath, known.Stage.Path)
-			if err := n.form(known).release(ctx, known); err != nil {
+			if err := soon(ctx, known, n.form(known).release); err != nil {
 				logger.Error(err, "Could not let go of a device that nothing shows any more")
 			}
 			known.Stage, changed = nil, true
@@ -74,6 +74,14 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 	return n.save(known)
 }
 
+// soon bounds what lets go of a device at a start. One that somebody has open
+// must not keep the driver from starting: it goes with its last user.
+func soon(ctx context.Context, known *volume.NodeVolume, letGo func(context.Context, *volume.NodeVolume) error) error {
+	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
+	defer cancel()
+	return letGo(ctx, known)
+}
+
 // adoptInline keeps an inline volume as long as a target is there. A target
 // without a mount is a machine that was restarted: the pod comes back and
 // finds its data. A volume that cannot be deleted stops nobody from starting.
@@ -85,7 +93,10 @@ func (n *Node) adoptInline(ctx context.Context, known *volume.NodeVolume) error 
 	case 0:
 		logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID, logging.KeyPod, known.Ephemeral.Pod)
 		logger.Info("Deleting an inline volume whose target is gone")
-		err := n.deleteInline(ctx, known)
+		err := soon(ctx, known, n.form(known).retire)
+		if err == nil {
+			err = n.deleteInline(ctx, known)
+		}
 		if ctx.Err() != nil {
 			return err
 		}

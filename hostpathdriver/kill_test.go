@@ -42,6 +42,13 @@ func runChild(dir string) int {
 	o := NewOptions()
 	o.NodeID, o.StateDir, o.Endpoint, o.Mounter = "n1", filepath.Join(dir, "state"), "unix://"+filepath.Join(dir, "csi.sock"), &mount.Fake{}
 	o.Capacity = map[string]int64{"pool": 1 << 40}
+	if spec := os.Getenv(killAtEnv); spec != "" {
+		var err error
+		if ctx, o, err = doomed(ctx, dir, spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	if name := os.Getenv(childNameEnv); name != "" {
 		o.Mode, o.NodeID, o.Attach, o.Endpoint = ModeController, "", true, "unix://"+filepath.Join(dir, name+".sock")
 	}

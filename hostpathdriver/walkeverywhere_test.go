@@ -1,0 +1,287 @@
+package hostpathdriver
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// tale is a sequence of calls that ends with everything deleted.
+type tale struct {
+	name   string
+	attach bool
+	// safe is how many acts at the beginning nobody is killed in: other tales
+	// tell of them.
+	safe int
+	acts []act
+}
+
+func tales() []tale {
+	directory := disk{name: "pvc-1", size: mib}
+	block := disk{name: "pvc-1", size: mib, block: true}
+	ext4 := disk{name: "pvc-1", size: 4 * mib, fsType: "ext4"}
+	xfs := disk{name: "pvc-1", size: 300 * mib, fsType: "xfs"}
+	other := disk{name: "pvc-2", size: mib, block: true}
+	return []tale{
+		{name: "directory", acts: slices.Concat(directory.up(), directory.grown(2*mib), []act{directory.modify(), directory.verify("old")}, directory.down())},
+		{name: "device", acts: slices.Concat(block.up(), block.grown(2*mib), block.down())},
+		{name: "image, ext4", acts: slices.Concat(ext4.up(), ext4.down())},
+		// ext4 does not grow without CAP_SYS_RESOURCE, which containers lack.
+		{name: "image, xfs", acts: slices.Concat(xfs.up(), xfs.grown(320*mib), xfs.down())},
+		{name: "attached", attach: true, acts: slices.Concat(
+			[]act{directory.create(), directory.attach(), directory.stage(), directory.unstage(), directory.detach(), directory.remove()},
+		)},
+		{name: "inline directory", acts: directory.inlined()},
+		{name: "inline image", acts: ext4.inlined()},
+		directory.cloned("clone of a directory"),
+		block.cloned("clone of a device"),
+		ext4.cloned("clone of an image"),
+		directory.restored("restored directory"),
+		block.restored("restored device"),
+		ext4.restored("restored image"),
+		{name: "group", acts: []act{
+			directory.create(), directory.write("old"), other.create(), other.write("old"),
+			group("group", directory, other), directory.write("new"), other.write("new"),
+			directory.stage(), directory.unstage(),
+			directory.of("pvc-3", memberOf("group", directory)).create(), directory.of("pvc-3", "").verify("old"),
+			directory.of("pvc-3", "").remove(), removeGroup("group", directory, other), directory.remove(), other.remove(),
+		}},
+	}
+}
+
+// up is the beginning of a life, down is its end.
+func (d disk) up() []act {
+	return []act{d.create(), d.stage(), d.publish(), d.write("old"), d.verify("old")}
+}
+
+func (d disk) down() []act {
+	return []act{d.unpublish(), d.unstage(), d.remove()}
+}
+
+func (d disk) grown(size int64) []act {
+	return append(d.expand(size), d.verify("old"))
+}
+
+func (d disk) inlined() []act {
+	return []act{d.inline(), d.write("old"), d.verify("old"), d.unpublish()}
+}
+
+// of is a volume like this one, made of a snapshot.
+func (d disk) of(name, snapshot string) disk {
+	d.name, d.from = name, nil
+	if snapshot != "" {
+		d.from = fromSnapshot(snapshot)
+	}
+	return d
+}
+
+// cloned is the life of a clone, whose source is in use.
+func (d disk) cloned(name string) tale {
+	clone := d.of("pvc-2", "")
+	clone.from = fromVolume(d.name)
+	before := slices.Concat(d.up(), d.settle())
+	return tale{name: name, safe: len(before), acts: slices.Concat(
+		before, []act{clone.create()}, d.settled(), []act{clone.stage(), clone.publish(), clone.verify("old")}, clone.down(), d.down(),
+	)}
+}
+
+// settle ends the use of an image before a copy of it, settled goes on with it:
+// a disk without reflink refuses what is written to meanwhile, and a file system
+// may write at any moment.
+func (d disk) settle() []act {
+	if d.fsType == "" {
+		return nil
+	}
+	pause := []act{d.unpublish(), d.unstage()}
+	for i := range pause {
+		pause[i].undoes = false
+	}
+	return pause
+}
+
+func (d disk) settled() []act {
+	if d.fsType == "" {
+		return nil
+	}
+	return []act{d.stage(), d.publish()}
+}
+
+// restored is the life of a snapshot that outlives its source.
+func (d disk) restored(name string) tale {
+	again := d.of("pvc-2", "snapshot")
+	before := slices.Concat(d.up(), d.settle())
+	return tale{name: name, safe: len(before), acts: slices.Concat(
+		before, []act{d.snapshot("snapshot")}, d.settled(), []act{d.write("new"), d.verify("new")}, d.down(),
+		[]act{again.create(), again.stage(), again.publish(), again.verify("old")}, again.down(), []act{removeSnapshot("snapshot")},
+	)}
+}
+
+// fate is what comes with a kill.
+type fate struct {
+	// reboot takes the machine down, too.
+	reboot bool
+	// giveUp skips everything but what undoes.
+	giveUp bool
+}
+
+// fault is a fault point.
+type fault struct {
+	name string
+	// undoing says that what a CO never gives up is under way.
+	undoing bool
+}
+
+// tell tells a tale to a driver that dies at a fault point. The answer is
+// which one, nil when there are not as many.
+func (story tale) tell(t *testing.T, f fate, at int) (died *fault) {
+	t.Helper()
+	w := newWalker(t, story.attach)
+	w.launch(at)
+	gaveUp := false
+	for i, a := range story.acts {
+		if i == story.safe {
+			w.arm()
+		}
+		if gaveUp && !a.undoes {
+			continue
+		}
+		point, err := w.attempt(a)
+		for gaveUp && status.Code(err) == codes.FailedPrecondition && w.ctx.Err() == nil {
+			_, err = w.attempt(a) // what nobody wants any more is being copied from it
+		}
+		if point != "" {
+			died = &fault{name: a.name + ", " + point, undoing: a.undoes}
+			gaveUp = f.giveUp && !a.undoes
+			w.restart(f.reboot)
+			if !gaveUp {
+				err = w.resume(a, f.reboot || !kernel())
+			}
+		}
+		if err != nil {
+			t.Fatalf("killed in %v, %s: %v", died, a.name, err)
+		}
+	}
+	if gaveUp {
+		w.sweep()
+	}
+	w.finish()
+	return died
+}
+
+// resume repeats the call in which the driver has died. After a reboot what is
+// in use is made ready again before.
+func (w *walker) resume(a act, rebooted bool) error {
+	if rebooted && !a.undoes {
+		for _, ready := range slices.Clone(w.ready) {
+			if _, err := w.attempt(ready); err != nil {
+				return fmt.Errorf("make ready again: %w", err)
+			}
+		}
+	}
+	_, err := w.attempt(a)
+	return err
+}
+
+// count is what became of a tale.
+type count struct{ points, kills, leaks int }
+
+// TestWalk kills the driver at each fault point of each tale, with SIGKILL and
+// as a process of its own, in three ways: it is started again, the machine was
+// down meanwhile, or the CO does not repeat what it wanted and only cleans up.
+func TestWalk(t *testing.T) {
+	var mu sync.Mutex
+	counts, names := map[string]count{}, map[string]bool{}
+	t.Run("Tales", func(t *testing.T) {
+		for _, story := range tales() {
+			t.Run(story.name, func(t *testing.T) {
+				t.Parallel()
+				faults, c := story.walk(t)
+				mu.Lock()
+				defer mu.Unlock()
+				counts[story.name] = c
+				for _, f := range faults {
+					names[f.name] = true
+				}
+			})
+		}
+	})
+	compareCrashTable(t, counts, len(names))
+}
+
+// walk tells a tale as often as it has fault points, and more often for other
+// fates than a restart.
+func (story tale) walk(t *testing.T) (faults []fault, c count) {
+	tell := func(name string, f fate, at int) (died *fault) {
+		passed := t.Run(fmt.Sprintf("%s%03d", name, at), func(t *testing.T) { died = story.tell(t, f, at) })
+		if died != nil {
+			c.kills++
+		}
+		if !passed {
+			c.leaks++
+		}
+		return died
+	}
+	for c.leaks == 0 {
+		died := tell("Restart", fate{}, len(faults)+1)
+		if died == nil {
+			break
+		}
+		faults = append(faults, *died)
+	}
+	c.points = len(faults)
+	for i, f := range faults {
+		if kernel() { // without, each restart is a reboot
+			tell("Reboot", fate{reboot: true}, i+1)
+		}
+		if !f.undoing {
+			tell("GiveUp", fate{giveUp: true}, i+1)
+		}
+	}
+	return faults, c
+}
+
+// crashFile has a row for each tale.
+const crashFile = "docs/crash.md"
+
+// compareCrashTable compares the table in the documentation with what was
+// counted, which without root is not the same.
+func compareCrashTable(t *testing.T, counts map[string]count, names int) {
+	t.Helper()
+	var rows strings.Builder
+	rows.WriteString("| calls with | fault points | kills | leaks |\n|---|---|---|---|\n")
+	total := count{}
+	for _, story := range tales() {
+		c := counts[story.name]
+		total = count{total.points + c.points, total.kills + c.kills, total.leaks + c.leaks}
+		fmt.Fprintf(&rows, "| %s | %d | %d | %d |\n", story.name, c.points, c.kills, c.leaks)
+	}
+	fmt.Fprintf(&rows, "| all | %d | %d | %d |\n", total.points, total.kills, total.leaks)
+	t.Logf("%d different fault points\n%s", names, rows.String())
+	if !kernel() || t.Failed() {
+		return
+	}
+	text, err := os.ReadFile(crashFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, found := strings.Cut(string(text), "| calls with |")
+	if !found {
+		t.Fatalf("%s has no table", crashFile)
+	}
+	if os.Getenv("UPDATE_DOCS") != "" {
+		text = []byte(head + rows.String())
+		if err := os.WriteFile(crashFile, text, 0o644); err != nil { // documentation is readable
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(string(text), head+rows.String()); diff != "" {
+		t.Errorf("%s is not what has run, UPDATE_DOCS=1 writes it (-want +got):\n%s", crashFile, diff)
+	}
+}

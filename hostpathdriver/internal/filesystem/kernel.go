@@ -75,17 +75,9 @@ func (k Kernel) mount(ctx context.Context, device, target string, o Options) err
 		return err
 	}
 	p := newPrograms(ctx)
-	d, err := look(p, device)
+	d, err := prepare(p, device, kind, o)
 	if err != nil {
 		return err
-	}
-	if err := d.prepare(kind, o.readOnly()); err != nil {
-		return err
-	}
-	if o.Grow && !o.readOnly() && !capable(unix.CAP_SYS_RESOURCE) {
-		if err := d.growUnmounted(p); err != nil {
-			return err
-		}
 	}
 	library := mountutils.NewSafeFormatAndMount(mounter{programs: p}, p)
 	err = p.cause(library.FormatAndMountSensitiveWithFormatOptions(device, target, kind.name, o.mountFlags(kind), nil, kind.format))
@@ -93,6 +85,21 @@ func (k Kernel) mount(ctx context.Context, device, target string, o Options) err
 		return fmt.Errorf("%w (where changes wait in the journal, it has to be mounted from a writable device first)", err)
 	}
 	return err
+}
+
+// prepare looks at a device, and makes it ready to be formatted or mounted.
+func prepare(p *programs, device string, k kind, o Options) (*disk, error) {
+	d, err := look(p, device)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.prepare(k, o.readOnly()); err != nil {
+		return nil, err
+	}
+	if o.Grow && !o.readOnly() && !growsMounted() {
+		return d, d.growUnmounted(p)
+	}
+	return d, nil
 }
 
 // Grow implements Filesystems.
@@ -114,20 +121,21 @@ func grow(ctx context.Context, device, target string) error {
 	p := newPrograms(ctx)
 	_, err := mountutils.NewResizeFs(p).Resize(device, target)
 	err = p.cause(err)
-	if err != nil && !capable(unix.CAP_SYS_RESOURCE) {
+	if err != nil && !growsMounted() {
 		return fmt.Errorf("%w (ext3 and ext4 need CAP_SYS_RESOURCE to grow, which this process lacks)", err)
 	}
 	return err
 }
 
-// capable tells whether the process has a capability.
-func capable(capability uint) bool {
+// growsMounted tells whether the process may make ext3 and ext4 larger that are
+// mounted.
+func growsMounted() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return false
 	}
-	return data[capability/32].Effective&(1<<(capability%32)) != 0
+	return data[unix.CAP_SYS_RESOURCE/32].Effective&(1<<(unix.CAP_SYS_RESOURCE%32)) != 0
 }
 
 // Shows implements Filesystems: what is on a device has its number.

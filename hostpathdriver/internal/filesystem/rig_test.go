@@ -58,7 +58,7 @@ func kernelRig(t *testing.T) rig {
 	}
 	r := rig{
 		Filesystems: k, loops: loop.Kernel{}, mounts: mount.Kernel{}, real: true,
-		grows: func(fsType string) bool { return fsType == "xfs" || capable(unix.CAP_SYS_RESOURCE) },
+		grows: func(fsType string) bool { return fsType == "xfs" || growsMounted() },
 	}
 	r.reboot = func(t *testing.T, image, target string) {
 		t.Helper()

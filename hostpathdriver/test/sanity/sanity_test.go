@@ -127,8 +127,8 @@ func start(t *testing.T, c configuration) *instance {
 	if c.image {
 		config.TestVolumeParameters = map[string]string{"backend": "image"}
 	}
-	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(comparable))
-	config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithUnaryInterceptor(comparable))
+	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(settled))
+	config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithUnaryInterceptor(settled))
 	config.Address = filepath.Join(dir, "csi.sock")
 	if c.split {
 		config.ControllerAddress = filepath.Join(dir, "controller.sock")
@@ -141,10 +141,10 @@ func start(t *testing.T, c configuration) *instance {
 	return i
 }
 
-// comparable makes answers such that the suite can compare them: it does so
+// settled makes answers such that the suite can compare them: it does so
 // field by field, caches of the encoding included, and a topology that was sent
 // has them filled.
-func comparable(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func settled(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := call(ctx, method, req, reply, conn, opts...)
 	if made, ok := reply.(*csi.CreateSnapshotResponse); ok {
 		proto.Size(made)

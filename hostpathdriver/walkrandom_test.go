@@ -53,8 +53,8 @@ func TestWalkAtRandom(t *testing.T) {
 		things = append(things, source, &thing{disk: d.of("copy of "+d.name, ""), source: source})
 	}
 	w.arm()
-	w.live()
-	const steps = 150
+	w.live(1)
+	const steps = 200
 	for range steps {
 		w.wander(things[w.random.IntN(len(things))])
 	}
@@ -68,8 +68,9 @@ func TestWalkAtRandom(t *testing.T) {
 	}
 }
 
-// live starts a driver that has some time to live.
-func (w *wanderer) live() { w.launch(1 + w.random.IntN(30)) }
+// live starts a driver that has some time to live: more of it where more calls
+// are to be repeated, which would else never come to an end.
+func (w *wanderer) live(calls int) { w.launch(1 + w.random.IntN(10*(1+calls))) }
 
 // insist repeats a call, however often the driver dies in it.
 func (w *wanderer) insist(a act) {
@@ -88,7 +89,7 @@ func (w *wanderer) insist(a act) {
 			w.powerOff()
 			queue = append(slices.Clone(w.ready), a)
 		}
-		w.live()
+		w.live(len(queue))
 	}
 }
 

@@ -130,9 +130,9 @@ func give(path string, a volume.Attributes) error {
 	return nil
 }
 
-// touch makes a file of zeros.
+// touch makes a file of zeros, or takes the one that an interrupted call made.
 func (c *Contents) touch(id volume.ID, name string, size int64) error {
-	file, err := os.OpenFile(filepath.Join(c.Path(id), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(filepath.Join(c.Path(id), name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("create contents of %q: %w", id, err)
 	}

@@ -84,9 +84,9 @@ type contentsCopy struct {
 	id     volume.ID
 	source volume.Source
 	// from and to are where the contents are.
-	from, to         *Contents
-	fromForm, toForm volume.Form
-	fromID           volume.ID
+	from, to *Contents
+	fromID   volume.ID
+	toForm   volume.Form
 	// size is that of the result.
 	size int64
 }
@@ -123,14 +123,14 @@ func (v *Volumes) readSource(c *contentsCopy) error {
 		if err != nil {
 			return err
 		}
-		c.from, c.fromID, c.fromForm = v.snapshots.contents, found.ID, found.Form
+		c.from, c.fromID = v.snapshots.contents, found.ID
 		return nil
 	}
 	found, err := v.volumes.records.Get(string(c.source.Volume))
 	if err != nil {
 		return err
 	}
-	c.from, c.fromID, c.fromForm = v.volumes.contents, found.ID, found.Form()
+	c.from, c.fromID = v.volumes.contents, found.ID
 	return nil
 }
 

@@ -42,22 +42,15 @@ func (i imageForm) mount(ctx context.Context, known *volume.NodeVolume, path str
 }
 
 func (i imageForm) mountDevice(ctx context.Context, known *volume.NodeVolume, device, path string, o filesystem.Options) error {
-	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
-	if err != nil {
-		return err
-	}
-	mounted, err := i.cfg.Mounter.Mounted(ctx, path)
-	if err != nil {
-		return err
-	}
-	if mounted && !shown {
-		return fmt.Errorf("mount %s: something else is mounted there: %w", path, volume.ErrPrecondition)
-	}
 	if err := makeMountPoint(i.path(known), path); err != nil {
 		return err
 	}
 	o.Type = i.fsType
-	return i.cfg.Filesystems.Mount(ctx, device, path, o)
+	err := i.cfg.Filesystems.Mount(ctx, device, path, o)
+	if errors.Is(err, filesystem.ErrOccupied) {
+		return fmt.Errorf("%w: %w", volume.ErrPrecondition, err)
+	}
+	return err
 }
 
 // format makes the file system of a volume that has none yet. What an
@@ -68,7 +61,7 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 	if err != nil || !blank {
 		return err
 	}
-	if err := i.unmountAll(ctx, path); err != nil {
+	if err := i.unmountHalfMade(ctx, known, path); err != nil {
 		return err
 	}
 	if err := i.detachAll(ctx, known); err != nil {
@@ -82,13 +75,27 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 		return err
 	}
 	if err := i.furnish(ctx, known, device, path); err != nil {
-		return errors.Join(err, i.unmountAll(ctx, path), i.detach(ctx, known, false))
+		return errors.Join(err, i.unmountHalfMade(ctx, known, path), i.detach(ctx, known, false))
 	}
 	i.cfg.Step.at("format:done")
 	if err := contents.Formatted(known.ID); err != nil {
 		return err
 	}
 	return i.detach(ctx, known, false)
+}
+
+// unmountHalfMade undoes the mount of a file system that was being made, and no
+// other.
+func (i imageForm) unmountHalfMade(ctx context.Context, known *volume.NodeVolume, path string) error {
+	device, err := i.cfg.Devices.Device(ctx, i.disk(known), false)
+	if err != nil || device == "" {
+		return err
+	}
+	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+	if err != nil || !shown {
+		return err
+	}
+	return i.unmountAll(ctx, path)
 }
 
 // furnish gives the root directory of a new file system to its user, and that of
@@ -150,7 +157,7 @@ func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path str
 func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error {
 	blank, err := i.contents(known).Unformatted(known.ID)
 	if err == nil && blank {
-		err = i.unmountAll(ctx, known.Stage.Path)
+		err = i.unmountHalfMade(ctx, known, known.Stage.Path)
 	}
 	if err != nil {
 		return err

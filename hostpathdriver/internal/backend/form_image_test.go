@@ -282,6 +282,50 @@ func TestStartWithBusyDevices(t *testing.T) {
 	}
 }
 
+// TestHalfMadeContents: a machine that went down while the contents of an image
+// were made has left any of the two files, or both.
+func TestHalfMadeContents(t *testing.T) {
+	for name, left := range map[string][]string{"Nothing": {}, "Marker": {unformattedName}, "Both": {unformattedName, diskName}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			s := w.boot()
+			w.must(s.node.inline.Begin("csi-1"))
+			for _, file := range left {
+				w.must(s.node.inline.touch("csi-1", file, 0))
+			}
+			w.must(s.node.inline.Create("csi-1", volume.Form{Disk: true, FSType: "ext4"}, gib, volume.Attributes{}))
+			info, err := os.Stat(s.node.inline.Disk("csi-1"))
+			if err != nil || info.Size() != gib {
+				t.Errorf("disk %v, %v", info, err)
+			}
+			if blank, err := s.node.inline.Unformatted("csi-1"); err != nil || !blank {
+				t.Errorf("unformatted %t, %v", blank, err)
+			}
+		})
+	}
+}
+
+// TestOccupiedStagingPath: what somebody else has mounted stays, whether or not
+// the image is still to be formatted.
+func TestOccupiedStagingPath(t *testing.T) {
+	for name, formatted := range map[string]bool{"New": false, "Formatted": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			s := w.boot()
+			v := s.createImage("pvc-1", "ext4")
+			if formatted {
+				w.must(s.node.Stage(s.ctx, w.stageImage(v.ID, "ext4")), s.node.Unstage(s.ctx, v.ID, w.staging(v.ID)))
+			}
+			other := t.TempDir()
+			w.must(os.MkdirAll(w.staging(v.ID), 0o750), w.mounter.Bind(s.ctx, other, w.staging(v.ID), mountNothing()))
+			wantErr(t, "stage where something is mounted", s.node.Stage(s.ctx, w.stageImage(v.ID, "ext4")), volume.ErrPrecondition)
+			if w.shown(w.staging(v.ID)) != other || len(w.attached()) > 0 {
+				t.Errorf("mounted %q, devices %v", w.shown(w.staging(v.ID)), w.attached())
+			}
+		})
+	}
+}
+
 // TestReadOnlyImage: the first use of an image may be one that must not write.
 func TestReadOnlyImage(t *testing.T) {
 	w := newWorld(t)

@@ -18,6 +18,9 @@ import (
 // written to the device.
 var ErrForeign = errors.New("the device is not blank, and is never formatted")
 
+// ErrOccupied says that something else is mounted at the target, which stays.
+var ErrOccupied = errors.New("something else is mounted there")
+
 // Options of a mounted file system.
 type Options struct {
 	// Type is one of Types().
@@ -199,7 +202,7 @@ func (o Options) decide(shown, readOnly, mounted bool) (missing bool, err error)
 	case shown && readOnly != o.readOnly():
 		return false, fmt.Errorf("it is mounted there already, read-only %t", readOnly)
 	case mounted && !shown:
-		return false, errors.New("something else is mounted there")
+		return false, ErrOccupied
 	}
 	return !shown, nil
 }

@@ -1,14 +1,12 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Shell makes a pod that mounts a volume at /data, runs a script, and ends with the first command that fails.
@@ -23,24 +21,12 @@ func Shell(namespace, name string, source corev1.VolumeSource, script string) *c
 // filled says that a volume takes what fits, and no more.
 const filled = `if dd if=/dev/zero of=large bs=1M count=%d; then exit 1; fi; rm large; `
 
-// createClass makes a class with parameters, which is removed with the scene.
+// createClass makes a class that binds late and has parameters, which is removed with the scene.
 func (s *Scene) createClass(name string, change func(*storagev1.StorageClass)) string {
 	s.t.Helper()
 	class := Class(s.Namespace+"-"+name, s.Driver, storagev1.VolumeBindingWaitForFirstConsumer)
 	change(class)
-	s.retry("make class "+class.Name, func(ctx context.Context) error {
-		_, err := s.Client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
-		return ignoreExists(err)
-	})
-	s.t.Cleanup(func() {
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
-			err := ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
-			return err == nil, err
-		})
-		if err != nil {
-			s.t.Errorf("remove class %s: %v", class.Name, err)
-		}
-	})
+	s.addClass(class)
 	return class.Name
 }
 

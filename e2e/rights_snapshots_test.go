@@ -67,7 +67,7 @@ func (s *story) snapshots() {
 		return s.run("csi-provisioner", "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"))
 	}
 	class := Class(s.Namespace+"-snapshots", name, storagev1.VolumeBindingImmediate)
-	s.createClass(class)
+	s.addClass(class)
 	claim := Claim(s.Namespace, "data", class.Name)
 	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "monday"}
 	s.create(claim)

@@ -48,7 +48,7 @@ func (s *story) lifeWithSecrets() {
 		class.Parameters["csi.storage.k8s.io/"+what+"-secret-name"] = secret.Name
 		class.Parameters["csi.storage.k8s.io/"+what+"-secret-namespace"] = s.Namespace
 	}
-	s.createClass(class)
+	s.addClass(class)
 	s.CreateClaim("data", class.Name)
 	s.bound()
 	s.createPod()
@@ -56,22 +56,6 @@ func (s *story) lifeWithSecrets() {
 	s.deletePod()
 	s.deleteClaim()
 	s.WaitNothingLeft()
-}
-
-func (s *story) createClass(class *storagev1.StorageClass) {
-	s.retry("create class "+class.Name, func(ctx context.Context) error {
-		_, err := s.Client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
-		return ignoreExists(err)
-	})
-	s.t.Cleanup(func() {
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
-			err := ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
-			return err == nil, err
-		})
-		if err != nil {
-			s.t.Errorf("delete class %s: %v", class.Name, err)
-		}
-	})
 }
 
 func (s *story) create(claim *corev1.PersistentVolumeClaim) {
@@ -191,7 +175,7 @@ func (s *story) waitLists() {
 func (s *story) attributesClass() {
 	driver := csitest.New(csitest.Options{Name: "modifying.example.com"})
 	class := Class(s.Namespace+"-modifying", "modifying.example.com", storagev1.VolumeBindingImmediate)
-	s.createClass(class)
+	s.addClass(class)
 	s.run("csi-provisioner", "--csi-address="+driver.Serve(s.t), "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"))
 	claim := Claim(s.Namespace, "data", class.Name)
 	claim.Spec.VolumeAttributesClassName = new("no-such-class")

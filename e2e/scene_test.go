@@ -80,6 +80,24 @@ func (s *Scene) end() {
 	}
 }
 
+// addClass makes a class, which is removed with the scene.
+func (s *Scene) addClass(class *storagev1.StorageClass) {
+	s.t.Helper()
+	s.retry("create class "+class.Name, func(ctx context.Context) error {
+		_, err := s.Client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	s.t.Cleanup(func() {
+		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
+			return err == nil, err
+		})
+		if err != nil {
+			s.t.Errorf("delete class %s: %v", class.Name, err)
+		}
+	})
+}
+
 // CreateClaim makes a claim.
 func (s *Scene) CreateClaim(name, class string) {
 	s.t.Helper()

@@ -104,7 +104,7 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 	s := &story{Scene: bed.NewScene(t), t: t}
 	driver := csitest.New(csitest.Options{Name: "swapped.example.com"})
 	class := Class(s.Namespace+"-swapped", "swapped.example.com", storagev1.VolumeBindingImmediate)
-	s.createClass(class)
+	s.addClass(class)
 	attachment := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
 		Spec: storagev1.VolumeAttachmentSpec{

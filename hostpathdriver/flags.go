@@ -41,6 +41,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*blockTypeValue)(&o.MetadataExtents), "snapshot-metadata-block-type", "`type` of what that is told in: FIXED_LENGTH, blocks of 4 KiB, or VARIABLE_LENGTH, neighbours together")
 	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "tell what is wrong with volumes as CSI v1.12 did, too: for kubelets up to Kubernetes 1.36")
 	fs.Var((*capacityValue)(&o.Capacity), "capacity", "pool of storage as `kind=quantity`, such as fast=100Gi; may be repeated; space is accounted for, not set aside")
+	fs.Var((*poolValue)(&o.PoolDirs), "pool", "pool of storage with a directory of its own as `kind=path`, such as fast=/mnt/nvme; may be repeated; it takes what its disk takes, or what --capacity says")
 
 	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", o.StopTimeout, "how long running calls may go on when the process is told to stop")
@@ -137,11 +138,16 @@ func (c *capacityValue) String() string {
 	if c == nil {
 		return ""
 	}
-	pools := make([]string, 0, len(*c))
-	for _, kind := range slices.Sorted(maps.Keys(*c)) {
-		pools = append(pools, fmt.Sprintf("%s=%d", kind, (*c)[kind]))
+	return listed(*c)
+}
+
+// listed is how the value of a flag that may be repeated is shown.
+func listed[V any](pools map[string]V) string {
+	list := make([]string, 0, len(pools))
+	for _, kind := range slices.Sorted(maps.Keys(pools)) {
+		list = append(list, fmt.Sprintf("%s=%v", kind, pools[kind]))
 	}
-	return strings.Join(pools, ",")
+	return strings.Join(list, ",")
 }
 
 func (c *capacityValue) Set(text string) error {
@@ -160,5 +166,30 @@ func (c *capacityValue) Set(text string) error {
 		*c = capacityValue{}
 	}
 	(*c)[kind] = size
+	return nil
+}
+
+// poolValue is the flag.Value of --pool. Each use adds a pool.
+type poolValue map[string]string
+
+func (p *poolValue) String() string {
+	if p == nil {
+		return ""
+	}
+	return listed(*p)
+}
+
+func (p *poolValue) Set(text string) error {
+	kind, dir, found := strings.Cut(text, "=")
+	if !found || kind == "" || dir == "" {
+		return fmt.Errorf("%q: must be kind=path, such as fast=/mnt/nvme", text)
+	}
+	if _, twice := (*p)[kind]; twice {
+		return fmt.Errorf("%q: kind %q is given twice", text, kind)
+	}
+	if *p == nil {
+		*p = poolValue{}
+	}
+	(*p)[kind] = dir
 	return nil
 }

@@ -3,8 +3,10 @@ package hostpathdriver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
@@ -111,9 +113,14 @@ type Options struct {
 	// VolumeCondition adds what CSI v1.12 had for the health calls of v1.13 to
 	// answers: for kubelets up to Kubernetes 1.36.
 	VolumeCondition bool
-	// Capacity are pools: kind to size in bytes. None: space is not accounted
-	// for.
+	// Capacity are pools: kind to size in bytes. None, with no PoolDirs either:
+	// space is not accounted for.
 	Capacity map[string]int64
+	// PoolDirs are pools, too: kind to the absolute path of a directory, which
+	// must exist, and which controllers and nodes have at the same path. Contents
+	// of such a pool are in there and not in StateDir; its size, if Capacity gives
+	// it none, is that of the disk.
+	PoolDirs map[string]string
 
 	// CallTimeout bounds calls whose caller sets no deadline.
 	CallTimeout time.Duration
@@ -161,12 +168,27 @@ func NewOptions() Options {
 func (o *Options) controller() bool { return o.Mode == ModeAll || o.Mode == ModeController }
 func (o *Options) node() bool       { return o.Mode == ModeAll || o.Mode == ModeNode }
 
+// pools are the sizes of all pools.
+func (o *Options) pools() *volume.Pools {
+	sizes := maps.Clone(o.Capacity)
+	for kind := range o.PoolDirs {
+		if _, sized := sizes[kind]; sized {
+			continue
+		}
+		if sizes == nil {
+			sizes = map[string]int64{}
+		}
+		sizes[kind] = volume.Unlimited
+	}
+	return volume.NewPools(sizes)
+}
+
 func (o *Options) controllerExpansion() bool { return o.Expansion && !o.NoControllerExpansion }
 func (o *Options) nodeExpansion() bool       { return o.Expansion && !o.NoNodeExpansion }
 
 // Validate reports everything that is wrong, at once.
 func (o *Options) Validate() error {
-	errs := []error{o.checkMode(), o.checkDriverName(), o.checkStateDir(), o.checkLimits(), o.HTTP.Validate()}
+	errs := []error{o.checkMode(), o.checkDriverName(), o.checkStateDir(), o.checkPoolDirs(), o.checkLimits(), o.HTTP.Validate()}
 	if o.Endpoint == "" {
 		errs = append(errs, errors.New("--endpoint: must not be empty"))
 	}
@@ -225,6 +247,33 @@ func (o *Options) checkStateDir() error {
 		return fmt.Errorf("--statedir=%q: must be an absolute path other than /", o.StateDir)
 	}
 	return nil
+}
+
+// checkPoolDirs keeps apart what belongs to the driver and what to each pool.
+func (o *Options) checkPoolDirs() error {
+	var errs []error
+	taken := map[string]string{"--statedir": o.StateDir}
+	for _, kind := range slices.Sorted(maps.Keys(o.PoolDirs)) {
+		dir := o.PoolDirs[kind]
+		this := fmt.Sprintf("--pool=%s=%s", kind, dir)
+		if kind == "" || !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
+			errs = append(errs, fmt.Errorf("%s: must have a kind and an absolute path other than /", this))
+			continue
+		}
+		for _, other := range slices.Sorted(maps.Keys(taken)) {
+			if inside(dir, taken[other]) || inside(taken[other], dir) {
+				errs = append(errs, fmt.Errorf("%s: must neither be in the directory of %s nor contain it", this, other))
+			}
+		}
+		taken[this] = dir
+	}
+	return errors.Join(errs...)
+}
+
+// inside tells whether a path is a directory or in it.
+func inside(path, dir string) bool {
+	relative, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(relative)
 }
 
 func (o *Options) checkLimits() error {

@@ -26,7 +26,7 @@ func TestFlags(t *testing.T) {
 	o, err := parse("--endpoint=unix:///csi/csi.sock", "-drivername", "d.example.com", "--statedir=/data", "--nodeid=n1", "--mode=node",
 		"--enable-topology=false", "--enable-attach", "--attach-limit=-1", "--maxvolumespernode=10", "--check-volume-lifecycle=false",
 		"--enable-list-snapshots=false", "--enable-snapshot-metadata", "--snapshot-metadata-block-type=VARIABLE_LENGTH",
-		"--max-volume-size=2Gi", "--capacity", "slow=10Gi", "--capacity=fast=1.5Gi", "--http-endpoint=:8080")
+		"--max-volume-size=2Gi", "--capacity", "slow=10Gi", "--capacity=fast=1.5Gi", "--pool=fast=/mnt/nvme", "--pool", "big=/mnt/a=b", "--http-endpoint=:8080")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +34,7 @@ func TestFlags(t *testing.T) {
 	want.Endpoint, want.DriverName, want.StateDir, want.NodeID, want.Mode = "unix:///csi/csi.sock", "d.example.com", "/data", "n1", ModeNode
 	want.Topology, want.Attach, want.AttachLimit, want.MaxVolumesPerNode, want.ProtectUsed = false, true, -1, 10, false
 	want.MaxVolumeSize, want.Capacity, want.HTTP.Endpoint = 2<<30, map[string]int64{"slow": 10 << 30, "fast": 3 << 29}, ":8080"
+	want.PoolDirs = map[string]string{"fast": "/mnt/nvme", "big": "/mnt/a=b"}
 	want.ListSnapshots, want.SnapshotMetadata, want.MetadataExtents = false, true, true
 	ignoreIgnored := cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "ignored" || p.String() == "step" }, cmp.Ignore())
 	if diff := cmp.Diff(want, o, ignoreIgnored); diff != "" {
@@ -84,7 +85,7 @@ func TestCommandLinesOfOthers(t *testing.T) {
 func TestBadFlags(t *testing.T) {
 	for _, arg := range []string{
 		"--mode=both", "--capacity=fast", "--capacity==1Gi", "--capacity=fast=big", "--max-volume-size=-1", "--max-volume-size=1X",
-		"--attach-limit=many", "--ephemeral=perhaps", "--no-such-flag",
+		"--pool=fast", "--pool==/mnt", "--pool=fast=", "--attach-limit=many", "--ephemeral=perhaps", "--no-such-flag",
 	} {
 		if _, err := parse(arg); err == nil {
 			t.Errorf("%s is accepted", arg)
@@ -92,6 +93,9 @@ func TestBadFlags(t *testing.T) {
 	}
 	if _, err := parse("--capacity=fast=1Gi", "--capacity=fast=2Gi"); err == nil {
 		t.Error("a pool is accepted twice")
+	}
+	if _, err := parse("--pool=fast=/a", "--pool=fast=/b"); err == nil {
+		t.Error("a pool is accepted in two directories")
 	}
 }
 
@@ -113,6 +117,12 @@ func TestValidate(t *testing.T) {
 		"LongName":       {reason: "64 characters", change: func(o *Options) { o.DriverName = strings.Repeat("d", 64) }, want: []string{"--drivername", "63"}},
 		"RelativeState":  {reason: "relative to what?", change: func(o *Options) { o.StateDir = "state" }, want: []string{"--statedir", "state"}},
 		"RootState":      {reason: "never the root", change: func(o *Options) { o.StateDir = "//" }, want: []string{"--statedir"}},
+		"Pools":          {reason: "apart from each other", change: func(o *Options) { o.PoolDirs = map[string]string{"a": "/mnt/a", "b": "/mnt/ab"} }},
+		"RelativePool":   {reason: "relative to what?", change: func(o *Options) { o.PoolDirs = map[string]string{"a": "x"} }, want: []string{"--pool=a=x", "absolute"}},
+		"RootPool":       {reason: "never the root", change: func(o *Options) { o.PoolDirs = map[string]string{"a": "/x/.."} }, want: []string{"--pool=a=/x/.."}},
+		"PoolInState":    {reason: "whose file is it?", change: func(o *Options) { o.PoolDirs = map[string]string{"a": o.StateDir + "/volumes"} }, want: []string{"--pool=a=", "--statedir"}},
+		"StateInPool":    {reason: "the other way round", change: func(o *Options) { o.StateDir, o.PoolDirs = "/data/state", map[string]string{"a": "/data"} }, want: []string{"--pool=a=/data", "--statedir"}},
+		"PoolInPool":     {reason: "the same", change: func(o *Options) { o.PoolDirs = map[string]string{"a": "/mnt", "b": "/mnt/"} }, want: []string{"--pool=b=/mnt/", "--pool=a=/mnt"}},
 		"All": {reason: "everything at once", change: func(o *Options) {
 			o.Endpoint, o.AttachLimit, o.MaxVolumesPerNode, o.MaxVolumeSize, o.MaxVolumeSizeNode = "", -2, -1, 0, -1
 			o.CallTimeout, o.StopTimeout, o.HTTP.Endpoint = 0, -1, "x"

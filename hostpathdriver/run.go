@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -41,6 +42,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	// From here on paths are compared with those of the CO.
 	o.StateDir = filepath.Clean(o.StateDir)
+	o.PoolDirs = maps.Clone(o.PoolDirs)
+	for kind, dir := range o.PoolDirs {
+		o.PoolDirs[kind] = filepath.Clean(dir)
+	}
 	if o.Mounter == nil {
 		o.Mounter = mount.Kernel{}
 	}
@@ -85,7 +90,7 @@ type service interface {
 // with an error is to be closed as well.
 func open(ctx context.Context, o Options) (*driver, error) {
 	d := &driver{options: o, registry: metrics.NewRegistry()}
-	pools := volume.NewPools(o.Capacity)
+	pools := o.pools()
 	if o.node() {
 		lock, err := state.Acquire(backend.NodeLockPath(o.StateDir, o.NodeID), "node "+o.NodeID)
 		if err != nil {
@@ -132,6 +137,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 		Open: func(ctx context.Context) (volume.Services, shared.Store, error) {
 			volumes, err := backend.OpenVolumes(ctx, backend.VolumesConfig{
 				StateDir:    o.StateDir,
+				PoolDirs:    o.PoolDirs,
 				Placement:   placement,
 				Pools:       pools,
 				MaxSize:     o.MaxVolumeSize,
@@ -192,6 +198,7 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 	o := d.options
 	node, err := backend.OpenNode(ctx, backend.NodeConfig{
 		StateDir: o.StateDir,
+		PoolDirs: o.PoolDirs,
 		NodeID:   o.NodeID,
 		Pools:    pools,
 		MaxSize:  o.MaxVolumeSize,

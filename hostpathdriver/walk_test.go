@@ -1,6 +1,7 @@
 package hostpathdriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,11 +30,22 @@ import (
 // walkPool is what the machines of a walk have.
 const walkPool = 1 << 40
 
-// walkOptions are those of a driver that is killed, and of the one after it.
-func walkOptions(dir string, attach bool) Options {
+// setup is what makes drivers that are killed different.
+type setup struct {
+	// attach is --enable-attach.
+	attach bool
+	// pool keeps contents in the directory of a pool.
+	pool bool
+}
+
+// options are those of a driver that is killed, and of the one after it.
+func (s setup) options(dir string) Options {
 	o := NewOptions()
 	o.NodeID, o.StateDir, o.Endpoint = "n1", filepath.Join(dir, "state"), "unix://"+filepath.Join(dir, "csi.sock")
-	o.Capacity, o.Attach, o.Modify = map[string]int64{"pool": walkPool}, attach, true
+	o.Capacity, o.Attach, o.Modify, o.MountGroup = map[string]int64{"pool": walkPool}, s.attach, true, true
+	if s.pool {
+		o.PoolDirs = map[string]string{"pool": filepath.Join(dir, "pool")}
+	}
 	return o
 }
 
@@ -48,6 +60,7 @@ type walker struct {
 	csi.NodeClient
 	csi.GroupControllerClient
 
+	setup
 	options Options
 	// child is the driver that is to be killed; nil once another has taken
 	// its place. alive ends with it.
@@ -60,9 +73,9 @@ type walker struct {
 	ready []act
 }
 
-func newWalker(t *testing.T, attach bool) *walker {
+func newWalker(t *testing.T, s setup) *walker {
 	t.Helper()
-	w := &walker{machine: newMachine(t), ids: map[string]string{}}
+	w := &walker{machine: newMachine(t), setup: s, ids: map[string]string{}}
 	if kernel() {
 		// SIGKILL loses nothing of what was written, so memory is disk enough,
 		// and on every machine the same.
@@ -72,7 +85,10 @@ func newWalker(t *testing.T, attach bool) *walker {
 			w.must(nil, unix.Unmount(w.dir, unix.MNT_DETACH))
 		})
 	}
-	w.options = walkOptions(w.dir, attach)
+	w.options = s.options(w.dir)
+	for _, dir := range w.options.PoolDirs {
+		w.must(nil, os.Mkdir(dir, 0o700))
+	}
 	return w
 }
 
@@ -82,7 +98,7 @@ func (w *walker) launch(at int) {
 	w.t.Helper()
 	w.must(nil, os.WriteFile(w.path("at"), nil, 0o600))
 	w.child = w.machine.child("")
-	w.child.Env = append(w.child.Env, fmt.Sprintf("%s=%d %t", killAtEnv, at, w.options.Attach))
+	w.child.Env = append(w.child.Env, fmt.Sprintf("%s=%d %t %t", killAtEnv, at, w.attach, w.pool))
 	w.must(nil, w.child.Start())
 	var died context.CancelFunc
 	w.alive, died = context.WithCancel(context.WithoutCancel(w.ctx))
@@ -187,7 +203,7 @@ func (w *walker) powerOff() {
 	for _, path := range slices.Backward(w.mounts()) {
 		w.must(nil, unix.Unmount(path, unix.MNT_DETACH))
 	}
-	for _, pattern := range []string{"state/volumes/*/disk", "state/nodes/n1/volumes/*/disk"} {
+	for _, pattern := range []string{"state/volumes/*/disk", "state/nodes/n1/volumes/*/disk", "pool/*/volumes/*/disk"} {
 		for _, file := range w.glob(pattern) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), time.Minute)
 			w.must(nil, errors.Join(loop.Kernel{}.Detach(ctx, file, false), loop.Kernel{}.Detach(ctx, file, true)))
@@ -246,11 +262,14 @@ func (w *walker) names(pattern string) []string {
 func (w *walker) checkAgreement() {
 	w.t.Helper()
 	for records, contents := range map[string]string{"records/*.json": "volumes/*", "snapshot-records/*.json": "snapshots/*"} {
-		if want, got := w.names("state/"+records), w.names("state/"+contents); !slices.Equal(want, got) {
+		got := append(w.names("state/"+contents), w.names("pool/*/"+contents)...)
+		got = slices.DeleteFunc(got, func(name string) bool { return strings.HasPrefix(name, inlinePrefix) })
+		slices.Sort(got)
+		if want := w.names("state/" + records); !slices.Equal(want, got) {
 			w.t.Errorf("records of %v, contents of %v", want, got)
 		}
 	}
-	if trash := append(w.glob("state/trash/*"), w.glob("state/nodes/n1/trash/*")...); len(trash) > 0 {
+	if trash := slices.Concat(w.glob("state/trash/*"), w.glob("state/nodes/n1/trash/*"), w.glob("pool/*/trash/*")); len(trash) > 0 {
 		w.t.Errorf("in the trash after a start: %v", trash)
 	}
 	charged, places := w.nodeRecords()
@@ -276,12 +295,12 @@ func (w *walker) nodeRecords() (charged int64, places map[string]bool) {
 	for _, id := range w.names("state/nodes/n1/records/*.json") {
 		known, err := records.Get(id)
 		w.must(nil, err)
-		root := "state/volumes"
+		root := w.path("state")
 		if known.Ephemeral != nil {
 			charged += known.Ephemeral.Size
-			root = "state/nodes/n1/volumes"
+			root = w.path("state/nodes/n1")
 		}
-		places[w.path(filepath.Join(root, id, "disk"))] = true
+		places[filepath.Join(cmp.Or(known.Home, root), "volumes", id, "disk")] = true
 		if known.Stage != nil {
 			places[known.Stage.Path] = true
 		}
@@ -382,6 +401,7 @@ func (w *walker) finish() {
 	} {
 		left = append(left, w.glob("state/"+pattern)...)
 	}
+	left = append(left, w.glob("pool/*/*/*")...)
 	left = append(left, w.glob("*-target")...)
 	if len(left) > 0 {
 		w.t.Errorf("left behind: %v", left)

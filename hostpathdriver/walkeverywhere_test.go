@@ -15,8 +15,8 @@ import (
 
 // tale is a sequence of calls that ends with everything deleted.
 type tale struct {
-	name   string
-	attach bool
+	name string
+	setup
 	// safe is how many acts at the beginning nobody is killed in: other tales
 	// tell of them.
 	safe int
@@ -35,17 +35,24 @@ func tales() []tale {
 		{name: "image, ext4", acts: slices.Concat(ext4.up(), ext4.down())},
 		// ext4 does not grow without CAP_SYS_RESOURCE, which containers lack.
 		{name: "image, xfs", acts: slices.Concat(xfs.up(), xfs.grown(320*mib), xfs.down())},
-		{name: "attached", attach: true, acts: slices.Concat(
+		{name: "attached", setup: setup{attach: true}, acts: slices.Concat(
 			[]act{directory.create(), directory.attach(), directory.stage(), directory.unstage(), directory.detach(), directory.remove()},
 		)},
 		{name: "inline directory", acts: directory.inlined()},
 		{name: "inline image", acts: ext4.inlined()},
+		{name: "pod information", acts: []act{
+			directory.inlineFor("old"), directory.told("old"), directory.inlineFor("new"), directory.told("new"), directory.unpublish(),
+		}},
+		directory.changesGroup("mount group, directory"),
+		ext4.changesGroup("mount group, image"),
 		directory.cloned("clone of a directory"),
 		block.cloned("clone of a device"),
 		ext4.cloned("clone of an image"),
 		directory.restored("restored directory"),
 		block.restored("restored device"),
 		ext4.restored("restored image"),
+		ext4.restored("restored image, pool with a directory").with(setup{pool: true}),
+		{name: "inline directory, pool with a directory", setup: setup{pool: true}, acts: directory.inlined()},
 		{name: "group", acts: []act{
 			directory.create(), directory.write("old"), other.create(), other.write("old"),
 			group("group", directory, other), directory.write("new"), other.write("new"),
@@ -55,6 +62,8 @@ func tales() []tale {
 		}},
 	}
 }
+
+func (story tale) with(s setup) tale { story.setup = s; return story }
 
 // up is the beginning of a life, down is its end.
 func (d disk) up() []act {
@@ -71,6 +80,15 @@ func (d disk) grown(size int64) []act {
 
 func (d disk) inlined() []act {
 	return []act{d.inline(), d.write("old"), d.verify("old"), d.unpublish()}
+}
+
+// changesGroup is the life of a volume with a file that is given to a group
+// later.
+func (d disk) changesGroup(name string) tale {
+	shared := d
+	shared.shared = true
+	before := slices.Concat(d.up(), d.pause())
+	return tale{name: name, safe: len(before), acts: slices.Concat(before, []act{shared.stage(), shared.publish(), shared.given(), shared.verify("old")}, shared.down())}
 }
 
 // of is a volume like this one, made of a snapshot.
@@ -99,6 +117,10 @@ func (d disk) settle() []act {
 	if d.fsType == "" {
 		return nil
 	}
+	return d.pause()
+}
+
+func (d disk) pause() []act {
 	pause := []act{d.unpublish(), d.unstage()}
 	for i := range pause {
 		pause[i].undoes = false
@@ -142,7 +164,7 @@ type fault struct {
 // which one, nil when there are not as many.
 func (story tale) tell(t *testing.T, f fate, at int) (died *fault) {
 	t.Helper()
-	w := newWalker(t, story.attach)
+	w := newWalker(t, story.setup)
 	w.launch(at)
 	gaveUp := false
 	for i, a := range story.acts {

@@ -42,18 +42,8 @@ type Leftovers struct {
 	Failed []error
 }
 
-// OpenContents prepares the directory of that name below root. The mounter
+// contentsAt are those below root in the directory of that name. The mounter
 // tells what must not be removed, because something else is mounted there.
-func OpenContents(root, name string, mounter mount.Mounter) (*Contents, error) {
-	c := contentsAt(root, name, mounter)
-	for _, dir := range []string{c.data, c.trash} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("create directory for contents: %w", err)
-		}
-	}
-	return c, nil
-}
-
 func contentsAt(root, name string, mounter mount.Mounter) *Contents {
 	return &Contents{data: filepath.Join(root, name), trash: filepath.Join(root, trashDir), mounter: mounter}
 }
@@ -256,7 +246,7 @@ func allHoles(path string) (bool, error) {
 // not exist is no error; one with a mount inside is an ErrInUse.
 func (c *Contents) Discard(ctx context.Context, id volume.ID) error {
 	if !c.Exists(id) {
-		return nil
+		return checkDir(c.data) // else they are on a disk that comes back
 	}
 	if err := c.checkNoMounts(ctx, c.Path(id)); err != nil {
 		return fmt.Errorf("discard %q: %w", id, err)

@@ -16,11 +16,10 @@ import (
 func openDirectory(t *testing.T) (d *Contents, root string) {
 	t.Helper()
 	root = t.TempDir()
-	d, err := OpenContents(root, volumesDir, &mount.Fake{})
-	if err != nil {
+	if err := makeHome(root, []string{volumesDir}); err != nil {
 		t.Fatal(err)
 	}
-	return d, root
+	return contentsAt(root, volumesDir, &mount.Fake{}), root
 }
 
 func TestDirectoryAttributes(t *testing.T) {

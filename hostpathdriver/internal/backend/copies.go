@@ -99,7 +99,7 @@ func (v *Volumes) readCopy(id volume.ID) (*contentsCopy, error) {
 	case err == nil && !target.Filling:
 		return nil, nil
 	case err == nil:
-		c.source, c.to, c.toForm, c.size = *target.Source, v.volumes.contents, target.Form(), target.Capacity
+		c.source, c.to, c.toForm, c.size = *target.Source, v.volumes.contents(&target), target.Form(), target.Capacity
 		return c, v.readSource(c)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -113,7 +113,7 @@ func (v *Volumes) readCopy(id volume.ID) (*contentsCopy, error) {
 	case !snapshot.Filling:
 		return nil, nil
 	}
-	c.source, c.to, c.toForm, c.size = volume.Source{Volume: snapshot.Source}, v.snapshots.contents, snapshot.Form, snapshot.Size
+	c.source, c.to, c.toForm, c.size = volume.Source{Volume: snapshot.Source}, v.snapshots.contents(&snapshot), snapshot.Form, snapshot.Size
 	return c, v.readSource(c)
 }
 
@@ -123,14 +123,14 @@ func (v *Volumes) readSource(c *contentsCopy) error {
 		if err != nil {
 			return err
 		}
-		c.from, c.fromID = v.snapshots.contents, found.ID
+		c.from, c.fromID = v.snapshots.contents(&found), found.ID
 		return nil
 	}
 	found, err := v.volumes.records.Get(string(c.source.Volume))
 	if err != nil {
 		return err
 	}
-	c.from, c.fromID = v.volumes.contents, found.ID
+	c.from, c.fromID = v.volumes.contents(&found), found.ID
 	return nil
 }
 

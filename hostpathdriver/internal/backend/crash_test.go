@@ -31,6 +31,8 @@ type story struct {
 type fate struct {
 	// reboot takes the machine down too, and with it all mounts.
 	reboot bool
+	// pool keeps contents in the directory of a pool.
+	pool bool
 	// giveUp skips what the CO was about to make: the pod was deleted
 	// meanwhile. What undoes is repeated all the same.
 	giveUp bool
@@ -176,9 +178,9 @@ func TestCrashAtEveryStep(t *testing.T) {
 		if steps < 6 {
 			t.Fatalf("%s: only %d steps, the story does not reach the disk", tale.name, steps)
 		}
-		for _, f := range []fate{{}, {reboot: true}, {giveUp: true}, {reboot: true, giveUp: true}} {
+		for _, f := range []fate{{}, {reboot: true, pool: true}, {giveUp: true, pool: true}, {reboot: true, giveUp: true}} {
 			for at := 1; at <= steps; at++ {
-				t.Run(fmt.Sprintf("%s/Reboot=%t/GiveUp=%t/Step%02d", tale.name, f.reboot, f.giveUp, at), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/Reboot=%t/GiveUp=%t/Pool=%t/Step%02d", tale.name, f.reboot, f.giveUp, f.pool, at), func(t *testing.T) {
 					t.Parallel() // each has a world of its own, and waits for the disk
 					tale.crashAt(t, at, f)
 				})
@@ -209,6 +211,10 @@ func (tale story) crashAt(t *testing.T, at int, f fate) {
 	w := newWorld(t)
 	w.attach = tale.attach
 	w.limits = map[string]int64{"fast": 10 * gib}
+	if f.pool {
+		w.poolDirs = map[string]string{"fast": t.TempDir()}
+		w.boot() // makes what stays
+	}
 	steps, crashed := 0, ""
 	w.step = func(name string) {
 		if steps++; steps == at {

@@ -20,10 +20,18 @@
 //	copies/<id>.lock                    controller   of who copies to a volume or snapshot
 //	copies/<id>.progress                controller   how far that is
 //	trash/<id>/                         controller   volume or snapshot being deleted
+//	homes/<id>.json                     controller   home
 //	nodes/<node>/node.lock              node
 //	nodes/<node>/records/<id>.json      node         volume.NodeVolume
 //	nodes/<node>/volumes/<id>/          node         contents of an inline volume
 //	nodes/<node>/trash/<id>/            node         inline volume being deleted
+//	nodes/<node>/homes/<id>.json        node         home
+//
+// The contents in pools with a directory are in there:
+//
+//	<pool>/<home>/volumes/<id>/
+//	<pool>/<home>/snapshots/<id>/
+//	<pool>/<home>/trash/<id>/
 //
 // A volume exists when its record exists. Its directory is made before and
 // moved to the trash before the record goes, so that a crash leaves at most
@@ -45,11 +53,13 @@ const (
 	snapshotKind   = "snapshot"
 	groupKind      = "group"
 	nodeVolumeKind = "node-volume"
+	homeKind       = "home"
 
 	recordsDir = "records"
 	volumesDir = "volumes"
 	trashDir   = "trash"
 	copiesDir  = "copies"
+	homesDir   = "homes"
 
 	snapshotRecordsDir = "snapshot-records"
 	snapshotsDir       = "snapshots"

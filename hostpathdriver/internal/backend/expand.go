@@ -46,7 +46,7 @@ func (v *Volumes) grow(before, after *volume.Volume) error {
 	err := v.volumes.records.Put(string(after.ID), *after)
 	if err == nil && after.Form().Disk {
 		v.cfg.Step.at("expand:file")
-		err = v.volumes.contents.Grow(after.ID, after.Capacity)
+		err = v.volumes.contents(after).Grow(after.ID, after.Capacity)
 	}
 	if err != nil {
 		err = errors.Join(err, v.volumes.records.Put(string(before.ID), *before))

@@ -38,6 +38,7 @@ type world struct {
 	attach   bool
 	mutable  volume.Mutable
 	limits   map[string]int64
+	poolDirs map[string]string
 	own      string
 	step     Step
 }
@@ -82,14 +83,14 @@ func (w *world) boot() *system {
 func (w *world) tryBoot() (*system, error) {
 	pools := volume.NewPools(w.limits)
 	volumes, err := OpenVolumes(w.ctx, VolumesConfig{
-		StateDir: w.stateDir, Placement: volume.Placement{Enabled: true, Own: w.own}, Pools: pools,
+		StateDir: w.stateDir, PoolDirs: w.poolDirs, Placement: volume.Placement{Enabled: true, Own: w.own}, Pools: pools,
 		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Mutable: w.mutable, Step: w.step,
 	})
 	if err != nil {
 		return nil, err
 	}
 	node, err := OpenNode(w.ctx, NodeConfig{
-		StateDir: w.stateDir, NodeID: testNode, Pools: pools,
+		StateDir: w.stateDir, PoolDirs: w.poolDirs, NodeID: testNode, Pools: pools,
 		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Filesystems: w.systems, Step: w.step,
 	})
 	if err != nil {
@@ -124,12 +125,21 @@ func (w *world) reboot() {
 func (w *world) staging(id volume.ID) string { return filepath.Join(w.pods, "staging-"+string(id)) }
 func (w *world) target(id volume.ID) string  { return filepath.Join(w.pods, "target-"+string(id)) }
 
-func (w *world) contents(id volume.ID) string {
-	return filepath.Join(w.stateDir, volumesDir, string(id))
-}
+func (w *world) contents(id volume.ID) string { return w.contentsIn(w.stateDir, id) }
 
 func (w *world) inlineContents(id volume.ID) string {
-	return filepath.Join(nodeDir(w.stateDir, testNode), volumesDir, string(id))
+	return w.contentsIn(nodeDir(w.stateDir, testNode), id)
+}
+
+// contentsIn finds contents in the home of a pool, or else where they are
+// without any.
+func (w *world) contentsIn(root string, id volume.ID) string {
+	for _, dir := range w.poolDirs {
+		if found, err := filepath.Glob(filepath.Join(dir, "*", volumesDir, string(id))); err == nil && len(found) > 0 {
+			return found[0]
+		}
+	}
+	return filepath.Join(root, volumesDir, string(id))
 }
 
 func createRequest(name string) *volume.CreateRequest {
@@ -173,7 +183,7 @@ func (w *world) must(errs ...error) {
 // directories and lock files.
 func (w *world) files() []string {
 	w.t.Helper()
-	var found []string
+	found := w.inPools()
 	for _, pattern := range []string{"records/*.json", "volumes/*", "snapshot-records/*.json", "snapshots/*", "group-records/*.json", "copies/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
 		matches, err := filepath.Glob(filepath.Join(w.stateDir, pattern))
 		if err != nil {
@@ -189,6 +199,20 @@ func (w *world) files() []string {
 func (w *world) writeFile(path, content string) {
 	w.t.Helper()
 	w.must(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(content), 0o600))
+}
+
+// inPools lists what lies in the directories of pools.
+func (w *world) inPools() []string {
+	w.t.Helper()
+	var found []string
+	for pool, dir := range w.poolDirs {
+		matches, err := filepath.Glob(filepath.Join(dir, "*", "*", "*"))
+		w.must(err)
+		for _, match := range matches {
+			found = append(found, pool+" "+strings.Join(strings.Split(match, "/")[strings.Count(dir, "/")+2:], "/"))
+		}
+	}
+	return found
 }
 
 func wantErr(t *testing.T, what string, err, want error) {

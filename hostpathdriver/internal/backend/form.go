@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -111,21 +112,24 @@ func bindFlags(flags []string) []string {
 	return slices.DeleteFunc(slices.Clone(flags), func(flag string) bool { return !slices.Contains(known, flag) })
 }
 
-// path is the directory with the contents of a volume.
-func (n *Node) path(known *volume.NodeVolume) string {
+// contents is where the contents of a volume are kept.
+func (n *Node) contents(known *volume.NodeVolume) *Contents {
 	if known.Ephemeral != nil {
-		return n.inline.Path(known.ID)
+		return n.homes.contents(known.Home, volumesDir)
 	}
-	return n.shared.Path(known.ID)
+	return n.persistentContents(known.Home)
 }
 
-// disk is the file with the contents of a volume.
-func (n *Node) disk(known *volume.NodeVolume) string {
-	if known.Ephemeral != nil {
-		return n.inline.Disk(known.ID)
-	}
-	return n.shared.Disk(known.ID)
+// persistentContents are the controller's.
+func (n *Node) persistentContents(home string) *Contents {
+	return contentsAt(cmp.Or(home, n.cfg.StateDir), volumesDir, n.cfg.Mounter)
 }
+
+// path is the directory with the contents of a volume.
+func (n *Node) path(known *volume.NodeVolume) string { return n.contents(known).Path(known.ID) }
+
+// disk is the file with the contents of a volume.
+func (n *Node) disk(known *volume.NodeVolume) string { return n.contents(known).Disk(known.ID) }
 
 // detachAll lets go of both devices of a volume.
 func (n *Node) detachAll(ctx context.Context, known *volume.NodeVolume) error {

@@ -221,11 +221,3 @@ func (i imageForm) mountedAt(known *volume.NodeVolume) string {
 	}
 	return known.Targets[0].Path
 }
-
-// contents is where the contents of a volume are kept.
-func (n *Node) contents(known *volume.NodeVolume) *Contents {
-	if known.Ephemeral != nil {
-		return n.inline
-	}
-	return n.shared
-}

@@ -230,7 +230,7 @@ func TestUnfinishedFileSystem(t *testing.T) {
 			t.Errorf("crash at %s: left mounted or attached: %v", step, left)
 		}
 		w.must(s.node.Stage(s.ctx, req))
-		if blank, err := s.node.shared.Unformatted(v.ID); blank || err != nil {
+		if blank, err := s.node.persistentContents("").Unformatted(v.ID); blank || err != nil {
 			t.Errorf("crash at %s: what is staged would be wiped by the next call: %t, %v", step, blank, err)
 		}
 	}
@@ -289,16 +289,16 @@ func TestHalfMadeContents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			s := w.boot()
-			w.must(s.node.inline.Begin("csi-1"))
+			w.must(s.node.homes.contents("", volumesDir).Begin("csi-1"))
 			for _, file := range left {
-				w.must(s.node.inline.touch("csi-1", file, 0))
+				w.must(s.node.homes.contents("", volumesDir).touch("csi-1", file, 0))
 			}
-			w.must(s.node.inline.Create("csi-1", volume.Form{Disk: true, FSType: "ext4"}, gib, volume.Attributes{}))
-			info, err := os.Stat(s.node.inline.Disk("csi-1"))
+			w.must(s.node.homes.contents("", volumesDir).Create("csi-1", volume.Form{Disk: true, FSType: "ext4"}, gib, volume.Attributes{}))
+			info, err := os.Stat(s.node.homes.contents("", volumesDir).Disk("csi-1"))
 			if err != nil || info.Size() != gib {
 				t.Errorf("disk %v, %v", info, err)
 			}
-			if blank, err := s.node.inline.Unformatted("csi-1"); err != nil || !blank {
+			if blank, err := s.node.homes.contents("", volumesDir).Unformatted("csi-1"); err != nil || !blank {
 				t.Errorf("unformatted %t, %v", blank, err)
 			}
 		})

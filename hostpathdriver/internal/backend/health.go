@@ -1,11 +1,14 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +23,7 @@ const (
 	reasonDiskFull            = "DiskFull"
 	reasonMountLost           = "MountLost"
 	reasonMountUnreadable     = "MountUnreadable"
-	reasonStorageUnreachable  = "StateDirectoryUnreachable"
+	reasonStorageUnreachable  = "StorageUnreachable"
 	reasonLowSpace            = "LowSpace"
 	reasonLowInodes           = "LowInodes"
 )
@@ -34,7 +37,7 @@ func (v *Volumes) Health(_ context.Context, id volume.ID) (volume.Health, error)
 	if err != nil {
 		return volume.Health{}, err
 	}
-	return v.health(found, v.diskConditions()), nil
+	return v.health(found, v.disks()), nil
 }
 
 // ListHealth implements volume.Service. It looks at volumes until the page is
@@ -45,7 +48,7 @@ func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volu
 		return nil, err
 	}
 	const chunk = 256
-	disk, page := v.diskConditions(), &volume.HealthPage{}
+	disk, page := v.disks(), &volume.HealthPage{}
 	for {
 		list := v.volumes.catalog.after(at, chunk, nil)
 		for _, one := range list {
@@ -65,13 +68,32 @@ func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volu
 	}
 }
 
-func (v *Volumes) health(found *volume.Volume, disk []volume.Condition) volume.Health {
-	return volume.Health{ID: found.ID, Conditions: append(contentsConditions(v.volumes.contents, found), disk...)}
+func (v *Volumes) health(found *volume.Volume, disk disks) volume.Health {
+	return volume.Health{ID: found.ID, Conditions: append(contentsConditions(v.volumes.contents(found), found), disk.of(found.Home)...)}
 }
 
-// diskConditions are those of the disk that all volumes share.
-func (v *Volumes) diskConditions() []volume.Condition {
-	free, err := freeOf(v.cfg.StateDir)
+// disks are those that volumes share, by home, each of which is looked at once.
+type disks struct {
+	root  string
+	found map[string][]volume.Condition
+}
+
+func (v *Volumes) disks() disks {
+	return disks{root: v.cfg.StateDir, found: map[string][]volume.Condition{}}
+}
+
+func (d disks) of(home string) []volume.Condition {
+	found, known := d.found[home]
+	if !known {
+		found = diskConditions(cmp.Or(home, d.root))
+		d.found[home] = found
+	}
+	return found
+}
+
+// diskConditions are those of the disk that volumes share.
+func diskConditions(path string) []volume.Condition {
+	free, err := freeOf(path)
 	switch {
 	case err != nil:
 		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonStorageUnreachable, Message: err.Error()}}
@@ -89,6 +111,8 @@ func contentsConditions(c *Contents, found *volume.Volume) []volume.Condition {
 	switch {
 	case found.Filling:
 		return nil // nobody uses it yet
+	case errors.Is(err, fs.ErrNotExist) && gone(c.data):
+		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonContentsUnreachable, Message: checkDir(c.data).Error()}}
 	case errors.Is(err, fs.ErrNotExist):
 		return []volume.Condition{{Severity: volume.DataLoss, Reason: reasonContentsMissing, Message: path + " does not exist"}}
 	case err != nil:
@@ -110,7 +134,7 @@ func (n *Node) Health(ctx context.Context, id volume.ID, paths ...string) (volum
 		if err != nil {
 			return volume.Health{}, err
 		}
-		health.Conditions = contentsConditions(n.shared, persistent)
+		health.Conditions = contentsConditions(n.persistentContents(persistent.Home), persistent)
 	}
 	if known == nil {
 		return health, nil
@@ -135,14 +159,19 @@ func (n *Node) mountConditions(ctx context.Context, known *volume.NodeVolume, pa
 	return nil
 }
 
-// StorageHealth implements volume.NodeService: the disk that all volumes share.
+// StorageHealth implements volume.NodeService: the disks that volumes share.
 func (n *Node) StorageHealth(context.Context) []volume.Condition {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(n.cfg.StateDir, &disk); err != nil {
-		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonStorageUnreachable,
-			Message: fmt.Sprintf("look at %s: %v", n.cfg.StateDir, err)}}
+	var found []volume.Condition
+	for _, dir := range append([]string{n.cfg.StateDir}, slices.Sorted(maps.Values(n.cfg.PoolDirs))...) {
+		var disk unix.Statfs_t
+		if err := unix.Statfs(dir, &disk); err != nil {
+			found = append(found, volume.Condition{Severity: volume.Inaccessible, Reason: reasonStorageUnreachable,
+				Message: fmt.Sprintf("look at %s: %v", dir, err)})
+			continue
+		}
+		found = append(found, spaceConditions(dir, &disk)...)
 	}
-	return spaceConditions(n.cfg.StateDir, &disk)
+	return found
 }
 
 // spaceConditions tells when space or inodes come to an end. Some file systems

@@ -152,7 +152,7 @@ func TestHealthOfStorage(t *testing.T) {
 	if diff := cmp.Diff([]string{reasonStorageUnreachable}, reasons(s.node.StorageHealth(s.ctx))); diff != "" {
 		t.Errorf("no state directory (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{reasonStorageUnreachable}, reasons(s.volumes.diskConditions())); diff != "" {
+	if diff := cmp.Diff([]string{reasonStorageUnreachable}, reasons(diskConditions(w.stateDir))); diff != "" {
 		t.Errorf("no state directory, controller (-want +got):\n%s", diff)
 	}
 	for name, c := range map[string]struct {

@@ -23,7 +23,7 @@ func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req 
 	}
 	made := known == nil
 	if made {
-		if known, err = n.reserveInline(req, attributes); err != nil {
+		if known, err = n.reserveInline(ctx, req, attributes); err != nil {
 			return err
 		}
 	}
@@ -69,7 +69,7 @@ func (n *Node) planInline(req *volume.TargetRequest, attributes volume.Attribute
 }
 
 // reserveInline decides on a new inline volume and charges its pool.
-func (n *Node) reserveInline(req *volume.TargetRequest, attributes volume.Attributes) (*volume.NodeVolume, error) {
+func (n *Node) reserveInline(ctx context.Context, req *volume.TargetRequest, attributes volume.Attributes) (*volume.NodeVolume, error) {
 	if n.persistent.Exists(string(req.ID)) {
 		return nil, fmt.Errorf("publish inline volume %q: a persistent volume has this id: %w", req.ID, volume.ErrExists)
 	}
@@ -81,8 +81,13 @@ func (n *Node) reserveInline(req *volume.TargetRequest, attributes volume.Attrib
 	if err != nil {
 		return nil, fmt.Errorf("publish inline volume %q: %w", req.ID, err)
 	}
+	home, err := n.homes.of(ctx, pool)
+	if err != nil {
+		n.cfg.Pools.Release(pool, size)
+		return nil, fmt.Errorf("publish inline volume %q: %w", req.ID, err)
+	}
 	return &volume.NodeVolume{
-		ID: req.ID,
+		ID: req.ID, Home: home,
 		Ephemeral: &volume.Ephemeral{
 			Size: size, Pool: pool, FSType: form.FSType, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod.String(),
 		},
@@ -96,8 +101,8 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 		return err
 	}
 	n.cfg.Step.at("inline:contents")
-	if gone(n.inline.Place(req.ID, known.Form())) {
-		if err := n.inline.Create(req.ID, known.Form(), known.Ephemeral.Size, attributes); err != nil {
+	if contents := n.contents(known); gone(contents.Place(req.ID, known.Form())) {
+		if err := contents.Create(req.ID, known.Form(), known.Ephemeral.Size, attributes); err != nil {
 			return err
 		}
 	}
@@ -120,7 +125,8 @@ func (n *Node) deleteInline(ctx context.Context, known *volume.NodeVolume) error
 		return err
 	}
 	n.cfg.Step.at("inline:discard")
-	if err := n.inline.Discard(ctx, known.ID); err != nil {
+	contents := n.contents(known)
+	if err := contents.Discard(ctx, known.ID); err != nil {
 		return err
 	}
 	charged := *known.Ephemeral
@@ -133,5 +139,16 @@ func (n *Node) deleteInline(ctx context.Context, known *volume.NodeVolume) error
 	n.meter.forget(known.ID)
 	klog.FromContext(ctx).V(2).Info("Deleted inline volume", logging.KeyVolumeID, known.ID, logging.KeyPod, charged.Pod)
 	n.cfg.Step.at("inline:purge")
-	return n.inline.Purge(ctx, known.ID)
+	return contents.Purge(ctx, known.ID)
+}
+
+// purgeInline removes what is left of an inline volume that has no record any
+// more.
+func (n *Node) purgeInline(ctx context.Context, id volume.ID) error {
+	for _, contents := range n.homes.everywhere(volumesDir) {
+		if err := contents.Purge(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
 }

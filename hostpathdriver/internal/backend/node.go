@@ -30,6 +30,8 @@ const undoTimeout = 10 * time.Second
 type NodeConfig struct {
 	// StateDir is the state directory, shared with the controller role.
 	StateDir string
+	// PoolDirs are the directories of pools that have one.
+	PoolDirs map[string]string
 	// NodeID names this node.
 	NodeID string
 	// Pools account for the space of inline volumes.
@@ -54,10 +56,10 @@ type NodeConfig struct {
 // Node is the node side: mounts of persistent volumes, and inline volumes.
 type Node struct {
 	cfg NodeConfig
-	// inline has the contents of inline volumes, shared those of persistent
-	// ones, which the controller makes and removes.
-	inline, shared *Contents
-	records        *state.Records[volume.NodeVolume]
+	// homes are those of inline volumes. The contents of persistent ones are the
+	// controller's, which makes and removes them.
+	homes   *homes
+	records *state.Records[volume.NodeVolume]
 	// persistent are the controller's records, which are only read.
 	persistent *state.Records[volume.Volume]
 	meter      meter
@@ -75,7 +77,9 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		return nil, err
 	}
 	root := nodeDir(cfg.StateDir, cfg.NodeID)
-	inline, err := OpenContents(root, volumesDir, cfg.Mounter)
+	found, err := openHomes(ctx, &homes{
+		root: root, names: []string{volumesDir}, mounter: cfg.Mounter, pools: cfg.PoolDirs, step: cfg.Step,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +89,7 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	}
 	n := &Node{
 		cfg:        cfg,
-		inline:     inline,
-		shared:     contentsAt(cfg.StateDir, volumesDir, cfg.Mounter),
+		homes:      found,
 		records:    records,
 		persistent: state.View[volume.Volume](filepath.Join(cfg.StateDir, recordsDir), volumeKind),
 		volumes:    map[volume.ID]*volume.NodeVolume{},
@@ -242,6 +245,11 @@ func (n *Node) checkPath(path string) error {
 	}
 	if within(path, n.cfg.StateDir) || within(n.cfg.StateDir, path) {
 		return fmt.Errorf("path %q: must not contain or be inside the state directory %q: %w", path, n.cfg.StateDir, volume.ErrInvalid)
+	}
+	for _, pool := range slices.Sorted(maps.Keys(n.cfg.PoolDirs)) {
+		if dir := n.cfg.PoolDirs[pool]; within(path, dir) || within(dir, path) {
+			return fmt.Errorf("path %q: must not contain or be inside the directory %q of pool %q: %w", path, dir, pool, volume.ErrInvalid)
+		}
 	}
 	return nil
 }

@@ -29,13 +29,15 @@ func (n *Node) recover(ctx context.Context) error {
 			return err
 		}
 	}
-	left, err := n.inline.Recover(ctx, func(id volume.ID) bool {
-		return n.records.Exists(string(id)) || n.records.Quarantined(string(id))
-	})
-	if err != nil {
-		return err
+	for _, contents := range n.homes.everywhere(volumesDir) {
+		left, err := contents.Recover(ctx, func(id volume.ID) bool {
+			return n.records.Exists(string(id)) || n.records.Quarantined(string(id))
+		})
+		if err != nil {
+			return err
+		}
+		reportLeftovers(ctx, left)
 	}
-	reportLeftovers(ctx, left)
 	klog.FromContext(ctx).Info("Loaded mounts", logging.KeyCount, len(n.volumes), logging.KeyNodeID, n.cfg.NodeID)
 	return nil
 }

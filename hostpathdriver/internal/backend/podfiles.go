@@ -37,7 +37,7 @@ func (n *Node) showPod(known *volume.NodeVolume, req *volume.TargetRequest, attr
 		return err
 	}
 	// The workload may write here: no path leads out of the root.
-	root, err := os.OpenRoot(n.inline.Path(known.ID))
+	root, err := os.OpenRoot(n.path(known))
 	if err != nil {
 		return fmt.Errorf("open inline volume %q: %w", known.ID, err)
 	}

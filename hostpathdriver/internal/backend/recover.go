@@ -81,7 +81,7 @@ func (v *Volumes) recover(ctx context.Context) error {
 func (v *Volumes) adoptVolumes(ctx context.Context, all records) error {
 	for _, id := range slices.Sorted(maps.Keys(all.volumes)) {
 		found := all.volumes[id]
-		exists, err := v.volumes.exists(ctx, id)
+		exists, err := v.volumes.exists(ctx, found)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (all records) filling(group volume.ID) bool {
 func (v *Volumes) adoptSnapshots(ctx context.Context, all records) error {
 	for _, id := range slices.Sorted(maps.Keys(all.snapshots)) {
 		found := all.snapshots[id]
-		exists, err := v.snapshots.exists(ctx, id)
+		exists, err := v.snapshots.exists(ctx, found)
 		if err != nil {
 			return err
 		}
@@ -137,15 +137,21 @@ func (v *Volumes) adoptSnapshots(ctx context.Context, all records) error {
 
 // exists tells whether a record stands for something, or finishes its deletion
 // when the contents are in the trash already.
-func (s *store[V, P]) exists(ctx context.Context, id volume.ID) (bool, error) {
-	if s.contents.Exists(id) {
+func (s *store[V, P]) exists(ctx context.Context, found P) (bool, error) {
+	id, _ := found.Key()
+	contents := s.contents(found)
+	if contents.Exists(id) {
 		return true, nil
 	}
-	if s.contents.discarded(id) {
+	if contents.discarded(id) {
 		return false, s.records.Delete(string(id))
 	}
-	klog.FromContext(ctx).Error(nil, "Contents are missing; what they belong to can only be deleted",
-		logging.KeyVolumeID, id, logging.KeyPath, s.contents.Path(id))
+	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, id, logging.KeyPath, contents.Path(id))
+	if err := checkDir(contents.data); err != nil {
+		logger.Error(err, "Contents cannot be reached until their disk is back")
+		return true, nil
+	}
+	logger.Error(nil, "Contents are missing; what they belong to can only be deleted")
 	return true, nil
 }
 
@@ -154,7 +160,7 @@ func (v *Volumes) finishExpansion(found *volume.Volume) error {
 	if found.Filling || !found.Form().Disk {
 		return nil
 	}
-	err := v.volumes.contents.Grow(found.ID, found.Capacity)
+	err := v.volumes.contents(found).Grow(found.ID, found.Capacity)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // such a volume can only be deleted
 	}

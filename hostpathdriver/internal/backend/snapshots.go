@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ func (v *Volumes) ListSnapshots(_ context.Context, req volume.SnapshotListReques
 func SnapshotDisk(stateDir string, s *volume.Snapshot) *volume.SnapshotDisk {
 	disk := &volume.SnapshotDisk{ID: s.ID, Volume: s.Source, Size: s.Size, Filling: s.Filling}
 	if s.Form.Disk {
-		disk.Path = contentsAt(stateDir, snapshotsDir, nil).Disk(s.ID)
+		disk.Path = contentsAt(cmp.Or(s.Home, stateDir), snapshotsDir, nil).Disk(s.ID)
 	}
 	return disk
 }
@@ -65,14 +66,14 @@ func (v *Volumes) addSnapshot(ctx context.Context, source *volume.Volume, create
 		return nil, err
 	}
 	created.ID, created.Source, created.Size, created.Created = newID(), source.ID, source.Capacity, time.Now().UTC()
-	created.Form, created.Node, created.Filling = source.Form(), source.Node, true
+	created.Form, created.Node, created.Home, created.Filling = source.Form(), source.Node, source.Home, true
 	if charged := v.cfg.Placement.PoolOf(source.Node, source.Pool); charged != "" {
 		var err error
 		if created.Pool, err = v.cfg.Pools.Reserve(charged, created.Size); err != nil {
 			return nil, fmt.Errorf("create snapshot named %q: %w", created.Name, err)
 		}
 	}
-	err := v.snapshots.add(v.cfg.Step, created, func() error { return v.snapshots.contents.Begin(created.ID) })
+	err := v.snapshots.add(v.cfg.Step, created, func() error { return v.snapshots.contents(created).Begin(created.ID) })
 	if err != nil {
 		v.cfg.Pools.Release(created.Pool, created.Size)
 		return nil, err
@@ -97,7 +98,7 @@ func (v *Volumes) DeleteSnapshot(ctx context.Context, id volume.ID) error {
 func (v *Volumes) removeSnapshot(ctx context.Context, id volume.ID) error {
 	gone, err := v.snapshots.catalog.get(id)
 	if errors.Is(err, volume.ErrNotFound) {
-		if purgeErr := v.snapshots.contents.Purge(ctx, id); purgeErr != nil {
+		if purgeErr := v.snapshots.purge(ctx, id); purgeErr != nil {
 			return purgeErr
 		}
 	}
@@ -115,5 +116,5 @@ func (v *Volumes) removeSnapshot(ctx context.Context, id volume.ID) error {
 	v.unfilled.note(id, nil, false)
 	v.forgetCopy(ctx, id)
 	v.cfg.Step.at("delete:purge")
-	return v.snapshots.contents.Purge(ctx, id)
+	return v.snapshots.contents(gone).Purge(ctx, id)
 }

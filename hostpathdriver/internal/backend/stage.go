@@ -14,7 +14,7 @@ import (
 // Stage implements volume.NodeService. The record is written first, so that
 // the mount is known however the call ends.
 func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
-	stage, err := n.checkStage(req)
+	persistent, stage, err := n.checkStage(req)
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		known = &volume.NodeVolume{ID: req.ID}
 	}
 	before := known.Clone()
-	known.Stage = stage
+	known.Home, known.Stage = persistent.Home, stage
 	n.cfg.Step.at("stage:record")
 	if err := n.save(known); err != nil {
 		return errors.Join(err, n.save(before))
@@ -58,28 +58,28 @@ func (n *Node) checkHeld(known *volume.NodeVolume) error {
 
 // checkStage tells whether the volume may be staged, and adds to the request
 // what the records say.
-func (n *Node) checkStage(req *volume.StageRequest) (*volume.Stage, error) {
+func (n *Node) checkStage(req *volume.StageRequest) (*volume.Volume, *volume.Stage, error) {
 	if err := n.checkPath(req.Stage.Path); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	persistent, err := n.lookupPersistent(req.ID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := n.checkUsable(persistent, req.Stage.Capability); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stage := req.Stage
 	stage.FSType = persistent.FSType
 	if n.cfg.Attach {
 		attached := persistent.PublishedOn(n.cfg.NodeID)
 		if attached == nil {
-			return nil, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
+			return nil, nil, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, volume.ErrPrecondition)
 		}
 		stage.ReadOnly = attached.ReadOnly
 	}
 	stage.Sharing = stage.Capability.Group != "" && !stage.CannotWrite()
-	return &stage, nil
+	return persistent, &stage, nil
 }
 
 // checkUsable tells whether a volume can be used here as the capability says.

@@ -13,26 +13,39 @@ import (
 type recordOf[V, P any] interface {
 	*V
 	object[P]
+	// KeptIn is the home of the contents.
+	KeptIn() string
 }
 
 // store keeps what is there of one kind: records on disk, the index over them
 // in memory, and contents. Something exists when its record exists.
 type store[V any, P recordOf[V, P]] struct {
-	records  *state.Records[V]
-	catalog  *catalog[P]
-	contents *Contents
+	records *state.Records[V]
+	catalog *catalog[P]
+	homes   *homes
+	// name is that of the directory with the contents, in each home; empty when
+	// there are none.
+	name string
 }
 
-// open prepares the directories; contents are optional.
-func (s *store[V, P]) open(cfg VolumesConfig, kind, records, contents string) (err error) {
-	s.catalog = newCatalog[P](kind)
-	if contents != "" {
-		if s.contents, err = OpenContents(cfg.StateDir, contents, cfg.Mounter); err != nil {
+// open prepares the records; contents are optional.
+func (s *store[V, P]) open(h *homes, kind, records, contents string) (err error) {
+	s.catalog, s.homes, s.name = newCatalog[P](kind), h, contents
+	s.records, err = state.Open[V](filepath.Join(h.root, records), kind)
+	return err
+}
+
+// contents are where those of a record are.
+func (s *store[V, P]) contents(of P) *Contents { return s.homes.contents(of.KeptIn(), s.name) }
+
+// purge removes what is left of something that has no record any more.
+func (s *store[V, P]) purge(ctx context.Context, id volume.ID) error {
+	for _, contents := range s.homes.everywhere(s.name) {
+		if err := contents.Purge(ctx, id); err != nil {
 			return err
 		}
 	}
-	s.records, err = state.Open[V](filepath.Join(cfg.StateDir, records), kind)
-	return err
+	return nil
 }
 
 // add makes something new: its contents come first, its record makes it exist.
@@ -53,7 +66,7 @@ func (s *store[V, P]) add(step Step, created P, makeContents func() error) error
 	if undo := s.records.Delete(string(id)); undo != nil {
 		return errors.Join(err, undo)
 	}
-	return errors.Join(err, s.contents.Abandon(id))
+	return errors.Join(err, s.contents(created).Abandon(id))
 }
 
 // put writes the record, and then what is in memory.
@@ -70,9 +83,9 @@ func (s *store[V, P]) put(changed P) error {
 // its record goes.
 func (s *store[V, P]) discard(ctx context.Context, step Step, gone P) error {
 	id, _ := gone.Key()
-	if s.contents != nil {
+	if s.name != "" {
 		step.at("delete:discard")
-		if err := s.contents.Discard(ctx, id); err != nil {
+		if err := s.contents(gone).Discard(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -108,9 +121,12 @@ func (s *store[V, P]) known(id volume.ID) bool {
 
 // settle removes contents that a crash has left without a record.
 func (s *store[V, P]) settle(ctx context.Context) error {
-	left, err := s.contents.Recover(ctx, s.known)
-	if err == nil {
+	for _, contents := range s.homes.everywhere(s.name) {
+		left, err := contents.Recover(ctx, s.known)
+		if err != nil {
+			return err
+		}
 		reportLeftovers(ctx, left)
 	}
-	return err
+	return nil
 }

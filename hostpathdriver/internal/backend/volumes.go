@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -23,6 +24,8 @@ import (
 type VolumesConfig struct {
 	// StateDir holds records and contents.
 	StateDir string
+	// PoolDirs are the directories of pools that have one, for their contents.
+	PoolDirs map[string]string
 	// Placement decides on the node of a volume.
 	Placement volume.Placement
 	// Pools account for space.
@@ -47,6 +50,7 @@ type VolumesConfig struct {
 // Volumes is the controller side: persistent volumes, and snapshots of them.
 type Volumes struct {
 	cfg       VolumesConfig
+	homes     *homes
 	volumes   store[volume.Volume, *volume.Volume]
 	snapshots store[volume.Snapshot, *volume.Snapshot]
 	groups    store[volume.Group, *volume.Group]
@@ -64,11 +68,17 @@ var (
 // OpenVolumes reads the records and brings the disk in line with them. The
 // caller holds the lock of the controller role, now and in each later call.
 func OpenVolumes(ctx context.Context, cfg VolumesConfig) (*Volumes, error) {
-	v := &Volumes{cfg: cfg}
-	err := errors.Join(
-		v.volumes.open(cfg, volumeKind, recordsDir, volumesDir),
-		v.snapshots.open(cfg, snapshotKind, snapshotRecordsDir, snapshotsDir),
-		v.groups.open(cfg, groupKind, groupRecordsDir, ""),
+	found, err := openHomes(ctx, &homes{
+		root: cfg.StateDir, names: []string{volumesDir, snapshotsDir}, mounter: cfg.Mounter, pools: cfg.PoolDirs, step: cfg.Step,
+	})
+	if err != nil {
+		return nil, err
+	}
+	v := &Volumes{cfg: cfg, homes: found}
+	err = errors.Join(
+		v.volumes.open(found, volumeKind, recordsDir, volumesDir),
+		v.snapshots.open(found, snapshotKind, snapshotRecordsDir, snapshotsDir),
+		v.groups.open(found, groupKind, groupRecordsDir, ""),
 	)
 	if err == nil {
 		err = os.MkdirAll(v.copiesDir(), 0o700)
@@ -110,10 +120,13 @@ func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volum
 	if err != nil {
 		return nil, err
 	}
-	if created.Pool, err = v.cfg.Pools.Reserve(attributes.Pool, created.Capacity); err != nil {
+	if err := v.reserve(created, attributes.Pool); err != nil {
 		return nil, fmt.Errorf("create volume named %q: %w", req.Name, err)
 	}
-	if err := v.materialize(created, attributes); err != nil {
+	if created.Home, err = v.homes.of(ctx, created.Pool); err == nil {
+		err = v.materialize(created, attributes)
+	}
+	if err != nil {
 		v.cfg.Pools.Release(created.Pool, created.Capacity)
 		return nil, err
 	}
@@ -121,6 +134,18 @@ func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volum
 	klog.FromContext(ctx).V(2).Info("Created volume", logging.KeyVolumeID, created.ID, logging.KeyVolumeName, created.Name,
 		logging.KeyCapacity, created.Capacity, logging.KeyNode, created.Node)
 	return created.Clone(), nil
+}
+
+// reserve charges the pool that is wanted. If none is, that of the source is the
+// first choice: blocks can be shared there.
+func (v *Volumes) reserve(created *volume.Volume, wanted string) (err error) {
+	if wanted == "" && created.Pool != "" {
+		if _, err := v.cfg.Pools.Reserve(created.Pool, created.Capacity); err == nil {
+			return nil
+		}
+	}
+	created.Pool, err = v.cfg.Pools.Reserve(wanted, created.Capacity)
+	return err
 }
 
 // plan decides what the new volume looks like. It changes nothing.
@@ -144,10 +169,15 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 	if err != nil {
 		return nil, attributes, err
 	}
+	near := ""
+	if origin != nil {
+		near = origin.Pool
+	}
 	return &volume.Volume{
 		ID:           newID(),
 		Name:         req.Name,
 		Capacity:     size,
+		Pool:         near,
 		Parameters:   req.Parameters,
 		Capabilities: req.Capabilities,
 		FSType:       form.FSType,
@@ -209,9 +239,9 @@ func (v *Volumes) place(req *volume.CreateRequest, form volume.Form, origin *vol
 func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attributes) error {
 	return v.volumes.add(v.cfg.Step, created, func() error {
 		if created.Filling {
-			return v.volumes.contents.Begin(created.ID)
+			return v.volumes.contents(created).Begin(created.ID)
 		}
-		return v.volumes.contents.Create(created.ID, created.Form(), created.Capacity, attributes)
+		return v.volumes.contents(created).Create(created.ID, created.Form(), created.Capacity, attributes)
 	})
 }
 
@@ -220,7 +250,7 @@ func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attribut
 func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	gone, err := v.volumes.catalog.get(id)
 	if errors.Is(err, volume.ErrNotFound) {
-		if purgeErr := v.volumes.contents.Purge(ctx, id); purgeErr != nil {
+		if purgeErr := v.volumes.purge(ctx, id); purgeErr != nil {
 			return purgeErr
 		}
 		return err
@@ -243,7 +273,7 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	v.unfilled.note(id, nil, false)
 	v.forgetCopy(ctx, id)
 	v.cfg.Step.at("delete:purge")
-	return v.volumes.contents.Purge(ctx, id)
+	return v.volumes.contents(gone).Purge(ctx, id)
 }
 
 func (v *Volumes) checkUnused(ctx context.Context, gone *volume.Volume) error {
@@ -284,9 +314,9 @@ func (v *Volumes) nodeRecords(node string) *state.Records[volume.NodeVolume] {
 	return state.View[volume.NodeVolume](filepath.Join(nodeDir(v.cfg.StateDir, node), recordsDir), nodeVolumeKind)
 }
 
-// Capacity implements volume.Service. Without pools it is the free space of
-// the disk, which volumes share and nothing reserves.
-func (v *Volumes) Capacity(_ context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
+// Capacity implements volume.Service. Without pools, and of one without a size,
+// it is the free space of the disk, which volumes share and nothing reserves.
+func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
 	attributes, err := volume.ParseParameters(req.Parameters)
 	if err != nil {
 		return volume.Capacity{}, err
@@ -301,16 +331,33 @@ func (v *Volumes) Capacity(_ context.Context, req *volume.CapacityRequest) (volu
 	if elsewhere || !served {
 		return volume.Capacity{}, nil
 	}
-	if v.cfg.Pools.Configured() {
-		c, err := v.cfg.Pools.Capacity(attributes.Pool)
-		c.Largest = min(c.Largest, v.cfg.MaxSize)
-		return c, err
-	}
-	if _, err := v.cfg.Pools.Capacity(attributes.Pool); err != nil {
+	c, err := v.cfg.Pools.Capacity(attributes.Pool)
+	if err != nil {
 		return volume.Capacity{}, err
 	}
-	free, err := freeOf(v.cfg.StateDir)
-	return volume.Capacity{Available: free.bytes, Largest: v.cfg.MaxSize}, err
+	c.Largest = min(c.Largest, v.cfg.MaxSize)
+	unlimited := v.cfg.Pools.Unlimited(attributes.Pool)
+	if !v.cfg.Pools.Configured() {
+		unlimited = []string{""}
+	}
+	for _, pool := range unlimited {
+		free, err := v.freeOf(ctx, pool)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "A pool that cannot be used has no capacity")
+			continue
+		}
+		c.Available, c.Largest = c.Available+free.bytes, v.cfg.MaxSize
+	}
+	return c, nil
+}
+
+// freeOf is what the disk of a pool still takes.
+func (v *Volumes) freeOf(ctx context.Context, pool string) (freeSpace, error) {
+	path, err := v.homes.of(ctx, pool)
+	if err != nil {
+		return freeSpace{}, err
+	}
+	return freeOf(cmp.Or(path, v.cfg.StateDir))
 }
 
 // freeSpace is what the file system of a path still takes, for everybody.

@@ -31,6 +31,9 @@ func (g *Group) RecordID() string { return string(g.ID) }
 // Key is what the group is found by.
 func (g *Group) Key() (ID, string) { return g.ID, g.Name }
 
+// KeptIn is nowhere: the members have contents.
+func (g *Group) KeptIn() string { return "" }
+
 // Clone returns a copy that shares nothing with g.
 func (g *Group) Clone() *Group {
 	c := *g

@@ -3,10 +3,14 @@ package volume
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 )
+
+// Unlimited is the size of a pool that takes what its disk takes.
+const Unlimited = -1
 
 // Pools account for space by kind: `--capacity fast=10Gi`. It is accounting
 // only: no bytes are set aside. The zero number of pools means that nothing
@@ -19,7 +23,7 @@ type Pools struct {
 	used map[string]int64
 }
 
-// NewPools returns empty pools of the given sizes in bytes.
+// NewPools returns empty pools of the given sizes in bytes, or Unlimited.
 func NewPools(limits map[string]int64) *Pools {
 	return &Pools{limits: maps.Clone(limits), used: map[string]int64{}}
 }
@@ -30,8 +34,8 @@ func (p *Pools) Configured() bool {
 }
 
 // Reserve charges a pool and returns its name. An empty kind takes the pool
-// with the most space left, of equal ones the first by name. It is an
-// ErrInvalid for an unknown kind and an ErrExhausted when space is lacking.
+// with the most space left, of equal ones the first by name; an unlimited one
+// has the most. It is an ErrInvalid for an unknown kind and an ErrExhausted when space is lacking.
 func (p *Pools) Reserve(kind string, size int64) (string, error) {
 	if err := p.check(kind); err != nil {
 		return "", err
@@ -87,24 +91,32 @@ type Capacity struct {
 	Largest int64
 }
 
-// Capacity returns what a kind has left; the empty kind stands for all.
+// Capacity returns what a kind has left; the empty kind stands for all. It knows
+// nothing of unlimited ones.
 func (p *Pools) Capacity(kind string) (Capacity, error) {
 	if err := p.check(kind); err != nil {
 		return Capacity{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if kind != "" {
-		left := p.left(kind)
-		return Capacity{Available: left, Largest: left}, nil
-	}
 	var c Capacity
-	for name := range p.limits {
+	for name, limit := range p.limits {
+		if limit == Unlimited || (kind != "" && kind != name) {
+			continue
+		}
 		left := p.left(name)
 		c.Available += left
 		c.Largest = max(c.Largest, left)
 	}
 	return c, nil
+}
+
+// Unlimited returns the unlimited pools of a kind, sorted; the empty kind stands
+// for all.
+func (p *Pools) Unlimited(kind string) []string {
+	return slices.DeleteFunc(p.names(), func(name string) bool {
+		return p.limits[name] != Unlimited || (kind != "" && kind != name)
+	})
 }
 
 func (p *Pools) check(kind string) error {
@@ -120,6 +132,9 @@ func (p *Pools) names() []string {
 
 // left needs the mutex. A limit lowered below what is used leaves nothing.
 func (p *Pools) left(kind string) int64 {
+	if p.limits[kind] == Unlimited {
+		return math.MaxInt64
+	}
 	return max(0, p.limits[kind]-p.used[kind])
 }
 

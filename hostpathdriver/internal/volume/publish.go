@@ -62,6 +62,9 @@ type NodeVolume struct {
 	// Ephemeral is set for an inline volume, which lives and dies with its
 	// target.
 	Ephemeral *Ephemeral `json:"ephemeral,omitempty"`
+	// Home is the directory in which contents of its pool are kept; empty for the
+	// state directory.
+	Home string `json:"home,omitempty"`
 }
 
 // Stage is a staging mount.

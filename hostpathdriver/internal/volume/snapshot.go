@@ -25,6 +25,8 @@ type Snapshot struct {
 	Filling bool `json:"filling,omitempty"`
 	// Pool is charged with Size; empty when no pools are configured.
 	Pool string `json:"pool,omitempty"`
+	// Home is that of the volume, where blocks can be shared.
+	Home string `json:"home,omitempty"`
 	// Parameters are the parameters of CreateSnapshot.
 	Parameters map[string]string `json:"parameters,omitempty"`
 	// Node is the one node on which volumes can be made of it; empty means
@@ -41,6 +43,9 @@ func (s *Snapshot) RecordID() string { return string(s.ID) }
 
 // Key is what the snapshot is found by.
 func (s *Snapshot) Key() (ID, string) { return s.ID, s.Name }
+
+// KeptIn is where the contents are.
+func (s *Snapshot) KeptIn() string { return s.Home }
 
 // Clone returns a copy that shares nothing with s.
 func (s *Snapshot) Clone() *Snapshot {

@@ -38,6 +38,8 @@ type Origin struct {
 	Size int64
 	// Node is where it is; empty means everywhere.
 	Node string
+	// Pool is where its contents are: what is made of it there can share blocks.
+	Pool string
 	// Filling says that it is being made itself.
 	Filling bool
 }
@@ -53,12 +55,12 @@ func (o *Origin) CheckFilled() error {
 
 // Origin tells what a volume is as a source.
 func (v *Volume) Origin() *Origin {
-	return &Origin{Source: Source{Volume: v.ID}, Form: v.Form(), Size: v.Capacity, Node: v.Node, Filling: v.Filling}
+	return &Origin{Source: Source{Volume: v.ID}, Form: v.Form(), Size: v.Capacity, Node: v.Node, Pool: v.Pool, Filling: v.Filling}
 }
 
 // Origin tells what a snapshot is as a source.
 func (s *Snapshot) Origin() *Origin {
-	return &Origin{Source: Source{Snapshot: s.ID}, Form: s.Form, Size: s.Size, Node: s.Node, Filling: s.Filling}
+	return &Origin{Source: Source{Snapshot: s.ID}, Form: s.Form, Size: s.Size, Node: s.Node, Pool: s.Pool, Filling: s.Filling}
 }
 
 // Settle decides on size and node of a volume that is made of the origin: not

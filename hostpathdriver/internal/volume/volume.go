@@ -80,6 +80,9 @@ type Volume struct {
 	Capacity int64 `json:"capacity"`
 	// Pool is charged with Capacity; empty when no pools are configured.
 	Pool string `json:"pool,omitempty"`
+	// Home is the directory in which contents of its pool are kept; empty for the
+	// state directory.
+	Home string `json:"home,omitempty"`
 	// Parameters are the parameters of CreateVolume.
 	Parameters map[string]string `json:"parameters,omitempty"`
 	// MutableParameters are those of CreateVolume and of the modifications
@@ -116,6 +119,9 @@ func (v *Volume) RecordID() string { return string(v.ID) }
 
 // Key is what the volume is found by.
 func (v *Volume) Key() (ID, string) { return v.ID, v.Name }
+
+// KeptIn is where the contents are.
+func (v *Volume) KeptIn() string { return v.Home }
 
 // Clone returns a copy that shares nothing with v.
 func (v *Volume) Clone() *Volume {

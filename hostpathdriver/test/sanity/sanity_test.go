@@ -41,6 +41,8 @@ type configuration struct {
 	block bool
 	// image runs it on file systems of their own, by the parameter "backend".
 	image bool
+	// pool keeps all in the directory of a pool.
+	pool bool
 }
 
 func configurations() []configuration {
@@ -65,6 +67,7 @@ func configurations() []configuration {
 		{name: "images", image: true, options: func(*hostpathdriver.Options) {}},
 		{name: "images, split sockets, attach", image: true, split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
 		{name: "images, file systems of the kernel", image: true, kernel: true, options: func(*hostpathdriver.Options) {}},
+		{name: "pool with a directory, images", pool: true, image: true, options: func(*hostpathdriver.Options) {}},
 		{name: "no list of snapshots", options: func(o *hostpathdriver.Options) { o.ListSnapshots = false }},
 		{name: "snapshot metadata", block: true, options: func(o *hostpathdriver.Options) { o.SnapshotMetadata = true }},
 	}
@@ -115,6 +118,12 @@ func start(t *testing.T, c configuration) *instance {
 		}
 	}
 	c.options(&options)
+	if c.pool {
+		options.PoolDirs = map[string]string{"pool": filepath.Join(dir, "pool")}
+		if err := os.Mkdir(options.PoolDirs["pool"], 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	config := csisanity.NewTestConfig()
 	config.TargetPath = filepath.Join(dir, "target")
@@ -189,7 +198,7 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 func (i *instance) checkNothingLeft(t *testing.T) {
 	t.Helper()
 	var left []string
-	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "snapshot-records/*", "snapshots/*", "group-records/*", "copies/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
+	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "snapshot-records/*", "snapshots/*", "group-records/*", "copies/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*", "../pool/*/*/*"} {
 		found, err := filepath.Glob(filepath.Join(i.stateDir, pattern))
 		if err != nil {
 			t.Fatal(err)

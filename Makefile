@@ -16,7 +16,7 @@ precommit: tidy fmt lint verify test ## Everything a change must pass before it 
 .PHONY: deps
 deps: ## Install the system packages that tests need (Debian, Ubuntu; needs root)
 	apt-get update
-	apt-get install -y --no-install-recommends git gcc libc6-dev make mount util-linux e2fsprogs xfsprogs
+	apt-get install -y --no-install-recommends git gcc libc6-dev make mount util-linux e2fsprogs xfsprogs qemu-system-x86
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || $(MAKE) --no-print-directory deps-prometheus || echo "prometheus and promtool cannot be had: their tests will be skipped"
 
 # The two programs of Debian's package, without the package: that would start a server on port 9090 of all addresses.

@@ -42,6 +42,7 @@ func onQuotas() map[string]struct {
 	}{
 		"Full":        {reason: "a limit stops writes until it is raised, or released", run: fullDirectory},
 		"Privileged":  {reason: "documents who may exceed a limit", run: privilegedWriter},
+		"Owner":       {reason: "documents who may evade a limit", run: ownerLeaves},
 		"Statfs":      {reason: "df in the volume shows its limit", run: statfsInside},
 		"Taken":       {reason: "a project is free when nothing has it and nothing limits it, and is used again", run: takenProject},
 		"Race":        {reason: "who looks at the same moment takes another", run: raceForProjects},

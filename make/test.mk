@@ -28,7 +28,7 @@ $(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-needs
 
 # Tests of hostpathdriver that need a kernel with more than this machine's may have: those that skip themselves elsewhere.
 VM_RUN ?= ^TestOnQuotas$$
-VM_PACKAGES ?= ./internal/quota
+VM_PACKAGES ?= ./internal/quota ./internal/backend
 .PHONY: test-vm
 test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum ## Run tests that need another kernel in a virtual machine (VM_RUN, VM_PACKAGES)
 	@mkdir -p $(RESULTS)

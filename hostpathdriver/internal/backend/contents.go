@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -30,6 +31,7 @@ type Contents struct {
 	data    string
 	trash   string
 	mounter mount.Mounter
+	quotas  quota.Quotas
 }
 
 // Leftovers is what Recover found without a record.
@@ -43,9 +45,10 @@ type Leftovers struct {
 }
 
 // contentsAt are those below root in the directory of that name. The mounter
-// tells what must not be removed, because something else is mounted there.
-func contentsAt(root, name string, mounter mount.Mounter) *Contents {
-	return &Contents{data: filepath.Join(root, name), trash: filepath.Join(root, trashDir), mounter: mounter}
+// tells what must not be removed, because something else is mounted there; the
+// quotas keep directories to their size, where they can.
+func contentsAt(root, name string, mounter mount.Mounter, quotas quota.Quotas) *Contents {
+	return &Contents{data: filepath.Join(root, name), trash: filepath.Join(root, trashDir), mounter: mounter, quotas: quotas}
 }
 
 // Path returns the directory of contents.
@@ -76,9 +79,9 @@ func (c *Contents) Exists(id volume.ID) bool {
 // takes no space yet, durably. A directory that exists gets the attributes.
 func (c *Contents) Create(id volume.ID, f volume.Form, size int64, attributes volume.Attributes) error {
 	if !f.Disk {
-		return c.makeDirectory(id, attributes)
+		return c.makeDirectory(id, size, attributes)
 	}
-	if err := c.Begin(id); err != nil {
+	if err := c.Begin(id, f, 0); err != nil {
 		return err
 	}
 	if f.FSType != "" {
@@ -92,20 +95,52 @@ func (c *Contents) Create(id volume.ID, f volume.Form, size int64, attributes vo
 	return state.SyncDir(c.Path(id))
 }
 
-// Begin makes a directory to copy to.
-func (c *Contents) Begin(id volume.ID) error {
-	return c.makeDirectory(id, volume.Attributes{Mode: 0o700, UID: -1, GID: -1})
+// Begin makes a directory to copy to. If it is the contents itself, it is kept
+// to that size; zero is no limit.
+func (c *Contents) Begin(id volume.ID, f volume.Form, size int64) error {
+	if f.Disk {
+		size = 0
+	}
+	return c.makeDirectory(id, size, volume.Attributes{Mode: 0o700, UID: -1, GID: -1})
 }
 
-func (c *Contents) makeDirectory(id volume.ID, attributes volume.Attributes) error {
+func (c *Contents) makeDirectory(id volume.ID, size int64, attributes volume.Attributes) error {
 	path := c.Path(id)
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("create contents of %q: %w", id, err)
+	}
+	if err := c.limit(path, size); err != nil {
+		return err
 	}
 	if err := give(path, attributes); err != nil {
 		return err
 	}
 	return state.SyncDir(c.data)
+}
+
+// limit keeps a new directory to its size, where the file system can.
+func (c *Contents) limit(path string, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	enforced, err := c.quotas.Enforced(c.data)
+	if err != nil || !enforced {
+		return err
+	}
+	return c.quotas.Limit(path, size)
+}
+
+// Resize makes contents durably as large as their record says, if they are not.
+// A directory that was made without a limit stays without.
+func (c *Contents) Resize(id volume.ID, f volume.Form, size int64) error {
+	if f.Disk {
+		return c.growDisk(id, size)
+	}
+	now, limited, err := c.quotas.Usage(c.Path(id))
+	if err != nil || !limited || now.Limit >= size {
+		return err
+	}
+	return c.quotas.Limit(c.Path(id), size)
 }
 
 // give makes a directory what its users were promised.
@@ -141,8 +176,7 @@ func resize(id volume.ID, file *os.File, size int64) error {
 	return nil
 }
 
-// Grow makes a disk larger durably; one that is large enough stays as it is.
-func (c *Contents) Grow(id volume.ID, size int64) error {
+func (c *Contents) growDisk(id volume.ID, size int64) error {
 	info, err := os.Stat(c.Disk(id))
 	if err != nil {
 		return fmt.Errorf("look at the file of %q: %w", id, err)
@@ -198,7 +232,7 @@ func (c *Contents) Wipe(id volume.ID) error {
 // Abandon removes contents to which nothing was written yet. None are no
 // error.
 func (c *Contents) Abandon(id volume.ID) error {
-	if err := removeBlank(c.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := c.removeBlank(c.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("undo creation of %q: %w", id, err)
 	}
 	return nil
@@ -206,7 +240,7 @@ func (c *Contents) Abandon(id volume.ID) error {
 
 // removeBlank removes an empty directory, or that of a disk that has never been
 // written to. What has contents stays, and is an error.
-func removeBlank(path string) error {
+func (c *Contents) removeBlank(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return err
@@ -224,6 +258,9 @@ func removeBlank(path string) error {
 		if err := os.Remove(filepath.Join(path, entry.Name())); err != nil {
 			return err
 		}
+	}
+	if err := c.quotas.Release(path); err != nil {
+		return err
 	}
 	return os.Remove(path)
 }
@@ -278,6 +315,9 @@ func (c *Contents) empty(ctx context.Context, path string) error {
 	if err == nil {
 		err = c.checkNoMounts(ctx, path)
 	}
+	if err == nil {
+		err = c.quotas.Release(path)
+	}
 	if err != nil {
 		return err
 	}
@@ -329,7 +369,7 @@ func (c *Contents) Recover(ctx context.Context, known func(volume.ID) bool) (Lef
 			continue
 		}
 		path := filepath.Join(c.data, entry.Name())
-		if err := removeBlank(path); err != nil {
+		if err := c.removeBlank(path); err != nil {
 			left.Kept = append(left.Kept, path)
 			continue
 		}

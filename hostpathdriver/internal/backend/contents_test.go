@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -19,7 +20,7 @@ func openDirectory(t *testing.T) (d *Contents, root string) {
 	if err := makeHome(root, []string{volumesDir}); err != nil {
 		t.Fatal(err)
 	}
-	return contentsAt(root, volumesDir, &mount.Fake{}), root
+	return contentsAt(root, volumesDir, &mount.Fake{}, &quota.Fake{}), root
 }
 
 func TestDirectoryAttributes(t *testing.T) {

@@ -160,7 +160,7 @@ func (v *Volumes) runCopy(ctx context.Context, c *contentsCopy) error {
 		return errors.Join(copier.Forget(o.Progress), fmt.Errorf("it was written to meanwhile, and its disk cannot share blocks: blocks of different moments make no file system; "+
 			"stop its users, or keep volumes on XFS with reflink or btrfs: %w", volume.ErrPrecondition))
 	}
-	return c.to.Grow(c.id, c.size)
+	return c.to.Resize(c.id, c.toForm, c.size)
 }
 
 // exhausted says in the terms of the domain that a disk is full.

@@ -31,7 +31,7 @@ type story struct {
 type fate struct {
 	// reboot takes the machine down too, and with it all mounts.
 	reboot bool
-	// pool keeps contents in the directory of a pool.
+	// pool keeps contents in the directory of a pool, with quotas.
 	pool bool
 	// giveUp skips what the CO was about to make: the pod was deleted
 	// meanwhile. What undoes is repeated all the same.
@@ -213,6 +213,7 @@ func (tale story) crashAt(t *testing.T, at int, f fate) {
 	w.limits = map[string]int64{"fast": 10 * gib}
 	if f.pool {
 		w.poolDirs = map[string]string{"fast": t.TempDir()}
+		w.fakeQ.Roots = []string{w.poolDirs["fast"]}
 		w.boot() // makes what stays
 	}
 	steps, crashed := 0, ""
@@ -268,6 +269,9 @@ func (w *world) checkNothingLeft(crashed string) {
 	s := w.boot()
 	if diff := cmp.Diff([]string(nil), slices.Concat(w.files(), w.fake.Targets(), w.attached())); diff != "" {
 		w.t.Errorf("left after the crash at %q (-want +got):\n%s", crashed, diff)
+	}
+	if left := w.enforced(); len(left) > 0 {
+		w.t.Errorf("limits left after the crash at %q: %v", crashed, left)
 	}
 	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != 10*gib {
 		w.t.Errorf("left in the pool after the crash at %q: %d, %v", crashed, c.Available, err)

@@ -44,9 +44,9 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 func (v *Volumes) grow(before, after *volume.Volume) error {
 	v.cfg.Step.at("expand:record")
 	err := v.volumes.records.Put(string(after.ID), *after)
-	if err == nil && after.Form().Disk {
-		v.cfg.Step.at("expand:file")
-		err = v.volumes.contents(after).Grow(after.ID, after.Capacity)
+	if err == nil {
+		v.cfg.Step.at("expand:contents")
+		err = v.volumes.contents(after).Resize(after.ID, after.Form(), after.Capacity)
 	}
 	if err != nil {
 		err = errors.Join(err, v.volumes.records.Put(string(before.ID), *before))

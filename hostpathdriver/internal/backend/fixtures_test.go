@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -39,6 +40,8 @@ type world struct {
 	mutable  volume.Mutable
 	limits   map[string]int64
 	poolDirs map[string]string
+	quotas   quota.Quotas
+	fakeQ    *quota.Fake
 	own      string
 	step     Step
 }
@@ -46,7 +49,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	fake, fakeLoop := &mount.Fake{}, &loop.Fake{Dir: t.TempDir()}
-	fakeFS := &filesystem.Fake{Mounts: fake, Loops: fakeLoop}
+	fakeFS, fakeQ := &filesystem.Fake{Mounts: fake, Loops: fakeLoop}, &quota.Fake{}
 	return &world{
 		t:        t,
 		ctx:      klog.NewContext(t.Context(), klog.Logger{}),
@@ -59,6 +62,8 @@ func newWorld(t *testing.T) *world {
 		systems:  fakeFS,
 		fakeFS:   fakeFS,
 		own:      testNode,
+		quotas:   fakeQ,
+		fakeQ:    fakeQ,
 	}
 }
 
@@ -84,14 +89,14 @@ func (w *world) tryBoot() (*system, error) {
 	pools := volume.NewPools(w.limits)
 	volumes, err := OpenVolumes(w.ctx, VolumesConfig{
 		StateDir: w.stateDir, PoolDirs: w.poolDirs, Placement: volume.Placement{Enabled: true, Own: w.own}, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Mutable: w.mutable, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Quotas: w.quotas, Mutable: w.mutable, Step: w.step,
 	})
 	if err != nil {
 		return nil, err
 	}
 	node, err := OpenNode(w.ctx, NodeConfig{
 		StateDir: w.stateDir, PoolDirs: w.poolDirs, NodeID: testNode, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Devices: w.devices, Filesystems: w.systems, Step: w.step,
+		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Quotas: w.quotas, Devices: w.devices, Filesystems: w.systems, Step: w.step,
 	})
 	if err != nil {
 		return nil, err

@@ -80,10 +80,15 @@ func (directoryForm) retire(context.Context, *volume.NodeVolume) error { return 
 // grow has nothing to do: a directory has no size of its own.
 func (directoryForm) grow(context.Context, *volume.NodeVolume) error { return nil }
 
-// stats adds the files up, as the disk is shared by all volumes. Available is
-// what is left of the size, and of the disk.
+// stats are known where the size is enforced. Else the files are added up, as
+// the disk is shared by all volumes. Available is what is left of the size, and
+// of the disk.
 func (d directoryForm) stats(ctx context.Context, known *volume.NodeVolume, size int64) (*volume.Stats, error) {
-	used, err := d.meter.measure(ctx, known.ID, d.path(known))
+	limited, ok, err := d.cfg.Quotas.Usage(d.path(known))
+	used := measurement{bytes: limited.Bytes, inodes: limited.Inodes}
+	if err == nil && !ok {
+		used, err = d.meter.measure(ctx, known.ID, d.path(known))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +127,7 @@ func (n *Node) contents(known *volume.NodeVolume) *Contents {
 
 // persistentContents are the controller's.
 func (n *Node) persistentContents(home string) *Contents {
-	return contentsAt(cmp.Or(home, n.cfg.StateDir), volumesDir, n.cfg.Mounter)
+	return contentsAt(cmp.Or(home, n.cfg.StateDir), volumesDir, n.cfg.Mounter, n.cfg.Quotas)
 }
 
 // path is the directory with the contents of a volume.

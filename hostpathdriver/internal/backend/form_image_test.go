@@ -289,7 +289,7 @@ func TestHalfMadeContents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			s := w.boot()
-			w.must(s.node.homes.contents("", volumesDir).Begin("csi-1"))
+			w.must(s.node.homes.contents("", volumesDir).Begin("csi-1", volume.Form{Disk: true}, 0))
 			for _, file := range left {
 				w.must(s.node.homes.contents("", volumesDir).touch("csi-1", file, 0))
 			}

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -40,6 +42,7 @@ type homes struct {
 	root    string
 	names   []string // of the directories with contents
 	mounter mount.Mounter
+	quotas  quota.Quotas
 	pools   map[string]string
 	step    Step
 	records *state.Records[home]
@@ -66,7 +69,25 @@ func openHomes(ctx context.Context, h *homes) (*homes, error) {
 			klog.FromContext(ctx).Error(err, "A pool cannot be used", logging.KeyPath, h.pools[pool])
 		}
 	}
+	h.tellQuotas(ctx)
 	return h, nil
+}
+
+// tellQuotas says whether sizes of directories mean something.
+func (h *homes) tellQuotas(ctx context.Context) {
+	for _, path := range h.all() {
+		path = cmp.Or(path, h.root)
+		logger := klog.FromContext(ctx).WithValues(logging.KeyPath, path)
+		enforced, err := h.quotas.Enforced(path)
+		switch {
+		case err != nil:
+			logger.Error(err, "Could not look for project quotas")
+		case enforced:
+			logger.Info("Volumes that are directories are kept to their size by project quotas")
+		default:
+			logger.Info("Volumes that are directories are not kept to their size: there are no project quotas")
+		}
+	}
 }
 
 func makeHome(path string, names []string) error {
@@ -175,13 +196,14 @@ func (h *homes) contents(path, name string) *Contents {
 	if path == "" {
 		path = h.root
 	}
-	return contentsAt(path, name, h.mounter)
+	return contentsAt(path, name, h.mounter, h.quotas)
 }
 
 // everywhere are those of one kind in all homes.
 func (h *homes) everywhere(name string) []*Contents {
-	var list []*Contents
-	for _, path := range h.all() {
+	paths := h.all()
+	list := make([]*Contents, 0, len(paths))
+	for _, path := range paths {
 		list = append(list, h.contents(path, name))
 	}
 	return list

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -45,6 +46,9 @@ type NodeConfig struct {
 	Attach bool
 	// Mounter makes the mounts.
 	Mounter mount.Mounter
+	// Quotas keep inline volumes to their size, and measure directories; nil is the
+	// kernel.
+	Quotas quota.Quotas
 	// Devices makes the devices of disks.
 	Devices loop.Devices
 	// Filesystems makes and mounts what is on the devices of images.
@@ -76,9 +80,12 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	if err := volume.CheckNodeID(cfg.NodeID); err != nil {
 		return nil, err
 	}
+	if cfg.Quotas == nil {
+		cfg.Quotas = quota.New()
+	}
 	root := nodeDir(cfg.StateDir, cfg.NodeID)
 	found, err := openHomes(ctx, &homes{
-		root: root, names: []string{volumesDir}, mounter: cfg.Mounter, pools: cfg.PoolDirs, step: cfg.Step,
+		root: root, names: []string{volumesDir}, mounter: cfg.Mounter, quotas: cfg.Quotas, pools: cfg.PoolDirs, step: cfg.Step,
 	})
 	if err != nil {
 		return nil, err

@@ -155,12 +155,12 @@ func (s *store[V, P]) exists(ctx context.Context, found P) (bool, error) {
 	return true, nil
 }
 
-// finishExpansion makes a disk as large as its record says.
+// finishExpansion makes contents as large as their record says.
 func (v *Volumes) finishExpansion(found *volume.Volume) error {
-	if found.Filling || !found.Form().Disk {
+	if found.Filling {
 		return nil
 	}
-	err := v.volumes.contents(found).Grow(found.ID, found.Capacity)
+	err := v.volumes.contents(found).Resize(found.ID, found.Form(), found.Capacity)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // such a volume can only be deleted
 	}

@@ -38,7 +38,7 @@ func (v *Volumes) ListSnapshots(_ context.Context, req volume.SnapshotListReques
 func SnapshotDisk(stateDir string, s *volume.Snapshot) *volume.SnapshotDisk {
 	disk := &volume.SnapshotDisk{ID: s.ID, Volume: s.Source, Size: s.Size, Filling: s.Filling}
 	if s.Form.Disk {
-		disk.Path = contentsAt(cmp.Or(s.Home, stateDir), snapshotsDir, nil).Disk(s.ID)
+		disk.Path = contentsAt(cmp.Or(s.Home, stateDir), snapshotsDir, nil, nil).Disk(s.ID)
 	}
 	return disk
 }
@@ -73,7 +73,7 @@ func (v *Volumes) addSnapshot(ctx context.Context, source *volume.Volume, create
 			return nil, fmt.Errorf("create snapshot named %q: %w", created.Name, err)
 		}
 	}
-	err := v.snapshots.add(v.cfg.Step, created, func() error { return v.snapshots.contents(created).Begin(created.ID) })
+	err := v.snapshots.add(v.cfg.Step, created, func() error { return v.snapshots.contents(created).Begin(created.ID, created.Form, 0) })
 	if err != nil {
 		v.cfg.Pools.Release(created.Pool, created.Size)
 		return nil, err

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -11,11 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -43,6 +42,9 @@ type VolumesConfig struct {
 	ProtectUsed bool
 	// Mounter sees the mount table.
 	Mounter mount.Mounter
+	// Quotas keep directories to their size, where the file system can; nil is the
+	// kernel.
+	Quotas quota.Quotas
 	// Step is for crash tests.
 	Step Step
 }
@@ -68,8 +70,11 @@ var (
 // OpenVolumes reads the records and brings the disk in line with them. The
 // caller holds the lock of the controller role, now and in each later call.
 func OpenVolumes(ctx context.Context, cfg VolumesConfig) (*Volumes, error) {
+	if cfg.Quotas == nil {
+		cfg.Quotas = quota.New()
+	}
 	found, err := openHomes(ctx, &homes{
-		root: cfg.StateDir, names: []string{volumesDir, snapshotsDir}, mounter: cfg.Mounter, pools: cfg.PoolDirs, step: cfg.Step,
+		root: cfg.StateDir, names: []string{volumesDir, snapshotsDir}, mounter: cfg.Mounter, quotas: cfg.Quotas, pools: cfg.PoolDirs, step: cfg.Step,
 	})
 	if err != nil {
 		return nil, err
@@ -239,7 +244,7 @@ func (v *Volumes) place(req *volume.CreateRequest, form volume.Form, origin *vol
 func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attributes) error {
 	return v.volumes.add(v.cfg.Step, created, func() error {
 		if created.Filling {
-			return v.volumes.contents(created).Begin(created.ID)
+			return v.volumes.contents(created).Begin(created.ID, created.Form(), created.Capacity)
 		}
 		return v.volumes.contents(created).Create(created.ID, created.Form(), created.Capacity, attributes)
 	})
@@ -312,66 +317,6 @@ func (v *Volumes) stagedOn(used *volume.Volume) ([]string, error) {
 // nodeRecords are the records of a node, to read.
 func (v *Volumes) nodeRecords(node string) *state.Records[volume.NodeVolume] {
 	return state.View[volume.NodeVolume](filepath.Join(nodeDir(v.cfg.StateDir, node), recordsDir), nodeVolumeKind)
-}
-
-// Capacity implements volume.Service. Without pools, and of one without a size,
-// it is the free space of the disk, which volumes share and nothing reserves.
-func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
-	attributes, err := volume.ParseParameters(req.Parameters)
-	if err != nil {
-		return volume.Capacity{}, err
-	}
-	own := v.cfg.Placement.Own
-	served := true
-	if len(req.Capabilities) > 0 {
-		_, err := v.chooseForm(req.Capabilities, attributes, nil)
-		served = err == nil
-	}
-	elsewhere := v.cfg.Placement.Enabled && own != "" && req.Topology != nil && req.Topology[volume.TopologyKey] != own
-	if elsewhere || !served {
-		return volume.Capacity{}, nil
-	}
-	c, err := v.cfg.Pools.Capacity(attributes.Pool)
-	if err != nil {
-		return volume.Capacity{}, err
-	}
-	c.Largest = min(c.Largest, v.cfg.MaxSize)
-	unlimited := v.cfg.Pools.Unlimited(attributes.Pool)
-	if !v.cfg.Pools.Configured() {
-		unlimited = []string{""}
-	}
-	for _, pool := range unlimited {
-		free, err := v.freeOf(ctx, pool)
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "A pool that cannot be used has no capacity")
-			continue
-		}
-		c.Available, c.Largest = c.Available+free.bytes, v.cfg.MaxSize
-	}
-	return c, nil
-}
-
-// freeOf is what the disk of a pool still takes.
-func (v *Volumes) freeOf(ctx context.Context, pool string) (freeSpace, error) {
-	path, err := v.homes.of(ctx, pool)
-	if err != nil {
-		return freeSpace{}, err
-	}
-	return freeOf(cmp.Or(path, v.cfg.StateDir))
-}
-
-// freeSpace is what the file system of a path still takes, for everybody.
-type freeSpace struct {
-	bytes  int64
-	inodes int64
-}
-
-func freeOf(path string) (freeSpace, error) {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(path, &disk); err != nil {
-		return freeSpace{}, fmt.Errorf("read free space of %s: %w", path, err)
-	}
-	return freeSpace{bytes: int64(disk.Bavail) * disk.Bsize, inodes: int64(disk.Ffree)}, nil // what a disk has fits
 }
 
 // nodes returns the node roles that ever ran in this state directory.

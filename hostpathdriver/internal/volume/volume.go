@@ -75,8 +75,8 @@ type Volume struct {
 	ID ID `json:"id"`
 	// Name is the name that the CO gave in CreateVolume; unique.
 	Name string `json:"name"`
-	// Capacity is the size in bytes. A directory is only accounted and
-	// reported with it, a disk has it.
+	// Capacity is the size in bytes. A disk has it, a directory is kept to it
+	// where the file system can.
 	Capacity int64 `json:"capacity"`
 	// Pool is charged with Capacity; empty when no pools are configured.
 	Pool string `json:"pool,omitempty"`

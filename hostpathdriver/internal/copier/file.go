@@ -38,27 +38,65 @@ func copyFile(ctx context.Context, from, to string, o Options) (Result, error) {
 	}
 	o.limits = o.limits.orDefaults()
 	j := &job{Options: o, to: to}
-	source, info, err := openRegular(from, os.O_RDONLY)
+	source, target, err := j.open(from)
 	if err != nil {
 		return Result{}, err
 	}
 	defer source.Close()
-	j.step("create")
-	target, targetInfo, err := openRegular(to, os.O_RDWR|os.O_CREATE)
-	if err != nil {
-		return Result{}, err
-	}
 	defer target.Close()
-	if os.SameFile(info, targetInfo) {
-		return Result{}, errors.New("they are the same file")
-	}
-	j.opened = targetInfo
 	of, err := newTask("file", from, to, source, target)
 	if err != nil {
 		return Result{}, err
 	}
 	err = j.copyContents(ctx, source, target, of)
 	return j.result, err
+}
+
+// open opens the two files, of which the destination is made.
+func (j *job) open(from string) (source, target *os.File, err error) {
+	source, info, err := openRegular(from, os.O_RDONLY)
+	if err != nil {
+		return nil, nil, err
+	}
+	j.step("create")
+	target, j.opened, err = openRegular(j.to, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, nil, errors.Join(err, source.Close())
+	}
+	if os.SameFile(info, j.opened) {
+		err = errors.New("they are the same file")
+		return nil, nil, errors.Join(err, source.Close(), target.Close())
+	}
+	return source, target, nil
+}
+
+// Share makes the destination share all blocks with the source, as it is at one
+// moment, and tells whether the file systems can. It is as quick as that can be:
+// only Sync makes it durable, and there is no progress to remember.
+func Share(from, to string, step func(name string)) (shared bool, err error) {
+	j := &job{Options: Options{Step: step}, to: to}
+	source, target, err := j.open(from)
+	if err == nil {
+		defer source.Close()
+		defer target.Close()
+		var t *transfer
+		if t, err = j.newTransfer(source, target, extent{}); err == nil {
+			return t.shared, nil
+		}
+	}
+	return false, fmt.Errorf("share the blocks of %s with %s: %w", from, to, err)
+}
+
+// Sync makes a file and its name durable.
+func Sync(path string) error {
+	file, _, err := openRegular(path, os.O_RDONLY)
+	if err == nil {
+		err = errors.Join(file.Sync(), file.Close(), syncDir(filepath.Dir(path)))
+	}
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	return nil
 }
 
 func (j *job) copyContents(ctx context.Context, source, target *os.File, of task) error {

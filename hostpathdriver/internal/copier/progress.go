@@ -103,8 +103,8 @@ func (j *job) remember(p *progress) error {
 	return nil
 }
 
-func (j *job) replace(p *progress) error {
-	data, err := json.Marshal(p)
+func (j *job) replace(content any) error {
+	data, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 )
 
 func blockCapability() *csi.VolumeCapability {
@@ -111,16 +113,15 @@ func TestContentsOfCopies(t *testing.T) {
 func TestGroups(t *testing.T) {
 	m := newMachine(t)
 	o := m.options(ModeAll, "n1")
-	o.Capacity = map[string]int64{"pool": 5 << 20}
+	o.Capacity, o.Devices = map[string]int64{"pool": 5 << 20}, &loop.Fake{Dir: m.path("dev")}
+	m.must(nil, os.Mkdir(m.path("dev"), 0o700))
 	p := m.start(o)
 	groups := csi.NewGroupControllerClient(p.conn)
-	a, b := m.make(p, "a", mountCapability(), nil), m.make(p, "b", mountCapability(), nil)
+	a, b := m.make(p, "a", blockCapability(), nil), m.make(p, "b", mountCapability(), nil)
 	req := &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: []string{a, b}}
 
-	m.publish(p, a)
-	_, err := groups.CreateVolumeGroupSnapshot(m.ctx, req)
-	wantCode(t, "one is in use", err, codes.FailedPrecondition)
-	m.unpublish(p, a)
+	_, err := p.NodeStageVolume(m.ctx, &csi.NodeStageVolumeRequest{VolumeId: a, StagingTargetPath: m.path("staging"), VolumeCapability: blockCapability()})
+	wantCode(t, "stage one of them", err, codes.OK)
 	_, err = groups.CreateVolumeGroupSnapshot(m.ctx, &csi.CreateVolumeGroupSnapshotRequest{Name: "h", SourceVolumeIds: []string{a, "unknown"}})
 	wantCode(t, "one does not exist", err, codes.NotFound)
 	third := m.make(p, "c", mountCapability(), nil)

@@ -60,6 +60,7 @@ func tales() []tale {
 			directory.of("pvc-3", memberOf("group", directory)).create(), directory.of("pvc-3", "").verify("old"),
 			directory.of("pvc-3", "").remove(), removeGroup("group", directory, other), directory.remove(), other.remove(),
 		}},
+		block.grouped("group in use"),
 	}
 }
 
@@ -133,6 +134,19 @@ func (d disk) settled() []act {
 		return nil
 	}
 	return []act{d.stage(), d.publish()}
+}
+
+// grouped is the life of a group of a volume in use, and of one that nobody
+// uses.
+func (d disk) grouped(name string) tale {
+	idle := disk{name: "pvc-2", size: mib}
+	again := d.of("pvc-3", memberOf("group", d))
+	before := append(d.up(), idle.create(), idle.write("old"))
+	return tale{name: name, safe: len(before), acts: slices.Concat(
+		before, []act{group("group", d, idle), d.write("new"), d.verify("new"), idle.write("new"), idle.stage(), idle.unstage()},
+		[]act{again.create(), again.stage(), again.publish(), again.verify("old")}, again.down(),
+		[]act{removeGroup("group", d, idle)}, d.down(), []act{idle.remove()},
+	)}
 }
 
 // restored is the life of a snapshot that outlives its source.

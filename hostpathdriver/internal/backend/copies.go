@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -24,7 +26,20 @@ import (
 
 // Unfilled implements volume.CopyService.
 func (v *Volumes) Unfilled(context.Context) ([]volume.ID, error) {
-	return v.unfilled.ids(), nil
+	return v.unfilledWholes(), nil
+}
+
+// unfilledWholes has a group in the place of its snapshots.
+func (v *Volumes) unfilledWholes() []volume.ID {
+	ids := v.unfilled.ids()
+	wholes := make([]volume.ID, 0, len(ids))
+	for _, id := range ids {
+		if member, err := v.snapshots.catalog.get(id); err == nil && member.Group != "" {
+			id = member.Group
+		}
+		wholes = append(wholes, id)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(wholes)))
 }
 
 // Copy implements volume.CopyService. It is called outside of the turns of
@@ -35,25 +50,48 @@ func (v *Volumes) Copy(ctx context.Context, id volume.ID, then func(context.Cont
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	c, err := v.readCopy(id)
-	if errors.Is(err, volume.ErrNotFound) || (err == nil && c == nil) {
+	w, err := v.readWork(id)
+	if errors.Is(err, volume.ErrNotFound) || (err == nil && w == nil) {
 		v.forgetCopy(ctx, id) // whoever waits for the lock will find the same
 	}
-	if err != nil || c == nil {
+	if err != nil || w == nil {
 		return err
 	}
 	v.cfg.Step.at("copy:contents")
-	if err := v.runCopy(ctx, c); err != nil {
-		if gone(c.to.Path(id)) { // another process has deleted what was to be filled
-			err = errors.Join(volume.ErrNotFound, err)
-		}
-		return exhausted(fmt.Errorf("copy the contents of %v to %q: %w", c.source, id, err))
+	if err := w.run(ctx); err != nil {
+		return err
 	}
 	if err := then(ctx); err != nil {
 		return err
 	}
+	for _, part := range w.parts {
+		v.forgetCopy(ctx, part)
+	}
 	v.forgetCopy(ctx, id)
 	return nil
+}
+
+// work is what makes contents complete.
+type work struct {
+	run func(ctx context.Context) error
+	// parts are the members of a group.
+	parts []volume.ID
+}
+
+// readWork returns what is to be done; nil when the contents are complete.
+func (v *Volumes) readWork(id volume.ID) (*work, error) {
+	group, err := v.groups.records.Get(string(id))
+	switch {
+	case err == nil:
+		return v.readGroup(&group)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	c, err := v.readCopy(id)
+	if err != nil || c == nil {
+		return nil, err
+	}
+	return &work{run: func(ctx context.Context) error { return v.makeCopy(ctx, c) }}, nil
 }
 
 // Complete implements volume.CopyService.
@@ -65,17 +103,26 @@ func (v *Volumes) Complete(ctx context.Context, id volume.ID) error {
 			return err
 		}
 		klog.FromContext(ctx).V(2).Info("Filled volume", logging.KeyVolumeID, id)
-	} else if filled, err := v.snapshots.catalog.get(id); err == nil {
-		filled.Filling = false
-		if err := v.snapshots.put(filled); err != nil {
-			return err
-		}
-		klog.FromContext(ctx).V(2).Info("Filled snapshot", logging.KeySnapshotID, id)
-		defer v.unhold(ctx, filled.Group)
-	} else {
+		v.unfilled.note(id, nil, false)
+		return nil
+	}
+	filled, err := v.snapshots.catalog.get(id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return v.completeGroup(ctx, id)
+	}
+	if err != nil {
 		return err
 	}
-	v.unfilled.note(id, nil, false)
+	return v.completeSnapshot(ctx, filled)
+}
+
+func (v *Volumes) completeSnapshot(ctx context.Context, filled *volume.Snapshot) error {
+	filled.Filling = false
+	if err := v.snapshots.put(filled); err != nil {
+		return err
+	}
+	v.unfilled.note(filled.ID, nil, false)
+	klog.FromContext(ctx).V(2).Info("Filled snapshot", logging.KeySnapshotID, filled.ID)
 	return nil
 }
 
@@ -134,6 +181,18 @@ func (v *Volumes) readSource(c *contentsCopy) error {
 	return nil
 }
 
+// makeCopy makes a copy, or goes on with it.
+func (v *Volumes) makeCopy(ctx context.Context, c *contentsCopy) error {
+	err := v.runCopy(ctx, c)
+	if err == nil {
+		return nil
+	}
+	if gone(c.to.Path(c.id)) { // another process has deleted what was to be filled
+		err = errors.Join(volume.ErrNotFound, err)
+	}
+	return exhausted(fmt.Errorf("copy the contents of %v to %q: %w", c.source, c.id, err))
+}
+
 func (v *Volumes) runCopy(ctx context.Context, c *contentsCopy) error {
 	o := copier.Options{Progress: v.copyPath(c.id, "progress"), Step: v.cfg.Step}
 	if !c.toForm.Disk {
@@ -143,14 +202,8 @@ func (v *Volumes) runCopy(ctx context.Context, c *contentsCopy) error {
 		}
 		return err
 	}
-	// Before the contents: what is formatted meanwhile is copied as it is then,
-	// and formatted again.
-	blank, err := c.from.Unformatted(c.fromID)
-	if err != nil {
+	if blank, err := c.makeBlank(); err != nil || blank {
 		return err
-	}
-	if blank && c.toForm.FSType != "" {
-		return c.to.Create(c.id, c.toForm, c.size, volume.Attributes{})
 	}
 	result, err := copier.File(ctx, c.from.Disk(c.fromID), c.to.Disk(c.id), o)
 	switch {
@@ -161,6 +214,25 @@ func (v *Volumes) runCopy(ctx context.Context, c *contentsCopy) error {
 			"stop its users, or keep volumes on XFS with reflink or btrfs: %w", volume.ErrPrecondition))
 	}
 	return c.to.Resize(c.id, c.toForm, c.size)
+}
+
+// makeBlank copies an image that has no file system yet: the copy has none
+// either. Before the contents: what is formatted meanwhile is copied as it is
+// then, and formatted again.
+func (c *contentsCopy) makeBlank() (bool, error) {
+	blank, err := c.from.Unformatted(c.fromID)
+	if err != nil {
+		return false, err
+	}
+	if blank && c.toForm.FSType != "" {
+		return true, c.to.Create(c.id, c.toForm, c.size, volume.Attributes{})
+	}
+	// It was blank maybe when an earlier attempt looked.
+	marked, err := c.to.Unformatted(c.id)
+	if err == nil && marked {
+		err = c.to.Formatted(c.id)
+	}
+	return false, err
 }
 
 // exhausted says in the terms of the domain that a disk is full.
@@ -196,11 +268,15 @@ func (v *Volumes) lockCopy(id volume.ID) (unlock func() error, err error) {
 // forgetCopy removes what is not needed once contents are complete or gone.
 // What stays is removed at start.
 func (v *Volumes) forgetCopy(ctx context.Context, id volume.ID) {
-	lock := v.copyPath(id, "lock")
-	if gone(lock) {
+	lock, progress := v.copyPath(id, "lock"), v.copyPath(id, "progress")
+	if gone(lock) && gone(progress) {
 		return
 	}
-	if err := errors.Join(copier.Forget(v.copyPath(id, "progress")), os.Remove(lock)); err != nil {
+	err := copier.Forget(progress)
+	if lockErr := os.Remove(lock); !errors.Is(lockErr, fs.ErrNotExist) { // a member has none
+		err = errors.Join(err, lockErr)
+	}
+	if err != nil {
 		klog.FromContext(ctx).Error(err, "Could not remove what a copy has left; the next start does", logging.KeyPath, lock)
 	}
 }
@@ -212,11 +288,11 @@ func (v *Volumes) sweepCopies() error {
 		return err
 	}
 	unfilled := map[string]bool{}
-	for _, id := range v.unfilled.ids() {
+	for _, id := range append(v.unfilledWholes(), v.unfilled.ids()...) {
 		unfilled[string(id)] = true
 	}
 	for _, entry := range entries {
-		id := entry.Name()[:len(entry.Name())-len(filepath.Ext(entry.Name()))]
+		id, _, _ := strings.Cut(entry.Name(), ".")
 		if unfilled[id] {
 			continue
 		}

@@ -16,6 +16,8 @@ func copyStories() []story {
 	}
 	stage := withNamed("pvc-1", func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageImage(v.ID, "")) })
 	unstage := withNamed("pvc-1", func(s *system, v *volume.Volume) error { return s.node.Unstage(s.ctx, v.ID, s.staging(v.ID)) })
+	stageDevice := withNamed("pvc-3", func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageBlock(v.ID)) })
+	unstageDevice := withNamed("pvc-3", func(s *system, v *volume.Volume) error { return s.node.Unstage(s.ctx, v.ID, s.staging(v.ID)) })
 	expand := withNamed("pvc-1", func(s *system, v *volume.Volume) error {
 		if _, err := s.expand(v.ID, 2*gib); err != nil {
 			return err
@@ -53,6 +55,11 @@ func copyStories() []story {
 			name: "Group",
 			do:   []func(*system) error{written, makeOnce(func() *volume.CreateRequest { return blockRequest("pvc-3") }), grouped},
 			undo: []func(*system) error{ungrouped, remove("pvc-3"), remove("pvc-1")},
+		},
+		{
+			name: "GroupInUse",
+			do:   []func(*system) error{written, makeOnce(func() *volume.CreateRequest { return blockRequest("pvc-3") }), stageDevice, grouped},
+			undo: []func(*system) error{ungrouped, unstageDevice, remove("pvc-3"), remove("pvc-1")},
 		},
 	}
 }

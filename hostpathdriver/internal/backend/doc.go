@@ -17,8 +17,8 @@
 //	snapshot-records/<id>.json          controller   volume.Snapshot
 //	snapshots/<id>/                     controller   contents of a snapshot, as those of a volume
 //	group-records/<id>.json             controller   volume.Group
-//	copies/<id>.lock                    controller   of who copies to a volume or snapshot
-//	copies/<id>.progress                controller   how far that is
+//	copies/<id>.lock                    controller   of who copies to a volume, a snapshot or those of a group
+//	copies/<id>.progress                controller   how far that is; of a group, what its volumes looked like before
 //	trash/<id>/                         controller   volume or snapshot being deleted
 //	homes/<id>.json                     controller   home
 //	nodes/<node>/node.lock              node

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -12,10 +13,11 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// The snapshots of a group are of one moment because nobody writes while they
-// are made: a volume that somebody may write to is refused, and one that is
-// held cannot be staged for writing. The group's record is written when each
-// member has its own, and makes all of them exist.
+// The snapshots of a group are of one moment, because nobody writes while they
+// are made: a volume that is held cannot be staged for writing. Of one that is
+// in use already it is found out whether somebody did, see cut.go. The group's
+// record is written when each member has its own, and makes all of them exist;
+// it is written again when all contents are complete.
 
 // GetGroup implements volume.GroupService.
 func (v *Volumes) GetGroup(_ context.Context, id volume.ID, members []volume.ID) (*volume.Group, error) {
@@ -84,9 +86,6 @@ func (v *Volumes) makeGroup(ctx context.Context, group *volume.Group, sources []
 		}
 	}
 	for i, source := range sources {
-		if err := v.checkUnwritten(source); err != nil {
-			return err
-		}
 		member, err := v.addSnapshot(ctx, source, &volume.Snapshot{
 			Name: fmt.Sprintf("%s-%d", group.ID, i), Group: group.ID, Parameters: group.Parameters,
 		})
@@ -113,12 +112,44 @@ func (v *Volumes) undoGroup(ctx context.Context, group *volume.Group, sources []
 	return err
 }
 
-// hold keeps nodes from beginning to write to a volume.
+// hold keeps nodes from beginning to write to a volume, unless it is in use
+// already. A node writes down what it is about to stage before it looks whether
+// the volume is held: either it sees that, or its record is seen here.
 func (v *Volumes) hold(source *volume.Volume, group volume.ID) error {
+	if used, err := v.writable(source); err != nil || used {
+		return err
+	}
 	v.cfg.Step.at("group:hold")
 	held := source.Clone()
 	held.Held = group
-	return v.volumes.put(held)
+	if err := v.volumes.put(held); err != nil {
+		return err
+	}
+	if used, err := v.writable(source); err != nil || !used {
+		return err
+	}
+	return v.release(source.ID, group)
+}
+
+// writable tells whether somebody can write to a volume now.
+func (v *Volumes) writable(source *volume.Volume) (bool, error) {
+	nodes, err := v.stagedOn(source)
+	if err != nil {
+		return false, err
+	}
+	for _, node := range nodes {
+		known, err := v.nodeRecords(node).Get(string(source.ID))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was unstaged meanwhile
+		}
+		if err != nil {
+			return false, err
+		}
+		if known.Stage == nil || !known.Stage.CannotWrite() {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // release lets nodes write again.
@@ -135,45 +166,32 @@ func (v *Volumes) release(id, group volume.ID) error {
 	return v.volumes.put(held)
 }
 
-// unhold releases the volumes of a group whose snapshots are complete.
-func (v *Volumes) unhold(ctx context.Context, group volume.ID) {
-	if group == "" {
-		return
-	}
-	found, err := v.groups.catalog.get(group)
-	if err == nil {
-		found, err = v.withSnapshots(found)
-	}
-	if err == nil && found.Filling() {
-		return
-	}
-	if err == nil {
-		for _, member := range found.Snapshots {
-			err = errors.Join(err, v.release(member.Source, group))
-		}
-	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Could not release the volumes of a group; the next start does", logging.KeyGroupID, group)
-	}
-}
-
-// checkUnwritten tells whether nobody can write to a held volume. If not, the
-// error is an ErrPrecondition. A node writes down what it is about to stage
-// before it looks whether the volume is held.
-func (v *Volumes) checkUnwritten(source *volume.Volume) error {
-	nodes, err := v.stagedOn(source)
+// completeGroup makes a group whole: its record says so for all snapshots at
+// once, also if the driver is killed before they do.
+func (v *Volumes) completeGroup(ctx context.Context, id volume.ID) error {
+	group, err := v.groups.catalog.get(id)
 	if err != nil {
 		return err
 	}
-	for _, node := range nodes {
-		known, err := v.nodeRecords(node).Get(string(source.ID))
-		if err != nil {
+	whole := group.Clone()
+	whole.Whole = true
+	if group, err = v.withSnapshots(group); err != nil {
+		return err
+	}
+	if err := v.groups.put(whole); err != nil {
+		return err
+	}
+	for _, member := range group.Snapshots {
+		v.cfg.Step.at("group:member")
+		if err := v.completeSnapshot(ctx, member); err != nil {
 			return err
 		}
-		if known.Stage == nil || !known.Stage.CannotWrite() {
-			return fmt.Errorf("volume %q is in use on node %q: a snapshot of it would not be of the same moment as those of the others: %w",
-				source.ID, node, volume.ErrPrecondition)
-		}
+	}
+	for _, member := range group.Snapshots {
+		err = errors.Join(err, v.release(member.Source, id))
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Could not release the volumes of a group; the next start does", logging.KeyGroupID, id)
 	}
 	return nil
 }
@@ -206,6 +224,7 @@ func (v *Volumes) DeleteGroup(ctx context.Context, id volume.ID, members []volum
 	if err := v.groups.discard(ctx, v.cfg.Step, gone); err != nil {
 		return err
 	}
+	v.forgetCopy(ctx, id)
 	klog.FromContext(ctx).V(2).Info("Deleted group of snapshots", logging.KeyGroupID, id)
 	return nil
 }

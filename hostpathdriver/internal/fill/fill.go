@@ -25,12 +25,17 @@ import (
 // some more keep a short copy from waiting for a long one.
 const DefaultWorkers = 4
 
-// While another process copies, this one looks again after a pause that
-// doubles from the first to the longest.
+// While another process copies, or a workload writes to what is to be copied at
+// one moment, a copy is tried again after a pause that doubles from the first
+// to the longest.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
 )
+
+// mostCuts is how often a moment is looked for at which nobody writes: in twenty
+// seconds, as a file system that has little to do writes every few seconds.
+const mostCuts = 10
 
 // Config configures the decorator.
 type Config struct {
@@ -83,8 +88,8 @@ func (s *Services) resume(ctx context.Context) error {
 	}
 	for _, id := range unfilled {
 		t, err := s.taskOf(ctx, id)
-		if errors.Is(err, volume.ErrNotFound) {
-			continue // another process has deleted it
+		if errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrBusy) {
+			continue // it was deleted, or its deletion has begun
 		}
 		if err != nil {
 			return fmt.Errorf("go on with the copy to %q: %w", id, err)
@@ -103,14 +108,18 @@ func (s *Services) taskOf(ctx context.Context, id volume.ID) (task, error) {
 	if !errors.Is(err, volume.ErrNotFound) {
 		return task{}, err
 	}
-	member, err := s.GetSnapshot(ctx, id)
+	snapshot, err := s.GetSnapshot(ctx, id)
+	if err == nil {
+		return s.snapshotTask(snapshot), nil
+	}
+	if !errors.Is(err, volume.ErrNotFound) {
+		return task{}, err
+	}
+	group, err := s.GetGroup(ctx, id, nil)
 	if err != nil {
 		return task{}, err
 	}
-	if member.Group != "" {
-		return s.memberTask(ctx, member.Group)
-	}
-	return s.snapshotTask(member), nil
+	return s.groupTask(group), nil
 }
 
 // Close ends the copies, which the next process goes on with, and waits for

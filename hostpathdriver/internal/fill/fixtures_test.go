@@ -34,8 +34,8 @@ type memory struct {
 	work func(ctx context.Context, id volume.ID) error
 	// undeletable is the answer to deletions.
 	undeletable error
-	// unreadable is the answer to questions.
-	unreadable error
+	// unreadable is the answer to questions, broken to those for a group.
+	unreadable, broken error
 
 	mu        sync.Mutex
 	volumes   map[volume.ID]*volume.Volume
@@ -119,6 +119,9 @@ func (m *memory) GetSnapshot(_ context.Context, id volume.ID) (*volume.Snapshot,
 func (m *memory) GetGroup(_ context.Context, id volume.ID, _ []volume.ID) (*volume.Group, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.broken != nil {
+		return nil, m.broken
+	}
 	return m.group(id)
 }
 
@@ -139,10 +142,8 @@ func (m *memory) remove(id volume.ID, parts ...volume.ID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.note("delete %s", id)
-	for _, part := range parts {
-		if m.running[part] > 0 {
-			m.note("deleted %s under a copy", part)
-		}
+	if m.running[id] > 0 {
+		m.note("deleted %s under a copy", id)
 	}
 	if m.undeletable != nil {
 		return m.undeletable
@@ -172,8 +173,11 @@ func (m *memory) Unfilled(context.Context) ([]volume.ID, error) {
 		}
 	}
 	for id, s := range m.snapshots {
-		if s.Filling {
+		if s.Filling && s.Group == "" {
 			ids = append(ids, id)
+		}
+		if s.Filling && s.Group != "" && !slices.Contains(ids, s.Group) {
+			ids = append(ids, s.Group)
 		}
 	}
 	slices.Sort(ids)
@@ -187,6 +191,9 @@ func (m *memory) filling(id volume.ID) (exists, filling bool) {
 	}
 	if s := m.snapshots[id]; s != nil {
 		return true, s.Filling
+	}
+	if g, err := m.group(id); err == nil {
+		return true, g.Filling()
 	}
 	return false, false
 }
@@ -255,6 +262,11 @@ func (m *memory) complete(id volume.ID) {
 	if s := m.snapshots[id]; s != nil {
 		s.Filling = false
 	}
+	if g := m.groups[id]; g != nil {
+		for _, member := range g.Members {
+			m.snapshots[member].Filling = false
+		}
+	}
 }
 
 // fixture is the decorator over a memory; all of it lives in a bubble.
@@ -313,16 +325,13 @@ type kind struct {
 	make func(ctx context.Context, s volume.Services) (filling bool, err error)
 	// remove deletes it.
 	remove func(ctx context.Context, s volume.Services) error
-	// id is that of the whole.
-	id volume.ID
-	// parts are copied to.
-	parts []volume.ID
+	id     volume.ID
 }
 
 func kinds() map[string]kind {
 	return map[string]kind{
 		"Volume": {
-			id: "v", parts: []volume.ID{"v"},
+			id: "v",
 			make: func(ctx context.Context, s volume.Services) (bool, error) {
 				made, err := s.Create(ctx, &volume.CreateRequest{Name: "v"})
 				return err == nil && made.Filling, err
@@ -330,7 +339,7 @@ func kinds() map[string]kind {
 			remove: func(ctx context.Context, s volume.Services) error { return s.Delete(ctx, "v") },
 		},
 		"Snapshot": {
-			id: "s", parts: []volume.ID{"s"},
+			id: "s",
 			make: func(ctx context.Context, s volume.Services) (bool, error) {
 				made, err := s.CreateSnapshot(ctx, &volume.SnapshotRequest{Name: "s"})
 				return err == nil && made.Filling, err
@@ -338,7 +347,7 @@ func kinds() map[string]kind {
 			remove: func(ctx context.Context, s volume.Services) error { return s.DeleteSnapshot(ctx, "s") },
 		},
 		"Group": {
-			id: "g", parts: []volume.ID{"g-a", "g-b"},
+			id: "g",
 			make: func(ctx context.Context, s volume.Services) (bool, error) {
 				made, err := s.CreateGroup(ctx, &volume.GroupRequest{Name: "g", Sources: []volume.ID{"a", "b"}})
 				return err == nil && made.Filling(), err
@@ -367,13 +376,4 @@ func (f *fixture) makeIt(k kind) {
 	if err != nil || filling {
 		f.t.Errorf("make %s: filling %t, %v", k.id, filling, err)
 	}
-}
-
-// lines are the entries of a log for each part.
-func (k kind) lines(verb string) []string {
-	var lines []string
-	for _, part := range k.parts {
-		lines = append(lines, verb+" "+string(part))
-	}
-	return lines
 }

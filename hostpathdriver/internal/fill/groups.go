@@ -6,25 +6,11 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
+// groupTask is one copy, whatever there are snapshots: all are complete at once.
 func (s *Services) groupTask(made *volume.Group) task {
-	t := task{id: made.ID, undo: func(ctx context.Context) error {
+	return task{id: made.ID, undo: func(ctx context.Context) error {
 		return s.Services.DeleteGroup(ctx, made.ID, made.Members)
 	}}
-	for _, member := range made.Snapshots {
-		if member.Filling {
-			t.parts = append(t.parts, member.ID)
-		}
-	}
-	return t
-}
-
-// memberTask is the task of a whole group.
-func (s *Services) memberTask(ctx context.Context, group volume.ID) (task, error) {
-	found, err := s.GetGroup(ctx, group, nil)
-	if err != nil {
-		return task{}, err
-	}
-	return s.groupTask(found), nil
 }
 
 // CreateGroup implements volume.GroupService. It returns a group whose

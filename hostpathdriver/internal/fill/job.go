@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -18,8 +17,6 @@ import (
 type task struct {
 	// id is that of the volume, of the snapshot or of the group.
 	id volume.ID
-	// parts are what is copied to.
-	parts []volume.ID
 	// undo deletes it.
 	undo func(ctx context.Context) error
 }
@@ -42,6 +39,7 @@ const (
 	queued stage = iota
 	copying
 	elsewhere
+	unsteady
 	deleting
 )
 
@@ -54,6 +52,8 @@ func (s stage) String() string {
 		return "being copied"
 	case elsewhere:
 		return "being copied by another process"
+	case unsteady:
+		return "waiting for a moment at which nobody writes"
 	case deleting:
 		return "being deleted"
 	}
@@ -132,13 +132,9 @@ func (s *Services) place(id volume.ID, mine *job) (other *job) {
 	return other
 }
 
-// run fills all parts, or deletes the whole.
+// run fills what is to be filled, or deletes it.
 func (s *Services) run(ctx context.Context, j *job) error {
-	group, groupCtx := errgroup.WithContext(ctx)
-	for _, part := range j.task.parts {
-		group.Go(func() error { return s.copy(groupCtx, j, part) })
-	}
-	err := group.Wait()
+	err := s.copy(ctx, j)
 	switch {
 	case err == nil:
 		return nil
@@ -154,14 +150,23 @@ func (s *Services) run(ctx context.Context, j *job) error {
 	return err
 }
 
-// copy fills one part, or waits until another process has.
-func (s *Services) copy(ctx context.Context, j *job, part volume.ID) error {
+// copy makes the copy, or waits until another process has.
+func (s *Services) copy(ctx context.Context, j *job) error {
+	cuts := 0
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		err := s.copyOnce(ctx, j, part)
-		if !errors.Is(err, volume.ErrBusy) {
+		err := s.copyOnce(ctx, j)
+		switch {
+		case errors.Is(err, volume.ErrUnsteady):
+			if cuts++; cuts == mostCuts {
+				return fmt.Errorf("tried %d times: %w", cuts, err)
+			}
+			klog.FromContext(ctx).V(4).Info("Somebody wrote meanwhile; copying again", logging.KeyObject, j.task.id, logging.KeyReason, err.Error())
+			j.enter(unsteady)
+		case errors.Is(err, volume.ErrBusy):
+			j.enter(elsewhere)
+		default:
 			return err
 		}
-		j.enter(elsewhere)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -170,7 +175,7 @@ func (s *Services) copy(ctx context.Context, j *job, part volume.ID) error {
 	}
 }
 
-func (s *Services) copyOnce(ctx context.Context, j *job, part volume.ID) error {
+func (s *Services) copyOnce(ctx context.Context, j *job) error {
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -178,5 +183,5 @@ func (s *Services) copyOnce(ctx context.Context, j *job, part volume.ID) error {
 	}
 	defer func() { <-s.slots }()
 	j.enter(copying)
-	return s.Copy(ctx, part, func(ctx context.Context) error { return s.Complete(ctx, part) })
+	return s.Copy(ctx, j.task.id, func(ctx context.Context) error { return s.Complete(ctx, j.task.id) })
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func (s *Services) snapshotTask(made *volume.Snapshot) task {
-	return task{id: made.ID, parts: []volume.ID{made.ID}, undo: func(ctx context.Context) error {
+	return task{id: made.ID, undo: func(ctx context.Context) error {
 		return s.Services.DeleteSnapshot(ctx, made.ID)
 	}}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func (s *Services) volumeTask(v *volume.Volume) task {
-	return task{id: v.ID, parts: []volume.ID{v.ID}, undo: func(ctx context.Context) error { return s.Services.Delete(ctx, v.ID) }}
+	return task{id: v.ID, undo: func(ctx context.Context) error { return s.Services.Delete(ctx, v.ID) }}
 }
 
 // Create implements volume.Service. It returns a volume that can be used.

@@ -52,15 +52,11 @@ func (g *Groups) DeleteGroup(ctx context.Context, id volume.ID, members []volume
 	return deleted(g.GroupService.DeleteGroup(ctx, id, members))
 }
 
-// around returns what else changes when the contents of a member are complete:
-// with the last one, the volumes of the group are released.
+// around returns what else changes when the contents of a group are complete:
+// its snapshots are, and its volumes are released.
 func (g *Groups) around(ctx context.Context, id volume.ID) ([]volume.ID, error) {
-	var found *volume.Group
-	member, err := g.snapshots.GetSnapshot(ctx, id)
-	if err == nil && member.Group != "" {
-		found, err = g.GetGroup(ctx, member.Group, nil)
-	}
-	if errors.Is(err, volume.ErrNotFound) || (err == nil && found == nil) {
+	found, err := g.GetGroup(ctx, id, nil)
+	if errors.Is(err, volume.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {

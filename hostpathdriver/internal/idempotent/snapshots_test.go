@@ -200,17 +200,14 @@ func (m *memory) DeleteGroup(ctx context.Context, id volume.ID, members []volume
 	return nil
 }
 
-// Complete touches the volumes of the whole group, which it may release.
+// Complete touches all of a group, and the volumes that it releases.
 func (m *memory) Complete(ctx context.Context, id volume.ID) error {
-	m.mu.Lock()
-	ids := []volume.ID{id}
-	s := m.snapshots[id]
-	m.mu.Unlock()
-	if s != nil && s.Group != "" {
-		ids = m.around(s.Group)[1:]
+	ids := m.around(id)
+	if len(ids) == 0 {
+		ids = []volume.ID{id}
 	}
 	defer m.touching(ctx, ids...)()
-	if m.volumes[id] == nil && m.snapshots[id] == nil {
+	if m.volumes[id] == nil && m.snapshots[id] == nil && m.groups[id] == nil {
 		return volume.ErrNotFound
 	}
 	return nil
@@ -351,7 +348,7 @@ func TestSourcesStay(t *testing.T) {
 }
 
 // TestCompleteKeepsOthersOut: from what it says is complete, and from the
-// volumes that it may release.
+// volumes that it releases.
 func TestCompleteKeepsOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, s := newMemory(t, "a", "b", "c")
@@ -360,7 +357,7 @@ func TestCompleteKeepsOthersOut(t *testing.T) {
 		must(t, err)
 		m.pause = func(context.Context) { time.Sleep(time.Hour) }
 		var group sync.WaitGroup
-		for _, id := range []volume.ID{g.Members[0], "c"} {
+		for _, id := range []volume.ID{g.ID, "c"} {
 			group.Go(func() { must(t, s.Complete(ctx, id)) })
 		}
 		synctest.Wait()
@@ -435,7 +432,7 @@ func callAtRandom(ctx context.Context, random *rand.Rand, s *Services, sources [
 		if err != nil {
 			return err
 		}
-		return s.Complete(ctx, g.Members[random.IntN(len(g.Members))])
+		return s.Complete(ctx, g.ID)
 	}
 	if found, err := s.FindGroup(ctx, name); err == nil {
 		return s.DeleteGroup(ctx, found.ID, found.Members)
@@ -451,6 +448,10 @@ func (brokenSnapshots) FindSnapshot(context.Context, string) (*volume.Snapshot, 
 }
 
 func (brokenSnapshots) GetSnapshot(context.Context, volume.ID) (*volume.Snapshot, error) {
+	return nil, errBroken
+}
+
+func (brokenSnapshots) GetGroup(context.Context, volume.ID, []volume.ID) (*volume.Group, error) {
 	return nil, errBroken
 }
 

@@ -20,6 +20,9 @@ var (
 	ErrInUse = errors.New("in use")
 	// ErrPrecondition is a call out of order: FAILED_PRECONDITION.
 	ErrPrecondition = errors.New("failed precondition")
+	// ErrUnsteady is contents that somebody wrote to while they had to be those
+	// of one moment: FAILED_PRECONDITION, when it has been tried often enough.
+	ErrUnsteady = errors.New("not of one moment")
 	// ErrBusy is another call on the same volume that did not end in time: ABORTED.
 	ErrBusy = errors.New("another operation is running")
 	// ErrBadToken is a paging token that this process did not issue: ABORTED.

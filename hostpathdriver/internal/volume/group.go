@@ -14,13 +14,17 @@ type Group struct {
 	ID ID `json:"id"`
 	// Name is the name that the CO gave in CreateVolumeGroupSnapshot; unique.
 	Name string `json:"name"`
-	// Created is the moment.
+	// Created is the moment. With volumes in use it is one a little later: what
+	// was written before Created is in the snapshots.
 	Created time.Time `json:"created"`
 	// Parameters are the parameters of CreateVolumeGroupSnapshot.
 	Parameters map[string]string `json:"parameters,omitempty"`
 	// Members are the ids of the snapshots, in the order of the volumes in the
 	// request.
 	Members []ID `json:"members"`
+	// Whole says that the contents of all snapshots are complete, and of one
+	// moment. Their own records say so afterwards.
+	Whole bool `json:"whole,omitempty"`
 	// Snapshots are the members as they are now; the record leaves them out.
 	Snapshots []*Snapshot `json:"-"`
 }
@@ -52,8 +56,8 @@ func (g *Group) Filling() bool {
 // several volumes at one moment. The members are snapshots like others, but
 // come and go together.
 type GroupService interface {
-	// CreateGroup makes a snapshot of each volume, or of none. ErrPrecondition
-	// when they cannot be of one moment.
+	// CreateGroup makes a snapshot of each volume, or of none. ErrUnsteady or
+	// ErrPrecondition when they cannot be of one moment.
 	CreateGroup(ctx context.Context, req *GroupRequest) (*Group, error)
 	// DeleteGroup removes a group and its snapshots, which the CO lists;
 	// ErrInvalid for another list.

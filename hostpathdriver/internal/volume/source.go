@@ -86,12 +86,16 @@ func (o *Origin) Settle(req *CreateRequest) error {
 // than a call, and is no part of the turns that processes take: it changes
 // nothing but contents that nobody uses yet.
 type CopyService interface {
-	// Unfilled returns volumes and snapshots whose contents are not complete.
+	// Unfilled returns what has contents that are not complete: volumes,
+	// snapshots, and groups for their snapshots.
 	Unfilled(ctx context.Context) ([]ID, error)
 	// Copy makes contents complete, and calls then while nobody else can copy. It
 	// goes on where an earlier copy came to its end; where nothing is to be done it
 	// does not call then. ErrBusy while another process copies, ErrNotFound when there is no such thing any more.
+	// A group is one copy, and ErrUnsteady when somebody wrote meanwhile: the next
+	// one may find a moment at which nobody does.
 	Copy(ctx context.Context, id ID, then func(context.Context) error) error
-	// Complete makes the record say what Copy has done.
+	// Complete makes the record say what Copy has done: that of a group for all
+	// of its snapshots at once.
 	Complete(ctx context.Context, id ID) error
 }

@@ -37,7 +37,8 @@ type CapacityOptions struct {
 	OwnerLevel int
 	// Workers is the number of questions asked at a time.
 	Workers int
-	// QPS and Burst limit the requests about CSIStorageCapacity objects; a QPS of 0 does not.
+	// QPS and Burst limit the requests about CSIStorageCapacity objects; a QPS of 0 does not, which is the default: the scheduler finds
+	// no node for a volume before there is an object that tells of room.
 	QPS   float64
 	Burst int
 }
@@ -46,7 +47,7 @@ type CapacityOptions struct {
 func newCapacityOptions() CapacityOptions {
 	return CapacityOptions{
 		Namespace: cmp.Or(os.Getenv(EnvNamespace), os.Getenv("POD_NAMESPACE")), Pod: os.Getenv(EnvPodName),
-		PollInterval: time.Minute, OwnerLevel: 1, Workers: 1, QPS: 1, Burst: 5,
+		PollInterval: time.Minute, OwnerLevel: 1, Workers: 1, Burst: 5,
 	}
 }
 
@@ -58,7 +59,7 @@ func (c *CapacityOptions) addFlags(fs *flag.FlagSet) {
 	fs.IntVar(&c.OwnerLevel, "capacity-ownerref-level", c.OwnerLevel,
 		"owner references from the pod $"+EnvPodName+" to the owner of the objects: 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment; -1: no owner")
 	fs.IntVar(&c.Workers, "capacity-threads", c.Workers, "capacities that are asked for at a time")
-	fs.Float64Var(&c.QPS, "kube-api-capacity-qps", c.QPS, "CSIStorageCapacity requests per second to the API server; 0: no limit")
+	fs.Float64Var(&c.QPS, "kube-api-capacity-qps", c.QPS, "CSIStorageCapacity requests per second to the API server; 0: as many as the server lets through")
 	fs.IntVar(&c.Burst, "kube-api-capacity-burst", c.Burst, "requests that may exceed --kube-api-capacity-qps for a moment")
 }
 

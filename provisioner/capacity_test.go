@@ -69,7 +69,7 @@ func TestCapacityFlags(t *testing.T) {
 			},
 			Errors: []string{"--capacity-ownerref-level=-2", "--capacity-poll-interval=0s", "--capacity-threads=0", "--kube-api-capacity-qps=-1"},
 		},
-		"NoBurst": {Reason: "A limit without a burst lets nothing through.", Args: []string{"--enable-capacity", "--kube-api-capacity-burst=0"}, Errors: []string{"--kube-api-capacity-burst=0"}},
+		"NoBurst": {Reason: "A limit without a burst lets nothing through.", Args: []string{"--enable-capacity", "--kube-api-capacity-qps=1", "--kube-api-capacity-burst=0"}, Errors: []string{"--kube-api-capacity-burst=0"}},
 	})
 	t.Setenv(EnvNamespace, "")
 	t.Setenv("POD_NAMESPACE", "")

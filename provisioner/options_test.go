@@ -32,7 +32,7 @@ func TestUpstreamFlags(t *testing.T) {
 		"timeout": "10s", "worker-threads": "100", "volume-name-prefix": "pvc", "volume-name-uuid-length": "-1",
 		"retry-interval-start": "1s", "retry-interval-max": "5m0s", "immediate-topology": "true", "strict-topology": "false",
 		"csi-address": "/run/csi/socket", "capacity-poll-interval": "1m0s", "capacity-ownerref-level": "1", "capacity-threads": "1",
-		"kube-api-capacity-qps": "1", "kube-api-capacity-burst": "5", "cloning-protection-threads": "1",
+		"kube-api-capacity-burst": "5", "cloning-protection-threads": "1",
 		"snapshot-orphan-sweep-interval": "5m0s", "node-deployment-base-delay": "20s", "node-deployment-max-delay": "1m0s",
 		"node-deployment-immediate-binding": "true", "prevent-volume-mode-conversion": "true", "extra-create-metadata": "false",
 		"leader-election": "false", "leader-election-lease-duration": "15s", "leader-election-renew-deadline": "10s",
@@ -44,7 +44,7 @@ func TestUpstreamFlags(t *testing.T) {
 		"log-text-split-stream": "false", "log-json-split-stream": "false",
 		"log-text-info-buffer-size": "0", "log-json-info-buffer-size": "0",
 		// The one deliberate difference: the server, not the client, limits the rate of requests.
-		"kube-api-qps": "0", "kube-api-burst": "10",
+		"kube-api-qps": "0", "kube-api-burst": "10", "kube-api-capacity-qps": "0",
 	})
 }
 

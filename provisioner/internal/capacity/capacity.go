@@ -35,7 +35,8 @@ import (
 const (
 	// apiTimeout is the deadline of one request to the API server. The limit of these requests may hold each up for long.
 	apiTimeout = 5 * time.Minute
-	// settle is how long a change waits for others like it: volumes come and go in swarms, and nodes too.
+	// settle is how long a change waits for others like it: volumes come and go in swarms, and nodes too. A class waits for
+	// nothing: until its objects are there, the scheduler finds no node for its volumes.
 	settle = time.Second
 	// writing stands for the version of an object that is being written.
 	writing = ""
@@ -99,8 +100,8 @@ type Controller struct {
 	cfg     Config
 	objects *kube.Informer[*storagev1.CSIStorageCapacity]
 	items   *reconcile.Controller[item]
-	// changed is signalled when classes or segments have changed.
-	changed chan struct{}
+	// moved is signalled when segments have changed, and changed when classes have.
+	moved, changed chan struct{}
 
 	mu sync.Mutex
 	// goal has the items that are to be published, and places their classes by segment.
@@ -114,7 +115,7 @@ type Controller struct {
 
 // New returns a controller.
 func New(cfg Config) (*Controller, error) {
-	c := &Controller{cfg: cfg, changed: make(chan struct{}, 1), classes: map[string]struct{}{}, written: map[string]string{}}
+	c := &Controller{cfg: cfg, moved: make(chan struct{}, 1), changed: make(chan struct{}, 1), classes: map[string]struct{}{}, written: map[string]string{}}
 	c.objects = kube.NewInformer(cfg.Kube.CSIStorageCapacities(cfg.Settings.Namespace), kube.InformerOptions[*storagev1.CSIStorageCapacity]{
 		Name:          "CSIStorageCapacity",
 		LabelSelector: labels.SelectorFromSet(c.labels()).String(),
@@ -164,6 +165,7 @@ func (c *Controller) work(ctx context.Context) error {
 func (c *Controller) follow(ctx context.Context) {
 	poll := time.NewTicker(c.cfg.Settings.Poll)
 	defer poll.Stop()
+	var settled <-chan time.Time // nil while no segment has changed
 	c.begin()
 	for {
 		select {
@@ -171,10 +173,14 @@ func (c *Controller) follow(ctx context.Context) {
 			return
 		case <-poll.C:
 			c.enqueue(c.update(), c.published(), c.all())
-		case <-c.changed:
-			if !pause(ctx, settle) {
-				return
+		case <-c.moved:
+			if settled == nil {
+				settled = time.After(settle)
 			}
+		case <-settled:
+			settled = nil
+			c.enqueue(c.update())
+		case <-c.changed:
 			c.enqueue(c.update(), c.ofChanged())
 		}
 	}
@@ -182,23 +188,21 @@ func (c *Controller) follow(ctx context.Context) {
 
 // begin looks at everything. What the first lists have brought is part of that, and no change.
 func (c *Controller) begin() {
-	select {
-	case <-c.changed:
-	default:
+	for _, signal := range []chan struct{}{c.moved, c.changed} {
+		select {
+		case <-signal:
+		default:
+		}
 	}
 	c.ofChanged()
 	c.enqueue(c.update(), c.published())
 }
 
-// pause waits and tells whether ctx is still going on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+// notify wakes up who waits for a signal; one that was not heard yet is enough.
+func notify(signal chan<- struct{}) {
 	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+	case signal <- struct{}{}:
+	default:
 	}
 }
 
@@ -270,10 +274,7 @@ func (c *Controller) all() []item {
 
 // TopologyChanged says that the segments may have changed.
 func (c *Controller) TopologyChanged() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+	notify(c.moved)
 }
 
 // ClassChanged says that a StorageClass has come, has changed, or is gone.
@@ -281,7 +282,7 @@ func (c *Controller) ClassChanged(name string) {
 	c.mu.Lock()
 	c.classes[name] = struct{}{}
 	c.mu.Unlock()
-	c.TopologyChanged()
+	notify(c.changed)
 }
 
 // ofChanged returns the items of the classes that have changed, and forgets these.

@@ -268,8 +268,8 @@ func TestNamesDiffer(t *testing.T) {
 	}
 }
 
-// waiting runs what a test does to a controller, and returns the items that are asked for because of it.
-func waiting(t *testing.T, act func(c *Controller, w *world)) []string {
+// waiting runs what a test does to a controller, and returns the items that are asked for because of it within some time.
+func waiting(t *testing.T, within time.Duration, act func(c *Controller, w *world)) []string {
 	t.Helper()
 	var asked []string
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +288,8 @@ func waiting(t *testing.T, act func(c *Controller, w *world)) []string {
 		time.Sleep(time.Minute)
 		server.ResetCalls()
 		act(c, w)
-		time.Sleep(time.Minute)
+		time.Sleep(within)
+		synctest.Wait()
 		for _, call := range server.Calls() {
 			request, _ := call.Request.(*csi.GetCapacityRequest)
 			place, err := topology.FromTopology(request.GetAccessibleTopology())
@@ -352,12 +353,52 @@ func TestAskedAgain(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := waiting(t, func(c *Controller, w *world) {
+			got := waiting(t, time.Minute, func(c *Controller, w *world) {
 				tc.act(t, c, w)
 			})
 			slices.Sort(got)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s\nasked (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestClassesDoNotWait: pods may be there already that have no node until there are objects of their class. Nodes and volumes come in
+// swarms, and wait for each other.
+func TestClassesDoNotWait(t *testing.T) {
+	class := func(c *Controller, w *world) {
+		w.classes["new"] = lateClass("new")
+		c.ClassChanged("new")
+	}
+	place := func(c *Controller, w *world) {
+		w.segments = append(w.segments, segment(t, "zone=c"))
+		c.TopologyChanged()
+	}
+	volume := func(c *Controller, _ *world) { c.VolumeChanged("fast", nil) }
+	cases := map[string]struct {
+		reason string
+		within time.Duration
+		act    []func(c *Controller, w *world)
+		want   int
+	}{
+		"Class":         {reason: "A new class is asked about in each place.", act: []func(*Controller, *world){class}, want: 3},
+		"Place":         {reason: "Others may follow.", act: []func(*Controller, *world){place}},
+		"PlaceSettled":  {reason: "None has followed.", within: settle, act: []func(*Controller, *world){place}, want: 2},
+		"Volume":        {reason: "Others may follow.", act: []func(*Controller, *world){volume}},
+		"VolumeSettled": {reason: "None has followed.", within: settle, act: []func(*Controller, *world){volume}, want: 3},
+		"Both":          {reason: "A class brings with it what is known of places.", act: []func(*Controller, *world){place, class}, want: 6},
+		"BothSettled":   {reason: "What was asked for is not asked for again.", within: settle, act: []func(*Controller, *world){place, class}, want: 6},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := waiting(t, tc.within, func(c *Controller, w *world) {
+				for _, act := range tc.act {
+					act(c, w)
+				}
+			})
+			if len(got) != tc.want {
+				t.Errorf("%s\nasked for %d: %q, want %d", tc.reason, len(got), got, tc.want)
 			}
 		})
 	}

@@ -298,11 +298,12 @@ func (c *Controller) ofChanged() []item {
 }
 
 // VolumeChanged says that a volume of a class has come or gone: there is less or more room in its segments, for all classes, as
-// these may share it. Without a segment only the class is known.
+// these may share it. Of a driver without topology that is everywhere; otherwise without a segment only the class is known.
 func (c *Controller) VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity) {
 	segments, err := topology.AffinitySegments(affinity)
 	if err != nil || len(segments) == 0 {
-		c.later(func(i item) bool { return i.class == class })
+		everywhere := topology.Segment{}
+		c.later(func(i item) bool { return i.class == class || i.segment == everywhere })
 		return
 	}
 	for _, segment := range segments {

@@ -340,6 +340,12 @@ func TestAskedAgain(t *testing.T) {
 		"Wider":     {reason: "A volume of a whole zone takes room in its racks.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=b")) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "slow@rack=1,zone=b", "slow@rack=2,zone=b"}},
 		"Elsewhere": {reason: "There is no node.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=z")) }},
 		"Anywhere":  {reason: "Nobody knows where it is.", act: func(_ *testing.T, c *Controller, _ *world) { c.VolumeChanged("fast", nil) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "fast@zone=a"}},
+		"NoTopology": {reason: "There is one place, which all classes share.", act: func(_ *testing.T, c *Controller, w *world) {
+			w.segments = []topology.Segment{{}}
+			c.TopologyChanged()
+			time.Sleep(time.Minute)
+			c.VolumeChanged("fast", nil)
+		}, want: []string{"fast@", "fast@", "slow@", "slow@"}},
 		"Exhausted": {reason: "The place that was preferred has no room.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.Exhausted("fast", preferred(t, "zone=a")) }, want: []string{"fast@zone=a"}},
 		"NoPlace":   {reason: "There is no room at all.", act: func(_ *testing.T, c *Controller, _ *world) { c.Exhausted("slow", nil) }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
 		"Class":     {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, _ *world) { c.ClassChanged("slow") }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},

@@ -52,7 +52,7 @@ func TestForms(t *testing.T) {
 			got := form{
 				reason: want.reason, kind: controller.kind, replicas: controller.replicas,
 				budget: len(find[*policyv1.PodDisruptionBudget](list)) == 1,
-				elects: len(find[*rbacv1.Role](list)) == 1,
+				elects: slices.ContainsFunc(find[*rbacv1.Role](list), func(r *rbacv1.Role) bool { return r.Name == "leader-election" }),
 			}
 			provisioner := controller.container(t, "provisioner")
 			got.distributed = slices.Contains(provisioner.Args, "--node-deployment")
@@ -91,7 +91,7 @@ func TestDistributed(t *testing.T) {
 		}
 	}
 	provisioner := w.container(t, "provisioner")
-	if len(provisioner.Env) != 1 || provisioner.Env[0].Name != "NODE_NAME" || provisioner.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
+	if fieldsOf(provisioner)["NODE_NAME"] != "spec.nodeName" {
 		t.Errorf("the provisioner does not know its node: %+v", provisioner.Env)
 	}
 	here := w.volume(t, "state-dir").HostPath.Path
@@ -102,7 +102,8 @@ func TestDistributed(t *testing.T) {
 	}
 }
 
-// TestSecondDriver: in a pod of the node side, the controller side is what it is in a pod of its own, but for names and ports.
+// TestSecondDriver: in a pod of the node side, the controller side is what it is in a pod of its own, but for names,
+// ports, and who owns the pod.
 func TestSecondDriver(t *testing.T) {
 	alone, beside := workloads(t, objects(t, "deployment"))[controllerLabel], workloads(t, objects(t, "daemonset"))[controllerLabel]
 	for name, second := range map[string]string{
@@ -112,7 +113,9 @@ func TestSecondDriver(t *testing.T) {
 		for _, c := range []*corev1.Container{&want, &got} {
 			c.Name = name
 			c.Ports, c.LivenessProbe = nil, nil
-			c.Args = slices.DeleteFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "--http-endpoint=") })
+			c.Args = slices.DeleteFunc(c.Args, func(a string) bool {
+				return strings.HasPrefix(a, "--http-endpoint=") || strings.HasPrefix(a, "--capacity-ownerref-level=")
+			})
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -alone +on a node\n%s", second, diff)

@@ -98,7 +98,7 @@ func TestRightsOnEachNode(t *testing.T) {
 	}
 	for where, want := range map[string]rights{
 		"docs, example":        rightsIn(t, examplesIn(contentOf(t, "../provisioner/docs/rbac.md"))[1]),
-		"rendered/distributed": rightsIn(t, string(render(t, "distributed"))),
+		"rendered/distributed": rightsIn(t, string(render(t, "distributed")), "longshore:csi-provisioner-node"),
 	} {
 		delete(want, "list volumeattachments storage.k8s.io")
 		delete(want, "watch volumeattachments storage.k8s.io")
@@ -112,6 +112,7 @@ func TestRightsOnEachNode(t *testing.T) {
 // more, and uses all of it, is tested end to end, on the development cluster.
 func TestRightsAgree(t *testing.T) {
 	const election = "leader-election"
+	deployment := string(render(t, "deployment"))
 	devcluster := contentOf(t, "../devcluster/internal/bootstrap/objects/rbac.yaml")
 	for _, component := range []string{"provisioner", "attacher"} {
 		t.Run(component, func(t *testing.T) {
@@ -119,6 +120,13 @@ func TestRightsAgree(t *testing.T) {
 			want := rightsIn(t, contentOf(t, "base/"+component+"/rbac.yaml"), role)
 			maps.Copy(want, rightsIn(t, contentOf(t, "components/leader-election/rbac.yaml"), election))
 			page := contentOf(t, "../"+component+"/docs/rbac.md")
+			example := rightsIn(t, examplesIn(page)[0])
+			roles := []string{role, election}
+			if component == "provisioner" {
+				maps.Copy(want, rightsIn(t, deployment, capacityRole))
+				maps.Copy(example, rightsIn(t, examplesIn(page)[2]))
+				roles = append(roles, capacityRole, "storage-capacity")
+			}
 			table := tableIn(page)
 			for right := range table { // it tells of every mode
 				if !want[right] && onEachNode(t)[right] {
@@ -126,10 +134,10 @@ func TestRightsAgree(t *testing.T) {
 				}
 			}
 			for where, got := range map[string]rights{
-				"devcluster":          rightsIn(t, devcluster, role, election),
+				"devcluster":          rightsIn(t, devcluster, roles...),
 				"docs, table":         table,
-				"docs, example":       rightsIn(t, examplesIn(page)[0]),
-				"rendered/deployment": rightsIn(t, string(render(t, "deployment")), role, election),
+				"docs, example":       example,
+				"rendered/deployment": rightsIn(t, deployment, roles...),
 			} {
 				if diff := cmp.Diff(want.list(), got.list()); diff != "" || len(got) < 10 {
 					t.Errorf("%s (-deploy +%s):\n%s", where, where, diff)

@@ -166,10 +166,10 @@ func TestDriverSaysWhatIsDeployed(t *testing.T) {
 	want := map[string]bool{
 		"block":        slices.ContainsFunc(onNode.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/dev" }),
 		"fsGroup":      *driver.Spec.FSGroupPolicy == storagev1.FileFSGroupPolicy,
-		"capacity":     slices.Contains(provisioner, "--enable-capacity"),
+		"capacity":     slices.Contains(provisioner, "--enable-capacity") && *driver.Spec.StorageCapacity,
 		"seLinuxMount": driver.Spec.SELinuxMount != nil && *driver.Spec.SELinuxMount,
 		"topology":     !slices.Contains(node, "--enable-topology=false"),
-		"volumeLimits": slices.ContainsFunc(node, func(arg string) bool { return strings.HasPrefix(arg, "--maxvolumespernode=") }),
+		"volumeLimits": limitOf(onNode) != "",
 	}
 	for name, has := range want {
 		if d.DriverInfo.Capabilities[name] != has {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -31,7 +32,7 @@ const (
 	referenceDriver  = "hostpathplugin"
 
 	defaultDriver = "hostpath.csi.k8s.io"
-	// Namespace is where the components keep their leases.
+	// Namespace is where the components keep their leases, and the provisioner its CSIStorageCapacity objects.
 	Namespace = "longshore-system"
 )
 
@@ -64,7 +65,7 @@ func (s *starter) run(ctx context.Context) error {
 	s.progress("starting kube-controller-manager, kube-scheduler, csi-provisioner, csi-attacher and %d nodes", s.options.Nodes)
 	specs := []proc.Spec{p.ControllerManagerSpec(), p.SchedulerSpec()}
 	for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
-		more, err := specify(p, driver)
+		more, err := specify(p, driver.Name)
 		if err != nil {
 			return err
 		}
@@ -73,10 +74,10 @@ func (s *starter) run(ctx context.Context) error {
 	if err := s.launch(ctx, specs...); err != nil {
 		return err
 	}
-	if err := boot.WaitNodes(ctx, NodeNames(s.options.Nodes), driver); err != nil {
+	if err := boot.WaitNodes(ctx, NodeNames(s.options.Nodes), driver.Name); err != nil {
 		return err
 	}
-	s.progress("%d nodes ready, driver %s registered on each", s.options.Nodes, driver)
+	s.progress("%d nodes ready, driver %s registered on each", s.options.Nodes, driver.Name)
 	return nil
 }
 
@@ -104,29 +105,30 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	return p, nil
 }
 
-// driver starts the controller side of the driver and learns the driver's name from it.
-func (s *starter) driver(ctx context.Context) (string, error) {
+// driver starts the controller side of the driver and learns from it what the objects say of the driver.
+func (s *starter) driver(ctx context.Context) (bootstrap.Driver, error) {
 	socket := s.dir.ControllerSocket()
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return "", fmt.Errorf("make the directory of the driver's socket: %w", err)
+		return bootstrap.Driver{}, fmt.Errorf("make the directory of the driver's socket: %w", err)
 	}
 	spec := s.driverSpec(driverController, socket, "--mode=controller", "--nodeid=controller", "--enable-attach=true")
 	if err := s.launch(ctx, spec); err != nil {
-		return "", err
+		return bootstrap.Driver{}, err
 	}
 	client, err := csiclient.New(csiclient.Config{Address: socket, Timeout: 5 * time.Second})
 	if err != nil {
-		return "", err
+		return bootstrap.Driver{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	info, err := client.Wait(ctx)
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("ask the driver for its name: %w", err), client.Close())
+		return bootstrap.Driver{}, errors.Join(fmt.Errorf("ask the driver for its name: %w", err), client.Close())
 	}
 	s.progress("driver %s %s answers", info.Name, info.Version)
 	s.update(func(st *Status) { st.Driver = info.Name })
-	return info.Name, errors.Join(s.dir.Check(info.Name, NodeNames(s.options.Nodes)), client.Close())
+	driver := bootstrap.Driver{Name: info.Name, Capacity: info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY]}
+	return driver, errors.Join(s.dir.Check(info.Name, NodeNames(s.options.Nodes)), client.Close())
 }
 
 // servers names the processes that serve HTTP: all of our own.
@@ -173,7 +175,7 @@ func (s *starter) component(name, component string, args ...string) proc.Spec {
 }
 
 // bootstrap writes the objects that the components rely on.
-func (s *starter) bootstrap(ctx context.Context, driver string) (*bootstrap.Cluster, error) {
+func (s *starter) bootstrap(ctx context.Context, driver bootstrap.Driver) (*bootstrap.Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", s.dir.Kubeconfig())
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
@@ -194,7 +196,12 @@ func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 			return nil, err
 		}
 		args := []string{"--csi-address=" + s.dir.ControllerSocket(), "--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + Namespace}
-		specs = append(specs, s.component(name, name, args...))
+		spec := s.component(name, name, args...)
+		if name == provisioner { // the objects live as long as the cluster, so that nobody need own them
+			spec.Args = append(spec.Args, "--enable-capacity", "--capacity-ownerref-level=-1")
+			spec.Env = []string{"NAMESPACE=" + Namespace}
+		}
+		specs = append(specs, spec)
 	}
 	return append(specs, s.component(livenessProbe, livenessProbe, "--csi-address="+s.dir.ControllerSocket())), nil
 }

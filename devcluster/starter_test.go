@@ -120,6 +120,21 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 	}
 }
 
+// TestProvisionerTellsCapacity in the namespace of the leases; the attacher has nothing to do with it.
+func TestProvisionerTellsCapacity(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 1})
+	specs, err := s.sidecars(p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spec := range specs {
+		tells := slices.Contains(spec.Args, "--enable-capacity") && slices.Equal(spec.Env, []string{"NAMESPACE=longshore-system"})
+		if want := spec.Name == "csi-provisioner"; tells != want {
+			t.Errorf("%s: arguments %q, environment %q", spec.Name, spec.Args, spec.Env)
+		}
+	}
+}
+
 func TestDriverIsBuiltInOrTheUsers(t *testing.T) {
 	builtIn, _ := newTestStarter(t, Options{})
 	own, _ := newTestStarter(t, Options{Driver: "/opt/driver"})

@@ -27,8 +27,9 @@ type Bed struct {
 	// Dev is the development cluster; nil on another one.
 	Dev *Dev
 
-	config *rest.Config
-	scenes atomic.Int32
+	kubeconfig string
+	config     *rest.Config
+	scenes     atomic.Int32
 }
 
 // Dev is what only a development cluster has: processes that can be killed, and disks that can be looked at.
@@ -67,7 +68,7 @@ func connect(kubeconfig string) (*Bed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
-	return &Bed{Client: client, Driver: "hostpath.csi.k8s.io", config: config}, nil
+	return &Bed{Client: client, Driver: "hostpath.csi.k8s.io", kubeconfig: kubeconfig, config: config}, nil
 }
 
 func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {

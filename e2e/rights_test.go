@@ -68,15 +68,20 @@ func granted() (Rights, error) {
 			"../deploy/base/" + strings.TrimPrefix(component, "csi-") + "/rbac.yaml": "",
 			"../deploy/components/leader-election/rbac.yaml":                         devcluster.Namespace,
 		} {
-			if err := all.addRules(component, file, namespace); err != nil {
+			if err := all.addRules(component, file, namespace, ""); err != nil {
 				return nil, err
 			}
 		}
 	}
+	// A Deployment needs the most to find the owner of what it publishes, and is put together from two components.
+	if err := all.addRules("csi-provisioner", "../deploy/rendered/deployment.yaml", devcluster.Namespace, "csi-hostpath-storage-capacity"); err != nil {
+		return nil, err
+	}
 	return all, nil
 }
 
-func (r Rights) addRules(component, file, namespace string) error {
+// addRules adds the rules of a file, or those of the one Role in it that is named.
+func (r Rights) addRules(component, file, namespace, role string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -86,11 +91,14 @@ func (r Rights) addRules(component, file, namespace string) error {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	for _, o := range objects {
-		var role rbacv1.ClusterRole // a Role has the same rules
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &role); err != nil {
+		if role != "" && (o.GetKind() != "Role" || o.GetName() != role) {
+			continue
+		}
+		var rules rbacv1.ClusterRole // a Role has the same rules
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &rules); err != nil {
 			return fmt.Errorf("%s: %s %s: %w", file, o.GetKind(), o.GetName(), err)
 		}
-		for _, rule := range role.Rules {
+		for _, rule := range rules.Rules {
 			r.addRule(component, rule, namespace)
 		}
 	}
@@ -140,9 +148,8 @@ func asked(r io.Reader) (Rights, error) {
 			all.add(who(e.User.Username), e.Verb+" "+e.RequestURI)
 			continue
 		}
-		// Only the rights to leases are bounded by a namespace.
 		namespace := ""
-		if o.Resource == "leases" {
+		if slices.Contains([]string{"leases", "csistoragecapacities", "pods", "replicasets"}, o.Resource) { // of these alone the rights are bounded by one
 			namespace = o.Namespace
 		}
 		all.add(who(e.User.Username), call(e.Verb, o.Resource, o.Subresource, o.APIGroup, namespace))

@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/devcluster"
@@ -32,6 +33,7 @@ func uses() map[string]func(*story) {
 		"ForeignVolume":   (*story).foreignVolume,
 		"StrayAttachment": (*story).strayAttachments,
 		"Snapshots":       (*story).snapshots,
+		"Capacity":        (*story).capacity,
 	}
 }
 
@@ -183,6 +185,34 @@ func (s *story) attributesClass() {
 	s.waitEvent("ProvisioningFailed", `get VolumeAttributesClass "no-such-class"`)
 }
 
+// capacity is a provisioner in a pod of a Deployment, which owns what is told of a driver's room. Somebody takes off a label by which the
+// provisioner knows its objects: it finds that one of this name is there already.
+func (s *story) capacity() {
+	const name, namespace = "room", devcluster.Namespace
+	driver := csitest.New(csitest.Options{Name: "room.example.com"})
+	s.createWorkload(namespace, name)
+	pod := s.podOf(namespace, name)
+	class := Class(s.Namespace+"-room", "room.example.com", storagev1.VolumeBindingWaitForFirstConsumer)
+	s.addClass(class)
+	s.runWith([]string{"NAMESPACE=" + namespace, "POD_NAME=" + pod.Name}, "csi-provisioner", "--csi-address="+driver.Serve(s.t),
+		"--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"), "--enable-capacity", "--capacity-ownerref-level=2")
+	want := map[string]told{"": {Capacity: "1Ti", Largest: "1Ti", Manager: manager, Owner: "Deployment/" + name}}
+	s.waitTold("room.example.com", class.Name, want)
+	s.retry("take off the label", func(ctx context.Context) error {
+		objects, err := s.Client.StorageV1().CSIStorageCapacities(namespace).List(ctx, metav1.ListOptions{LabelSelector: driverLabel + "=room.example.com"})
+		for _, o := range objects.Items {
+			patch := []byte(`{"metadata":{"labels":{"` + managerLabel + `":null}}}`)
+			_, err = s.Client.StorageV1().CSIStorageCapacities(namespace).Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		}
+		return err
+	})
+	s.waitTold("room.example.com", class.Name, want)
+	s.retry("delete the class", func(ctx context.Context) error {
+		return ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
+	})
+	s.waitTold("room.example.com", class.Name, map[string]told{})
+}
+
 func (s *story) waitHolders(leases []string, want bool) {
 	for _, name := range leases {
 		s.Wait(fmt.Sprintf("lease %s to have a holder: %t", name, want), func(ctx context.Context) (bool, error) {
@@ -195,10 +225,16 @@ func (s *story) waitHolders(leases []string, want bool) {
 // run starts a component. The function that it returns ends it and waits; so does the end of the test.
 func (s *story) run(component string, args ...string) (end func()) {
 	s.t.Helper()
+	return s.runWith(nil, component, args...)
+}
+
+// runWith starts a component with more in its environment.
+func (s *story) runWith(env []string, component string, args ...string) (end func()) {
+	s.t.Helper()
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, s.Dev.program, append([]string{"run", component}, args...)...)
-	cmd.Env = append(os.Environ(), "KUBE_FEATURE_WatchListClient=false")
+	cmd.Env = slices.Concat(os.Environ(), []string{"KUBE_FEATURE_WatchListClient=false"}, env)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = patience

@@ -6,6 +6,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,8 +22,17 @@ import (
 //go:embed objects/*.yaml
 var objects embed.FS
 
-// driverPlaceholder stands for the driver's name in the objects.
-const driverPlaceholder = "DRIVER_NAME"
+// Driver is what the objects say of the driver.
+type Driver struct {
+	Name string
+	// Capacity says that the driver tells how much room there is. Otherwise the scheduler must not wait to be told.
+	Capacity bool
+}
+
+// fill replaces what stands for the driver in the objects.
+func (d Driver) fill(text string) string {
+	return strings.NewReplacer("DRIVER_NAME", d.Name, "STORAGE_CAPACITY", strconv.FormatBool(d.Capacity)).Replace(text)
+}
 
 const period = 100 * time.Millisecond
 
@@ -32,7 +42,7 @@ type Cluster struct {
 }
 
 // Apply writes the objects for the driver.
-func Apply(ctx context.Context, config *rest.Config, driver string) (*Cluster, error) {
+func Apply(ctx context.Context, config *rest.Config, driver Driver) (*Cluster, error) {
 	writer, err := apply.New(apply.Config{REST: config, Manager: "devcluster"})
 	if err != nil {
 		return nil, err
@@ -46,7 +56,7 @@ func Apply(ctx context.Context, config *rest.Config, driver string) (*Cluster, e
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
-		list, err := apply.Decode([]byte(strings.ReplaceAll(string(data), driverPlaceholder, driver)))
+		list, err := apply.Decode([]byte(driver.fill(string(data))))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

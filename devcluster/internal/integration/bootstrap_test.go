@@ -21,10 +21,10 @@ func TestSecondBootstrapFindsEverythingThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !*before.Spec.AttachRequired || !*before.Spec.PodInfoOnMount || len(before.Spec.VolumeLifecycleModes) != 2 {
+	if !*before.Spec.AttachRequired || !*before.Spec.PodInfoOnMount || !*before.Spec.StorageCapacity || len(before.Spec.VolumeLifecycleModes) != 2 {
 		t.Errorf("CSIDriver %+v", before.Spec)
 	}
-	if _, err := bootstrap.Apply(t.Context(), admin(t), driver); err != nil {
+	if _, err := bootstrap.Apply(t.Context(), admin(t), told()); err != nil {
 		t.Fatal(err)
 	}
 	after, err := client.StorageV1().CSIDrivers().Get(t.Context(), driver, metav1.GetOptions{})
@@ -33,12 +33,25 @@ func TestSecondBootstrapFindsEverythingThere(t *testing.T) {
 	}
 }
 
+// TestBootstrapOfADriverThatTellsNoCapacity: the scheduler would wait for objects that nobody writes.
+func TestBootstrapOfADriverThatTellsNoCapacity(t *testing.T) {
+	const silent = "silent.example.com"
+	client := clientOf(t, admin(t)).StorageV1().CSIDrivers()
+	t.Cleanup(func() { _ = client.Delete(context.Background(), silent, metav1.DeleteOptions{}) })
+	if _, err := bootstrap.Apply(t.Context(), admin(t), bootstrap.Driver{Name: silent}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := client.Get(t.Context(), silent, metav1.GetOptions{}); err != nil || *got.Spec.StorageCapacity {
+		t.Errorf("CSIDriver %+v, %v", got, err)
+	}
+}
+
 func TestBootstrapNeedsRightsAndAServer(t *testing.T) {
-	if _, err := bootstrap.Apply(t.Context(), userConfig(t, "nobody-special"), driver); err == nil || !strings.Contains(err.Error(), "forbidden") {
+	if _, err := bootstrap.Apply(t.Context(), userConfig(t, "nobody-special"), told()); err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("without rights: %v", err)
 	}
 	unreachable := &rest.Config{Host: "https://127.0.0.1:1"}
-	if _, err := bootstrap.Apply(t.Context(), unreachable, driver); err == nil || !strings.Contains(err.Error(), "Namespace/longshore-system") {
+	if _, err := bootstrap.Apply(t.Context(), unreachable, told()); err == nil || !strings.Contains(err.Error(), "Namespace/longshore-system") {
 		t.Errorf("without a server: %v", err)
 	}
 }
@@ -60,6 +73,8 @@ func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
 		"ProvisionerAttachesNothing":    {reason: "the controller manager does", user: provisioner, verb: "create", group: "storage.k8s.io", resource: "volumeattachments"},
 		"ProvisionerLeads":              {reason: "leases in its namespace", user: provisioner, namespace: "longshore-system", verb: "update", group: "coordination.k8s.io", resource: "leases", want: true},
 		"ProvisionerLeadsNowhereElse":   {reason: "the leases of the nodes are not its own", user: provisioner, namespace: "kube-node-lease", verb: "update", group: "coordination.k8s.io", resource: "leases"},
+		"ProvisionerTellsCapacity":      {reason: "objects in its namespace", user: provisioner, namespace: "longshore-system", verb: "create", group: "storage.k8s.io", resource: "csistoragecapacities", want: true},
+		"ProvisionerTellsNowhereElse":   {reason: "namespaces are the users'", user: provisioner, namespace: "default", verb: "create", group: "storage.k8s.io", resource: "csistoragecapacities"},
 		"AttacherReportsAttachment":     {reason: "its work", user: attacher, verb: "patch", group: "storage.k8s.io", resource: "volumeattachments", sub: "status", want: true},
 		"AttacherKeepsVolumes":          {reason: "its finalizer", user: attacher, verb: "patch", resource: "persistentvolumes", want: true},
 		"AttacherFindsTheNodeID":        {reason: "its work", user: attacher, verb: "watch", group: "storage.k8s.io", resource: "csinodes", want: true},

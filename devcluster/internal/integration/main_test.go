@@ -30,6 +30,9 @@ const (
 	patience = 2 * time.Minute
 )
 
+// told is what the objects say of the driver.
+func told() bootstrap.Driver { return bootstrap.Driver{Name: driver, Capacity: true} }
+
 // controlPlane is a control plane without nodes, prepared for the driver.
 type controlPlane struct {
 	plane *plane.Plane
@@ -86,7 +89,7 @@ func (c *controlPlane) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.boot, err = bootstrap.Apply(ctx, config, driver)
+	c.boot, err = bootstrap.Apply(ctx, config, told())
 	return err
 }
 

@@ -1,0 +1,281 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+const (
+	driverLabel  = "csi.storage.k8s.io/drivername"
+	managerLabel = "csi.storage.k8s.io/managed-by"
+	manager      = "external-provisioner"
+	// noRoom is what the scheduler says of nodes on which a volume does not fit.
+	noRoom = "did not have enough free storage"
+)
+
+// told is what is told of the room for volumes of a class at one place.
+type told struct {
+	Capacity, Largest string
+	Manager           string
+	Owner             string
+}
+
+// toldOf are the objects of a driver about a class, by where they are about; "" is everywhere.
+func (s *Scene) toldOf(ctx context.Context, driver, class string) (map[string]told, error) {
+	list, err := s.Client.StorageV1().CSIStorageCapacities(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: driverLabel + "=" + driver})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]told{}
+	for _, o := range list.Items {
+		if o.StorageClassName != class {
+			continue
+		}
+		place := labels.Set(o.NodeTopology.MatchLabels).String()
+		if _, twice := found[place]; twice {
+			return nil, fmt.Errorf("class %s has two objects at %q", class, place)
+		}
+		t := told{Capacity: o.Capacity.String(), Manager: o.Labels[managerLabel], Owner: owners(o.OwnerReferences)}
+		if o.MaximumVolumeSize != nil {
+			t.Largest = o.MaximumVolumeSize.String()
+		}
+		found[place] = t
+	}
+	return found, nil
+}
+
+// owners names owners: "Deployment/driver".
+func owners(refs []metav1.OwnerReference) string {
+	var names []string
+	for _, ref := range refs {
+		names = append(names, ref.Kind+"/"+ref.Name)
+	}
+	return strings.Join(names, ",")
+}
+
+// waitTold waits until what is told of a class is what is wanted.
+func (s *Scene) waitTold(driver, class string, want map[string]told) {
+	s.t.Helper()
+	s.Wait("what is told of class "+class, func(ctx context.Context) (bool, error) {
+		got, err := s.toldOf(ctx, driver, class)
+		if err != nil {
+			return false, err
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return false, fmt.Errorf("told of class %s (-want +got):\n%s", class, diff)
+		}
+		return true, nil
+	})
+}
+
+// TestCapacityOfEachNode looks at the objects of the driver that is installed, in whatever form: one for each node and class with late binding,
+// for as long as there is the class, owned by the workload of whoever told it.
+func TestCapacityOfEachNode(t *testing.T) {
+	beside(t)
+	s := bed.NewScene(t)
+	p := s.publisher()
+	places := map[string]told{}
+	for _, node := range s.driverNodes() {
+		places[topologyKey+"="+node] = told{Owner: p.owner, Manager: p.managerAt(node)}
+	}
+	s.Wait("an object for each node", func(ctx context.Context) (bool, error) {
+		got, err := s.toldOf(ctx, s.Driver, s.LateClass())
+		if err != nil {
+			return false, err
+		}
+		for place, t := range got {
+			if size, err := resource.ParseQuantity(t.Capacity); err != nil || size.Sign() <= 0 || t.Largest == "" {
+				return false, fmt.Errorf("told of %s: %+v, %w", place, t, err)
+			}
+			got[place] = told{Owner: t.Owner, Manager: t.Manager}
+		}
+		if diff := cmp.Diff(places, got); diff != "" {
+			return false, fmt.Errorf("told (-want +got):\n%s", diff)
+		}
+		return true, nil
+	})
+	if got, err := s.toldOf(t.Context(), s.Driver, s.ImmediateClass()); err != nil || len(got) > 0 {
+		t.Errorf("of a class that asks no scheduler it is told %v, %v", got, err)
+	}
+	s.retry("delete the class", func(ctx context.Context) error {
+		return ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, s.LateClass(), metav1.DeleteOptions{}))
+	})
+	s.waitTold(s.Driver, s.LateClass(), map[string]told{})
+}
+
+// publisher is who tells of the room of the driver that is installed.
+type publisher struct {
+	// owner is the workload of the provisioner, "" where it is a process.
+	owner string
+	// onEach is true where each node tells of itself.
+	onEach bool
+}
+
+// managerAt is the label of the objects about a node.
+func (p publisher) managerAt(node string) string {
+	if p.onEach {
+		return manager + "-" + node
+	}
+	return manager
+}
+
+// publisher finds out in which form the driver is installed.
+func (s *Scene) publisher() (p publisher) {
+	s.t.Helper()
+	if s.Dev != nil {
+		return p
+	}
+	s.retry("find the provisioner", func(ctx context.Context) error {
+		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=csi-hostpath"})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "provisioner" })
+			if i < 0 {
+				continue
+			}
+			p.onEach = slices.Contains(pod.Spec.Containers[i].Args, "--node-deployment")
+			p.owner, err = s.workloadOf(ctx, &pod)
+			return err
+		}
+		return fmt.Errorf("none of %d pods has a provisioner", len(pods.Items))
+	})
+	return p
+}
+
+// workloadOf is what a user deletes to be rid of a pod.
+func (s *Scene) workloadOf(ctx context.Context, pod *corev1.Pod) (string, error) {
+	ref := metav1.GetControllerOf(pod)
+	if ref == nil {
+		return "", fmt.Errorf("pod %s has no controller", pod.Name)
+	}
+	if ref.Kind != "ReplicaSet" {
+		return ref.Kind + "/" + ref.Name, nil
+	}
+	set, err := s.Client.AppsV1().ReplicaSets(pod.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	return owners(set.OwnerReferences), nil
+}
+
+// TestPodWaitsForRoom fills a pool: a pod whose volume does not fit has no node, and the scheduler says why. Once another volume is gone,
+// there is room.
+func TestPodWaitsForRoom(t *testing.T) {
+	beside(t)
+	r := newRoom(t, map[string]int64{"small": 1 << 30})
+	late, filler := r.class("late", storagev1.VolumeBindingWaitForFirstConsumer, ""), r.class("filler", storagev1.VolumeBindingImmediate, "")
+	r.askFor(sized(Claim(r.Namespace, "filler", filler), "900Mi"))
+	r.WaitBound("filler")
+	r.waitTold(r.driver, late, map[string]told{"": {Capacity: "124Mi", Largest: "124Mi", Manager: manager}})
+	r.askFor(sized(Claim(r.Namespace, "data", late), "500Mi"))
+	r.CreatePod("data", FromClaim("data"))
+	r.waitNoRoom("data")
+	r.DeleteClaim("filler")
+	r.waitScheduled("data")
+	r.WaitBound("data")
+	r.waitTold(r.driver, late, map[string]told{"": {Capacity: "524Mi", Largest: "524Mi", Manager: manager}})
+	r.DeletePod("data")
+	r.DeleteClaim("data")
+	r.WaitNothingLeft()
+	r.waitTold(r.driver, late, map[string]told{"": {Capacity: "1Gi", Largest: "1Gi", Manager: manager}})
+}
+
+// TestPoolsHaveRoomsOfTheirOwn: what is told of a class is about the pool that its parameters choose.
+func TestPoolsHaveRoomsOfTheirOwn(t *testing.T) {
+	beside(t)
+	r := newRoom(t, map[string]int64{"fast": 1 << 30, "slow": 3 << 30})
+	for pool, want := range map[string]told{
+		"fast": {Capacity: "1Gi", Largest: "1Gi", Manager: manager},
+		"slow": {Capacity: "3Gi", Largest: "3Gi", Manager: manager},
+		"":     {Capacity: "4Gi", Largest: "3Gi", Manager: manager}, // a volume lies in one pool
+	} {
+		name := "on" + pool
+		class := r.class(name, storagev1.VolumeBindingWaitForFirstConsumer, pool)
+		r.waitTold(r.driver, class, map[string]told{"": want})
+		r.askFor(sized(Claim(r.Namespace, name, class), "2Gi"))
+	}
+	r.CreatePod("fast", FromClaim("onfast"))
+	r.CreatePod("slow", FromClaim("onslow"))
+	r.waitNoRoom("fast")
+	r.waitScheduled("slow")
+	r.WaitBound("onslow")
+	for _, pod := range []string{"fast", "slow"} {
+		r.DeletePod(pod)
+	}
+	for _, claim := range []string{"on", "onfast", "onslow"} {
+		r.DeleteClaim(claim)
+	}
+	r.WaitNothingLeft()
+}
+
+// TestCapacityGoesWithItsOwner: when the workload of a provisioner is deleted, the garbage collector deletes what it has told.
+func TestCapacityGoesWithItsOwner(t *testing.T) {
+	beside(t)
+	s := bed.NewScene(t)
+	s.createWorkload(s.Namespace, "driver")
+	pod := s.podOf(s.Namespace, "driver")
+	r := s.newRoom(map[string]int64{"pool": 1 << 30}, pod)
+	classes := map[string]map[string]told{}
+	for _, name := range []string{"one", "two"} {
+		class := r.class(name, storagev1.VolumeBindingWaitForFirstConsumer, "")
+		classes[class] = map[string]told{"": {Capacity: "1Gi", Largest: "1Gi", Manager: manager, Owner: "Deployment/driver"}}
+	}
+	for class, want := range classes {
+		r.waitTold(r.driver, class, want)
+	}
+	r.end() // or it would write anew what is deleted
+	s.deleteWorkload(s.Namespace, "driver")
+	for class := range maps.Keys(classes) {
+		r.waitTold(r.driver, class, map[string]told{})
+	}
+}
+
+// sized makes a claim ask for so much.
+func sized(claim *corev1.PersistentVolumeClaim, size string) *corev1.PersistentVolumeClaim {
+	claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(size)
+	return claim
+}
+
+// waitNoRoom waits until the scheduler has found no node with room for a pod.
+func (s *Scene) waitNoRoom(pod string) {
+	s.t.Helper()
+	s.waitPodScheduled(pod, corev1.ConditionFalse, noRoom)
+}
+
+// waitScheduled waits until the scheduler has found a node for a pod.
+func (s *Scene) waitScheduled(pod string) {
+	s.t.Helper()
+	s.waitPodScheduled(pod, corev1.ConditionTrue, "")
+}
+
+func (s *Scene) waitPodScheduled(name string, status corev1.ConditionStatus, message string) {
+	s.t.Helper()
+	s.Wait(fmt.Sprintf("pod %s to be scheduled: %s %s", name, status, message), func(ctx context.Context) (bool, error) {
+		pod, err := s.Client.CoreV1().Pods(s.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && (c.Status != status || !strings.Contains(c.Message, message)) {
+				return false, fmt.Errorf("it is %s: %s", c.Status, c.Message)
+			}
+			if c.Type == corev1.PodScheduled {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+}

@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/longshore-csi/longshore/hostpathdriver"
+	"github.com/longshore-csi/longshore/provisioner"
+)
+
+// room is the scene of a driver of its own, with pools of storage, and a provisioner that tells the scheduler of them. Both run in this
+// process, next to the driver that is installed, and on no node: pods get a node, and there they wait.
+type room struct {
+	*Scene
+	driver string
+	// end stops both; so does the end of the test.
+	end func()
+}
+
+// newRoom makes a room in a scene of its own.
+func newRoom(t *testing.T, pools map[string]int64) *room {
+	t.Helper()
+	return bed.NewScene(t).newRoom(pools, nil)
+}
+
+// newRoom makes a room in a scene. The objects are owned by the owner of the owner of a pod, if one is given.
+func (s *Scene) newRoom(pools map[string]int64, owned *corev1.Pod) *room {
+	s.t.Helper()
+	dir, err := os.MkdirTemp("", "room-") // sockets have short paths
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	r := &room{Scene: s, driver: s.Namespace + ".example"}
+	s.createDriver(&storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: r.driver},
+		Spec:       storagev1.CSIDriverSpec{AttachRequired: new(false), StorageCapacity: new(true)},
+	})
+	d := hostpathdriver.NewOptions()
+	d.DriverName, d.Endpoint, d.StateDir = r.driver, "unix://"+filepath.Join(dir, "csi.sock"), filepath.Join(dir, "state")
+	d.Mode, d.Topology, d.Capacity = hostpathdriver.ModeController, false, pools
+	p := provisioner.NewOptions()
+	p.CSI.Address, p.Kube.Kubeconfig = d.Endpoint, s.kubeconfig
+	p.Capacity.Enabled, p.Capacity.Namespace, p.Capacity.OwnerLevel = true, s.Namespace, -1
+	if owned != nil {
+		p.Capacity.Pod, p.Capacity.OwnerLevel = owned.Name, 2
+	}
+	r.start(d, p)
+	return r
+}
+
+// start runs driver and provisioner.
+func (r *room) start(d hostpathdriver.Options, p provisioner.Options) {
+	r.t.Helper()
+	if err := errors.Join(d.Validate(), p.Validate()); err != nil {
+		r.t.Fatal(err)
+	}
+	var log lockedBuffer
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(4)))
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
+	var running errgroup.Group
+	running.Go(func() error { return hostpathdriver.Run(ctx, d) })
+	running.Go(func() error { return provisioner.Run(ctx, p) })
+	r.end = sync.OnceFunc(func() {
+		cancel()
+		if err := running.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+			r.t.Errorf("driver and provisioner of the room ended with %v", err)
+		}
+		if r.t.Failed() {
+			r.t.Logf("log of the room:\n%s", log.buffer.String())
+		}
+	})
+	r.t.Cleanup(r.end)
+}
+
+// lockedBuffer is a buffer for several writers.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+// createDriver makes a CSIDriver, which is removed with the scene.
+func (s *Scene) createDriver(driver *storagev1.CSIDriver) {
+	s.t.Helper()
+	s.retry("create CSIDriver "+driver.Name, func(ctx context.Context) error {
+		_, err := s.Client.StorageV1().CSIDrivers().Create(ctx, driver, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	s.t.Cleanup(func() {
+		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := ignoreNotFound(s.Client.StorageV1().CSIDrivers().Delete(ctx, driver.Name, metav1.DeleteOptions{}))
+			return err == nil, err
+		})
+		if err != nil {
+			s.t.Errorf("delete CSIDriver %s: %v", driver.Name, err)
+		}
+	})
+}
+
+// class makes a class of the room's driver, for a pool or any.
+func (r *room) class(name string, mode storagev1.VolumeBindingMode, pool string) string {
+	r.t.Helper()
+	class := Class(r.Namespace+"-room-"+name, r.driver, mode)
+	if pool != "" {
+		class.Parameters = map[string]string{"kind": pool}
+	}
+	r.addClass(class)
+	return class.Name
+}
+
+// createWorkload makes a Deployment of one pod that does nothing, which is removed with the test.
+func (s *Scene) createWorkload(namespace, name string) {
+	s.t.Helper()
+	pod := Pod(namespace, name, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}}, Spec: pod.Spec},
+		},
+	}
+	s.retry("create deployment "+name, func(ctx context.Context) error {
+		_, err := s.Client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	s.t.Cleanup(func() { s.deleteWorkload(namespace, name) })
+}
+
+// deleteWorkload deletes a Deployment, and leaves the rest to the garbage collector.
+func (s *Scene) deleteWorkload(namespace, name string) {
+	s.t.Helper()
+	background := metav1.DeletePropagationBackground
+	err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+		err := ignoreNotFound(s.Client.AppsV1().Deployments(namespace).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &background}))
+		return err == nil, err
+	})
+	if err != nil {
+		s.t.Errorf("delete deployment %s: %v", name, err)
+	}
+}
+
+// podOf waits until a Deployment has a pod.
+func (s *Scene) podOf(namespace, name string) (pod *corev1.Pod) {
+	s.t.Helper()
+	s.Wait("a pod of deployment "+name, func(ctx context.Context) (bool, error) {
+		pods, err := s.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		if err != nil || len(pods.Items) == 0 {
+			return false, err
+		}
+		pod = &pods.Items[0]
+		return true, nil
+	})
+	return pod
+}

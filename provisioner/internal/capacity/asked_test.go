@@ -1,0 +1,162 @@
+package capacity
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+// waiting runs what a test does to a controller, and returns the items that are asked for because of it within some time.
+func waiting(t *testing.T, within time.Duration, act func(c *Controller, w *world)) []string {
+	t.Helper()
+	var asked []string
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		cluster, server := kubetest.New(), csitest.New(csitest.Options{})
+		c, err := New(Config{
+			Driver: driver, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(cluster.Client()), Source: w,
+			Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Hour, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(time.Minute)
+		server.ResetCalls()
+		act(c, w)
+		time.Sleep(within)
+		synctest.Wait()
+		for _, call := range server.Calls() {
+			request, _ := call.Request.(*csi.GetCapacityRequest)
+			place, err := topology.FromTopology(request.GetAccessibleTopology())
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked = append(asked, request.GetParameters()["class"]+"@"+place.String())
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return asked
+}
+
+// TestAskedAgain looks at which capacities are asked for after a change: those that may have changed, each once.
+func TestAskedAgain(t *testing.T) {
+	at := func(t *testing.T, texts ...string) *corev1.VolumeNodeAffinity {
+		t.Helper()
+		var accessible []*csi.Topology
+		for _, text := range texts {
+			accessible = append(accessible, segment(t, text).Topology())
+		}
+		affinity, err := topology.NodeAffinity(accessible)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return affinity
+	}
+	preferred := func(t *testing.T, text string) *csi.TopologyRequirement {
+		t.Helper()
+		return &csi.TopologyRequirement{Preferred: []*csi.Topology{segment(t, text).Topology()}}
+	}
+	cases := map[string]struct {
+		reason string
+		act    func(t *testing.T, c *Controller, w *world)
+		want   []string
+	}{
+		"Nothing": {reason: "Nothing has changed.", act: func(*testing.T, *Controller, *world) {}},
+		"Volume":  {reason: "All classes may share the room of a segment.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=a")) }, want: []string{"fast@zone=a", "slow@zone=a"}},
+		"Swarm": {reason: "Many volumes are one change.", act: func(t *testing.T, c *Controller, _ *world) {
+			t.Helper()
+			for range 50 {
+				c.VolumeChanged("fast", at(t, "zone=a"))
+			}
+		}, want: []string{"fast@zone=a", "slow@zone=a"}},
+		"Wider":     {reason: "A volume of a whole zone takes room in its racks.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=b")) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "slow@rack=1,zone=b", "slow@rack=2,zone=b"}},
+		"Elsewhere": {reason: "There is no node.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=z")) }},
+		"Anywhere":  {reason: "Nobody knows where it is.", act: func(_ *testing.T, c *Controller, _ *world) { c.VolumeChanged("fast", nil) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "fast@zone=a"}},
+		"NoTopology": {reason: "There is one place, which all classes share.", act: func(_ *testing.T, c *Controller, w *world) {
+			w.segments = []topology.Segment{{}}
+			c.TopologyChanged()
+			time.Sleep(time.Minute)
+			c.VolumeChanged("fast", nil)
+		}, want: []string{"fast@", "fast@", "slow@", "slow@"}},
+		"Exhausted": {reason: "The place that was preferred has no room.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.Exhausted("fast", preferred(t, "zone=a")) }, want: []string{"fast@zone=a"}},
+		"NoPlace":   {reason: "There is no room at all.", act: func(_ *testing.T, c *Controller, _ *world) { c.Exhausted("slow", nil) }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
+		"Class":     {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, _ *world) { c.ClassChanged("slow") }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
+		"NewPlace": {reason: "Only the new place is asked about.", act: func(t *testing.T, c *Controller, w *world) {
+			t.Helper()
+			w.segments = append(w.segments, segment(t, "zone=c"))
+			c.TopologyChanged()
+			c.TopologyChanged()
+		}, want: []string{"fast@zone=c", "slow@zone=c"}},
+		"PlaceGone": {reason: "What is gone is not asked about.", act: func(_ *testing.T, c *Controller, w *world) { w.segments = w.segments[:1]; c.TopologyChanged() }},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := waiting(t, time.Minute, func(c *Controller, w *world) {
+				tc.act(t, c, w)
+			})
+			slices.Sort(got)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s\nasked (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestClassesDoNotWait: pods may be there already that have no node until there are objects of their class. Nodes and volumes come in
+// swarms, and wait for each other.
+func TestClassesDoNotWait(t *testing.T) {
+	class := func(c *Controller, w *world) {
+		w.classes["new"] = lateClass("new")
+		c.ClassChanged("new")
+	}
+	place := func(c *Controller, w *world) {
+		w.segments = append(w.segments, segment(t, "zone=c"))
+		c.TopologyChanged()
+	}
+	volume := func(c *Controller, _ *world) { c.VolumeChanged("fast", nil) }
+	cases := map[string]struct {
+		reason string
+		within time.Duration
+		act    []func(c *Controller, w *world)
+		want   int
+	}{
+		"Class":         {reason: "A new class is asked about in each place.", act: []func(*Controller, *world){class}, want: 3},
+		"Place":         {reason: "Others may follow.", act: []func(*Controller, *world){place}},
+		"PlaceSettled":  {reason: "None has followed.", within: settle, act: []func(*Controller, *world){place}, want: 2},
+		"Volume":        {reason: "Others may follow.", act: []func(*Controller, *world){volume}},
+		"VolumeSettled": {reason: "None has followed.", within: settle, act: []func(*Controller, *world){volume}, want: 3},
+		"Both":          {reason: "A class brings with it what is known of places.", act: []func(*Controller, *world){place, class}, want: 6},
+		"BothSettled":   {reason: "What was asked for is not asked for again.", within: settle, act: []func(*Controller, *world){place, class}, want: 6},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := waiting(t, tc.within, func(c *Controller, w *world) {
+				for _, act := range tc.act {
+					act(c, w)
+				}
+			})
+			if len(got) != tc.want {
+				t.Errorf("%s\nasked for %d: %q, want %d", tc.reason, len(got), got, tc.want)
+			}
+		})
+	}
+}

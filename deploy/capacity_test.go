@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -114,6 +115,25 @@ func capacityRights(list []runtime.Object, account string) rights {
 		}
 	}
 	return found
+}
+
+// TestVolumeLimit: the nodes tell the scheduler the limit that the controller enforces.
+func TestVolumeLimit(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			limits := map[string]bool{}
+			for _, w := range workloads(t, objects(t, overlay)) {
+				for _, c := range w.pod.Spec.Containers {
+					if strings.Contains(c.Image, "/hostpathplugin:") {
+						limits[limitOf(c)] = true
+					}
+				}
+			}
+			if len(limits) != 1 {
+				t.Errorf("the drivers of the two sides have the limits %q", slices.Collect(maps.Keys(limits)))
+			}
+		})
+	}
 }
 
 // limitOf is the limit of volumes on a node that a driver is started with; "" means none.

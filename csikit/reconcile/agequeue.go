@@ -8,11 +8,15 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// ageQueue is a first-in-first-out list that knows how long its head waits. The
-// workqueue around it keeps keys from being in it twice.
+// ageQueue is a first-in-first-out list that knows how long its head waits. Some
+// keys may have a line of their own, which is served first. The workqueue around
+// it keeps keys from being in it twice.
 type ageQueue[K comparable] struct {
+	// first says which keys are served first; nil: none.
+	first func(key K) bool
+
 	mu    sync.Mutex
-	items []waitingKey[K]
+	lines [2][]waitingKey[K]
 }
 
 type waitingKey[K comparable] struct {
@@ -27,9 +31,13 @@ func (q *ageQueue[K]) Touch(K) {}
 
 // Push implements workqueue.Queue.
 func (q *ageQueue[K]) Push(key K) {
+	line := 1
+	if q.first != nil && q.first(key) {
+		line = 0
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.items = append(q.items, waitingKey[K]{key: key, since: time.Now()})
+	q.lines[line] = append(q.lines[line], waitingKey[K]{key: key, since: time.Now()})
 }
 
 // Len implements workqueue.Queue.
@@ -39,26 +47,33 @@ func (q *ageQueue[K]) Len() int { return q.count() }
 func (q *ageQueue[K]) Pop() K {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	head := q.items[0]
-	q.items[0] = waitingKey[K]{}
-	q.items = q.items[1:]
+	line := &q.lines[0]
+	if len(*line) == 0 {
+		line = &q.lines[1]
+	}
+	head := (*line)[0]
+	(*line)[0] = waitingKey[K]{}
+	*line = (*line)[1:]
 	return head.key
 }
 
 func (q *ageQueue[K]) count() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.items)
+	return len(q.lines[0]) + len(q.lines[1])
 }
 
-// oldest returns how long the head waits; 0 when nothing does.
+// oldest returns how long the key waits that has been waiting longest; 0 when none does.
 func (q *ageQueue[K]) oldest(now time.Time) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.items) == 0 {
-		return 0
+	var age time.Duration
+	for _, line := range q.lines {
+		if len(line) > 0 {
+			age = max(age, now.Sub(line[0].since))
+		}
 	}
-	return max(now.Sub(q.items[0].since), 0)
+	return age
 }
 
 // ageGauge measures the queue when it is asked.

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -71,6 +72,28 @@ func TestAgeQueue(t *testing.T) {
 	if a, b := q.Pop(), q.Pop(); a != "a" || b != "b" || q.Len() != 0 {
 		t.Errorf("first in, first out: got %q, %q", a, b)
 	}
+}
+
+// TestAgeQueueServesSomeFirst has a line for keys that begin with an exclamation mark.
+func TestAgeQueueServesSomeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := ageQueue[string]{first: func(key string) bool { return key[0] == '!' }}
+		for _, key := range []string{"a", "!b", "c", "!d"} {
+			q.Push(key)
+			time.Sleep(time.Second)
+		}
+		if n, age := q.Len(), q.oldest(time.Now()); n != 4 || age != 4*time.Second {
+			t.Errorf("%d wait, the oldest for %v", n, age)
+		}
+		for i, want := range []string{"!b", "!d", "a", "c"} {
+			if got := q.Pop(); got != want {
+				t.Errorf("key %d is %s, want %s", i, got, want)
+			}
+		}
+		if age := q.oldest(time.Now()); age != 0 {
+			t.Errorf("nothing waits for %v", age)
+		}
+	})
 }
 
 // What nobody measures costs nothing, and does not panic.

@@ -41,6 +41,9 @@ type Config[K comparable] struct {
 	// (apierrors.IsConflict) is repeated soon and in silence; other errors, and panics, are
 	// logged and repeated with the pauses of Retry.
 	Reconcile func(ctx context.Context, key K) (Result, error)
+	// First says of a key that begins to wait whether it is served before others. It must not call
+	// the Controller. nil: all wait in one line.
+	First func(key K) bool
 	// Workers is how many keys are worked on at the same time. Default 1.
 	Workers int
 	// Retry holds the pauses between failures; each is shortened by up to a fifth so that
@@ -94,7 +97,7 @@ func New[K comparable](cfg Config[K]) (*Controller[K], error) {
 	}
 	c := &Controller[K]{
 		cfg:     cfg,
-		waiting: &ageQueue[K]{},
+		waiting: &ageQueue[K]{first: cfg.First},
 		backoff: newBackoff[K](cfg.Retry.Max),
 		running: map[K]time.Time{},
 	}

@@ -160,3 +160,40 @@ func TestClassesDoNotWait(t *testing.T) {
 		})
 	}
 }
+
+// TestNewClassesAreFirst: what is told anew can wait, who waits for a node cannot.
+func TestNewClassesAreFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, server := newWorld(t), csitest.New(csitest.Options{})
+		c, err := New(Config{
+			Driver: driver, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(kubetest.New().Client()), Source: w,
+			Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Hour, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.update()
+		for _, i := range c.all() {
+			c.tells(c.object(i, &csi.GetCapacityResponse{}), true)
+		}
+		c.enqueue(c.all())
+		w.classes["new"] = lateClass("new")
+		c.enqueue(c.update())
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+		ended := make(chan error, 1)
+		go func() { ended <- c.items.Run(ctx) }()
+		time.Sleep(time.Second)
+		var order []string
+		for _, call := range server.Calls() {
+			request, _ := call.Request.(*csi.GetCapacityRequest)
+			order = append(order, request.GetParameters()["class"])
+		}
+		if diff := cmp.Diff([]string{"new", "new", "new", "fast", "fast", "fast", "slow", "slow", "slow"}, order); diff != "" {
+			t.Errorf("classes that were asked about (-want +got):\n%s", diff)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

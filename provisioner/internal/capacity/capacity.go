@@ -2,7 +2,7 @@
 // and each topology segment that its nodes are in (KEP-1472). The scheduler reads them before it selects a node for a pod
 // whose volumes are yet to be made.
 //
-// The decisions are pure functions in plan.go; owner.go finds who owns the objects, metrics.go counts them. Use package
+// The decisions are pure functions in plan.go; changes.go hears of what has changed, owner.go finds who owns the objects, metrics.go counts them. Use package
 // provisioner to run it: this package expects a driver that is ready, and leadership.
 package capacity
 
@@ -17,7 +17,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -109,13 +108,15 @@ type Controller struct {
 	places map[topology.Segment][]string
 	// classes are those that have changed since the last look at them.
 	classes map[string]struct{}
+	// told has the items that there are objects of.
+	told map[item]struct{}
 	// written has the version of each object that this process wrote last, by name: the event of an own write is no news.
 	written map[string]string
 }
 
 // New returns a controller.
 func New(cfg Config) (*Controller, error) {
-	c := &Controller{cfg: cfg, moved: make(chan struct{}, 1), changed: make(chan struct{}, 1), classes: map[string]struct{}{}, written: map[string]string{}}
+	c := &Controller{cfg: cfg, moved: make(chan struct{}, 1), changed: make(chan struct{}, 1), classes: map[string]struct{}{}, told: map[item]struct{}{}, written: map[string]string{}}
 	c.objects = kube.NewInformer(cfg.Kube.CSIStorageCapacities(cfg.Settings.Namespace), kube.InformerOptions[*storagev1.CSIStorageCapacity]{
 		Name:          "CSIStorageCapacity",
 		LabelSelector: labels.SelectorFromSet(c.labels()).String(),
@@ -123,7 +124,7 @@ func New(cfg Config) (*Controller, error) {
 	})
 	c.objects.OnChange(c.objectChanged)
 	items, err := reconcile.New(reconcile.Config[item]{
-		Name: "csistoragecapacity", Reconcile: c.reconcile, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Metrics: cfg.Queues, Registerer: cfg.Ages,
+		Name: "csistoragecapacity", Reconcile: c.reconcile, First: c.untold, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Metrics: cfg.Queues, Registerer: cfg.Ages,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make queue of capacities: %w", err)
@@ -242,6 +243,14 @@ func (c *Controller) enqueue(lists ...[]item) {
 	}
 }
 
+// untold tells whether nothing is published of an item yet. Pods may wait for that; for what is told anew nobody does.
+func (c *Controller) untold(i item) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.told[i]
+	return !ok
+}
+
 // wanted tells whether an item is to be published.
 func (c *Controller) wanted(i item) bool {
 	c.mu.Lock()
@@ -272,90 +281,29 @@ func (c *Controller) all() []item {
 	return all
 }
 
-// TopologyChanged says that the segments may have changed.
-func (c *Controller) TopologyChanged() {
-	notify(c.moved)
-}
-
-// ClassChanged says that a StorageClass has come, has changed, or is gone.
-func (c *Controller) ClassChanged(name string) {
-	c.mu.Lock()
-	c.classes[name] = struct{}{}
-	c.mu.Unlock()
-	notify(c.changed)
-}
-
-// ofChanged returns the items of the classes that have changed, and forgets these.
-func (c *Controller) ofChanged() []item {
-	c.mu.Lock()
-	classes := c.classes
-	c.classes = map[string]struct{}{}
-	c.mu.Unlock()
-	return slices.DeleteFunc(c.all(), func(i item) bool {
-		_, changed := classes[i.class]
-		return !changed
-	})
-}
-
-// VolumeChanged says that a volume of a class has come or gone: there is less or more room in its segments, for all classes, as
-// these may share it. Of a driver without topology that is everywhere; otherwise without a segment only the class is known.
-func (c *Controller) VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity) {
-	segments, err := topology.AffinitySegments(affinity)
-	if err != nil || len(segments) == 0 {
-		everywhere := topology.Segment{}
-		c.later(func(i item) bool { return i.class == class || i.segment == everywhere })
-		return
-	}
-	for _, segment := range segments {
-		c.place(segment, "")
-	}
-}
-
-// Exhausted says that there was no room for a volume of a class, and where it was asked for.
-func (c *Controller) Exhausted(class string, where *csi.TopologyRequirement) {
-	if preferred := where.GetPreferred(); len(preferred) > 0 {
-		if segment, err := topology.FromTopology(preferred[0]); err == nil {
-			c.place(segment, class)
-			return
-		}
-	}
-	c.later(func(i item) bool { return i.class == class })
-}
-
-// place asks again for the capacity in a segment, of one class or of all, and where no node is in just that segment in
-// those that are within it.
-func (c *Controller) place(segment topology.Segment, class string) {
-	c.mu.Lock()
-	classes, exact := c.places[segment]
-	c.mu.Unlock()
-	if !exact {
-		c.later(func(i item) bool { return (class == "" || i.class == class) && segment.Matches(i.segment.Map()) })
-		return
-	}
-	for _, name := range classes {
-		if class == "" || name == class {
-			c.items.AddAfter(item{segment: segment, class: name}, settle)
-		}
-	}
-}
-
-// later asks again for some capacities, once for all changes that come together.
-func (c *Controller) later(which func(item) bool) {
-	for _, wanted := range c.all() {
-		if which(wanted) {
-			c.items.AddAfter(wanted, settle)
-		}
-	}
-}
-
 // objectChanged looks at what others have done to an object.
 func (c *Controller) objectChanged(before, after *storagev1.CSIStorageCapacity) {
+	if after != nil {
+		c.tells(after, true)
+	}
 	switch {
 	case after == nil:
 		c.forget(before.Name)
+		c.tells(before, false)
 		c.items.Add(itemOf(before))
 	case before != nil && before.ResourceVersion != after.ResourceVersion && !c.own(after):
 		c.enqueue([]item{itemOf(before), itemOf(after)})
+	}
+}
+
+// tells notes whether there is an object of an item.
+func (c *Controller) tells(object *storagev1.CSIStorageCapacity, there bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if there {
+		c.told[itemOf(object)] = struct{}{}
+	} else {
+		delete(c.told, itemOf(object))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/bits"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -12,7 +13,8 @@ import (
 )
 
 // Capacity implements volume.Service. Without pools, and of one without a size,
-// it is the free space of the disk, which volumes share and nothing reserves.
+// it is about the free space of the disk, which volumes share and nothing
+// reserves.
 func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
 	attributes, err := volume.ParseParameters(req.Parameters)
 	if err != nil {
@@ -43,7 +45,7 @@ func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (vo
 			klog.FromContext(ctx).Error(err, "A pool that cannot be used has no capacity")
 			continue
 		}
-		c.Available, c.Largest = c.Available+free.bytes, v.cfg.MaxSize
+		c.Available, c.Largest = c.Available+rounded(free.bytes), v.cfg.MaxSize
 	}
 	return c, nil
 }
@@ -55,6 +57,14 @@ func (v *Volumes) freeOf(ctx context.Context, pool string) (freeSpace, error) {
 		return freeSpace{}, err
 	}
 	return freeOf(cmp.Or(path, v.cfg.StateDir))
+}
+
+// rounded is a little less, at most a 32nd. What is free on a disk changes with
+// each line of a log, and each answer that is another one is published anew.
+func rounded(free int64) int64 {
+	const digits = 6
+	unimportant := max(0, bits.Len64(uint64(free))-digits)
+	return free >> unimportant << unimportant
 }
 
 // freeSpace is what the file system of a path still takes, for everybody.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -119,6 +120,18 @@ func TestPoolWithoutSizeHasWhatItsDiskHas(t *testing.T) {
 	}
 	if all := capacity(""); all.Available < 15*gib+disk.bytes/2 || all.Largest != 1<<40 {
 		t.Errorf("all: %+v", all)
+	}
+}
+
+// TestFreeSpaceIsRounded: an idle disk, to which only logs are written, has the
+// same capacity for long.
+func TestFreeSpaceIsRounded(t *testing.T) {
+	for free, want := range map[int64]int64{
+		0: 0, 1: 1, 63: 63, 64: 64, 65: 64, 127: 126, 80*gib + 12345: 80 * gib, 81 * gib: 80 * gib, 82 * gib: 82 * gib, math.MaxInt64: 63 << 57,
+	} {
+		if got := rounded(free); got != want || got > free || free-got > free/32 {
+			t.Errorf("%d bytes are told as %d, want %d", free, got, want)
+		}
 	}
 }
 

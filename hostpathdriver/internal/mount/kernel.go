@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -81,6 +82,10 @@ func (k Kernel) Bind(ctx context.Context, source, target string, o Options) erro
 }
 
 func bind(source, target string, attr *unix.MountAttr) (err error) {
+	// A program that is started now would have the descriptor until it is
+	// executed, and keep the mount busy although it is closed here.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("open_tree: %w", err)

@@ -1,10 +1,13 @@
 package mount
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -206,4 +209,30 @@ func TestKernelNoMount(t *testing.T) {
 	if mounted, err := (Kernel{}).Mounted(ctx, "/proc"); !mounted || err != nil {
 		t.Errorf("Mounted(/proc): %t, %v", mounted, err)
 	}
+}
+
+// TestUnmountBesidePrograms: programs that are started meanwhile, for other
+// volumes, keep no mount busy.
+func TestUnmountBesidePrograms(t *testing.T) {
+	needRoot(t)
+	d := dirs(t, "source", "target")
+	source, target := d[0], d[1]
+	t.Cleanup(func() { _ = unmount(target) }) // when the test has failed, it may be mounted
+	ctx, end := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	for range 4 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.CommandContext(ctx, "true").Run() // ends with the test
+			}
+		})
+	}
+	for range 1000 {
+		if err := errors.Join(Kernel{}.Bind(ctx, source, target, Options{}), Kernel{}.Unmount(ctx, target)); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	end()
+	starting.Wait()
 }

@@ -79,6 +79,15 @@ func (s *Scene) waitTold(driver, class string, want map[string]told) {
 	})
 }
 
+// waitRoom waits until something is told of a class for each node.
+func (s *Scene) waitRoom(class string) {
+	s.t.Helper()
+	s.Wait("what is told of class "+class, func(ctx context.Context) (bool, error) {
+		got, err := s.toldOf(ctx, s.Driver, class)
+		return len(got) == len(s.Dev.Nodes), err
+	})
+}
+
 // TestCapacityOfEachNode looks at the objects of the driver that is installed, in whatever form: one for each node and class with late binding,
 // for as long as there is the class, owned by the workload of whoever told it.
 func TestCapacityOfEachNode(t *testing.T) {

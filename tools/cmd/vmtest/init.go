@@ -65,13 +65,12 @@ func startLoopback() error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(socket)
 	request, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
+	if err == nil {
+		request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+		err = unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
 	}
-	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
+	return errors.Join(err, unix.Close(socket))
 }
 
 func runAll(port *os.File) error {

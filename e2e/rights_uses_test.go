@@ -148,8 +148,11 @@ func (s *story) secondPair() {
 	address := driver.Serve(s.t)
 	var ends []func()
 	for _, component := range components() {
-		ends = append(ends, s.run(component, "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig(component),
-			"--leader-election", "--leader-election-namespace="+devcluster.Namespace))
+		args := []string{"--csi-address=" + address, "--kubeconfig=" + s.Dev.kubeconfig(component), "--leader-election", "--leader-election-namespace=" + devcluster.Namespace}
+		if component == "csi-provisioner" {
+			args = append(args, "--enable-capacity", "--capacity-ownerref-level=-1")
+		}
+		ends = append(ends, s.runWith([]string{"NAMESPACE=" + devcluster.Namespace}, component, args...))
 	}
 	leases := []string{"second-example-com", "external-attacher-leader-second-example-com"}
 	s.waitHolders(leases, true)

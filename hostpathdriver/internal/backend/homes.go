@@ -47,6 +47,9 @@ type homes struct {
 	step    Step
 	records *state.Records[home]
 
+	// free are the paths at which nothing limited directories at the start.
+	free map[string]bool
+
 	mu    sync.Mutex
 	known map[string]home // by directory of the pool
 }
@@ -75,6 +78,7 @@ func openHomes(ctx context.Context, h *homes) (*homes, error) {
 
 // tellQuotas says whether sizes of directories mean something.
 func (h *homes) tellQuotas(ctx context.Context) {
+	h.free = map[string]bool{}
 	for _, path := range h.all() {
 		path = cmp.Or(path, h.root)
 		logger := klog.FromContext(ctx).WithValues(logging.KeyPath, path)
@@ -85,6 +89,7 @@ func (h *homes) tellQuotas(ctx context.Context) {
 		case enforced:
 			logger.Info("Volumes that are directories are kept to their size by project quotas")
 		default:
+			h.free[path] = true
 			logger.Info("Volumes that are directories are not kept to their size: there are no project quotas")
 		}
 	}

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,7 +158,7 @@ func (s *store[V, P]) exists(ctx context.Context, found P) (bool, error) {
 
 // finishExpansion makes contents as large as their record says.
 func (v *Volumes) finishExpansion(found *volume.Volume) error {
-	if found.Filling {
+	if found.Filling || !found.Form().Disk && v.homes.free[cmp.Or(found.Home, v.homes.root)] {
 		return nil
 	}
 	err := v.volumes.contents(found).Resize(found.ID, found.Form(), found.Capacity)

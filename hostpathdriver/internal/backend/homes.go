@@ -47,7 +47,7 @@ type homes struct {
 	step    Step
 	records *state.Records[home]
 
-	// free are the paths at which nothing limited directories at the start.
+	// free are the homes in which nothing limited volumes at the start.
 	free map[string]bool
 
 	mu    sync.Mutex
@@ -82,7 +82,7 @@ func (h *homes) tellQuotas(ctx context.Context) {
 	for _, path := range h.all() {
 		path = cmp.Or(path, h.root)
 		logger := klog.FromContext(ctx).WithValues(logging.KeyPath, path)
-		enforced, err := h.quotas.Enforced(path)
+		enforced, err := h.quotas.Enforced(filepath.Join(path, volumesDir)) // which may be a mount of its own
 		switch {
 		case err != nil:
 			logger.Error(err, "Could not look for project quotas")
@@ -212,4 +212,14 @@ func (h *homes) everywhere(name string) []*Contents {
 		list = append(list, h.contents(path, name))
 	}
 	return list
+}
+
+// purge removes what is left of something that has no record any more.
+func (h *homes) purge(ctx context.Context, name string, id volume.ID) error {
+	for _, contents := range h.everywhere(name) {
+		if err := contents.Purge(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
 }

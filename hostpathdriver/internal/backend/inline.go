@@ -141,14 +141,3 @@ func (n *Node) deleteInline(ctx context.Context, known *volume.NodeVolume) error
 	n.cfg.Step.at("inline:purge")
 	return contents.Purge(ctx, known.ID)
 }
-
-// purgeInline removes what is left of an inline volume that has no record any
-// more.
-func (n *Node) purgeInline(ctx context.Context, id volume.ID) error {
-	for _, contents := range n.homes.everywhere(volumesDir) {
-		if err := contents.Purge(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -127,10 +127,11 @@ func TestQuotaComesLater(t *testing.T) {
 }
 
 // TestQuotaInterrupted: a start finishes what a crash left between the record
-// and the limit of a volume that was made larger.
+// and the limit of a volume that was made larger, also where only the volumes are
+// on a disk with quotas.
 func TestQuotaInterrupted(t *testing.T) {
 	w := newWorld(t)
-	w.fakeQ.Roots = []string{w.stateDir}
+	w.fakeQ.Roots = []string{filepath.Join(w.stateDir, volumesDir)}
 	v := w.boot().create("pvc-1")
 	w.step = func(name string) {
 		if name == "expand:contents" {

@@ -98,7 +98,7 @@ func (v *Volumes) DeleteSnapshot(ctx context.Context, id volume.ID) error {
 func (v *Volumes) removeSnapshot(ctx context.Context, id volume.ID) error {
 	gone, err := v.snapshots.catalog.get(id)
 	if errors.Is(err, volume.ErrNotFound) {
-		if purgeErr := v.snapshots.purge(ctx, id); purgeErr != nil {
+		if purgeErr := v.homes.purge(ctx, snapshotsDir, id); purgeErr != nil {
 			return purgeErr
 		}
 	}

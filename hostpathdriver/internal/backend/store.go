@@ -38,16 +38,6 @@ func (s *store[V, P]) open(h *homes, kind, records, contents string) (err error)
 // contents are where those of a record are.
 func (s *store[V, P]) contents(of P) *Contents { return s.homes.contents(of.KeptIn(), s.name) }
 
-// purge removes what is left of something that has no record any more.
-func (s *store[V, P]) purge(ctx context.Context, id volume.ID) error {
-	for _, contents := range s.homes.everywhere(s.name) {
-		if err := contents.Purge(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // add makes something new: its contents come first, its record makes it exist.
 func (s *store[V, P]) add(step Step, created P, makeContents func() error) error {
 	id, _ := created.Key()

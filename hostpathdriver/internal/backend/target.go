@@ -104,7 +104,7 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 	}
 	known := n.get(id)
 	if known == nil {
-		return n.purgeInline(ctx, id)
+		return n.homes.purge(ctx, volumesDir, id)
 	}
 	form := n.form(known)
 	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return t.Path == path })

@@ -255,7 +255,7 @@ func (v *Volumes) materialize(created *volume.Volume, attributes volume.Attribut
 func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	gone, err := v.volumes.catalog.get(id)
 	if errors.Is(err, volume.ErrNotFound) {
-		if purgeErr := v.volumes.purge(ctx, id); purgeErr != nil {
+		if purgeErr := v.homes.purge(ctx, volumesDir, id); purgeErr != nil {
 			return purgeErr
 		}
 		return err

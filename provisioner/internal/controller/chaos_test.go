@@ -140,14 +140,14 @@ func (g *chaos) apply(obj kube.Object) {
 	}
 }
 
-// deleteAny deletes a random object.
+// deleteAny deletes a random object, unless the controller is faster.
 func (g *chaos) deleteAny(resource string) {
 	objs := g.cluster.Objects(resource)
 	if len(objs) == 0 {
 		return
 	}
 	obj := objs[g.random.IntN(len(objs))]
-	if err := g.cluster.Remove(resource, obj.GetNamespace(), obj.GetName()); err != nil {
+	if err := g.cluster.Remove(resource, obj.GetNamespace(), obj.GetName()); err != nil && !apierrors.IsNotFound(err) {
 		g.t.Fatal(err)
 	}
 }
@@ -215,14 +215,18 @@ func (g *chaos) manage() {
 		claim := claims[pv.Spec.ClaimRef.UID]
 		switch {
 		case claim == nil && pv.Status.Phase != corev1.VolumeReleased:
-			pv.Status.Phase = corev1.VolumeReleased
-			g.apply(pv)
+			g.merge("persistentvolumes", pv, `{"status":{"phase":"Released"}}`)
 		case claim != nil && pv.Status.Phase != corev1.VolumeBound:
-			pv.Status.Phase = corev1.VolumeBound
-			claim.Spec.VolumeName, claim.Status.Phase = pv.Name, corev1.ClaimBound
-			g.apply(pv)
-			g.apply(claim)
+			g.merge("persistentvolumes", pv, `{"status":{"phase":"Bound"}}`)
+			g.merge("persistentvolumeclaims", claim, fmt.Sprintf(`{"spec":{"volumeName":%q},"status":{"phase":"Bound"}}`, pv.Name))
 		}
+	}
+}
+
+// merge changes an object that the controller may have changed, or removed, since it was read.
+func (g *chaos) merge(resource string, obj kube.Object, patch string) {
+	if err := g.cluster.Merge(resource, obj.GetNamespace(), obj.GetName(), []byte(patch)); err != nil && !apierrors.IsNotFound(err) {
+		g.t.Fatal(err)
 	}
 }
 

@@ -381,18 +381,25 @@ func (w *walker) mayWait(err error) {
 	}
 }
 
+// retire has another driver take the place of one that was not killed.
+func (w *walker) retire() {
+	w.t.Helper()
+	if w.child == nil {
+		return
+	}
+	w.must(nil, w.child.Process.Signal(unix.SIGTERM))
+	<-w.alive.Done()
+	if !w.child.ProcessState.Success() {
+		w.t.Errorf("end of the driver: %v: %s", w.child.ProcessState, w.child.Stderr)
+	}
+	w.child = nil
+	w.restart(false)
+}
+
 // finish looks for everything that may be left.
 func (w *walker) finish() {
 	w.t.Helper()
-	if w.child != nil {
-		w.must(nil, w.child.Process.Signal(unix.SIGTERM))
-		<-w.alive.Done()
-		if !w.child.ProcessState.Success() {
-			w.t.Errorf("end of the driver: %v: %s", w.child.ProcessState, w.child.Stderr)
-		}
-		w.child = nil
-		w.restart(false)
-	}
+	w.retire()
 	w.checkCharge(0)
 	left := append(w.mounts(), w.devices()...)
 	for _, pattern := range []string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 )
@@ -346,6 +348,30 @@ func (d disk) verify(text string) act {
 			err = fmt.Errorf("the volume has mode %v", root.Mode())
 		}
 		return ignoreMissing(err)
+	})
+}
+
+// sized tells whether a workload has got the size: of a file system at least
+// three quarters of it.
+func (d disk) sized(size int64) act {
+	return d.open("sized", os.O_RDONLY, func(w *walker, file *os.File) error {
+		var got, least int64
+		var err error
+		switch {
+		case !w.mounted(d.target(w)): // nobody uses it
+		case d.block:
+			least = size
+			got, err = file.Seek(0, io.SeekEnd)
+		case d.fsType != "":
+			var has unix.Statfs_t
+			least = size / 4 * 3
+			err = unix.Fstatfs(int(file.Fd()), &has)
+			got = int64(has.Blocks) * has.Bsize
+		}
+		if err == nil && got < least {
+			err = fmt.Errorf("%s has %d bytes of %d", file.Name(), got, size)
+		}
+		return err
 	})
 }
 

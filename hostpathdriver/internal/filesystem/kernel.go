@@ -96,7 +96,7 @@ func prepare(p *programs, device string, k kind, o Options) (*disk, error) {
 	if err := d.prepare(k, o.readOnly()); err != nil {
 		return nil, err
 	}
-	if o.Grow && !o.readOnly() && !growsMounted() {
+	if o.Grow && !o.readOnly() && !GrowsMounted() {
 		return d, d.growUnmounted(p)
 	}
 	return d, nil
@@ -121,15 +121,15 @@ func grow(ctx context.Context, device, target string) error {
 	p := newPrograms(ctx)
 	_, err := mountutils.NewResizeFs(p).Resize(device, target)
 	err = p.cause(err)
-	if err != nil && !growsMounted() {
+	if err != nil && !GrowsMounted() {
 		return fmt.Errorf("%w (ext3 and ext4 need CAP_SYS_RESOURCE to grow, which this process lacks)", err)
 	}
 	return err
 }
 
-// growsMounted tells whether the process may make ext3 and ext4 larger that are
+// GrowsMounted tells whether this process may make ext3 and ext4 larger that are
 // mounted.
-func growsMounted() bool {
+func GrowsMounted() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {

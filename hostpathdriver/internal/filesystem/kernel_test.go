@@ -182,7 +182,7 @@ func TestKernelNoReservedBlocks(t *testing.T) {
 // does not see why.
 func TestKernelGrowSaysWhatItLacks(t *testing.T) {
 	r := kernelRig(t)
-	if growsMounted() {
+	if GrowsMounted() {
 		t.Skip("this process has CAP_SYS_RESOURCE")
 	}
 	image, device := newDevice(t, r, roomy)

@@ -58,7 +58,7 @@ func kernelRig(t *testing.T) rig {
 	}
 	r := rig{
 		Filesystems: k, loops: loop.Kernel{}, mounts: mount.Kernel{}, real: true,
-		grows: func(fsType string) bool { return fsType == "xfs" || growsMounted() },
+		grows: func(fsType string) bool { return fsType == "xfs" || GrowsMounted() },
 	}
 	r.reboot = func(t *testing.T, image, target string) {
 		t.Helper()

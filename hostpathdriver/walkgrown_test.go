@@ -1,0 +1,35 @@
+package hostpathdriver
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
+)
+
+//go:embed docs/crash.md
+var crashText string
+
+// TestWalkGrown is the part of TestWalk for machines where ext4 grows while it
+// is in use: root of a container may lack the right, that of a virtual machine
+// has it.
+func TestWalkGrown(t *testing.T) {
+	if !kernel() || !filesystem.GrowsMounted() {
+		t.Skip("needs CAP_SYS_RESOURCE, which this process lacks")
+	}
+	d := disk{name: "pvc-1", size: 4 * mib, fsType: "ext4"}
+	before, after := d.up(), d.down()
+	story := tale{name: "image, ext4, grown", safe: len(before), over: len(after), acts: slices.Concat(before, d.grown(64*mib), after)}
+	faults, c := story.walk(t)
+	var names []string
+	for _, f := range faults {
+		names = append(names, f.name)
+	}
+	t.Logf("killed at %q", names)
+	if want := fmt.Sprintf("%d fault points, %d kills, %d leaks", c.points, c.kills, c.leaks); !strings.Contains(crashText, want) {
+		t.Errorf("%s does not say %q", crashFile, want)
+	}
+}

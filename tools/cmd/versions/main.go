@@ -1,5 +1,6 @@
 // Command versions checks versions.yaml against the tree: every module is listed once, every component has the binary that
-// is named, a changelog, and a Dockerfile for its image, and nothing is listed that is not there.
+// is named, a changelog, and a Dockerfile for its image, and nothing is listed that is not there. It also checks that a dependency has one
+// version in all modules.
 package main
 
 import (
@@ -56,7 +57,7 @@ func check(tree fs.FS) error {
 	if err != nil {
 		return err
 	}
-	errs := f.checkLists(found)
+	errs := append(f.checkLists(found), checkRequirements(tree, found))
 	for dir, m := range f.Modules {
 		errs = append(errs, m.check(tree, dir))
 	}

@@ -3,10 +3,13 @@ MODULES := csikit topology provisioner attacher registrar livenessprobe kubeletp
 # Modules outside of go.work, of which only e2e/k8s has Go code. They pin an older Kubernetes than the components', and are never tagged.
 OUTSIDE := devcluster/controlplane e2e/k8s
 OUTSIDE_CODE := e2e/k8s
-# e2e/k8s rests on 1,900 packages of Kubernetes. With the flags of e2e/k8s/build, which are also those of the control plane, they are
-# compiled once for all: the first to want them on a new machine takes some minutes.
-OUTSIDE_ENV := GOWORK=off CGO_ENABLED=0 GOFLAGS=-trimpath
 BIN := $(CURDIR)/bin
+
+# Everything is compiled in one way, that of releases, but for what runs with the race detector: each dependency is compiled once for all
+# on a new machine, and what has not changed is not compiled again in another checkout. e2e/k8s/build and devcluster, whose programs rest
+# on 1,900 packages of Kubernetes, do the same.
+export CGO_ENABLED := 0
+export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -s -w -X github.com/longshore-csi/longshore/csikit/version.version=$(VERSION)
@@ -17,7 +20,7 @@ build: $(MODULES:%=build/%) ## Build all modules; binaries go to bin/
 $(MODULES:%=build/%): build/%:
 	@mkdir -p $(BIN)
 	cd $* && go build ./...
-	@cd $* && if [ -d cmd ]; then CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...; fi
+	@cd $* && if [ -d cmd ]; then go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...; fi
 
 .PHONY: tidy $(MODULES:%=tidy/%) $(OUTSIDE:%=tidy/%)
 tidy: $(MODULES:%=tidy/%) $(OUTSIDE:%=tidy/%) ## Tidy all go.mod files
@@ -33,7 +36,7 @@ vet: $(MODULES:%=vet/%) $(OUTSIDE_CODE:%=vet/%) ## Vet all modules
 $(MODULES:%=vet/%): vet/%:
 	cd $* && go vet ./...
 $(OUTSIDE_CODE:%=vet/%): vet/%:
-	cd $* && $(OUTSIDE_ENV) go vet ./...
+	cd $* && GOWORK=off go vet ./...
 
 # Each module stands alone: it builds and its tests compile without the workspace, its go.mod is tidy, its files are formatted.
 .PHONY: verify $(MODULES:%=verify/%) $(OUTSIDE:%=verify/%)
@@ -44,7 +47,7 @@ $(MODULES:%=verify/%): verify/%:
 $(OUTSIDE:%=verify/%): verify/%:
 	@test -z "$$(gofmt -l $*)" || { echo "not formatted: $$(gofmt -l $*)"; exit 1; }
 	cd $* && GOWORK=off go mod tidy -diff
-	$(if $(filter $*,$(OUTSIDE_CODE)),cd $* && $(OUTSIDE_ENV) go vet ./...)
+	$(if $(filter $*,$(OUTSIDE_CODE)),cd $* && GOWORK=off go vet ./...)
 
 .PHONY: verify-versions
 verify-versions: ## Check versions.yaml against the tree

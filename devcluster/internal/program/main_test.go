@@ -66,8 +66,8 @@ func build(ctx context.Context, work string) (programs, error) {
 }
 
 func goBuild(ctx context.Context, dir, program, pkg string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, pkg)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, pkg)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0") // as make does
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s in %s: %w\n%s", pkg, dir, err, out)
 	}

@@ -110,14 +110,14 @@ func TestGuideLinks(t *testing.T) {
 }
 
 // in runs a command in a directory, and returns what it prints. The compiler does not write the directory into what it makes, so that
-// everything but the first copy is in its cache. The copy's tests run without the race detector, and those that take long may skip
-// themselves (testing.Short): all of them run under their old names.
+// everything but the first copy is in its cache. The copy's tests run without the race detector and vet, and those that take long may
+// skip themselves (testing.Short): all of them run under their old names.
 func in(t *testing.T, dir, command string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-ec", command)
 	cmd.Dir = dir
 	// MAKEFLAGS would be those of the make that runs this test.
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath", "TESTFLAGS=-short", "MAKEFLAGS=")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath", "CGO_ENABLED=0", "TESTFLAGS=-short -vet=off", "MAKEFLAGS=")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)

@@ -20,7 +20,7 @@ func main() {
 	root := flag.String("root", ".", "root of the repository")
 	flag.Parse()
 	if err := check(os.DirFS(*root)); err != nil {
-		fmt.Fprintf(os.Stderr, "versions.yaml: %v\n", err)
+		fmt.Fprintf(os.Stderr, "versions: %v\n", err)
 		os.Exit(1)
 	}
 }
@@ -51,7 +51,7 @@ func check(tree fs.FS) error {
 	}
 	var f file
 	if err := yaml.UnmarshalStrict(data, &f); err != nil {
-		return err
+		return fmt.Errorf("versions.yaml: %w", err)
 	}
 	found, err := modules(tree)
 	if err != nil {

@@ -21,8 +21,12 @@ import (
 // ErrDown says that no cluster is up in the directory.
 var ErrDown = errors.New("no cluster is up")
 
-// callTimeout bounds one call; the longest is a status that waits for a change.
-const callTimeout = longPoll + 10*time.Second
+const (
+	// callTimeout bounds one call; the longest is a status that waits for a change.
+	callTimeout = longPoll + 10*time.Second
+	// dropTimeout bounds the end of a supervisor that drops connections.
+	dropTimeout = 10 * time.Second
+)
 
 // Client talks to the supervisor of a cluster.
 type Client struct {
@@ -41,7 +45,7 @@ func Connect(dir string) *Client {
 
 // Status asks for the status. A positive version waits for a status that is newer.
 func (c *Client) Status(ctx context.Context, after int) (Status, error) {
-	body, err := c.do(ctx, http.MethodGet, "/status?after="+strconv.Itoa(after))
+	body, err := c.ask(ctx, "/status?after="+strconv.Itoa(after))
 	if err != nil {
 		return Status{}, err
 	}
@@ -78,6 +82,26 @@ func (c *Client) stop(ctx context.Context) error {
 	return err
 }
 
+// ask reads what a path has. A supervisor that was killed takes connections for as long as the kernel needs to close its socket,
+// and drops them: it is asked again until it answers or nobody listens.
+func (c *Client) ask(ctx context.Context, path string) ([]byte, error) {
+	deadline := time.NewTimer(dropTimeout)
+	defer deadline.Stop()
+	for {
+		body, err := c.do(ctx, http.MethodGet, path)
+		if !isDropped(err) {
+			return body, err
+		}
+		select {
+		case <-time.After(pollPeriod):
+		case <-deadline.C:
+			return nil, err
+		case <-ctx.Done():
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
 func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://supervisor"+path, nil)
 	if err != nil {
@@ -104,4 +128,9 @@ func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 // isDown says whether nobody listens at the socket. A path that is too long for a socket is invalid: nobody can listen there.
 func isDown(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL)
+}
+
+// isDropped says whether the connection ended before there was an answer.
+func isDropped(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

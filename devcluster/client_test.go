@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
@@ -74,7 +75,6 @@ func TestClientErrors(t *testing.T) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, "{")
 		}, want: "read the answer of the supervisor"},
-		"Aborted": {reason: "a supervisor that ends before its answer", handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "ask the supervisor"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -82,6 +82,56 @@ func TestClientErrors(t *testing.T) {
 				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestDroppedConnection: a supervisor that was killed takes connections until the kernel has closed its socket.
+func TestDroppedConnection(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		last   func(*Client, http.ResponseWriter)
+		want   error
+	}{
+		"Answers": {"it was not killed after all", func(_ *Client, w http.ResponseWriter) { fmt.Fprint(w, `{}`) }, nil},
+		"Down": {"nobody listens any more", func(c *Client, _ http.ResponseWriter) {
+			_ = os.Remove(c.dir.Supervisor())
+			panic(http.ErrAbortHandler)
+		}, ErrDown},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var c *Client
+			var calls atomic.Int32
+			c = serveFake(t, func(w http.ResponseWriter, _ *http.Request) {
+				if calls.Add(1) < 3 {
+					panic(http.ErrAbortHandler)
+				}
+				tc.last(c, w)
+			})
+			if _, err := c.Status(t.Context(), 0); !errors.Is(err, tc.want) {
+				t.Errorf("%s: got %v, want %v", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestDroppedConnectionForGood: what changes something is not asked for twice, and nobody waits longer than he wants.
+func TestDroppedConnectionForGood(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var signals atomic.Int32
+	c := serveFake(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			cancel()
+		} else {
+			signals.Add(1)
+		}
+		panic(http.ErrAbortHandler)
+	})
+	if err := c.Signal(ctx, "etcd", "KILL"); err == nil || signals.Load() != 1 {
+		t.Errorf("%d signals, %v", signals.Load(), err)
+	}
+	if _, err := c.Status(ctx, 0); err == nil || !strings.Contains(err.Error(), "ask the supervisor") || errors.Is(err, ErrDown) {
+		t.Errorf("got %v", err)
 	}
 }
 

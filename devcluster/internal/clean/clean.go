@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,36 +65,58 @@ func All(dir, marker string, keep ...string) (Report, error) {
 }
 
 // Processes kills every process but this one that was started with the marker ("NAME=value") in its environment, and
-// returns their number when all are gone.
+// returns their number when all are gone and hold nothing any more.
 func Processes(marker string) (int, error) {
-	return end(
-		func() ([]int, error) { return Marked(marker) },
-		func(pid int) error { return unix.Kill(pid, unix.SIGKILL) },
-	)
+	return end(func() ([]int, error) { return Marked(marker) }, kill)
 }
 
-// end kills what find finds until it finds nothing: a process may have started another one before it was killed itself.
-func end(find func() ([]int, error), kill func(pid int) error) (int, error) {
+// kill kills a process and makes the question whether it has ended. The environment, by which it is found, goes long before the
+// files that it holds.
+func kill(pid int) (ended func() bool, err error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, err
+	}
+	process := os.NewFile(uintptr(fd), "process")
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		return nil, errors.Join(err, process.Close())
+	}
+	return func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(process.Fd()), Events: unix.POLLIN}}, 0)
+		return n > 0 && err == nil
+	}, nil
+}
+
+// end kills what find finds until it finds nothing, for a process may have started another one before it was killed itself, and
+// waits until all have ended.
+func end(find func() ([]int, error), kill func(pid int) (ended func() bool, err error)) (int, error) {
 	deadline := time.NewTimer(endTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	killed := map[int]bool{}
+	killed, dying := map[int]bool{}, map[int]func() bool{}
 	for {
-		left, err := find()
-		if err != nil || len(left) == 0 {
+		found, err := find()
+		if err != nil {
 			return len(killed), err
 		}
-		for _, pid := range left {
-			if err := kill(pid); err != nil && !errors.Is(err, unix.ESRCH) {
+		for _, pid := range found {
+			killed[pid] = true
+			switch ended, err := kill(pid); {
+			case err == nil:
+				dying[pid] = ended
+			case !errors.Is(err, unix.ESRCH):
 				return len(killed), fmt.Errorf("kill process %d: %w", pid, err)
 			}
-			killed[pid] = true
+		}
+		maps.DeleteFunc(dying, func(_ int, ended func() bool) bool { return ended() })
+		if len(found) == 0 && len(dying) == 0 {
+			return len(killed), nil
 		}
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			return len(killed), fmt.Errorf("processes %v were killed and are still there", left)
+			return len(killed), fmt.Errorf("processes %v were killed and are still there", slices.Sorted(maps.Keys(dying)))
 		}
 	}
 }

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// population are processes that end a moment after they were killed.
+// population are processes that are found for a moment after they were killed, and end another one later.
 type population struct {
 	alive  []int
 	heir   map[int]int
 	killed []int
+	ended  int
 }
 
 func (p *population) find() ([]int, error) {
@@ -27,15 +28,25 @@ func (p *population) find() ([]int, error) {
 }
 
 // kill makes a process leave its heir, which it had started before.
-func (p *population) kill(pid int) error {
+func (p *population) kill(pid int) (ended func() bool, err error) {
 	if slices.Contains(p.killed, pid) {
-		return unix.ESRCH
+		return nil, unix.ESRCH
 	}
 	p.killed = append(p.killed, pid)
 	if heir := p.heir[pid]; heir != 0 {
 		p.alive = append(p.alive, heir)
 	}
-	return nil
+	return p.endsLater(), nil
+}
+
+func (p *population) endsLater() func() bool {
+	asked := 0
+	return func() bool {
+		if asked++; asked == 20 {
+			p.ended++
+		}
+		return asked >= 20
+	}
 }
 
 // TestProcessesThatAreStartedMeanwhileEndToo: a build that is cut off may have started one more compiler.
@@ -51,15 +62,29 @@ func TestProcessesThatAreStartedMeanwhileEndToo(t *testing.T) {
 	})
 }
 
+// TestProcessesThatCannotBeFoundAnyMoreAreWaitedFor: they still hold their files, sockets and loop devices.
+func TestProcessesThatCannotBeFoundAnyMoreAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &population{alive: []int{7}}
+		kill := func(pid int) (func() bool, error) {
+			p.alive = nil
+			return p.kill(pid)
+		}
+		if n, err := end(p.find, kill); n != 1 || err != nil || p.ended != 1 {
+			t.Errorf("killed %d, %d ended, %v", n, p.ended, err)
+		}
+	})
+}
+
 func TestProcessesThatDoNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		stuck := func() ([]int, error) { return []int{7}, nil }
-		_, err := end(stuck, func(int) error { return nil })
+		_, err := end(stuck, func(int) (func() bool, error) { return func() bool { return false }, nil })
 		if err == nil || !strings.Contains(err.Error(), "[7] were killed and are still there") || time.Since(began) < endTimeout {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
-		if _, err := end(stuck, func(int) error { return unix.EPERM }); !errors.Is(err, unix.EPERM) {
+		if _, err := end(stuck, func(int) (func() bool, error) { return nil, unix.EPERM }); !errors.Is(err, unix.EPERM) {
 			t.Errorf("somebody else's: %v", err)
 		}
 	})

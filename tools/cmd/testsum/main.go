@@ -1,11 +1,12 @@
 // Command testsum reads the events of `go test -json` and prints what a person needs: a line for each package, the output of
-// what failed, the reasons of what was skipped, and at the end the numbers.
+// what failed, and the numbers; at the end of many such runs the reasons of what was skipped, what failed once more, and the sum.
 //
 //	go test -json ./... | testsum -keep results/attacher.json
 //	testsum -total results/*.json
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 
 func main() {
 	keep := flag.String("keep", "", "also write the events to this file")
-	total := flag.Bool("total", false, "print only the sum of the files that are named as arguments")
+	total := flag.Bool("total", false, "print only what was skipped, what failed, and the sum, of the files that are named as arguments")
 	flag.Parse()
 	failed, err := run(*keep, *total, flag.Args(), os.Stdin, os.Stdout)
 	if err != nil {
@@ -48,12 +49,15 @@ func run(keep string, total bool, files []string, in io.Reader, out io.Writer) (
 }
 
 func sumFiles(files []string, out io.Writer) (failed bool, err error) {
-	s := newSummary(io.Discard) // the failures were told when they happened
+	var failures bytes.Buffer
+	s := newSummary(io.Discard) // each package was told when it ended
+	s.failures = &failures
 	for _, name := range files {
 		err = errors.Join(err, s.readFile(name))
 	}
 	s.out = out
 	s.printSkipped()
+	fmt.Fprint(out, &failures)
 	s.printTotal()
 	return s.failed > 0, err
 }

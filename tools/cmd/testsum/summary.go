@@ -23,6 +23,7 @@ type key struct{ pkg, test string }
 // summary counts tests. A subtest is a test; a test that only groups subtests counts too, as `go test -v` shows it.
 type summary struct {
 	out                     io.Writer
+	failures                io.Writer // gets what failed; the same as out unless it is set
 	passed, failed, skipped int
 	output                  map[key][]string
 	build                   map[string][]string
@@ -31,7 +32,7 @@ type summary struct {
 }
 
 func newSummary(out io.Writer) *summary {
-	return &summary{out: out, output: map[key][]string{}, build: map[string][]string{}, failedIn: map[string]bool{}}
+	return &summary{out: out, failures: out, output: map[key][]string{}, build: map[string][]string{}, failedIn: map[string]bool{}}
 }
 
 func (s *summary) read(in io.Reader) error {
@@ -84,7 +85,7 @@ func (s *summary) endTest(e event, k key) {
 	case "fail":
 		s.failed++
 		s.failedIn[e.Package] = true
-		fmt.Fprintf(s.out, "--- FAIL %s.%s\n%s", e.Package, e.Test, strings.Join(s.output[k], ""))
+		fmt.Fprintf(s.failures, "--- FAIL %s.%s\n%s", e.Package, e.Test, strings.Join(s.output[k], ""))
 	}
 }
 
@@ -96,7 +97,7 @@ func (s *summary) endPackage(e event) {
 	}
 	if e.Action == "fail" && (!s.failedIn[e.Package] || s.inTheMiddle(e.Package)) {
 		s.failed++
-		fmt.Fprintf(s.out, "--- FAIL %s\n%s", e.Package, strings.Join(s.build[e.FailedBuild], ""))
+		fmt.Fprintf(s.failures, "--- FAIL %s\n%s", e.Package, strings.Join(s.build[e.FailedBuild], ""))
 		s.printOutput(e.Package)
 	}
 	mark := map[string]string{"pass": "ok  ", "fail": "FAIL"}[e.Action]
@@ -117,7 +118,7 @@ func (s *summary) inTheMiddle(pkg string) bool {
 func (s *summary) printOutput(pkg string) {
 	for k, lines := range s.output {
 		if k.pkg == pkg {
-			fmt.Fprint(s.out, strings.Join(lines, ""))
+			fmt.Fprint(s.failures, strings.Join(lines, ""))
 			delete(s.output, k)
 		}
 	}

@@ -96,7 +96,8 @@ func TestTotalOfKeptFiles(t *testing.T) {
 	if err != nil || !failed {
 		t.Fatalf("failed %v, %v", failed, err)
 	}
-	if want := "skipped p.TestC: c_test.go:9: needs root\n2 passed, 1 failed, 1 skipped\n"; out.String() != want {
+	want := "skipped p.TestC: c_test.go:9: needs root\n--- FAIL p.TestB\n    b_test.go:7: it broke\n2 passed, 1 failed, 1 skipped\n"
+	if out.String() != want {
 		t.Errorf("got %q, want %q", &out, want)
 	}
 }

@@ -123,11 +123,11 @@ func (c *Contents) limit(path string, size int64) error {
 	if size == 0 {
 		return nil
 	}
-	enforced, err := c.quotas.Enforced(c.data)
-	if err != nil || !enforced {
-		return err
+	err := c.quotas.Limit(path, size)
+	if errors.Is(err, quota.ErrUnavailable) || errors.Is(err, quota.ErrInherited) {
+		return nil
 	}
-	return c.quotas.Limit(path, size)
+	return err
 }
 
 // Resize makes contents durably as large as their record says, if they are not.

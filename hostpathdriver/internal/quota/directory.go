@@ -64,16 +64,19 @@ func (d *directory) project() (uint32, error) {
 
 // mayClaim tells whether the directory may get a project of its own.
 func (d *directory) mayClaim() error {
+	above, err := d.above()
+	if err != nil {
+		return err
+	}
+	if above.inherits() {
+		return ErrInherited
+	}
 	if _, err := d.ReadDir(1); err == nil {
 		return ErrNotEmpty
 	} else if !errors.Is(err, io.EOF) {
 		return err
 	}
-	above, err := d.above()
-	if err == nil && above.inherits() {
-		err = ErrInherited
-	}
-	return err
+	return nil
 }
 
 // take gives the directory a project if nothing else has it. The kernel has no

@@ -61,10 +61,10 @@ func (f *Fake) enforced(path string) bool {
 func (f *Fake) Limit(path string, bytes int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls = append(f.calls, fmt.Sprintf("limit %s %d", path, bytes))
 	if err := f.limit(path, bytes); err != nil {
 		return fmt.Errorf("limit %s to %d bytes: %w", path, bytes, err)
 	}
+	f.calls = append(f.calls, fmt.Sprintf("limit %s %d", path, bytes))
 	return nil
 }
 
@@ -99,7 +99,6 @@ func (f *Fake) limit(path string, bytes int64) error {
 func (f *Fake) Release(path string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls = append(f.calls, "release "+path)
 	id, err := identify(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -107,7 +106,8 @@ func (f *Fake) Release(path string) error {
 	if err := errors.Join(f.fail, err); err != nil {
 		return fmt.Errorf("release the limit of %s: %w", path, err)
 	}
-	if _, known := f.limits[id]; known {
+	if f.limits[id] != 0 {
+		f.calls = append(f.calls, "release "+path)
 		f.limits[id] = 0
 	}
 	return nil
@@ -167,7 +167,7 @@ func (f *Fake) Switch(on bool) {
 	f.off = !on
 }
 
-// Calls returns the calls of Limit and Release so far, in order.
+// Calls returns the calls of Limit and Release that had an effect, in order.
 func (f *Fake) Calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

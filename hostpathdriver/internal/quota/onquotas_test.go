@@ -268,6 +268,10 @@ func testAbove(t *testing.T, root string, project uint32) {
 	if err := k.Limit(dir, mib); !errors.Is(err, ErrInherited) {
 		t.Errorf("got %v, want %v", err, ErrInherited)
 	}
+	mustWrite(t, filepath.Join(dir, "file"), kib)
+	if err := k.Limit(dir, mib); !errors.Is(err, ErrInherited) {
+		t.Errorf("with something in it: got %v, want %v", err, ErrInherited)
+	}
 	mustHaveNone(t, k, dir)
 	if err := k.Release(dir); err != nil {
 		t.Error(err)

@@ -60,8 +60,9 @@ type Quotas interface {
 	// the file system, durably. One that has no limit yet must be empty:
 	// ErrNotEmpty. Called again, it changes the limit; where more is used
 	// than that, nothing can be added. Where Enforced is false:
-	// ErrUnavailable, or ErrInherited. After a crash in the middle it has to
-	// be called again, before anything else is done with the directory.
+	// ErrUnavailable, or ErrInherited, whatever is in it. After a crash in
+	// the middle it has to be called again, before anything else is done
+	// with the directory.
 	Limit(path string, bytes int64) error
 	// Release takes the limit of a directory away, before it is removed:
 	// the limit of one that was removed without it is kept by the file system

@@ -70,8 +70,8 @@ func Processes(marker string) (int, error) {
 	return end(func() ([]int, error) { return Marked(marker) }, kill)
 }
 
-// kill kills a process and makes the question whether it has ended. The environment, by which it is found, goes long before the
-// files that it holds.
+// kill kills a process and returns what tells whether it has ended: one that is ending loses the environment, by which it is
+// found, before it lets go of its files.
 func kill(pid int) (ended func() bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
@@ -24,7 +26,7 @@ var ErrDown = errors.New("no cluster is up")
 const (
 	// callTimeout bounds one call; the longest is a status that waits for a change.
 	callTimeout = longPoll + 10*time.Second
-	// dropTimeout bounds the end of a supervisor that drops connections.
+	// dropTimeout bounds the time that a supervisor may drop connections before it is gone.
 	dropTimeout = 10 * time.Second
 )
 
@@ -84,22 +86,15 @@ func (c *Client) stop(ctx context.Context) error {
 
 // ask reads what a path has. A supervisor that was killed takes connections for as long as the kernel needs to close its socket,
 // and drops them: it is asked again until it answers or nobody listens.
-func (c *Client) ask(ctx context.Context, path string) ([]byte, error) {
-	deadline := time.NewTimer(dropTimeout)
-	defer deadline.Stop()
-	for {
-		body, err := c.do(ctx, http.MethodGet, path)
-		if !isDropped(err) {
-			return body, err
-		}
-		select {
-		case <-time.After(pollPeriod):
-		case <-deadline.C:
-			return nil, err
-		case <-ctx.Done():
-			return nil, errors.Join(err, context.Cause(ctx))
-		}
+func (c *Client) ask(ctx context.Context, path string) (body []byte, err error) {
+	ask := func(context.Context) (done bool, _ error) {
+		body, err = c.do(ctx, http.MethodGet, path)
+		return !isDropped(err), nil
 	}
+	if done, _ := ask(ctx); !done {
+		_ = wait.PollUntilContextTimeout(ctx, pollPeriod, dropTimeout, false, ask) // the last answer says more than an end of time
+	}
+	return body, err
 }
 
 func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
@@ -112,6 +116,49 @@ func TestDroppedConnection(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", tc.reason, err, tc.want)
 			}
 		})
+	}
+}
+
+// roundTrip is how calls end.
+type roundTrip func() error
+
+func (r roundTrip) RoundTrip(*http.Request) (*http.Response, error) { return nil, r() }
+
+// TestDroppedConnectionsInTime: a call that was kept waiting for a change is asked again as any other is, and none for ever.
+func TestDroppedConnectionsInTime(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		ends   roundTrip
+		want   error
+		took   time.Duration
+	}{
+		"KeptWaiting": {"the supervisor is killed while a client waits for a change", endsOnce(25*time.Second, syscall.ECONNREFUSED), ErrDown, 25*time.Second + pollPeriod},
+		"ForEver":     {"another program is behind the socket", func() error { return io.EOF }, io.EOF, dropTimeout},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := Connect("/c")
+				c.http.Transport = tc.ends
+				began := time.Now()
+				if _, err := c.Status(t.Context(), 1); !errors.Is(err, tc.want) || time.Since(began) != tc.took {
+					t.Errorf("%s: got %v after %s, want %v after %s", tc.reason, err, time.Since(began), tc.want, tc.took)
+				}
+			})
+		})
+	}
+}
+
+// endsOnce drops the connection after a while, and is gone.
+func endsOnce(after time.Duration, gone error) roundTrip {
+	dropped := false
+	return func() error {
+		if dropped {
+			return gone
+		}
+		dropped = true
+		<-time.After(after)
+		return io.EOF
 	}
 }
 

@@ -101,6 +101,9 @@ func end(find func() ([]int, error), kill func(pid int) (ended func() bool, err 
 			return len(killed), err
 		}
 		for _, pid := range found {
+			if dying[pid] != nil {
+				continue
+			}
 			killed[pid] = true
 			switch ended, err := kill(pid); {
 			case err == nil:

@@ -26,6 +26,9 @@ func (w *world) enforced() map[string]string {
 	found := map[string]string{}
 	for _, call := range w.fakeQ.Calls() {
 		words := strings.Fields(call)
+		if words[len(words)-1] == "failed" {
+			continue
+		}
 		if name := filepath.Base(words[1]); words[0] == "limit" {
 			found[name] = words[2]
 		} else {

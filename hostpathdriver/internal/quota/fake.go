@@ -61,11 +61,21 @@ func (f *Fake) enforced(path string) bool {
 func (f *Fake) Limit(path string, bytes int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.limit(path, bytes); err != nil {
+	err := f.limit(path, bytes)
+	f.record(err, "limit %s %d", path, bytes)
+	if err != nil {
 		return fmt.Errorf("limit %s to %d bytes: %w", path, bytes, err)
 	}
-	f.calls = append(f.calls, fmt.Sprintf("limit %s %d", path, bytes))
 	return nil
+}
+
+// record notes a call.
+func (f *Fake) record(err error, format string, args ...any) {
+	call := fmt.Sprintf(format, args...)
+	if err != nil {
+		call += " failed"
+	}
+	f.calls = append(f.calls, call)
 }
 
 func (f *Fake) limit(path string, bytes int64) error {
@@ -99,15 +109,23 @@ func (f *Fake) limit(path string, bytes int64) error {
 func (f *Fake) Release(path string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	err := f.release(path)
+	f.record(err, "release %s", path)
+	if err != nil {
+		return fmt.Errorf("release the limit of %s: %w", path, err)
+	}
+	return nil
+}
+
+func (f *Fake) release(path string) error {
 	id, err := identify(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err := errors.Join(f.fail, err); err != nil {
-		return fmt.Errorf("release the limit of %s: %w", path, err)
+		return err
 	}
-	if f.limits[id] != 0 {
-		f.calls = append(f.calls, "release "+path)
+	if _, known := f.limits[id]; known {
 		f.limits[id] = 0
 	}
 	return nil
@@ -167,7 +185,8 @@ func (f *Fake) Switch(on bool) {
 	f.off = !on
 }
 
-// Calls returns the calls of Limit and Release that had an effect, in order.
+// Calls returns the calls of Limit and Release so far, in order. Those that
+// answered an error end in " failed".
 func (f *Fake) Calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

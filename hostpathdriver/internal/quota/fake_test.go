@@ -65,7 +65,7 @@ func TestFakeFails(t *testing.T) {
 	}
 	f.Fail(nil)
 	mustLimit(t, f, dir, mib)
-	want := []string{"limit " + dir + " 1048576"}
+	want := []string{"limit " + dir + " 1048576 failed", "release " + dir + " failed", "limit " + dir + " 1048576"}
 	if calls := f.Calls(); !slices.Equal(calls, want) {
 		t.Errorf("calls %q, want %q", calls, want)
 	}

@@ -65,7 +65,7 @@ func AffinitySegments(affinity *corev1.VolumeNodeAffinity) ([]Segment, error) {
 	return canonical(segments), nil
 }
 
-// Accessible tells whether a node with the given labels satisfies the node
+// Accessible reports whether a node with the given labels satisfies the node
 // affinity of a PersistentVolume, of whatever form. A provisioner that runs on
 // each node decides with it which volumes are its own to delete.
 //

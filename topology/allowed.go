@@ -90,7 +90,15 @@ func product(texts []string, e corev1.TopologySelectorLabelRequirement) []string
 	return longer
 }
 
-// permits tells whether a segment satisfies allowedTopologies: whether it lies
+// Permitted reports whether allowedTopologies of a StorageClass permit a volume
+// in a segment. No terms permit every segment. A term permits a segment that
+// has all of its keys, each with one of the values; as the API says, a term
+// without expressions permits none. [Index.Require] decides by the same rule.
+func Permitted(allowedTopologies []corev1.TopologySelectorTerm, s Segment) bool {
+	return len(allowedTopologies) == 0 || permits(allowedTopologies, s)
+}
+
+// permits reports whether a segment satisfies allowedTopologies: whether it lies
 // within one of the flattened segments. It does so without flattening.
 func permits(terms []corev1.TopologySelectorTerm, s Segment) bool {
 	return slices.ContainsFunc(terms, func(term corev1.TopologySelectorTerm) bool {

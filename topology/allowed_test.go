@@ -158,3 +158,26 @@ func FuzzFlatten(f *testing.F) {
 		}
 	})
 }
+
+// TestPermitted checks what permits leaves open; the rest is in the tests of permits.
+func TestPermitted(t *testing.T) {
+	segment := mustParse(t, "zone=a")
+	term := func(key string) []corev1.TopologySelectorTerm {
+		return []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: key, Values: []string{"a"}}}}}
+	}
+	cases := map[string]struct {
+		reason string
+		terms  []corev1.TopologySelectorTerm
+		want   bool
+	}{
+		"None":  {reason: "A class without allowedTopologies permits every segment.", want: true},
+		"Empty": {reason: "A term without expressions selects nothing.", terms: []corev1.TopologySelectorTerm{{}}},
+		"Same":  {reason: "The segment has the key and the value.", terms: term("zone"), want: true},
+		"Other": {reason: "The segment lacks the key.", terms: term("rack")},
+	}
+	for name, tc := range cases {
+		if got := Permitted(tc.terms, segment); got != tc.want {
+			t.Errorf("%s: %s\ngot %v, want %v", name, tc.reason, got, tc.want)
+		}
+	}
+}

@@ -73,7 +73,7 @@ func Registration(csiNode *storagev1.CSINode, driver string) (registered bool, t
 // SetNode records that the Node object exists with these labels. The map is
 // kept until the next event of this node and must not be changed meanwhile, as
 // is the rule for objects of an informer; the index never changes it. The
-// result tells whether the result of [Index.Segments] has changed.
+// result reports whether the result of [Index.Segments] has changed.
 func (x *Index) SetNode(name string, labels map[string]string) (changed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -163,7 +163,7 @@ func (x *Index) assign(n *node, set *keySet) (changed bool) {
 	return changed
 }
 
-// refresh computes anew which groups the node counts for. It joins before it
+// refresh computes again which groups the node counts for. It joins before it
 // leaves, so that a group the node stays in never looks empty.
 func (x *Index) refresh(n *node) (changed bool) {
 	before, old := x.version, n.memberships

@@ -186,7 +186,7 @@ func TestState(t *testing.T) {
 }
 
 // TestCountsStayExact changes a segment's only node back and forth: counts
-// that drift would keep a segment for ever or lose it.
+// that drift would keep a segment forever or lose it.
 func TestCountsStayExact(t *testing.T) {
 	x := indexOf(t, testNode{"n1", "zone=a", []string{"zone"}}, testNode{"n2", "zone=b,rack=1", []string{"zone"}})
 	for range 100 {
@@ -222,7 +222,7 @@ func TestLatestRingIsReused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if &first.Requisite[0] != &second.Requisite[0] {
-		t.Error("no segment has come or gone, but the list was made anew")
+		t.Error("no segment has come or gone, but the list was rebuilt")
 	}
 	x.SetNode("n3", map[string]string{"zone": "b"})
 	x.DeleteNode("n2")

@@ -51,7 +51,7 @@ func (s *keySet) group(text []byte, labels map[string]string) *group {
 	return g
 }
 
-// join counts one more node; changed tells whether it is the first owner.
+// join counts one more node; changed reports whether it is the first owner.
 func (g *group) join(own bool) (changed bool) {
 	g.members++
 	if !own {
@@ -63,7 +63,7 @@ func (g *group) join(own bool) (changed bool) {
 }
 
 // leave counts one node less, and drops the group with its last node; changed
-// tells whether it was the last owner.
+// reports whether it was the last owner.
 func (g *group) leave(own bool) (changed bool) {
 	g.members--
 	if g.members == 0 {

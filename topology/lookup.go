@@ -51,7 +51,7 @@ type KeySetState struct {
 	// Nodes is the number of nodes that have a label for each key and for
 	// which the driver reports exactly these keys.
 	Nodes int `json:"nodes"`
-	// Leading tells whether the keys are the source of truth for claims
+	// Leading reports whether the keys are the source of truth for claims
 	// without a selected node.
 	Leading bool `json:"leading"`
 	// Segments counts, by the text of the segment, the nodes that are in it,

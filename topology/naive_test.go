@@ -139,7 +139,7 @@ func (c naiveCluster) selected(name string) (place, error) {
 	return p, nil
 }
 
-// subset tells whether q has all pairs of p.
+// subset reports whether q has all pairs of p.
 func (p place) subset(q place) bool {
 	for key, value := range p {
 		if other, ok := q[key]; !ok || other != value {
@@ -173,7 +173,7 @@ func flat(r Request) []place {
 	return distinct(places)
 }
 
-// within tells whether one of the places is a subset of q.
+// within reports whether one of the places is a subset of q.
 func within(places []place, q place) bool {
 	return slices.ContainsFunc(places, func(p place) bool { return p.subset(q) })
 }

@@ -101,12 +101,12 @@ func (x *Index) Require(r Request) (*csi.TopologyRequirement, error) {
 	return r.order(requisite, f)
 }
 
-// strict tells whether only the selected node's segment is asked for.
+// strict reports whether only the selected node's segment is asked for.
 func (r *Request) strict() bool {
 	return r.Strict && r.SelectedNode != ""
 }
 
-// aggregates tells whether the segments of all nodes are needed.
+// aggregates reports whether the segments of all nodes are needed.
 func (r *Request) aggregates() bool {
 	switch {
 	case r.strict():
@@ -119,7 +119,7 @@ func (r *Request) aggregates() bool {
 
 // requireNode returns the requirement of strict mode.
 func (r *Request) requireNode(f facts) (*csi.TopologyRequirement, error) {
-	if len(r.AllowedTopologies) > 0 && !permits(r.AllowedTopologies, f.selected) {
+	if !Permitted(r.AllowedTopologies, f.selected) {
 		return nil, r.excluded(f.selected)
 	}
 	only := newRing([]Segment{f.selected}).window(0, 1)

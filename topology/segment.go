@@ -33,7 +33,7 @@ func intern(text []byte) Segment {
 	return Segment{handle: unique.Make(string(text))}
 }
 
-// IsEmpty tells whether the segment has no pairs.
+// IsEmpty reports whether the segment has no pairs.
 func (s Segment) IsEmpty() bool {
 	return s == Segment{}
 }
@@ -112,7 +112,7 @@ func (s Segment) Map() map[string]string {
 	return pairs
 }
 
-// Within tells whether s lies within outer: whether each pair of outer is a
+// Within reports whether s lies within outer: whether each pair of outer is a
 // pair of s as well. Every segment lies within itself and within the empty
 // one. For instance zone=a,rack=1 lies within zone=a.
 func (s Segment) Within(outer Segment) bool {
@@ -129,7 +129,7 @@ func (s Segment) Within(outer Segment) bool {
 	return true
 }
 
-// Matches tells whether labels have all pairs of the segment.
+// Matches reports whether labels have all pairs of the segment.
 func (s Segment) Matches(labels map[string]string) bool {
 	for key, value := range s.All() {
 		if got, ok := labels[key]; !ok || got != value {

@@ -64,7 +64,7 @@ func (s *Spread) UnmarshalText(text []byte) error {
 		text, SpreadAnyName, SpreadStatefulSets, SpreadOff, ErrInvalid)
 }
 
-// prefers tells whether claims of this name get preferred topologies.
+// prefers reports whether claims of this name get preferred topologies.
 func (s Spread) prefers(claimName string) bool {
 	_, _, ok := splitOrdinal(claimName)
 	return s == SpreadAnyName || s == SpreadStatefulSets && ok

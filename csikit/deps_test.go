@@ -55,7 +55,7 @@ func groups() map[string]struct {
 		"Driver": {
 			reason:   "drivers and vendors use these",
 			bans:     noClient,
-			packages: []string{"command", "commandtest", "csiclient", "csiregistration", "csiserver", "csitest", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "redact", "tracing", "version"},
+			packages: []string{"command", "commandtest", "csiclient", "csiregistration", "csiserver", "csitest", "drivername", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "redact", "tracing", "version"},
 		},
 		"Component": {
 			reason:   "components use these",
@@ -65,7 +65,7 @@ func groups() map[string]struct {
 		"ComponentTest": {
 			reason:   "tests of components use these",
 			bans:     noClientset,
-			packages: []string{"kubetest", "reconciletest"},
+			packages: []string{"kubetest", "kubetest/conformance", "reconciletest"},
 		},
 	}
 }
@@ -128,7 +128,7 @@ func TestEveryPackageHasAGroup(t *testing.T) {
 // in --help.
 func TestProductionLinksNoTesting(t *testing.T) {
 	for pkg, deps := range linked(t) {
-		if strings.HasSuffix(pkg, "test") || strings.Contains(pkg, "internal/") {
+		if strings.HasSuffix(pkg, "test") || strings.Contains(pkg, "test/") || strings.Contains(pkg, "internal/") {
 			continue
 		}
 		if slices.Contains(deps, "testing") {

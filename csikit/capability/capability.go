@@ -30,7 +30,7 @@ type Use struct {
 	MountGroup string
 }
 
-// Capability returns what the driver is told. singleNodeModes is as for Mode.
+// Capability returns the capability to send to the driver. singleNodeModes is as for Mode.
 func (u Use) Capability(singleNodeModes bool) *csi.VolumeCapability {
 	capability := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: Mode(u.AccessMode, singleNodeModes)}}
 	if u.VolumeMode != nil && *u.VolumeMode == corev1.PersistentVolumeBlock {
@@ -43,9 +43,9 @@ func (u Use) Capability(singleNodeModes bool) *csi.VolumeCapability {
 	return capability
 }
 
-// Mode translates an access mode. UNKNOWN, which must not be sent, stands for modes that CSI has no word for.
+// Mode translates an access mode. UNKNOWN, which must not be sent, is the result for modes that CSI does not define.
 //
-// singleNodeModes says that the driver tells one writer on a node from many, which it announces by
+// singleNodeModes says that the driver distinguishes one writer on a node from many, which it announces by
 // SINGLE_NODE_MULTI_WRITER (of the controller to controllers, of the node service to nodes; KEP-2485):
 //
 //	mode              without it                with it

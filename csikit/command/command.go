@@ -55,7 +55,7 @@ func (c Component[O, P]) Main() int {
 	return ExitCode(err)
 }
 
-// ErrUsage is an error that the user made on the command line. The flag package has told it already, with all flags.
+// ErrUsage is an error that the user made on the command line. The flag package has printed it already, with all flags.
 var ErrUsage = errors.New("wrong command line")
 
 // ExitCode maps an error of Execute to the exit code of the process.

@@ -45,7 +45,7 @@ func (c *caller) Invoke(ctx context.Context, method string, args, reply any, opt
 	return c.invoke(ctx, method, args, reply, c.conn, opts...)
 }
 
-// NewStream opens a stream; only tracing sees it.
+// NewStream opens a stream, past all interceptors.
 func (c *caller) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return c.base.NewStream(ctx, desc, method, opts...)
 }

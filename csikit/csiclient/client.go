@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
 )
 
@@ -18,6 +17,8 @@ type Client struct {
 	dials  atomic.Int64
 	readAt atomic.Int64
 	info   atomic.Pointer[Info]
+	// unreachable is why the last attempt to connect failed; nil once connected.
+	unreachable atomic.Pointer[error]
 }
 
 // New checks cfg and returns a client. The connection is made by the first
@@ -30,7 +31,7 @@ func New(cfg Config) (*Client, error) {
 	c := &Client{cfg: cfg}
 	base := cfg.Conn
 	if base == nil {
-		conn, err := c.dial()
+		conn, err := dial(c.cfg.Address, c.dialed)
 		if err != nil {
 			return nil, err
 		}
@@ -49,12 +50,14 @@ func interceptors(cfg Config) []grpc.UnaryClientInterceptor {
 	return append(chain, logCalls(cfg.MaxLogLength))
 }
 
-func (c *Client) dial() (*grpc.ClientConn, error) {
-	var tracing []grpc.DialOption
-	if c.cfg.Tracing {
-		tracing = append(tracing, grpc.WithStatsHandler(otelgrpc.NewClientHandler()))
+// dialed records the result of an attempt to connect.
+func (c *Client) dialed(err error) {
+	if err != nil {
+		c.unreachable.Store(&err)
+		return
 	}
-	return dial(c.cfg.Address, func() { c.dials.Add(1) }, tracing...)
+	c.unreachable.Store(nil)
+	c.dials.Add(1)
 }
 
 // Identity returns the driver's identity service.

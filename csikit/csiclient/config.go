@@ -17,7 +17,7 @@ const (
 	DefaultTimeout = 10 * time.Second
 	// DefaultPoll is the pause between probes when Config.Poll is zero.
 	DefaultPoll = time.Second
-	// DefaultLogEvery is how often Wait says what it waits for.
+	// DefaultLogEvery is the interval at which Wait and Run log why they wait.
 	DefaultLogEvery = 30 * time.Second
 
 	// maxSocketPath is the longest path that fits into sockaddr_un on Linux.
@@ -55,7 +55,7 @@ type Config struct {
 	Timeout time.Duration
 	// Poll is the pause between two probes of a driver that is not ready. Default 1 s.
 	Poll time.Duration
-	// LogEvery is how often Wait logs what it waits for. Default 30 s.
+	// LogEvery is the interval at which Wait and Run log why they wait. Default 30 s.
 	LogEvery time.Duration
 	// Services says which capabilities to read. Zero reads all; a service that
 	// the driver does not implement counts as one without capabilities.
@@ -67,10 +67,7 @@ type Config struct {
 	// ExitOnLoss makes Run return ErrConnectionLost when the connection is
 	// lost, instead of waiting for the driver to come back.
 	ExitOnLoss bool
-	// Tracing creates an OpenTelemetry span for each call and hands the trace
-	// context to the driver, by the globally configured tracer provider.
-	Tracing bool
-	// Interceptors see each call first, before metrics and log.
+	// Interceptors see each call first, before metrics and log. They are the place for tracing, too.
 	Interceptors []grpc.UnaryClientInterceptor
 }
 

@@ -18,13 +18,18 @@ import (
 // idle. connected, if not nil, is called each time that it was made, before
 // anything is sent over it.
 //
-// It is for those who follow the connection itself; they give it to New as
-// Config.Conn, and close it. Others need New alone.
+// It is for callers that watch the connection itself; they give it to New as
+// Config.Conn, and close it. Other callers need New alone.
 func Dial(address string, connected func()) (*grpc.ClientConn, error) {
-	return dial(address, connected)
+	return dial(address, func(err error) {
+		if err == nil && connected != nil {
+			connected()
+		}
+	})
 }
 
-func dial(address string, connected func(), more ...grpc.DialOption) (*grpc.ClientConn, error) {
+// dial is Dial; dialed is called with the result of each attempt to connect.
+func dial(address string, dialed func(error)) (*grpc.ClientConn, error) {
 	to, err := parseAddress(address)
 	if err != nil {
 		return nil, err
@@ -32,12 +37,13 @@ func dial(address string, connected func(), more ...grpc.DialOption) (*grpc.Clie
 	dialer := func(ctx context.Context, _ string) (net.Conn, error) {
 		var d net.Dialer
 		nc, err := d.DialContext(ctx, to.network, to.address)
-		if err == nil && connected != nil {
-			connected()
+		if err != nil && to.network == "unix" {
+			err = explainDenied(err, to.address)
 		}
+		dialed(err)
 		return nc, err
 	}
-	opts := append([]grpc.DialOption{
+	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(dialer),
 		grpc.WithAuthority("localhost"),
@@ -50,7 +56,7 @@ func dial(address string, connected func(), more ...grpc.DialOption) (*grpc.Clie
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.MaxCallSendMsgSize(math.MaxInt32)),
 		grpc.WithDisableServiceConfig(),
-	}, more...)
+	}
 	// The target is opaque to gRPC, so that no character of the path is read
 	// as part of a URL; the dialer knows the real address.
 	conn, err := grpc.NewClient("passthrough:///driver", opts...)

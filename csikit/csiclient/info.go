@@ -3,19 +3,19 @@ package csiclient
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 )
 
-// Info is what a driver says of itself. Capabilities that are absent from a
+// Info is the identity and the capabilities of a driver. Capabilities that are absent from a
 // map read as false; no map is nil.
 type Info struct {
-	// Name is the driver's name, valid by ValidateName.
+	// Name is the driver's name, valid by drivername.Validate.
 	Name string
 	// Version is the vendor's version of the driver.
 	Version string
@@ -29,41 +29,6 @@ type Info struct {
 	GroupController map[csi.GroupControllerServiceCapability_RPC_Type]bool
 	// Node holds the capabilities of the node service.
 	Node map[csi.NodeServiceCapability_RPC_Type]bool
-}
-
-// maxNameLength is the API's limit on the name of a driver.
-const maxNameLength = 63
-
-// ValidateName checks the name of a driver by the rule of the specification
-// and of Kubernetes: a DNS-1123 subdomain of at most 63 bytes. Upper case is
-// allowed, as both allow it. CSI spec v1.13, "GetPluginInfo".
-func ValidateName(name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("CSI driver name %q: must not be empty", name)
-	case len(name) > maxNameLength:
-		return fmt.Errorf("CSI driver name %q: must not exceed %d characters, this one has %d", name, maxNameLength, len(name))
-	case !validName(name):
-		return fmt.Errorf("CSI driver name %q: must consist of alphanumeric characters, '-' and '.', and begin and end each part with an alphanumeric character", name)
-	}
-	return nil
-}
-
-// validName reports whether each part between dots is a DNS-1123 label, in any case.
-func validName(name string) bool {
-	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		if strings.ContainsFunc(label, func(r rune) bool { return !isLabelRune(r) }) {
-			return false
-		}
-	}
-	return true
-}
-
-func isLabelRune(r rune) bool {
-	return r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
 // DriverName asks the driver for its name, once, within Config.Timeout.
@@ -80,7 +45,7 @@ func pluginInfo(ctx context.Context, c *Client) (*csi.GetPluginInfoResponse, err
 	if err != nil {
 		return nil, fmt.Errorf("get the name of the CSI driver at %q: %w", c.cfg.Address, err)
 	}
-	if err := ValidateName(reply.GetName()); err != nil {
+	if err := drivername.Validate(reply.GetName()); err != nil {
 		return nil, err
 	}
 	return reply, nil
@@ -139,7 +104,7 @@ func (c *Client) readController(ctx context.Context, info *Info) error {
 			info.Controller[rpc.GetType()] = true
 		}
 	}
-	return unlessUnimplemented(err)
+	return ignoreUnimplemented(err)
 }
 
 func (c *Client) readGroupController(ctx context.Context, info *Info) error {
@@ -152,7 +117,7 @@ func (c *Client) readGroupController(ctx context.Context, info *Info) error {
 			info.GroupController[rpc.GetType()] = true
 		}
 	}
-	return unlessUnimplemented(err)
+	return ignoreUnimplemented(err)
 }
 
 func (c *Client) readNode(ctx context.Context, info *Info) error {
@@ -165,13 +130,13 @@ func (c *Client) readNode(ctx context.Context, info *Info) error {
 			info.Node[rpc.GetType()] = true
 		}
 	}
-	return unlessUnimplemented(err)
+	return ignoreUnimplemented(err)
 }
 
-// unlessUnimplemented drops the error by which a process says that it is only
-// the other half of a driver: a node plugin announces the controller service
+// ignoreUnimplemented drops the error of a process that is only
+// one half of a driver: a node plugin announces the controller service
 // that runs elsewhere, and a controller plugin has no node service.
-func unlessUnimplemented(err error) error {
+func ignoreUnimplemented(err error) error {
 	if outcome.Code(err) == codes.Unimplemented {
 		return nil
 	}

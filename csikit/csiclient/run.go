@@ -27,6 +27,7 @@ func (c *Client) Run(ctx context.Context, onChange func(*Info)) error {
 		<-ctx.Done()
 		return nil
 	}
+	log := WaitLog{Every: c.cfg.LogEvery}
 	for ctx.Err() == nil {
 		state := c.conn.GetState()
 		switch {
@@ -41,10 +42,30 @@ func (c *Client) Run(ctx context.Context, onChange func(*Info)) error {
 			continue // the state may have changed meanwhile
 		case state == connectivity.Idle:
 			c.redial(ctx)
+		case state == connectivity.TransientFailure:
+			c.logUnreachable(ctx, &log)
 		}
-		c.conn.WaitForStateChange(ctx, state)
+		c.waitForStateChange(ctx, state)
 	}
 	return nil
+}
+
+// waitForStateChange returns when the connection has left state, and at the
+// latest when the next log line about it may be due.
+func (c *Client) waitForStateChange(ctx context.Context, state connectivity.State) {
+	if state == connectivity.TransientFailure {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(c.cfg.LogEvery, minLogGap))
+		defer cancel()
+	}
+	c.conn.WaitForStateChange(ctx, state)
+}
+
+// logUnreachable logs why the driver cannot be reached.
+func (c *Client) logUnreachable(ctx context.Context, log *WaitLog) {
+	if err := c.unreachable.Load(); err != nil && log.Due((*err).Error()) {
+		klog.FromContext(ctx).Info("Waiting for the CSI driver", logging.KeyAddress, c.cfg.Address, logging.KeyReason, (*err).Error())
+	}
 }
 
 // mustExit reports whether the connection that the Info was read from is lost, and that is fatal.

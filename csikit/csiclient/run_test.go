@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csiserver"
@@ -137,6 +138,40 @@ func TestRunExitOnLoss(t *testing.T) {
 	}
 	if len(changes) > 0 {
 		t.Error("a change was reported")
+	}
+}
+
+// A driver that answered Internal while it was starting again ended the process of each component.
+func TestRunRetriesAfterErrorsOfAStartingDriver(t *testing.T) {
+	for _, method := range []string{"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities"} {
+		for _, code := range []codes.Code{codes.Internal, codes.Unknown, codes.Unimplemented, codes.PermissionDenied} {
+			if method == "ControllerGetCapabilities" && code == codes.Unimplemented {
+				continue // a driver without a controller service
+			}
+			t.Run(method+code.String(), func(t *testing.T) {
+				p := newProcess(t)
+				p.start(csitest.New(csitest.Options{Version: "v1"}))
+				client := connect(t, csiclient.Config{Address: p.endpoint, Poll: 10 * time.Millisecond})
+				if _, err := client.Wait(t.Context()); err != nil {
+					t.Fatalf("Wait: %v", err)
+				}
+				changes, ended := watch(t, client)
+				p.stop()
+				starting := csitest.New(csitest.Options{Version: "v2"})
+				starting.Inject(csitest.Fault{Method: method, Code: code, Message: "starting", Times: 3})
+				p.start(starting)
+				select {
+				case err := <-ended:
+					t.Fatalf("Run ended: %v", err)
+				case info := <-changes:
+					if info.Version != "v2" {
+						t.Errorf("after the restart: %+v", info)
+					}
+				case <-time.After(patience):
+					t.Fatal("the restart went unnoticed")
+				}
+			})
+		}
 	}
 }
 

@@ -8,13 +8,14 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 )
 
-// errNotReady is what a driver means that answers Probe with ready=false.
+// errNotReady is the error for a driver that answers Probe with ready=false.
 var errNotReady = errors.New("driver answers that it is not ready yet")
 
 // Probe asks the driver once, within Config.Timeout, whether it is ready. A
@@ -27,8 +28,7 @@ func (c *Client) Probe(ctx context.Context) (bool, error) {
 	return reply.GetReady() == nil || reply.GetReady().GetValue(), nil
 }
 
-// Ready asks like Probe, and says what keeps the driver from being ready; nil
-// when it is.
+// Ready calls Probe and returns why the driver is not ready, or nil if it is.
 func (c *Client) Ready(ctx context.Context) error {
 	ready, err := c.Probe(ctx)
 	if err == nil && !ready {
@@ -39,25 +39,29 @@ func (c *Client) Ready(ctx context.Context) error {
 
 // Wait returns when the driver is ready and its name and capabilities have
 // been read. It probes again after each Config.Poll as long as the driver is
-// absent, slow, unhealthy or not ready, and logs what it waits for. It ends
-// with an error when ctx does, or when the driver answers what waiting cannot
-// cure, such as an invalid name.
+// absent, slow, unhealthy or not ready, and logs why it waits. It ends
+// with an error when ctx does, or when the driver's answer shows that waiting is
+// useless, such as an invalid name. After a restart of a driver that was ready before, any
+// error of a call counts as temporary.
 func (c *Client) Wait(ctx context.Context) (*Info, error) {
+	temporary := mayBecomeReady
+	if c.info.Load() != nil {
+		temporary = failedCall
+	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyAddress, c.cfg.Address)
 	start := time.Now()
-	logged := start
-	for attempt := 1; ; attempt++ {
+	log := WaitLog{Every: c.cfg.LogEvery}
+	for {
 		info, err := c.tryRead(ctx)
 		if err == nil {
 			logger.Info("CSI driver is ready", logging.KeyDriver, info.Name, logging.KeyVersion, info.Version)
 			return info, nil
 		}
-		if ctx.Err() == nil && !worthWaiting(err) {
+		if ctx.Err() == nil && !temporary(err) {
 			return nil, err
 		}
-		if now := time.Now(); attempt == 1 || now.Sub(logged) >= c.cfg.LogEvery {
-			logged = now
-			logger.Info("Waiting for the CSI driver", logging.KeyDuration, now.Sub(start), logging.KeyReason, outcome.Message(err))
+		if log.Due(outcome.Message(err)) {
+			logger.Info("Waiting for the CSI driver", logging.KeyDuration, time.Since(start), logging.KeyReason, outcome.Message(err))
 		}
 		if !pause(ctx, c.cfg.Poll) {
 			return nil, fmt.Errorf("wait for the CSI driver at %q: %w (last answer: %s)", c.cfg.Address, context.Cause(ctx), outcome.Message(err))
@@ -65,13 +69,40 @@ func (c *Client) Wait(ctx context.Context) (*Info, error) {
 	}
 }
 
+// minLogGap is the least time between two log lines of a WaitLog.
+const minLogGap = 5 * time.Second
+
+// WaitLog decides when a component that waits for a driver logs the reason: a
+// new reason at once (though at most every 5 s), the same one every Every.
+type WaitLog struct {
+	// Every is the interval between two lines with the same reason.
+	Every time.Duration
+
+	reason string
+	at     time.Time
+}
+
+// Due reports whether to log the reason now.
+func (l *WaitLog) Due(reason string) bool {
+	gap := l.Every
+	if reason != l.reason {
+		gap = min(gap, minLogGap)
+	}
+	now := time.Now()
+	if !l.at.IsZero() && now.Sub(l.at) < gap {
+		return false
+	}
+	l.reason, l.at = reason, now
+	return true
+}
+
 // tryRead probes once and reads the driver's Info if it is ready.
 func (c *Client) tryRead(ctx context.Context) (*Info, error) {
 	if err := c.Ready(ctx); err != nil {
 		return nil, err
 	}
-	// Counted before reading, so that a driver that restarts meanwhile makes
-	// Run read again what may be half old and half new.
+	// Counted before reading: if the driver restarts meanwhile, the Info may be half
+	// old and half new, and Run reads it again.
 	dials := c.dials.Load()
 	info, err := c.read(ctx)
 	if err != nil {
@@ -82,10 +113,18 @@ func (c *Client) tryRead(ctx context.Context) (*Info, error) {
 	return info, nil
 }
 
-// worthWaiting reports whether the driver may become ready by itself.
-// FAILED_PRECONDITION is how a driver says that it is not healthy (CSI spec
+// failedCall reports whether err is the driver's answer to a call, or its
+// absence. A driver that was ready before and is starting again may answer
+// anything for a while; it keeps the process that uses it.
+func failedCall(err error) bool {
+	var answer interface{ GRPCStatus() *status.Status }
+	return mayBecomeReady(err) || errors.As(err, &answer)
+}
+
+// mayBecomeReady reports whether the driver may become ready without help.
+// FAILED_PRECONDITION is the answer of a driver that is not healthy (CSI spec
 // v1.13, "Probe Errors").
-func worthWaiting(err error) bool {
+func mayBecomeReady(err error) bool {
 	if errors.Is(err, errNotReady) {
 		return true
 	}

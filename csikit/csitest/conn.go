@@ -3,6 +3,7 @@ package csitest
 import (
 	"context"
 	"fmt"
+	"net"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -37,7 +38,7 @@ type method struct {
 }
 
 // Invoke calls a unary method.
-func (c *conn) Invoke(ctx context.Context, name string, args, reply any, _ ...grpc.CallOption) error {
+func (c *conn) Invoke(ctx context.Context, name string, args, reply any, opts ...grpc.CallOption) error {
 	m, ok := c.methods[name]
 	if !ok {
 		return status.Errorf(codes.Unimplemented, "method %s is not implemented", name)
@@ -50,6 +51,7 @@ func (c *conn) Invoke(ctx context.Context, name string, args, reply any, _ ...gr
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
+	reached(opts)
 	out, err := m.handler(m.driver, serverContext(ctx), decoder(request), nil)
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		return status.FromContextError(ctxErr).Err()
@@ -59,6 +61,15 @@ func (c *conn) Invoke(ctx context.Context, name string, args, reply any, _ ...gr
 	}
 	proto.Reset(into)
 	return decoder(out.(proto.Message))(into)
+}
+
+// reached reports the peer of a call to the caller, as gRPC does for each call that was sent (grpc.Peer).
+func reached(opts []grpc.CallOption) {
+	for _, opt := range opts {
+		if p, ok := opt.(grpc.PeerCallOption); ok {
+			p.PeerAddr.Addr = &net.UnixAddr{Net: "unix"}
+		}
+	}
 }
 
 // NewStream answers UNIMPLEMENTED: the driver has no streaming methods.

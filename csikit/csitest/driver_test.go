@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -295,4 +296,19 @@ func TestRunningCallIsLogged(t *testing.T) {
 			t.Errorf("calls %+v, want one that was canceled", calls)
 		}
 	})
+}
+
+// TestConnReportsThePeer checks that a call of the connection in process reports a peer, as gRPC does for calls that were
+// sent, and that a call whose context has ended before reports none.
+func TestConnReportsThePeer(t *testing.T) {
+	client := csi.NewIdentityClient(csitest.New(csitest.Options{}).Conn())
+	var sent, unsent peer.Peer
+	if _, err := client.Probe(t.Context(), &csi.ProbeRequest{}, grpc.Peer(&sent)); err != nil || sent.Addr == nil {
+		t.Errorf("a call that was sent: error %v, peer %v", err, sent.Addr)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.Probe(ended, &csi.ProbeRequest{}, grpc.Peer(&unsent)); err == nil || unsent.Addr != nil {
+		t.Errorf("a call that was not sent: error %v, peer %v", err, unsent.Addr)
+	}
 }

@@ -19,7 +19,7 @@ import (
 type method struct {
 	before []step
 	call   func(context.Context, *csitest.Driver) error
-	// shows tells whether the call has had its effect; nil for calls without one.
+	// shows reports whether the call has had its effect; nil for calls without one.
 	shows func(csitest.Volume, bool) bool
 }
 

@@ -17,7 +17,7 @@ const (
 	// maxMessage is the API's limit on the bytes of a message.
 	maxMessage = 1024
 	ellipsis   = "..."
-	// maxNameBase leaves room for the suffix in the 253 characters of a name.
+	// maxNameBase leaves space for the suffix within the 253 characters of a name.
 	maxNameBase = 236
 )
 
@@ -32,7 +32,7 @@ type objectKey struct {
 	uid                   types.UID
 }
 
-// memory is what is known about an event that was told before.
+// memory is the history of an event.
 type memory struct {
 	first, last time.Time // when it was first seen, and last written
 	count       int32     // how often it was seen
@@ -43,7 +43,7 @@ func identify(ref corev1.ObjectReference, eventType, reason, message string) ide
 	return identity{ref: object, eventType: eventType, reason: reason, message: message}
 }
 
-// rememberLocked counts an event; it returns nil for a repetition that is not to be written.
+// rememberLocked counts an event; it returns nil for a repetition that must not be written.
 func (a *Async) rememberLocked(id identity, now time.Time) *memory {
 	if m, ok := a.memory[id]; ok {
 		m.count++
@@ -61,8 +61,8 @@ func (a *Async) rememberLocked(id identity, now time.Time) *memory {
 	return m
 }
 
-// forgetLocked makes room, for more than one entry as it looks at all of them: old ones go, and if they are too few
-// any: the worst that follows is one repetition of each.
+// forgetLocked removes an eighth of the entries, as it reads all of them: first the old ones, then any
+// others. The worst consequence is one repetition of each.
 func (a *Async) forgetLocked(now time.Time) {
 	for id, m := range a.memory {
 		if now.Sub(m.last) >= a.cfg.Repeat {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,8 +26,10 @@ const (
 	DefaultQPS       = 5
 	DefaultBurst     = 100
 	DefaultQueueSize = 1000
-	DefaultRepeat    = time.Hour
-	DefaultDrain     = 5 * time.Second
+	// DefaultRepeat is shorter than the hour for which the API server keeps an event by
+	// default, so that there is always an event of a failure that lasts.
+	DefaultRepeat = 50 * time.Minute
+	DefaultDrain  = 5 * time.Second
 )
 
 const (
@@ -34,18 +37,20 @@ const (
 	writeRetries = 3
 	retryPause   = time.Second
 	maxMemory    = 4096 // events that are remembered to recognise repetitions
+	// refusedPause is the time until an event that RBAC has refused is written again: the role may have been fixed.
+	refusedPause = 5 * time.Minute
 )
 
-// Recorder is what code that has something to tell needs.
+// Recorder records events about objects.
 type Recorder interface {
-	// Normal tells of something that went as planned. reason is a CamelCase word that
+	// Normal records a step that went as planned. reason is a CamelCase word that
 	// programs may match, message is for people.
 	Normal(obj runtime.Object, reason, message string)
-	// Warning tells of something that a user should look at.
+	// Warning records a problem that a user should look at.
 	Warning(obj runtime.Object, reason, message string)
 }
 
-// Discard is a Recorder that tells nobody.
+// Discard is a Recorder that drops all events.
 type Discard struct{}
 
 var _ Recorder = Discard{}
@@ -63,18 +68,18 @@ type Config struct {
 	// Component is the name under which users see the events; it must stay the same across
 	// versions and instances.
 	Component string
-	// Host tells instances apart. Default: the host's name.
+	// Host distinguishes instances. Default: the host's name.
 	Host string
 	// QPS and Burst are the budget of writes. Defaults DefaultQPS and DefaultBurst.
 	QPS   float64
 	Burst int
 	// QueueSize is how many events may wait. Default DefaultQueueSize.
 	QueueSize int
-	// Repeat is how long a repetition is kept quiet. Default DefaultRepeat.
+	// Repeat is the interval at which the same event is written again. Default DefaultRepeat.
 	Repeat time.Duration
-	// Drain is how long waiting events are still written at the end. Default DefaultDrain.
+	// Drain is how long queued events are still written at the end. Default DefaultDrain.
 	Drain time.Duration
-	// Registerer gets the counter of dropped events. nil: only Dropped knows.
+	// Registerer gets the counter csi_sidecar_events_dropped_total. nil: no metric, see Dropped.
 	Registerer prometheus.Registerer
 }
 
@@ -110,7 +115,7 @@ func NewRecorder(cfg Config) (*Async, error) {
 		serial:  uint64(time.Now().UnixNano()), //nolint:gosec // a start value, any will do
 		counter: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "csi_sidecar_events_dropped_total",
-			Help: "Events that were not written because too many were waiting or the API server refused them.",
+			Help: "Events that were not written because the queue was full or the API server refused them.",
 		}),
 	}
 	if cfg.Registerer != nil {
@@ -174,11 +179,11 @@ func (a *Async) Dropped() uint64 {
 	return a.dropped
 }
 
-// record queues an event if it is news.
+// record queues an event unless it is a repetition.
 func (a *Async) record(obj runtime.Object, eventType, reason, message string) {
 	ref, ok := reference(a.scheme, obj)
 	if !ok {
-		return // nothing a user could look at
+		return // no user could look at the object
 	}
 	message = cut(message)
 	now := time.Now()
@@ -189,14 +194,14 @@ func (a *Async) record(obj runtime.Object, eventType, reason, message string) {
 		return
 	}
 	a.serial++
-	if len(a.queue) >= a.cfg.QueueSize {
-		a.dropLocked(a.popLocked())
-	}
 	a.queue = append(a.queue, build(a.cfg, ref, eventType, reason, message, *m, now, a.serial))
+	if len(a.queue) > a.cfg.QueueSize {
+		a.dropLocked(a.takeLocked(corev1.EventTypeNormal))
+	}
 	a.signal()
 }
 
-// dropLocked counts an event that was lost. When the same happens again, it is told again.
+// dropLocked counts an event that was lost. Its repetition is written.
 func (a *Async) dropLocked(event *corev1.Event) {
 	a.countLocked()
 	delete(a.memory, identify(event.InvolvedObject, event.Type, event.Reason, event.Message))
@@ -220,17 +225,27 @@ func (a *Async) pop() *corev1.Event {
 	return a.popLocked()
 }
 
+// popLocked returns the next event: the oldest, or in a queue that is longer than the budget
+// allows to write at once, the oldest Warning.
 func (a *Async) popLocked() *corev1.Event {
+	if len(a.queue) > a.cfg.Burst {
+		return a.takeLocked(corev1.EventTypeWarning)
+	}
+	return a.takeLocked("")
+}
+
+// takeLocked removes and returns the oldest event of the type, or the oldest of all if there is none.
+func (a *Async) takeLocked(eventType string) *corev1.Event {
 	if len(a.queue) == 0 {
 		return nil
 	}
-	event := a.queue[0]
-	a.queue[0] = nil
-	a.queue = a.queue[1:]
+	i := max(0, slices.IndexFunc(a.queue, func(e *corev1.Event) bool { return e.Type == eventType }))
+	event := a.queue[i]
+	a.queue = slices.Delete(a.queue, i, i+1)
 	return event
 }
 
-// Run writes events until ctx is done, then those that wait, for at most Config.Drain. Its context
+// Run writes events until ctx is done, then the queued ones, for at most Config.Drain. Its context
 // should end after that of the code that records.
 func (a *Async) Run(ctx context.Context) error {
 	rest, cancel := outlive(ctx, a.cfg.Drain)
@@ -264,14 +279,14 @@ func outlive(ctx context.Context, grace time.Duration) (context.Context, context
 	return rest, cancel
 }
 
-// putBack returns an event that was taken too early.
+// putBack returns an event to the front of the queue.
 func (a *Async) putBack(event *corev1.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.queue = append([]*corev1.Event{event}, a.queue...)
 }
 
-// drain writes what is left; the budget is no matter any more.
+// drain writes the rest of the queue, without regard to the budget.
 func (a *Async) drain(ctx context.Context) {
 	for event := a.pop(); event != nil; event = a.pop() {
 		if ctx.Err() != nil {
@@ -282,8 +297,8 @@ func (a *Async) drain(ctx context.Context) {
 	}
 }
 
-// write sends an event, some more times until ctx is done if the server is not well. An attempt that is
-// on its way then goes on until rest is done.
+// write sends an event, with some retries until ctx is done if the server is not well. An attempt in
+// progress then goes on until rest is done.
 func (a *Async) write(ctx, rest context.Context, event *corev1.Event) {
 	for attempt := 1; ; attempt++ {
 		call, cancel := context.WithTimeout(rest, writeTimeout)
@@ -305,19 +320,33 @@ func (a *Async) lost(ctx context.Context, event *corev1.Event, err error) {
 		logging.KeyObject, klog.KRef(event.InvolvedObject.Namespace, event.InvolvedObject.Name), "err", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if hopeless(err) {
-		a.countLocked() // it stays remembered: to tell it again would end the same
-		return
+	switch {
+	case refused(err):
+		a.countLocked()
+		a.postponeLocked(event)
+	case hopeless(err):
+		a.countLocked() // it stays remembered: the next attempt would end the same
+	default:
+		a.dropLocked(event)
 	}
-	a.dropLocked(event)
 }
 
-// hopeless reports whether another attempt would end the same: the namespace is going, or
-// we may not.
-func hopeless(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) ||
-		apierrors.IsBadRequest(err) || apierrors.IsUnauthorized(err) || apierrors.IsRequestEntityTooLargeError(err)
+// postponeLocked lets the repetition of an event be written after refusedPause, instead of Config.Repeat.
+func (a *Async) postponeLocked(event *corev1.Event) {
+	if m, ok := a.memory[identify(event.InvolvedObject, event.Type, event.Reason, event.Message)]; ok {
+		m.last = time.Now().Add(min(refusedPause, a.cfg.Repeat) - a.cfg.Repeat)
+	}
 }
+
+// hopeless reports whether the next attempt would end the same: the namespace is being deleted, the event is
+// invalid, or the component lacks the permission.
+func hopeless(err error) bool {
+	return refused(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// refused reports whether the component lacks the permission to write the event. An administrator can change that.
+func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // sleep reports whether the pause was over before ctx.
 func sleep(ctx context.Context, pause time.Duration) bool {

@@ -197,7 +197,7 @@ func TestFullQueueDropsTheOldest(t *testing.T) {
 		if got := f.Dropped(); got != 3 {
 			t.Errorf("three are lost, got %d", got)
 		}
-		want := "# HELP csi_sidecar_events_dropped_total Events that were not written because too many were waiting or the API server refused them.\n" +
+		want := "# HELP csi_sidecar_events_dropped_total Events that were not written because the queue was full or the API server refused them.\n" +
 			"# TYPE csi_sidecar_events_dropped_total counter\ncsi_sidecar_events_dropped_total 3\n"
 		if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
 			t.Error(err)
@@ -207,6 +207,88 @@ func TestFullQueueDropsTheOldest(t *testing.T) {
 		}
 		f.end(t)
 	})
+}
+
+// Normal and Warning shared one queue: a storm of "Provisioning" dropped the reasons why it failed.
+func TestNormalEventsDoNotDropWarnings(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := launch(t, func(cfg *events.Config) { cfg.QueueSize, cfg.QPS, cfg.Burst = 4, 1, 2 })
+		f.cluster.Inject(kubetest.Fault{Delay: time.Second, Times: 1})
+		f.Normal(claim("data"), "R", "first")
+		synctest.Wait()
+		f.Warning(claim("data"), "W", "w1")
+		for i := range 5 {
+			f.Normal(claim("data"), "R", fmt.Sprint("n", i))
+			f.Warning(claim("data"), "W", fmt.Sprint("w", i+2))
+		}
+		time.Sleep(time.Minute)
+		if d := cmp.Diff([]string{"first", "w3", "w4", "w5", "w6"}, f.messages()); d != "" {
+			t.Errorf("the newest warnings are written (-want +got):\n%s", d)
+		}
+		for i := range 3 {
+			f.Normal(claim("data"), "R", fmt.Sprint("m", i))
+		}
+		f.Warning(claim("data"), "W", "urgent")
+		time.Sleep(time.Minute)
+		if d := cmp.Diff([]string{"urgent", "m0", "m1", "m2"}, f.messages()[5:]); d != "" {
+			t.Errorf("in a queue that is longer than the burst, warnings are written first (-want +got):\n%s", d)
+		}
+		f.end(t)
+	})
+}
+
+// The API server forgets an event after an hour: a failure that lasted had a gap without any event.
+func TestRepetitionComesBeforeTheServerForgets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = time.Hour // --event-ttl of kube-apiserver
+		f := launch(t, nil)
+		for range 3 * int(ttl/time.Minute) { // a failure that is retried every minute
+			f.Warning(claim("data"), "Failed", "no space")
+			time.Sleep(time.Minute)
+		}
+		var last time.Time
+		for _, w := range f.cluster.Writes() {
+			event, ok := w.Object.(*corev1.Event)
+			if !ok {
+				t.Fatalf("write of %T", w.Object)
+			}
+			if at := event.LastTimestamp.Time; !last.IsZero() && at.Sub(last) >= ttl {
+				t.Errorf("the event of %v was forgotten at %v, the next one is of %v", last, last.Add(ttl), at)
+			}
+			last = event.LastTimestamp.Time
+		}
+		if len(f.cluster.Writes()) != 4 {
+			t.Errorf("%d events in three hours, want 4", len(f.cluster.Writes()))
+		}
+		f.end(t)
+	})
+}
+
+// An event that RBAC refused counted as written: after the role was fixed, the failure stayed silent.
+func TestEventRefusedByRBACIsWrittenOnceAllowed(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{
+		"Forbidden":    apierrors.NewForbidden(schema.GroupResource{}, "", nil),
+		"Unauthorized": apierrors.NewUnauthorized("token"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := launch(t, nil)
+				f.cluster.Fail("create", "events", err, 1)
+				for range 6 {
+					f.Warning(claim("data"), "Failed", "no space")
+					time.Sleep(time.Minute)
+				}
+				if d := cmp.Diff([]string{"no space"}, f.messages()); d != "" || len(f.cluster.Writes()) != 2 {
+					t.Errorf("%d attempts; written (-want +got):\n%s", len(f.cluster.Writes()), d)
+				}
+				f.end(t)
+			})
+		})
+	}
 }
 
 func TestWriteErrors(t *testing.T) {
@@ -271,6 +353,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		lose   func(f *fixture)
+		normal bool
 		want   []string
 	}{
 		"Unwell": {
@@ -281,12 +364,12 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 			},
 		},
 		"Dropped": {
-			reason: "Too many were waiting.", want: []string{"on its way", "other", "no space"},
+			reason: "Too many were waiting.", want: []string{"on its way", "other", "no space"}, normal: true,
 			lose: func(f *fixture) {
 				f.cluster.Inject(kubetest.Fault{Delay: time.Second, Times: 1})
 				f.Normal(claim("data"), "R", "on its way")
 				synctest.Wait()
-				f.Warning(claim("data"), "Failed", "no space")
+				f.Normal(claim("data"), "Failed", "no space")
 				f.Normal(claim("data"), "R", "other")
 			},
 		},
@@ -305,7 +388,11 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 				f := launch(t, func(cfg *events.Config) { cfg.QueueSize = 1 })
 				tc.lose(f)
 				time.Sleep(time.Minute)
-				f.Warning(claim("data"), "Failed", "no space")
+				again := f.Warning
+				if tc.normal {
+					again = f.Normal
+				}
+				again(claim("data"), "Failed", "no space")
 				if d := cmp.Diff(tc.want, f.messages()); d != "" {
 					t.Errorf("%s (-want +got):\n%s", tc.reason, d)
 				}

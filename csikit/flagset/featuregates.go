@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Stage is how far a feature is.
+// Stage is the maturity of a feature.
 type Stage string
 
 // The stages of a feature. A gate that is GA or Deprecated is accepted with a warning.
@@ -23,13 +23,21 @@ const (
 type Gate struct {
 	// Default is the value without a flag.
 	Default bool
-	// Stage is how far the feature is.
+	// Stage is the maturity of the feature.
 	Stage Stage
 	// Locked gates cannot leave their default.
 	Locked bool
 }
 
-// FeatureGates switches features by --feature-gates=Name=true,Other=false.
+// Gates that set all others of a stage, except those that are set by name.
+const (
+	allAlpha = "AllAlpha"
+	allBeta  = "AllBeta"
+)
+
+// FeatureGates switches features by --feature-gates=Name=true,Other=false. AllAlpha and AllBeta
+// set all gates of a stage. Gates that the replaced components accept and that switch nothing
+// here are accepted with a warning.
 type FeatureGates struct {
 	known map[string]Gate
 	set   map[string]bool
@@ -42,7 +50,7 @@ func NewFeatureGates(known map[string]Gate) FeatureGates {
 
 // AddFlags registers --feature-gates, which may be given several times; the last value of a name wins.
 func (f *FeatureGates) AddFlags(fs *flag.FlagSet) {
-	usage := "`name=bool`, separated by commas, that switch features"
+	usage := "comma-separated `name=bool` pairs that switch features; AllAlpha and AllBeta set all features of a stage"
 	for _, name := range sortedKeys(f.known) {
 		gate := f.known[name]
 		usage += fmt.Sprintf("; %s (%s, default %t)", name, gate.Stage, gate.Default)
@@ -60,8 +68,14 @@ func (f *FeatureGates) Enabled(name string) bool {
 	if value, ok := f.set[name]; ok {
 		return value
 	}
+	if value, ok := f.set[stages()[gate.Stage]]; ok && !gate.Locked {
+		return value
+	}
 	return gate.Default
 }
+
+// stages returns the gate that sets all gates of a stage.
+func stages() map[Stage]string { return map[Stage]string{Alpha: allAlpha, Beta: allBeta} }
 
 // Explicit reports whether the user has set the gate, to whatever value.
 func (f *FeatureGates) Explicit(name string) bool {
@@ -99,8 +113,8 @@ func (f *FeatureGates) parse(pair string) (name string, value bool, err error) {
 	if !ok {
 		return "", false, fmt.Errorf("%q must be name=true or name=false", pair)
 	}
-	gate, ok := f.known[name]
-	if !ok {
+	gate, known := f.known[name]
+	if _, retired := retiredGates()[name]; !known && !retired && name != allAlpha && name != allBeta {
 		return "", false, fmt.Errorf("unknown feature gate %q, known are: %s", name, strings.Join(sortedKeys(f.known), ", "))
 	}
 	value, err = strconv.ParseBool(text)
@@ -116,11 +130,16 @@ func (f *FeatureGates) parse(pair string) (name string, value bool, err error) {
 // Validate implements Group. Set has refused everything that is wrong already.
 func (f *FeatureGates) Validate() error { return nil }
 
-// Warnings implements Warner: gates that were set although they are about to go.
+// Warnings implements Warner: gates that were set although they have no effect or will be removed.
 func (f *FeatureGates) Warnings() []string {
 	var warnings []string
 	for _, name := range sortedKeys(f.set) {
-		switch f.known[name].Stage {
+		gate, known := f.known[name]
+		if why := retiredGates()[name]; why != "" && !known {
+			warnings = append(warnings, fmt.Sprintf("--feature-gates: %s has no effect: %s", name, why))
+			continue
+		}
+		switch gate.Stage {
 		case GA:
 			warnings = append(warnings, fmt.Sprintf("--feature-gates: %s is generally available and will be removed", name))
 		case Deprecated:

@@ -253,6 +253,24 @@ func TestFeatureGates(t *testing.T) {
 			want: map[string]bool{"New": false, "Mid": false, "Done": true, "Old": true},
 			warn: []string{"--feature-gates: Done is generally available and will be removed", "--feature-gates: Old is deprecated and will be removed"},
 		},
+		"Retired": {
+			reason: "Gates of upstream's manifests that switch nothing here are no reason not to start.",
+			args:   []string{"--feature-gates=HonorPVReclaimPolicy=true,StorageVersionAPI=false"}, want: map[string]bool{"Mid": true},
+			warn: []string{
+				"--feature-gates: HonorPVReclaimPolicy has no effect: the feature is always on",
+				"--feature-gates: StorageVersionAPI has no effect: it concerns API servers only",
+			},
+		},
+		"RetiredNonsense": {
+			reason: "A value must be one.", args: []string{"--feature-gates=HonorPVReclaimPolicy=maybe"}, err: []string{`HonorPVReclaimPolicy="maybe" must be true or false`},
+		},
+		"Stages": {
+			reason: "All gates of a stage are set, but not those that are set by name, whatever the order.",
+			args:   []string{"--feature-gates=AllAlpha=true,AllBeta=false,Mid=true"}, want: map[string]bool{"New": true, "Mid": true, "Done": true, "Old": false},
+		},
+		"StageOff": {
+			reason: "A stage can be switched off.", args: []string{"--feature-gates=AllBeta=false,New=true"}, want: map[string]bool{"New": true, "Mid": false},
+		},
 		"Unknown": {
 			reason: "A typing error is told, with what is known, and every error at once.", args: []string{"--feature-gates=Nwe=true,Mid,New=maybe,Done=false"},
 			err: []string{`unknown feature gate "Nwe", known are: Done, Mid, New, Old`, `"Mid" must be name=true or name=false`, `New="maybe" must be true or false`, "Done is locked to true"},

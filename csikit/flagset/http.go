@@ -34,7 +34,7 @@ func (h *HTTP) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&h.MetricsAddress, "metrics-address", h.MetricsAddress,
 		"deprecated, use --http-endpoint: `host:port` of the metrics; not together with --http-endpoint")
 	fs.StringVar(&h.MetricsPath, "metrics-path", h.MetricsPath, "`path` of the metrics on the listener")
-	fs.BoolVar(&h.Pprof, "enable-pprof", h.Pprof, "serve Go profiles under /debug/pprof/ of --http-endpoint")
+	fs.BoolVar(&h.Pprof, "enable-pprof", h.Pprof, "serve Go profiles under /debug/pprof/ of --http-endpoint, and /debug/state to other hosts than this one")
 }
 
 // Address returns where to listen, whichever flag named it, or nothing.

@@ -29,10 +29,10 @@ func NewKube() Kube {
 func (k *Kube) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&k.Kubeconfig, "kubeconfig", k.Kubeconfig,
 		"`path` of a kubeconfig file; empty: $KUBECONFIG if set, else the service account of the pod")
-	fs.StringVar(&k.Master, "master", k.Master, "`URL` of the API server, overrides the one of the kubeconfig file")
+	fs.StringVar(&k.Master, "master", k.Master, "`URL` of the API server; overrides the URL in the kubeconfig file")
 	fs.Float64Var(&k.QPS, "kube-api-qps", k.QPS,
-		"requests per second to the API server before the client throttles itself; 0: never, the server decides")
-	fs.IntVar(&k.Burst, "kube-api-burst", k.Burst, "requests that may exceed --kube-api-qps for a moment")
+		"maximum number of requests per second to the API server; 0: no limit, the server decides")
+	fs.IntVar(&k.Burst, "kube-api-burst", k.Burst, "number of requests that may be sent at once in excess of --kube-api-qps")
 }
 
 // Validate reports a rate that is no number and a burst that lets no request pass.

@@ -13,7 +13,7 @@ import (
 // renewJitter is how much longer than RetryPeriod a randomised retry may take.
 const renewJitter = 1.2
 
-// LeaderElection says whether, and how patiently, instances elect one leader.
+// LeaderElection reports whether, and how patiently, instances elect one leader.
 type LeaderElection struct {
 	// Enabled turns the election on. Without it every instance works.
 	Enabled bool
@@ -36,13 +36,13 @@ func NewLeaderElection() LeaderElection {
 
 // AddFlags registers --leader-election and --leader-election-*.
 func (l *LeaderElection) AddFlags(fs *flag.FlagSet) {
-	fs.BoolVar(&l.Enabled, "leader-election", l.Enabled, "let one of several instances work, the others wait")
+	fs.BoolVar(&l.Enabled, "leader-election", l.Enabled, "run with leader election: one instance works, the others stand by")
 	fs.StringVar(&l.Namespace, "leader-election-namespace", l.Namespace, "`namespace` of the Lease; empty: that of the pod")
 	fs.DurationVar(&l.LeaseDuration, "leader-election-lease-duration", l.LeaseDuration,
-		"how long the others wait after the leader's last sign of life")
+		"time after the last renewal of the Lease until another instance may take over")
 	fs.DurationVar(&l.RenewDeadline, "leader-election-renew-deadline", l.RenewDeadline,
-		"how long the leader tries to renew the Lease before it stops working")
-	fs.DurationVar(&l.RetryPeriod, "leader-election-retry-period", l.RetryPeriod, "pause between two attempts to get or renew the Lease")
+		"time for which the leader tries to renew the Lease before it stops working")
+	fs.DurationVar(&l.RetryPeriod, "leader-election-retry-period", l.RetryPeriod, "interval between attempts to acquire or renew the Lease")
 	fs.Var((*labelMap)(&l.Labels), "leader-election-labels", "`labels` of the Lease, as key:value,key:value")
 }
 

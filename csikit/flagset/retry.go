@@ -22,8 +22,8 @@ func NewRetry() Retry {
 
 // AddFlags registers --retry-interval-start and --retry-interval-max.
 func (r *Retry) AddFlags(fs *flag.FlagSet) {
-	fs.DurationVar(&r.Start, "retry-interval-start", r.Start, "pause after the first failure; it doubles with each further one")
-	fs.DurationVar(&r.Max, "retry-interval-max", r.Max, "longest pause between two attempts")
+	fs.DurationVar(&r.Start, "retry-interval-start", r.Start, "retry interval after the first failure; it doubles with each further failure")
+	fs.DurationVar(&r.Max, "retry-interval-max", r.Max, "maximum retry interval")
 }
 
 // Validate reports pauses that are not positive or in the wrong order.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -42,7 +43,7 @@ func newHandler(cfg Config) http.Handler {
 		routes[cfg.MetricsPath] = promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{ErrorLog: errorLog{cfg.Logger}})
 	}
 	if cfg.State != nil {
-		routes[pathState] = state(cfg.State)
+		routes[pathState] = state(cfg)
 	}
 	mux := http.NewServeMux()
 	for path, handler := range routes {
@@ -157,10 +158,15 @@ func failing(cfg Config, path string, err error) {
 	cfg.Logger.V(2).Info("Health check failed", logging.KeyPath, path, logging.KeyReason, err.Error())
 }
 
-// state answers what the component is doing, as indented JSON.
-func state(get func() any) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		out, err := json.MarshalIndent(get(), "", "  ")
+// state answers what the component is doing, as indented JSON. It names volumes and quotes drivers, and nobody is
+// authenticated: other hosts get it only where profiles are served, too. A kubectl port-forward is not another host.
+func state(cfg Config) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !cfg.Pprof && !isLoopback(r.RemoteAddr) {
+			text(w, http.StatusForbidden, "served to this host only: use kubectl port-forward, or set --enable-pprof\n")
+			return
+		}
+		out, err := json.MarshalIndent(cfg.State(), "", "  ")
 		if err != nil {
 			text(w, http.StatusInternalServerError, fmt.Sprintf("encode the state: %v\n", err))
 			return
@@ -170,13 +176,19 @@ func state(get func() any) http.Handler {
 	})
 }
 
+// isLoopback reports whether an address of a client, host:port, is one of this host's own.
+func isLoopback(address string) bool {
+	client, err := netip.ParseAddrPort(address)
+	return err == nil && client.Addr().Unmap().IsLoopback()
+}
+
 func text(w http.ResponseWriter, code int, body string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	write(w, code, body)
 }
 
-// write answers. The only error is that the client has gone, who cannot be told.
+// write answers. The only possible error is that the client has disconnected.
 func write(w http.ResponseWriter, code int, body string) {
 	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(code)

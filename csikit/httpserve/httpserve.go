@@ -1,15 +1,15 @@
-// Package httpserve serves what operators ask of a component over HTTP, all on
-// one listener: metrics, health, profiles and the component's state.
+// Package httpserve serves a component's metrics, health, profiles and state
+// over HTTP, on one listener.
 //
 //	/metrics                  if Config.Gatherer is set, at Config.MetricsPath
 //	/healthz                  Config.Health, or else the same as /livez
 //	/livez, /readyz           checks by name; ?verbose lists them, ?exclude=NAME skips one
 //	/healthz/leader-election  if Config.Leader is set
 //	/debug/pprof/             if Config.Pprof is set
-//	/debug/state              if Config.State is set, as JSON
+//	/debug/state              if Config.State is set, as JSON; to other hosts only if Config.Pprof is set
 //
-// It has neither TLS nor authentication. Do not use it for anything that a
-// passer-by in the cluster's network must not see.
+// It has neither TLS nor authentication. Do not serve anything with it that
+// must stay hidden from other pods of the cluster.
 package httpserve
 
 import (
@@ -64,9 +64,10 @@ type Config struct {
 	Health func(context.Context) error
 	// CheckTimeout bounds each check. Default 10 s.
 	CheckTimeout time.Duration
-	// Pprof serves profiles of the process.
+	// Pprof serves profiles of the process, and State to other hosts.
 	Pprof bool
-	// State returns what the component is doing, to be encoded as JSON.
+	// State returns what the component is doing, to be encoded as JSON. Only
+	// this host is served, unless Pprof is set.
 	State func() any
 	// Logger logs failing checks and errors of connections.
 	Logger klog.Logger

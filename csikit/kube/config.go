@@ -18,7 +18,7 @@ const unlimited = -1
 
 // Config makes the configuration of a client from the flags: the kubeconfig file of
 // the flag, else those of $KUBECONFIG, else the service account of the pod.
-// userAgent tells the server's audit log who we are; empty stands for the program's name.
+// userAgent names this component in the server's audit log; empty: the program's name.
 //
 // The configuration asks for protobuf. Metrics are added by its Wrap method.
 func Config(f flagset.Kube, userAgent string) (*rest.Config, error) {

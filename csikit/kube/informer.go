@@ -70,6 +70,9 @@ func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions
 	return i
 }
 
+// Name returns InformerOptions.Name, or its default.
+func (i *Informer[T]) Name() string { return i.name }
+
 // OnChange adds a function that is called after every change, one call at a time:
 // with before nil for an object that is new, with after nil for one that is gone, and with both
 // the same on a resync. It must return soon; typically it adds a key to a queue. Call it before Run.
@@ -194,7 +197,7 @@ func (i *Informer[T]) Remember(obj T) {
 	i.own.put(cache.MetaObjectToName(copied).String(), copied)
 }
 
-// changed forgets own writes that the watch has caught up with, then tells everybody.
+// changed forgets own writes that the watch has caught up with, then calls the OnChange functions.
 func (i *Informer[T]) changed(oldObj, newObj any) {
 	before, after := unwrap[T](oldObj), unwrap[T](newObj)
 	i.own.observe(before, after, newObj == nil)

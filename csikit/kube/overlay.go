@@ -11,37 +11,37 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// overlayTTL bounds how long an own write is believed that no watch confirms: the
-// object was deleted again before the watch (re)started and will never show up.
+// overlayTTL bounds how long an own write is kept that no watch confirms: the
+// object was deleted before the watch (re)started, so the watch never delivers it.
 const overlayTTL = time.Minute
 
-// overlay holds own writes that the watch has not brought yet. Usually it is empty.
+// overlay holds own writes that the watch has not delivered yet. Usually it is empty.
 type overlay[T Object] struct {
 	transform func(T) T
 
 	mu    sync.Mutex
 	items map[string]overlayItem[T]
-	// gone are the objects whose deletion the watch has brought lately, with the time until which that is kept: the
-	// answer to an own write may be remembered after it.
+	// gone are the objects whose deletion the watch has delivered lately, with the time until which they are kept: the
+	// answer to an own write may be remembered after the deletion.
 	gone  map[types.UID]time.Time
 	sweep time.Time
 }
 
 type overlayItem[T Object] struct {
 	obj     T
-	ended   bool // the write has removed the object
+	deleted bool // the write has removed the object
 	expires time.Time
 }
 
 // put remembers obj unless a newer one or its deletion is known.
 func (o *overlay[T]) put(key string, obj T) {
-	ended := isEnded(obj)
+	deleted := deletedByWrite(obj)
 	obj = o.transform(obj)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
 	o.expireLocked(now)
-	if _, deleted := o.gone[obj.GetUID()]; deleted {
+	if _, known := o.gone[obj.GetUID()]; known {
 		return
 	}
 	if item, ok := o.items[key]; ok && !newer(obj, item.obj) {
@@ -50,16 +50,16 @@ func (o *overlay[T]) put(key string, obj T) {
 	if o.items == nil {
 		o.items = map[string]overlayItem[T]{}
 	}
-	o.items[key] = overlayItem[T]{obj: obj, ended: ended, expires: now.Add(overlayTTL)}
+	o.items[key] = overlayItem[T]{obj: obj, deleted: deleted, expires: now.Add(overlayTTL)}
 }
 
-// isEnded reports whether obj is what the API server returns for the write that removed it: the object is being
-// deleted, and nothing holds it up.
-func isEnded(obj Object) bool {
+// deletedByWrite reports whether obj is what the API server returns for the write that removed it: the object is being
+// deleted, and has neither finalizers nor a grace period.
+func deletedByWrite(obj Object) bool {
 	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && ptr.Deref(obj.GetDeletionGracePeriodSeconds(), 0) == 0
 }
 
-// expireLocked drops what is too old, now and then: what is left in between does no harm.
+// expireLocked drops expired entries from time to time; in between, they do no harm.
 func (o *overlay[T]) expireLocked(now time.Time) {
 	if now.Before(o.sweep) {
 		return
@@ -77,31 +77,31 @@ func (o *overlay[T]) expireLocked(now time.Time) {
 	}
 }
 
-// get returns the remembered object of that key if it is newer than what lookup finds in the store.
-// The store is asked last: what the watch brings meanwhile is dropped here only after it is there.
+// get returns the remembered object of that key if it is newer than the store's, which lookup returns.
+// The store is read last: an object that the watch delivers meanwhile is dropped here only after it is in the store.
 func (o *overlay[T]) get(key string, lookup func(key string) (T, bool)) (obj T, ok bool) {
 	o.mu.Lock()
 	item, remembered := o.items[key]
 	o.mu.Unlock()
 	stored, ok := lookup(key)
 	switch {
-	case !remembered || !item.rules(stored, ok):
+	case !remembered || !item.supersedes(stored, ok):
 		return stored, ok
-	case item.ended:
+	case item.deleted:
 		return obj, false
 	}
 	return item.obj, true
 }
 
-// rules reports whether the item, and not what the store has, is the latest state that is known.
-func (item overlayItem[T]) rules(stored T, ok bool) bool {
+// supersedes reports whether the item is a later state than that of the store.
+func (item overlayItem[T]) supersedes(stored T, ok bool) bool {
 	return time.Now().Before(item.expires) && (!ok || newer(item.obj, stored))
 }
 
-// merge replaces and completes the list that read returns from the store. match tells which remembered
-// objects belong into it, lookup returns what the store has under a key. As with get the store is asked last.
+// merge replaces and completes the list that read returns from the store. match reports whether a remembered
+// object belongs to the list, lookup returns the store's object of a key. As with get, the store is read last.
 func (o *overlay[T]) merge(read func() []T, match func(T) bool, lookup func(key string) (T, bool)) []T {
-	own := ruling(o.remembered(), lookup)
+	own := newestOnly(o.remembered(), lookup)
 	stored := read()
 	if len(own) == 0 {
 		return stored
@@ -116,7 +116,7 @@ func (o *overlay[T]) merge(read func() []T, match func(T) bool, lookup func(key 
 		merged = append(merged, obj)
 	}
 	for _, item := range own {
-		if !item.ended && match(item.obj) {
+		if !item.deleted && match(item.obj) {
 			merged = append(merged, item.obj)
 		}
 	}
@@ -133,15 +133,15 @@ func (o *overlay[T]) remembered() map[string]overlayItem[T] {
 	return maps.Clone(o.items)
 }
 
-// ruling drops the items that are not newer than what the store has.
-func ruling[T Object](items map[string]overlayItem[T], lookup func(key string) (T, bool)) map[string]overlayItem[T] {
+// newestOnly drops the items that are not newer than the store's.
+func newestOnly[T Object](items map[string]overlayItem[T], lookup func(key string) (T, bool)) map[string]overlayItem[T] {
 	maps.DeleteFunc(items, func(key string, item overlayItem[T]) bool {
-		return !item.rules(lookup(key))
+		return !item.supersedes(lookup(key))
 	})
 	return items
 }
 
-// observe drops what the watch has caught up with.
+// observe drops the items that the watch has caught up with.
 func (o *overlay[T]) observe(before, after T, gone bool) {
 	obj := after
 	if gone {
@@ -150,7 +150,7 @@ func (o *overlay[T]) observe(before, after T, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if gone {
-		o.buryLocked(obj.GetUID())
+		o.markDeletedLocked(obj.GetUID())
 	}
 	if len(o.items) == 0 {
 		return
@@ -165,7 +165,7 @@ func (o *overlay[T]) observe(before, after T, gone bool) {
 	}
 }
 
-func (o *overlay[T]) buryLocked(uid types.UID) {
+func (o *overlay[T]) markDeletedLocked(uid types.UID) {
 	now := time.Now()
 	o.expireLocked(now)
 	if o.gone == nil {

@@ -31,7 +31,7 @@ func SlimNode(keep Keep) func(*corev1.Node) *corev1.Node {
 	}
 }
 
-// SlimPV returns a transform that reduces volumes of other drivers to what tells them apart:
+// SlimPV returns a transform that reduces volumes of other drivers to what distinguishes them:
 // metadata, driver, claim and phase. Volumes of driver stay whole but for the metadata
 // that keep does not name.
 func SlimPV(driver string, keep Keep) func(*corev1.PersistentVolume) *corev1.PersistentVolume {

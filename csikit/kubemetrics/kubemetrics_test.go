@@ -118,6 +118,18 @@ func TestQueueBuckets(t *testing.T) {
 	}
 }
 
+func TestLeaderSlowpath(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	l := kubemetrics.NewLeader(reg)
+	l.SlowpathExercised("lease")
+	l.SlowpathExercised("lease")
+	want := "# HELP leader_election_slowpath_total Renewals of the lease that had to read it first, because another client had changed it, by the name of the lease.\n" +
+		"# TYPE leader_election_slowpath_total counter\nleader_election_slowpath_total{name=\"lease\"} 2\n"
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "leader_election_slowpath_total"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLeader(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()

@@ -8,16 +8,19 @@
 // What it does as the real server does: resourceVersions grow with each write and stale
 // ones conflict; writes that change nothing store nothing; names are generated; status is
 // written by its subresource alone, where the kind has one; deletion honours
-// finalizers, preconditions and the grace of pods that have a node; JSON, merge and strategic patches,
-// where a failed JSON patch "test" is Invalid (422); label and field selectors; lists, watches from a
-// resourceVersion, streaming lists, watches that break or have expired.
+// finalizers, preconditions and the grace of pods that have a node, and an object that is being deleted takes
+// no new finalizers; JSON, merge and strategic patches, where a failed JSON patch "test" is Invalid (422)
+// without a cause, and another UID is Invalid because of metadata.uid; the rules for metadata;
+// label and field selectors; lists, watches from a
+// resourceVersion, streaming lists, watches that break or have expired. Package conformance has these
+// facts as tests, which a real kube-apiserver passes as well.
 //
-// What it leaves out: validation of the contents of objects, admission and defaulting, owner
+// What it leaves out: validation of specs and statuses, admission and defaulting, owner
 // references (there is no garbage collector), server-side apply, dry run, generations, and paging of lists.
 //
 // UIDs, generated names and resourceVersions are counted, hence the same in each run. Nothing
 // uses a network, and goroutines end with their watch: it works inside a testing/synctest bubble.
 //
-// Use it for flows. For pure decisions no API is needed; whether the server accepts an
-// object only a real server tells.
+// Use it for flows. For pure decisions no API is needed; whether the server accepts a
+// spec, only a real server decides.
 package kubetest

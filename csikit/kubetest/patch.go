@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 )
@@ -30,12 +31,19 @@ func (c *Cluster) patchLocked(k *kind, namespace, name string, pt types.PatchTyp
 	}
 	obj, err := decode(k, data)
 	if err != nil {
-		return nil, false, err
+		wrong := field.Invalid(field.NewPath("patch"), string(patch), err.Error())
+		return nil, false, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{wrong})
 	}
 	if obj.GetName() != name {
 		return nil, false, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(), name))
 	}
-	return c.updateLocked(k, namespace, obj, subresource)
+	if obj, err = normalize(k, obj); err != nil { // an empty list is no list
+		return nil, false, err
+	}
+	if err := placeIn(k, namespace, obj); err != nil {
+		return nil, false, err
+	}
+	return c.writeLocked(k, before, obj, subresource)
 }
 
 // applyPatch returns the patched document, or the error the API server answers with.

@@ -3,6 +3,7 @@ package kubetest
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -13,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 )
@@ -108,11 +108,13 @@ func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube
 		return nil, err
 	}
 	if obj.GetResourceVersion() != "" {
-		return nil, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "resourceVersion should not be set on objects to be created",
+		}}
 	}
 	c.stores[k.resource].name(obj)
-	if obj.GetName() == "" {
-		return nil, invalid(k, "", field.Required(field.NewPath("metadata", "name"), "name or generateName is required"))
+	if err := validateCreate(k, obj); err != nil {
+		return nil, err
 	}
 	if _, ok := c.stores[k.resource].objects[key(obj)]; ok {
 		return nil, apierrors.NewAlreadyExists(k.groupResource(), obj.GetName())
@@ -120,6 +122,7 @@ func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube
 	obj.SetUID("")
 	obj.SetCreationTimestamp(metav1.Time{})
 	obj.SetDeletionTimestamp(nil)
+	obj.SetDeletionGracePeriodSeconds(nil)
 	c.stores[k.resource].identify(obj)
 	if k.initStatus != nil {
 		k.initStatus(obj)
@@ -141,10 +144,23 @@ func (c *Cluster) updateLocked(k *kind, namespace string, obj kube.Object, subre
 	if err != nil {
 		return nil, false, err
 	}
-	if err := checkUpdate(k, before, obj); err != nil {
+	if uid := obj.GetUID(); uid != "" && uid != before.GetUID() {
+		return nil, false, uidConflict(k.groupResource(), obj.GetName(), uid, before.GetUID())
+	}
+	return c.writeLocked(k, before, obj, subresource)
+}
+
+// writeLocked is the part of an update that patches share. Only an update has the UID as a precondition: in the result
+// of a patch another UID is a change of an immutable field.
+func (c *Cluster) writeLocked(k *kind, before, obj kube.Object, subresource string) (kube.Object, bool, error) {
+	if err := checkVersion(k, before, obj); err != nil {
 		return nil, false, err
 	}
-	if obj, err = prepareUpdate(k, before, obj, subresource); err != nil {
+	obj, err := prepareUpdate(k, before, obj, subresource)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := validateUpdate(k, before, obj); err != nil {
 		return nil, false, err
 	}
 	stored, changed := c.replaceLocked(k, before, obj)
@@ -164,24 +180,21 @@ func (c *Cluster) replaceLocked(k *kind, before, obj kube.Object) (stored kube.O
 	return obj, true
 }
 
-// checkUpdate refuses updates of something else than what is stored.
-func checkUpdate(k *kind, before, obj kube.Object) error {
+// checkVersion refuses writes that are based on another version than the stored one. No version is valid for some kinds.
+func checkVersion(k *kind, before, obj kube.Object) error {
 	version := obj.GetResourceVersion()
-	if version == "" && !k.unconditional {
-		path := field.NewPath("metadata", "resourceVersion")
-		return invalid(k, obj.GetName(), field.Invalid(path, "", "must be specified for an update"))
+	if version == "" && k.unconditional {
+		obj.SetResourceVersion(before.GetResourceVersion())
 	}
 	if version != "" && version != before.GetResourceVersion() {
 		return apierrors.NewConflict(k.groupResource(), obj.GetName(),
 			fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
 	}
-	if uid := obj.GetUID(); uid != "" && uid != before.GetUID() {
-		return uidConflict(k.groupResource(), obj.GetName(), uid, before.GetUID())
-	}
 	return nil
 }
 
-// prepareUpdate takes over what the client cannot change.
+// prepareUpdate takes over the fields that the client cannot change. A change of the immutable fields, on the other
+// hand, is for validateUpdate to refuse.
 func prepareUpdate(k *kind, before, obj kube.Object, subresource string) (kube.Object, error) {
 	switch {
 	case subresource == "" && k.copyStatus != nil:
@@ -189,6 +202,8 @@ func prepareUpdate(k *kind, before, obj kube.Object, subresource string) (kube.O
 	case subresource == "status" && k.copyStatus != nil:
 		next := clone(before)
 		k.copyStatus(next, obj)
+		next.SetUID(obj.GetUID())
+		next.SetResourceVersion(obj.GetResourceVersion())
 		if !k.statusResetsMeta {
 			next.SetLabels(obj.GetLabels())
 			next.SetAnnotations(obj.GetAnnotations())
@@ -196,12 +211,19 @@ func prepareUpdate(k *kind, before, obj kube.Object, subresource string) (kube.O
 		}
 		obj = next
 	case subresource != "":
-		return nil, apierrors.NewNotFound(schema.GroupResource{Group: k.groupVersion.Group, Resource: k.resource + "/" + subresource}, obj.GetName())
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: k.groupVersion.Group, Resource: k.resource + "/" + subresource}, "")
 	}
-	obj.SetUID(before.GetUID())
+	if obj.GetUID() == "" {
+		obj.SetUID(before.GetUID())
+	}
+	obj.SetGeneration(before.GetGeneration())
 	obj.SetCreationTimestamp(before.GetCreationTimestamp())
-	obj.SetDeletionTimestamp(before.GetDeletionTimestamp())
-	obj.SetDeletionGracePeriodSeconds(before.GetDeletionGracePeriodSeconds())
+	if at := before.GetDeletionTimestamp(); at != nil {
+		obj.SetDeletionTimestamp(at)
+	}
+	if grace := before.GetDeletionGracePeriodSeconds(); grace != nil && obj.GetDeletionGracePeriodSeconds() == nil {
+		obj.SetDeletionGracePeriodSeconds(grace)
+	}
 	return obj, nil
 }
 
@@ -346,10 +368,6 @@ func decode(k *kind, data []byte) (kube.Object, error) {
 func clone(obj kube.Object) kube.Object {
 	copied, _ := obj.DeepCopyObject().(kube.Object)
 	return copied
-}
-
-func invalid(k *kind, name string, err *field.Error) error {
-	return apierrors.NewInvalid(k.groupKind(), name, field.ErrorList{err})
 }
 
 func uidConflict(gr schema.GroupResource, name string, wanted, actual types.UID) error {

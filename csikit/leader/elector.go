@@ -16,10 +16,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
-// errHeld says that somebody else has a Lease that is still valid.
+// errHeld means that another instance holds the Lease, which is still valid.
 var errHeld = errors.New("lease is held by another instance")
 
-// record is the part of a Lease that changes when somebody uses it.
+// record is the part of a Lease that changes when an instance acquires, renews or releases it.
 type record struct {
 	holder      string
 	duration    int32
@@ -28,7 +28,7 @@ type record struct {
 	transitions int32
 }
 
-// elector holds what one instance knows. It is used by one goroutine at a time.
+// elector is the state of one instance. It is used by one goroutine at a time.
 type elector struct {
 	cfg Config
 
@@ -38,7 +38,7 @@ type elector struct {
 	renewed  time.Time // when our last successful attempt began, by our clock
 }
 
-// attempt gets or renews the Lease. It returns nil when we have it, errHeld when another has it.
+// attempt acquires or renews the Lease. It returns nil if this instance holds it, errHeld if another one does.
 func (e *elector) attempt(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -51,7 +51,7 @@ func (e *elector) attempt(ctx context.Context, timeout time.Duration) error {
 	return err
 }
 
-// try renews from memory when we hold the Lease, which saves the read, else looks first.
+// try renews from memory when this instance holds the Lease, which saves the read; otherwise it reads the Lease first.
 func (e *elector) try(ctx context.Context, now time.Time) error {
 	if e.lease != nil && e.seen.holder == e.cfg.Identity && !e.expired(now) {
 		err := e.write(ctx, now)
@@ -67,18 +67,28 @@ func (e *elector) try(ctx context.Context, now time.Time) error {
 		return err
 	}
 	e.observe(ctx, lease)
-	if e.seen.holder != "" && e.seen.holder != e.cfg.Identity && !e.expired(time.Now()) {
+	switch {
+	case e.seen.holder == e.cfg.Identity:
+		e.countSlowpath()
+	case e.seen.holder != "" && !e.expired(time.Now()):
 		return errHeld
 	}
 	return e.write(ctx, now)
 }
 
-// expired reports whether the holder has been silent for longer than it promised, as far as we have seen.
+// countSlowpath counts a renewal that had to read the Lease first.
+func (e *elector) countSlowpath() {
+	if e.cfg.Metrics != nil {
+		e.cfg.Metrics.SlowpathExercised(e.cfg.Name)
+	}
+}
+
+// expired reports whether the holder has not renewed the Lease within its duration, as observed by this instance.
 func (e *elector) expired(now time.Time) bool {
 	return !now.Before(e.observed.Add(time.Duration(e.seen.duration) * time.Second))
 }
 
-// observe notes what the Lease says, and when it has changed.
+// observe stores the Lease, and when it has changed.
 func (e *elector) observe(ctx context.Context, lease *coordinationv1.Lease) {
 	next := recordOf(lease)
 	if e.lease == nil || next != e.seen {
@@ -86,6 +96,10 @@ func (e *elector) observe(ctx context.Context, lease *coordinationv1.Lease) {
 			klog.FromContext(ctx).Info("Leader seen", logging.KeyName, next.holder)
 		}
 		e.observed = time.Now()
+	}
+	if coordinated(lease) && (e.lease == nil || !coordinated(e.lease)) {
+		klog.FromContext(ctx).Info("Lease has a strategy or a preferred holder. This component takes no part in coordinated leader election and removes them when it acquires the Lease",
+			logging.KeyName, ptr.Deref(lease.Spec.PreferredHolder, ""))
 	}
 	e.lease, e.seen = lease, next
 }
@@ -102,7 +116,7 @@ func (e *elector) create(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// write takes or renews the Lease that was seen; if it is another by now, the API refuses (conflict).
+// write acquires or renews the Lease that was read last; if it has changed since, the API server refuses (conflict).
 func (e *elector) write(ctx context.Context, now time.Time) error {
 	lease := e.lease.DeepCopy()
 	lease.Labels = merged(lease.Labels, e.cfg.Labels)
@@ -115,7 +129,13 @@ func (e *elector) write(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// claim makes us the holder in lease.
+// coordinated reports whether a Lease is under coordinated leader election, where the API server chooses the holder.
+func coordinated(lease *coordinationv1.Lease) bool {
+	return lease.Spec.Strategy != nil || lease.Spec.PreferredHolder != nil
+}
+
+// claim makes this instance the holder in lease. As client-go's elector without coordination does, it ends the coordination:
+// an API server that went on choosing holders among candidates, of which this is none, would never choose this instance.
 func (e *elector) claim(lease *coordinationv1.Lease, now time.Time) {
 	spec, at := &lease.Spec, metav1.NewMicroTime(now)
 	if was := ptr.Deref(spec.HolderIdentity, ""); was != e.cfg.Identity {
@@ -125,12 +145,13 @@ func (e *elector) claim(lease *coordinationv1.Lease, now time.Time) {
 		}
 		spec.LeaseTransitions = ptr.To(*spec.LeaseTransitions + 1)
 	}
+	spec.Strategy, spec.PreferredHolder = nil, nil
 	spec.HolderIdentity = &e.cfg.Identity
 	spec.LeaseDurationSeconds = ptr.To(int32(math.Ceil(e.cfg.LeaseDuration.Seconds()))) // others count whole seconds
 	spec.RenewTime = &at
 }
 
-// won notes our own write.
+// won stores the result of an own write.
 func (e *elector) won(ctx context.Context, lease *coordinationv1.Lease) {
 	first := e.seen.holder != e.cfg.Identity
 	e.observe(ctx, lease)
@@ -139,14 +160,14 @@ func (e *elector) won(ctx context.Context, lease *coordinationv1.Lease) {
 	}
 }
 
-// release gives the Lease back, so that nobody has to wait until it expires.
+// release removes the holder, so that the next leader need not wait until the Lease expires.
 func (e *elector) release(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.RenewDeadline)
 	defer cancel()
 	err := e.vacate(ctx)
-	if apierrors.IsConflict(err) { // a renewal whose answer was lost, or somebody's labels
-		err = e.lookAndVacate(ctx)
+	if apierrors.IsConflict(err) { // a renewal whose answer was lost, or a change of labels
+		err = e.readAndVacate(ctx)
 	}
 	if err != nil {
 		logger.Error(err, "Lease was not released, the next leader waits until it expires")
@@ -155,8 +176,8 @@ func (e *elector) release(ctx context.Context) {
 	logger.Info("Lease released")
 }
 
-// lookAndVacate is vacate when the Lease is not as it was last seen.
-func (e *elector) lookAndVacate(ctx context.Context) error {
+// readAndVacate is vacate when the Lease has changed since it was read.
+func (e *elector) readAndVacate(ctx context.Context) error {
 	lease, err := e.get(ctx)
 	if err != nil {
 		return err
@@ -168,10 +189,11 @@ func (e *elector) lookAndVacate(ctx context.Context) error {
 	return e.vacate(ctx)
 }
 
-// vacate writes the Lease that was seen without a holder.
+// vacate writes the Lease that was read last without a holder.
 func (e *elector) vacate(ctx context.Context) error {
 	lease := e.lease.DeepCopy()
 	now := metav1.NewMicroTime(time.Now())
+	lease.Spec.Strategy, lease.Spec.PreferredHolder = nil, nil
 	lease.Spec.HolderIdentity = ptr.To("")
 	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 	lease.Spec.RenewTime, lease.Spec.AcquireTime = &now, &now

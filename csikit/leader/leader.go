@@ -19,39 +19,41 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// jitter is the part by which pauses are made longer at random, at most.
+// jitter is the maximum random part that is added to a pause.
 const jitter = 0.2
 
 const (
-	// hurry is how many times more often than usual the Lease is renewed after a failure: the
+	// retryFactor is how many times more often than usual the Lease is renewed after a failure: the
 	// deadline counts from the last success, and is only two usual periods long.
-	hurry = 5
-	// shortCall is what a call gets at least, unless the deadline is nearer.
+	retryFactor = 5
+	// shortCall is the minimum timeout of a call, unless the deadline is nearer.
 	shortCall = time.Second
 )
 
 // ErrLost is returned by Run, and is the cause of the end of the leader's context, when the
-// Lease could not be renewed or somebody else has it.
+// Lease could not be renewed or another instance holds it.
 var ErrLost error = lostError{}
 
-// lostError is ErrLost. Abort tells reconcile.Controller not to finish what is running.
+// lostError is ErrLost. Abort makes reconcile.Controller cancel running work instead of finishing it.
 type lostError struct{}
 
 // Error implements error.
 func (lostError) Error() string { return "leadership is lost" }
 
-// Abort tells that work must not be finished.
+// Abort reports that running work must not be finished.
 func (lostError) Abort() bool { return true }
 
-// Metrics learns who leads; kubemetrics.Leader implements it.
+// Metrics receives the state of the election; kubemetrics.Leader implements it.
 type Metrics interface {
-	// On tells that this instance leads.
+	// On records that this instance leads.
 	On(name string)
-	// Off tells that it does not.
+	// Off records that this instance does not lead.
 	Off(name string)
+	// SlowpathExercised counts a renewal that had to read the Lease first, as another writer had changed it.
+	SlowpathExercised(name string)
 }
 
-// Recorder learns of a change of the leader; events.Recorder implements it.
+// Recorder records a change of the leader; events.Recorder implements it.
 type Recorder interface {
 	Normal(obj runtime.Object, reason, message string)
 }
@@ -63,17 +65,18 @@ type Config struct {
 	// Namespace and Name of the Lease. Default of the namespace: $POD_NAMESPACE, else the namespace of the pod's service
 	// account, else "default". For the name of a driver's Lease see SanitizeName.
 	Namespace, Name string
-	// Identity of this instance; it must be unique among those that compete. Default: the host's name.
+	// Identity of this instance; it must be unique among the competing instances. Default: the pod's name, by
+	// $POD_NAME or the service account's token; outside of pods the host's name.
 	Identity string
 	// Labels are put on the Lease, beside those it has.
 	Labels map[string]string
 	// LeaseDuration, RenewDeadline and RetryPeriod are explained at flagset.LeaderElection. Defaults 15s, 10s, 5s.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// Metrics learns who leads. nil: nobody does.
+	// Metrics receives the state of the election. nil: no metrics.
 	Metrics Metrics
-	// Health learns how long the Lease is valid. nil: nobody does.
+	// Health receives the time until which the Lease is valid. nil: no health check.
 	Health *Health
-	// Recorder tells of a new leader on the Lease. nil: nobody does.
+	// Recorder records a new leader as an event on the Lease. nil: no events.
 	Recorder Recorder
 }
 
@@ -98,7 +101,7 @@ func Run(ctx context.Context, cfg Config, lead func(ctx context.Context) error) 
 	logger.Info("Became leader")
 	e.on()
 	defer e.off()
-	return e.reign(ctx, lead)
+	return e.runWhileLeading(ctx, lead)
 }
 
 func setDefaults(cfg *Config) {
@@ -113,10 +116,10 @@ func setDefaults(cfg *Config) {
 		cfg.RetryPeriod = defaults.RetryPeriod
 	}
 	if cfg.Namespace == "" {
-		cfg.Namespace = namespace(os.Getenv("POD_NAMESPACE"), serviceAccountNamespace)
+		cfg.Namespace = namespace(os.Getenv("POD_NAMESPACE"), serviceAccount+"namespace")
 	}
 	if cfg.Identity == "" {
-		cfg.Identity, _ = os.Hostname()
+		cfg.Identity = identity(os.Getenv("POD_NAME"), serviceAccount+"token")
 	}
 	if cfg.Health == nil {
 		cfg.Health = &Health{}
@@ -155,7 +158,7 @@ func (e *elector) off() {
 	}
 }
 
-// acquire tries to get the Lease until it has it (true) or ctx is done (false).
+// acquire tries to acquire the Lease until it succeeds (true) or ctx is done (false).
 func (e *elector) acquire(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		if err := e.attempt(ctx, e.cfg.RenewDeadline); err == nil {
@@ -172,13 +175,13 @@ func (e *elector) acquire(ctx context.Context) bool {
 	return false
 }
 
-// pause is the time between two attempts, a little different each time.
+// pause is the time between two attempts, with jitter.
 func (e *elector) pause() time.Duration {
 	return e.cfg.RetryPeriod + time.Duration(jitter*rand.Float64()*float64(e.cfg.RetryPeriod)) //nolint:gosec // no secret
 }
 
-// reign runs lead beside the renewal of the Lease, and tidies up behind it.
-func (e *elector) reign(ctx context.Context, lead func(context.Context) error) error {
+// runWhileLeading runs lead beside the renewal of the Lease, then releases the Lease.
+func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context) error) error {
 	gone := make(chan struct{})
 	leadCtx, cancel := context.WithCancelCause(reconcile.WithAbort(ctx, gone))
 	defer cancel(nil)
@@ -198,14 +201,14 @@ func (e *elector) reign(ctx context.Context, lead func(context.Context) error) e
 		return lead(leadCtx)
 	}()
 	if lost != nil {
-		return errors.Join(lost, unlessCanceled(err))
+		return errors.Join(lost, ignoreCanceled(err))
 	}
 	e.release(ctx)
 	return err
 }
 
-// unlessCanceled drops errors that only say that the context ended.
-func unlessCanceled(err error) error {
+// ignoreCanceled drops errors that only say that the context ended.
+func ignoreCanceled(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) {
 		return nil
 	}
@@ -214,30 +217,29 @@ func unlessCanceled(err error) error {
 
 // renew keeps the Lease until finished is closed; it returns ErrLost when it cannot.
 func (e *elector) renew(ctx context.Context, finished <-chan struct{}) error {
-	pause := e.rest()
+	pause := e.renewInterval()
 	for wait(ctx, finished, pause) {
 		left := e.left()
 		if left <= 0 {
 			return fmt.Errorf("renew Lease within %v: %w", e.cfg.RenewDeadline, ErrLost)
 		}
-		// No call may use up all the time that is left for others.
+		// No call may use up all the time that is left for retries.
 		err := e.attempt(ctx, min(left, max(left/2, shortCall)))
 		switch {
 		case errors.Is(err, errHeld):
 			return fmt.Errorf("renew Lease, which %q holds now: %w", e.seen.holder, ErrLost)
 		case err != nil:
 			klog.FromContext(ctx).Error(err, "Lease cannot be renewed, trying again")
-			pause = min(e.pause()/hurry, e.left())
+			pause = min(e.pause()/retryFactor, e.left())
 		default:
-			pause = e.rest()
+			pause = e.renewInterval()
 		}
 	}
 	return nil
 }
 
-// rest is the pause after a success. The answer may have been long on its way, and the pause leaves time for
-// another attempt all the same.
-func (e *elector) rest() time.Duration { return min(e.pause(), e.left()*3/4) }
+// renewInterval is the pause after a success. It leaves time for another attempt even if the last answer took long.
+func (e *elector) renewInterval() time.Duration { return min(e.pause(), e.left()*3/4) }
 
 // left is the time until a renewal would come too late.
 func (e *elector) left() time.Duration { return time.Until(e.renewed.Add(e.cfg.RenewDeadline)) }
@@ -255,10 +257,7 @@ func wait(ctx context.Context, other <-chan struct{}, pause time.Duration) bool 
 	return false
 }
 
-// serviceAccountNamespace is where a pod finds the namespace it is in.
-const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// namespace returns where the Lease belongs when nothing says.
+// namespace returns the default namespace of the Lease.
 func namespace(env, file string) string {
 	if env != "" {
 		return env
@@ -271,8 +270,8 @@ func namespace(env, file string) string {
 	return "default"
 }
 
-// SanitizeName makes a name for a Lease from that of a driver, as the replaced helpers do: all but
-// letters, digits and dashes become dashes, and a name does not end in one.
+// SanitizeName makes a name for a Lease from the name of a driver, as the replaced components do: all characters but
+// letters, digits and dashes become dashes, and an X follows a dash at the end.
 func SanitizeName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {

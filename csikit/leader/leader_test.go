@@ -388,6 +388,49 @@ func TestSameIdentityContinues(t *testing.T) {
 	})
 }
 
+// A strategy says that the API server chooses the holder among candidates. This elector is none of them; like client-go's own, it
+// ends the coordination when it acquires the Lease, and never takes a Lease that another instance holds.
+func TestCoordinatedLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cluster, r := kubetest.New(&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: ptr.To("other"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: ptr.To(metav1.NowMicro()),
+				Strategy: ptr.To(coordinationv1.OldestEmulationVersion), PreferredHolder: ptr.To("third"),
+			},
+		}), &reigns{}
+		a := ours(t, cluster, r, "a", 0)
+		time.Sleep(14 * time.Second)
+		if l := lease(t, cluster); r.leads("a") || l.Spec.Strategy == nil || l.Spec.PreferredHolder == nil {
+			t.Errorf("another instance holds the Lease, got %q, %+v", r.lines, l.Spec)
+		}
+		time.Sleep(time.Minute)
+		if l := lease(t, cluster); !r.leads("a") || l.Spec.Strategy != nil || l.Spec.PreferredHolder != nil {
+			t.Errorf("the holder is gone, got %q, %+v", r.lines, l.Spec)
+		}
+		a.stop()
+	})
+}
+
+// A renewal that finds the Lease changed by another writer reads it first, and is counted.
+func TestSlowpathIsCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cluster, w := kubetest.New(), &watcher{}
+		a := ours(t, cluster, &reigns{}, "a", 0, func(c *leader.Config) { c.Metrics = w })
+		time.Sleep(time.Minute)
+		if err := cluster.Merge("leases", namespace, name, []byte(`{"metadata":{"labels":{"a":"b"}}}`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		a.stop()
+		if d := cmp.Diff([]string{"off lease", "on lease", "slowpath lease", "off lease"}, w.lines); d != "" {
+			t.Errorf("metrics (-want +got):\n%s", d)
+		}
+	})
+}
+
 // Leases of others may lack every field.
 func TestEmptyLeaseIsFree(t *testing.T) {
 	t.Parallel()
@@ -417,6 +460,9 @@ func (w *watcher) note(line string) {
 
 func (w *watcher) On(name string)  { w.note("on " + name) }
 func (w *watcher) Off(name string) { w.note("off " + name) }
+
+func (w *watcher) SlowpathExercised(name string) { w.note("slowpath " + name) }
+
 func (w *watcher) Normal(obj runtime.Object, reason, message string) {
 	w.note(fmt.Sprintf("%T %s %s", obj, reason, message))
 }

@@ -31,7 +31,7 @@ const (
 	// Uncertain means that the outcome is not known: the driver may still be
 	// working, and whatever was to be created may come to exist.
 	Uncertain
-	// Exhausted means that the place that was asked for has no room; another
+	// Exhausted means that the requested place has no free capacity; another
 	// node or segment may have. Nothing was left behind.
 	Exhausted
 )
@@ -67,7 +67,7 @@ func (c Class) MayStillRun() bool {
 }
 
 // Of classifies the error of a CSI call, through any wrapping by %w. A nil
-// error is Done. An error without a gRPC status tells nothing about what the
+// error is Done. An error without a gRPC status says nothing about what the
 // driver did and is Uncertain, a context's own errors included.
 //
 // CSI spec v1.13, "Error Scheme" and the per-call tables of error conditions.

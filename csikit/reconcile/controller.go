@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
@@ -37,12 +37,12 @@ type Result struct {
 type Config[K comparable] struct {
 	// Name of the queue in metrics and logs, such as "claims".
 	Name string
-	// Reconcile brings the world closer to what the objects behind the key say. A conflict
-	// (apierrors.IsConflict) is repeated soon and in silence; other errors, and panics, are
-	// logged and repeated with the pauses of Retry.
+	// Reconcile brings the actual state closer to the objects of the key. A stale write
+	// (kube.IsStale) is repeated soon and without a log line; other errors, and panics, are
+	// logged and repeated with the backoff of Retry.
 	Reconcile func(ctx context.Context, key K) (Result, error)
-	// First says of a key that begins to wait whether it is served before others. It must not call
-	// the Controller. nil: all wait in one line.
+	// First reports whether a key that is added to the queue is served before all others. It must not call
+	// the Controller. nil: keys are served in the order in which they were added.
 	First func(key K) bool
 	// Workers is how many keys are worked on at the same time. Default 1.
 	Workers int
@@ -298,7 +298,7 @@ func (c *Controller[K]) settle(ctx context.Context, key K, result Result, err er
 		if result.After > 0 {
 			c.queue.add(key, result.After)
 		}
-	case apierrors.IsConflict(err):
+	case kube.IsStale(err):
 		pause := c.backoff.next(key, min(conflictRetry, c.cfg.Retry.Start))
 		logger.V(4).Info("Object changed meanwhile, trying again", logging.KeyDelay, pause, "err", err)
 		c.queue.add(key, pause)
@@ -321,7 +321,7 @@ func (c *Controller[K]) watchAge(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			if age := c.waiting.oldest(now); age > c.cfg.StuckAfter {
-				klog.FromContext(ctx).Info("Work is waiting long, all workers are busy", logging.KeyController, c.cfg.Name,
+				klog.FromContext(ctx).Info("Queue is backed up, all workers are busy", logging.KeyController, c.cfg.Name,
 					logging.KeyDuration, age.Round(time.Second), logging.KeyCount, c.waiting.count(), logging.KeyWorkers, c.cfg.Workers)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
@@ -24,6 +25,7 @@ import (
 
 var (
 	errBoom     = errors.New("boom")
+	errOtherUID = apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "other", "field is immutable")})
 	errConflict = apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errBoom)
 )
 
@@ -97,6 +99,7 @@ func TestRetries(t *testing.T) {
 	}{
 		"Success":  {reason: "Once is enough.", errs: []error{nil}, want: []string{"0s a"}},
 		"Failures": {reason: "Pauses double up to the maximum, a little shortened.", errs: []error{errBoom, errBoom, errBoom, errBoom, nil}, want: []string{"0s a", "1s a", "2.7s a", "6s a", "10.7s a"}, logged: 4},
+		"OtherUID": {reason: "So are patches for a predecessor of the object.", errs: []error{errOtherUID, nil}, want: []string{"0s a", "0s a"}},
 		"Conflict": {reason: "Conflicts are repeated soon and in silence.", errs: []error{fmt.Errorf("update: %w", errConflict), errConflict, nil}, want: []string{"0s a", "0s a", "100ms a"}},
 		"After":    {reason: "Another look can be asked for, and is no failure.", results: []reconcile.Result{{After: time.Minute}}, errs: []error{nil, nil}, want: []string{"0s a", "1m0s a"}},
 		"Reset": {
@@ -349,7 +352,7 @@ func TestQueueAge(t *testing.T) {
 		if diff := cmp.Diff(state, f.State()); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)
 		}
-		if got := strings.Count(f.log.String(), "Work is waiting long"); got != 1 {
+		if got := strings.Count(f.log.String(), "Queue is backed up"); got != 1 {
 			t.Errorf("the log tells once it is older than two minutes, at the fourth, got %d:\n%s", got, f.log)
 		}
 		close(release)

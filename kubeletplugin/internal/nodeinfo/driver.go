@@ -12,7 +12,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/drivername"
 )
 
 // maxNodeID is the limit of the CSI spec (v1.13, "NodeGetInfo") and of the API, in bytes.
@@ -44,7 +44,7 @@ func FromNodeInfo(name string, reply *csi.NodeGetInfoResponse) (Driver, error) {
 }
 
 func (d Driver) validate() error {
-	errs := []error{csiclient.ValidateName(d.Name)}
+	errs := []error{drivername.Validate(d.Name)}
 	switch {
 	case d.NodeID == "":
 		errs = append(errs, fmt.Errorf("CSI driver %q: node ID must not be empty", d.Name))

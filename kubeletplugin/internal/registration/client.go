@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/csiregistration"
 )
 
@@ -118,7 +118,7 @@ func pluginFrom(info *registerapi.PluginInfo, gen Generation) (Plugin, error) {
 		return Plugin{}, fmt.Errorf("plugin %q at %q: no handler for plugin type %q, only for %q",
 			info.GetName(), gen.Path, info.GetType(), registerapi.CSIPlugin)
 	}
-	if err := csiclient.ValidateName(info.GetName()); err != nil {
+	if err := drivername.Validate(info.GetName()); err != nil {
 		return Plugin{}, err
 	}
 	chosen, err := chooseVersion(info.GetSupportedVersions())

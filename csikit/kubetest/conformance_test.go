@@ -1,0 +1,13 @@
+package kubetest_test
+
+import (
+	"testing"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/kubetest/conformance"
+)
+
+// Package devcluster's integration tests run the same against kube-apiserver.
+func TestConformance(t *testing.T) {
+	conformance.Run(t, conformance.Server{Client: kubetest.New().Client(), Namespace: "ns"})
+}

@@ -16,6 +16,7 @@ func TestDependencies(t *testing.T) {
 		"k8s.io/component-base":  "flags and logs come from csikit",
 		"github.com/spf13/cobra": "the flag package of Go suffices",
 		"testing":                "its flags would show up in --help",
+		"go.opentelemetry.io":    "nobody traces it",
 		"github.com/longshore-csi/longshore/csikit/csitest": "it is for tests",
 	})
 }

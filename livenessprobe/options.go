@@ -29,15 +29,15 @@ type Options struct {
 	//
 	// Deprecated: use HTTP.Endpoint.
 	HealthPort string
-	// ResultMaxAge is how long an answer of the driver is given to others who
-	// ask. 0: each asks anew, unless a question is under way.
+	// ResultMaxAge is how long the result of a Probe call answers further
+	// requests. 0: only requests that arrive during the call.
 	ResultMaxAge time.Duration
 	// StartupGrace is how long after the start a driver counts as healthy
 	// although it has not been ready once. 0: not at all.
 	StartupGrace time.Duration
 
 	ignored flagset.Ignored
-	// listening is told where health is served.
+	// listening is called with the address of each HTTP listener.
 	listening func(address string)
 }
 
@@ -58,10 +58,10 @@ func NewOptions() Options {
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	o.CSI.AddAddressFlag(fs)
 	fs.DurationVar(&o.CSI.Timeout, "probe-timeout", o.CSI.Timeout, "deadline of each call to the CSI driver, connecting included")
-	fs.StringVar(&o.HealthPort, "health-port", o.HealthPort, "deprecated, use --http-endpoint: `port` of /healthz if --http-endpoint is empty")
+	fs.StringVar(&o.HealthPort, "health-port", o.HealthPort, "deprecated, use --http-endpoint: `port` of /healthz; not used with --http-endpoint")
 	o.HTTP.AddFlags(fs)
-	fs.DurationVar(&o.ResultMaxAge, "result-max-age", o.ResultMaxAge, "how long an answer of the driver is given to others who ask; 0: only while it is being asked")
-	fs.DurationVar(&o.StartupGrace, "startup-grace", o.StartupGrace, "how long after the start a driver counts as healthy that has not been ready yet; 0: not at all")
+	fs.DurationVar(&o.ResultMaxAge, "result-max-age", o.ResultMaxAge, "how long the result of a Probe call answers further requests; 0: only requests that arrive during the call")
+	fs.DurationVar(&o.StartupGrace, "startup-grace", o.StartupGrace, "time after the start of this process in which a driver that was never ready counts as healthy")
 	o.ignored.AutoMaxProcs(fs)
 }
 

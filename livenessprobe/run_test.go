@@ -82,6 +82,23 @@ func eventually(t *testing.T, address string, code int) {
 	t.Fatalf("/healthz did not answer %d within %v", code, patience)
 }
 
+func TestDeniedSocketIsExplained(t *testing.T) {
+	socket, ok := csitest.New(csitest.Options{}).ServeDenied(t)
+	if !ok {
+		return
+	}
+	address := start(t, func(o *Options) { o.CSI.Address = socket })[0]
+	for _, path := range []string{"/healthz", "/readyz"} {
+		code, body := get(t, address, path)
+		if code != 500 || !strings.Contains(body, "permission denied: socket ") || !strings.Contains(body, "needs write permission") {
+			t.Errorf("%s: got %d %s", path, code, body)
+		}
+	}
+	if code, _ := get(t, address, "/livez"); code != 200 {
+		t.Errorf("/livez: got %d", code)
+	}
+}
+
 func TestHealth(t *testing.T) {
 	cases := map[string]struct {
 		reason  string

@@ -1,5 +1,5 @@
-// Package probe asks a CSI driver whether it is ready, for many who want to
-// know at the same time.
+// Package probe checks whether a CSI driver is ready, with one call for all
+// requests that arrive at the same time.
 //
 // It is for health checks. A component that must not start before its driver
 // is ready uses csiclient.Client.Wait.
@@ -15,13 +15,17 @@ import (
 	"golang.org/x/sync/singleflight"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
-// ErrNotReady is what a driver means that answers Probe with ready=false.
+// ErrNotReady is the error for a driver that answers Probe with ready=false.
 var ErrNotReady = errors.New("CSI driver answers that it is not ready")
 
-// Driver is who is asked: a csiclient.Client.
+// logEvery is the interval of log lines with the same problem.
+const logEvery = 30 * time.Second
+
+// Driver is the driver to probe: a csiclient.Client.
 type Driver interface {
 	// Probe reports whether the driver is ready, within a deadline of its own.
 	Probe(ctx context.Context) (bool, error)
@@ -29,21 +33,21 @@ type Driver interface {
 	DriverName(ctx context.Context) (string, error)
 }
 
-// Config says whom to ask and for how long an answer is good.
+// Config says which driver to probe and how long a result is valid.
 type Config struct {
-	// Driver is asked.
+	// Driver is the driver to probe.
 	Driver Driver
-	// MaxAge is how long an answer is given to others who ask.
+	// MaxAge is how long a result answers further requests.
 	MaxAge time.Duration
 	// Grace is how long after New a driver that was never ready counts as healthy.
 	Grace time.Duration
-	// Named is told the driver's name once it is known. It may be nil.
+	// Named is called with the driver's name once it is known. It may be nil.
 	Named func(string)
-	// Registerer receives the metrics of the last answer.
+	// Registerer receives the metrics of the last result.
 	Registerer prometheus.Registerer
 }
 
-// Answer is what the driver said last.
+// Answer is the last result of Probe.
 type Answer struct {
 	// Driver is its name, empty before it is known.
 	Driver string `json:"driver,omitempty"`
@@ -51,11 +55,11 @@ type Answer struct {
 	Asked time.Time `json:"asked"`
 	// Ready is whether the driver was ready then.
 	Ready bool `json:"ready"`
-	// Problem says why not.
+	// Problem is the reason if it was not.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Prober asks. It is safe for concurrent use.
+// Prober probes one driver. It is safe for concurrent use.
 type Prober struct {
 	cfg     Config
 	started time.Time
@@ -64,32 +68,34 @@ type Prober struct {
 	success prometheus.Gauge
 
 	mu        sync.Mutex
+	log       csiclient.WaitLog
 	last      error
 	answer    Answer
 	everReady bool
 }
 
-// New returns a prober that has not asked yet.
+// New returns a prober that has not called the driver yet.
 func New(cfg Config) *Prober {
 	p := &Prober{
 		cfg:     cfg,
 		started: time.Now(),
+		log:     csiclient.WaitLog{Every: logEvery},
 		result: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "csi_liveness_probe_last_result",
-			Help: "Last answer of the CSI driver to Probe: 1 ready, 0 not ready or no answer.",
+			Help: "Result of the last Probe call to the CSI driver: 1 for ready, 0 for not ready or no answer.",
 		}),
 		success: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "csi_liveness_probe_last_success_timestamp_seconds",
-			Help: "When the CSI driver was last ready, in seconds since 1970; 0 for never.",
+			Help: "Time at which the CSI driver was last ready, in seconds since 1970; 0 if it never was.",
 		}),
 	}
 	cfg.Registerer.MustRegister(p.result, p.success)
 	return p
 }
 
-// Check returns nil if the driver is ready. It asks the driver, unless an
-// answer is fresh enough or a question is under way; a question once asked is
-// not withdrawn when ctx ends, for others wait for it.
+// Check returns nil if the driver is ready. It calls Probe, unless the last
+// result is recent enough or a call is in progress. The call goes on when ctx
+// ends, because other requests may be waiting for it.
 func (p *Prober) Check(ctx context.Context) error {
 	if err, ok := p.fresh(time.Now()); ok {
 		return p.lenient(err)
@@ -100,21 +106,21 @@ func (p *Prober) Check(ctx context.Context) error {
 	return p.lenient(err)
 }
 
-// Answer returns what the driver said last, for people to read.
+// Answer returns the last result, for people to read.
 func (p *Prober) Answer() Answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.answer
 }
 
-// fresh returns the last answer, if it is good still.
-func (p *Prober) fresh(now time.Time) (error, bool) { //nolint:revive // the answer is an error, or nil
+// fresh returns the last result, if it is recent enough.
+func (p *Prober) fresh(now time.Time) (error, bool) { //nolint:revive // the result is an error, or nil
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.last, !p.answer.Asked.IsZero() && now.Sub(p.answer.Asked) < p.cfg.MaxAge
 }
 
-// lenient forgives a driver that has not come up yet.
+// lenient ignores the error of a driver that has not started yet.
 func (p *Prober) lenient(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +136,7 @@ func (p *Prober) ask(ctx context.Context) error {
 		err = ErrNotReady
 	}
 	if p.record(time.Now(), err) {
-		klog.FromContext(ctx).Info("CSI driver changed its health", logging.KeyReady, err == nil, logging.KeyReason, problem(err))
+		klog.FromContext(ctx).Info("Health of the CSI driver", logging.KeyReady, err == nil, logging.KeyReason, problem(err))
 	}
 	if err == nil && p.Answer().Driver == "" {
 		p.name(ctx)
@@ -138,11 +144,11 @@ func (p *Prober) ask(ctx context.Context) error {
 	return err
 }
 
-// name asks for the driver's name; it can wait for the next answer if that fails.
+// name reads the driver's name; if that fails, the next Check tries again.
 func (p *Prober) name(ctx context.Context) {
 	name, err := p.cfg.Driver.DriverName(ctx)
 	if err != nil {
-		klog.FromContext(ctx).V(4).Info("CSI driver did not tell its name", logging.KeyReason, err.Error())
+		klog.FromContext(ctx).V(4).Info("Reading the CSI driver's name failed", logging.KeyReason, err.Error())
 		return
 	}
 	p.mu.Lock()
@@ -153,11 +159,12 @@ func (p *Prober) name(ctx context.Context) {
 	}
 }
 
-// record keeps an answer, and reports whether it differs from the one before.
+// record stores a result and reports whether to log it: when health has changed,
+// and a lasting problem from time to time.
 func (p *Prober) record(now time.Time, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	changed := p.answer.Asked.IsZero() || problem(p.last) != problem(err)
+	due := err == nil && !p.answer.Ready || err != nil && p.log.Due(problem(err))
 	p.last = err
 	p.answer.Asked, p.answer.Ready, p.answer.Problem = now, err == nil, problem(err)
 	p.result.Set(0)
@@ -166,7 +173,7 @@ func (p *Prober) record(now time.Time, err error) bool {
 		p.result.Set(1)
 		p.success.Set(float64(now.UnixNano()) / float64(time.Second))
 	}
-	return changed
+	return due
 }
 
 func problem(err error) string {

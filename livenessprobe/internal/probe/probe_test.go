@@ -94,7 +94,7 @@ func TestCheck(t *testing.T) {
 			if tc.want != nil {
 				want = "0"
 			}
-			expected := "# HELP csi_liveness_probe_last_result Last answer of the CSI driver to Probe: 1 ready, 0 not ready or no answer.\n" +
+			expected := "# HELP csi_liveness_probe_last_result Result of the last Probe call to the CSI driver: 1 for ready, 0 for not ready or no answer.\n" +
 				"# TYPE csi_liveness_probe_last_result gauge\ncsi_liveness_probe_last_result " + want + "\n"
 			if err := testutil.GatherAndCompare(reg, strings.NewReader(expected), "csi_liveness_probe_last_result"); err != nil {
 				t.Errorf("%s: %v", tc.reason, err)

@@ -17,6 +17,7 @@ func TestDependencies(t *testing.T) {
 		"github.com/spf13/cobra":   "the flag package of Go suffices",
 		"github.com/gogo/protobuf": "the registration API uses the present protobuf module",
 		"testing":                  "its flags would show up in --help",
+		"go.opentelemetry.io":      "nobody traces it",
 		"github.com/longshore-csi/longshore/csikit/csitest": "it is for tests",
 	})
 }

@@ -1,12 +1,12 @@
 // Package registrar registers a CSI driver with the kubelet of its node. It is
-// the node's side-car csi-node-driver-registrar as a library: several may run
+// the sidecar csi-node-driver-registrar as a library: several may run
 // in one process.
 //
-// It asks the driver for its name, puts a registration socket where the
-// kubelet looks for such, and serves pluginregistration v1 on it until its
-// context ends. Nothing makes it give up: a driver that is away is waited for,
-// a refusal is answered with a fresh socket after a while, and a socket that
-// somebody removed is made again.
+// It reads the driver's name, creates a registration socket in the kubelet's
+// plugins_registry, and serves pluginregistration v1 on it until its
+// context ends. It never gives up: it waits for a driver that is absent, makes a
+// new socket some time after a refusal, and makes a socket again that another
+// process removed.
 //
 // It needs no Kubernetes API. Do not use it to make CSIDriver objects.
 package registrar

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore-csi/longshore/registrar/internal/state"
 )
 
-// keeper keeps one registration socket in place, and makes it anew when the
-// kubelet has refused it or somebody has removed it.
+// keeper keeps one registration socket in place. It makes the socket again when the
+// kubelet has refused the driver or another process has removed the socket.
 type keeper struct {
 	o       Options
 	machine *state.Machine
@@ -29,11 +29,11 @@ func newKeeper(o Options, machine *state.Machine) *keeper {
 	return &keeper{o: o, machine: machine, delay: o.Retry.Start}
 }
 
-// run serves the driver that told tells about, until ctx ends.
-func (k *keeper) run(ctx context.Context, told <-chan drivername.Identity) {
+// run serves the driver of the newest identity until ctx ends.
+func (k *keeper) run(ctx context.Context, identities <-chan drivername.Identity) {
 	defer k.withdraw(ctx)
 	if err := regsocket.Clean(ctx, k.o.PluginRegistrationPath); err != nil {
-		klog.FromContext(ctx).V(2).Info("Looking for leftovers of an earlier process", logging.KeyReason, err.Error())
+		klog.FromContext(ctx).V(2).Info("Removing sockets of an earlier process failed", logging.KeyReason, err.Error())
 	}
 	check := time.NewTicker(k.o.CheckInterval)
 	defer check.Stop()
@@ -43,34 +43,34 @@ func (k *keeper) run(ctx context.Context, told <-chan drivername.Identity) {
 		select {
 		case <-ctx.Done():
 			return
-		case who := <-told:
-			if k.meet(ctx, who) {
-				retry = k.again(ctx)
+		case identity := <-identities:
+			if k.setIdentity(ctx, identity) {
+				retry = k.retryNow(ctx)
 			}
 		case verdict := <-k.verdicts():
-			retry = k.judge(ctx, verdict)
+			retry = k.onVerdict(ctx, verdict)
 		case <-retry:
-			retry = k.again(ctx)
+			retry = k.retryNow(ctx)
 		case <-check.C:
-			if retry == nil && k.look(ctx) == regsocket.Gone {
-				retry = k.offer(ctx)
+			if retry == nil && k.checkSocket(ctx) == regsocket.Gone {
+				retry = k.publish(ctx)
 			}
 		}
 	}
 }
 
-// meet takes what the driver is now, and reports whether it has to be offered
-// to the kubelet, again if it was before. A kubelet asks for the node's ID and
-// topology at a registration only. Since it takes the driver out of CSINode for
-// a moment when one is repeated, that is done only when its entry has become wrong.
-func (k *keeper) meet(ctx context.Context, who drivername.Identity) bool {
-	if who == k.driver {
+// setIdentity stores the driver's identity and reports whether the driver has to be
+// registered, again if it was before. A kubelet calls NodeGetInfo only during a registration.
+// Repeating one removes the driver from CSINode for a moment, so it is repeated only when
+// the kubelet's entry has become wrong.
+func (k *keeper) setIdentity(ctx context.Context, identity drivername.Identity) bool {
+	if identity == k.driver {
 		return false
 	}
-	if who.Name != k.driver.Name {
+	if identity.Name != k.driver.Name {
 		k.withdraw(ctx)
 	}
-	k.driver, k.delay = who, k.o.Retry.Start
+	k.driver, k.delay = identity, k.o.Retry.Start
 	return true
 }
 
@@ -82,15 +82,15 @@ func (k *keeper) verdicts() <-chan regserver.Verdict {
 	return k.server.Verdicts()
 }
 
-// offer makes the socket, anew if there is one: it appears by a rename, which
-// tells the kubelet to look. It returns when to try again, if it failed.
-func (k *keeper) offer(ctx context.Context) <-chan time.Time {
+// publish makes the socket, replacing the present one if there is one: the socket appears by a
+// rename, which makes the kubelet look at it. If that fails, publish returns when to try again.
+func (k *keeper) publish(ctx context.Context) <-chan time.Time {
 	path := k.o.socketPath(k.driver.Name)
 	socket, err := regsocket.Listen(path)
 	if err != nil {
 		k.machine.Count(state.ResultFailed)
 		k.set(ctx, state.Failed, err.Error())
-		return k.later()
+		return k.nextRetry()
 	}
 	old := k.server
 	k.socket = socket
@@ -102,9 +102,9 @@ func (k *keeper) offer(ctx context.Context) <-chan time.Time {
 	return nil
 }
 
-// judge takes what the kubelet said. A refused socket stays until the next
-// attempt, in case the kubelet changes its mind by itself.
-func (k *keeper) judge(ctx context.Context, verdict regserver.Verdict) <-chan time.Time {
+// onVerdict records the kubelet's answer. A refused socket stays until the next
+// attempt, in case the kubelet accepts it later.
+func (k *keeper) onVerdict(ctx context.Context, verdict regserver.Verdict) <-chan time.Time {
 	if verdict.Registered {
 		k.machine.Count(state.ResultRegistered)
 		k.set(ctx, state.Registered, "")
@@ -113,35 +113,35 @@ func (k *keeper) judge(ctx context.Context, verdict regserver.Verdict) <-chan ti
 	}
 	k.machine.Count(state.ResultRejected)
 	k.set(ctx, state.Rejected, verdict.Reason)
-	return k.later()
+	return k.nextRetry()
 }
 
-// later returns when the next attempt is due, and doubles the delay of the one
-// after that.
-func (k *keeper) later() <-chan time.Time {
+// nextRetry returns a timer for the next attempt, and doubles the delay of the
+// attempt after that.
+func (k *keeper) nextRetry() <-chan time.Time {
 	delay := k.delay
 	k.delay = min(2*delay, k.o.Retry.Max)
 	return time.After(delay)
 }
 
-// again makes the socket, unless another registrar serves the path: one that was refused must not take it from
-// its successor, and two that fought for it would never stop. When the other one has gone, look tells.
-func (k *keeper) again(ctx context.Context) <-chan time.Time {
-	if k.look(ctx) == regsocket.Replaced {
+// retryNow makes the socket again, unless another registrar serves the path: a refused registrar must not take the
+// path from its successor, and two registrars that both took it would never stop. checkSocket notices when the other ends.
+func (k *keeper) retryNow(ctx context.Context) <-chan time.Time {
+	if k.checkSocket(ctx) == regsocket.Replaced {
 		return nil
 	}
-	return k.offer(ctx)
+	return k.publish(ctx)
 }
 
-// look returns what became of the socket, and takes note. A socket that was not made yet is not missing.
-func (k *keeper) look(ctx context.Context) regsocket.State {
+// checkSocket returns the state of the socket and records it. A socket that was not made yet counts as present.
+func (k *keeper) checkSocket(ctx context.Context) regsocket.State {
 	if k.socket == nil {
 		return regsocket.Present
 	}
 	now := k.socket.State(ctx)
 	switch now {
 	case regsocket.Gone:
-		klog.FromContext(ctx).Info("Registration socket is gone, making it again", logging.KeyPath, k.socket.Path())
+		klog.FromContext(ctx).Info("Registration socket was removed, making it again", logging.KeyPath, k.socket.Path())
 	case regsocket.Replaced:
 		k.set(ctx, state.Replaced, "another registrar serves "+k.socket.Path())
 	case regsocket.Present:

@@ -18,8 +18,8 @@ func TestRefusedRegistrarLeavesItsSuccessorAlone(t *testing.T) {
 		reason string
 		again  func(k *keeper)
 	}{
-		"Retry":  {reason: "the pause after the refusal is over", again: func(k *keeper) { k.judge(t.Context(), regserver.Verdict{Reason: "no"}) }},
-		"Driver": {reason: "the driver has told another node ID", again: func(k *keeper) { k.meet(t.Context(), drivername.Identity{Name: driverName, Generation: 2}) }},
+		"Retry":  {reason: "the pause after the refusal is over", again: func(k *keeper) { k.onVerdict(t.Context(), regserver.Verdict{Reason: "no"}) }},
+		"Driver": {reason: "the driver has told another node ID", again: func(k *keeper) { k.setIdentity(t.Context(), drivername.Identity{Name: driverName, Generation: 2}) }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -28,8 +28,8 @@ func TestRefusedRegistrarLeavesItsSuccessorAlone(t *testing.T) {
 			machine := state.New(prometheus.NewRegistry())
 			k := newKeeper(o, machine)
 			defer k.withdraw(t.Context())
-			k.meet(t.Context(), drivername.Identity{Name: driverName, Generation: 1})
-			if retry := k.again(t.Context()); retry != nil || k.look(t.Context()) != regsocket.Present {
+			k.setIdentity(t.Context(), drivername.Identity{Name: driverName, Generation: 1})
+			if retry := k.retryNow(t.Context()); retry != nil || k.checkSocket(t.Context()) != regsocket.Present {
 				t.Fatal("the socket was not made")
 			}
 			successor, err := regsocket.Listen(o.socketPath(driverName))
@@ -37,7 +37,7 @@ func TestRefusedRegistrarLeavesItsSuccessorAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			tc.again(k)
-			if retry := k.again(t.Context()); retry != nil || successor.State(t.Context()) != regsocket.Present {
+			if retry := k.retryNow(t.Context()); retry != nil || successor.State(t.Context()) != regsocket.Present {
 				t.Errorf("%s: the successor's socket is %v, want it left alone", tc.reason, successor.State(t.Context()))
 			}
 			if got := machine.Get().Phase; got != state.Replaced {
@@ -46,7 +46,7 @@ func TestRefusedRegistrarLeavesItsSuccessorAlone(t *testing.T) {
 			if err := successor.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if got := k.look(t.Context()); got != regsocket.Gone {
+			if got := k.checkSocket(t.Context()); got != regsocket.Gone {
 				t.Errorf("%s: after its successor has ended the socket is %v, want %v: it is to be made again", tc.reason, got, regsocket.Gone)
 			}
 		})

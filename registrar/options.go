@@ -17,8 +17,6 @@ const (
 	// ModeProbe is the value of --mode that former versions used as an exec
 	// probe. The process ends at once, without an error.
 	ModeProbe = "kubelet-registration-probe"
-	// modeRegistration was the default of --mode.
-	modeRegistration = "registration"
 
 	defaultTimeout     = time.Second
 	defaultSocketDir   = "/registration"
@@ -33,7 +31,7 @@ const (
 // Options configures a registrar. Start from NewOptions.
 type Options struct {
 	// CSI is how the registrar itself reaches the driver. CSI.Timeout bounds
-	// each question for the driver's name.
+	// each call to the driver.
 	CSI flagset.CSI
 	// KubeletRegistrationPath is the driver's socket as the kubelet sees it.
 	// Empty: /var/lib/kubelet/plugins/<driver>/csi.sock.
@@ -41,8 +39,8 @@ type Options struct {
 	// PluginRegistrationPath is the directory for the registration socket
 	// <driver>-reg.sock; the kubelet's plugins_registry, mounted.
 	PluginRegistrationPath string
-	// RequiresPublishPod tells a node that asks (csiregistration.v1alpha1) to
-	// add pod information to NodePublishVolume.
+	// RequiresPublishPod asks nodes that call csiregistration.CSIRegistration
+	// to add pod information to NodePublishVolume.
 	RequiresPublishPod bool
 	// HTTPEndpoint is host:port for health, metrics and state. Empty: none.
 	HTTPEndpoint string
@@ -52,19 +50,19 @@ type Options struct {
 	HealthPort int
 	// Pprof adds Go profiles to HTTPEndpoint.
 	Pprof bool
-	// Mode is empty or ModeProbe.
+	// Mode is empty or ModeProbe. Any other value has no effect.
 	//
-	// Deprecated: there is no other mode any more.
+	// Deprecated: registration is the only mode.
 	Mode string
 	// Retry bounds the pause before a refused registration is tried again. It
 	// has no flag.
 	Retry flagset.Retry
-	// CheckInterval is how often the registrar looks whether its socket is
-	// still there. It has no flag.
+	// CheckInterval is how often the registrar checks that its socket still
+	// exists. It has no flag.
 	CheckInterval time.Duration
 
 	ignored flagset.Ignored
-	// listening is told where HTTP is served.
+	// listening is called with the address of the HTTP listener.
 	listening func(address string)
 }
 
@@ -89,13 +87,13 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.PluginRegistrationPath, "plugin-registration-path", o.PluginRegistrationPath,
 		"`directory` for the registration socket, the kubelet's plugins_registry as mounted here")
 	fs.BoolVar(&o.RequiresPublishPod, "requires-publish-pod", o.RequiresPublishPod,
-		"ask nodes that know csiregistration.CSIRegistration to add pod information to NodePublishVolume")
+		"ask nodes that call csiregistration.CSIRegistration to add pod information to NodePublishVolume")
 	fs.StringVar(&o.HTTPEndpoint, "http-endpoint", o.HTTPEndpoint,
 		"`host:port` that serves health, metrics and state, for instance :9809; empty: no listener")
-	fs.IntVar(&o.HealthPort, "health-port", o.HealthPort, "deprecated, use --http-endpoint: `port` that serves the same")
-	fs.BoolVar(&o.Pprof, "enable-pprof", o.Pprof, "serve Go profiles under /debug/pprof/ of --http-endpoint")
-	fs.StringVar(&o.Mode, "mode", o.Mode, "deprecated: "+ModeProbe+" ends at once, without an error")
-	o.ignored.Duration(fs, "connection-timeout", "the driver is waited for without a limit")
+	fs.IntVar(&o.HealthPort, "health-port", o.HealthPort, "deprecated, use --http-endpoint: `port` that serves health, metrics and state")
+	fs.BoolVar(&o.Pprof, "enable-pprof", o.Pprof, "serve Go profiles under /debug/pprof/ of --http-endpoint, and /debug/state to other hosts than this one")
+	fs.StringVar(&o.Mode, "mode", o.Mode, "deprecated: with "+ModeProbe+" the process ends at once, with exit code 0; other values have no effect")
+	o.ignored.Duration(fs, "connection-timeout", "the registrar waits for the driver without a limit")
 	o.ignored.AutoMaxProcs(fs)
 }
 
@@ -106,8 +104,12 @@ func (o *Options) Warnings() []string {
 	if o.HealthPort != 0 {
 		warnings = append(warnings, "--health-port is deprecated, use --http-endpoint")
 	}
-	if o.Mode != "" {
-		warnings = append(warnings, "--mode is deprecated, a livenessProbe on /healthz of --http-endpoint tells more")
+	switch o.Mode {
+	case "":
+	case ModeProbe:
+		warnings = append(warnings, "--mode="+ModeProbe+" is deprecated and checks nothing; use a livenessProbe on /livez of --http-endpoint")
+	default:
+		warnings = append(warnings, fmt.Sprintf("--mode=%q has no effect: registration is the only mode", o.Mode))
 	}
 	if o.Pprof && o.address() == "" {
 		warnings = append(warnings, "--enable-pprof has no effect without --http-endpoint")
@@ -127,9 +129,6 @@ func (o *Options) Validate() error {
 	errs = append(errs, o.validateHTTP())
 	if o.CheckInterval <= 0 {
 		errs = append(errs, fmt.Errorf("check interval %v: must be greater than 0", o.CheckInterval))
-	}
-	if o.Mode != "" && o.Mode != ModeProbe && o.Mode != modeRegistration {
-		errs = append(errs, fmt.Errorf("--mode=%q: must be empty or %q", o.Mode, ModeProbe))
 	}
 	return errors.Join(errs...)
 }

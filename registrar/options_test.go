@@ -37,6 +37,10 @@ func TestValidate(t *testing.T) {
 			Args:     []string{"-connection-timeout=15s", "--health-port=9809", "--mode=kubelet-registration-probe", "--automaxprocs"},
 			Warnings: []string{"--health-port", "--mode", "--connection-timeout", "--automaxprocs"},
 		},
+		"UnknownMode": {
+			Reason: "the replaced helper registers in any mode that it does not know; this one refused to start",
+			Args:   []string{"--mode=registration-v2"}, Warnings: []string{`--mode="registration-v2" has no effect`},
+		},
 		"ProfilesWithoutListener": {
 			Reason: "harmless, as it always was", Args: []string{"--enable-pprof"}, Warnings: []string{"--enable-pprof has no effect"},
 		},
@@ -49,13 +53,13 @@ func TestValidate(t *testing.T) {
 			Reason: "one look shows all that is to be mended",
 			Args: []string{
 				"--csi-address=csi.sock", "--timeout=0s", "--kubelet-registration-path=plugins/d", "--plugin-registration-path=",
-				"--http-endpoint=9809", "--health-port=70000", "--mode=other",
+				"--http-endpoint=9809", "--health-port=70000",
 			},
 			Errors: []string{
 				"--csi-address", "--timeout=0s", `--kubelet-registration-path="plugins/d": must be an absolute path`,
-				"--plugin-registration-path", "--http-endpoint", "--health-port=70000", `--mode="other"`,
+				"--plugin-registration-path", "--http-endpoint", "--health-port=70000",
 			},
-			Warnings: []string{"--health-port", "--mode"},
+			Warnings: []string{"--health-port"},
 		},
 		"NoDuration": {Reason: "a unit is needed", Args: []string{"--timeout=1"}, Usage: []string{`"1"`, "-timeout"}},
 		"Unknown":    {Reason: "a misspelt flag would have no effect", Args: []string{"--time-out=1s"}, Usage: []string{"-time-out"}},

@@ -16,9 +16,9 @@ import (
 	"github.com/longshore-csi/longshore/registrar/internal/state"
 )
 
-// Run registers the driver until ctx ends, then takes the socket away, and
+// Run registers the driver until ctx ends, then removes the socket, and
 // with it the registration. With ModeProbe it returns at once. The error is
-// nil, unless an option is wrong or the HTTP listener cannot be had.
+// nil, unless an option is wrong or the HTTP address cannot be listened on.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -31,7 +31,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	reg := metrics.NewRegistry()
 	machine := state.New(reg)
-	watcher, err := drivername.New(drivername.Config{Address: o.CSI.Address, Timeout: o.CSI.Timeout})
+	watcher, err := drivername.New(drivername.Config{Address: o.CSI.Address, Timeout: o.CSI.Timeout, OnFailure: machine.Waiting})
 	if err != nil {
 		return err
 	}
@@ -43,13 +43,13 @@ func Run(ctx context.Context, o Options) error {
 		}
 		group.Go(func() error { return server.Run(ctx) })
 	}
-	told := newLatest()
+	identities := newLatest()
 	group.Go(func() error {
-		watcher.Run(ctx, told.put)
+		watcher.Run(ctx, identities.put)
 		return nil
 	})
 	group.Go(func() error {
-		newKeeper(o, machine).run(ctx, told.ch)
+		newKeeper(o, machine).run(ctx, identities.ch)
 		return nil
 	})
 	return group.Wait()
@@ -81,10 +81,10 @@ type latest struct{ ch chan drivername.Identity }
 func newLatest() latest { return latest{ch: make(chan drivername.Identity, 1)} }
 
 // put never blocks. It is for one goroutine.
-func (l latest) put(who drivername.Identity) {
+func (l latest) put(identity drivername.Identity) {
 	select {
-	case <-l.ch: // nobody has read the one before; the new one counts
+	case <-l.ch: // the previous identity was not read yet; the new one replaces it
 	default:
 	}
-	l.ch <- who
+	l.ch <- identity
 }

@@ -112,6 +112,49 @@ func TestHealthFollowsTheRegistration(t *testing.T) {
 	}
 }
 
+// A driver with an invalid name was a driver that is waited for: the reason was in the log only.
+func TestReasonForWaitingIsInHealthz(t *testing.T) {
+	address := csitest.New(csitest.Options{Name: "not_valid"}).Serve(t)
+	r := start(t, func(o *Options) { o.CSI.Address = address })
+	eventually(t, "the invalid name on /healthz", func() bool {
+		code, body := r.get(t, "/healthz")
+		return code == 500 && strings.Contains(body, `waiting for driver: CSI driver name "not_valid"`)
+	})
+}
+
+func TestDeniedSocketIsExplained(t *testing.T) {
+	address, ok := csitest.New(csitest.Options{}).ServeDenied(t)
+	if !ok {
+		return
+	}
+	r := start(t, func(o *Options) { o.CSI.Address = address })
+	for _, path := range []string{"/healthz", "/readyz"} {
+		eventually(t, "the mode of the socket on "+path, func() bool {
+			code, body := r.get(t, path)
+			return code == 500 && strings.Contains(body, "permission denied: socket ") && strings.Contains(body, "needs write permission")
+		})
+	}
+}
+
+// A livenessProbe must not restart a registrar whose driver is late or whose kubelet refuses it: only /livez is about the process.
+func TestLivenessIsAboutTheProcessAlone(t *testing.T) {
+	r := start(t, func(o *Options) { o.CSI.Address = filepath.Join(t.TempDir(), "csi.sock") })
+	eventually(t, "/healthz to say that the driver is absent", func() bool {
+		code, _ := r.get(t, "/healthz")
+		return code == 500
+	})
+	if code, body := r.get(t, "/livez"); code != 200 {
+		t.Errorf("/livez while the driver is absent: %d %s", code, body)
+	}
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "httpGet: {path: /livez,") {
+		t.Error("the example in README.md does not use /livez")
+	}
+}
+
 func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
 	r := withDriver(t, func(o *Options) { o.Retry.Start, o.Retry.Max = patience, patience })
 	k := findSocket(t, r.socket(driverName))
@@ -147,7 +190,7 @@ func TestRefusalThatTheKubeletTakesBackNeedsNoNewSocket(t *testing.T) {
 		return code == 200
 	})
 	if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {
-		t.Errorf("the socket was made anew (%v)", err)
+		t.Errorf("the socket was created again (%v)", err)
 	}
 }
 
@@ -317,7 +360,7 @@ func TestRestartsThatChangeNothingForTheKubelet(t *testing.T) {
 			eventually(t, "the third process to be asked", func() bool { return called(third, "NodeGetInfo") })
 			k.decide(t, true, "")
 			if now, err := os.Lstat(r.socket(driverName)); err != nil || !same(now, k.file) {
-				t.Errorf("%s: the socket was made anew (%v)", tc.reason, err)
+				t.Errorf("%s: the socket was created again (%v)", tc.reason, err)
 			}
 		})
 	}

@@ -1,10 +1,10 @@
-// Package drivername asks a CSI driver for its name and for what it says about
-// its node, again each time that the connection was lost: a driver that comes
-// back may be another one, or be set up in another way.
+// Package drivername reads a CSI driver's name and its information about the
+// node, again each time that the connection was lost: after a restart, the
+// driver may be another one, or have another configuration.
 //
-// It asks GetPluginInfo, and NodeGetInfo once per connection. A registrar does
-// not judge whether the driver is ready, so it does not probe; what else a
-// driver can do is for those who use it.
+// It calls GetPluginInfo, and NodeGetInfo once per connection. A registrar does
+// not depend on the readiness of the driver, so it does not call Probe, nor does
+// it read capabilities.
 package drivername
 
 import (
@@ -18,12 +18,13 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
 )
 
 const (
-	// defaultPoll is the pause before a driver that did not answer is asked again.
+	// defaultPoll is the pause before a call that failed is repeated.
 	defaultPoll = time.Second
-	// logEvery is how often the log says that the driver is waited for.
+	// logEvery is the interval of log lines with the same reason for waiting.
 	logEvery = 30 * time.Second
 )
 
@@ -31,11 +32,13 @@ const (
 type Config struct {
 	// Address of the driver: an absolute path, unix:///path or tcp://host:port.
 	Address string
-	// Timeout bounds each question.
+	// Timeout bounds each call.
 	Timeout time.Duration
-	// Poll is the pause before a driver that did not answer is asked again.
-	// Default 1 s.
+	// Poll is the pause before a call that failed is repeated. Default 1 s.
 	Poll time.Duration
+	// OnFailure is called with the reason each time that the name could not be
+	// read. It may be nil.
+	OnFailure func(reason string)
 }
 
 // Identity is what a registration with a kubelet rests on.
@@ -43,8 +46,8 @@ type Identity struct {
 	// Name of the driver.
 	Name string
 	// Generation grows with each change of the name, and of the node's ID or
-	// topology by NodeGetInfo. It tells that there was a change also to those
-	// who have missed some.
+	// topology by NodeGetInfo, so that a reader who missed some
+	// identities still notices the change.
 	Generation int
 }
 
@@ -75,28 +78,28 @@ func New(cfg Config) (*Watcher, error) {
 // Close ends the connection. It is not needed after Run.
 func (w *Watcher) Close() error { return w.conn.Close() }
 
-// Run calls told with the driver's identity when its name is known, and whenever
+// Run calls onIdentity with the driver's identity when its name is known, and whenever
 // the identity has changed. It returns when ctx ends, and closes the connection.
-func (w *Watcher) Run(ctx context.Context, told func(Identity)) {
-	defer func() { _ = w.Close() }() // nothing is waiting for it
+func (w *Watcher) Run(ctx context.Context, onIdentity func(Identity)) {
+	defer func() { _ = w.Close() }() // no call uses the connection any more
 	logger := klog.FromContext(ctx)
 	var known Identity
-	var node string // what the driver of that name has told last; empty: nothing yet
+	var node string // the last description of the node by the driver of that name; empty before the first
 	for {
 		name, ok := w.ask(ctx)
 		if !ok {
 			return
 		}
 		if name != known.Name {
-			logger.Info("CSI driver has told its name", logging.KeyAddress, w.cfg.Address, logging.KeyDriver, name)
+			logger.Info("CSI driver reported its name", logging.KeyAddress, w.cfg.Address, logging.KeyDriver, name)
 			known, node = Identity{Name: name, Generation: known.Generation + 1}, ""
-			told(known)
+			onIdentity(known)
 		}
 		if now, ok := w.askNode(ctx); ok {
 			if node != "" && now != node {
-				logger.Info("CSI driver has told another node ID or topology", logging.KeyDriver, name, logging.KeyNode, now)
+				logger.Info("CSI driver reported another node ID or topology", logging.KeyDriver, name, logging.KeyNode, now)
 				known.Generation++
-				told(known)
+				onIdentity(known)
 			}
 			node = now
 		}
@@ -109,7 +112,7 @@ func (w *Watcher) Run(ctx context.Context, told func(Identity)) {
 
 // ask returns the driver's name, however long it takes, or false when ctx ends.
 func (w *Watcher) ask(ctx context.Context) (string, bool) {
-	var logged time.Time
+	log := csiclient.WaitLog{Every: logEvery}
 	for {
 		name, err := w.client.DriverName(ctx)
 		if err == nil {
@@ -118,13 +121,20 @@ func (w *Watcher) ask(ctx context.Context) (string, bool) {
 		if ctx.Err() != nil {
 			return "", false
 		}
-		if now := time.Now(); now.Sub(logged) >= logEvery {
-			logged = now
-			klog.FromContext(ctx).Info("Waiting for the CSI driver", logging.KeyAddress, w.cfg.Address, logging.KeyReason, err.Error())
-		}
+		w.failed(ctx, &log, outcome.Message(err))
 		if !w.pause(ctx) {
 			return "", false
 		}
+	}
+}
+
+// failed reports why the driver's name could not be read.
+func (w *Watcher) failed(ctx context.Context, log *csiclient.WaitLog, reason string) {
+	if w.cfg.OnFailure != nil {
+		w.cfg.OnFailure(reason)
+	}
+	if log.Due(reason) {
+		klog.FromContext(ctx).Info("Waiting for the CSI driver", logging.KeyAddress, w.cfg.Address, logging.KeyReason, reason)
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 // depend on the answer.
 const nodeAttempts = 60
 
-// askNode returns what the driver says about its node, or false if it does
-// not: because it has no node service, goes on failing, or is lost.
+// askNode returns the driver's description of its node, or false if there is
+// none: the driver has no node service, fails each time, or is lost.
 func (w *Watcher) askNode(ctx context.Context) (string, bool) {
 	var err error
 	for range nodeAttempts {
@@ -35,7 +35,7 @@ func (w *Watcher) askNode(ctx context.Context) (string, bool) {
 		}
 	}
 	if ctx.Err() == nil {
-		klog.FromContext(ctx).V(2).Info("CSI driver does not tell about its node, changes will go unnoticed",
+		klog.FromContext(ctx).V(2).Info("CSI driver has no NodeGetInfo; changes of node ID and topology go unnoticed",
 			logging.KeyAddress, w.cfg.Address, logging.KeyReason, err.Error())
 	}
 	return "", false

@@ -26,7 +26,7 @@ const stopTimeout = 2 * time.Second
 // Version is the version of the registration that is offered to the kubelet.
 const Version = "1.0.0"
 
-// Driver is what the kubelet is told.
+// Driver is the information for the kubelet.
 type Driver struct {
 	// Name of the driver.
 	Name string
@@ -36,7 +36,7 @@ type Driver struct {
 	RequiresPublishPod bool
 }
 
-// Verdict is what the kubelet said about the registration.
+// Verdict is the kubelet's answer to the registration.
 type Verdict struct {
 	// Registered is true for success.
 	Registered bool
@@ -85,7 +85,7 @@ type registration struct {
 
 var _ registerapi.RegistrationServer = (*registration)(nil)
 
-// GetInfo tells who registers.
+// GetInfo returns the driver that registers.
 func (r *registration) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	return &registerapi.PluginInfo{
 		Type:              registerapi.CSIPlugin,
@@ -121,7 +121,7 @@ type options struct {
 
 var _ csiregistration.CSIRegistrationServer = (*options)(nil)
 
-// GetCSIDriverInfo tells what PluginInfo has no field for.
+// GetCSIDriverInfo returns the options that PluginInfo has no field for.
 func (o *options) GetCSIDriverInfo(context.Context, *csiregistration.CSIDriverInfoRequest) (*csiregistration.CSIDriverInfo, error) {
 	return &csiregistration.CSIDriverInfo{
 		CsiEndpoint: o.driver.Endpoint,

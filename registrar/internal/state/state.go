@@ -1,4 +1,4 @@
-// Package state tells people how far a registration is: as health, as metrics
+// Package state reports the progress of a registration: as health, as metrics
 // and as JSON. It decides nothing.
 package state
 
@@ -13,7 +13,7 @@ import (
 type Phase string
 
 const (
-	// WaitingForDriver: the driver has not said its name yet.
+	// WaitingForDriver: the driver's name is not known yet.
 	WaitingForDriver Phase = "waiting for driver"
 	// WaitingForKubelet: the socket is there and the kubelet has not decided.
 	WaitingForKubelet Phase = "waiting for kubelet"
@@ -48,7 +48,7 @@ type Snapshot struct {
 	Driver string `json:"driver,omitempty"`
 	// Phase is how far the registration is.
 	Phase Phase `json:"phase"`
-	// Reason says why, for Rejected, Failed and Replaced.
+	// Reason says why, for all phases but WaitingForKubelet and Registered.
 	Reason string `json:"reason,omitempty"`
 	// Socket is the path of the registration socket.
 	Socket string `json:"socket,omitempty"`
@@ -105,6 +105,16 @@ func (m *Machine) Set(s Snapshot) bool {
 		m.status.WithLabelValues(string(p)).Set(value)
 	}
 	return changed
+}
+
+// Waiting records why the driver's name is not known yet. It changes nothing
+// in any other phase.
+func (m *Machine) Waiting(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now.Phase == WaitingForDriver {
+		m.now.Reason = reason
+	}
 }
 
 // Count counts the result of an attempt.

@@ -66,6 +66,19 @@ func TestChangesAreNoticed(t *testing.T) {
 	}
 }
 
+func TestWaitingReasonIsPartOfHealth(t *testing.T) {
+	m := New(prometheus.NewRegistry())
+	m.Waiting("no socket")
+	if err := m.Health(); err == nil || err.Error() != "waiting for driver: no socket" {
+		t.Errorf("health: %v", err)
+	}
+	m.Set(Snapshot{Phase: Registered})
+	m.Waiting("connection refused") // the driver restarts; the registration stays
+	if err := m.Health(); err != nil {
+		t.Errorf("health once registered: %v", err)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := New(reg)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -23,10 +24,13 @@ import (
 	"github.com/longshore-csi/longshore/csikit/version"
 )
 
-// name is how the component calls itself towards the API server and in events.
+// rereadInterval is how often the capabilities of a driver that has lost the one to attach are read again.
+const rereadInterval = 5 * time.Second
+
+// name is the name of the component for the API server and in events.
 const name = "csi-attacher"
 
-// errDriverChanged is another driver behind the same socket.
+// errDriverChanged: another driver answers at the same socket.
 var errDriverChanged = errors.New("another driver has taken the socket")
 
 // Run attaches and detaches the volumes of the driver behind o.CSI until ctx ends, which is no
@@ -95,8 +99,8 @@ func (c *component) run(ctx context.Context) error {
 	return c.serve(ctx, server)
 }
 
-// serve works beside the services that must outlast the work: what happens while
-// the process stops shall still be measured and told. No server, nil, is none.
+// serve runs the work beside the services that must outlast it, so that metrics and events of the last operations
+// are not lost. server may be nil.
 func (c *component) serve(parent context.Context, server *httpserve.Server) error {
 	recorder, err := events.NewRecorder(events.Config{Client: c.kube, Component: name, Host: c.host, Registerer: c.registry})
 	if err != nil {
@@ -117,7 +121,7 @@ func (c *component) serve(parent context.Context, server *httpserve.Server) erro
 	}
 	err = c.work(ctx, recorder, fail)
 	if err == nil && parent.Err() == nil {
-		err = context.Cause(ctx) // who called fail
+		err = context.Cause(ctx) // what fail was called with
 	}
 	stop()
 	services.Wait()
@@ -134,12 +138,26 @@ func (c *component) listen(ctx context.Context) (*httpserve.Server, error) {
 		Address:     o.Address(),
 		MetricsPath: o.MetricsPath,
 		Gatherer:    c.registry,
-		Ready:       map[string]func(context.Context) error{"driver": c.driver.Ready},
-		Leader:      c.health.Check,
-		Pprof:       o.Pprof,
-		State:       c.state,
-		Logger:      klog.FromContext(ctx),
+		Ready: map[string]func(context.Context) error{
+			"driver":             c.driver.Ready,
+			"informer-sync":      c.ready((*controller.Controller).Synced),
+			"publish-capability": c.ready((*controller.Controller).AttachLost),
+		},
+		Leader: c.health.Check,
+		Pprof:  o.Pprof,
+		State:  c.state,
+		Logger: klog.FromContext(ctx),
 	})
+}
+
+// ready makes a check of the controller, which passes as long as there is none.
+func (c *component) ready(check func(*controller.Controller) error) func(context.Context) error {
+	return func(context.Context) error {
+		if ctrl := c.controller.Load(); ctrl != nil {
+			return check(ctrl)
+		}
+		return nil
+	}
 }
 
 // state is what /debug/state shows.
@@ -156,32 +174,59 @@ func (c *component) state() any {
 	return state
 }
 
-// work waits for the driver and does what there is to do until ctx ends. fail ends it early.
+// work waits for the driver, then attaches and detaches until ctx ends. fail ends it early.
 func (c *component) work(ctx context.Context, recorder events.Recorder, fail context.CancelCauseFunc) error {
 	info, err := c.driver.Wait(ctx)
 	if err != nil {
-		return unlessStopped(ctx, err)
+		return ignoreStopped(ctx, err)
 	}
 	ctrl := c.newController(info.Name, recorder)
 	c.controller.Store(ctrl)
 	c.logFeatures(ctx, info)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return c.driver.Run(ctx, func(now *csiclient.Info) {
-			if now.Name != info.Name {
-				fail(fmt.Errorf("CSI driver %q at %q is now %q: %w", info.Name, c.options.CSI.Address, now.Name, errDriverChanged))
-				return
-			}
-			c.logFeatures(ctx, now)
-			ctrl.WakeAll()
-		})
-	})
+	changed := func(now *csiclient.Info) {
+		if now.Name != info.Name {
+			fail(fmt.Errorf("CSI driver %q at %q is now %q: %w", info.Name, c.options.CSI.Address, now.Name, errDriverChanged))
+			return
+		}
+		c.logFeatures(ctx, now)
+		ctrl.LogPublish(ctx)
+		ctrl.WakeAll()
+	}
+	group.Go(func() error { return c.driver.Run(ctx, changed) })
+	group.Go(func() error { return c.rereadWhileLost(ctx, ctrl, changed) })
 	group.Go(func() error { return c.lead(ctx, info.Name, ctrl) })
 	return group.Wait()
 }
 
-// unlessStopped drops an error that only says that ctx has ended.
-func unlessStopped(ctx context.Context, err error) error {
+// rereadWhileLost reads the capabilities again while the driver lacks the one to attach although it has attached volumes:
+// a driver that answered while it was starting keeps its connection, so that nothing else would read them again.
+func (c *component) rereadWhileLost(ctx context.Context, ctrl *controller.Controller, changed func(*csiclient.Info)) error {
+	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(4)) //nolint:mnd // each attempt is a detail
+	ticker := time.NewTicker(rereadInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if ctrl.AttachLost() == nil {
+			continue
+		}
+		before := c.driver.Info()
+		now, err := c.driver.Wait(quiet)
+		if err != nil {
+			continue // the driver has gone, or answers what Run reports
+		}
+		if now.Name != before.Name || controller.FeaturesOf(now) != controller.FeaturesOf(before) {
+			changed(now)
+		}
+	}
+}
+
+// ignoreStopped drops an error that only says that ctx has ended.
+func ignoreStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // an end that was asked for is none
 	}
@@ -213,24 +258,19 @@ func (c *component) newController(driver string, recorder events.Recorder) *cont
 
 func (c *component) logFeatures(ctx context.Context, info *csiclient.Info) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, info.Name)
-	features := controller.FeaturesOf(info)
-	logger.Info("Read capabilities of the driver", logging.KeyCapabilities, features)
-	if !features.Publish {
-		logger.Info("Driver cannot attach: VolumeAttachments are marked attached without asking it. " +
-			"Set attachRequired: false in its CSIDriver object, then no attacher is needed")
-	}
+	logger.Info("Read capabilities of the driver", logging.KeyCapabilities, controller.FeaturesOf(info))
 }
 
 // lead runs the controller, as the elected leader if an election is asked for.
 func (c *component) lead(ctx context.Context, driver string, ctrl *controller.Controller) error {
-	reign := func(ctx context.Context) error {
+	runWhileLeading := func(ctx context.Context) error {
 		c.leading.Store(true)
 		defer c.leading.Store(false)
 		return ctrl.Run(ctx)
 	}
 	le := c.options.LeaderElection
 	if !le.Enabled {
-		return reign(ctx)
+		return runWhileLeading(ctx)
 	}
 	return leader.Run(ctx, leader.Config{
 		Client:        c.kube,
@@ -243,5 +283,5 @@ func (c *component) lead(ctx context.Context, driver string, ctrl *controller.Co
 		RetryPeriod:   le.RetryPeriod,
 		Metrics:       kubemetrics.NewLeader(c.registry),
 		Health:        &c.health,
-	}, reign)
+	}, runWhileLeading)
 }

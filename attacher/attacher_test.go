@@ -249,6 +249,42 @@ func TestDriverComesBack(t *testing.T) {
 	r.end(t)
 }
 
+// TestLostCapabilityIsReported replaces a driver that has attached a volume by one that announces nothing yet: nothing is
+// written, users learn of it, and the capabilities are read again although the connection stays.
+func TestLostCapabilityIsReported(t *testing.T) {
+	s := socket(filepath.Join(t.TempDir(), "s"))
+	stopDriver := s.serve(t, newDriver(csitest.Options{}))
+	r := start(t, s)
+	if err := r.cluster.Apply(testVA("va-1")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "attach", r.attached(t, "va-1"))
+	r.cluster.ResetWrites()
+	stopDriver()
+	starting := newDriver(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{}})
+	defer s.serve(t, starting)()
+	r.eventually(t, "notice the loss", func() bool {
+		code, body := r.get(t, "/readyz")
+		return code != http.StatusOK && strings.Contains(body, "publish-capability failed") && strings.Contains(body, "PUBLISH_UNPUBLISH_VOLUME")
+	})
+	const lost = `csi_attacher_publish_capability_lost{driver_name="test.csi.longshore.example"} `
+	if _, body := r.get(t, "/metrics"); !strings.Contains(body, lost+"1") {
+		t.Errorf("metrics lack %s1", lost)
+	}
+	if writes := r.cluster.Writes(); len(writes) > 0 {
+		t.Errorf("%d writes, first: %+v", len(writes), writes[0])
+	}
+	starting.SetController(csitest.AllController()...)
+	r.eventually(t, "notice the return", func() bool {
+		code, _ := r.get(t, "/readyz")
+		return code == http.StatusOK
+	})
+	if _, body := r.get(t, "/metrics"); !strings.Contains(body, lost+"0") {
+		t.Errorf("metrics lack %s0", lost)
+	}
+	r.end(t)
+}
+
 // TestDriverWakes ends the pause after a failure when the driver comes back.
 func TestDriverWakes(t *testing.T) {
 	s := socket(filepath.Join(t.TempDir(), "s"))

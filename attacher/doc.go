@@ -2,8 +2,8 @@
 // VolumeAttachment objects of one CSI driver ask for, by ControllerPublishVolume
 // and ControllerUnpublishVolume.
 //
-// It is the component behind the binary csi-attacher, and takes the place of the
-// external-attacher: flags, finalizers, annotations, Lease and metrics have the same names.
+// It is the component behind the binary csi-attacher, and replaces the external-attacher:
+// flags, finalizers, annotations, Lease and metrics have the same names.
 //
 //	o := attacher.NewOptions()
 //	o.AddFlags(flags)

@@ -21,29 +21,29 @@ const (
 
 // Options configure one attacher. NewOptions returns the defaults.
 type Options struct {
-	// CSI says how the driver is reached and how long a call to it may take.
+	// CSI is the address of the driver and the deadline of calls to it.
 	CSI flagset.CSI
-	// Kube says how the API server is reached.
+	// Kube is the connection to the API server.
 	Kube flagset.Kube
 	// LeaderElection lets one of several instances work.
 	LeaderElection flagset.LeaderElection
 	// HTTP is where metrics, health and state are served.
 	HTTP flagset.HTTP
-	// Retry is how failed work is repeated, per VolumeAttachment.
+	// Retry is the backoff after failures, per VolumeAttachment.
 	Retry flagset.Retry
 	// Features are the feature gates.
 	Features flagset.FeatureGates
 
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
-	// Workers is the number of attach, and as well of detach, operations that run at a time.
+	// Workers is the maximum number of concurrent attach operations, and separately of detach operations.
 	Workers int
-	// Resync is how often every object is looked at without a change. 0: never.
+	// Resync is the interval in which every object is reconciled without a change. 0: never.
 	Resync time.Duration
-	// ReconcileSync is the pause between two comparisons with the driver's ListVolumes. 0: never.
+	// ReconcileSync is the interval between two comparisons with the driver's ListVolumes. 0: never.
 	ReconcileSync time.Duration
-	// NodeRetry is how often a node on which the driver is not registered is looked at again.
-	// A registration does not wait for it.
+	// NodeRetry is the pause before a node without the driver is checked again. It doubles up to Retry.Max. The
+	// registration of the driver ends it.
 	NodeRetry time.Duration
 	// MaxEntries is the page size of ListVolumes. 0: the driver's choice.
 	MaxEntries int
@@ -89,12 +89,12 @@ func (o *Options) groups() []flagset.Group {
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
 	fs.DurationVar(&o.KubeTimeout, "kube-api-timeout", o.KubeTimeout, "deadline of each call to the API server")
-	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "attach, and as well detach, operations that run at a time")
-	fs.DurationVar(&o.Resync, "resync", o.Resync, "how often every object is looked at without a change; 0: never")
+	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "maximum concurrent attach operations, and separately detach operations")
+	fs.DurationVar(&o.Resync, "resync", o.Resync, "interval in which every object is reconciled without a change; 0: never")
 	fs.DurationVar(&o.ReconcileSync, "reconcile-sync", o.ReconcileSync,
-		"pause between two comparisons of all VolumeAttachments with the driver's ListVolumes; 0: never")
+		"interval between two comparisons of all VolumeAttachments with the driver's ListVolumes; 0: never")
 	fs.DurationVar(&o.NodeRetry, "node-retry-interval", o.NodeRetry,
-		"how often a node without the driver is looked at again; a registration does not wait for it")
+		"pause before a node without the driver is checked again; doubles up to --retry-interval-max; the registration of the driver ends it")
 	fs.IntVar(&o.MaxEntries, "max-entries", o.MaxEntries, "page size of ListVolumes; 0: the driver's choice")
 	fs.StringVar(&o.DefaultFSType, "default-fstype", o.DefaultFSType, "file system `type` of volumes that name none")
 	fs.IntVar(&o.MaxGRPCLogLength, "max-grpc-log-length", o.MaxGRPCLogLength, "longest request or reply in the log, in bytes; -1: no limit")
@@ -131,7 +131,7 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Warnings tells about flags that were given although they are deprecated or without effect.
+// Warnings returns a text for each flag that was given although it is deprecated or without effect.
 func (o *Options) Warnings() []string {
 	warnings := flagset.Warnings(&o.HTTP, &o.Features, &o.ignored)
 	if o.Features.Explicit(GateReleaseLeader) {

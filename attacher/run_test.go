@@ -47,7 +47,7 @@ func (j *journal) address() string {
 }
 
 // TestRunWithoutServer runs the whole component beside an API server that is away: it warns, serves and waits,
-// and a stop that was asked for is no error. It is ready while its driver is.
+// and a stop that was asked for is no error. It is ready when its driver is and the first lists have been read.
 func TestRunWithoutServer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	config := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n" +
@@ -74,7 +74,12 @@ func TestRunWithoutServer(t *testing.T) {
 	if !log.has("--automaxprocs has no effect") {
 		t.Error("no warning about a flag without effect")
 	}
-	if code, body := r.get(t, "/readyz"); code != http.StatusOK {
+	r.eventually(t, "report the caches that are not filled", func() bool {
+		code, body := r.get(t, "/readyz")
+		return code != http.StatusOK && strings.Contains(body, "[+]driver ok") && strings.Contains(body, "[-]informer-sync failed") &&
+			strings.Contains(body, "CSINode, PersistentVolume, VolumeAttachment")
+	})
+	if code, body := r.get(t, "/readyz?exclude=informer-sync"); code != http.StatusOK {
 		t.Errorf("with a driver that is ready: %d %s", code, body)
 	}
 	driver.SetReady(false)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +31,9 @@ const (
 	stressVolumes = 6
 	stressNodes   = 4
 	stressSteps   = 150
+
+	// newFormat is what some IDs of nodes end in.
+	newFormat = "-new"
 )
 
 // world is a cluster in which everything goes wrong now and then.
@@ -39,7 +44,9 @@ type world struct {
 	driver  *csitest.Driver
 	calls   *callGuard
 
+	lost    bool // the driver does not announce its capabilities
 	session *kubetest.Session
+	running *component
 	cancel  context.CancelCauseFunc
 	ended   chan error
 }
@@ -48,6 +55,8 @@ type world struct {
 type callGuard struct {
 	grpc.ClientConnInterface
 	t *testing.T
+	// check sees each request before the driver does. nil: no check.
+	check func(method string, request onNode)
 
 	mu      sync.Mutex
 	running map[string]string
@@ -62,6 +71,9 @@ type onNode interface {
 // Invoke implements grpc.ClientConnInterface.
 func (g *callGuard) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	if request, ok := args.(onNode); ok {
+		if g.check != nil {
+			g.check(method, request)
+		}
 		key := request.GetVolumeId() + " on " + request.GetNodeId()
 		g.mu.Lock()
 		if other, busy := g.running[key]; busy {
@@ -119,6 +131,13 @@ func (w *world) register(node int) {
 	w.must(w.cluster.Apply(csiNode))
 }
 
+// renumber registers a node under another ID than before: the format of the driver's IDs has changed.
+func (w *world) renumber(node int) {
+	csiNode := testCSINode()
+	csiNode.Name, csiNode.Spec.Drivers[0].NodeID = fmt.Sprintf("node-%d", node), fmt.Sprintf("id-%d%s", node, newFormat)
+	w.must(w.cluster.Apply(csiNode))
+}
+
 func (w *world) addPV(volume int) {
 	pv := testPV()
 	pv.Name, pv.Spec.CSI.VolumeHandle = fmt.Sprintf("pv-%d", volume), fmt.Sprintf("vol-%d", volume)
@@ -134,6 +153,7 @@ func (w *world) launch() {
 	w.must(err)
 	w.session = w.cluster.NewSession()
 	c := &component{options: o, kube: w.session.Client(), driver: driver, registry: metrics.NewRegistry(), host: fmt.Sprint(w.rand.Int())}
+	w.running = c
 	ctx, cancel := context.WithCancelCause(klog.NewContext(context.Background(), klog.Logger{}))
 	w.cancel, w.ended = cancel, make(chan error, 1)
 	go func() { w.ended <- c.run(ctx) }()
@@ -169,15 +189,77 @@ func (w *world) step() {
 		w.cluster.Inject(kubetest.Fault{Verb: "patch", Err: w.apiError(), After: w.rand.IntN(2) == 0, Times: 1 + w.rand.IntN(3)})
 	case n < 90:
 		w.ignoreNotFound(w.cluster.Remove("csinodes", "", fmt.Sprintf("node-%d", node)))
-	case n < 94:
+	case n < 93:
 		w.register(node)
-	case n < 96:
+	case n < 94:
+		w.renumber(node)
+	case n < 95:
 		w.cluster.BreakWatches()
+	case n < 97:
+		w.setLost(!w.lost)
+		if w.rand.IntN(2) == 0 {
+			w.reconnect()
+		}
 	default:
 		w.end(w.rand.IntN(2) == 0)
 		w.launch()
 	}
 	pass(w.pause())
+}
+
+// setLost takes the capabilities from the driver, or gives them back.
+func (w *world) setLost(lost bool) {
+	w.lost = lost
+	if lost {
+		w.driver.SetController()
+		return
+	}
+	w.driver.SetController(csitest.AllController()...)
+}
+
+// reconnect does what the component does when its connection to the driver is a new one.
+func (w *world) reconnect() {
+	if ctrl := w.running.controller.Load(); ctrl != nil {
+		_, err := w.running.driver.Wait(klog.NewContext(w.t.Context(), klog.Logger{}))
+		w.must(err)
+		ctrl.WakeAll()
+	}
+}
+
+// checkCall reports a volume that is taken away from a node while its VolumeAttachment is attached.
+func (w *world) checkCall(method string, request onNode) {
+	if !strings.HasSuffix(method, "/ControllerUnpublishVolume") {
+		return
+	}
+	name := attachmentName(request.GetVolumeId(), request.GetNodeId())
+	for _, obj := range w.cluster.Objects("volumeattachments") {
+		va, ok := obj.(*storagev1.VolumeAttachment)
+		if ok && va.Name == name && va.Status.Attached && va.DeletionTimestamp == nil {
+			w.t.Errorf("%s is taken away from node ID %s while it is attached", name, request.GetNodeId())
+		}
+	}
+}
+
+// attachmentName returns the name of the VolumeAttachment for a volume and the ID of a node.
+func attachmentName(volume, node string) string {
+	return "va-" + volume[len("vol-"):] + "-" + strings.TrimSuffix(node[len("id-"):], newFormat)
+}
+
+// checkWrite compares a write with what the driver has attached at that moment: no VolumeAttachment is marked attached
+// without a call, and none loses its finalizer while its volume is attached.
+func (w *world) checkWrite(write kubetest.Write) {
+	before, ok := write.Before.(*storagev1.VolumeAttachment)
+	if !ok || write.Err != nil {
+		return
+	}
+	published := slices.Contains(w.published(), before.Name)
+	after, _ := write.Object.(*storagev1.VolumeAttachment)
+	if after != nil && !before.Status.Attached && after.Status.Attached && !published {
+		w.t.Errorf("%s is marked attached, the driver has not attached it", before.Name)
+	}
+	if len(before.Finalizers) > 0 && (after == nil || len(after.Finalizers) == 0) && published {
+		w.t.Errorf("%s has lost its finalizer, the driver has attached it", before.Name)
+	}
 }
 
 func (w *world) create(name string, volume, node int) {
@@ -225,7 +307,7 @@ func (w *world) published() []string {
 	var names []string
 	for _, volume := range w.driver.Volumes() {
 		for _, node := range volume.Nodes {
-			names = append(names, "va-"+volume.ID[len("vol-"):]+"-"+node[len("id-"):])
+			names = append(names, attachmentName(volume.ID, node))
 		}
 	}
 	slices.Sort(names)
@@ -236,6 +318,7 @@ func (w *world) published() []string {
 func (w *world) calm() {
 	w.driver.Heal()
 	w.cluster.Heal()
+	w.setLost(false)
 	for i := range stressNodes {
 		w.register(i)
 	}
@@ -266,7 +349,11 @@ func TestStress(t *testing.T) {
 			t.Logf("seed %d", seed+i)
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, seed+i)
+				w.cluster.Observe(w.checkWrite)
+				w.calls.check = w.checkCall
 				w.launch()
+				w.create("va-0-0", 0, 0) // a driver that never attached a volume may mark the first ones attached
+				pass(time.Minute)
 				for range 2 {
 					for range stressSteps {
 						w.step()

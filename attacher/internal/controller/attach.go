@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,14 +15,14 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// attachOrMark attaches, or only says so if the driver knows no attaching.
+// attachOrMark attaches the volume, or just marks the VolumeAttachment attached when the driver never had
+// ControllerPublishVolume.
 func (c *Controller) attachOrMark(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error) {
 	ctx = withAttachment(ctx, va)
-	if !c.cfg.Features().Publish {
+	if !c.features().Publish && !c.attaches.Load() {
 		return reconcile.Result{}, c.markAttached(ctx, va)
 	}
 	source, err := c.findSource(ctx, va)
@@ -37,16 +36,18 @@ func (c *Controller) attachOrMark(ctx context.Context, va *storagev1.VolumeAttac
 	return reconcile.Result{}, nil
 }
 
-// attach does what the plan says. It returns va as it is after the writes, also
-// when a later step went wrong.
+// attach carries out the plan. It returns va as it is after the writes, also when a later step failed.
 func (c *Controller) attach(ctx context.Context, va *storagev1.VolumeAttachment, source source) (*storagev1.VolumeAttachment, error) {
+	if err := c.AttachLost(); err != nil {
+		return va, err
+	}
 	nodeID, err := c.attachNodeID(ctx, va)
 	if err != nil {
 		return va, err
 	}
 	plan, err := planAttach(attachInput{
 		va: va, source: source, nodeID: nodeID, finalizer: c.finalizer,
-		features: c.cfg.Features(), fsType: c.cfg.DefaultFSType,
+		features: c.features(), fsType: c.cfg.DefaultFSType,
 	})
 	if err != nil {
 		return va, err
@@ -71,7 +72,7 @@ func (c *Controller) prepareAttach(
 ) (*storagev1.VolumeAttachment, error) {
 	if plan.stale != nil {
 		plan.stale.Secrets = plan.publish.GetSecrets()
-		if err := c.unpublish(ctx, plan.stale); err != nil && outcome.Code(err) != codes.NotFound {
+		if err := c.unpublish(ctx, plan.stale); err != nil && !isUnknownNode(err) {
 			return va, err
 		}
 	}
@@ -103,7 +104,7 @@ func (c *Controller) publish(ctx context.Context, request *csi.ControllerPublish
 }
 
 // saveAttached writes the outcome, unless the object is to be detached already:
-// then nobody may trust "attached" any more (seed 001, "Attaching and Detaching").
+// then "attached" must not be relied on any more (seed 001, "Attaching and Detaching").
 func (c *Controller) saveAttached(ctx context.Context, va *storagev1.VolumeAttachment, metadata map[string]string) error {
 	if c.outdated(va) {
 		return nil
@@ -116,12 +117,15 @@ func (c *Controller) saveAttached(ctx context.Context, va *storagev1.VolumeAttac
 	return c.patchStatus(ctx, va, patch)
 }
 
-// attachFailed tells everybody, and says when to try again.
+// attachFailed reports the failure in the status and as events, and decides when to retry.
 func (c *Controller) attachFailed(
 	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
 ) (reconcile.Result, error) {
-	if isQuiet(failure) || ctx.Err() != nil {
+	if isTransientAPIError(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
+	}
+	if errors.Is(failure, errGone) { // the next look, soon, finds what the cache has learned meanwhile
+		return reconcile.Result{}, apierrors.NewConflict(storagev1.Resource("volumeattachments"), va.Name, failure)
 	}
 	if c.outdated(va) {
 		klog.FromContext(ctx).V(2).Info("Attaching ended with an error, volume is detached next", logging.KeyReason, failure.Error())
@@ -129,25 +133,28 @@ func (c *Controller) attachFailed(
 	}
 	err := c.saveError(ctx, va, stepAttach, failure)
 	c.report(va, source, ReasonAttachFailed, failure)
-	if errors.Is(failure, errNodeUnknown) && err == nil {
-		klog.FromContext(ctx).V(2).Info("Waiting for the driver on the node", logging.KeyNode, va.Spec.NodeName)
-		return reconcile.Result{After: c.cfg.NodeRetry}, nil
+	if err == nil && isAwaited(failure) {
+		klog.FromContext(ctx).V(2).Info("Waiting for the driver", logging.KeyReason, failure.Error())
+		return c.waitForDriver(va), nil
 	}
 	return reconcile.Result{}, errors.Join(failure, err)
 }
 
-// saveError writes attachError or detachError if it says anything new.
+// saveError writes attachError or detachError if more than its time changes.
 func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachment, during step, failure error) error {
 	patch, err := errorPatch(va, during, volumeError(failure, time.Now(), c.cfg.ErrorCode))
 	if err != nil || patch == nil {
 		return err
 	}
-	return unlessGone(c.patchStatus(ctx, va, patch))
+	return ignoreNotFound(c.patchStatus(ctx, va, patch))
 }
 
-// report puts an event where users look: on the VolumeAttachment and on the claim.
+// report records an event on the VolumeAttachment and on the claim.
 func (c *Controller) report(va *storagev1.VolumeAttachment, source source, reason string, failure error) {
-	text := failureText(failure)
+	c.warn(va, source, reason, failureText(failure))
+}
+
+func (c *Controller) warn(va *storagev1.VolumeAttachment, source source, reason, text string) {
 	c.cfg.Events.Warning(va, reason, text)
 	if claim := source.claim(); claim != nil {
 		c.cfg.Events.Warning(claim, reason, fmt.Sprintf("node %q: %s", va.Spec.NodeName, text))
@@ -160,7 +167,7 @@ func (c *Controller) outdated(va *storagev1.VolumeAttachment) bool {
 	return !ok || now.UID != va.UID || isDeleting(now)
 }
 
-// findSource looks the volume up; what the cache does not have yet is read from the server.
+// findSource finds the volume in the cache, or reads it from the server.
 func (c *Controller) findSource(ctx context.Context, va *storagev1.VolumeAttachment) (source, error) {
 	name := pvName(va)
 	if name == "" {
@@ -181,7 +188,7 @@ func (c *Controller) findSource(ctx context.Context, va *storagev1.VolumeAttachm
 	return newSource(va, pv)
 }
 
-// attachNodeID finds the node ID, or nothing.
+// attachNodeID returns the node ID to publish to, or nothing.
 func (c *Controller) attachNodeID(ctx context.Context, va *storagev1.VolumeAttachment) (string, error) {
 	csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
 	if id := attachNodeID(csiNode, va); id != "" {
@@ -190,20 +197,38 @@ func (c *Controller) attachNodeID(ctx context.Context, va *storagev1.VolumeAttac
 	return c.nodeAnnotation(ctx, va.Spec.NodeName)
 }
 
-// nodeAnnotation asks the Node itself. It is the last resort, so nodes are neither
-// watched nor required to be readable: an upstream role has no right to.
+// nodeAnnotation reads the annotation of the Node, unless a recent lookup had no result. It is the last resort, so Nodes
+// are neither watched nor required to be readable: the role of the external-attacher lacks the right.
 func (c *Controller) nodeAnnotation(ctx context.Context, name string) (string, error) {
+	if c.nodes.wait(name, time.Now()) > 0 {
+		return "", nil
+	}
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	node, err := c.cfg.Kube.Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		klog.FromContext(ctx).V(4).Info("Node has no readable annotation", logging.KeyNode, name, logging.KeyReason, err.Error())
+	case apierrors.IsForbidden(err):
+		klog.FromContext(ctx).V(2).Info("Nodes may not be read, node IDs come from CSINodes only", logging.KeyReason, err.Error())
+		c.nodes.refused(time.Now())
+		return "", nil
+	case apierrors.IsNotFound(err):
+		c.nodes.missed(name, time.Now())
 		return "", nil
 	case err != nil:
 		return "", lookupError("Node", name, err)
 	}
-	return annotatedNodeID(node, c.cfg.Driver)
+	id, err := annotatedNodeID(node, c.cfg.Driver)
+	if err == nil && id == "" {
+		c.nodes.missed(name, time.Now())
+		return "", nil
+	}
+	c.nodes.forget(name)
+	return id, err
+}
+
+// waitForDriver returns when to try again after a failure that ends with an answer of the driver or of its node.
+func (c *Controller) waitForDriver(va *storagev1.VolumeAttachment) reconcile.Result {
+	return reconcile.Result{After: max(c.cfg.NodeRetry, c.nodes.wait(va.Spec.NodeName, time.Now()))}
 }
 
 func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {

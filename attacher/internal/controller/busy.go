@@ -9,15 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Operation is one that is going on.
+// Operation is one in progress.
 type Operation struct {
 	Attachment string    `json:"attachment"`
 	Step       string    `json:"step"`
 	Since      time.Time `json:"since"`
 }
 
-// busy knows which VolumeAttachments are being worked on. Attaching and detaching
-// have queues of their own, so the queues alone do not keep the two apart.
+// busy is the set of VolumeAttachments in progress. Attaching and detaching have queues of their own, so the queues alone
+// do not exclude both at the same time.
 // The zero value is ready to use.
 type busy struct {
 	mu  sync.Mutex
@@ -51,7 +51,7 @@ func (b *busy) has(name string) bool {
 	return ok
 }
 
-// list returns what is going on, the oldest first.
+// list returns the operations in progress, the oldest first.
 func (b *busy) list() []Operation {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -32,36 +33,36 @@ const (
 	indexNode = "node"
 )
 
-// Recorder takes events; repeating one is its business.
+// Recorder records events, and limits repetitions.
 type Recorder interface {
 	Warning(obj runtime.Object, reason, message string)
 }
 
 // Config says what a Controller works on and how. All fields without a default are required.
 type Config struct {
-	// Driver is the name of the CSI driver; VolumeAttachments of others are left alone.
+	// Driver is the name of the CSI driver; VolumeAttachments of other drivers are skipped.
 	Driver string
 	// Kube is the Kubernetes API.
 	Kube kube.Client
 	// CSI is the driver's controller service.
 	CSI csi.ControllerClient
-	// Features returns what the driver can do now; it is asked before each decision.
+	// Features returns what the driver announces now; it is called before each decision.
 	Features func() Features
-	// Events takes what users should read about.
+	// Events records what users should read about.
 	Events Recorder
 
-	// Workers is how many attach, and as many detach, operations run at a time.
+	// Workers is the number of attach operations, and separately of detach operations, in progress at a time.
 	Workers int
-	// Retry is the pause after failures, per VolumeAttachment.
+	// Retry is the backoff after failures, per VolumeAttachment.
 	Retry flagset.Retry
 	// CSITimeout is the deadline of each call to the driver.
 	CSITimeout time.Duration
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
-	// NodeRetry is how often a node without the driver is looked at again, in
-	// case it publishes its ID by annotation only. A CSINode event does not wait for it.
+	// NodeRetry is the pause before a Node without the driver is read again, in case its ID is published by annotation only. It
+	// doubles up to Retry.Max. A registration in the CSINode ends it.
 	NodeRetry time.Duration
-	// Resync is how often every object is looked at without a change. 0: never.
+	// Resync is the interval in which every object is reconciled without a change. 0: never.
 	Resync time.Duration
 	// ReconcileSync is the pause between two comparisons with the driver's list. 0: never.
 	ReconcileSync time.Duration
@@ -89,6 +90,13 @@ type Controller struct {
 
 	attachQueue, detachQueue, pvQueue *reconcile.Controller[string]
 
+	started atomic.Bool // Run was called
+
+	// attaches: the driver has announced that it attaches, or an object proves it. Never reset.
+	attaches atomic.Bool
+
+	nodes  nodeLookups
+	woken  woken
 	busy   busy
 	forced forced
 	resync resync
@@ -97,7 +105,9 @@ type Controller struct {
 // New prepares a Controller, which starts with Run.
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, finalizer: FinalizerName(cfg.Driver)}
+	c.nodes.first, c.nodes.longest = cfg.NodeRetry, max(cfg.NodeRetry, cfg.Retry.Max)
 	c.resync.corrections = newCorrections(cfg.Registerer, cfg.Driver)
+	c.registerLost(cfg.Registerer)
 	c.vas = kube.NewInformer(cfg.Kube.VolumeAttachments(), kube.InformerOptions[*storagev1.VolumeAttachment]{
 		Name:      "VolumeAttachment",
 		Resync:    cfg.Resync,
@@ -113,13 +123,14 @@ func New(cfg Config) *Controller {
 		Name:      "CSINode",
 		Transform: slimCSINode(cfg.Driver),
 	})
+	c.features() // remembers that the driver attaches
 	c.vas.OnChange(c.vaChanged)
 	c.pvs.OnChange(c.pvChanged)
 	c.csiNodes.OnChange(c.csiNodeChanged)
 	return c
 }
 
-// makeQueues makes the queues, which have goroutines and thus must be run to be ended.
+// makeQueues makes the queues. That registers their metrics, so it is left to Run.
 func (c *Controller) makeQueues() error {
 	var errs []error
 	queue := func(name string, do func(context.Context, string) (reconcile.Result, error)) *reconcile.Controller[string] {
@@ -134,8 +145,8 @@ func (c *Controller) makeQueues() error {
 		errs = append(errs, err)
 		return q
 	}
-	c.attachQueue = queue(QueueAttach, c.exclusively(stepAttach, c.attachOrMark))
-	c.detachQueue = queue(QueueDetach, c.exclusively(stepDetach, c.detachOrRelease))
+	c.attachQueue = queue(QueueAttach, c.withVALock(stepAttach, c.attachOrMark))
+	c.detachQueue = queue(QueueDetach, c.withVALock(stepDetach, c.detach))
 	c.pvQueue = queue(QueuePV, c.reconcilePV)
 	return errors.Join(errs...)
 }
@@ -145,8 +156,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.makeQueues(); err != nil {
 		return err
 	}
-	// The informers outlive the workers: an operation that finishes while the
-	// process stops still wants to know whether its object has changed.
+	c.started.Store(true)
+	// The informers outlive the workers: an operation that finishes while the process stops must know whether its object
+	// has changed.
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	informers, watching := errgroup.WithContext(watching)
@@ -165,38 +177,19 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(watching, cancel)()
 	err := c.waitSynced(ctx)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		err = nil // stopped before there was anything to do
-	}
-	if err != nil {
+	case err != nil:
 		cancel()
+	default:
+		c.LogPublish(ctx)
 	}
 	workers, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{c.attachQueue.Run, c.detachQueue.Run, c.pvQueue.Run, c.runResync} {
 		workers.Go(func() error { return run(ctx) })
 	}
 	return errors.Join(err, workers.Wait())
-}
-
-// waitSynced waits for all three caches. Without the CSINodes, a restart would
-// report nodes without the driver that are perfectly well.
-func (c *Controller) waitSynced(ctx context.Context) error {
-	for _, wait := range []func(context.Context) error{c.csiNodes.WaitSynced, c.pvs.WaitSynced, c.vas.WaitSynced} {
-		if err := wait(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// WakeAll looks at every VolumeAttachment of the driver at once, whatever pause it is
-// in: the driver has come back, possibly with other features.
-func (c *Controller) WakeAll() {
-	for _, va := range c.vas.List() {
-		if c.ours(va) {
-			c.wake(va)
-		}
-	}
 }
 
 // ours reports whether va belongs to this driver.
@@ -214,7 +207,7 @@ func (c *Controller) csiDeadline(ctx context.Context) (context.Context, context.
 	return context.WithTimeout(ctx, c.cfg.CSITimeout)
 }
 
-// lookupError tells which object was read in vain.
+// lookupError names the object that could not be read.
 func lookupError(kind, name string, err error) error {
 	return fmt.Errorf("get %s %q: %w", kind, name, err)
 }

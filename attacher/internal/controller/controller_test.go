@@ -1,12 +1,14 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
@@ -84,15 +87,23 @@ type bench struct {
 	driver  *storage
 	notes   *notebook
 	stop    func()
+	lost    atomic.Bool // the driver does not announce PUBLISH_UNPUBLISH_VOLUME
 }
 
 // newBench runs a controller on the objects until the test ends.
 func newBench(t *testing.T, objs ...runtime.Object) *bench {
 	t.Helper()
 	b := &bench{t: t, cluster: kubetest.New(objs...), driver: &storage{}, notes: &notebook{}}
+	b.start()
+	return b
+}
+
+// start begins a life of the controller.
+func (b *bench) start() {
+	b.t.Helper()
 	b.Controller = New(Config{
 		Driver: testDriver, Kube: b.cluster.Client(), CSI: b.driver, Events: b.notes,
-		Features:    func() Features { return Features{Publish: true} },
+		Features:    func() Features { return Features{Publish: !b.lost.Load()} },
 		Workers:     2,
 		Retry:       flagset.Retry{Start: time.Second, Max: time.Minute},
 		CSITimeout:  10 * time.Second,
@@ -106,10 +117,9 @@ func newBench(t *testing.T, objs ...runtime.Object) *bench {
 	b.stop = func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("an ordinary stop ended in %v", err)
+			b.t.Errorf("an ordinary stop ended in %v", err)
 		}
 	}
-	return b
 }
 
 func (b *bench) apply(objs ...runtime.Object) {
@@ -390,8 +400,53 @@ func TestStopBeforeSync(t *testing.T) {
 	})
 }
 
+// journal is a log for several writers.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// TestCacheThatCannotBeFilled: the right to list CSINodes is missing, so nothing is ever attached; readiness and log name the kind.
+func TestCacheThatCannotBeFilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &journal{}
+		cluster := kubetest.New()
+		cluster.Inject(kubetest.Fault{Resource: "csinodes", Err: apierrors.NewForbidden(storagev1.Resource("csinodes"), "", errors.New("no right"))})
+		c := New(Config{Driver: testDriver, Kube: cluster.Client(), Features: func() Features { return Features{} }, Workers: 1})
+		if err := c.Synced(); err != nil {
+			t.Errorf("an instance that does not lead is ready: %v", err)
+		}
+		ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log)))))
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		pass(time.Minute)
+		if err := c.Synced(); err == nil || !strings.Contains(err.Error(), "CSINode") || strings.Contains(err.Error(), "PersistentVolume") {
+			t.Errorf("not synced: %v, want an error that names CSINode only", err)
+		}
+		cluster.Heal()
+		pass(5 * time.Minute)
+		if err := c.Synced(); err != nil {
+			t.Errorf("all lists can be read, but: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if text := log.text.String(); !strings.Contains(text, `"Waiting for the first list from the API server"`) || !strings.Contains(text, "kinds=[\"CSINode\"]") {
+			t.Errorf("the log does not name what is waited for:\n%s", text)
+		}
+	})
+}
+
 func TestInvalidConfig(t *testing.T) {
-	c := New(Config{Driver: testDriver, Kube: kubetest.New().Client(), Workers: -1})
+	c := New(Config{Driver: testDriver, Kube: kubetest.New().Client(), Workers: -1, Features: func() Features { return Features{} }})
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "workers -1") {
 		t.Errorf("got %v, want an error that names the workers", err)
 	}
@@ -441,7 +496,7 @@ func TestCorrections(t *testing.T) {
 		t.Errorf("second: %v, %+v", sure, r.state())
 	}
 	want := `
-# HELP csi_attacher_reconcile_corrections_total VolumeAttachments whose state contradicted the driver's list twice and that were attached again, by what they said.
+# HELP csi_attacher_reconcile_corrections_total VolumeAttachments that contradicted ListVolumes twice in a row and were attached again, by their status.attached.
 # TYPE csi_attacher_reconcile_corrections_total counter
 csi_attacher_reconcile_corrections_total{attached="false",driver_name="hostpath.csi.example"} 0
 csi_attacher_reconcile_corrections_total{attached="true",driver_name="hostpath.csi.example"} 0

@@ -6,38 +6,36 @@ import (
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// detachOrRelease detaches, or only lets the object go if the driver knows no attaching.
-func (c *Controller) detachOrRelease(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error) {
+// detach detaches the volume and releases the VolumeAttachment.
+func (c *Controller) detach(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error) {
 	ctx = withAttachment(ctx, va)
-	if !c.cfg.Features().Publish {
-		_, err := c.releaseVA(ctx, va)
-		return reconcile.Result{}, err
-	}
 	source, err := c.detachSource(ctx, va)
 	var plan detachPlan
 	if err == nil {
 		plan, err = c.planDetach(ctx, va, source)
 	}
 	if err == nil {
-		err = c.unpublish(ctx, plan.unpublish)
+		err = c.unpublishFirstKnown(ctx, plan.unpublish)
 	}
 	if err != nil {
 		return c.detachFailed(ctx, va, source, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Volume is detached")
-	return reconcile.Result{}, unlessGone(c.saveDetached(ctx, va, plan.vaPatch))
+	return reconcile.Result{}, ignoreNotFound(c.saveDetached(ctx, va, plan.vaPatch))
 }
 
-// saveDetached removes the finalizer. Usually that is the end of the object; if others keep it,
-// it must not say attached any more.
+// saveDetached removes the finalizer, and usually with it the object. If finalizers of others keep the object, its status
+// becomes detached.
 func (c *Controller) saveDetached(ctx context.Context, va *storagev1.VolumeAttachment, patch []byte) error {
 	if patch != nil {
 		var err error
@@ -52,43 +50,67 @@ func (c *Controller) saveDetached(ctx context.Context, va *storagev1.VolumeAttac
 	return c.patchStatus(ctx, va, patch)
 }
 
-// unlessGone drops the error of a write to an object that is gone: there is nothing left to say.
-func unlessGone(err error) error {
+// ignoreNotFound drops the error of a write to an object that is gone.
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// detachSource looks the volume up. It may be gone: what is needed to detach was
-// recorded when it was attached.
+// detachSource finds the volume. It may be gone: the VolumeAttachment recorded what detaching needs.
 func (c *Controller) detachSource(ctx context.Context, va *storagev1.VolumeAttachment) (source, error) {
-	if pv, ok := c.pvs.Get("", pvName(va)); ok || va.Annotations[AnnotationVolumeHandle] != "" {
-		source, _ := newSource(va, pv)
-		return source, nil
-	}
 	source, err := c.findSource(ctx, va)
-	if errors.Is(err, errSourceMissing) {
+	recorded := va.Annotations[AnnotationVolumeHandle] != ""
+	if errors.Is(err, errSourceMissing) || recorded && errors.Is(err, errSourceUnusable) {
 		return source, nil // the plan says what that means
 	}
 	return source, err
 }
 
 func (c *Controller) planDetach(ctx context.Context, va *storagev1.VolumeAttachment, source source) (detachPlan, error) {
+	if err := c.AttachLost(); err != nil {
+		return detachPlan{}, err
+	}
 	csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
-	nodeID := detachNodeID(csiNode, va)
-	if nodeID == "" {
-		var err error
-		if nodeID, err = c.nodeAnnotation(ctx, va.Spec.NodeName); err != nil {
+	nodeIDs := detachNodeIDs(csiNode, va)
+	if len(nodeIDs) == 0 {
+		id, err := c.nodeAnnotation(ctx, va.Spec.NodeName)
+		if err != nil {
 			return detachPlan{}, err
 		}
+		if id != "" {
+			nodeIDs = []string{id}
+		}
 	}
-	plan, err := planDetach(detachInput{va: va, source: source, nodeID: nodeID, finalizer: c.finalizer})
+	plan, err := planDetach(detachInput{va: va, source: source, nodeIDs: nodeIDs, finalizer: c.finalizer})
 	if err != nil {
 		return detachPlan{}, err
 	}
-	plan.unpublish.Secrets, err = c.secret(ctx, plan.secret)
+	secrets, err := c.secret(ctx, plan.secret)
+	for _, request := range plan.unpublish {
+		request.Secrets = secrets
+	}
 	return plan, err
+}
+
+// unpublishFirstKnown sends the requests up to the first whose node the driver knows.
+func (c *Controller) unpublishFirstKnown(ctx context.Context, requests []*csi.ControllerUnpublishVolumeRequest) error {
+	var err error
+	for _, request := range requests {
+		if err = c.unpublish(ctx, request); !isUnknownNode(err) {
+			return err
+		}
+		klog.FromContext(ctx).V(2).Info("Driver does not know the node ID", logging.KeyNodeID, request.GetNodeId(), logging.KeyReason, err.Error())
+	}
+	return err
+}
+
+// isUnknownNode reports whether the driver may not know the node ID that it was given: NOT_FOUND by the specification
+// (CSI v1.13, "ControllerUnpublishVolume"), INVALID_ARGUMENT where the ID has another format.
+func isUnknownNode(err error) bool {
+	code := outcome.Code(err)
+	return code == codes.NotFound || code == codes.InvalidArgument
 }
 
 func (c *Controller) unpublish(ctx context.Context, request *csi.ControllerUnpublishVolumeRequest) error {
@@ -101,17 +123,17 @@ func (c *Controller) unpublish(ctx context.Context, request *csi.ControllerUnpub
 	return nil
 }
 
-// detachFailed tells everybody, and says when to try again.
+// detachFailed reports the failure in the status and as events, and decides when to retry.
 func (c *Controller) detachFailed(
 	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
 ) (reconcile.Result, error) {
-	if isQuiet(failure) || ctx.Err() != nil {
+	if isTransientAPIError(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
 	}
 	err := c.saveError(ctx, va, stepDetach, failure)
 	c.report(va, source, ReasonDetachFailed, failure)
-	if errors.Is(failure, errNodeUnknown) && err == nil {
-		return reconcile.Result{After: c.cfg.NodeRetry}, nil
+	if err == nil && isAwaited(failure) {
+		return c.waitForDriver(va), nil
 	}
 	return reconcile.Result{}, errors.Join(failure, err)
 }

@@ -4,8 +4,8 @@
 //
 // Decisions are pure functions (plan.go, source.go, node.go, status.go, patch.go); they
 // take objects and return a small plan. One file per phase acts on the plans: attach.go,
-// detach.go, pv.go, resync.go and, for drivers without ControllerPublishVolume,
-// trivial.go. Only these see clients and the driver.
+// detach.go, pv.go and resync.go; publish.go is about drivers without ControllerPublishVolume. Only these use
+// the API client and the driver.
 //
 // The package is the inside of the attacher component. Nothing else should use
 // it: start the component with attacher.Run.

@@ -6,14 +6,14 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 )
 
-// Features is what the driver can do, as far as attaching is concerned. It is read
-// again when the driver comes back, so an upgrade of the driver takes effect at once.
+// Features are the driver's capabilities that concern attaching. They are read again when the driver comes back, so an
+// upgrade of the driver takes effect at once.
 type Features struct {
 	// Publish: the driver implements ControllerPublishVolume and ControllerUnpublishVolume.
 	Publish bool `json:"publish"`
 	// Readonly: the driver understands the readonly field of a publish request.
 	Readonly bool `json:"readonly"`
-	// SingleNodeMultiWriter: the driver tells one writer on a node from many.
+	// SingleNodeMultiWriter: the driver distinguishes one writer on a node from many.
 	SingleNodeMultiWriter bool `json:"singleNodeMultiWriter"`
 	// ListPublished: ListVolumes says to which nodes each volume is published.
 	ListPublished bool `json:"listPublished"`

@@ -25,11 +25,11 @@ const (
 
 // Reasons of the events on the VolumeAttachment and on the claim of its volume.
 const (
-	// ReasonAttachFailed tells that a volume could not be attached; the attacher tries again.
+	// ReasonAttachFailed: a volume could not be attached; the attacher retries.
 	ReasonAttachFailed = "FailedAttachVolume"
-	// ReasonDetachFailed tells that a volume could not be detached; the attacher tries again.
+	// ReasonDetachFailed: a volume could not be detached; the attacher retries.
 	ReasonDetachFailed = "FailedDetachVolume"
-	// ReasonStateMismatch tells that the driver's list contradicts the VolumeAttachment.
+	// ReasonStateMismatch: the driver's ListVolumes contradicts the VolumeAttachment twice in a row.
 	ReasonStateMismatch = "AttachmentStateMismatch"
 )
 

@@ -3,6 +3,7 @@ package controller
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -44,11 +45,14 @@ func attachNodeID(csiNode *storagev1.CSINode, va *storagev1.VolumeAttachment) st
 	return va.Annotations[AnnotationNodeID]
 }
 
-// detachNodeID chooses the node ID to unpublish from: what the volume was
-// published to, even if a machine with another ID goes by the node's name now.
-func detachNodeID(csiNode *storagev1.CSINode, va *storagev1.VolumeAttachment) string {
-	if id := va.Annotations[AnnotationNodeID]; id != "" {
-		return id
+// detachNodeIDs returns the node IDs to unpublish from. First the one that the volume was published to: another machine
+// may have the node's name now. Then the registered one: the driver may have changed the format of its IDs.
+func detachNodeIDs(csiNode *storagev1.CSINode, va *storagev1.VolumeAttachment) []string {
+	var ids []string
+	for _, id := range []string{va.Annotations[AnnotationNodeID], csiNodeID(csiNode, va.Spec.Attacher)} {
+		if id != "" && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
 	}
-	return csiNodeID(csiNode, va.Spec.Attacher)
+	return ids
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,26 +10,27 @@ import (
 
 func TestNodeID(t *testing.T) {
 	tests := map[string]struct {
-		reason         string
-		csiNode        *storagev1.CSINode
-		va             *storagev1.VolumeAttachment
-		attach, detach string
+		reason  string
+		csiNode *storagev1.CSINode
+		va      *storagev1.VolumeAttachment
+		attach  string
+		detach  []string
 	}{
 		"Registered": {
 			reason: "the driver is registered", csiNode: newCSINode("other", "x", testDriver, "id-1"), va: newVA(),
-			attach: "id-1", detach: "id-1",
+			attach: "id-1", detach: []string{"id-1"},
 		},
 		"NotRegistered": {
 			reason: "another driver's ID is of no use", csiNode: newCSINode("other", "x"), va: newVA(),
 		},
 		"NoCSINode": {
 			reason: "the node is gone, the VolumeAttachment remembers", va: newVA(vaAnnotated(AnnotationNodeID, "id-0")),
-			attach: "id-0", detach: "id-0",
+			attach: "id-0", detach: []string{"id-0"},
 		},
 		"Replaced": {
-			reason:  "attach to the machine that is there, detach from the one the volume was attached to",
+			reason:  "attach to the registered ID, detach from the recorded one first",
 			csiNode: newCSINode(testDriver, "id-1"), va: newVA(vaAnnotated(AnnotationNodeID, "id-0")),
-			attach: "id-1", detach: "id-0",
+			attach: "id-1", detach: []string{"id-0", "id-1"},
 		},
 	}
 	for name, tt := range tests {
@@ -36,8 +38,8 @@ func TestNodeID(t *testing.T) {
 			if got := attachNodeID(tt.csiNode, tt.va); got != tt.attach {
 				t.Errorf("%s: attachNodeID = %q, want %q", tt.reason, got, tt.attach)
 			}
-			if got := detachNodeID(tt.csiNode, tt.va); got != tt.detach {
-				t.Errorf("%s: detachNodeID = %q, want %q", tt.reason, got, tt.detach)
+			if got := detachNodeIDs(tt.csiNode, tt.va); !slices.Equal(got, tt.detach) {
+				t.Errorf("%s: detachNodeIDs = %q, want %q", tt.reason, got, tt.detach)
 			}
 		})
 	}

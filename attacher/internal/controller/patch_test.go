@@ -1,15 +1,20 @@
 package controller
 
 import (
+	"net/http"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
@@ -73,8 +78,8 @@ func TestPatches(t *testing.T) {
 		"SomeAnnotations": {
 			reason: "others stay, empty ones go, keys with a slash are escaped",
 			read:   vaAnnotated("x", "y", "a/b", "1", "old", "1"), server: vaAnnotated("x", "y", "a/b", "1", "old", "1"),
-			ops:         annotate(map[string]string{"a/b": "2", "til~de": "3", "old": ""}),
-			annotations: map[string]string{"x": "y", "a/b": "2", "til~de": "3"},
+			ops:         annotate(map[string]string{"a/b": "2", "til.de": "3", "old": ""}),
+			annotations: map[string]string{"x": "y", "a/b": "2", "til.de": "3"},
 		},
 		"AnnotationsAppeared": {
 			reason: "annotations that somebody added meanwhile are neither lost nor in the way",
@@ -100,7 +105,7 @@ func TestPatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = cluster.Client().VolumeAttachments().Patch(t.Context(), "va-1", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-			if isStale(err) != tt.stale || (err != nil) != tt.stale {
+			if kube.IsStale(err) != tt.stale || (err != nil) != tt.stale {
 				t.Errorf("%s: patch %s: error %v, want a stale one: %t", tt.reason, patch, err, tt.stale)
 			}
 			got, err := cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})
@@ -130,23 +135,36 @@ func TestNoPatchWithoutChange(t *testing.T) {
 	}
 }
 
-func TestIsStale(t *testing.T) {
+func TestIsConflict(t *testing.T) {
 	resource := storagev1.Resource("volumeattachments")
-	invalid := apierrors.NewInvalid(storagev1.SchemeGroupVersion.WithKind("VolumeAttachment").GroupKind(), "va-1", nil)
+	invalid := func(errs ...*field.Error) error {
+		return apierrors.NewInvalid(storagev1.SchemeGroupVersion.WithKind("VolumeAttachment").GroupKind(), "va-1", errs)
+	}
 	tests := map[string]struct {
 		reason string
 		err    error
 		want   bool
 	}{
 		"None":     {reason: "no error", err: nil},
+		"OtherUID": {reason: "another object of that name, as a real server answers", err: invalid(field.Invalid(field.NewPath("metadata", "uid"), "old", "field is immutable")), want: true},
+		"Deleting": {
+			reason: "the object is being deleted meanwhile, as a real server answers", want: true,
+			err: invalid(field.Forbidden(field.NewPath("metadata", "finalizers"), "no new finalizers can be added if the object is being deleted")),
+		},
+		"UIDAndRule": {
+			reason: "a rule is broken whatever the UID is",
+			err:    invalid(field.Invalid(field.NewPath("metadata", "uid"), "old", "field is immutable"), field.Required(field.NewPath("spec"), "")),
+		},
+		"Test":     {reason: "the test of a JSON patch failed", err: apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "test failed", 0, false), want: true},
+		"Rule":     {reason: "a field that breaks a rule", err: invalid(field.Invalid(field.NewPath("spec"), "x", "field is immutable"))},
 		"Conflict": {reason: "the resourceVersion is old", err: apierrors.NewConflict(resource, "va-1", nil), want: true},
-		"Invalid":  {reason: "an object that breaks a rule will not get better by reading it again", err: invalid},
+		"Invalid":  {reason: "an object that breaks a rule will not get better by reading it again", err: invalid()},
 		"NotFound": {reason: "gone is not stale", err: apierrors.NewNotFound(resource, "va-1")},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := isStale(tt.err); got != tt.want {
-				t.Errorf("%s: isStale(%v) = %t", tt.reason, tt.err, got)
+			if got := kube.IsStale(tt.err); got != tt.want {
+				t.Errorf("%s: IsStale(%v) = %t", tt.reason, tt.err, got)
 			}
 		})
 	}
@@ -155,13 +173,16 @@ func TestIsStale(t *testing.T) {
 // FuzzSetAnnotations sends patches for any keys and values through an API.
 func FuzzSetAnnotations(f *testing.F) {
 	f.Add("a/b", "1", "a/b", "2")
-	f.Add("til~de/1", "", "sla/sh", "x")
-	f.Add("", "y", "\"", "\\")
+	f.Add("til.de/1", "", "sla/sh", "\"")
+	f.Add("x", "y", "z", "\\")
 	f.Fuzz(func(t *testing.T, haveKey, haveValue, key, value string) {
 		for _, text := range []string{haveKey, haveValue, key, value} {
 			if !utf8.ValidString(text) {
 				t.Skip("the API has UTF-8 only")
 			}
+		}
+		if errs := validation.ValidateAnnotations(map[string]string{haveKey: haveValue, key: value}, nil); len(errs) > 0 {
+			t.Skip("the API server refuses the key or the length of the value")
 		}
 		cluster := kubetest.New(newVA(vaAnnotated(haveKey, haveValue)))
 		va, err := cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})

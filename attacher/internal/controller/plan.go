@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,11 +14,16 @@ import (
 var (
 	// errNodeUnknown is a node on which the driver is not registered.
 	errNodeUnknown = errors.New("is not registered on the node")
-	// errSourceDeleting is a PersistentVolume that is about to go.
+	// errSourceDeleting is a PersistentVolume that is being deleted.
 	errSourceDeleting = errors.New("is being deleted")
-	// errHandleUnknown is a VolumeAttachment whose volume cannot be found out any more.
+	// errHandleUnknown is a VolumeAttachment whose volume handle is neither recorded nor in a PersistentVolume.
 	errHandleUnknown = errors.New("volume handle is unknown")
 )
+
+// isAwaited reports whether the failure ends with an event that the controller watches for: it needs no backoff.
+func isAwaited(failure error) bool {
+	return errors.Is(failure, errNodeUnknown) || errors.Is(failure, errPublishLost)
+}
 
 // step is what a VolumeAttachment needs next.
 type step int
@@ -31,7 +37,7 @@ const (
 // nextStep decides what to do with a VolumeAttachment that belongs to this driver.
 //
 // One that is being deleted is detached whenever our finalizer is on it, whether or
-// not it says attached: an attach call may have had an effect that nobody learned of.
+// not its status is attached: an attach call may have had an effect that was not recorded.
 // One that says attached and carries an error was to be attached again, which did not
 // succeed so far.
 func nextStep(va *storagev1.VolumeAttachment, finalizer string, forced bool) step {
@@ -117,13 +123,14 @@ func (p *attachPlan) addPatches(in attachInput, volume *corev1.CSIPersistentVolu
 }
 
 // staleRequest returns the call that undoes an earlier attempt on another node ID or
-// with another handle, before the record of it is overwritten.
+// with another handle, before the record of it is overwritten. A volume that is attached according to the status may be in
+// use, so nothing is taken away from the node: its ID may just have got another format.
 func staleRequest(va *storagev1.VolumeAttachment, finalizer, nodeID, handle string) *csi.ControllerUnpublishVolumeRequest {
 	oldNode, oldHandle := va.Annotations[AnnotationNodeID], va.Annotations[AnnotationVolumeHandle]
 	if oldHandle == "" {
 		oldHandle = handle
 	}
-	if !hasFinalizer(va, finalizer) || oldNode == "" || oldNode == nodeID && oldHandle == handle {
+	if va.Status.Attached || !hasFinalizer(va, finalizer) || oldNode == "" || oldNode == nodeID && oldHandle == handle {
 		return nil
 	}
 	return &csi.ControllerUnpublishVolumeRequest{VolumeId: oldHandle, NodeId: oldNode}
@@ -133,45 +140,52 @@ func staleRequest(va *storagev1.VolumeAttachment, finalizer, nodeID, handle stri
 type detachInput struct {
 	va *storagev1.VolumeAttachment
 	// source is the zero value when the volume cannot be found any more.
-	source    source
-	nodeID    string
+	source source
+	// nodeIDs are tried in this order.
+	nodeIDs   []string
 	finalizer string
 }
 
-// detachPlan is how to detach: the call, then the patch.
+// detachPlan is how to detach: the calls, then the patch.
 type detachPlan struct {
-	// unpublish lacks the secrets, which are read from secret.
-	unpublish *csi.ControllerUnpublishVolumeRequest
+	// unpublish holds the requests, of which the next is made if the driver does not know the node of the one before. They
+	// lack the secrets, which are read from secret.
+	unpublish []*csi.ControllerUnpublishVolumeRequest
 	secret    *corev1.SecretReference
-	// vaPatch removes the finalizer, which lets the object go.
+	// vaPatch removes the finalizer, so that the object can be deleted.
 	vaPatch []byte
 }
 
-// planDetach decides how to detach. What the VolumeAttachment recorded when it was
-// attached counts more than the PersistentVolume, which may have been deleted and
-// created anew meanwhile.
+// volume returns what the source says of the volume, or why that is not known.
+func (in detachInput) volume() (*corev1.CSIPersistentVolumeSource, error) {
+	if in.source.spec == nil {
+		return nil, fmt.Errorf("PersistentVolume %q is gone and annotation %s is missing: %w",
+			pvName(in.va), AnnotationVolumeHandle, errHandleUnknown)
+	}
+	return in.source.csi(in.va.Spec.Attacher)
+}
+
+// planDetach decides how to detach. The handle that was recorded when the volume was attached counts more than the one of the
+// PersistentVolume, which may have been re-created meanwhile. The recorded secret counts only if the volume has no
+// description any more: many may patch VolumeAttachments, but only few PersistentVolumes.
 func planDetach(in detachInput) (detachPlan, error) {
-	if in.nodeID == "" {
+	if len(in.nodeIDs) == 0 {
 		return detachPlan{}, fmt.Errorf("driver %q %w", in.va.Spec.Attacher, errNodeUnknown)
 	}
 	handle, secret := in.va.Annotations[AnnotationVolumeHandle], parseSecretRef(in.va.Annotations[AnnotationPublishSecret])
-	if handle == "" {
-		if in.source.spec == nil {
-			return detachPlan{}, fmt.Errorf("PersistentVolume %q is gone and annotation %s is missing: %w",
-				pvName(in.va), AnnotationVolumeHandle, errHandleUnknown)
-		}
-		volume, err := in.source.csi(in.va.Spec.Attacher)
-		if err != nil {
-			return detachPlan{}, err
-		}
-		handle, secret = volume.VolumeHandle, volume.ControllerPublishSecretRef
+	volume, err := in.volume()
+	switch {
+	case err == nil:
+		handle, secret = cmp.Or(handle, volume.VolumeHandle), volume.ControllerPublishSecretRef
+	case handle == "":
+		return detachPlan{}, err
 	}
-	patch, err := metadataPatch(in.va, withoutFinalizer(in.finalizer))
-	return detachPlan{
-		unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: in.nodeID},
-		secret:    secret,
-		vaPatch:   patch,
-	}, err
+	plan := detachPlan{secret: secret}
+	for _, id := range in.nodeIDs {
+		plan.unpublish = append(plan.unpublish, &csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: id})
+	}
+	plan.vaPatch, err = metadataPatch(in.va, withoutFinalizer(in.finalizer))
+	return plan, err
 }
 
 // formatSecretRef renders a reference for an annotation, "" for none.

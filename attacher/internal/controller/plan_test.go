@@ -42,28 +42,6 @@ func TestNextStep(t *testing.T) {
 	}
 }
 
-func TestTrivialStep(t *testing.T) {
-	tests := map[string]struct {
-		reason string
-		va     *storagev1.VolumeAttachment
-		want   step
-	}{
-		"New":              {reason: "Kubernetes waits for attached", va: newVA(), want: stepAttach},
-		"Attached":         {reason: "done", va: newVA(vaAttached), want: stepNone},
-		"OldError":         {reason: "an error of former times is cleared", va: newVA(vaAttached, vaAttachError("x")), want: stepAttach},
-		"OldFinalizer":     {reason: "a finalizer of former times is removed", va: newVA(vaAttached, vaFinalized), want: stepAttach},
-		"Deleting":         {reason: "nothing to do", va: newVA(vaAttached, vaDeleting), want: stepNone},
-		"DeletingWithLeft": {reason: "nobody else would remove the finalizer", va: newVA(vaFinalized, vaDeleting), want: stepDetach},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := trivialStep(tt.va, testFinalizer); got != tt.want {
-				t.Errorf("%s: got %v, want %v", tt.reason, got, tt.want)
-			}
-		})
-	}
-}
-
 func singleWriter(fsType string) *csi.VolumeCapability {
 	return &csi.VolumeCapability{
 		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
@@ -109,10 +87,16 @@ func TestPlanAttach(t *testing.T) {
 			publish: request(same),
 		},
 		"NodeReplaced": {
-			reason: "the attempt on the former machine is undone, then recorded anew",
+			reason: "the attempt on the former machine is undone, then recorded again",
 			va:     newVA(vaFinalized, vaAnnotated(AnnotationNodeID, "id-0", AnnotationVolumeHandle, "vol-1")), pv: newPV(pvFinalized), nodeID: "id-1",
 			publish: request(same), stale: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-1", NodeId: "id-0"},
 			vaPatch: `{"metadata":{"annotations":{"csi.alpha.kubernetes.io/node-id":"id-1"},"uid":"va-uid"}}`,
+		},
+		"StaleButInUse": {
+			reason: "the volume is in use under its former ID: nothing may be taken away from the node",
+			va:     newVA(vaFinalized, vaAttached, vaAnnotated(AnnotationNodeID, "id-0", AnnotationVolumeHandle, "vol-0")), pv: newPV(pvFinalized), nodeID: "id-1",
+			publish: request(same),
+			vaPatch: `{"metadata":{"annotations":{"csi.alpha.kubernetes.io/node-id":"id-1","csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
 		},
 		"NodeAnnotatedByHand": {
 			reason: "without our finalizer no call was made, so there is nothing to undo",
@@ -184,40 +168,62 @@ func TestPlanDetach(t *testing.T) {
 		reason    string
 		va        *storagev1.VolumeAttachment
 		pv        *corev1.PersistentVolume
-		nodeID    string
-		unpublish *csi.ControllerUnpublishVolumeRequest
+		nodeIDs   []string
+		unpublish []*csi.ControllerUnpublishVolumeRequest
 		secret    *corev1.SecretReference
 		err       error
 	}{
 		"FromPV": {
 			reason: "attached by an attacher that recorded no handle",
-			va:     newVA(vaFinalized, vaDeleting), pv: newPV(pvSecret("ns", "keys")), nodeID: "id-1",
-			unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-1", NodeId: "id-1"},
+			va:     newVA(vaFinalized, vaDeleting), pv: newPV(pvSecret("ns", "keys")), nodeIDs: []string{"id-1"},
+			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-1", NodeId: "id-1"}},
 			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
 		},
 		"FromRecord": {
 			reason: "the PersistentVolume is gone",
-			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-1", AnnotationPublishSecret, "ns/keys")), nodeID: "id-1",
-			unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-1", NodeId: "id-1"},
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-1", AnnotationPublishSecret, "ns/keys")), nodeIDs: []string{"id-1"},
+			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-1", NodeId: "id-1"}},
 			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
 		},
 		"RecordWins": {
-			reason: "the PersistentVolume was created anew with another volume",
-			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(pvSecret("ns", "keys")), nodeID: "id-1",
-			unpublish: &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-0", NodeId: "id-1"},
+			reason: "the PersistentVolume was re-created with another volume: its handle is not the one attached, its secret is the one allowed",
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(pvSecret("ns", "keys")), nodeIDs: []string{"id-1"},
+			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-0", NodeId: "id-1"}},
+			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
 		},
-		"NothingKnown": {reason: "no PersistentVolume, no record", va: newVA(vaFinalized, vaDeleting), nodeID: "id-1", err: errHandleUnknown},
+		"ForgedSecret": {
+			reason: "a user who may patch VolumeAttachments must not choose the secret that the driver gets",
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-1", AnnotationPublishSecret, "kube-system/token")),
+			pv:     newPV(pvSecret("ns", "keys")), nodeIDs: []string{"id-1"},
+			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-1", NodeId: "id-1"}},
+			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
+		},
+		"ForgedSecretForNone": {
+			reason: "the volume has no secret, so there is none to send",
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-1", AnnotationPublishSecret, "kube-system/token")),
+			pv:     newPV(), nodeIDs: []string{"id-1"},
+			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-1", NodeId: "id-1"}},
+		},
+		"ForgedSecretInline": {
+			reason: "the spec of the VolumeAttachment cannot be changed, its annotations can",
+			va: newVA(vaFinalized, vaDeleting, vaInline(&newPV(pvSecret("ns", "keys")).Spec),
+				vaAnnotated(AnnotationVolumeHandle, "vol-1", AnnotationPublishSecret, "kube-system/token")),
+			nodeIDs:   []string{"id-1"},
+			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-1", NodeId: "id-1"}},
+			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
+		},
+		"NothingKnown": {reason: "no PersistentVolume, no record", va: newVA(vaFinalized, vaDeleting), nodeIDs: []string{"id-1"}, err: errHandleUnknown},
 		"NoNode":       {reason: "unpublish from all nodes is not ours to ask for", va: newVA(vaFinalized, vaDeleting), pv: newPV(), err: errNodeUnknown},
 		"Foreign": {
 			reason: "a volume of another driver cannot be detached by ours",
-			va:     newVA(vaFinalized, vaDeleting), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" }), nodeID: "id-1",
+			va:     newVA(vaFinalized, vaDeleting), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" }), nodeIDs: []string{"id-1"},
 			err: errSourceUnusable,
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			source, _ := newSource(tt.va, tt.pv)
-			plan, err := planDetach(detachInput{va: tt.va, source: source, nodeID: tt.nodeID, finalizer: testFinalizer})
+			plan, err := planDetach(detachInput{va: tt.va, source: source, nodeIDs: tt.nodeIDs, finalizer: testFinalizer})
 			if !errors.Is(err, tt.err) {
 				t.Fatalf("%s: error %v, want %v", tt.reason, err, tt.err)
 			}

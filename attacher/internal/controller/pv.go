@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,17 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// mayRelease reports whether a volume that is being deleted waits for us without
-// need: our finalizer is on it and no VolumeAttachment refers to it any more.
+// mayRelease reports whether only the attacher's finalizer keeps a deleted volume: no VolumeAttachment refers to it any more.
 func mayRelease(pv *corev1.PersistentVolume, finalizer string, attachments int) bool {
 	return isDeleting(pv) && hasFinalizer(pv, finalizer) && attachments == 0
 }
 
-// reconcilePV lets a PersistentVolume go that is detached from all nodes.
+// reconcilePV removes the finalizer of a deleted PersistentVolume that is detached from all nodes.
 func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Result, error) {
 	pv, ok := c.pvs.Get("", name)
 	if !ok || !mayRelease(pv, c.finalizer, len(c.vas.ByIndex(indexPV, name))) {
@@ -33,7 +34,7 @@ func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	klog.FromContext(ctx).V(2).Info("Releasing detached volume", logging.KeyVolume, name)
-	return reconcile.Result{}, unlessGone(c.patchPV(ctx, pv, patch))
+	return reconcile.Result{}, ignoreNotFound(c.patchPV(ctx, pv, patch))
 }
 
 // patchPV applies a patch to the PersistentVolume that pv was read from.
@@ -78,10 +79,16 @@ func isGone(obj metav1.Object) bool {
 	return isDeleting(obj) && len(obj.GetFinalizers()) == 0
 }
 
-// writeError makes one kind of error of the several that a stale patch can end in.
+// errGone is an object that was deleted while it was worked on. The cache may not have learned of it yet.
+var errGone = errors.New("object is gone")
+
+// writeError makes one kind of error of the several that a patch for an older state can end in.
 func writeError(resource schema.GroupResource, kind, name string, err error) error {
-	if isStale(err) {
+	switch {
+	case kube.IsStale(err):
 		return apierrors.NewConflict(resource, name, err)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("patch %s %q: %w: %w", kind, name, errGone, err)
 	}
 	return fmt.Errorf("patch %s %q: %w", kind, name, err)
 }

@@ -29,7 +29,15 @@ type expectation struct {
 	uid             types.UID
 	resourceVersion string
 	handle, nodeID  string
-	attached        bool
+	// recordedNodeID is what the volume was attached to. It differs from nodeID, which is registered, when the driver has
+	// changed the format of its IDs; the driver may list either.
+	recordedNodeID string
+	attached       bool
+}
+
+// listed reports whether the driver has published the volume to the node.
+func (e expectation) listed(in publications) bool {
+	return in[e.handle][e.nodeID] || in[e.handle][e.recordedNodeID]
 }
 
 // publications is which of the expected volumes the driver has published where.
@@ -40,7 +48,7 @@ type publications map[string]map[string]bool
 func mismatches(expected []expectation, published publications, unchanged func(expectation) bool) []expectation {
 	var wrong []expectation
 	for _, e := range expected {
-		if published[e.handle][e.nodeID] != e.attached && unchanged(e) {
+		if e.listed(published) != e.attached && unchanged(e) {
 			wrong = append(wrong, e)
 		}
 	}
@@ -70,7 +78,7 @@ type resync struct {
 	last     ResyncState
 }
 
-// ResyncState tells how the last comparison with the driver's list went.
+// ResyncState is the result of the last comparison with the driver's list.
 type ResyncState struct {
 	Last     time.Time `json:"last,omitzero"`
 	Error    string    `json:"error,omitempty"`
@@ -85,7 +93,7 @@ func (r *resync) state() ResyncState {
 	return r.last
 }
 
-// note records a comparison and returns what is to be corrected.
+// note records a comparison and returns what to correct.
 func (r *resync) note(compared int, wrong []expectation, err error) []expectation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +113,7 @@ func (r *resync) note(compared int, wrong []expectation, err error) []expectatio
 func newCorrections(reg prometheus.Registerer, driver string) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name:        "csi_attacher_reconcile_corrections_total",
-		Help:        "VolumeAttachments whose state contradicted the driver's list twice and that were attached again, by what they said.",
+		Help:        "VolumeAttachments that contradicted ListVolumes twice in a row and were attached again, by their status.attached.",
 		ConstLabels: prometheus.Labels{"driver_name": driver},
 	}, []string{"attached"})
 	for _, attached := range []bool{true, false} {
@@ -139,10 +147,10 @@ func (c *Controller) runResync(ctx context.Context) error {
 	}
 }
 
-// compare asks the driver what is attached, and attaches again what should be and is not.
+// compare reads what the driver has attached, and attaches again what should be attached and is not.
 func (c *Controller) compare(ctx context.Context) {
 	expected := c.expectations()
-	if !c.cfg.Features().ListPublished || len(expected) == 0 {
+	if !c.features().ListPublished || len(expected) == 0 {
 		return
 	}
 	published, err := c.listPublished(ctx, expected)
@@ -159,8 +167,7 @@ func (c *Controller) compare(ctx context.Context) {
 	}
 }
 
-// expectations lists what the driver should say. VolumeAttachments that are being
-// deleted or worked on say nothing.
+// expectations returns what the driver should list. VolumeAttachments that are being deleted or in progress are left out.
 func (c *Controller) expectations() []expectation {
 	var list []expectation
 	for _, va := range c.vas.List() {
@@ -176,7 +183,7 @@ func (c *Controller) expectations() []expectation {
 	return list
 }
 
-// expect tells what the driver should say of va, if enough is known to ask.
+// expect returns what the driver should list for va, if volume and node are known.
 func expect(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, nodeID string) (expectation, bool) {
 	source, err := newSource(va, pv)
 	if err != nil || nodeID == "" {
@@ -186,9 +193,12 @@ func expect(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, nodeID 
 	if err != nil {
 		return expectation{}, false
 	}
+	if handle := va.Annotations[AnnotationVolumeHandle]; handle != "" && handle != volume.VolumeHandle {
+		return expectation{}, false // the PersistentVolume was re-created and says nothing about the volume in use
+	}
 	return expectation{
-		name: va.Name, uid: va.UID, resourceVersion: va.ResourceVersion,
-		handle: volume.VolumeHandle, nodeID: nodeID, attached: va.Status.Attached,
+		name: va.Name, uid: va.UID, resourceVersion: va.ResourceVersion, attached: va.Status.Attached,
+		handle: volume.VolumeHandle, nodeID: nodeID, recordedNodeID: va.Annotations[AnnotationNodeID],
 	}, true
 }
 
@@ -245,7 +255,7 @@ func (c *Controller) listPage(ctx context.Context, request *csi.ListVolumesReque
 	return response, nil
 }
 
-// correct attaches again what the driver does not have, and saves what it has.
+// correct queues a VolumeAttachment that contradicts the list: to be attached again, or to have its status saved.
 func (c *Controller) correct(ctx context.Context, e expectation) {
 	va, ok := c.vas.Get("", e.name)
 	if !ok || !c.unchanged(e) {
@@ -258,7 +268,9 @@ func (c *Controller) correct(ctx context.Context, e expectation) {
 	}
 	klog.FromContext(ctx).Info("Attachment contradicts the driver's list twice, attaching", logging.KeyState, e.attached,
 		logging.KeyVolumeID, e.handle, logging.KeyNodeID, e.nodeID)
-	c.cfg.Events.Warning(va, ReasonStateMismatch, message)
+	pv, _ := c.pvs.Get("", pvName(va))
+	source, _ := newSource(va, pv)
+	c.warn(va, source, ReasonStateMismatch, message)
 	c.resync.corrections.WithLabelValues(strconv.FormatBool(e.attached)).Inc()
 	c.wake(va)
 }

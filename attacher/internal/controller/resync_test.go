@@ -18,6 +18,13 @@ func expected(name string, attached bool) expectation {
 	return expectation{name: name, uid: types.UID(name), handle: "vol-" + name, nodeID: "id-1", attached: attached}
 }
 
+// recorded is expected, attached under another node ID than the registered one.
+func recorded(name, nodeID string) expectation {
+	e := expected(name, true)
+	e.recordedNodeID = nodeID
+	return e
+}
+
 func names(list []expectation) []string {
 	var names []string
 	for _, e := range list {
@@ -37,6 +44,9 @@ func TestMismatches(t *testing.T) {
 		"Right":       {reason: "attached and listed, or neither", expected: []expectation{expected("a", true), expected("c", false)}},
 		"Lost":        {reason: "attached, but on another node, nowhere, or not listed at all", expected: []expectation{expected("d", true), expected("c", true), expected("b", true)}, want: []string{"b", "c", "d"}},
 		"Unsaved":     {reason: "listed, but not attached", expected: []expectation{expected("a", false)}, want: []string{"a"}},
+		"FormerID":    {reason: "the node has a new ID, the volume is in use under the recorded one", expected: []expectation{recorded("b", "id-2")}},
+		"NewID":       {reason: "the driver lists the new ID of the same node", expected: []expectation{recorded("a", "id-0")}},
+		"Nowhere":     {reason: "neither the recorded nor the new ID is listed", expected: []expectation{recorded("c", "id-0")}, want: []string{"c"}},
 		"WasInFlight": {reason: "the object changed while the list was read", expected: []expectation{expected("b", true), expected("c", true)}, changed: "b", want: []string{"c"}},
 	}
 	for name, tt := range tests {
@@ -83,8 +93,12 @@ func TestExpect(t *testing.T) {
 		nodeID string
 		ok     bool
 	}{
-		"Known":  {reason: "volume and node are known", va: newVA(vaAttached), pv: newPV(), nodeID: "id-1", ok: true},
-		"NoPV":   {reason: "the volume is not", va: newVA(vaAttached), nodeID: "id-1"},
+		"Known": {reason: "volume and node are known", va: newVA(vaAttached), pv: newPV(), nodeID: "id-1", ok: true},
+		"NoPV":  {reason: "the volume is not", va: newVA(vaAttached), nodeID: "id-1"},
+		"Replaced": {
+			reason: "the PersistentVolume was re-created and names another volume than the one attached",
+			va:     newVA(vaAttached, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(), nodeID: "id-1",
+		},
 		"NoNode": {reason: "the node is not", va: newVA(vaAttached), pv: newPV()},
 		"NotCSI": {reason: "the driver lists its own volumes only", va: newVA(), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.CSI = nil }), nodeID: "id-1"},
 	}
@@ -132,7 +146,7 @@ func TestListPublished(t *testing.T) {
 			want:   publications{"vol-a": {"id-1": true, "id-2": true}, "vol-b": {"id-3": true}},
 		},
 		"Endless": {
-			reason:  "a driver that repeats the token would be asked for ever",
+			reason:  "a driver that repeats the token would be asked forever",
 			pages:   map[string]*csi.ListVolumesResponse{"": page("1", "vol-a"), "1": page("1", "vol-b")},
 			wantErr: true,
 		},

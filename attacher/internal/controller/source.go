@@ -64,7 +64,7 @@ func (s source) csi(driver string) (*corev1.CSIPersistentVolumeSource, error) {
 	return csi, nil
 }
 
-// claim returns the claim that the source is bound to, or nil. Events go there as well.
+// claim returns the claim that the source is bound to, or nil. It gets the events too.
 func (s source) claim() *corev1.PersistentVolumeClaim {
 	if s.spec == nil || s.spec.ClaimRef == nil {
 		return nil

@@ -26,7 +26,7 @@ type Waiting struct {
 func (c *Controller) State() State {
 	return State{
 		Driver:   c.cfg.Driver,
-		Features: c.cfg.Features(),
+		Features: c.features(),
 		Running:  c.busy.list(),
 		Waiting:  c.waiting(),
 		Resync:   c.resync.state(),

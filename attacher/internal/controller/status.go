@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"time"
 	"unicode/utf8"
 
@@ -38,7 +39,7 @@ func checkMetadata(metadata map[string]string) error {
 }
 
 // attachedPatch returns the status patch for a volume that is attached, nil if the
-// status says so already.
+// status has that already.
 func attachedPatch(va *storagev1.VolumeAttachment, metadata map[string]string) ([]byte, error) {
 	current := va.Status
 	if current.Attached && current.AttachError == nil && maps.Equal(current.AttachmentMetadata, metadata) {
@@ -56,7 +57,7 @@ func attachedPatch(va *storagev1.VolumeAttachment, metadata map[string]string) (
 }
 
 // detachedPatch returns the status patch for a volume that is detached, nil if the
-// status says so already. It is needed only while finalizers of others keep the object.
+// status has that already. It is needed only while finalizers of others keep the object.
 func detachedPatch(va *storagev1.VolumeAttachment) ([]byte, error) {
 	if !va.Status.Attached && va.Status.DetachError == nil {
 		return nil, nil
@@ -128,25 +129,13 @@ func cut(text string, limit int) string {
 	return text[:end] + mark
 }
 
-// isStale reports whether the API server refused a write because the object is no
-// longer what it was when it was read: the work starts again from the new state. A JSON
-// patch whose "test" fails is Invalid without naming a cause; an object that
-// breaks a rule is Invalid with the causes.
-func isStale(err error) bool {
-	if apierrors.IsConflict(err) {
-		return true
-	}
-	var refused apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &refused) {
+// isTransientAPIError reports whether an error comes from the way to the API server and will pass: a conflict, or a server that is
+// overloaded or away. It is not for users: they can do nothing about it, and the write would make it worse.
+func isTransientAPIError(err error) bool {
+	if _, fromDriver := grpcCode(err); fromDriver {
 		return false
 	}
-	details := refused.Status().Details
-	return details == nil || details.Name == "" && len(details.Causes) == 0
-}
-
-// isQuiet reports whether an error is the API server's and will pass: it is stale, or the
-// server is overloaded or away. Writing that into a status would make it worse.
-func isQuiet(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
+	var network net.Error // connection refused, reset, timed out
+	return errors.As(err, &network) || apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err)
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -140,13 +141,15 @@ func TestErrorPatch(t *testing.T) {
 	}
 }
 
-func TestIsQuiet(t *testing.T) {
+func TestIsTransientAPIError(t *testing.T) {
 	resource := storagev1.Resource("volumeattachments")
 	tests := map[string]struct {
 		reason string
 		err    error
 		want   bool
 	}{
+		"Late":      {reason: "no answer within the deadline", err: fmt.Errorf("patch: %w", context.DeadlineExceeded), want: true},
+		"LateCall":  {reason: "a late answer of the driver is for users", err: status.Error(codes.DeadlineExceeded, "late")},
 		"Stale":     {reason: "the next try sees the new object", err: apierrors.NewConflict(resource, "va-1", nil), want: true},
 		"Away":      {reason: "the server comes back", err: fmt.Errorf("patch: %w", apierrors.NewServiceUnavailable("x")), want: true},
 		"Busy":      {reason: "the server wants less, not more", err: apierrors.NewTooManyRequests("x", 1), want: true},
@@ -155,8 +158,8 @@ func TestIsQuiet(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := isQuiet(tt.err); got != tt.want {
-				t.Errorf("%s: isQuiet(%v) = %t", tt.reason, tt.err, got)
+			if got := isTransientAPIError(tt.err); got != tt.want {
+				t.Errorf("%s: isTransientAPIError(%v) = %t", tt.reason, tt.err, got)
 			}
 		})
 	}

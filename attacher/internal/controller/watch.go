@@ -54,9 +54,9 @@ func indexVA(driver string) map[string]func(*storagev1.VolumeAttachment) []strin
 	}
 }
 
-// worthALook reports whether a change may alter what the VolumeAttachment needs. Our
-// own writes do not: a status that got an error must not cut the pause after it short.
-func worthALook(before, after *storagev1.VolumeAttachment) bool {
+// needsSync reports whether a change may alter what the VolumeAttachment needs. Own writes do not: an error in the status
+// must not end the backoff after that error.
+func needsSync(before, after *storagev1.VolumeAttachment) bool {
 	switch {
 	case before == nil, before.UID != after.UID:
 		return true
@@ -72,12 +72,16 @@ func (c *Controller) vaChanged(before, after *storagev1.VolumeAttachment) {
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.vaGone(before)
 	}
-	if after != nil && c.ours(after) && worthALook(before, after) {
+	if after == nil {
+		return
+	}
+	c.noteVA(after)
+	if c.ours(after) && needsSync(before, after) {
 		c.route(after)
 	}
 }
 
-// vaGone forgets va, and looks whether its volume waits for that.
+// vaGone forgets va, and queues its volume, which may wait for that.
 func (c *Controller) vaGone(va *storagev1.VolumeAttachment) {
 	c.forced.drop(va.UID)
 	if name := pvName(va); name != "" && c.ours(va) {
@@ -89,6 +93,7 @@ func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
 	if after == nil {
 		return
 	}
+	c.notePV(after)
 	if isDeleting(after) && hasFinalizer(after, c.finalizer) {
 		c.pvQueue.Add(after.Name)
 	}
@@ -98,7 +103,12 @@ func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
 }
 
 func (c *Controller) csiNodeChanged(before, after *storagev1.CSINode) {
+	if after == nil {
+		c.nodes.forget(before.Name)
+		return
+	}
 	if id := csiNodeID(after, c.cfg.Driver); id != "" && id != csiNodeID(before, c.cfg.Driver) {
+		c.nodes.forget(after.Name)
 		c.wakeAll(c.vas.ByIndex(indexNode, after.Name))
 	}
 }
@@ -109,7 +119,7 @@ func (c *Controller) wakeAll(vas []*storagev1.VolumeAttachment) {
 	}
 }
 
-// wake ends the pause that va may be in, if there is anything to do about it.
+// wake ends the backoff of va and queues it, if it needs anything.
 func (c *Controller) wake(va *storagev1.VolumeAttachment) {
 	if queue := c.queueOf(va); queue != nil {
 		queue.Forget(va.Name)
@@ -136,25 +146,22 @@ func (c *Controller) queueOf(va *storagev1.VolumeAttachment) *reconcile.Controll
 	}
 }
 
-// step decides by the driver's present features.
+// step decides what va needs next.
 func (c *Controller) step(va *storagev1.VolumeAttachment) step {
-	if !c.cfg.Features().Publish {
-		return trivialStep(va, c.finalizer)
-	}
 	return nextStep(va, c.finalizer, c.forced.has(va.UID))
 }
 
 // phase does one step for one VolumeAttachment.
 type phase func(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error)
 
-// exclusively makes a reconcile function of a phase: it runs while no other phase
-// works on the same object, and only if that phase is still the right one.
-func (c *Controller) exclusively(want step, do phase) func(context.Context, string) (reconcile.Result, error) {
+// withVALock makes a reconcile function of a phase: it runs while no other phase works on the same VolumeAttachment, and only
+// if the VolumeAttachment still needs that phase.
+func (c *Controller) withVALock(want step, do phase) func(context.Context, string) (reconcile.Result, error) {
 	return func(ctx context.Context, name string) (reconcile.Result, error) {
 		if !c.busy.begin(name, want) {
-			return reconcile.Result{}, nil // whoever is at it passes the object on
+			return reconcile.Result{}, nil // the worker that holds the VolumeAttachment re-queues it
 		}
-		defer c.passOn(name, want)
+		defer c.release(name, want)
 		va, ok := c.vas.Get("", name)
 		if !ok || !c.ours(va) || c.step(va) != want {
 			return reconcile.Result{}, nil
@@ -163,9 +170,9 @@ func (c *Controller) exclusively(want step, do phase) func(context.Context, stri
 	}
 }
 
-// passOn gives the object free and, if it needs another phase by now, hands it over.
-// In this order: a worker that came in vain before the end finds its key again.
-func (c *Controller) passOn(name string, done step) {
+// release unlocks the VolumeAttachment and re-queues it if it now needs the other phase. It unlocks first: a worker that was
+// turned away meanwhile has dropped its key.
+func (c *Controller) release(name string, done step) {
 	c.busy.end(name)
 	if va, ok := c.vas.Get("", name); ok && c.ours(va) && c.step(va) != done {
 		c.route(va)

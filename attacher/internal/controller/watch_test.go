@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 )
 
-func TestWorthALook(t *testing.T) {
+func TestNeedsSync(t *testing.T) {
 	tests := map[string]struct {
 		reason        string
 		before, after *storagev1.VolumeAttachment
@@ -29,7 +29,7 @@ func TestWorthALook(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := worthALook(tt.before, tt.after); got != tt.want {
+			if got := needsSync(tt.before, tt.after); got != tt.want {
 				t.Errorf("%s: got %t", tt.reason, got)
 			}
 		})

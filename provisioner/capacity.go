@@ -29,16 +29,16 @@ type CapacityOptions struct {
 	Enabled bool
 	// Namespace and Pod are where the objects are and who runs; NewOptions takes them from the environment.
 	Namespace, Pod string
-	// Immediate publishes also for classes with immediate binding.
+	// Immediate also publishes for StorageClasses with immediate binding.
 	Immediate bool
-	// PollInterval is the pause between two questions for the same capacity.
+	// PollInterval is the pause between two GetCapacity calls for the same StorageClass and segment.
 	PollInterval time.Duration
 	// OwnerLevel counts the owner references from the pod to the owner of the objects; -1 sets no owner.
 	OwnerLevel int
-	// Workers is the number of questions asked at a time.
+	// Workers is the maximum number of concurrent GetCapacity calls.
 	Workers int
 	// QPS and Burst limit the requests about CSIStorageCapacity objects; a QPS of 0 does not, which is the default: the scheduler finds
-	// no node for a volume before there is an object that tells of room.
+	// no node for a volume before there is an object that says that there is capacity.
 	QPS   float64
 	Burst int
 }
@@ -54,13 +54,13 @@ func newCapacityOptions() CapacityOptions {
 // addFlags registers the flags; namespace and pod have none.
 func (c *CapacityOptions) addFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&c.Enabled, "enable-capacity", c.Enabled, "publish CSIStorageCapacity objects in the namespace $"+EnvNamespace)
-	fs.BoolVar(&c.Immediate, "capacity-for-immediate-binding", c.Immediate, "publish them also for classes with immediate binding")
-	fs.DurationVar(&c.PollInterval, "capacity-poll-interval", c.PollInterval, "pause between two questions for the same capacity")
+	fs.BoolVar(&c.Immediate, "capacity-for-immediate-binding", c.Immediate, "also publish CSIStorageCapacity objects for StorageClasses with immediate binding")
+	fs.DurationVar(&c.PollInterval, "capacity-poll-interval", c.PollInterval, "pause between two GetCapacity calls for the same StorageClass and segment")
 	fs.IntVar(&c.OwnerLevel, "capacity-ownerref-level", c.OwnerLevel,
-		"owner references from the pod $"+EnvPodName+" to the owner of the objects: 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment; -1: no owner")
-	fs.IntVar(&c.Workers, "capacity-threads", c.Workers, "capacities that are asked for at a time")
-	fs.Float64Var(&c.QPS, "kube-api-capacity-qps", c.QPS, "CSIStorageCapacity requests per second to the API server; 0: as many as the server lets through")
-	fs.IntVar(&c.Burst, "kube-api-capacity-burst", c.Burst, "requests that may exceed --kube-api-capacity-qps for a moment")
+		"owner of the CSIStorageCapacity objects, counted in owner references from the pod $"+EnvPodName+": 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment; -1: no owner")
+	fs.IntVar(&c.Workers, "capacity-threads", c.Workers, "maximum concurrent GetCapacity calls")
+	fs.Float64Var(&c.QPS, "kube-api-capacity-qps", c.QPS, "CSIStorageCapacity requests per second to the API server before the client throttles itself; 0: never, the server decides")
+	fs.IntVar(&c.Burst, "kube-api-capacity-burst", c.Burst, "number of requests that may exceed --kube-api-capacity-qps for a moment")
 }
 
 // validate reports what is wrong with the options, which have no effect when the publication is off.
@@ -112,9 +112,9 @@ func (p *instance) publish(ctx context.Context, current *controller.Controller) 
 	if err != nil {
 		return err
 	}
-	current.Inform(publisher)
-	p.room.Watch(publisher)
-	defer p.room.Watch(nil)
+	current.SetCapacityObserver(publisher)
+	p.counts.Watch(publisher)
+	defer p.counts.Watch(nil)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return current.Run(ctx) })
 	group.Go(func() error { return publisher.Run(ctx) })
@@ -136,5 +136,6 @@ func (p *instance) capacitySettings() capacity.Settings {
 		Workers:   o.Workers,
 		Retry:     p.options.Retry,
 		Timeout:   p.options.CSI.Timeout,
+		Drain:     controller.DrainOf(p.options.shutdown()),
 	}
 }

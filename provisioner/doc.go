@@ -1,5 +1,5 @@
 // Package provisioner makes volumes for PersistentVolumeClaims: it calls a CSI driver's CreateVolume,
-// writes the PersistentVolume that stands for the result, and calls DeleteVolume when the reclaim policy
+// writes the PersistentVolume, and calls DeleteVolume when the reclaim policy
 // asks for it. It is the whole of the binary csi-provisioner, to be run next to the controller plugin of
 // one driver:
 //

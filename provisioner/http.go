@@ -33,7 +33,7 @@ func (p *instance) listen(logger klog.Logger) (*httpserve.Server, error) {
 	return httpserve.Listen(config)
 }
 
-// cachesReady tells whether the controller, if this instance leads, knows all objects.
+// cachesReady reports whether the controller, if this instance leads, knows all objects.
 func (p *instance) cachesReady(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

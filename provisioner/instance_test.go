@@ -256,7 +256,7 @@ func TestNewCapabilitiesAtStart(t *testing.T) {
 	})
 }
 
-// shapeNow tells whether VolumeAttachments are watched.
+// shapeNow reports whether VolumeAttachments are watched.
 func (p *process) shapeNow() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

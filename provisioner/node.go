@@ -22,7 +22,7 @@ import (
 // from its field spec.nodeName.
 const EnvNodeName = "NODE_NAME"
 
-// nodeInfoPoll is the pause between two questions to a driver that is not ready.
+// nodeInfoPoll is the interval between NodeGetInfo calls to a driver that is not ready.
 const nodeInfoPoll = time.Second
 
 // NodeOptions configure an instance that runs on each node and provisions for that node alone.
@@ -39,10 +39,10 @@ type NodeOptions struct {
 
 // addFlags registers the flags; the name of the node has none.
 func (n *NodeOptions) addFlags(fs *flag.FlagSet) {
-	fs.BoolVar(&n.Enabled, "node-deployment", n.Enabled, "provision for the node that the instance runs on, whose name is in $"+EnvNodeName)
-	fs.BoolVar(&n.Immediate, "node-deployment-immediate-binding", n.Immediate, "compete for claims with immediate binding")
-	fs.DurationVar(&n.BaseDelay, "node-deployment-base-delay", n.BaseDelay, "longest of the first pauses before a claim with immediate binding is taken")
-	fs.DurationVar(&n.MaxDelay, "node-deployment-max-delay", n.MaxDelay, "longest pause before a claim with immediate binding is taken")
+	fs.BoolVar(&n.Enabled, "node-deployment", n.Enabled, "provision only for the node of this instance, whose name is in $"+EnvNodeName)
+	fs.BoolVar(&n.Immediate, "node-deployment-immediate-binding", n.Immediate, "provision claims with immediate binding, for which the instances compete")
+	fs.DurationVar(&n.BaseDelay, "node-deployment-base-delay", n.BaseDelay, "longest first pause before an instance takes a claim with immediate binding")
+	fs.DurationVar(&n.MaxDelay, "node-deployment-max-delay", n.MaxDelay, "longest pause before an instance takes a claim with immediate binding")
 }
 
 // validateNode reports what is wrong with the options of an instance for one node, which have no effect when that is off.
@@ -56,10 +56,10 @@ func (o *Options) validateNode() error {
 		errs = append(errs, fmt.Errorf("--node-deployment=true: the environment variable %s must be the name of the node", EnvNodeName))
 	}
 	if o.LeaderElection.Enabled {
-		errs = append(errs, errors.New("--node-deployment=true and --leader-election=true: must not be used together, for the leader would provision for its own node only, and nobody for the others"))
+		errs = append(errs, errors.New("--node-deployment=true and --leader-election=true: must not be used together, because the leader would provision for its own node only"))
 	}
 	if !o.Features.Enabled(GateTopology) {
-		errs = append(errs, fmt.Errorf("--node-deployment=true and --feature-gates=%s=false: must not be used together, for topology tells which node can delete a volume", GateTopology))
+		errs = append(errs, fmt.Errorf("--node-deployment=true and --feature-gates=%s=false: must not be used together, because the topology of a volume decides which node deletes it", GateTopology))
 	}
 	if n.BaseDelay <= 0 {
 		errs = append(errs, fmt.Errorf("--node-deployment-base-delay=%v: must be positive", n.BaseDelay))
@@ -101,7 +101,7 @@ func (p *instance) locate(ctx context.Context, info *csiclient.Info) error {
 	return nil
 }
 
-// fitForNode tells whether a driver can be used with --node-deployment. Without topology nothing would tell which node has
+// fitForNode reports whether a driver can be used with --node-deployment. Without topology it is unknown which node has
 // a volume: the first instance whose driver says that there is no such volume would forget it.
 func fitForNode(info *csiclient.Info) error {
 	for _, service := range []csi.PluginCapability_Service_Type{
@@ -141,7 +141,7 @@ func (p *instance) nodeInfo(ctx context.Context, driver string) (*csi.NodeGetInf
 		}
 		if why := outcome.Message(err); why != said {
 			said = why
-			klog.FromContext(ctx).Info("Waiting for the CSI driver to tell about its node", logging.KeyDriver, driver, logging.KeyReason, why)
+			klog.FromContext(ctx).Info("Waiting for the CSI driver to answer NodeGetInfo", logging.KeyDriver, driver, logging.KeyReason, why)
 		}
 		if !pause(ctx, nodeInfoPoll) {
 			return nil, fmt.Errorf("get info about the node from CSI driver %q: %w", driver, err)
@@ -156,13 +156,13 @@ func (p *instance) askNode(ctx context.Context) (*csi.NodeGetInfoResponse, error
 	return p.driver.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 }
 
-// comesLater tells whether the driver may answer by itself after a while. FAILED_PRECONDITION is how drivers say that
+// comesLater reports whether the driver may answer by itself after a while. FAILED_PRECONDITION is how drivers say that
 // they are not healthy yet.
 func comesLater(err error) bool {
 	return outcome.Of(err).MayStillRun() || outcome.Code(err) == codes.FailedPrecondition
 }
 
-// pause waits and tells whether ctx is still going on.
+// pause waits and reports whether ctx is still going on.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -22,6 +24,13 @@ const (
 	GateCrossNamespace = "CrossNamespaceVolumeDataSource"
 	// GateReleaseLeader is without effect: the lease is always released when the process ends.
 	GateReleaseLeader = "ReleaseLeaderElectionOnExit"
+)
+
+const (
+	// shutdownReserve is the part of the grace period in which the last events are written and the lease is released.
+	shutdownReserve = 10 * time.Second
+	// minGracePeriod leaves running calls some seconds.
+	minGracePeriod = 15 * time.Second
 )
 
 // DefaultTimeout is the deadline of one call to the driver.
@@ -47,7 +56,7 @@ type Options struct {
 	VolumeNamePrefix string
 	// VolumeNameUUIDLength cuts the claim's UID in names; -1 takes all of it.
 	VolumeNameUUIDLength int
-	// Workers is the number of claims, and as well the number of deletions, worked on at a time.
+	// Workers is the number of claims, and separately of volume deletions, processed concurrently.
 	Workers int
 
 	// Topology says which topology is sent to drivers that know topology.
@@ -66,10 +75,12 @@ type Options struct {
 	Capacity CapacityOptions
 	// Node configures an instance that runs on each node, and provisions for that node alone.
 	Node NodeOptions
-	// CloningProtectionWorkers is the number of claims and snapshots, which volumes were made from, that are freed at a time.
+	// CloningProtectionWorkers is the number of workers that remove protection finalizers from clone and snapshot sources.
 	CloningProtectionWorkers int
-	// SnapshotSweepInterval is the pause between two sweeps of left over finalizers on snapshots.
+	// SnapshotSweepInterval is the pause between two searches for leftover finalizers on snapshots.
 	SnapshotSweepInterval time.Duration
+	// GracePeriod is the time between SIGTERM and SIGKILL: terminationGracePeriodSeconds of the pod.
+	GracePeriod time.Duration
 
 	ignored flagset.Ignored
 }
@@ -92,6 +103,7 @@ func NewOptions() Options {
 		Node:                        NodeOptions{Name: os.Getenv(EnvNodeName), Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: 60 * time.Second},
 		CloningProtectionWorkers:    1,
 		SnapshotSweepInterval:       5 * time.Minute,
+		GracePeriod:                 30 * time.Second,
 	}
 	o.CSI.Timeout = DefaultTimeout
 	return o
@@ -127,8 +139,8 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.VolumeNamePrefix, "volume-name-prefix", o.VolumeNamePrefix,
 		"`prefix` of the names of volumes and PersistentVolumes")
 	fs.IntVar(&o.VolumeNameUUIDLength, "volume-name-uuid-length", o.VolumeNameUUIDLength,
-		"characters of the claim's UID, without dashes, in names, 1 to 32; -1: the whole UID with dashes")
-	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "claims, and as well deletions, that are worked on at a time")
+		"number of characters of the claim's UID in volume names, without dashes, 1 to 32; -1: the whole UID with dashes")
+	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "number of claims, and separately of volume deletions, processed concurrently")
 	fs.BoolVar(&o.ExtraCreateMetadata, "extra-create-metadata", o.ExtraCreateMetadata,
 		"add the names of claim, namespace and PersistentVolume to the parameters of CreateVolume")
 	fs.StringVar(&o.DefaultFSType, "default-fstype", o.DefaultFSType, "file system `type` of volumes whose StorageClass names none")
@@ -137,23 +149,25 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.PreventVolumeModeConversion, "prevent-volume-mode-conversion", o.PreventVolumeModeConversion,
 		"refuse to restore a snapshot in another volume mode than that of its source, unless its content allows it")
 	fs.IntVar(&o.CloningProtectionWorkers, "cloning-protection-threads", o.CloningProtectionWorkers,
-		"sources of volumes that are freed at a time")
+		"workers that remove protection finalizers from clone and snapshot sources")
+	fs.DurationVar(&o.GracePeriod, "termination-grace-period", o.GracePeriod,
+		"time from SIGTERM to SIGKILL, terminationGracePeriodSeconds of the pod; the process ends earlier, and running calls to the driver may take 15s less")
 	fs.DurationVar(&o.SnapshotSweepInterval, "snapshot-orphan-sweep-interval", o.SnapshotSweepInterval,
-		"pause between sweeps of left over finalizers on snapshots, 0: never")
+		"pause between two searches for leftover protection finalizers on snapshots; 0: never")
 }
 
 // addTopologyFlags registers the flags about topology.
 func (o *Options) addTopologyFlags(fs *flag.FlagSet) {
 	t := &o.Topology
 	fs.BoolVar(&t.Strict, "strict-topology", t.Strict,
-		"late binding: ask for volumes that are accessible from the selected node's segment, and no other")
+		"late binding: request only the segment of the selected node")
 	fs.BoolVar(&t.Immediate, "immediate-topology", t.Immediate,
-		"immediate binding without allowedTopologies: send all segments of the cluster; false: send no topology")
+		"immediate binding without allowedTopologies: request all segments of the cluster; false: send no topology")
 	fs.TextVar(&t.Spread, "topology-spread", t.Spread,
 		"immediate binding: prefer a segment by the name of the claim, for `claims` any-name, statefulsets or off")
 	fs.BoolVar(&t.FilterAllowed, "topology-filter-allowed", t.FilterAllowed,
-		"take allowedTopologies as a filter on the segments of the nodes, which keeps the nodes' other keys")
-	fs.IntVar(&t.MaxSegments, "topology-max-segments", t.MaxSegments, "most segments that are sent in one request, the preferred first; 0: no limit")
+		"request the segments of the nodes that allowedTopologies permit, with all keys of the nodes, instead of allowedTopologies themselves")
+	fs.IntVar(&t.MaxSegments, "topology-max-segments", t.MaxSegments, "maximum number of segments in one request, the preferred ones first; 0: no limit")
 }
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
@@ -167,6 +181,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Topology.MaxSegments < 0 {
 		errs = append(errs, fmt.Errorf("--topology-max-segments=%d: must not be negative", o.Topology.MaxSegments))
+	}
+	if o.GracePeriod < minGracePeriod {
+		errs = append(errs, fmt.Errorf("--termination-grace-period=%v: must be at least %v", o.GracePeriod, minGracePeriod))
 	}
 	if o.SnapshotSweepInterval < 0 {
 		errs = append(errs, fmt.Errorf("--snapshot-orphan-sweep-interval=%v: must not be negative", o.SnapshotSweepInterval))
@@ -182,7 +199,19 @@ func (o *Options) naming() volume.Naming {
 	return volume.Naming{Prefix: o.VolumeNamePrefix, UUIDLength: o.VolumeNameUUIDLength}
 }
 
-// Warnings tells about flags that were given although they are deprecated or without effect.
+// Warnings returns what is worth a look although it is no error: flags that are deprecated or without effect, and a grace
+// period that is shorter than a call to the driver may take.
 func (o *Options) Warnings() []string {
-	return flagset.Warnings(&o.HTTP, &o.Features, &o.ignored)
+	warnings := flagset.Warnings(&o.HTTP, &o.Features, &o.ignored)
+	if drain := controller.DrainOf(o.shutdown()); o.CSI.Timeout > drain {
+		need := o.GracePeriod + o.CSI.Timeout - drain
+		warnings = append(warnings, fmt.Sprintf("--timeout=%v: at shutdown, calls to the driver are cancelled after %v; to let them end, set terminationGracePeriodSeconds of the pod to %v and --termination-grace-period=%v",
+			o.CSI.Timeout, drain, math.Ceil(need.Seconds()), need))
+	}
+	return warnings
+}
+
+// shutdown returns how long a controller may take to end: the grace period, less the time for events and the lease.
+func (o *Options) shutdown() time.Duration {
+	return o.GracePeriod - shutdownReserve
 }

@@ -51,7 +51,7 @@ func TestUpstreamFlags(t *testing.T) {
 // TestOwnDefaults states the defaults of flags that only this one has.
 func TestOwnDefaults(t *testing.T) {
 	commandtest.Defaults(t, NewOptions, map[string]string{
-		"topology-spread": "any-name", "topology-max-segments": "0", "topology-filter-allowed": "false",
+		"topology-spread": "any-name", "termination-grace-period": "30s", "topology-max-segments": "0", "topology-filter-allowed": "false",
 	})
 }
 
@@ -95,8 +95,8 @@ func TestFlagForms(t *testing.T) {
 	if diff := cmp.Diff(want, o.Topology); diff != "" {
 		t.Errorf("topology policy (-want +got):\n%s", diff)
 	}
-	if warnings := o.Warnings(); len(warnings) != 2 {
-		t.Errorf("warnings %q, want one about the gate and one about --automaxprocs", warnings)
+	if warnings := o.Warnings(); len(warnings) != 3 {
+		t.Errorf("warnings %q, want one each about the gate, --automaxprocs and --timeout", warnings)
 	}
 }
 
@@ -111,13 +111,17 @@ func TestValidate(t *testing.T) {
 			Reason: "One look shows all that is to be mended.",
 			Args: []string{
 				"--volume-name-prefix=", "--volume-name-uuid-length=40", "--worker-threads=0", "--timeout=0s", "--retry-interval-max=1ms",
-				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--http-endpoint=:1", "--metrics-address=:2", "--topology-max-segments=-1",
+				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--http-endpoint=:1", "--metrics-address=:2", "--topology-max-segments=-1", "--termination-grace-period=14s",
 			},
 			Errors: []string{
 				"--volume-name-prefix", "--volume-name-uuid-length=40", "--worker-threads=0", "--timeout=0s", "--retry-interval-max=1ms",
-				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--metrics-address", "--topology-max-segments=-1",
+				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--metrics-address", "--topology-max-segments=-1", "--termination-grace-period=14s",
 			},
 			Warnings: []string{"--metrics-address is deprecated"},
+		},
+		"GracePeriod": {
+			Reason: "A call that may take longer than the grace period leaves it is worth a warning.",
+			Args:   []string{"--timeout=60s"}, Warnings: []string{"terminationGracePeriodSeconds of the pod to 75 and --termination-grace-period=1m15s"},
 		},
 		"NoDuration": {Reason: "Usage errors name flag and value.", Args: []string{"--timeout=fast"}, Usage: []string{`"fast"`, "-timeout"}},
 		"NoGate":     {Reason: "Usage errors name flag and value.", Args: []string{"--feature-gates=Nonsense=true"}, Usage: []string{"Nonsense", "-feature-gates"}},

@@ -29,11 +29,14 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
+// attributesTimeout is the deadline of the question whether the API server serves VolumeAttributesClasses.
+const attributesTimeout = 10 * time.Second
+
 // component is the name of the binary, in user agents and events.
 const component = "csi-provisioner"
 
 // errReshaped ends the work of a controller whose driver came back with other capabilities.
-var errReshaped = errors.New("the driver's capabilities or topology have changed")
+var errReshaped = fmt.Errorf("the driver's capabilities or topology have changed: %w", controller.ErrSucceeded)
 
 // Run provisions for the driver at o.CSI.Address until ctx ends, which is no error. It returns early when
 // the lease is lost, or when what it needs cannot be had; it never ends the process. The options must be
@@ -76,9 +79,9 @@ type environment struct {
 	kube     kubeapi.Client
 	driver   *csiclient.Client
 	registry *prometheus.Registry
-	// identity tells this process from others in what it makes.
+	// identity identifies this process in what it makes.
 	identity string
-	// host tells it from others that compete for the lease; empty stands for the host's name.
+	// host identifies it among those that compete for the lease; empty: the name of the host.
 	host string
 }
 
@@ -92,12 +95,14 @@ type instance struct {
 	metrics  *controller.Metrics
 	health   leader.Health
 	recorder *events.Async
-	// room counts the CSIStorageCapacity objects, owner owns them.
-	room  *capacity.Metrics
-	owner *metav1.OwnerReference
+	// counts measures the CSIStorageCapacity objects, owner owns them.
+	counts *capacity.Metrics
+	owner  *metav1.OwnerReference
 
 	// mu guards what follows.
 	mu sync.Mutex
+	// noAttributes says that the API server does not serve VolumeAttributesClasses.
+	noAttributes bool
 	// current is the controller at work, nil while there is none.
 	current *controller.Controller
 	// shape is the shape that current was made for.
@@ -118,11 +123,11 @@ func newInstance(o Options, env environment) *instance {
 		queues:      kubemetrics.NewQueues(env.registry),
 		leading:     kubemetrics.NewLeader(env.registry),
 		metrics:     controller.NewMetrics(env.registry),
-		room:        capacity.NewMetrics(),
+		counts:      capacity.NewMetrics(),
 	}
 	env.registry.MustRegister(controller.NewUnderWay(p.intents))
 	if o.Capacity.Enabled {
-		env.registry.MustRegister(p.room)
+		env.registry.MustRegister(p.counts)
 	}
 	return p
 }
@@ -238,7 +243,7 @@ func (p *instance) elect(ctx context.Context, driver string) error {
 	return errors.Join(err, recording.Wait())
 }
 
-// eventHost returns what tells events of this instance from those of others.
+// eventHost returns what identifies the events of this instance.
 func (p *instance) eventHost() string {
 	if p.options.Node.Enabled {
 		return p.options.Node.Name
@@ -297,6 +302,7 @@ func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) err
 	if err := p.findOwner(ctx); err != nil {
 		return err
 	}
+	p.findAttributes(ctx)
 	current, err := p.begin(end)
 	if err != nil {
 		return err
@@ -339,11 +345,28 @@ func (p *instance) finish() {
 	p.current, p.reshape = nil, nil
 }
 
-// features returns the features that are on.
+// findAttributes finds out whether the API server serves VolumeAttributesClasses, which Kubernetes does from 1.34 on. Without
+// them the feature is off, unless the user has set its gate.
+func (p *instance) findAttributes(ctx context.Context) {
+	if p.options.Features.Explicit(GateVolumeAttributesClass) {
+		return
+	}
+	getCtx, cancel := context.WithTimeout(ctx, attributesTimeout)
+	defer cancel()
+	_, err := p.kube.VolumeAttributesClasses().Get(getCtx, "any", metav1.GetOptions{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noAttributes = kubeapi.IsAbsent(err)
+	if p.noAttributes {
+		klog.FromContext(ctx).Info("VolumeAttributesClasses of claims are ignored, the API server does not serve storage.k8s.io/v1 VolumeAttributesClasses")
+	}
+}
+
+// features returns the features that are on. p.mu must be held.
 func (p *instance) features() controller.Features {
 	return controller.Features{
 		Topology:        p.options.Features.Enabled(GateTopology),
-		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass),
+		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass) && !p.noAttributes,
 	}
 }
 
@@ -366,6 +389,7 @@ func (p *instance) settings(driver string) controller.Settings {
 		ModeConversion:      !o.PreventVolumeModeConversion,
 		Places:              o.Capacity.Enabled,
 		Node:                o.Node.node(p.place),
+		Shutdown:            o.shutdown(),
 	}
 }
 

@@ -13,6 +13,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -43,7 +46,7 @@ func TestSettings(t *testing.T) {
 	base := controller.Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 100,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "17-4-d",
-		Features: controller.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, SnapshotSweep: 5 * time.Minute,
+		Features: controller.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, SnapshotSweep: 5 * time.Minute, Shutdown: 20 * time.Second,
 	}
 	forNode := func(s *controller.Settings) {
 		s.Identity = "17-4-d-n1"
@@ -67,6 +70,7 @@ func TestSettings(t *testing.T) {
 		"--topology-max-segments=4":                   func(s *controller.Settings) { s.Topology.MaxSegments = 4 },
 		"--feature-gates=Topology=false":              func(s *controller.Settings) { s.Features.Topology = false },
 		"--feature-gates=VolumeAttributesClass=false": func(s *controller.Settings) { s.Features.AttributesClass = false },
+		"--termination-grace-period=2m":               func(s *controller.Settings) { s.Shutdown = 110 * time.Second },
 		"--cloning-protection-threads=9":              func(s *controller.Settings) { s.SourceWorkers = 9 },
 		"--snapshot-orphan-sweep-interval=1m":         func(s *controller.Settings) { s.SnapshotSweep = time.Minute },
 		"--prevent-volume-mode-conversion=false":      func(s *controller.Settings) { s.ModeConversion = true },
@@ -264,5 +268,46 @@ func TestFeaturesDecideWhatIsWatched(t *testing.T) {
 		if got := controller.ShapeOf(info, p.features()).Topology; got != want {
 			t.Errorf("%s: nodes are watched: %v, want %v", arg, got, want)
 		}
+	}
+}
+
+// TestServerWithoutVolumeAttributesClasses has an API server that does not serve them, as before Kubernetes 1.34: claims that
+// name one are served without it, unless the user has set the gate. They used to wait forever.
+func TestServerWithoutVolumeAttributesClasses(t *testing.T) {
+	absent := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "404 page not found", 0, true)
+	cases := map[string]struct {
+		reason string
+		flags  string
+		want   int
+	}{
+		"Default": {reason: "The feature is off where it does not exist.", want: 1},
+		"Off":     {reason: "It is off.", flags: "VolumeAttributesClass=false", want: 1},
+		"On":      {reason: "A user who has set the gate learns that it cannot work.", flags: "VolumeAttributesClass=true"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				claim, gold := newClaim("a"), "gold"
+				claim.Spec.VolumeAttributesClassName = &gold
+				cluster := kubetest.New(newClass(), claim)
+				cluster.Fail("get", "volumeattributesclasses", absent, 0)
+				o := NewOptions()
+				if err := o.Features.Set(tc.flags); err != nil {
+					t.Fatal(err)
+				}
+				p := launch(t, "first", cluster, csitest.New(csitest.Options{}), o)
+				pass(time.Minute)
+				p.stop(t)
+				found := cluster.Objects("persistentvolumes")
+				if len(found) != tc.want {
+					t.Fatalf("%s\n%d volumes, want %d", tc.reason, len(found), tc.want)
+				}
+				for _, obj := range found {
+					if pv, ok := obj.(*corev1.PersistentVolume); !ok || pv.Spec.VolumeAttributesClassName != nil {
+						t.Errorf("%s\nthe PersistentVolume names a class: %v", tc.reason, obj)
+					}
+				}
+			})
+		})
 	}
 }

@@ -161,7 +161,7 @@ func TestClassesDoNotWait(t *testing.T) {
 	}
 }
 
-// TestNewClassesAreFirst: what is told anew can wait, who waits for a node cannot.
+// TestNewClassesAreFirst: a refresh can wait, a pod that waits for a node cannot.
 func TestNewClassesAreFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, server := newWorld(t), csitest.New(csitest.Options{})
@@ -174,7 +174,7 @@ func TestNewClassesAreFirst(t *testing.T) {
 		}
 		c.update()
 		for _, i := range c.all() {
-			c.tells(c.object(i, &csi.GetCapacityResponse{}), true)
+			c.trackPublished(c.object(i, &csi.GetCapacityResponse{}), true)
 		}
 		c.enqueue(c.all())
 		w.classes["new"] = lateClass("new")

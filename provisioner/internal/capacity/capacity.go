@@ -1,4 +1,4 @@
-// Package capacity publishes how much room the driver has: one CSIStorageCapacity object for each StorageClass of the driver
+// Package capacity publishes the capacity of the driver: one CSIStorageCapacity object for each StorageClass of the driver
 // and each topology segment that its nodes are in (KEP-1472). The scheduler reads them before it selects a node for a pod
 // whose volumes are yet to be made.
 //
@@ -34,12 +34,12 @@ import (
 const (
 	// apiTimeout is the deadline of one request to the API server. The limit of these requests may hold each up for long.
 	apiTimeout = 5 * time.Minute
-	// settle is how long a change waits for others like it: volumes come and go in swarms, and nodes too. A class waits for
+	// settle is how long a change waits for others like it: many volumes, and many nodes, change at a time. A class waits for
 	// nothing: until its objects are there, the scheduler finds no node for its volumes.
 	settle = time.Second
-	// writing stands for the version of an object that is being written.
+	// writing replaces the version of an object that is being written.
 	writing = ""
-	// byItem is the index of the objects by what they tell of.
+	// byItem is the index of the objects by their item.
 	byItem = "item"
 )
 
@@ -53,21 +53,21 @@ type Source interface {
 	Class(name string) (*storagev1.StorageClass, bool)
 	// Segments returns the segments that the nodes of the driver are in.
 	Segments() []topology.Segment
-	// TellsCapacity says whether the driver can be asked.
-	TellsCapacity() bool
+	// ReportsCapacity reports whether the driver has GET_CAPACITY.
+	ReportsCapacity() bool
 }
 
 // Settings are the options of the publication.
 type Settings struct {
 	// Namespace is where the objects are.
 	Namespace string
-	// ManagedBy tells the objects of this instance from those of others; see ManagedBy.
+	// ManagedBy identifies the objects of this instance; see the function of that name.
 	ManagedBy string
-	// Owner owns the objects; nil: nobody does.
+	// Owner owns the objects; nil: no owner.
 	Owner *metav1.OwnerReference
 	// Immediate publishes also for classes with immediate binding.
 	Immediate bool
-	// Poll is the pause between two questions for the same capacity.
+	// Poll is the interval between GetCapacity calls per segment.
 	Poll time.Duration
 	// Workers is the number of questions asked at a time.
 	Workers int
@@ -75,6 +75,8 @@ type Settings struct {
 	Retry flagset.Retry
 	// Timeout is the deadline of one call to the driver.
 	Timeout time.Duration
+	// Drain is how long running work may take after the end of the context.
+	Drain time.Duration
 }
 
 // Config is what a Controller works with. All fields are required but Queues and Ages.
@@ -108,15 +110,15 @@ type Controller struct {
 	places map[topology.Segment][]string
 	// classes are those that have changed since the last look at them.
 	classes map[string]struct{}
-	// told has the items that there are objects of.
-	told map[item]struct{}
+	// published has the items that have a CSIStorageCapacity object.
+	published map[item]struct{}
 	// written has the version of each object that this process wrote last, by name: the event of an own write is no news.
 	written map[string]string
 }
 
 // New returns a controller.
 func New(cfg Config) (*Controller, error) {
-	c := &Controller{cfg: cfg, moved: make(chan struct{}, 1), changed: make(chan struct{}, 1), classes: map[string]struct{}{}, told: map[item]struct{}{}, written: map[string]string{}}
+	c := &Controller{cfg: cfg, moved: make(chan struct{}, 1), changed: make(chan struct{}, 1), classes: map[string]struct{}{}, published: map[item]struct{}{}, written: map[string]string{}}
 	c.objects = kube.NewInformer(cfg.Kube.CSIStorageCapacities(cfg.Settings.Namespace), kube.InformerOptions[*storagev1.CSIStorageCapacity]{
 		Name:          "CSIStorageCapacity",
 		LabelSelector: labels.SelectorFromSet(c.labels()).String(),
@@ -124,7 +126,7 @@ func New(cfg Config) (*Controller, error) {
 	})
 	c.objects.OnChange(c.objectChanged)
 	items, err := reconcile.New(reconcile.Config[item]{
-		Name: "csistoragecapacity", Reconcile: c.reconcile, First: c.untold, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Metrics: cfg.Queues, Registerer: cfg.Ages,
+		Name: "csistoragecapacity", Reconcile: c.reconcile, First: c.isNew, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Drain: cfg.Settings.Drain, Metrics: cfg.Queues, Registerer: cfg.Ages,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make queue of capacities: %w", err)
@@ -173,7 +175,7 @@ func (c *Controller) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-poll.C:
-			c.enqueue(c.update(), c.published(), c.all())
+			c.enqueue(c.update(), c.publishedItems(), c.all())
 		case <-c.moved:
 			if settled == nil {
 				settled = time.After(settle)
@@ -196,7 +198,7 @@ func (c *Controller) begin() {
 		}
 	}
 	c.ofChanged()
-	c.enqueue(c.update(), c.published())
+	c.enqueue(c.update(), c.publishedItems())
 }
 
 // notify wakes up who waits for a signal; one that was not heard yet is enough.
@@ -207,7 +209,7 @@ func notify(signal chan<- struct{}) {
 	}
 }
 
-// update decides anew which items are to be published, and returns those for which the decision has changed.
+// update decides again which items are to be published, and returns those for which the decision has changed.
 func (c *Controller) update() (changed []item) {
 	goal := goalOf(c.cfg.Driver, c.cfg.Settings.Immediate, c.cfg.Source)
 	places := map[topology.Segment][]string{}
@@ -243,15 +245,15 @@ func (c *Controller) enqueue(lists ...[]item) {
 	}
 }
 
-// untold tells whether nothing is published of an item yet. Pods may wait for that; for what is told anew nobody does.
-func (c *Controller) untold(i item) bool {
+// isNew reports whether the item has no object yet. New items go first: pods may be waiting for them, and not for a refresh.
+func (c *Controller) isNew(i item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.told[i]
+	_, ok := c.published[i]
 	return !ok
 }
 
-// wanted tells whether an item is to be published.
+// wanted reports whether an item is to be published.
 func (c *Controller) wanted(i item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,8 +261,8 @@ func (c *Controller) wanted(i item) bool {
 	return ok
 }
 
-// published returns the items that there are objects of.
-func (c *Controller) published() []item {
+// publishedItems returns the items that have an object.
+func (c *Controller) publishedItems() []item {
 	objects := c.objects.List()
 	items := make([]item, 0, len(objects))
 	for _, object := range objects {
@@ -284,30 +286,30 @@ func (c *Controller) all() []item {
 // objectChanged looks at what others have done to an object.
 func (c *Controller) objectChanged(before, after *storagev1.CSIStorageCapacity) {
 	if after != nil {
-		c.tells(after, true)
+		c.trackPublished(after, true)
 	}
 	switch {
 	case after == nil:
 		c.forget(before.Name)
-		c.tells(before, false)
+		c.trackPublished(before, false)
 		c.items.Add(itemOf(before))
 	case before != nil && before.ResourceVersion != after.ResourceVersion && !c.own(after):
 		c.enqueue([]item{itemOf(before), itemOf(after)})
 	}
 }
 
-// tells notes whether there is an object of an item.
-func (c *Controller) tells(object *storagev1.CSIStorageCapacity, there bool) {
+// trackPublished notes whether an item has an object.
+func (c *Controller) trackPublished(object *storagev1.CSIStorageCapacity, there bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if there {
-		c.told[itemOf(object)] = struct{}{}
+		c.published[itemOf(object)] = struct{}{}
 	} else {
-		delete(c.told, itemOf(object))
+		delete(c.published, itemOf(object))
 	}
 }
 
-// own tells whether this process wrote an object as it is, or is writing it: what others do in that moment is found later.
+// own reports whether this process wrote an object as it is, or is writing it: what others do in that moment is found later.
 func (c *Controller) own(object *storagev1.CSIStorageCapacity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -60,8 +60,8 @@ func (w *world) Class(name string) (*storagev1.StorageClass, bool) {
 // Segments implements Source.
 func (w *world) Segments() []topology.Segment { return w.segments }
 
-// TellsCapacity implements Source.
-func (w *world) TellsCapacity() bool { return !w.unable }
+// ReportsCapacity implements Source.
+func (w *world) ReportsCapacity() bool { return !w.unable }
 
 // segment returns a segment of its text.
 func segment(t *testing.T, text string) topology.Segment {
@@ -176,7 +176,17 @@ func TestGoal(t *testing.T) {
 		"AllowedBoth": {reason: "All keys of a term must fit.", change: func(_ *world, c *storagev1.StorageClass) { allow(c, map[string]string{"zone": "b", "rack": "2"}) }, want: "fast at rack=2,zone=b"},
 		"AllowedTwice": {reason: "One term is enough.", change: func(_ *world, c *storagev1.StorageClass) {
 			allow(c, map[string]string{"zone": "x"}, map[string]string{"rack": "1"})
-		}, want: "fast at zone=a, fast at rack=1,zone=b"},
+		}, want: "fast at rack=1,zone=b"},
+		"AllowedNoTopology": {reason: "Volumes of a driver without topology are everywhere, whatever the class allows.", change: func(w *world, c *storagev1.StorageClass) {
+			w.segments = []topology.Segment{{}}
+			allow(c, map[string]string{"zone": "a"})
+		}, want: "fast at "},
+		"AllowedNothing": {reason: "A term without expressions selects nothing, as for CreateVolume.", change: func(_ *world, c *storagev1.StorageClass) {
+			allow(c, map[string]string{})
+		}},
+		"AllowedElsewhere": {reason: "No volume is made for a node that lacks a key of the term, so that no pod may be sent there for one.", change: func(_ *world, c *storagev1.StorageClass) {
+			allow(c, map[string]string{"power": "1"})
+		}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -273,7 +283,7 @@ func TestNamesDiffer(t *testing.T) {
 func TestQueueDoesNotGrow(t *testing.T) {
 	c := newController(t, newWorld(t))
 	for range 5 {
-		c.enqueue(c.update(), c.published(), c.all())
+		c.enqueue(c.update(), c.publishedItems(), c.all())
 	}
 	if got := c.items.State().Waiting; got != 6 {
 		t.Errorf("%d keys wait, want one for each of 2 classes in 3 segments", got)

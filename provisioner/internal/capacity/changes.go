@@ -34,7 +34,7 @@ func (c *Controller) ofChanged() []item {
 	})
 }
 
-// VolumeChanged says that a volume of a class has come or gone: there is less or more room in its segments, for all classes, as
+// VolumeChanged says that a volume of a class has come or gone: the capacity of its segments has changed, for all classes, as
 // these may share it. Of a driver without topology that is everywhere; otherwise without a segment only the class is known.
 func (c *Controller) VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity) {
 	segments, err := topology.AffinitySegments(affinity)
@@ -48,7 +48,7 @@ func (c *Controller) VolumeChanged(class string, affinity *corev1.VolumeNodeAffi
 	}
 }
 
-// Exhausted says that there was no room for a volume of a class, and where it was asked for.
+// Exhausted says that there was no capacity for a volume of a class, and in which topology it was requested.
 func (c *Controller) Exhausted(class string, where *csi.TopologyRequirement) {
 	if preferred := where.GetPreferred(); len(preferred) > 0 {
 		if segment, err := topology.FromTopology(preferred[0]); err == nil {

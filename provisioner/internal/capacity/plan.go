@@ -39,12 +39,12 @@ func ManagedBy(node string) string {
 		return manager
 	}
 	name := manager + "-" + node
-	room := limit - len(node) - len("-12345678-")
+	left := limit - len(node) - len("-12345678-")
 	switch {
 	case len(name) <= limit:
 		return name
-	case room > 0:
-		return manager[:room] + "-" + short(manager) + "-" + node
+	case left > 0:
+		return manager[:left] + "-" + short(manager) + "-" + node
 	}
 	return manager + "-" + short(name)
 }
@@ -56,7 +56,7 @@ func short(text string) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// item is what one object tells of: the room in a segment for the volumes of a class.
+// item is what one object is about: the capacity of a segment for the volumes of a class.
 type item struct {
 	segment topology.Segment
 	class   string
@@ -72,7 +72,7 @@ func (i item) compare(other item) int {
 	return cmp.Or(cmp.Compare(i.class, other.class), i.segment.Compare(other.segment))
 }
 
-// itemOf returns what an object tells of; an object that is not of the form that this package writes, of nothing.
+// itemOf returns the item of an object; the empty one for an object that is not of the form that this package writes.
 func itemOf(object *storagev1.CSIStorageCapacity) item {
 	selector := object.NodeTopology
 	if selector == nil || len(selector.MatchExpressions) > 0 {
@@ -88,16 +88,17 @@ func itemOf(object *storagev1.CSIStorageCapacity) item {
 // goalOf returns the items that are to be published.
 func goalOf(driver string, immediate bool, source Source) map[item]struct{} {
 	goal := map[item]struct{}{}
-	if !source.TellsCapacity() {
+	if !source.ReportsCapacity() {
 		return goal
 	}
 	segments := source.Segments()
 	for _, class := range source.Classes() {
-		if !published(class, driver, immediate) {
+		if !publishable(class, driver, immediate) {
 			continue
 		}
 		for _, segment := range segments {
-			if allowed(class, segment) {
+			// Of a driver without topology, which allowedTopologies do not restrict, the segment is empty.
+			if segment.IsEmpty() || topology.Permitted(class.AllowedTopologies, segment) {
 				goal[item{segment: segment, class: class.Name}] = struct{}{}
 			}
 		}
@@ -105,31 +106,11 @@ func goalOf(driver string, immediate bool, source Source) map[item]struct{} {
 	return goal
 }
 
-// published tells whether anything is to be published for a class. Nothing can be made of one whose parameters are malformed.
-func published(class *storagev1.StorageClass, driver string, immediate bool) bool {
+// publishable reports whether anything is to be published for a class. Nothing can be made of one whose parameters are malformed.
+func publishable(class *storagev1.StorageClass, driver string, immediate bool) bool {
 	late := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	_, err := params.Parse(class.Parameters)
 	return class.Provisioner == driver && (late || immediate) && err == nil
-}
-
-// allowed tells whether volumes of a class may be in a segment. Of keys that the segment does not have, nobody knows.
-func allowed(class *storagev1.StorageClass, segment topology.Segment) bool {
-	if len(class.AllowedTopologies) == 0 {
-		return true
-	}
-	pairs := segment.Map()
-	for _, term := range class.AllowedTopologies {
-		fits := true
-		for _, expression := range term.MatchLabelExpressions {
-			if value, known := pairs[expression.Key]; known && !slices.Contains(expression.Values, value) {
-				fits = false
-			}
-		}
-		if fits {
-			return true
-		}
-	}
-	return false
 }
 
 // request is what the driver is asked: with the parameters that CreateVolume gets from the class.
@@ -145,7 +126,7 @@ func request(class *storagev1.StorageClass, segment topology.Segment) (*csi.GetC
 	return ask, nil
 }
 
-// object returns the object that tells of an answer. Its name is always the same for the same item, so that an object whose
+// object returns the object for an answer of GetCapacity. Its name is always the same for the same item, so that an object whose
 // creation was not heard to its end is found again.
 func (c *Controller) object(i item, answer *csi.GetCapacityResponse) *storagev1.CSIStorageCapacity {
 	identity := sha256.Sum256([]byte(c.cfg.Driver + "\n" + c.cfg.Settings.ManagedBy + "\n" + i.String()))

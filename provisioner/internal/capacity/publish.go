@@ -52,7 +52,7 @@ func (c *Controller) ask(ctx context.Context, class *storagev1.StorageClass, i i
 	return answer, nil
 }
 
-// create stores a new object. One of its name was ours, before somebody changed what we know it by.
+// create stores a new object. One of its name was ours before its labels were changed.
 func (c *Controller) create(ctx context.Context, want *storagev1.CSIStorageCapacity) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -95,7 +95,7 @@ func (c *Controller) renew(ctx context.Context, is, want *storagev1.CSIStorageCa
 	return nil
 }
 
-// remove deletes objects that tell of nothing any more.
+// remove deletes objects whose item is not published any more.
 func (c *Controller) remove(ctx context.Context, objects []*storagev1.CSIStorageCapacity) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()

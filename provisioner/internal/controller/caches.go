@@ -10,6 +10,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -59,8 +60,9 @@ type caches struct {
 	index *topology.Index
 }
 
-// newCaches returns caches that are not started. The function is called when the topology has changed.
-func newCaches(client kubeapi.Client, driver string, settings Settings, shape Shape, changed func()) *caches {
+// newCaches returns caches that are not started. moved is called when the segments of the cluster have changed, and nodeMoved
+// when the topology of one node has, which may be in a segment that others are in.
+func newCaches(client kubeapi.Client, driver string, settings Settings, shape Shape, moved func(), nodeMoved func(name string)) *caches {
 	slim := slimVolume(driver, settings.Node)
 	if settings.Places {
 		slim = withPlace(slim)
@@ -99,13 +101,13 @@ func newCaches(client kubeapi.Client, driver string, settings Settings, shape Sh
 	case settings.Node.alone():
 		c.fixTopology(driver, settings.Node)
 	case shape.Topology:
-		c.watchTopology(client, driver, changed)
+		c.watchTopology(client, driver, moved, nodeMoved)
 	}
 	return c
 }
 
 // watchTopology makes the informers that feed the index.
-func (c *caches) watchTopology(client kube.Client, driver string, changed func()) {
+func (c *caches) watchTopology(client kube.Client, driver string, moved func(), nodeMoved func(name string)) {
 	c.index = topology.New(driver)
 	c.nodes = kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{
 		Name: "Node", Transform: kube.SlimNode(kube.Keep{Annotations: []string{}}),
@@ -115,12 +117,18 @@ func (c *caches) watchTopology(client kube.Client, driver string, changed func()
 	})
 	c.nodes.OnChange(func(before, after *corev1.Node) {
 		if c.setNode(before, after) {
-			changed()
+			moved()
+		}
+		if after != nil && (before == nil || !maps.Equal(before.Labels, after.Labels)) {
+			nodeMoved(after.Name)
 		}
 	})
 	c.csiNodes.OnChange(func(before, after *storagev1.CSINode) {
 		if c.setCSINode(before, after, driver) {
-			changed()
+			moved()
+		}
+		if after != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec)) {
+			nodeMoved(after.Name)
 		}
 	})
 }
@@ -132,7 +140,7 @@ func (c *caches) fixTopology(driver string, node Node) {
 	c.index.SetCSINode(node.Name, true, slices.Collect(maps.Keys(node.Segments)))
 }
 
-// setNode tells the index about a Node.
+// setNode passes a Node to the index.
 func (c *caches) setNode(before, after *corev1.Node) (changed bool) {
 	if after == nil {
 		return c.index.DeleteNode(before.Name)
@@ -140,7 +148,7 @@ func (c *caches) setNode(before, after *corev1.Node) (changed bool) {
 	return c.index.SetNode(after.Name, after.Labels)
 }
 
-// setCSINode tells the index about a CSINode.
+// setCSINode passes a CSINode to the index.
 func (c *caches) setCSINode(before, after *storagev1.CSINode, driver string) (changed bool) {
 	if after == nil {
 		return c.index.DeleteCSINode(before.Name)
@@ -230,7 +238,7 @@ func (c *caches) waitSnapshots(ctx context.Context) {
 	}
 }
 
-// probeOnce tells whether snapshots can be listed.
+// probeOnce reports whether snapshots can be listed.
 func (c *caches) probeOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -248,7 +256,7 @@ func (c *caches) waitSynced(ctx context.Context) error {
 	return nil
 }
 
-// synced tells whether every cache is complete.
+// synced reports whether every cache is complete.
 func (c *caches) synced() bool {
 	for _, inf := range c.all() {
 		if !inf.HasSynced() {

@@ -6,8 +6,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 )
 
-// capabilities is what the driver can do, as far as provisioning is concerned.
+// capabilities is what the driver can do, less what the features switch off.
 type capabilities struct {
+	// attributes: VolumeAttributesClasses are honoured; otherwise volumes are made as if claims had none.
+	attributes bool
 	// create: it creates and deletes volumes.
 	create bool
 	// publish: it attaches volumes, so that deletion must wait for detach.
@@ -16,22 +18,22 @@ type capabilities struct {
 	modify bool
 	// topology: its volumes are not accessible from everywhere.
 	topology bool
-	// capacity: it tells how much room there is.
+	// capacity: it reports its capacity (GET_CAPACITY).
 	capacity bool
 	// clone and snapshot: it makes volumes from volumes and from snapshots.
 	clone, snapshot bool
-	// singleNode: it tells one writer on a node from many.
+	// singleNode: it distinguishes one writer on a node from many.
 	singleNode bool
 }
 
-// capabilitiesOf reads the capabilities that were last read from the driver, less what the features
-// switch off.
+// capabilitiesOf returns the capabilities that were last read from the driver.
 func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 	if info == nil {
 		return capabilities{}
 	}
 	controller := info.Plugin[csi.PluginCapability_Service_CONTROLLER_SERVICE]
 	return capabilities{
+		attributes: features.AttributesClass,
 		create:     controller && info.Controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME],
 		publish:    controller && info.Controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME],
 		modify:     controller && features.AttributesClass && info.Controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME],

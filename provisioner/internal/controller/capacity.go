@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// Capacity is told what may change how much room the driver has. Its methods return at once.
+// Capacity is notified of what may change the capacity of the driver. Its methods return at once.
 type Capacity interface {
 	// TopologyChanged says that the segments may have changed.
 	TopologyChanged()
@@ -21,11 +21,11 @@ type Capacity interface {
 	ClassChanged(name string)
 	// VolumeChanged says that a volume of a class has come or gone, and from where it is accessible.
 	VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity)
-	// Exhausted says that there was no room for a volume of a class, and where it was asked for.
+	// Exhausted says that there was no capacity for a volume of a class, and in which topology it was requested.
 	Exhausted(class string, where *csi.TopologyRequirement)
 }
 
-// noCapacity is nobody.
+// noCapacity ignores all notifications.
 type noCapacity struct{}
 
 var _ Capacity = noCapacity{}
@@ -42,8 +42,8 @@ func (noCapacity) VolumeChanged(string, *corev1.VolumeNodeAffinity) {}
 // Exhausted implements Capacity.
 func (noCapacity) Exhausted(string, *csi.TopologyRequirement) {}
 
-// Inform has somebody told about changes of the capacity. It must be called before Run.
-func (c *Controller) Inform(capacity Capacity) {
+// SetCapacityObserver sets what is notified of changes of the capacity. It must be called before Run.
+func (c *Controller) SetCapacityObserver(capacity Capacity) {
 	c.capacity = capacity
 }
 
@@ -70,8 +70,8 @@ func (c *Controller) Segments() []topology.Segment {
 	return c.caches.index.Segments()
 }
 
-// TellsCapacity says whether the driver can be asked how much room it has.
-func (c *Controller) TellsCapacity() bool {
+// ReportsCapacity reports whether the driver has GET_CAPACITY.
+func (c *Controller) ReportsCapacity() bool {
 	return c.caps().capacity
 }
 

@@ -87,7 +87,7 @@ func TestCapacityIsTold(t *testing.T) {
 			settings.Places = true
 			onRigWith(t, csitest.Options{NodeID: "n1", Topology: map[string]string{"zone": "a"}}, settings, func(t *testing.T, r *rig) {
 				l := &told{}
-				r.Inform(l)
+				r.SetCapacityObserver(l)
 				tc.act(r)
 				if diff := cmp.Diff(tc.want, l.lines); diff != "" {
 					t.Errorf("%s\ntold (-want +got):\n%s", tc.reason, diff)
@@ -109,10 +109,10 @@ func TestSource(t *testing.T) {
 		if got := r.Segments(); len(got) != 1 || !got[0].IsEmpty() {
 			t.Errorf("segments %v of a driver without topology, want the one that has all nodes", got)
 		}
-		if !r.TellsCapacity() {
+		if !r.ReportsCapacity() {
 			t.Error("the driver tells its capacity")
 		}
-		r.Inform(noCapacity{})
+		r.SetCapacityObserver(noCapacity{})
 	}, newClass())
 }
 

@@ -3,9 +3,11 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,14 +35,20 @@ type chaos struct {
 	driver  *csitest.Driver
 	// made counts the claims, and names them.
 	made int
+
+	mu sync.Mutex
+	// late has the requests, by volume name, that the driver is still working on although their callers have given up.
+	late map[string]*csi.CreateVolumeRequest
 }
 
 // TestChaos does 150 random things, then lets everything heal: each claim that is left has exactly
-// one volume, and the driver has no other.
+// one volume, and the driver has no other. The driver may end a call in any way; what it does not do is to report a
+// failure in answer to the first attempt for a volume and make that volume all the same.
 func TestChaos(t *testing.T) {
 	for range 3 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
+			t.Logf("seed %d; add it to TestChaosSeeds to play the same game again", seed)
 			synctest.Test(t, func(t *testing.T) {
 				playChaos(t, rand.New(rand.NewPCG(seed, 0)))
 			})
@@ -63,6 +71,7 @@ func TestChaosSeeds(t *testing.T) {
 func playChaos(t *testing.T, random *rand.Rand) {
 	t.Helper()
 	g := &chaos{t: t, random: random, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+	g.heal()
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	ended := make(chan error, 1)
 	go func() {
@@ -73,8 +82,7 @@ func playChaos(t *testing.T, random *rand.Rand) {
 		time.Sleep(time.Duration(random.IntN(20000)) * time.Millisecond)
 		g.manage()
 	}
-	g.cluster.Heal()
-	g.driver.Heal()
+	g.heal()
 	for range 30 { // long enough for the longest pause
 		time.Sleep(time.Minute)
 		g.manage()
@@ -102,8 +110,7 @@ func (g *chaos) move() {
 	case 8:
 		g.cluster.BreakWatches()
 	case 9:
-		g.driver.Heal()
-		g.cluster.Heal()
+		g.heal()
 	}
 }
 
@@ -111,7 +118,7 @@ func (g *chaos) move() {
 func (g *chaos) create() {
 	g.made++
 	claim := newClaim()
-	claim.Name, claim.ResourceVersion = fmt.Sprintf("claim-%d-%s", g.made, []string{"even", "odd"}[g.made%2]), ""
+	claim.Name, claim.ResourceVersion = fmt.Sprintf("claim-%d", g.made), ""
 	claim.UID = types.UID(claim.Name)
 	if source := g.pickBound(); source != "" && g.random.IntN(2) == 0 {
 		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: kindClaim, Name: source}
@@ -152,18 +159,27 @@ func (g *chaos) deleteAny(resource string) {
 	}
 }
 
-// driverFault returns something that goes wrong in the driver. A driver that says for certain that there is
-// no volume must not have made one before: so one half of the claims meets only outcomes that stay open, and
-// the other half only those that are final.
+// The codes by which the driver ends a call: they say that it has failed, or nothing about its outcome.
+var (
+	failures = []codes.Code{codes.Internal, codes.InvalidArgument, codes.ResourceExhausted, codes.PermissionDenied, codes.OutOfRange, codes.AlreadyExists}
+	unknowns = []codes.Code{codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.Canceled, codes.Unknown}
+)
+
+// driverFault returns something that goes wrong in the driver.
 func (g *chaos) driverFault() csitest.Fault {
 	fault := csitest.Fault{Times: 1 + g.random.IntN(5), Method: []string{"CreateVolume", "DeleteVolume"}[g.random.IntN(2)]}
-	if g.random.IntN(2) == 0 {
-		fault.Code = []codes.Code{codes.Internal, codes.InvalidArgument, codes.ResourceExhausted, codes.AlreadyExists}[g.random.IntN(4)]
-		fault.Match = ofHalf("odd")
+	switch g.random.IntN(4) {
+	case 0:
+		fault.Code = failures[g.random.IntN(len(failures))]
+		// The volume may exist already, made by a process before this one.
+		fault.After = fault.Code == codes.AlreadyExists && fault.Method == "CreateVolume" && g.random.IntN(2) == 0
+		return fault
+	case 1:
+		fault.Method, fault.Code = "CreateVolume", unknowns[g.random.IntN(len(unknowns))]
+		fault.Match = g.makeLate(time.Duration(1+g.random.IntN(90)) * time.Second)
 		return fault
 	}
-	fault.Match, fault.After = ofHalf("even"), g.random.IntN(2) == 0
-	fault.Code = []codes.Code{codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.Canceled}[g.random.IntN(4)]
+	fault.After, fault.Code = g.random.IntN(2) == 0, unknowns[g.random.IntN(len(unknowns))]
 	switch g.random.IntN(3) {
 	case 0:
 		fault.Hang = true
@@ -173,16 +189,77 @@ func (g *chaos) driverFault() csitest.Fault {
 	return fault
 }
 
+// makeLate returns the condition of a fault: the driver ends the call, and makes the volume some time later.
+func (g *chaos) makeLate(after time.Duration) func(proto.Message) bool {
+	return func(request proto.Message) bool {
+		create, ok := request.(*csi.CreateVolumeRequest)
+		if !ok || g.volumeExists(create.GetName()) {
+			return false
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if _, ok := g.late[create.GetName()]; !ok {
+			g.late[create.GetName()] = proto.CloneOf(create)
+			time.AfterFunc(after, func() { g.finishLate(create.GetName()) })
+		}
+		return true
+	}
+}
+
+// volumeExists reports whether the driver has a volume of that name.
+func (g *chaos) volumeExists(name string) bool {
+	return slices.ContainsFunc(g.driver.Volumes(), func(v csitest.Volume) bool { return v.Name == name })
+}
+
+// finishLate ends the work on a volume, which the driver may or may not be able to make by now.
+func (g *chaos) finishLate(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if request, ok := g.late[name]; ok {
+		_, _ = g.driver.CreateVolume(context.Background(), request)
+		delete(g.late, name)
+	}
+}
+
+// answersLate returns the condition of a fault with a code: the request is for a volume that the driver still works on, and
+// it is the turn of that code. No code means anything then.
+func (g *chaos) answersLate(code codes.Code) func(proto.Message) bool {
+	all := slices.Concat(failures, unknowns)
+	return func(request proto.Message) bool {
+		create, ok := request.(*csi.CreateVolumeRequest)
+		if !ok {
+			return false
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		_, late := g.late[create.GetName()]
+		return late && all[int(time.Now().Unix()/3)%len(all)] == code
+	}
+}
+
+// heal ends all faults, and what the driver still works on. What stays is how it answers meanwhile.
+func (g *chaos) heal() {
+	g.mu.Lock()
+	names := slices.Collect(maps.Keys(g.late))
+	if g.late == nil {
+		g.late = map[string]*csi.CreateVolumeRequest{}
+	}
+	g.mu.Unlock()
+	for _, name := range names {
+		g.finishLate(name)
+	}
+	g.cluster.Heal()
+	g.driver.Heal()
+	for _, code := range slices.Concat(failures, unknowns) {
+		g.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: code, Match: g.answersLate(code)})
+	}
+}
+
 // ofHalf matches the requests about the volumes of one half of the claims.
 func ofHalf(half string) func(proto.Message) bool {
 	return func(request proto.Message) bool {
-		switch r := request.(type) {
-		case *csi.CreateVolumeRequest:
-			return strings.HasSuffix(r.GetName(), half)
-		case *csi.DeleteVolumeRequest:
-			return strings.HasSuffix(r.GetVolumeId(), half)
-		}
-		return false
+		create, ok := request.(*csi.CreateVolumeRequest)
+		return ok && strings.HasSuffix(create.GetName(), half)
 	}
 }
 
@@ -230,7 +307,7 @@ func (g *chaos) merge(resource string, obj kube.Object, patch string) {
 	}
 }
 
-// exists tells whether there is a claim of that name.
+// exists reports whether there is a claim of that name.
 func (g *chaos) exists(name string) bool {
 	return slices.ContainsFunc(g.cluster.Objects("persistentvolumeclaims"), func(obj kube.Object) bool { return obj.GetName() == name })
 }

@@ -38,43 +38,27 @@ func (c *Controller) excluded(s claimState) error {
 	return err
 }
 
-// seek looks whether the node that has taken a claim still exists. When that cannot be found out, it is taken to exist.
-func (c *Controller) seek(ctx context.Context, s claimState) reconcile.Result {
-	logger := klog.FromContext(ctx).WithValues(logging.KeyNode, s.turn.holder)
-	getCtx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	_, err := c.cfg.Kube.Nodes().Get(getCtx, s.turn.holder, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		logger.Info("Node that has taken the claim does not exist any more")
-		return c.await(s, c.node().inherit(s.turn, s.claim.UID, s.now))
-	case err != nil:
-		logger.Error(err, "Could not look whether the node that has taken the claim exists")
-	}
-	return c.await(s, c.node().watch(s.turn, s.claim.UID, s.now))
-}
-
-// compete takes the claim if the own node has room for it, and waits for a later turn if it has not.
+// compete takes the claim if the own node has enough capacity for it, and waits for a later turn if it has not.
 func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Result, error) {
 	if why := c.sourceElsewhere(ctx, s.claim); why != nil {
 		klog.FromContext(ctx).V(4).Info("Claim is not taken", logging.KeyReason, describe(why))
-		return c.await(s, c.node().again(s.turn, s.claim.UID, s.now)), nil
+		return c.await(s, c.node().nextTurn(s.turn, s.claim.UID, s.now)), nil
 	}
-	short := c.offer(ctx, s).short(c.node().Name)
-	if short == "" {
+	missing := c.offer(ctx, s).insufficient(c.node().Name)
+	if missing == "" {
 		return reconcile.Result{}, c.take(ctx, s.claim)
 	}
-	klog.FromContext(ctx).V(4).Info("Claim is not taken", logging.KeyReason, short)
-	next := c.node().again(s.turn, s.claim.UID, s.now)
-	if c.node().worthTelling(next) {
-		next.told = true
-		c.cfg.Events.Warning(s.claim, reasonFailed, short)
+	klog.FromContext(ctx).V(4).Info("Claim is not taken", logging.KeyReason, missing)
+	next := c.node().nextTurn(s.turn, s.claim.UID, s.now)
+	if c.node().worthWarning(next) {
+		next.warned = true
+		c.cfg.Events.Warning(s.claim, reasonFailed, missing)
 	}
 	return c.await(s, next), nil
 }
 
 // sourceElsewhere says why the volume cannot be made from its source on the own node. Whatever else is wrong with the
-// source, the one node that takes the claim tells the user.
+// source, the one node that takes the claim reports it.
 func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	ref, ok := sourceOf(claim)
 	if !ok {
@@ -83,14 +67,14 @@ func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.Persiste
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	var elsewhere elsewhereError
-	if _, err := c.fit(ctx, claim, ref); errors.As(err, &elsewhere) {
+	if _, err := c.validateSource(ctx, claim, ref); errors.As(err, &elsewhere) {
 		return err
 	}
 	return nil
 }
 
-// offer asks the driver how much room the own node has for a claim. Nothing is read from the API, and nothing is
-// written. A request that cannot be made is no reason to leave the claim: the one node that takes it tells the user.
+// offer asks the driver how much capacity the own node has for a claim. Nothing is read from the API, and nothing is
+// written. A request that cannot be made is no reason to leave the claim: the one node that takes it reports that.
 func (c *Controller) offer(ctx context.Context, s claimState) offer {
 	if !s.caps.capacity {
 		return offer{}
@@ -103,12 +87,12 @@ func (c *Controller) offer(ctx context.Context, s claimState) offer {
 	if err != nil {
 		return offer{}
 	}
-	room, err := c.callCapacity(ctx, &csi.GetCapacityRequest{
+	available, err := c.callCapacity(ctx, &csi.GetCapacityRequest{
 		VolumeCapabilities: request.GetVolumeCapabilities(),
 		Parameters:         request.GetParameters(),
 		AccessibleTopology: &csi.Topology{Segments: c.node().Segments},
 	})
-	return offer{wanted: request.GetCapacityRange().GetRequiredBytes(), room: room, known: true, err: err}
+	return offer{wanted: request.GetCapacityRange().GetRequiredBytes(), available: available, known: true, err: err}
 }
 
 // callCapacity calls GetCapacity and returns how large a volume can be, in bytes.
@@ -122,7 +106,7 @@ func (c *Controller) callCapacity(ctx context.Context, request *csi.GetCapacityR
 	return largest(answer), nil
 }
 
-// largest returns how large a volume can be, in bytes: all the room there is, unless the driver says less.
+// largest returns how large a volume can be, in bytes: the available capacity, unless the driver reports a maximum.
 func largest(answer *csi.GetCapacityResponse) int64 {
 	if most := answer.GetMaximumVolumeSize(); most != nil {
 		return most.GetValue()
@@ -143,7 +127,7 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 		return nil
 	case err != nil:
 		return fmt.Errorf("get claim %s to take it: %w", klog.KObj(claim), err)
-	case live.UID != claim.UID || !pending(live, c.driver) || live.DeletionTimestamp != nil || selectedNode(live) != selectedNode(claim):
+	case live.UID != claim.UID || !pending(live, c.driver) || leaving(live) || selectedNode(live) != selectedNode(claim):
 		return nil
 	}
 	if live.Annotations == nil {
@@ -160,10 +144,11 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return nil
 }
 
-// stepBack lets the other nodes go first for a claim that was taken and that the own node had no room for after all.
+// stepBack lets the other nodes go first for a claim that was taken and that the own node had no capacity for after all.
 // Claims with late binding are the scheduler's.
 func (c *Controller) stepBack(claim *corev1.PersistentVolumeClaim) {
-	if c.contested(claim) {
-		c.turns.put(claim.UID, c.node().behind(c.turns.get(claim.UID), claim.UID, time.Now()))
+	if c.claimableByAnyNode(claim) {
+		last, _ := c.turns.get(claim.UID)
+		c.turns.put(claim.UID, c.node().afterNoCapacity(last, claim.UID, time.Now()))
 	}
 }

@@ -100,7 +100,8 @@ func (f *fleet) kill(name string) {
 	f.remove("nodes", "", name)
 }
 
-// claimOf returns the name of a claim; as with chaos, each half of the claims meets other failures.
+// claimOf returns the name of a claim. Instances end and start again here, and what a process knows about a volume that may
+// exist ends with it: so one half of the claims meets only outcomes that are unknown, and the other half only failures.
 func claimOf(i int) string {
 	return fmt.Sprintf("c%03d-%s", i, []string{"even", "odd"}[i%2])
 }

@@ -11,12 +11,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -33,7 +31,7 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// Limits that are nobody's business to change.
+// Limits that no flag changes.
 const (
 	// apiTimeout is the deadline of one request to the API server.
 	apiTimeout = 30 * time.Second
@@ -41,16 +39,14 @@ const (
 	saveWorkers = 4
 	// saveRetryStart and saveRetryMax are the pauses between attempts to save a PersistentVolume.
 	saveRetryStart, saveRetryMax = 500 * time.Millisecond, time.Minute
-	// drainMargin is what a running call gets beyond its deadline.
-	drainMargin = 5 * time.Second
-	// flushGrace is how long the end of the process waits for PersistentVolumes to be saved.
-	flushGrace = 10 * time.Second
 	// snapshotPoll is the pause between two looks whether the cluster has snapshots by now.
 	snapshotPoll = time.Minute
 	// snapshotGrace is how long the first list of snapshots may hold up the work.
 	snapshotGrace = 10 * time.Second
 	// topologySettle is how long a change of the topology settles before waiting claims are looked at.
 	topologySettle = 3 * time.Second
+	// registerGrace is how long a claim waits for the driver to register on the selected node.
+	registerGrace = 5 * time.Minute
 	// detachGrace is how long a volume may be attached before the wait is worth an event.
 	detachGrace = 30 * time.Second
 )
@@ -65,11 +61,11 @@ type Features struct {
 
 // Settings are the options of the provisioner that the controller acts on.
 type Settings struct {
-	// Naming says how volumes are called.
+	// Naming makes the names of volumes.
 	Naming volume.Naming
 	// Timeout is the deadline of one call to the driver.
 	Timeout time.Duration
-	// Workers is the number of claims, and as well of deletions, worked on at a time.
+	// Workers is the number of claims, and separately of volume deletions, processed concurrently.
 	Workers int
 	// Retry is how failed work is repeated; its Max is also the rest after an infeasible request.
 	Retry flagset.Retry
@@ -81,20 +77,22 @@ type Settings struct {
 	DefaultFSType string
 	// PublishReadOnly marks volumes read-only whose only access mode is ReadOnlyMany.
 	PublishReadOnly bool
-	// Identity tells which process made a volume.
+	// Identity identifies the process that has made a volume.
 	Identity string
 	// Features are the features that are on.
 	Features Features
-	// SourceWorkers is the number of sources, which claims were served from, that are freed at a time.
+	// SourceWorkers is the number of workers that remove protection finalizers from clone and snapshot sources.
 	SourceWorkers int
 	// SnapshotSweep is the pause after which all snapshots are looked at again, 0: never.
 	SnapshotSweep time.Duration
 	// ModeConversion allows all snapshots to be restored in another volume mode.
 	ModeConversion bool
-	// Places keeps in memory where each volume is, which Capacity is told when it is deleted.
+	// Places keeps the node affinity of volumes in memory, of which Capacity is notified when they are deleted.
 	Places bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
 	Node Node
+	// Shutdown is how long Run may take to return after the end of its context.
+	Shutdown time.Duration
 }
 
 // Config is what a Controller works with. All fields are required but Queues, Ages and Metrics.
@@ -105,9 +103,9 @@ type Config struct {
 	Driver csi.ControllerClient
 	// Kube is the API.
 	Kube kubeapi.Client
-	// Events tells users what happens to their claims and volumes.
+	// Events records what happens to claims and volumes.
 	Events events.Recorder
-	// Intents remembers volumes that are under way. Those that are open when Run begins are finished.
+	// Intents has the volumes with an operation in progress. Those that are in it when Run begins are finished.
 	Intents intents.Store
 	// Queues measures the queues; nil does not.
 	Queues workqueue.MetricsProvider
@@ -130,7 +128,7 @@ type Controller struct {
 	cfg    Config
 	driver string
 	caches *caches
-	// capacity is told what may change how much room there is.
+	// capacity is notified of what may change the capacity of the driver.
 	capacity Capacity
 
 	claims  *reconcile.Controller[claimKey]
@@ -140,14 +138,16 @@ type Controller struct {
 
 	// unverified marks claims of which the cache may show a state from before they were provisioned.
 	unverified marks
-	// unplaced marks claims for which there is no topology, which are looked at again when nodes change.
-	unplaced marks
+	// unplaced has the claims for which there is no topology.
+	unplaced table[unplaced]
 	// resting holds the claims whose request was infeasible.
-	resting rests
+	resting table[rest]
 	// turns holds the claims that are competed for with other nodes.
-	turns turns
+	turns table[turn]
+	// holders has the nodes that have taken claims.
+	holders holders
 	// holds has the sources of the claims that are served from one, and locks keeps the work on a source apart.
-	holds holds
+	holds table[volume.SourceRef]
 	locks keymutex.Locks[volume.SourceRef]
 	// deleted marks PersistentVolumes whose volume is deleted.
 	deleted marks
@@ -155,8 +155,6 @@ type Controller struct {
 	removed marks
 	// attached marks PersistentVolumes that wait for their volume to be detached.
 	attached marks
-	// saved is signalled when the number of unsaved volumes has changed.
-	saved chan struct{}
 }
 
 // New returns a controller for the driver that cfg.Info describes.
@@ -168,11 +166,11 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
-	c := &Controller{cfg: cfg, driver: info.Name, capacity: noCapacity{}, saved: make(chan struct{}, 1)}
+	c := &Controller{cfg: cfg, driver: info.Name, capacity: noCapacity{}}
 	if err := c.makeQueues(); err != nil {
 		return nil, err
 	}
-	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings, ShapeOf(info, cfg.Settings.Features), c.topologyChanged)
+	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings, ShapeOf(info, cfg.Settings.Features), c.topologyChanged, c.nodeChanged)
 	c.watch()
 	return c, nil
 }
@@ -193,14 +191,14 @@ func (c *Controller) makeQueues() (err error) {
 		return fmt.Errorf("make queue of volumes: %w", err)
 	}
 	c.unsaved, err = reconcile.New(reconcile.Config[types.UID]{
-		Name: "unsavedpvs", Reconcile: c.reconcileUnsaved, Workers: saveWorkers,
+		Name: "unsavedpvs", Reconcile: c.reconcileUnsaved, Workers: saveWorkers, Drain: saveDrain,
 		Retry: flagset.Retry{Start: saveRetryStart, Max: saveRetryMax}, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of unsaved volumes: %w", err)
 	}
 	c.sources, err = reconcile.New(reconcile.Config[volume.SourceRef]{
-		Name: "sources", Reconcile: c.reconcileSource, Workers: settings.SourceWorkers, Retry: settings.Retry, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+		Name: "sources", Reconcile: c.reconcileSource, Workers: settings.SourceWorkers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of sources: %w", err)
@@ -208,8 +206,8 @@ func (c *Controller) makeQueues() (err error) {
 	return nil
 }
 
-// Run works until ctx ends. Calls that are running then are waited for, and volumes that were created are
-// still saved, for at most ten seconds. It may be called once.
+// Run works until ctx ends. Running calls then get time to end, and volumes whose operation is not finished are finished
+// or deleted, both within Settings.Shutdown. It may be called once.
 func (c *Controller) Run(ctx context.Context) error {
 	stop := c.caches.start(ctx)
 	defer stop()
@@ -228,11 +226,11 @@ func (c *Controller) retire(ctx context.Context) error {
 }
 
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be
-// read again before their volume is asked for, their sources may be in use, and volumes that are under way are taken up.
+// read again before their volume is asked for, their sources may be in use, and volume operations in progress are continued.
 func (c *Controller) begin() {
 	now := time.Now()
 	for _, claim := range c.caches.claims.List() {
-		if c.relevant(claim) && c.node().elsewhere(claim) == "" {
+		if c.relevant(claim) && c.node().assignedElsewhere(claim) == "" {
 			c.unverified.put(claim.UID, now)
 			if source, ok := sourceOf(claim); ok && pending(claim, c.driver) {
 				c.holds.put(claim.UID, source)
@@ -244,7 +242,7 @@ func (c *Controller) begin() {
 	}
 }
 
-// enqueueIntent puts a volume that is under way into the queue of its stage.
+// enqueueIntent puts a volume operation in progress into the queue of its stage.
 func (c *Controller) enqueueIntent(intent intents.Intent) {
 	if intent.Stage == intents.Saving {
 		c.unsaved.Add(intent.UID())
@@ -253,49 +251,7 @@ func (c *Controller) enqueueIntent(intent intents.Intent) {
 	c.claims.Add(keyOf(intent.Spec.Claim))
 }
 
-// work runs the queues. Saving outlives the other queues, for these leave volumes to it.
-func (c *Controller) work(ctx context.Context) error {
-	saveCtx, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopSaving()
-	var work, saving errgroup.Group
-	saving.Go(func() error { return c.unsaved.Run(saveCtx) })
-	work.Go(func() error { return c.claims.Run(ctx) })
-	work.Go(func() error { return c.volumes.Run(ctx) })
-	work.Go(func() error { return c.sources.Run(ctx) })
-	err := work.Wait()
-	c.flush(saveCtx)
-	stopSaving()
-	return errors.Join(err, saving.Wait())
-}
-
-// flush tries at once to save what is not saved, waits until all is, or the grace is over, and says what is
-// left.
-func (c *Controller) flush(ctx context.Context) {
-	for _, intent := range c.saving() {
-		c.unsaved.Add(intent.UID())
-	}
-	timer := time.NewTimer(flushGrace)
-	defer timer.Stop()
-	for expired := false; len(c.saving()) > 0 && !expired; {
-		select {
-		case <-c.saved:
-		case <-timer.C:
-			expired = true
-		}
-	}
-	logger := klog.FromContext(ctx)
-	for _, intent := range c.cfg.Intents.List() {
-		logger.Info("Stopped before the fate of a volume was settled", logging.KeyVolumeName, intent.Spec.Name,
-			logging.KeyClaim, klog.KObj(intent.Spec.Claim), logging.KeyState, intent.Stage.String())
-	}
-}
-
-// saving returns the volumes whose PersistentVolume is not saved.
-func (c *Controller) saving() []intents.Intent {
-	return slices.DeleteFunc(c.cfg.Intents.List(), func(i intents.Intent) bool { return i.Stage != intents.Saving })
-}
-
-// Requeue looks at all claims and volumes again, and at what is under way for claims that are gone, which is what the
+// Requeue looks at all claims and volumes again, and at operations in progress for claims that are gone, which is what the
 // return of the driver, possibly with new capabilities, calls for.
 func (c *Controller) Requeue() {
 	for _, intent := range c.cfg.Intents.List() {
@@ -309,7 +265,7 @@ func (c *Controller) Requeue() {
 	}
 }
 
-// Synced tells whether the caches are complete.
+// Synced reports whether the caches are complete.
 func (c *Controller) Synced() bool {
 	return c.caches.synced()
 }
@@ -317,10 +273,4 @@ func (c *Controller) Synced() bool {
 // caps returns the present capabilities of the driver.
 func (c *Controller) caps() capabilities {
 	return capabilitiesOf(c.cfg.Info(), c.cfg.Settings.Features)
-}
-
-// drain returns how long running work may take when the process is to end: enough for a call to the
-// driver, so that its outcome is known.
-func (c *Controller) drain() time.Duration {
-	return max(reconcile.DefaultDrain, c.cfg.Settings.Timeout+drainMargin)
 }

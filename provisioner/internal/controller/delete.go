@@ -65,8 +65,8 @@ func (c *Controller) volumeState(name string) volumeState {
 	return s
 }
 
-// waitDetached waits for the last VolumeAttachment to go, which an event of the API will announce. The
-// user is told only when it takes long: a short wait is the normal course of things.
+// waitDetached waits for the last VolumeAttachment to go, which the watch will report. An
+// event is recorded only when it takes long: a short wait is the normal course of things.
 func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) reconcile.Result {
 	now := time.Now()
 	if waited := now.Sub(c.attached.put(pv.UID, now)); waited < detachGrace {
@@ -76,7 +76,7 @@ func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) 
 	return reconcile.Result{}
 }
 
-// deleteVolume deletes the volume, then the object that stands for it.
+// deleteVolume deletes the volume, then its PersistentVolume.
 func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume) error {
 	c.attached.drop(pv.UID)
 	start := time.Now()
@@ -113,8 +113,7 @@ func (c *Controller) callDelete(ctx context.Context, volumeID string, secrets ma
 	return nil
 }
 
-// deletionSecrets reads the secret for DeleteVolume. One that does not exist any more is no reason to keep
-// the volume: the driver decides whether it needs it.
+// deletionSecrets reads the secret for DeleteVolume.
 func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentVolume) (map[string]string, error) {
 	class, _ := c.caches.classes.Get("", volumeClassName(pv))
 	var parameters map[string]string
@@ -128,22 +127,27 @@ func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentV
 	return c.secretsIfAny(ctx, ref)
 }
 
-// secretsIfAny reads a secret for DeleteVolume, which may be gone with the namespace of the claim.
+// secretsIfAny reads a secret for DeleteVolume. One that does not exist, or that the provisioner may not read, does not keep
+// the volume: the driver decides whether it needs it.
 func (c *Controller) secretsIfAny(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
 	secrets, err := c.secrets(ctx, ref)
-	if apierrors.IsNotFound(err) {
-		klog.FromContext(ctx).Info("Secret for deletion does not exist, going on without it", logging.KeyReason, describe(err))
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		klog.FromContext(ctx).Info("Secret for deletion cannot be read, deleting the volume without it", logging.KeyReason, describe(err))
 		return nil, nil
 	}
 	return secrets, err
 }
 
-// deletionSecret returns the secret that a volume is deleted with: the one that it was created with, or
-// what the parameters of its class say where that was not recorded.
+// deletionSecret returns the secret that a volume is deleted with, nil for none: the one that it was created with, or, where
+// that is not recorded, the one that the parameters of its class name.
 func deletionSecret(pv *corev1.PersistentVolume, parameters map[string]string) (*corev1.SecretReference, error) {
-	name, namespace := pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace]
-	if name != "" && namespace != "" {
+	name, named := pv.Annotations[volume.AnnDeletionSecretName]
+	namespace, placed := pv.Annotations[volume.AnnDeletionSecretNamespace]
+	switch {
+	case name != "" && namespace != "":
 		return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
+	case named && placed:
+		return nil, nil //nolint:nilnil // it is recorded that there is no secret
 	}
 	class, err := params.Parse(parameters)
 	if err != nil {

@@ -83,6 +83,11 @@ func TestDeleteVolumeRequest(t *testing.T) {
 			reason: "A secret that is gone does not keep the volume: the driver decides.",
 			pv:     releasedPV(recorded),
 		},
+		"RecordedNone": {
+			reason: "A volume that was made without a secret is deleted without one, whatever the class says now.",
+			pv:     releasedPV(annotated(volume.AnnDeletionSecretName, "", volume.AnnDeletionSecretNamespace, "")),
+			others: []runtime.Object{secretClass("other"), secretOf("team", "other", "ann")},
+		},
 		"FromClass": {
 			reason: "Volumes without a record get the secret of their class, for their claim.",
 			pv:     releasedPV(), others: []runtime.Object{secretClass("of-${pvc.name}"), secretOf("team", "of-data", "bob")},
@@ -288,7 +293,7 @@ func TestUndo(t *testing.T) {
 		reason string
 		// holder is a PersistentVolume that has the volume.
 		holder *corev1.PersistentVolume
-		// secret says whether the secret of the volume is still there.
+		// secret reports whether the secret of the volume is still there.
 		secret, gone bool
 		fail         codes.Code
 		calls        int
@@ -354,4 +359,29 @@ func TestDeletionErrorsAreTyped(t *testing.T) {
 		}
 		contains(t, "The user reads what the driver said.", r.events.take(), `delete volume "vol-1": FailedPrecondition: in use`)
 	})
+}
+
+// TestUnreadableSecretKeptTheVolume has a secret that the provisioner may not read: the driver decides whether it needs one.
+// An API server that is away is another matter: the secret is read again.
+func TestUnreadableSecretKeptTheVolume(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		err    error
+		calls  int
+	}{
+		"Forbidden": {reason: "DeleteVolume is called without the secret.", err: apierrors.NewForbidden(corev1.Resource("secrets"), "own", nil), calls: 1},
+		"Away":      {reason: "The secret may be there.", err: apierrors.NewServiceUnavailable("away")},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			pv := releasedPV(annotated(volume.AnnDeletionSecretName, "own", volume.AnnDeletionSecretNamespace, "vault"))
+			onRig(t, func(t *testing.T, r *rig) {
+				r.cluster.Fail("get", "secrets", tc.err, 1)
+				_, err := r.reconcileVolume(quiet(t), pv.Name)
+				if got := len(r.calls()); got != tc.calls || (err == nil) != (tc.calls > 0) {
+					t.Errorf("%s\n%d calls, error %v, want %d calls", tc.reason, got, err, tc.calls)
+				}
+			}, pv, secretOf("vault", "own", "ann"))
+		})
+	}
 }

@@ -6,11 +6,13 @@ import (
 	"github.com/longshore-csi/longshore/csikit/outcome"
 )
 
-// callError is the error of a call to the driver, in words that are fit for an event: what was attempted,
-// the code, and what the driver said.
+// callError is the error of a call to the driver, in words for an event: what was attempted, the code, and the message of
+// the driver.
 type callError struct {
 	what string
 	err  error
+	// unsent says that the call has not reached the driver.
+	unsent bool
 }
 
 // Error implements error.
@@ -23,8 +25,8 @@ func (e callError) Unwrap() error {
 	return e.err
 }
 
-// blockedError is an error which repetition cannot cure: it depends on nothing but the claim and its
-// class, and these announce themselves when they change.
+// blockedError is an error which repetition cannot cure: it depends on nothing but the claim and its class, whose changes
+// are watched.
 type blockedError struct{ err error }
 
 // Error implements error.

@@ -76,32 +76,56 @@ func (m *Metrics) deleteFailed(pv *corev1.PersistentVolume) {
 	m.removeErrors.WithLabelValues(volumeClassName(pv)).Inc()
 }
 
-// underWay is the gauge of volumes whose fate is open.
+// underWay are the gauges of volumes with an operation in progress.
 type underWay struct {
-	store intents.Store
-	desc  *prometheus.Desc
+	store                intents.Store
+	stages, unknown, age *prometheus.Desc
 }
 
 var _ prometheus.Collector = underWay{}
 
-// NewUnderWay returns a gauge, by stage, of the volumes that are under way.
+// NewUnderWay returns gauges of the volumes with an operation in progress: their number by stage, and how many of them may
+// exist without the driver having confirmed it, since when.
 func NewUnderWay(store intents.Store) prometheus.Collector {
-	return underWay{store: store, desc: prometheus.NewDesc("provisioner_volumes_under_way",
-		"Volumes that were asked for and whose fate is open, by stage.", []string{"stage"}, nil)}
+	return underWay{
+		store: store,
+		stages: prometheus.NewDesc("provisioner_volumes_under_way",
+			"Volumes with an operation in progress, by stage: creating, saving (the PersistentVolume), undoing.", []string{"stage"}, nil),
+		unknown: prometheus.NewDesc("provisioner_volumes_outcome_unknown",
+			"Volumes that may exist because the outcome of a CreateVolume is unknown; the request is repeated.", nil, nil),
+		age: prometheus.NewDesc("provisioner_volumes_outcome_unknown_since_timestamp_seconds",
+			"Unix time since when the outcome of the oldest such CreateVolume is unknown, 0 without one.", nil, nil),
+	}
 }
 
 // Describe implements prometheus.Collector.
 func (u underWay) Describe(ch chan<- *prometheus.Desc) {
-	ch <- u.desc
+	ch <- u.stages
+	ch <- u.unknown
+	ch <- u.age
 }
 
 // Collect implements prometheus.Collector.
 func (u underWay) Collect(ch chan<- prometheus.Metric) {
 	count := map[intents.Stage]int{intents.Creating: 0, intents.Saving: 0, intents.Undoing: 0}
+	var unknown int
+	var since time.Time
 	for _, intent := range u.store.List() {
 		count[intent.Stage]++
+		if intent.Unknown() {
+			unknown++
+			if since.IsZero() || intent.Uncertain.Before(since) {
+				since = intent.Uncertain
+			}
+		}
 	}
 	for stage, n := range count {
-		ch <- prometheus.MustNewConstMetric(u.desc, prometheus.GaugeValue, float64(n), stage.String())
+		ch <- prometheus.MustNewConstMetric(u.stages, prometheus.GaugeValue, float64(n), stage.String())
 	}
+	ch <- prometheus.MustNewConstMetric(u.unknown, prometheus.GaugeValue, float64(unknown))
+	var oldest float64
+	if unknown > 0 {
+		oldest = float64(since.Unix())
+	}
+	ch <- prometheus.MustNewConstMetric(u.age, prometheus.GaugeValue, oldest)
 }

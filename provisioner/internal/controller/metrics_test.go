@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 )
 
@@ -147,11 +148,15 @@ func TestState(t *testing.T) {
 		if err := r.intents.Open(quiet(t), intent); err != nil {
 			t.Fatal(err)
 		}
-		r.resting.put("uid-9", "x", since.Add(time.Minute))
-		want := State{Driver: driver, Synced: true, Resting: 1, UnderWay: []VolumeState{{
+		r.resting.put("uid-9", rest{until: since.Add(time.Minute)})
+		want := State{Driver: driver, Synced: true, Resting: 1, Queues: []reconcile.State{{Name: "claims"}, {Name: "volumes"}, {Name: "unsavedpvs"}, {Name: "sources"}}, UnderWay: []VolumeState{{
 			Volume: "pvc-uid-1", Claim: "team/data", Stage: "undoing", VolumeID: "vol-1", Reason: "claim was deleted", Since: since,
 		}}}
-		if diff := cmp.Diff(want, r.State()); diff != "" {
+		got := r.State()
+		for i := range got.Queues {
+			got.Queues[i].Waiting, got.Queues[i].OldestSeconds = 0, 0 // the keys of the first lists
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)
 		}
 	})

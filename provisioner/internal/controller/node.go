@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// Node is the node of an instance that provisions for its own node alone (--node-deployment). The zero value stands for
+// Node is the node of an instance that provisions for its own node alone (--node-deployment). The zero value is for
 // an instance that provisions for the whole cluster.
 type Node struct {
 	// Name is the name of the Node object; empty for the whole cluster.
@@ -21,25 +21,25 @@ type Node struct {
 	BaseDelay, MaxDelay time.Duration
 }
 
-// alone tells whether the instance provisions for its own node alone.
+// alone reports whether the instance provisions for its own node alone.
 func (n Node) alone() bool {
 	return n.Name != ""
 }
 
-// mine tells whether the instance may ask for the volume of a claim.
+// mine reports whether the instance may ask for the volume of a claim.
 func (n Node) mine(claim *corev1.PersistentVolumeClaim) bool {
 	return !n.alone() || selectedNode(claim) == n.Name
 }
 
-// elsewhere returns the other node that a claim is for, empty when there is none.
-func (n Node) elsewhere(claim *corev1.PersistentVolumeClaim) string {
+// assignedElsewhere returns the other node that a claim is for, empty when there is none.
+func (n Node) assignedElsewhere(claim *corev1.PersistentVolumeClaim) string {
 	if n.mine(claim) {
 		return ""
 	}
 	return selectedNode(claim)
 }
 
-// reaches tells whether a volume can be used on the node. A node affinity that cannot be read speaks against it.
+// reaches reports whether a volume can be used on the node. A node affinity that cannot be read speaks against it.
 func (n Node) reaches(pv *corev1.PersistentVolume) bool {
 	if !n.alone() {
 		return true
@@ -48,13 +48,13 @@ func (n Node) reaches(pv *corev1.PersistentVolume) bool {
 	return ok && err == nil
 }
 
-// concerns tells whether a claim is to be provisioned, and may be so by this instance.
+// concerns reports whether a claim is to be provisioned, and may be so by this instance.
 func (c *Controller) concerns(claim *corev1.PersistentVolumeClaim) bool {
-	return pending(claim, c.driver) && (c.node().elsewhere(claim) == "" || c.contested(claim))
+	return pending(claim, c.driver) && (c.node().assignedElsewhere(claim) == "" || c.claimableByAnyNode(claim))
 }
 
-// contested tells whether claims like this one go to the node that takes them first.
-func (c *Controller) contested(claim *corev1.PersistentVolumeClaim) bool {
+// claimableByAnyNode reports whether claims like this one go to the node that takes them first.
+func (c *Controller) claimableByAnyNode(claim *corev1.PersistentVolumeClaim) bool {
 	if !c.node().alone() || !c.node().Immediate {
 		return false
 	}

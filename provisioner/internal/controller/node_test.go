@@ -89,7 +89,7 @@ func TestNothingIsWatchedOfNodes(t *testing.T) {
 
 // notes returns which notes there are about the test claim.
 func (r *rig) notes() []bool {
-	return []bool{r.unverified.has("uid-1"), r.unplaced.has("uid-1"), r.resting.len() > 0, r.turns.len() > 0}
+	return []bool{r.unverified.has("uid-1"), r.unplaced.len() > 0, r.resting.len() > 0, r.turns.len() > 0}
 }
 
 // TestNothingIsKeptOfClaimsElsewhere makes all kinds of notes about a claim, and hands it to another node.
@@ -121,8 +121,8 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 				r.watchesCatchUp()
 				now := time.Now()
 				r.unverified.put(claim.UID, now)
-				r.unplaced.put(claim.UID, now)
-				r.resting.put(claim.UID, "request", now.Add(time.Hour))
+				r.unplaced.put(claim.UID, unplaced{})
+				r.resting.put(claim.UID, rest{until: now.Add(time.Hour)})
 				r.turns.put(claim.UID, turn{holder: "n2", due: now.Add(time.Hour)})
 				if tc.change == nil {
 					if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {

@@ -26,29 +26,32 @@ const (
 	annBetaClass = "volume.beta.kubernetes.io/storage-class"
 )
 
+// finalizerInUse keeps a claim that is being deleted while a pod uses it.
+const finalizerInUse = "kubernetes.io/pvc-protection"
+
 // claimVerb is what is to be done about a claim.
 type claimVerb int
 
 const (
 	// claimLeave: nothing; an event of the API will say when there is.
 	claimLeave claimVerb = iota
-	// claimRefuse: tell the user what is wrong, and wait until it changes.
+	// claimRefuse: report what is wrong by an event, and wait until it changes.
 	claimRefuse
-	// claimPopulator: tell the user that somebody else fills the volume.
+	// claimPopulator: report by an event that a volume populator provisions the volume.
 	claimPopulator
-	// claimDelay: the request cannot succeed; wait before it is tried again all the same.
+	// claimDelay: the driver has called the request invalid; wait before it is repeated.
 	claimDelay
-	// claimCreate: ask for the volume for the first time.
+	// claimCreate: call CreateVolume for the first time.
 	claimCreate
-	// claimResume: repeat a request whose outcome is open.
+	// claimResume: repeat a request whose outcome is unknown.
 	claimResume
 	// claimUndo: delete a volume that came out unwanted.
 	claimUndo
 	// claimBegin: begin to compete with other nodes for the claim.
 	claimBegin
-	// claimSeek: look whether the node that has taken the claim still exists.
+	// claimSeek: check whether the node that has taken the claim still exists.
 	claimSeek
-	// claimCompete: take the claim for the own node, if that has room.
+	// claimCompete: take the claim for the own node, if that has enough capacity.
 	claimCompete
 )
 
@@ -92,7 +95,7 @@ func leave(why string) claimPlan {
 	return claimPlan{verb: claimLeave, why: why}
 }
 
-// refuse is the plan to tell the user.
+// refuse is the plan to report a reason by an event.
 func refuse(format string, args ...any) claimPlan {
 	return claimPlan{verb: claimRefuse, why: fmt.Sprintf(format, args...)}
 }
@@ -124,11 +127,11 @@ func planClaim(s claimState) claimPlan {
 	return claimPlan{verb: claimCreate, why: "needs a volume"}
 }
 
-// planIntent continues a volume that is under way.
+// planIntent continues a volume operation that is in progress.
 func planIntent(intent intents.Intent) claimPlan {
 	switch intent.Stage {
 	case intents.Creating:
-		return claimPlan{verb: claimResume, why: "outcome of creation is open"}
+		return claimPlan{verb: claimResume, why: "outcome of creation is unknown"}
 	case intents.Undoing:
 		return claimPlan{verb: claimUndo, why: intent.Reason}
 	case intents.Saving:
@@ -141,7 +144,7 @@ func planForeign(s claimState) (claimPlan, bool) {
 	switch {
 	case s.claim == nil:
 		return leave("claim is gone"), true
-	case s.claim.DeletionTimestamp != nil:
+	case leaving(s.claim):
 		return leave("claim is being deleted"), true
 	case s.claim.Spec.VolumeName != "":
 		return leave("claim is bound"), true
@@ -182,8 +185,8 @@ func planUnsupported(s claimState) (claimPlan, bool) {
 		return refuse("CSI driver %q cannot create volumes: it lacks the capability CONTROLLER_SERVICE or CREATE_DELETE_VOLUME", s.driver), true
 	case s.claim.Spec.Selector != nil:
 		return refuse("claim field spec.selector: must not be set, a new volume has no labels to select it by"), true
-	case attributesClass(s.claim) != "" && !s.caps.modify:
-		return refuse("claim asks for VolumeAttributesClass %q: CSI driver %q lacks the capability MODIFY_VOLUME, or the feature is off",
+	case s.caps.attributes && attributesClass(s.claim) != "" && !s.caps.modify:
+		return refuse("claim asks for VolumeAttributesClass %q: CSI driver %q lacks the capability MODIFY_VOLUME",
 			attributesClass(s.claim), s.driver), true
 	}
 	return claimPlan{}, false
@@ -224,18 +227,24 @@ func attributesClass(claim *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// waitsForConsumer tells whether volumes of the class are made for a node that was selected.
+// waitsForConsumer reports whether volumes of the class are made for a node that was selected.
 func waitsForConsumer(class *storagev1.StorageClass) bool {
 	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// wants tells whether a claim still wants the volume of that name, which is being made for it. A claim
-// that is being deleted never comes back, and one that is bound to another volume keeps that.
+// wants reports whether a claim still wants the volume of that name, which is being made for it. A claim that is bound to
+// another volume keeps that.
 func wants(claim *corev1.PersistentVolumeClaim, name string) bool {
-	return claim.DeletionTimestamp == nil && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == name)
+	return !leaving(claim) && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == name)
 }
 
-// hasFinalizer tells whether the PersistentVolume is kept until its volume is deleted.
+// leaving reports whether a claim is being deleted and no pod needs it any more: Kubernetes keeps the finalizer
+// pvc-protection for as long as a pod refers to the claim, and such a pod may wait for the volume.
+func leaving(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, finalizerInUse)
+}
+
+// hasFinalizer reports whether the PersistentVolume is kept until its volume is deleted.
 func hasFinalizer(pv *corev1.PersistentVolume) bool {
 	return slices.Contains(pv.Finalizers, volume.Finalizer)
 }

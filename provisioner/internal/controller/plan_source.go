@@ -50,7 +50,7 @@ func dataSource(claim *corev1.PersistentVolumeClaim) (source corev1.TypedObjectR
 	return source, true
 }
 
-// served tells whether a data source is one that CSI drivers serve.
+// served reports whether a data source is one that CSI drivers serve.
 func served(source corev1.TypedObjectReference) bool {
 	group := ""
 	if source.APIGroup != nil {
@@ -110,12 +110,12 @@ func (o origin) finalizer() string {
 	return FinalizerRestore
 }
 
-// kept tells whether the finalizer is on the object.
+// kept reports whether the finalizer is on the object.
 func (o origin) kept() bool {
 	return slices.Contains(o.object().GetFinalizers(), o.finalizer())
 }
 
-// isFor tells whether a driver made what is behind the object. What has nothing behind it is everybody's.
+// isFor reports whether a driver made what is behind the object. What has nothing behind it is everybody's.
 func (o origin) isFor(driver string) bool {
 	switch {
 	case o.volume != nil:
@@ -126,7 +126,7 @@ func (o origin) isFor(driver string) bool {
 	return true
 }
 
-// source returns what CreateVolume is told. The origin must be fit.
+// source returns the content source for CreateVolume. The origin must be valid.
 func (o origin) source() *csi.VolumeContentSource {
 	if o.claim != nil {
 		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
@@ -138,8 +138,8 @@ func (o origin) source() *csi.VolumeContentSource {
 	}}
 }
 
-// wish is what a claim wants of its source.
-type wish struct {
+// sourceCheck decides whether a claim can be served from its source.
+type sourceCheck struct {
 	// driver is the name of our driver.
 	driver string
 	// claim is the claim.
@@ -152,8 +152,8 @@ type wish struct {
 	node Node
 }
 
-// has tells whether what is behind a source can be used on the node.
-func (n Node) has(o origin) bool {
+// has reports whether what is behind a source can be used on the node.
+func (n Node) canUseSource(o origin) bool {
 	switch {
 	case o.volume != nil:
 		return n.reaches(o.volume)
@@ -173,7 +173,7 @@ func (e elsewhereError) Error() string {
 }
 
 // check says why a volume cannot be made from the origin now.
-func (w wish) check(o origin) error {
+func (w sourceCheck) check(o origin) error {
 	switch {
 	case o.object().GetDeletionTimestamp() != nil && (!w.begun || !o.kept()):
 		return errors.New("it is being deleted")
@@ -184,7 +184,7 @@ func (w wish) check(o origin) error {
 }
 
 // checkClaim looks at the claim and the volume that are to be cloned.
-func (w wish) checkClaim(source *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
+func (w sourceCheck) checkClaim(source *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
 	switch {
 	case source.Status.Phase != corev1.ClaimBound || source.Spec.VolumeName == "":
 		return fmt.Errorf("it is not bound, its phase is %q", source.Status.Phase)
@@ -201,7 +201,7 @@ func (w wish) checkClaim(source *corev1.PersistentVolumeClaim, pv *corev1.Persis
 }
 
 // checkVolume looks at driver, mode and place of the volume that is to be cloned.
-func (w wish) checkVolume(pv *corev1.PersistentVolume) error {
+func (w sourceCheck) checkVolume(pv *corev1.PersistentVolume) error {
 	asked, is := modeOf(w.claim.Spec.VolumeMode), modeOf(pv.Spec.VolumeMode)
 	switch {
 	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != w.driver:
@@ -214,8 +214,8 @@ func (w wish) checkVolume(pv *corev1.PersistentVolume) error {
 	return nil
 }
 
-// fits tells whether the claim is as large as its source, in bytes.
-func (w wish) fits(source int64) error {
+// fits reports whether the claim is as large as its source, in bytes.
+func (w sourceCheck) fits(source int64) error {
 	asked, err := volume.RequestedBytes(w.claim)
 	if err != nil {
 		return blockedError{err}
@@ -227,7 +227,7 @@ func (w wish) fits(source int64) error {
 }
 
 // checkSnapshot looks at the snapshot that is to be restored, and at its content.
-func (w wish) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
+func (w sourceCheck) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
 	switch {
 	case contentName(snapshot) == "":
 		return errors.New("it is not bound to a VolumeSnapshotContent")
@@ -246,13 +246,13 @@ func (w wish) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapsh
 	return w.checkContent(content)
 }
 
-// isOf tells whether a reference is to a snapshot.
+// isOf reports whether a reference is to a snapshot.
 func isOf(ref corev1.ObjectReference, snapshot *snapshotv1.VolumeSnapshot) bool {
 	return ref.UID == snapshot.UID && ref.Namespace == snapshot.Namespace && ref.Name == snapshot.Name
 }
 
 // checkContent looks at driver, volume mode and place of a snapshot.
-func (w wish) checkContent(content *snapshotv1.VolumeSnapshotContent) error {
+func (w sourceCheck) checkContent(content *snapshotv1.VolumeSnapshotContent) error {
 	asked, was := modeOf(w.claim.Spec.VolumeMode), content.Spec.SourceVolumeMode
 	allowed, _ := strconv.ParseBool(content.Annotations[AnnModeChange])
 	switch {
@@ -263,7 +263,7 @@ func (w wish) checkContent(content *snapshotv1.VolumeSnapshotContent) error {
 	case was != nil && asked != *was && !allowed && !w.convert:
 		return fmt.Errorf("the claim asks for volume mode %s, the snapshot is of a volume of mode %s, and its VolumeSnapshotContent %q has no annotation %s: \"true\"",
 			asked, *was, content.Name, AnnModeChange)
-	case !w.node.has(origin{content: content}):
+	case !w.node.canUseSource(origin{content: content}):
 		return elsewhereError{fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", content.Labels[LabelManagedBy], w.node.Name)}
 	}
 	return nil

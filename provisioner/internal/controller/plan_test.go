@@ -57,7 +57,14 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"Deleting": {
 			reason: "Nothing is begun for a claim that is being deleted.",
-			change: func(s *claimState) { s.claim.DeletionTimestamp = &now },
+			change: func(s *claimState) { s.claim.DeletionTimestamp, s.claim.Finalizers = &now, []string{FinalizerClone} },
+		},
+		"DeletingInUse": {
+			reason: "A pod waits for the volume of a claim that is being deleted.",
+			change: func(s *claimState) {
+				s.claim.DeletionTimestamp, s.claim.Finalizers = &now, []string{FinalizerClone, "kubernetes.io/pvc-protection"}
+			},
+			want: claimCreate,
 		},
 		"Bound": {
 			reason: "A claim with a volume needs none.",
@@ -190,6 +197,11 @@ func TestPlanClaim(t *testing.T) {
 			change: func(s *claimState) { s.claim.Spec.VolumeAttributesClassName = &gold },
 			want:   claimRefuse, why: `"gold"`,
 		},
+		"AttributesOff": {
+			reason: "With the feature off, claims are served as if they had no VolumeAttributesClass.",
+			change: func(s *claimState) { s.claim.Spec.VolumeAttributesClassName, s.caps.attributes = &gold, false },
+			want:   claimCreate,
+		},
 		"CanModify": {
 			reason: "A VolumeAttributesClass goes to a driver that takes its parameters.",
 			change: func(s *claimState) {
@@ -205,7 +217,7 @@ func TestPlanClaim(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := claimState{driver: driver, caps: capabilities{create: true}, claim: newClaim(), class: newClass()}
+			s := claimState{driver: driver, caps: capabilities{attributes: true, create: true}, claim: newClaim(), class: newClass()}
 			if tc.change != nil {
 				tc.change(&s)
 			}
@@ -241,9 +253,12 @@ func TestWants(t *testing.T) {
 		change func(*corev1.PersistentVolumeClaim)
 		want   bool
 	}{
-		"Pending":  {reason: "It waits for the volume.", change: func(*corev1.PersistentVolumeClaim) {}, want: true},
-		"Bound":    {reason: "It has this very volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-uid-1" }, want: true},
-		"Other":    {reason: "It has another volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "other" }},
+		"Pending": {reason: "It waits for the volume.", change: func(*corev1.PersistentVolumeClaim) {}, want: true},
+		"Bound":   {reason: "It has this very volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-uid-1" }, want: true},
+		"Other":   {reason: "It has another volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "other" }},
+		"InUse": {reason: "A pod waits for it.", change: func(c *corev1.PersistentVolumeClaim) {
+			c.DeletionTimestamp, c.Finalizers = &now, []string{"kubernetes.io/pvc-protection"}
+		}, want: true},
 		"Deleting": {reason: "It will never come back.", change: func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &now }},
 	}
 	for name, tc := range cases {

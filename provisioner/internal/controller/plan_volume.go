@@ -18,7 +18,7 @@ const (
 	volumeRelease
 	// volumeWait: it is to be deleted once it is attached to no node.
 	volumeWait
-	// volumeRefuse: it cannot be deleted; tell the user.
+	// volumeRefuse: it cannot be deleted; report that by an event.
 	volumeRefuse
 	// volumeDelete: delete the volume, then the object.
 	volumeDelete
@@ -77,7 +77,7 @@ func planRetained(s volumeState) volumePlan {
 
 // planKept protects volumes in use that are to be deleted later. A volume that no claim has released is not deleted even
 // when its PersistentVolume is, for the reclaim policy is about volumes that were released; the finalizer, from a
-// former claim, then keeps the object until somebody decides.
+// former claim, then keeps the object until an administrator decides.
 func planKept(s volumeState) volumePlan {
 	leaving, protected := s.pv.DeletionTimestamp != nil, hasFinalizer(s.pv)
 	switch phase := s.pv.Status.Phase; {
@@ -86,7 +86,7 @@ func planKept(s volumeState) volumePlan {
 	case phase == corev1.VolumeAvailable && leaving && protected && s.pv.Spec.ClaimRef == nil:
 		return volumePlan{verb: volumeRefuse, why: "The volume is kept: its phase is Available, it was not released by a claim. Set the reclaim policy Retain to let the PersistentVolume go"}
 	}
-	return volumePlan{why: "volume is in use"}
+	return volumePlan{why: "volume is not released"}
 }
 
 // planDelete decides about a volume that nothing but its attachments keeps.
@@ -102,16 +102,21 @@ func planDelete(s volumeState) volumePlan {
 	return volumePlan{verb: volumeDelete, why: "volume was released"}
 }
 
-// deletable tells whether the volume behind a PersistentVolume may be deleted now: its claim has released it, and
-// it was not deleted before, of which the missing finalizer of an object under deletion is the sign.
+// deletable reports whether the volume behind a PersistentVolume may be deleted now: its claim has released it, and
+// it was not deleted before. A missing finalizer on an object under deletion shows that it was. Phase Failed is left to
+// volumes that this provisioner has made or protected: another one that is in it, an administrator has to look at.
 func deletable(pv *corev1.PersistentVolume) bool {
-	if pv.DeletionTimestamp != nil && !hasFinalizer(pv) {
+	_, made := pv.Annotations[volume.AnnProvisionedBy]
+	switch {
+	case pv.DeletionTimestamp != nil && !hasFinalizer(pv):
 		return false
+	case pv.Status.Phase == corev1.VolumeFailed:
+		return made || hasFinalizer(pv)
 	}
-	return pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
+	return pv.Status.Phase == corev1.VolumeReleased
 }
 
-// ours tells whether a PersistentVolume is this provisioner's to delete: it was made by it, or it was
+// ours reports whether a PersistentVolume is this provisioner's to delete: it was made by it, or it was
 // made by hand for our driver.
 func ours(pv *corev1.PersistentVolume, driver string) bool {
 	if by, ok := pv.Annotations[volume.AnnProvisionedBy]; ok {

@@ -60,6 +60,10 @@ func TestPlanVolume(t *testing.T) {
 		"Released":            {reason: "A released volume is deleted.", change: changes{released}, want: volumeDelete},
 		"ReleasedUnprotected": {reason: "Volumes from before the finalizer are deleted as well.", change: changes{released, unprotected}, want: volumeDelete},
 		"Failed":              {reason: "A failed deletion is tried again.", change: changes{phase(corev1.VolumeFailed)}, want: volumeDelete},
+		"FailedStatic":        {reason: "A volume that was made by hand and never protected is not deleted because its recycling has failed.", change: changes{phase(corev1.VolumeFailed), static, unprotected}},
+		"FailedUnprotected":   {reason: "A volume of our own is, also from before the finalizer.", change: changes{phase(corev1.VolumeFailed), unprotected}, want: volumeDelete},
+		"FailedProtected":     {reason: "So is one that we have protected.", change: changes{phase(corev1.VolumeFailed), static}, want: volumeDelete},
+		"ReleasedStatic":      {reason: "A volume that was made by hand and released is deleted, as it has always been.", change: changes{released, static, unprotected}, want: volumeDelete},
 		"DeletedFirst":        {reason: "A volume deleted before its claim is deleted once it is released.", change: changes{released, deleting}, want: volumeDelete},
 		"DeletedFirstBound":   {reason: "A volume in use is not deleted.", change: changes{deleting}},
 		"AlreadyDeleted":      {reason: "Without the finalizer the volume was deleted before.", change: changes{released, deleting, unprotected}},
@@ -112,6 +116,11 @@ func TestDeletionSecret(t *testing.T) {
 		"HalfAnnotation": {
 			reason:      "Half a reference is none.",
 			annotations: map[string]string{volume.AnnDeletionSecretName: "s", volume.AnnDeletionSecretNamespace: ""},
+		},
+		"RecordedNone": {
+			reason:      "A volume that was created without a secret is deleted without one, whatever the class says now.",
+			annotations: map[string]string{volume.AnnDeletionSecretName: "", volume.AnnDeletionSecretNamespace: ""},
+			parameters:  map[string]string{name: "${pvc.annotations['x']}", namespace: "ns"},
 		},
 		"Class": {
 			reason:     "Volumes without a record have the secret of their class.",

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/topology"
@@ -34,7 +32,7 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, klog.KRef(key.Namespace, key.Name))
 	ctx = klog.NewContext(ctx, logger)
 	defer c.tidyClaim(key)
-	state := c.claimState(key)
+	state := c.claimState(ctx, key)
 	plan := planClaim(state)
 	logger.V(4).Info("Decided about claim", logging.KeyReason, plan.why)
 	switch plan.verb {
@@ -47,11 +45,11 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	case claimCreate:
 		return c.create(ctx, state)
 	case claimResume:
-		return c.resume(ctx, *state.intent)
+		return c.resume(ctx, state)
 	case claimUndo:
 		return c.undo(ctx, *state.intent)
 	case claimBegin:
-		return c.await(state, c.node().begin(key.UID, selectedNode(state.claim), state.now)), nil
+		return c.await(state, c.beginTurn(state)), nil
 	case claimSeek:
 		return c.seek(ctx, state), nil
 	case claimCompete:
@@ -62,7 +60,7 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 }
 
 // claimState collects what the decision about a claim depends on.
-func (c *Controller) claimState(key claimKey) claimState {
+func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), now: time.Now()}
 	if claim, ok := c.claim(key); ok {
 		s.claim = claim
@@ -70,13 +68,19 @@ func (c *Controller) claimState(key claimKey) claimState {
 	if intent, ok := c.cfg.Intents.Get(key.UID); ok {
 		s.intent = &intent
 	}
-	if s.claim == nil || s.intent != nil {
+	if s.claim == nil {
 		return s
 	}
 	if class, ok := c.caches.classes.Get("", className(s.claim)); ok {
 		s.class = class
-		s.infeasible = c.resting.left(key.UID, func() string { return fingerprint(s.claim, class) }, s.now)
-		s.turn, s.excluded = c.turns.get(key.UID), c.excluded(s)
+	}
+	if s.intent != nil {
+		return s
+	}
+	if s.class != nil {
+		s.infeasible = c.restLeft(ctx, s)
+		s.turn, _ = c.turns.get(key.UID)
+		s.excluded = c.excluded(s)
 	}
 	if pv, ok := c.caches.volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {
 		s.pv = pv
@@ -89,7 +93,7 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 	if current, err := c.verify(ctx, s.claim); err != nil || !current {
 		return reconcile.Result{}, err
 	}
-	intent, secrets, err := c.prepare(ctx, s)
+	intent, err := c.prepare(ctx, s)
 	if err != nil {
 		return c.unprepared(ctx, s.claim, err)
 	}
@@ -97,29 +101,29 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 		return reconcile.Result{}, fmt.Errorf("open intent for volume %q: %w", intent.Spec.Name, err)
 	}
 	c.cfg.Events.Normal(s.claim, reasonProvisioning, fmt.Sprintf("Asking CSI driver %q for a volume", c.driver))
-	return c.attempt(ctx, intent, secrets)
+	return c.attempt(ctx, intent)
 }
 
-// prepare decides what exactly is asked for, and reads the secrets that the call takes.
-func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent, map[string]string, error) {
+// prepare makes the request for the volume of a claim, and reads the secrets that the call takes.
+func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent, error) {
 	spec, err := c.spec(ctx, s)
 	if err != nil {
-		return intents.Intent{}, nil, err
+		return intents.Intent{}, err
 	}
 	secrets, err := c.secrets(ctx, spec.Secrets.Provision)
 	if err != nil {
-		return intents.Intent{}, nil, err
+		return intents.Intent{}, err
 	}
 	// The source comes last, for it is protected from then on.
 	spec.Source, err = c.source(ctx, s.claim)
 	if err != nil {
-		return intents.Intent{}, nil, err
+		return intents.Intent{}, err
 	}
 	request, err := spec.Request()
 	if err != nil {
-		return intents.Intent{}, nil, blockedError{err}
+		return intents.Intent{}, blockedError{err}
 	}
-	return intents.Intent{Spec: spec, Request: request, Opened: time.Now()}, secrets, nil
+	return intents.Intent{Spec: spec, Request: request, Opened: time.Now(), Secrets: secrets}, nil
 }
 
 // unprepared handles a claim for which no request could be made; nothing was asked of the driver.
@@ -133,115 +137,24 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
 		c.refuse(claim, describe(err))
 		return c.reschedule(ctx, claim)
+	case errors.Is(err, topology.ErrNotRegistered) && selectedNode(claim) != "":
+		return c.awaitRegistration(ctx, claim, err)
 	}
 	return reconcile.Result{}, c.failed(claim, err)
 }
 
-// resume repeats the request of an intent whose outcome is open.
-func (c *Controller) resume(ctx context.Context, intent intents.Intent) (reconcile.Result, error) {
-	secrets, err := c.secrets(ctx, intent.Spec.Secrets.Provision)
-	if err != nil {
-		return reconcile.Result{}, c.openStill(intent, err)
-	}
-	return c.attempt(ctx, intent, secrets)
-}
-
-// attempt calls CreateVolume once and does what follows from the answer.
-func (c *Controller) attempt(ctx context.Context, intent intents.Intent, secrets map[string]string) (reconcile.Result, error) {
-	volume, err := c.callCreate(ctx, intent.Request, secrets)
-	plan := planAttempt(attemptState{
-		intent:   intent,
-		unwanted: c.whyUnwanted(intent),
-		topology: intent.Request.GetAccessibilityRequirements() != nil,
-		created:  volume,
-		err:      err,
-	})
-	switch plan.verb {
-	case attemptSave:
-		return c.save(ctx, intent, volume)
-	case attemptUndo:
-		return c.unwanted(ctx, intent, volume.GetVolumeId(), plan.why)
-	case attemptRepeat:
-		return reconcile.Result{}, c.openStill(intent, errors.Join(err, plan.problem()))
-	case attemptForget, attemptRetry, attemptRest, attemptReschedule:
-	}
-	if closeErr := c.close(ctx, intent); closeErr != nil {
-		return reconcile.Result{}, closeErr
-	}
-	return c.withoutVolume(ctx, intent, plan.verb, err)
-}
-
-// openStill returns the error of an attempt that settled nothing, for the queue to repeat it, and tells the
-// user if there still is one.
-func (c *Controller) openStill(intent intents.Intent, err error) error {
-	if !c.wanted(intent) {
-		return err
-	}
-	return c.failed(intent.Spec.Claim, err)
-}
-
-// withoutVolume goes on after the driver has said for certain that there is no volume.
-func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, verb attemptVerb, err error) (reconcile.Result, error) {
-	claim := intent.Spec.Claim
-	if verb == attemptForget {
-		klog.FromContext(ctx).V(2).Info("Claim is gone and has no volume", logging.KeyVolumeName, intent.Spec.Name)
-		return reconcile.Result{}, nil
-	}
-	if outcome.Of(err) == outcome.Exhausted {
-		c.capacity.Exhausted(intent.Spec.Class.Name, intent.Spec.Topology)
-	}
-	err = c.failed(claim, err)
-	switch verb {
-	case attemptRest:
-		c.resting.put(claim.UID, fingerprint(claim, intent.Spec.Class), time.Now().Add(c.cfg.Settings.Retry.Max))
-		// The next look decides how long it rests: not at all if claim or class have changed since they were asked for.
-		c.claims.Add(keyOf(claim))
-		return reconcile.Result{}, nil
-	case attemptReschedule:
-		c.stepBack(claim)
-		return c.reschedule(ctx, claim)
-	case attemptRepeat, attemptSave, attemptUndo, attemptForget, attemptRetry:
-	}
-	return reconcile.Result{}, err
-}
-
-// callCreate calls CreateVolume.
-func (c *Controller) callCreate(ctx context.Context, request *csi.CreateVolumeRequest, secrets map[string]string) (*csi.Volume, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
-	defer cancel()
-	response, err := c.cfg.Driver.CreateVolume(ctx, withSecrets(request, secrets))
-	if err != nil {
-		return nil, callError{what: fmt.Sprintf("create volume %q", request.GetName()), err: err}
-	}
-	return response.GetVolume(), nil
-}
-
-// withSecrets returns the request with secrets in it; all else is shared, for topologies are large.
-func withSecrets(request *csi.CreateVolumeRequest, secrets map[string]string) *csi.CreateVolumeRequest {
-	return &csi.CreateVolumeRequest{
-		Name:                      request.GetName(),
-		CapacityRange:             request.GetCapacityRange(),
-		VolumeCapabilities:        request.GetVolumeCapabilities(),
-		Parameters:                request.GetParameters(),
-		Secrets:                   secrets,
-		VolumeContentSource:       request.GetVolumeContentSource(),
-		AccessibilityRequirements: request.GetAccessibilityRequirements(),
-		MutableParameters:         request.GetMutableParameters(),
-	}
-}
-
-// wanted tells whether the claim of an intent still wants the volume.
+// wanted reports whether the claim of an intent still wants the volume.
 func (c *Controller) wanted(intent intents.Intent) bool {
 	return c.whyUnwanted(intent) == ""
 }
 
-// whyUnwanted says why nobody wants the volume of an intent any more, empty when it is wanted.
+// whyUnwanted returns why the claim of an intent does not want the volume any more, empty when it does.
 func (c *Controller) whyUnwanted(intent intents.Intent) string {
 	claim, ok := c.claim(keyOf(intent.Spec.Claim))
 	if !ok || !wants(claim, intent.Spec.Name) {
 		return "claim was deleted"
 	}
-	if node := c.node().elsewhere(claim); node != "" {
+	if node := c.node().assignedElsewhere(claim); node != "" {
 		return fmt.Sprintf("claim is for node %q now", node)
 	}
 	return ""
@@ -262,7 +175,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolume
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("get claim %s/%s: %w", cached.Namespace, cached.Name, err)
-	case live.UID != cached.UID || live.DeletionTimestamp != nil || live.Spec.VolumeName != "" || !c.node().mine(live):
+	case live.UID != cached.UID || leaving(live) || live.Spec.VolumeName != "" || !c.node().mine(live):
 		return false, nil
 	}
 	c.unverified.drop(cached.UID)
@@ -287,13 +200,13 @@ func (c *Controller) close(ctx context.Context, intent intents.Intent) error {
 	return nil
 }
 
-// refuse tells the user why a claim gets no volume as it stands.
+// refuse reports by an event why a claim gets no volume as it stands.
 func (c *Controller) refuse(claim *corev1.PersistentVolumeClaim, why string) {
 	c.cfg.Metrics.provisionFailed(claim)
 	c.cfg.Events.Warning(claim, reasonFailed, why)
 }
 
-// failed tells the user about an attempt that failed, and returns the error for the queue to retry.
+// failed reports by an event an attempt that failed, and returns the error for the queue to retry.
 func (c *Controller) failed(claim *corev1.PersistentVolumeClaim, err error) error {
 	c.cfg.Metrics.provisionFailed(claim)
 	c.cfg.Events.Warning(claim, reasonFailed, describe(err))

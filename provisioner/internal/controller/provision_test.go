@@ -2,8 +2,10 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/outcome"
@@ -90,12 +93,12 @@ func TestCapabilities(t *testing.T) {
 		want     capabilities
 		shape    Shape
 	}{
-		"All":      {reason: "What the driver can do is used.", info: all, features: on, want: capabilities{true, true, true, true, true, true, true, true}, shape: Shape{true, true, true}},
+		"All":      {reason: "What the driver can do is used.", info: all, features: on, want: capabilities{true, true, true, true, true, true, true, true, true}, shape: Shape{true, true, true}},
 		"Features": {reason: "Features that are off are not.", info: all, want: capabilities{create: true, publish: true, capacity: true, clone: true, snapshot: true, singleNode: true}, shape: Shape{Attachments: true, Snapshots: true}},
-		"Unknown":  {reason: "A driver that was not heard of can do nothing.", features: on},
+		"Unknown":  {reason: "A driver that was not heard of can do nothing.", features: on, want: capabilities{}},
 		"NoController": {
 			reason: "Without the controller service its capabilities are void.", features: on,
-			info: &csiclient.Info{Plugin: map[csi.PluginCapability_Service_Type]bool{}, Controller: all.Controller},
+			info: &csiclient.Info{Plugin: map[csi.PluginCapability_Service_Type]bool{}, Controller: all.Controller}, want: capabilities{attributes: true},
 		},
 	}
 	for name, tc := range cases {
@@ -112,21 +115,46 @@ func TestCapabilities(t *testing.T) {
 
 func TestUnderWay(t *testing.T) {
 	store := intents.NewMemory()
-	if err := store.Open(t.Context(), *newIntent(intents.Undoing)); err != nil {
+	gather := func() map[string]float64 {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(NewUnderWay(store))
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, metric := range family.GetMetric() {
+				name := strings.TrimPrefix(family.GetName(), "provisioner_volumes_")
+				for _, label := range metric.GetLabel() {
+					name += " " + label.GetValue()
+				}
+				got[name] = metric.GetGauge().GetValue()
+			}
+		}
+		return got
+	}
+	want := map[string]float64{"under_way creating": 0, "under_way saving": 0, "under_way undoing": 0, "outcome_unknown": 0, "outcome_unknown_since_timestamp_seconds": 0}
+	if diff := cmp.Diff(want, gather()); diff != "" {
+		t.Errorf("without a volume (-want +got):\n%s", diff)
+	}
+	for i, since := range []int64{0, 200, 100} {
+		intent := *newIntent(intents.Creating)
+		intent.Spec.Claim.UID = types.UID(fmt.Sprint(i))
+		if since > 0 {
+			intent.Uncertain = time.Unix(since, 0)
+		}
+		if err := store.Open(t.Context(), intent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	undoing := *newIntent(intents.Undoing)
+	undoing.Uncertain = time.Unix(50, 0)
+	if err := store.Open(t.Context(), undoing); err != nil {
 		t.Fatal(err)
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(NewUnderWay(store))
-	families, err := registry.Gather()
-	if err != nil || len(families) != 1 {
-		t.Fatalf("metrics %v, %v, want one", families, err)
-	}
-	got := map[string]float64{}
-	for _, metric := range families[0].GetMetric() {
-		got[metric.GetLabel()[0].GetValue()] = metric.GetGauge().GetValue()
-	}
-	want := map[string]float64{"creating": 0, "saving": 0, "undoing": 1}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("volumes under way (-want +got):\n%s", diff)
+	want = map[string]float64{"under_way creating": 3, "under_way saving": 0, "under_way undoing": 1, "outcome_unknown": 2, "outcome_unknown_since_timestamp_seconds": 100}
+	if diff := cmp.Diff(want, gather()); diff != "" {
+		t.Errorf("with volumes (-want +got):\n%s", diff)
 	}
 }

@@ -95,7 +95,7 @@ func TestRescheduledClaimIsLeftAlone(t *testing.T) {
 		if _, err := r.reschedule(quiet(t), claim); err != nil {
 			t.Fatal(err)
 		}
-		plan := planClaim(r.claimState(keyOf(claim)))
+		plan := planClaim(r.claimState(quiet(t), keyOf(claim)))
 		if plan.verb != claimLeave || !strings.Contains(plan.why, "no node") {
 			t.Errorf("plan %d (%s), want to wait for a node", plan.verb, plan.why)
 		}

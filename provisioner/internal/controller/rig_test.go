@@ -146,7 +146,7 @@ func rigSettings() Settings {
 	return Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 10,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "me",
-		Features: Features{Topology: true, AttributesClass: true},
+		Features: Features{Topology: true, AttributesClass: true}, Shutdown: 20 * time.Second,
 	}
 }
 

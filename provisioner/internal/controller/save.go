@@ -27,6 +27,7 @@ func (c *Controller) save(ctx context.Context, intent intents.Intent, created *c
 		Driver:          c.driver,
 		Identity:        c.cfg.Settings.Identity,
 		PublishReadOnly: c.cfg.Settings.PublishReadOnly,
+		Topology:        c.caps().topology,
 	})
 	if err != nil {
 		return c.unwanted(ctx, intent, created.GetVolumeId(), describe(err))
@@ -75,7 +76,7 @@ func (c *Controller) undoing(claim types.UID) (intents.Intent, bool) {
 	return intent, ok && intent.Stage == intents.Undoing
 }
 
-// abandon stops saving a volume that nobody wants any more, unless it is saved already: an attempt whose
+// abandon stops saving a volume that its claim does not want any more, unless it is saved already: an attempt whose
 // answer was lost may have succeeded.
 func (c *Controller) abandon(ctx context.Context, intent intents.Intent, why unwantedError) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
@@ -95,14 +96,14 @@ func (c *Controller) write(ctx context.Context, intent intents.Intent) error {
 		return c.clash(ctx, intent, err)
 	}
 	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
-	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving it is tried again: "+describe(err))
+	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving its PersistentVolume is retried: "+describe(err))
 	return err
 }
 
 // written ends the provisioning of a claim.
 func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *corev1.PersistentVolume) error {
 	c.caches.volumes.Remember(saved)
-	if err := c.settle(ctx, intent); err != nil {
+	if err := c.close(ctx, intent); err != nil {
 		return err
 	}
 	claim := intent.Spec.Claim
@@ -111,15 +112,6 @@ func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *
 	c.cfg.Events.Normal(claim, reasonSucceeded, fmt.Sprintf("Provisioned volume %q", saved.Name))
 	klog.FromContext(ctx).V(2).Info("Volume is provisioned", logging.KeyClaim, klog.KObj(claim),
 		logging.KeyVolume, saved.Name, logging.KeyVolumeID, intent.VolumeID)
-	return nil
-}
-
-// settle closes the intent of a volume that needs no saving any more.
-func (c *Controller) settle(ctx context.Context, intent intents.Intent) error {
-	if err := c.close(ctx, intent); err != nil {
-		return err
-	}
-	c.signalSaved()
 	return nil
 }
 
@@ -154,7 +146,7 @@ func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal e
 	return c.giveUp(ctx, intent, fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name))
 }
 
-// compare tells how an existing PersistentVolume relates to the one that was to be saved. On different nodes, volumes of
+// compare returns how an existing PersistentVolume relates to the one that was to be saved. On different nodes, volumes of
 // the same handle are not the same.
 func (c *Controller) compare(existing, wanted *corev1.PersistentVolume) volume.Match {
 	if c.node().reaches(wanted) && !c.node().reaches(existing) {
@@ -172,22 +164,10 @@ func (c *Controller) conceded(ctx context.Context, intent intents.Intent, existi
 	c.caches.volumes.Remember(existing)
 	c.cfg.Events.Warning(claim, reasonFailed,
 		fmt.Sprintf("PersistentVolume %q has the volume already, and is deleted or for another claim", existing.Name))
-	return c.settle(ctx, intent)
+	return c.close(ctx, intent)
 }
 
 // giveUp records that a volume is to be deleted, for there can be no PersistentVolume. The caller sees to it that it is.
 func (c *Controller) giveUp(ctx context.Context, intent intents.Intent, why string) error {
-	if err := c.discard(ctx, intent, intent.VolumeID, why); err != nil {
-		return err
-	}
-	c.signalSaved()
-	return nil
-}
-
-// signalSaved wakes up flush.
-func (c *Controller) signalSaved() {
-	select {
-	case c.saved <- struct{}{}:
-	default:
-	}
+	return c.discard(ctx, intent, intent.VolumeID, why)
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	stdcmp "cmp"
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 )
@@ -25,9 +27,9 @@ func created() *csi.Volume {
 // asked opens the intent of the test claim's volume, which the driver has made.
 func (r *rig) asked() intents.Intent {
 	r.t.Helper()
-	s := r.claimState(keyOf(newClaim()))
+	s := r.claimState(quiet(r.t), keyOf(newClaim()))
 	s.claim, s.class = newClaim(), newClass()
-	intent, _, err := r.prepare(quiet(r.t), s)
+	intent, err := r.prepare(quiet(r.t), s)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -87,12 +89,12 @@ func TestSave(t *testing.T) {
 		"SavedUnheard": {
 			reason: "An answer that got lost is no failure: the volume is left to the queue, and not undone.",
 			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: away, After: true, Times: 1},
-			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, later: "closed",
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "is retried"}, later: "closed",
 		},
 		"Away": {
 			reason: "A volume that exists is not given up because the API is away.",
 			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: away, Times: 1},
-			stage:  "saving", event: []string{"Warning ProvisioningFailed", "tried again"}, later: "closed",
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "is retried"}, later: "closed",
 		},
 		"Forbidden": {
 			reason: "Permissions come back without our doing: the volume is kept.",
@@ -250,7 +252,9 @@ func (r *rig) dropClaim() {
 // TestSaveRefusesBadTopology lets the driver answer a topology that the API would refuse: the volume is
 // deleted at once, not saved over and over.
 func TestSaveRefusesBadTopology(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
+	settings := rigSettings()
+	settings.Topology.Immediate = false // the cluster has no nodes
+	onRigWith(t, csitest.Options{Topology: map[string]string{"zone": "a"}}, settings, func(t *testing.T, r *rig) {
 		answer := created()
 		answer.AccessibleTopology = []*csi.Topology{{Segments: map[string]string{"zone": "not a label"}}}
 		_, err := r.save(quiet(t), r.asked(), answer)
@@ -263,7 +267,7 @@ func TestSaveRefusesBadTopology(t *testing.T) {
 		if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
-		contains(t, "The user is told.", r.events.take(), "Warning ProvisioningFailed", "deleted again", "accessible topology")
+		contains(t, "The user is told.", r.events.take(), "Warning ProvisioningFailed", "Deleting the new volume", "accessible topology")
 	}, newClaim(), newClass())
 }
 
@@ -278,7 +282,7 @@ func TestFlush(t *testing.T) {
 		r.saveOn(5*time.Minute, func() {
 			r.cluster.Heal()
 			begin := time.Now()
-			r.flush(quiet(t))
+			r.flush(quiet(t), true)
 			if took := time.Since(begin); took > 0 {
 				t.Errorf("the end took %v, want no wait", took)
 			}
@@ -296,10 +300,12 @@ func TestFlushGivesUp(t *testing.T) {
 		if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
 			t.Fatal(err)
 		}
+		ctx, cancel := context.WithTimeout(quiet(t), 10*time.Second)
+		defer cancel()
 		begin := time.Now()
-		r.flush(quiet(t))
-		if took := time.Since(begin); took != flushGrace {
-			t.Errorf("the end took %v, want %v", took, flushGrace)
+		r.flush(ctx, true)
+		if took := time.Since(begin); took != 10*time.Second {
+			t.Errorf("the end took %v, want 10 s", took)
 		}
 		if got := r.stage(); got != "saving" {
 			t.Errorf("stage %s, want saving: the volume must show in the log", got)

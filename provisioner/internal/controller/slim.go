@@ -11,12 +11,12 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// pending tells whether a claim is one that the driver may have to provision.
+// pending reports whether a claim is one that the driver may have to provision.
 func pending(claim *corev1.PersistentVolumeClaim, driver string) bool {
 	return claim.Spec.VolumeName == "" && claimDriver(claim) == driver
 }
 
-// slimMeta keeps what tells objects apart.
+// slimMeta keeps what identifies an object.
 func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         meta.Namespace,
@@ -28,7 +28,7 @@ func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // slimClaim keeps claims that are to be provisioned, but for most of their status, and of all others, which are
-// most, only what tells them apart, and what clones of them wait for.
+// most, only what identifies them, and what clones of them wait for.
 func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		if !pending(claim, driver) {
@@ -66,8 +66,8 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 	}
 }
 
-// slimVolume keeps of our volumes what deletion reads, and of all others only what tells them apart; to this belongs the
-// handle of a volume of our driver, whoever made it, but not on another node: there it is another volume.
+// slimVolume keeps of our volumes what deletion reads, and of all others only what identifies them. The handle of a volume of our driver
+// is part of that, also when another component has made it, but not on another node: there it is another volume.
 func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}

@@ -17,9 +17,9 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// A source is kept by a finalizer from before the volume is asked for until no claim wants one from it any more. Whoever
-// puts it on or takes it off holds the lock of the source: who takes it off has seen that nobody needs it, and nobody
-// begins to need it meanwhile.
+// A source is kept by a finalizer from before CreateVolume until no claim needs the source any more. The worker that adds or
+// removes the finalizer holds the lock of the source, so that no other worker begins to need a source whose finalizer is
+// being removed.
 
 // source returns what the volume of a claim is filled with, which is kept from now on; nil for an empty volume.
 func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*volume.Source, error) {
@@ -34,7 +34,7 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 		return nil, err
 	}
 	defer unlock()
-	found, err := c.fit(ctx, claim, ref)
+	found, err := c.validateSource(ctx, claim, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -45,14 +45,15 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 	return &volume.Source{Ref: ref, Content: found.source()}, nil
 }
 
-// fit reads a source, and tells what speaks against it.
-func (c *Controller) fit(ctx context.Context, claim *corev1.PersistentVolumeClaim, ref volume.SourceRef) (origin, error) {
+// validateSource reads a source, and returns what speaks against it.
+func (c *Controller) validateSource(ctx context.Context, claim *corev1.PersistentVolumeClaim, ref volume.SourceRef) (origin, error) {
 	found, err := c.read(ctx, ref)
 	if err != nil {
 		return origin{}, err
 	}
-	w := wish{
-		driver: c.driver, claim: claim, begun: c.holds.has(claim.UID),
+	_, begun := c.holds.get(claim.UID)
+	w := sourceCheck{
+		driver: c.driver, claim: claim, begun: begun,
 		convert: c.cfg.Settings.ModeConversion, node: c.node(),
 	}
 	if err := w.check(found); err != nil {
@@ -164,7 +165,7 @@ func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) 
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, err
-	case !found.kept() || !found.isFor(c.driver) || !c.node().has(found):
+	case !found.kept() || !found.isFor(c.driver) || !c.node().canUseSource(found):
 		return reconcile.Result{}, nil
 	}
 	object := found.object()
@@ -176,10 +177,10 @@ func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) 
 	return reconcile.Result{}, nil
 }
 
-// needed tells whether a volume may be under way from a source: one is, as far as this process knows, a claim that it has
+// needed reports whether a volume may be in creation from a source: one is, as far as this process knows, a claim that it has
 // begun to serve or found at its start waits for one, or another node has its hand on such a claim.
 func (c *Controller) needed(ref volume.SourceRef) bool {
-	if c.holds.any(ref) {
+	if c.holds.any(func(held volume.SourceRef) bool { return held == ref }) {
 		return true
 	}
 	for _, intent := range c.cfg.Intents.List() {
@@ -188,13 +189,13 @@ func (c *Controller) needed(ref volume.SourceRef) bool {
 		}
 	}
 	return slices.ContainsFunc(c.caches.claims.ByIndex(claimsBySource, ref.String()), func(claim *corev1.PersistentVolumeClaim) bool {
-		return c.node().elsewhere(claim) != ""
+		return c.node().assignedElsewhere(claim) != ""
 	})
 }
 
 // wantsElsewhere returns the source of a claim that another node has its hand on.
 func (c *Controller) wantsElsewhere(claim *corev1.PersistentVolumeClaim) (ref volume.SourceRef, ok bool) {
-	if claim == nil || !pending(claim, c.driver) || c.node().elsewhere(claim) == "" {
+	if claim == nil || !pending(claim, c.driver) || c.node().assignedElsewhere(claim) == "" {
 		return volume.SourceRef{}, false
 	}
 	return sourceOf(claim)
@@ -216,7 +217,7 @@ func (c *Controller) sourceElsewhereFree(before, after *corev1.PersistentVolumeC
 	}
 }
 
-// sourceChanged looks at the claims that wait for a source. Those whose volume is under way do not: it is asked for as it was.
+// sourceChanged looks at the claims that wait for a source. Those with an open intent do not: its request is repeated as it was.
 func (c *Controller) sourceChanged(ref volume.SourceRef) {
 	for _, claim := range c.caches.claims.ByIndex(claimsBySource, ref.String()) {
 		if _, open := c.cfg.Intents.Get(claim.UID); !open && c.concerns(claim) {
@@ -253,7 +254,7 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	}
 }
 
-// ready tells whether a snapshot can be restored.
+// ready reports whether a snapshot can be restored.
 func ready(snapshot *snapshotv1.VolumeSnapshot) bool {
 	return snapshot.Status != nil && snapshot.Status.ReadyToUse != nil && *snapshot.Status.ReadyToUse
 }

@@ -54,7 +54,7 @@ func leaveObject(object metav1.Object, finalizers ...string) {
 // checkCase is one thing that may be wrong with a source.
 type checkCase struct {
 	reason string
-	change func(w *wish, o *origin)
+	change func(w *sourceCheck, o *origin)
 	// want is part of the error, empty for none.
 	want string
 	// elsewhere says that another node could do it, blocked that the claim must change.
@@ -66,7 +66,7 @@ func check(t *testing.T, fit func() origin, cases map[string]checkCase) {
 	t.Helper()
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			o, w := fit(), wish{driver: driver, claim: newClaim()}
+			o, w := fit(), sourceCheck{driver: driver, claim: newClaim()}
 			tc.change(&w, &o)
 			err := w.check(o)
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
@@ -88,29 +88,29 @@ func TestCheckClone(t *testing.T) {
 	block := corev1.PersistentVolumeBlock
 	file := corev1.PersistentVolumeFilesystem
 	check(t, fitClaim, map[string]checkCase{
-		"Fit":          {reason: "A bound claim of the driver.", change: func(*wish, *origin) {}},
-		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *wish, o *origin) { leaveObject(o.claim, FinalizerClone) }, want: "being deleted"},
-		"DeletingKept": {reason: "What was begun is finished.", change: func(w *wish, o *origin) { w.begun = true; leaveObject(o.claim, FinalizerClone) }},
-		"DeletingFree": {reason: "Nothing keeps it until the copy is made.", change: func(w *wish, o *origin) { w.begun = true; leaveObject(o.claim, "other") }, want: "being deleted"},
-		"Pending":      {reason: "There is no volume.", change: func(_ *wish, o *origin) { o.claim.Status.Phase = corev1.ClaimPending }, want: `"Pending"`},
-		"Lost":         {reason: "There is none any more.", change: func(_ *wish, o *origin) { o.claim.Status.Phase = corev1.ClaimLost }, want: `"Lost"`},
-		"NoVolume":     {reason: "A status alone binds nothing.", change: func(_ *wish, o *origin) { o.claim.Spec.VolumeName = "" }, want: "not bound"},
-		"VolumeGone":   {reason: "The object is gone.", change: func(_ *wish, o *origin) { o.volume = nil }, want: `"pvc-uid-1" does not exist`},
-		"Smaller": {reason: "The copy would not fit.", change: func(_ *wish, o *origin) {
+		"Fit":          {reason: "A bound claim of the driver.", change: func(*sourceCheck, *origin) {}},
+		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *sourceCheck, o *origin) { leaveObject(o.claim, FinalizerClone) }, want: "being deleted"},
+		"DeletingKept": {reason: "What was begun is finished.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.claim, FinalizerClone) }},
+		"DeletingFree": {reason: "Nothing keeps it until the copy is made.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.claim, "other") }, want: "being deleted"},
+		"Pending":      {reason: "There is no volume.", change: func(_ *sourceCheck, o *origin) { o.claim.Status.Phase = corev1.ClaimPending }, want: `"Pending"`},
+		"Lost":         {reason: "There is none any more.", change: func(_ *sourceCheck, o *origin) { o.claim.Status.Phase = corev1.ClaimLost }, want: `"Lost"`},
+		"NoVolume":     {reason: "A status alone binds nothing.", change: func(_ *sourceCheck, o *origin) { o.claim.Spec.VolumeName = "" }, want: "not bound"},
+		"VolumeGone":   {reason: "The object is gone.", change: func(_ *sourceCheck, o *origin) { o.volume = nil }, want: `"pvc-uid-1" does not exist`},
+		"Smaller": {reason: "The copy would not fit.", change: func(_ *sourceCheck, o *origin) {
 			o.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 		}, want: "2147483648 bytes"},
-		"Larger": {reason: "A copy may be larger.", change: func(_ *wish, o *origin) {
+		"Larger": {reason: "A copy may be larger.", change: func(_ *sourceCheck, o *origin) {
 			o.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Mi")
 		}},
-		"NoSize":      {reason: "The claim itself is wrong.", change: func(w *wish, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
-		"NoCSI":       {reason: "The volume has no driver.", change: func(_ *wish, o *origin) { o.volume.Spec.CSI = nil }, want: "not of CSI driver"},
-		"OtherDriver": {reason: "It has another.", change: func(_ *wish, o *origin) { o.volume.Spec.CSI.Driver = "other" }, want: "not of CSI driver"},
-		"Unclaimed":   {reason: "The volume is nobody's.", change: func(_ *wish, o *origin) { o.volume.Spec.ClaimRef = nil }, want: "not bound to it"},
-		"OtherClaim":  {reason: "It is of a former claim of the name.", change: func(_ *wish, o *origin) { o.volume.Spec.ClaimRef.UID = "uid-0" }, want: "not bound to it"},
-		"Released":    {reason: "Its data may go any moment.", change: func(_ *wish, o *origin) { o.volume.Status.Phase = corev1.VolumeReleased }, want: "not bound to it"},
-		"Block":       {reason: "A file system is no device.", change: func(w *wish, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: "Block"},
-		"SameMode":    {reason: "Filesystem is the default.", change: func(_ *wish, o *origin) { o.volume.Spec.VolumeMode = &file }},
-		"OtherNode": {reason: "The own node does not have it.", change: func(w *wish, o *origin) {
+		"NoSize":      {reason: "The claim itself is wrong.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
+		"NoCSI":       {reason: "The volume has no driver.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.CSI = nil }, want: "not of CSI driver"},
+		"OtherDriver": {reason: "It has another.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.CSI.Driver = "other" }, want: "not of CSI driver"},
+		"Unclaimed":   {reason: "The volume is nobody's.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.ClaimRef = nil }, want: "not bound to it"},
+		"OtherClaim":  {reason: "It is of a former claim of the name.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.ClaimRef.UID = "uid-0" }, want: "not bound to it"},
+		"Released":    {reason: "Its data may go any moment.", change: func(_ *sourceCheck, o *origin) { o.volume.Status.Phase = corev1.VolumeReleased }, want: "not bound to it"},
+		"Block":       {reason: "A file system is no device.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: "Block"},
+		"SameMode":    {reason: "Filesystem is the default.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.VolumeMode = &file }},
+		"OtherNode": {reason: "The own node does not have it.", change: func(w *sourceCheck, o *origin) {
 			w.node, o.volume.Spec.NodeAffinity = newNode(), affinity(corev1.NodeSelectorOpIn, "n2")
 		}, want: `from node "n1"`, elsewhere: true},
 	})
@@ -120,69 +120,53 @@ func TestCheckRestore(t *testing.T) {
 	block, not, empty, other := corev1.PersistentVolumeBlock, false, "", "other"
 	larger := resource.MustParse("2Gi")
 	check(t, fitSnapshot, map[string]checkCase{
-		"Fit":          {reason: "A snapshot that is ready.", change: func(*wish, *origin) {}},
-		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *wish, o *origin) { leaveObject(o.snapshot, FinalizerRestore) }, want: "being deleted"},
-		"DeletingKept": {reason: "What was begun is finished.", change: func(w *wish, o *origin) { w.begun = true; leaveObject(o.snapshot, FinalizerRestore) }},
-		"New":          {reason: "Nobody has looked at it yet.", change: func(_ *wish, o *origin) { o.snapshot.Status = nil }, want: "not bound"},
-		"Unbound":      {reason: "It has no content.", change: func(_ *wish, o *origin) { o.snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: "not bound"},
-		"ContentGone":  {reason: "It has none any more.", change: func(_ *wish, o *origin) { o.content = nil }, want: `"content" does not exist`},
-		"OtherUID":     {reason: "The content is of a former snapshot of the name.", change: func(_ *wish, o *origin) { o.content.Spec.VolumeSnapshotRef.UID = "s0" }, want: "not bound to it"},
-		"OtherName":    {reason: "The content is of another.", change: func(_ *wish, o *origin) { o.content.Spec.VolumeSnapshotRef.Name = other }, want: "not bound to it"},
-		"OtherSpace":   {reason: "The content is of another.", change: func(_ *wish, o *origin) { o.content.Spec.VolumeSnapshotRef.Namespace = other }, want: "not bound to it"},
-		"OtherDriver":  {reason: "Another driver has it.", change: func(_ *wish, o *origin) { o.content.Spec.Driver = other }, want: `"other"`},
-		"NotReady":     {reason: "It is being taken.", change: func(_ *wish, o *origin) { o.snapshot.Status.ReadyToUse = &not }, want: "not ready"},
-		"UnknownReady": {reason: "Nobody has said so.", change: func(_ *wish, o *origin) { o.snapshot.Status.ReadyToUse = nil }, want: "not ready"},
-		"NoStatus":     {reason: "The driver has said nothing.", change: func(_ *wish, o *origin) { o.content.Status = nil }, want: "no handle"},
-		"NoHandle":     {reason: "The driver has said nothing.", change: func(_ *wish, o *origin) { o.content.Status.SnapshotHandle = nil }, want: "no handle"},
-		"EmptyHandle":  {reason: "Nothing has that name.", change: func(_ *wish, o *origin) { o.content.Status.SnapshotHandle = &empty }, want: "no handle"},
-		"Smaller":      {reason: "The content would not fit.", change: func(_ *wish, o *origin) { o.snapshot.Status.RestoreSize = &larger }, want: "2147483648 bytes"},
-		"UnknownSize":  {reason: "The driver will know.", change: func(_ *wish, o *origin) { o.snapshot.Status.RestoreSize = nil }},
-		"NoSize":       {reason: "The claim itself is wrong.", change: func(w *wish, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
-		"Mode":         {reason: "A file system is no device.", change: func(w *wish, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: AnnModeChange},
-		"ModeBack":     {reason: "A device is no file system.", change: func(_ *wish, o *origin) { o.content.Spec.SourceVolumeMode = &block }, want: AnnModeChange},
-		"ModeUnknown":  {reason: "Snapshots of old do not say.", change: func(w *wish, o *origin) { w.claim.Spec.VolumeMode, o.content.Spec.SourceVolumeMode = &block, nil }},
-		"ModeAllowed": {reason: "The administrator has looked at it.", change: func(w *wish, o *origin) {
+		"Fit":          {reason: "A snapshot that is ready.", change: func(*sourceCheck, *origin) {}},
+		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *sourceCheck, o *origin) { leaveObject(o.snapshot, FinalizerRestore) }, want: "being deleted"},
+		"DeletingKept": {reason: "What was begun is finished.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.snapshot, FinalizerRestore) }},
+		"New":          {reason: "Nobody has looked at it yet.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status = nil }, want: "not bound"},
+		"Unbound":      {reason: "It has no content.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: "not bound"},
+		"ContentGone":  {reason: "It has none any more.", change: func(_ *sourceCheck, o *origin) { o.content = nil }, want: `"content" does not exist`},
+		"OtherUID":     {reason: "The content is of a former snapshot of the name.", change: func(_ *sourceCheck, o *origin) { o.content.Spec.VolumeSnapshotRef.UID = "s0" }, want: "not bound to it"},
+		"OtherName":    {reason: "The content is of another.", change: func(_ *sourceCheck, o *origin) { o.content.Spec.VolumeSnapshotRef.Name = other }, want: "not bound to it"},
+		"OtherSpace":   {reason: "The content is of another.", change: func(_ *sourceCheck, o *origin) { o.content.Spec.VolumeSnapshotRef.Namespace = other }, want: "not bound to it"},
+		"OtherDriver":  {reason: "Another driver has it.", change: func(_ *sourceCheck, o *origin) { o.content.Spec.Driver = other }, want: `"other"`},
+		"NotReady":     {reason: "It is being taken.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.ReadyToUse = &not }, want: "not ready"},
+		"UnknownReady": {reason: "Nobody has said so.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.ReadyToUse = nil }, want: "not ready"},
+		"NoStatus":     {reason: "The driver has said nothing.", change: func(_ *sourceCheck, o *origin) { o.content.Status = nil }, want: "no handle"},
+		"NoHandle":     {reason: "The driver has said nothing.", change: func(_ *sourceCheck, o *origin) { o.content.Status.SnapshotHandle = nil }, want: "no handle"},
+		"EmptyHandle":  {reason: "Nothing has that name.", change: func(_ *sourceCheck, o *origin) { o.content.Status.SnapshotHandle = &empty }, want: "no handle"},
+		"Smaller":      {reason: "The content would not fit.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.RestoreSize = &larger }, want: "2147483648 bytes"},
+		"UnknownSize":  {reason: "The driver will know.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.RestoreSize = nil }},
+		"NoSize":       {reason: "The claim itself is wrong.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
+		"Mode":         {reason: "A file system is no device.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: AnnModeChange},
+		"ModeBack":     {reason: "A device is no file system.", change: func(_ *sourceCheck, o *origin) { o.content.Spec.SourceVolumeMode = &block }, want: AnnModeChange},
+		"ModeUnknown": {reason: "Snapshots of old do not say.", change: func(w *sourceCheck, o *origin) {
+			w.claim.Spec.VolumeMode, o.content.Spec.SourceVolumeMode = &block, nil
+		}},
+		"ModeAllowed": {reason: "The administrator has looked at it.", change: func(w *sourceCheck, o *origin) {
 			w.claim.Spec.VolumeMode = &block
 			o.content.Annotations = map[string]string{AnnModeChange: "true"}
 		}},
-		"ModeForbidden": {reason: "The annotation has a value.", change: func(w *wish, o *origin) {
+		"ModeForbidden": {reason: "The annotation has a value.", change: func(w *sourceCheck, o *origin) {
 			w.claim.Spec.VolumeMode = &block
 			o.content.Annotations = map[string]string{AnnModeChange: "false"}
 		}, want: AnnModeChange},
-		"ModeNonsense": {reason: "What nobody understands allows nothing.", change: func(w *wish, o *origin) {
+		"ModeNonsense": {reason: "What nobody understands allows nothing.", change: func(w *sourceCheck, o *origin) {
 			w.claim.Spec.VolumeMode = &block
 			o.content.Annotations = map[string]string{AnnModeChange: "maybe"}
 		}, want: AnnModeChange},
-		"ModeOff": {reason: "Nobody asks.", change: func(w *wish, _ *origin) { w.claim.Spec.VolumeMode, w.convert = &block, true }},
-		"OtherNode": {reason: "The own node does not have it.", change: func(w *wish, o *origin) {
+		"ModeOff": {reason: "Nobody asks.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.VolumeMode, w.convert = &block, true }},
+		"OtherNode": {reason: "The own node does not have it.", change: func(w *sourceCheck, o *origin) {
 			w.node, o.content.Labels = newNode(), map[string]string{LabelManagedBy: "n2"}
 		}, want: `on node "n2"`, elsewhere: true},
-		"OwnNode": {reason: "It has.", change: func(w *wish, o *origin) {
+		"OwnNode": {reason: "It has.", change: func(w *sourceCheck, o *origin) {
 			w.node, o.content.Labels = newNode(), map[string]string{LabelManagedBy: "n1"}
 		}},
-		"AnyNode": {reason: "Nobody says where it is.", change: func(w *wish, _ *origin) { w.node = newNode() }},
-		"WholeWorld": {reason: "An instance for the cluster has all nodes.", change: func(_ *wish, o *origin) {
+		"AnyNode": {reason: "Nobody says where it is.", change: func(w *sourceCheck, _ *origin) { w.node = newNode() }},
+		"WholeWorld": {reason: "An instance for the cluster has all nodes.", change: func(_ *sourceCheck, o *origin) {
 			o.content.Labels = map[string]string{LabelManagedBy: "n2"}
 		}},
 	})
-}
-
-// TestHolds goes through what keeps a source, and lets go of it in every way.
-func TestHolds(t *testing.T) {
-	ref := volume.SourceRef{Kind: kindClaim, Namespace: "team", Name: "data"}
-	var h holds
-	if _, ok := h.drop("a"); ok || h.has("a") || h.any(ref) {
-		t.Error("nothing was put, and something is held")
-	}
-	h.put("a", ref)
-	h.put("b", ref)
-	if got, ok := h.drop("a"); !ok || got != ref || h.has("a") || !h.any(ref) {
-		t.Errorf("dropped %v, %v: the other claim holds the source still", got, ok)
-	}
-	h.drop("b")
-	if h.any(ref) {
-		t.Error("the source is held by nobody")
-	}
 }
 
 // TestNeeded looks at each thing that keeps a source alone.

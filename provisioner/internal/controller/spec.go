@@ -2,15 +2,15 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -26,7 +26,7 @@ func (c *Controller) spec(ctx context.Context, s claimState) (volume.Spec, error
 	if err != nil {
 		return volume.Spec{}, err
 	}
-	spec.MutableParameters, err = c.mutableParameters(ctx, attributesClass(s.claim))
+	spec.MutableParameters, err = c.mutableParameters(ctx, spec.AttributesClass)
 	if err != nil {
 		return volume.Spec{}, err
 	}
@@ -59,6 +59,9 @@ func (c *Controller) classSpec(s claimState) (volume.Spec, error) {
 		Secrets:         secrets,
 		SingleNodeModes: s.caps.singleNode,
 	}
+	if s.caps.attributes {
+		spec.AttributesClass = attributesClass(s.claim)
+	}
 	if spec.FSType == "" {
 		spec.FSType = settings.DefaultFSType
 	}
@@ -81,11 +84,45 @@ func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error)
 		ClaimUID:          s.claim.UID,
 	})
 	if err != nil {
-		c.unplaced.put(s.claim.UID, time.Now())
+		c.noTopology(s)
 		return nil, fmt.Errorf("decide about the topology: %w", err)
 	}
 	c.unplaced.drop(s.claim.UID)
 	return requirement, nil
+}
+
+// unplaced is a claim for which there is no topology.
+type unplaced struct {
+	key claimKey
+	// node is the selected node, empty for immediate binding.
+	node string
+	// since is when there was no topology for that node first.
+	since time.Time
+}
+
+// noTopology notes that there is no topology for a claim, which is looked at again when that may have changed.
+func (c *Controller) noTopology(s claimState) {
+	node := selectedNode(s.claim)
+	if before, ok := c.unplaced.get(s.claim.UID); ok && before.node == node {
+		return
+	}
+	c.unplaced.put(s.claim.UID, unplaced{key: keyOf(s.claim), node: node, since: s.now})
+}
+
+// awaitRegistration waits for the driver to register on the selected node of a claim, which the watch of that node reports,
+// and gives the claim back to the scheduler when the driver has had time enough.
+func (c *Controller) awaitRegistration(ctx context.Context, claim *corev1.PersistentVolumeClaim, missing error) (reconcile.Result, error) {
+	waiting, _ := c.unplaced.get(claim.UID)
+	if left := registerGrace - time.Since(waiting.since); left > 0 {
+		c.refuse(claim, describe(missing))
+		return reconcile.Result{After: left}, nil
+	}
+	c.refuse(claim, fmt.Sprintf("%s (for %v: the scheduler is asked for another node)", describe(missing), registerGrace))
+	result, err := c.reschedule(ctx, claim)
+	if err == nil {
+		c.unplaced.drop(claim.UID) // the scheduler may select the same node again
+	}
+	return result, err
 }
 
 // policy says which topology is asked for. An instance for one node asks for no other place, where it could not
@@ -104,25 +141,14 @@ func (c *Controller) mutableParameters(ctx context.Context, name string) (map[st
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	class, err := c.cfg.Kube.VolumeAttributesClasses().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
+	switch {
+	case kubeapi.IsAbsent(err):
+		return nil, fmt.Errorf("get VolumeAttributesClass %q: the API server does not serve storage.k8s.io/v1 VolumeAttributesClasses, use --feature-gates=VolumeAttributesClass=false to ignore those of claims: %w", name, err)
+	case err != nil:
 		return nil, fmt.Errorf("get VolumeAttributesClass %q: %w", name, err)
 	}
 	if class.DriverName != c.driver {
 		return nil, fmt.Errorf("use VolumeAttributesClass %q: it is for driver %q, must be for %q", name, class.DriverName, c.driver)
 	}
 	return class.Parameters, nil
-}
-
-// fingerprint identifies all that a request is made of and that users can change. The rest after an
-// infeasible request ends as soon as it changes.
-func fingerprint(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
-	text, err := json.Marshal(struct {
-		Spec        corev1.PersistentVolumeClaimSpec
-		Annotations map[string]string
-		Class       [2]string
-	}{claim.Spec, claim.Annotations, [2]string{string(class.UID), class.ResourceVersion}})
-	if err != nil {
-		return claim.ResourceVersion + "/" + class.ResourceVersion
-	}
-	return string(text)
 }

@@ -119,11 +119,11 @@ func TestPrepare(t *testing.T) {
 			apply(claim, tc.claim)
 			apply(class, tc.class)
 			onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
-				s := claimState{driver: driver, caps: capabilities{create: true, modify: true}, claim: claim, class: class}
+				s := claimState{driver: driver, caps: capabilities{attributes: true, create: true, modify: true}, claim: claim, class: class}
 				apply(&s.caps, tc.caps)
-				intent, secrets, err := r.prepare(quiet(t), s)
-				if err != nil || secrets != nil {
-					t.Fatalf("%s\nsecrets %v, error %v, want none", tc.reason, secrets, err)
+				intent, err := r.prepare(quiet(t), s)
+				if err != nil || intent.Secrets != nil {
+					t.Fatalf("%s\nsecrets %v, error %v, want none", tc.reason, intent.Secrets, err)
 				}
 				want := &csi.CreateVolumeRequest{
 					Name: "pvc-uid-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 30},
@@ -198,7 +198,7 @@ func TestPrepareErrors(t *testing.T) {
 			apply(claim, tc.claim)
 			apply(class, tc.class)
 			onRig(t, func(t *testing.T, r *rig) {
-				s := claimState{driver: driver, caps: capabilities{create: true, modify: true}, claim: claim, class: class}
+				s := claimState{driver: driver, caps: capabilities{attributes: true, create: true, modify: true}, claim: claim, class: class}
 				_, err := r.create(quiet(t), s)
 				contains(t, tc.reason, r.events.take(), "Warning ProvisioningFailed", tc.want)
 				switch {

@@ -2,24 +2,31 @@ package controller
 
 import (
 	"time"
+
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/topology"
 )
 
 // State is what /debug/state shows of a controller.
 type State struct {
 	// Driver is the name of the driver.
 	Driver string `json:"driver"`
-	// Synced says whether the caches are complete.
+	// Synced reports whether the caches are complete.
 	Synced bool `json:"synced"`
-	// UnderWay lists the volumes whose fate is open.
+	// UnderWay lists the volumes with an operation in progress.
 	UnderWay []VolumeState `json:"underWay"`
 	// Resting is the number of claims that rest after an infeasible request.
 	Resting int `json:"resting"`
 	// Competing is the number of claims that nodes compete for, with those that other nodes have taken and not
 	// provisioned yet.
 	Competing int `json:"competing"`
+	// Queues describes the queues of work.
+	Queues []reconcile.State `json:"queues"`
+	// Topology has the topology keys that the driver reports, with the number of nodes in each segment.
+	Topology []topology.KeySetState `json:"topology,omitempty"`
 }
 
-// VolumeState is one volume whose fate is open.
+// VolumeState is one volume with an operation in progress.
 type VolumeState struct {
 	// Volume is the name of the volume.
 	Volume string `json:"volume"`
@@ -31,22 +38,32 @@ type VolumeState struct {
 	VolumeID string `json:"volumeID,omitempty"`
 	// Reason says why it is unwanted.
 	Reason string `json:"reason,omitempty"`
-	// Since is when it was first asked for.
+	// Since is the time of the first CreateVolume.
 	Since time.Time `json:"since"`
+	// OutcomeUnknownSince is the time since when the volume may exist without the driver having confirmed it.
+	OutcomeUnknownSince *time.Time `json:"outcomeUnknownSince,omitempty"`
 }
 
-// State returns what the controller is at.
+// State returns a snapshot of the controller.
 func (c *Controller) State() State {
-	s := State{Driver: c.driver, Synced: c.Synced(), UnderWay: []VolumeState{}, Resting: c.resting.len(), Competing: c.turns.len()}
+	s := State{Driver: c.driver, Synced: c.Synced(), UnderWay: []VolumeState{}, Resting: c.resting.len(), Competing: c.turns.len(),
+		Queues: []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()}}
+	if c.caches.index != nil {
+		s.Topology = c.caches.index.State()
+	}
 	for _, intent := range c.cfg.Intents.List() {
-		s.UnderWay = append(s.UnderWay, VolumeState{
+		volume := VolumeState{
 			Volume:   intent.Spec.Name,
 			Claim:    intent.Spec.Claim.Namespace + "/" + intent.Spec.Claim.Name,
 			Stage:    intent.Stage.String(),
 			VolumeID: intent.VolumeID,
 			Reason:   intent.Reason,
 			Since:    intent.Opened,
-		})
+		}
+		if intent.Unknown() {
+			volume.OutcomeUnknownSince = &intent.Uncertain
+		}
+		s.UnderWay = append(s.UnderWay, volume)
 	}
 	return s
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // This file decides how instances on many nodes compete for claims with immediate binding, for which nobody selects a
-// node: each waits for its turn, and the first whose node has room takes the claim. No worker waits: a turn is a note
-// and a key that comes back to the queue.
+// node: each waits for its turn, and the first whose node has enough capacity takes the claim. No worker waits: a turn is a
+// time in a table, and a key that comes back to the queue then.
 
 // soon is the shortest pause: a queue takes none for "never".
 const soon = time.Millisecond
@@ -25,8 +25,8 @@ type turn struct {
 	tries int
 	// due is when the present pause ends.
 	due time.Time
-	// told says that the user knows that there is no room.
-	told bool
+	// warned says that an event has reported that the node has not enough capacity.
+	warned bool
 }
 
 // planNode decides about a claim that is not for the own node: it is left to another one, or competed for.
@@ -61,50 +61,38 @@ func planTurn(s claimState, holder string) claimPlan {
 	return claimPlan{verb: claimCompete, why: "it is the turn of this node"}
 }
 
-// begin returns the first turn. A claim that is taken is left alone for the longest pause.
-func (n Node) begin(claim types.UID, holder string, now time.Time) turn {
-	t := turn{holder: holder}
-	if holder != "" {
-		return n.watch(t, claim, now)
-	}
-	t.due = now.Add(n.pause(claim, 0))
-	return t
+// firstTurn returns the first turn for a claim that no node has taken.
+func (n Node) firstTurn(claim types.UID, now time.Time) turn {
+	return turn{due: now.Add(n.pause(claim, 0))}
 }
 
-// watch returns the turn after the holder of a claim was found to exist. The instances do not look all at once.
-func (n Node) watch(t turn, claim types.UID, now time.Time) turn {
-	t.gone, t.due = false, now.Add(n.MaxDelay+n.jitter(claim, t.tries))
-	t.tries++
-	return t
-}
-
-// inherit returns the turn after the holder of a claim was found to be gone: the competition begins anew.
-func (n Node) inherit(t turn, claim types.UID, now time.Time) turn {
+// afterHolderGone returns the turn after the holder of a claim was found to be gone: the competition begins again.
+func (n Node) afterHolderGone(t turn, claim types.UID, now time.Time) turn {
 	return turn{holder: t.holder, gone: true, due: now.Add(n.pause(claim, 0))}
 }
 
-// again returns the turn after one in vain, with a longer pause.
-func (n Node) again(t turn, claim types.UID, now time.Time) turn {
+// nextTurn returns the turn after one in vain, with a longer pause.
+func (n Node) nextTurn(t turn, claim types.UID, now time.Time) turn {
 	t.tries++
 	t.due = now.Add(n.pause(claim, t.tries))
 	return t
 }
 
-// behind returns the turn after the driver had no room for a claim that was taken: it comes after the first turn of every
+// afterNoCapacity returns the turn after the driver had no capacity for a claim that was taken: it comes after the first turn of every
 // other instance, which is within the shortest pause.
-func (n Node) behind(t turn, claim types.UID, now time.Time) turn {
-	t = turn{tries: t.tries + 1, told: t.told}
+func (n Node) afterNoCapacity(t turn, claim types.UID, now time.Time) turn {
+	t = turn{tries: t.tries + 1, warned: t.warned}
 	t.due = now.Add(n.BaseDelay + n.pause(claim, t.tries))
 	return t
 }
 
-// worthTelling tells whether the user is to know that there is no room: once, as soon as the pauses grow no more.
-func (n Node) worthTelling(t turn) bool {
-	return !t.told && n.upTo(t.tries) == n.MaxDelay
+// worthWarning reports whether an event is to report that the capacity is not enough: once, as soon as the pauses grow no more.
+func (n Node) worthWarning(t turn) bool {
+	return !t.warned && n.upTo(t.tries) == n.MaxDelay
 }
 
 // pause returns the pause after so many in vain: it doubles up to the longest, and is shortened by up to the shortest, so
-// that the nodes come apart.
+// that the pauses of the nodes differ.
 func (n Node) pause(claim types.UID, tries int) time.Duration {
 	return max(soon, n.upTo(tries)-n.jitter(claim, tries))
 }
@@ -121,12 +109,17 @@ func (n Node) upTo(tries int) time.Duration {
 	return min(pause, n.MaxDelay)
 }
 
-// jitter returns a part of the shortest pause that depends on node, claim and attempt only: nodes come apart, in another
+// jitter returns a part of the shortest pause that depends on node, claim and attempt only: the pauses of the nodes differ, in another
 // order for each claim, and yet every run is like the last.
 func (n Node) jitter(claim types.UID, tries int) time.Duration {
+	return time.Duration(float64(n.BaseDelay) * n.part(string(claim), tries))
+}
+
+// part returns a number from 0 up to 1 that depends on the node, what it is for, and the attempt.
+func (n Node) part(what string, tries int) float64 {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s#%s#%d", n.Name, claim, tries)
-	return time.Duration(float64(n.BaseDelay) * (float64(mix(h.Sum64())>>32) / (1 << 32)))
+	fmt.Fprintf(h, "%s#%s#%d", n.Name, what, tries)
+	return float64(mix(h.Sum64())>>32) / (1 << 32)
 }
 
 // mix spreads the bits of a hash over all of its bits, as FNV changes little with the last character (the finalizer of
@@ -142,21 +135,21 @@ func mix(x uint64) uint64 {
 
 // offer is what the own node has for a claim.
 type offer struct {
-	// wanted and room are bytes.
-	wanted, room int64
-	// known says that the driver was asked, and what it answered is room or err.
+	// wanted and available are bytes.
+	wanted, available int64
+	// known says that GetCapacity was called, and has returned available or err.
 	known bool
 	err   error
 }
 
-// short says why the node cannot have the claim, empty when it can. A driver that does not tell its room is
+// insufficient says why the node cannot have the claim, empty when it can. A driver that does not report its capacity is
 // taken to have some: CreateVolume finds out.
-func (o offer) short(node string) string {
+func (o offer) insufficient(node string) string {
 	switch {
 	case o.err != nil:
-		return fmt.Sprintf("Node %q cannot tell how much room it has: %s", node, describe(o.err))
-	case o.known && o.room < o.wanted:
-		return fmt.Sprintf("Node %q has no room for the volume: %d bytes are available, %d bytes are requested", node, o.room, o.wanted)
+		return fmt.Sprintf("GetCapacity failed on node %q: %s", node, describe(o.err))
+	case o.known && o.available < o.wanted:
+		return fmt.Sprintf("Node %q has not enough capacity for the volume: %d bytes are available, %d bytes are requested", node, o.available, o.wanted)
 	}
 	return ""
 }

@@ -167,16 +167,16 @@ func TestTurns(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	n := newNode()
 	t.Run("Longer", func(t *testing.T) {
-		at := n.begin("u", "", now)
+		at := n.firstTurn("u", now)
 		told := 0
 		for i := range 5 {
-			next := n.again(at, "u", at.due)
+			next := n.nextTurn(at, "u", at.due)
 			if next.tries != i+1 || next.due.Sub(at.due) != n.pause("u", i+1) {
 				t.Errorf("turn %+v after %+v", next, at)
 			}
-			if n.worthTelling(next) {
+			if n.worthWarning(next) {
 				told++
-				next.told = true
+				next.warned = true
 				if next.tries != 2 {
 					t.Errorf("the user is told after %d pauses, want when they grow no more", next.tries)
 				}
@@ -188,14 +188,8 @@ func TestTurns(t *testing.T) {
 		}
 	})
 	t.Run("Held", func(t *testing.T) {
-		at := n.begin("u", "n2", now)
-		if wait := at.due.Sub(now); wait < n.MaxDelay || wait > n.MaxDelay+n.BaseDelay || at.gone || at.holder != "n2" {
-			t.Errorf("turn %+v, want to leave the claim to its node for the longest pause", at)
-		}
-		if next := n.watch(at, "u", at.due); next.gone || next.holder != "n2" || next.due.Sub(at.due) < n.MaxDelay {
-			t.Errorf("turn %+v after the node was found", next)
-		}
-		next := n.inherit(at, "u", at.due)
+		at := turn{holder: "n2", due: now}
+		next := n.afterHolderGone(at, "u", at.due)
 		if want := (turn{holder: "n2", gone: true, due: at.due.Add(n.pause("u", 0))}); next != want {
 			t.Errorf("turn %+v after the node was not found, want %+v", next, want)
 		}
@@ -204,9 +198,9 @@ func TestTurns(t *testing.T) {
 		for tries := range 5 {
 			for i := range 100 {
 				claim := types.UID(fmt.Sprint("u", i))
-				mine := n.behind(turn{holder: "n3", gone: true, tries: tries, told: true}, claim, now)
-				other := Node{Name: "n2", BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}.begin(claim, "", now)
-				if !mine.due.After(other.due) || mine.holder != "" || mine.gone || mine.tries != tries+1 || !mine.told {
+				mine := n.afterNoCapacity(turn{holder: "n3", gone: true, tries: tries, warned: true}, claim, now)
+				other := Node{Name: "n2", BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}.firstTurn(claim, now)
+				if !mine.due.After(other.due) || mine.holder != "" || mine.gone || mine.tries != tries+1 || !mine.warned {
 					t.Errorf("turn %+v of the node without room, and %+v of another one", mine, other)
 				}
 			}
@@ -221,14 +215,14 @@ func TestOffer(t *testing.T) {
 		want   string
 	}{
 		"Unknown": {reason: "A driver that does not tell is taken to have room.", offer: offer{wanted: 5}},
-		"Equal":   {reason: "Just enough is enough.", offer: offer{wanted: 5, room: 5, known: true}},
+		"Equal":   {reason: "Just enough is enough.", offer: offer{wanted: 5, available: 5, known: true}},
 		"Nothing": {reason: "Nothing is enough for nothing.", offer: offer{known: true}},
-		"Less":    {reason: "Less is not.", offer: offer{wanted: 5, room: 4, known: true}, want: `Node "n1" has no room for the volume: 4 bytes are available, 5 bytes are requested`},
-		"Error":   {reason: "An error is not.", offer: offer{known: true, err: errors.New("disk\n gone")}, want: `Node "n1" cannot tell how much room it has: disk gone`},
+		"Less":    {reason: "Less is not.", offer: offer{wanted: 5, available: 4, known: true}, want: `Node "n1" has not enough capacity for the volume: 4 bytes are available, 5 bytes are requested`},
+		"Error":   {reason: "An error is not.", offer: offer{known: true, err: errors.New("disk\n gone")}, want: `GetCapacity failed on node "n1": disk gone`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.offer.short("n1"); got != tc.want {
+			if got := tc.offer.insufficient("n1"); got != tc.want {
 				t.Errorf("%s\ngot %q, want %q", tc.reason, got, tc.want)
 			}
 		})

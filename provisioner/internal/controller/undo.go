@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -21,14 +24,14 @@ func (c *Controller) unwanted(ctx context.Context, intent intents.Intent, volume
 	return c.undo(ctx, intent)
 }
 
-// discard records that a volume is to be deleted, and tells the user if there still is one.
+// discard records that a volume is to be deleted, and reports it to the user of the claim while there is one.
 func (c *Controller) discard(ctx context.Context, intent intents.Intent, volumeID, why string) error {
 	intent.Stage, intent.VolumeID, intent.Reason, intent.PV = intents.Undoing, volumeID, why, nil
 	if err := c.cfg.Intents.Update(ctx, intent); err != nil {
 		return fmt.Errorf("record that volume %q is unwanted: %w", volumeID, err)
 	}
 	if c.wanted(intent) {
-		c.refuse(intent.Spec.Claim, "The volume is deleted again: "+why)
+		c.refuse(intent.Spec.Claim, "Deleting the new volume: "+why)
 	}
 	return nil
 }
@@ -36,11 +39,16 @@ func (c *Controller) discard(ctx context.Context, intent intents.Intent, volumeI
 // undo deletes an unwanted volume. The claim, if it is still there, starts over after a pause.
 func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile.Result, error) {
 	logger := klog.FromContext(ctx)
-	if holders := c.caches.volumes.ByIndex(volumesByHandle, intent.VolumeID); len(holders) > 0 {
-		logger.Info("Not deleting an unwanted volume, a PersistentVolume has it", logging.KeyVolumeID, intent.VolumeID,
-			logging.KeyVolume, holders[0].Name)
-	} else if err := c.deleteUnwanted(ctx, intent); err != nil {
+	holder, err := c.holder(ctx, intent)
+	switch {
+	case err != nil:
 		return reconcile.Result{}, err
+	case holder != "":
+		logger.Info("Not deleting an unwanted volume, a PersistentVolume has it", logging.KeyVolumeID, intent.VolumeID, logging.KeyVolume, holder)
+	default:
+		if err := c.deleteUnwanted(ctx, intent); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	if err := c.close(ctx, intent); err != nil {
 		return reconcile.Result{}, err
@@ -52,9 +60,29 @@ func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile
 	return reconcile.Result{}, fmt.Errorf("provision claim %s: %w", klog.KObj(intent.Spec.Claim), errors.New(intent.Reason))
 }
 
+// holder returns the PersistentVolume that has an unwanted volume, empty for none. The one of the volume's own name is read
+// from the server: the cache may not have it yet, when the leader before this one has saved it just before.
+func (c *Controller) holder(ctx context.Context, intent intents.Intent) (string, error) {
+	if holders := c.caches.volumes.ByIndex(volumesByHandle, intent.VolumeID); len(holders) > 0 {
+		return holders[0].Name, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	pv, err := c.cfg.Kube.PersistentVolumes().Get(ctx, intent.Spec.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("get PersistentVolume %q before its volume is deleted: %w", intent.Spec.Name, err)
+	case slices.Contains(handlesOf(c.driver)(pv), intent.VolumeID) && c.node().reaches(pv):
+		return pv.Name, nil
+	}
+	return "", nil
+}
+
 // deleteUnwanted calls DeleteVolume with the secrets that the volume was created with.
 func (c *Controller) deleteUnwanted(ctx context.Context, intent intents.Intent) error {
-	secrets, err := c.secretsIfAny(ctx, intent.Spec.Secrets.Provision)
+	secrets, err := c.intentSecrets(ctx, intent)
 	if err != nil {
 		return fmt.Errorf("delete unwanted volume %q: %w", intent.VolumeID, err)
 	}

@@ -26,7 +26,7 @@ func keyOf(claim *corev1.PersistentVolumeClaim) claimKey {
 	return claimKey{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 }
 
-// relevant tells whether a claim is ours to look at: it is to be provisioned, or its volume is under way.
+// relevant reports whether a claim is ours to look at: it is to be provisioned, or has an open intent.
 func (c *Controller) relevant(claim *corev1.PersistentVolumeClaim) bool {
 	if c.concerns(claim) {
 		return true
@@ -52,7 +52,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// claimGone forgets a claim, but for the volume that is under way for it.
+// claimGone forgets a claim, but for its open intent.
 func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
 	c.forgetClaim(claim.UID)
 	if _, open := c.cfg.Intents.Get(claim.UID); open {
@@ -82,7 +82,7 @@ func (c *Controller) tidyNotes(claim *corev1.PersistentVolumeClaim) {
 	switch {
 	case !c.concerns(claim):
 		c.forgetClaim(claim.UID)
-	case c.node().elsewhere(claim) != "":
+	case c.node().assignedElsewhere(claim) != "":
 		c.forgetWork(claim.UID)
 	}
 }
@@ -120,7 +120,7 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
 	c.forgetVolume(pv.UID)
 	for _, claim := range c.caches.claims.ByIndex(claimsByVolume, pv.Name) {
-		if c.node().elsewhere(claim) != "" {
+		if c.node().assignedElsewhere(claim) != "" {
 			continue
 		}
 		c.unverified.put(claim.UID, time.Now())
@@ -172,12 +172,14 @@ func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment
 // follow: where a driver is being rolled out, the first node must not get all volumes.
 func (c *Controller) topologyChanged() {
 	c.capacity.TopologyChanged()
-	if c.unplaced.empty() {
-		return
-	}
-	for _, claim := range c.caches.claims.List() {
-		if c.unplaced.has(claim.UID) {
-			c.claims.AddAfter(keyOf(claim), topologySettle)
+	c.unplaced.each(func(waiting unplaced) { c.claims.AddAfter(waiting.key, topologySettle) })
+}
+
+// nodeChanged looks at the claims that wait for the topology of a node.
+func (c *Controller) nodeChanged(name string) {
+	c.unplaced.each(func(waiting unplaced) {
+		if waiting.node == name {
+			c.claims.Add(waiting.key)
 		}
-	}
+	})
 }

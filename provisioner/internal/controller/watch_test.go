@@ -136,10 +136,11 @@ func TestForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
 				now := time.Now()
-				ofClaims, ofVolumes := []*marks{&r.unverified, &r.unplaced}, []*marks{&r.deleted, &r.removed, &r.attached}
+				ofClaims, ofVolumes := []*marks{&r.unverified}, []*marks{&r.deleted, &r.removed, &r.attached}
 				put(ofClaims, "uid-1")
 				put(ofVolumes, "pv-1")
-				r.resting.put("uid-1", "x", now.Add(time.Hour))
+				r.resting.put("uid-1", rest{until: now.Add(time.Hour)})
+				r.unplaced.put("uid-1", unplaced{})
 				tc.change(r.Controller)
 				for i, m := range ofClaims {
 					if m.has("uid-1") != tc.claim {
@@ -148,6 +149,9 @@ func TestForgotten(t *testing.T) {
 				}
 				if (r.resting.len() == 1) != tc.claim {
 					t.Errorf("%s\n%d requests rest, want one: %v", tc.reason, r.resting.len(), tc.claim)
+				}
+				if (r.unplaced.len() == 1) != tc.claim {
+					t.Errorf("%s\n%d claims wait for a topology, want one: %v", tc.reason, r.unplaced.len(), tc.claim)
 				}
 				for i, m := range ofVolumes {
 					if m.has("pv-1") != tc.volume {
@@ -230,14 +234,14 @@ func TestNothingIsNotedTooLate(t *testing.T) {
 				}
 				r.watchesCatchUp()
 				for what, notes := range map[string]*marks{
-					"unverified": &r.unverified, "unplaced": &r.unplaced, "deleted": &r.deleted, "removed": &r.removed, "attached": &r.attached,
+					"unverified": &r.unverified, "deleted": &r.deleted, "removed": &r.removed, "attached": &r.attached,
 				} {
-					if !notes.empty() {
+					if notes.len() > 0 {
 						t.Errorf("%s\nnotes %q stay", tc.reason, what)
 					}
 				}
-				if n := r.resting.len(); n > 0 {
-					t.Errorf("%s\n%d requests rest", tc.reason, n)
+				if rests, waits := r.resting.len(), r.unplaced.len(); rests > 0 || waits > 0 {
+					t.Errorf("%s\n%d requests rest, %d claims wait for a topology", tc.reason, rests, waits)
 				}
 			}, tc.objs...)
 		})
@@ -267,7 +271,7 @@ func TestTopologySettles(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.emptyQueues()
 		r.topologyChanged()
-		r.unplaced.put("uid-1", time.Now())
+		r.unplaced.put("uid-1", unplaced{key: keyOf(newClaim())})
 		r.topologyChanged()
 		r.topologyChanged()
 		ctx, stop := context.WithCancel(quiet(t))

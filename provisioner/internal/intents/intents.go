@@ -1,11 +1,10 @@
-// Package intents remembers volumes between the moment before they are first asked for and the moment
-// their fate is known, so that none is ever forgotten while the driver may still be making it. An intent
-// is opened before CreateVolume and closed once its outcome is final: the PersistentVolume is saved, the
-// volume is deleted again, or the driver said for certain that there is none.
+// Package intents remembers volumes from before the first CreateVolume until the outcome is known, so that no volume is
+// forgotten while the driver may still be making it. An intent is opened before CreateVolume and closed when one of three
+// things is certain: the PersistentVolume is saved, the volume is deleted, or the driver has no such volume.
 //
 // Memory, the implementation here, keeps intents as long as the process lives. The Store interface is cut
-// so that a durable one can take its place: Open must have stored the intent when it returns, no secret
-// is ever part of an intent, and the stages are all that a successor needs to finish or undo it.
+// so that a durable one can replace it: Open must have stored the intent when it returns, a store that outlives the
+// process must leave out Intent.Secrets, and the stages are all that a successor needs to finish or undo a volume.
 //
 // Do not use this package to cache anything: an intent is an obligation.
 package intents
@@ -32,7 +31,7 @@ type Stage int
 
 // The stages, in the order in which they are gone through; Undoing may follow any of the others.
 const (
-	// Creating: CreateVolume was or is about to be called, its outcome is open.
+	// Creating: CreateVolume was called or is about to be, its outcome is pending or unknown.
 	Creating Stage = iota
 	// Saving: the volume exists, its PersistentVolume is being written.
 	Saving
@@ -58,7 +57,7 @@ func (s Stage) String() string {
 type Intent struct {
 	// Stage says what is to be done next.
 	Stage Stage
-	// Spec is what the volume was asked for with. Its claim identifies the intent.
+	// Spec is what the request was made from. Its claim identifies the intent.
 	Spec volume.Spec
 	// Request is the exact request, without secrets, that every attempt repeats: a driver that sees other
 	// arguments under the same name may answer AlreadyExists, or make a second volume.
@@ -67,13 +66,41 @@ type Intent struct {
 	VolumeID string
 	// PV is the object to be written, nil unless Saving.
 	PV *corev1.PersistentVolume
-	// Opened is when the volume was first asked for.
+	// Opened is the time of the first CreateVolume.
 	Opened time.Time
+	// Uncertain is the time since when a volume may exist that the driver has not confirmed; zero while every attempt is
+	// known to have left none. Once it is set, only a successful CreateVolume settles it: an error reports how its
+	// own attempt ended, and nothing about an earlier one, which may still be running (CSI v1.13, "Error Scheme").
+	Uncertain time.Time
+	// Renewable says that the volume is known by ALREADY_EXISTS alone: another process has made it with another request, and
+	// no attempt with Request may still be running. The request may then be made again from what is known now.
+	Renewable bool
+	// Secrets are the values that CreateVolume was called with last. They are kept for the case that the secret is deleted
+	// while the volume is not settled.
+	Secrets Secrets
 	// Reason says why the volume is unwanted, empty unless Undoing.
 	Reason string
 }
 
-// UID returns the UID of the claim, by which intents are told apart.
+// Unknown reports whether the volume may exist without the driver having confirmed it.
+func (i Intent) Unknown() bool {
+	return i.Stage == Creating && !i.Uncertain.IsZero()
+}
+
+// Secrets are values that must not appear in a log, an event or a document.
+type Secrets map[string]string
+
+// String hides the values from fmt.
+func (s Secrets) String() string {
+	return fmt.Sprintf("%d secret values", len(s))
+}
+
+// MarshalText hides the values from encoding/json and from loggers.
+func (s Secrets) MarshalText() ([]byte, error) {
+	return []byte(s.String()), nil
+}
+
+// UID returns the UID of the claim, which identifies the intent.
 func (i Intent) UID() types.UID {
 	return i.Spec.Claim.UID
 }
@@ -96,7 +123,7 @@ type Store interface {
 }
 
 // Memory is a Store that lives as long as the process. After a crash the claims that still exist are
-// provisioned anew under the same volume names, which recovers their volumes; only volumes whose claims
+// provisioned again under the same volume names, which recovers their volumes; only volumes whose claims
 // were deleted around the crash are left behind.
 type Memory struct {
 	mu   sync.RWMutex

@@ -48,7 +48,7 @@ type Client interface {
 	Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error)
 }
 
-// IsAbsent tells whether the server has no such kind, as opposed to no such object: its CustomResourceDefinition is not
+// IsAbsent reports whether the server has no such kind, as opposed to no such object: its CustomResourceDefinition is not
 // installed. The path then leads nowhere, and the answer is no Status of the API.
 func IsAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)

@@ -257,7 +257,7 @@ func (c *carried[T, L]) Watch(ctx context.Context, opts metav1.ListOptions) (wat
 	}), nil
 }
 
-// stream converts the events of another watch. (watch.Filter waits for ever when it is stopped while it delivers.)
+// stream converts the events of another watch. (watch.Filter waits forever when it is stopped while it delivers.)
 type stream struct {
 	events chan watch.Event
 	stop   func()

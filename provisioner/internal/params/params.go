@@ -86,7 +86,7 @@ func driverParameters(parameters map[string]string) (map[string]string, error) {
 	return driver, errors.Join(errs...)
 }
 
-// reserved tells whether a prefixed key is one that this package knows.
+// reserved reports whether a prefixed key is one that this package knows.
 func reserved(key string) bool {
 	if key == KeyFSType || key == defaultKeys.name || key == defaultKeys.namespace {
 		return true

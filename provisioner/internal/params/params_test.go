@@ -83,7 +83,7 @@ func TestParseDriverParameters(t *testing.T) {
 	}
 }
 
-// checkErr compares an error with the texts that it must contain, and tells whether one was due.
+// checkErr compares an error with the texts that it must contain, and reports whether one was due.
 func checkErr(t *testing.T, reason string, err error, want []string) bool {
 	t.Helper()
 	if len(want) == 0 {

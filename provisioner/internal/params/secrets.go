@@ -115,7 +115,7 @@ func (o operation) template(parameters map[string]string) (template, bool, error
 	return own, ownSet, err
 }
 
-// present tells whether any key of the pair is given.
+// present reports whether any key of the pair is given.
 func (k keyPair) present(parameters map[string]string) bool {
 	_, name := parameters[k.name]
 	_, namespace := parameters[k.namespace]

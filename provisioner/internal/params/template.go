@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Values is what the tokens of a secret template stand for.
+// Values are the values of the tokens of a secret template.
 type Values struct {
 	// PVName is the name of the PersistentVolume, token ${pv.name}.
 	PVName string

@@ -18,14 +18,14 @@ func fullPV(t *testing.T) *corev1.PersistentVolume {
 	mode, gold := corev1.PersistentVolumeFilesystem, "gold"
 	spec := newSpec()
 	spec.Claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
-	spec.Claim.Spec.VolumeMode, spec.Claim.Spec.VolumeAttributesClassName = &mode, &gold
+	spec.Claim.Spec.VolumeMode, spec.AttributesClass = &mode, gold
 	spec.Secrets = params.Secrets{
 		Provision: ref, ControllerPublish: ref, NodeStage: ref, NodePublish: ref, ControllerExpand: ref, NodeExpand: ref, ControllerModify: ref,
 	}
 	pv, err := spec.PersistentVolume(&csi.Volume{
 		VolumeId: "vol-1", CapacityBytes: 2 << 30, VolumeContext: map[string]string{"a": "b"},
 		AccessibleTopology: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}},
-	}, Policy{Driver: driver, Identity: "me", PublishReadOnly: true})
+	}, Policy{Driver: driver, Identity: "me", PublishReadOnly: true, Topology: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 // Package volume holds the decisions about one volume: what it is called, what CreateVolume is asked for,
-// whether the answer is good, and which PersistentVolume stands for it. Everything here is pure: objects
+// whether the answer is good, and its PersistentVolume. Everything here is pure: objects
 // in, objects out. It does not call the driver or the API; package controller does.
 package volume
 
@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Naming says how volumes, and the PersistentVolumes that stand for them, are called.
+// Naming makes the names of volumes and of their PersistentVolumes.
 type Naming struct {
 	// Prefix comes before the dash; it may not be empty.
 	Prefix string
@@ -23,7 +23,7 @@ type Naming struct {
 // uuidDigits is the length of a UUID without dashes.
 const uuidDigits = 32
 
-// Validate tells whether names can be made.
+// Validate reports whether names can be made.
 func (n Naming) Validate() error {
 	var errs []error
 	if n.Prefix == "" {

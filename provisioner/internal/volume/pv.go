@@ -28,7 +28,7 @@ const (
 	AnnModifySecretNamespace = "volume.kubernetes.io/controller-modify-secret-namespace"
 	// Finalizer keeps a PersistentVolume until its reclaim policy was honoured (KEP-2644).
 	Finalizer = "external-provisioner.volume.kubernetes.io/finalizer"
-	// AttrIdentity is the volume attribute that tells which process made the volume.
+	// AttrIdentity is the volume attribute that identifies the process that made the volume.
 	AttrIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
 )
 
@@ -36,7 +36,7 @@ const (
 // the volume may exist.
 var ErrIncomplete = errors.New("the driver answered without a volume ID")
 
-// Check tells whether a volume is what was asked for. A volume that fails the check must be deleted,
+// Check reports whether a volume is what was asked for. A volume that fails the check must be deleted,
 // except after ErrIncomplete, when there is nothing to call it by.
 func Check(request *csi.CreateVolumeRequest, created *csi.Volume) error {
 	if created.GetVolumeId() == "" {
@@ -62,13 +62,16 @@ type Policy struct {
 	Identity string
 	// PublishReadOnly marks volumes read-only whose only access mode is ReadOnlyMany.
 	PublishReadOnly bool
+	// Topology turns the accessible topology of a volume into a node affinity. Without it the answer of the driver about the
+	// topology is neither checked nor used.
+	Topology bool
 }
 
-// PersistentVolume returns the object that stands for a volume that was created.
+// PersistentVolume returns the PersistentVolume of a volume that was created.
 func (s Spec) PersistentVolume(created *csi.Volume, policy Policy) (*corev1.PersistentVolume, error) {
-	affinity, err := topology.NodeAffinity(created.GetAccessibleTopology())
+	affinity, err := policy.nodeAffinity(created)
 	if err != nil {
-		return nil, fmt.Errorf("accessible topology of volume %q: %w", created.GetVolumeId(), err)
+		return nil, err
 	}
 	capacity, err := s.capacity(created)
 	if err != nil {
@@ -95,6 +98,18 @@ func (s Spec) PersistentVolume(created *csi.Volume, policy Policy) (*corev1.Pers
 	}, nil
 }
 
+// nodeAffinity returns the nodes that a volume is accessible from, nil for all.
+func (p Policy) nodeAffinity(created *csi.Volume) (*corev1.VolumeNodeAffinity, error) {
+	if !p.Topology {
+		return nil, nil //nolint:nilnil // nil is the API's value for "accessible from everywhere"
+	}
+	affinity, err := topology.NodeAffinity(created.GetAccessibleTopology())
+	if err != nil {
+		return nil, fmt.Errorf("accessible topology of volume %q: %w", created.GetVolumeId(), err)
+	}
+	return affinity, nil
+}
+
 // capacity returns the size of the volume; a driver which does not know says zero (CSI v1.13, "Volume"),
 // and then it is as large as was asked for.
 func (s Spec) capacity(created *csi.Volume) (resource.Quantity, error) {
@@ -105,12 +120,12 @@ func (s Spec) capacity(created *csi.Volume) (resource.Quantity, error) {
 	return *resource.NewQuantity(asked, resource.BinarySI), err
 }
 
-// attributesClass returns the VolumeAttributesClass of the claim, nil when it has none.
+// attributesClass returns the VolumeAttributesClass, nil for none.
 func (s Spec) attributesClass() *string {
-	if name := s.Claim.Spec.VolumeAttributesClassName; name != nil && *name != "" {
-		return name
+	if s.AttributesClass == "" {
+		return nil
 	}
-	return nil
+	return &s.AttributesClass
 }
 
 // source returns the CSI part of the PersistentVolume.
@@ -137,7 +152,7 @@ func (s Spec) source(created *csi.Volume, policy Policy) *corev1.CSIPersistentVo
 	return source
 }
 
-// readOnly tells whether nothing but reading by many is asked for.
+// readOnly reports whether nothing but reading by many is asked for.
 func readOnly(modes []corev1.PersistentVolumeAccessMode) bool {
 	return len(modes) == 1 && modes[0] == corev1.ReadOnlyMany
 }
@@ -197,11 +212,11 @@ const (
 	Same
 	// Leaving: it was the one, and is being deleted.
 	Leaving
-	// Foreign: it stands for another volume.
+	// Foreign: it has another volume.
 	Foreign
 )
 
-// Compare tells whether an existing PersistentVolume is the wanted one: same driver, handle and claim
+// Compare reports whether an existing PersistentVolume is the wanted one: same driver, handle and claim
 // UID. The name alone proves nothing, for a volume of a deleted claim may still bear it.
 func Compare(existing, wanted *corev1.PersistentVolume) Match {
 	switch {

@@ -46,7 +46,7 @@ func TestPersistentVolume(t *testing.T) {
 	secret := func(name string) *corev1.SecretReference {
 		return &corev1.SecretReference{Namespace: "ns", Name: name}
 	}
-	retain, mode, gold, none := corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeFilesystem, "gold", ""
+	retain, mode, gold := corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeFilesystem, "gold"
 	cases := map[string]struct {
 		reason  string
 		spec    func(*Spec)
@@ -99,24 +99,31 @@ func TestPersistentVolume(t *testing.T) {
 			created: func(v *csi.Volume) {
 				v.AccessibleTopology = []*csi.Topology{{Segments: map[string]string{"zone": "a"}}}
 			},
+			policy: func(p *Policy) { p.Topology = true },
 			want: func(pv *corev1.PersistentVolume) {
 				pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
 				}}}}
 			},
 		},
+		"TopologyOff": {
+			reason: "With the feature off, the topology of the answer is neither used nor checked.",
+			created: func(v *csi.Volume) {
+				v.AccessibleTopology = []*csi.Topology{{Segments: map[string]string{"zone": "not a label"}}}
+			},
+		},
 		"ModeAndAttributesClass": {
-			reason: "What the claim says of itself is repeated.",
+			reason: "The volume has the mode of the claim, and the VolumeAttributesClass that it was made with.",
 			spec: func(s *Spec) {
-				s.Claim.Spec.VolumeMode, s.Claim.Spec.VolumeAttributesClassName = &mode, &gold
+				s.Claim.Spec.VolumeMode, s.AttributesClass = &mode, gold
 			},
 			want: func(pv *corev1.PersistentVolume) {
 				pv.Spec.VolumeMode, pv.Spec.VolumeAttributesClassName = &mode, &gold
 			},
 		},
-		"EmptyAttributesClass": {
-			reason: "An empty name is no class.",
-			spec:   func(s *Spec) { s.Claim.Spec.VolumeAttributesClassName = &none },
+		"AttributesClassOff": {
+			reason: "The class of the claim is left out of a volume that was made without it.",
+			spec:   func(s *Spec) { s.Claim.Spec.VolumeAttributesClassName = &gold },
 		},
 		"ReadOnly": {
 			reason: "With the option, volumes for readers only are published read-only.",
@@ -166,7 +173,7 @@ func apply[T any](f func(*T), to *T) {
 
 func TestPersistentVolumeRefusesBadTopology(t *testing.T) {
 	created := &csi.Volume{VolumeId: "vol-1", AccessibleTopology: []*csi.Topology{{Segments: map[string]string{"zone": "not a label"}}}}
-	if _, err := newSpec().PersistentVolume(created, Policy{Driver: driver}); err == nil {
+	if _, err := newSpec().PersistentVolume(created, Policy{Driver: driver, Topology: true}); err == nil {
 		t.Error("no error for a topology that the API would refuse")
 	}
 }

@@ -27,7 +27,9 @@ type Spec struct {
 	FSType string
 	// Parameters are the parameters for the driver.
 	Parameters map[string]string
-	// MutableParameters come from the VolumeAttributesClass.
+	// AttributesClass is the VolumeAttributesClass of the volume; empty for none.
+	AttributesClass string
+	// MutableParameters are the parameters of the VolumeAttributesClass.
 	MutableParameters map[string]string
 	// Topology is where the volume must be accessible from; nil when the driver does not care.
 	Topology *csi.TopologyRequirement
@@ -35,7 +37,7 @@ type Spec struct {
 	Source *Source
 	// Secrets refers to the secrets of every operation on the volume.
 	Secrets params.Secrets
-	// SingleNodeModes says that the driver tells SINGLE_NODE_SINGLE_WRITER from
+	// SingleNodeModes says that the driver distinguishes SINGLE_NODE_SINGLE_WRITER from
 	// SINGLE_NODE_MULTI_WRITER (capability SINGLE_NODE_MULTI_WRITER).
 	SingleNodeModes bool
 }
@@ -61,7 +63,7 @@ type Source struct {
 	Content *csi.VolumeContentSource
 }
 
-// content returns what CreateVolume is told of the source.
+// content returns the content source for CreateVolume.
 func (s *Source) content() *csi.VolumeContentSource {
 	if s == nil {
 		return nil
@@ -100,7 +102,7 @@ func RequestedBytes(claim *corev1.PersistentVolumeClaim) (int64, error) {
 	return bytes, nil
 }
 
-// IsBlock tells whether a claim asks for a raw block volume.
+// IsBlock reports whether a claim asks for a raw block volume.
 func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }

@@ -1,0 +1,166 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+// resume repeats the request of an intent whose outcome is unknown.
+func (c *Controller) resume(ctx context.Context, s claimState) (reconcile.Result, error) {
+	intent := c.renew(ctx, s)
+	secrets, err := c.intentSecrets(ctx, intent)
+	if err != nil {
+		return reconcile.Result{}, c.failedIfWanted(intent, err)
+	}
+	intent.Secrets = secrets
+	if err := c.cfg.Intents.Update(ctx, intent); err != nil {
+		return reconcile.Result{}, fmt.Errorf("record request for volume %q: %w", intent.Spec.Name, err)
+	}
+	return c.attempt(ctx, intent)
+}
+
+// renew returns the intent of a claim with a request that is made from what is known now, if the intent allows that and
+// the claim still wants the volume. Otherwise, and if no request can be made now, the request stays as it was.
+func (c *Controller) renew(ctx context.Context, s claimState) intents.Intent {
+	intent := *s.intent
+	if !intent.Renewable || s.class == nil || !c.wanted(intent) {
+		return intent
+	}
+	renewed, err := c.prepare(ctx, s)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Request cannot be made again, repeating the last one", logging.KeyReason, describe(err))
+		return intent
+	}
+	intent.Spec, intent.Request = renewed.Spec, renewed.Request
+	return intent
+}
+
+// intentSecrets returns the secrets for a call about the volume of an intent: as they are in the cluster, or, when they
+// cannot be read, as they were at the last call. Without both, an unwanted volume is dealt with without secrets: the driver
+// decides whether it needs them.
+func (c *Controller) intentSecrets(ctx context.Context, intent intents.Intent) (map[string]string, error) {
+	secrets, err := c.secrets(ctx, intent.Spec.Secrets.Provision)
+	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeName, intent.Spec.Name)
+	switch {
+	case err == nil:
+		return secrets, nil
+	case intent.Secrets != nil:
+		logger.Info("Secret cannot be read, using its values from the last call", logging.KeyReason, describe(err))
+		return intent.Secrets, nil
+	case intent.Stage == intents.Undoing || !c.wanted(intent):
+		logger.Info("Secret cannot be read, calling the driver without it", logging.KeyReason, describe(err))
+		return nil, nil
+	}
+	return nil, err
+}
+
+// attempt calls CreateVolume once and does what follows from the answer.
+func (c *Controller) attempt(ctx context.Context, intent intents.Intent) (reconcile.Result, error) {
+	volume, err := c.callCreate(ctx, intent.Request, intent.Secrets)
+	plan := planAttempt(attemptState{
+		intent:   intent,
+		unwanted: c.whyUnwanted(intent),
+		topology: intent.Request.GetAccessibilityRequirements() != nil,
+		created:  volume,
+		err:      err,
+	})
+	switch plan.verb {
+	case attemptSave:
+		return c.save(ctx, intent, volume)
+	case attemptUndo:
+		return c.unwanted(ctx, intent, volume.GetVolumeId(), plan.why)
+	case attemptRepeat:
+		return reconcile.Result{}, c.repeat(ctx, intent, plan.problem(err))
+	case attemptForget, attemptRetry, attemptRest, attemptReschedule:
+	}
+	if closeErr := c.close(ctx, intent); closeErr != nil {
+		return reconcile.Result{}, closeErr
+	}
+	return c.withoutVolume(ctx, intent, plan.verb, err)
+}
+
+// repeat records that a volume may exist which the driver has not confirmed, and returns the error with which the queue
+// repeats the request.
+func (c *Controller) repeat(ctx context.Context, intent intents.Intent, err error) error {
+	intent = uncertain(intent, err, time.Now())
+	if updateErr := c.cfg.Intents.Update(ctx, intent); updateErr != nil {
+		return fmt.Errorf("record that the outcome for volume %q is unknown: %w", intent.Spec.Name, updateErr)
+	}
+	return c.failedIfWanted(intent, fmt.Errorf("%w (%s)", err, pendingNote(intent)))
+}
+
+// failedIfWanted returns the error of an attempt for the queue to repeat it, and reports it to the user of the claim while
+// there is one.
+func (c *Controller) failedIfWanted(intent intents.Intent, err error) error {
+	if !c.wanted(intent) {
+		return err
+	}
+	return c.failed(intent.Spec.Claim, err)
+}
+
+// withoutVolume goes on after the driver has said for certain that there is no volume.
+func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, verb attemptVerb, err error) (reconcile.Result, error) {
+	claim := intent.Spec.Claim
+	if verb == attemptForget {
+		klog.FromContext(ctx).V(2).Info("Claim is gone and has no volume", logging.KeyVolumeName, intent.Spec.Name)
+		return reconcile.Result{}, nil
+	}
+	if outcome.Of(err) == outcome.Exhausted {
+		c.capacity.Exhausted(intent.Spec.Class.Name, intent.Spec.Topology)
+	}
+	if verb == attemptRest {
+		err = fmt.Errorf("%w (retries are delayed: the next one follows in %v, or when the claim, its StorageClass, its VolumeAttributesClass or the secret changes)",
+			err, c.cfg.Settings.Retry.Max)
+	}
+	err = c.failed(claim, err)
+	switch verb {
+	case attemptRest:
+		c.resting.put(claim.UID, rest{what: fingerprintOf(intent), until: time.Now().Add(c.cfg.Settings.Retry.Max)})
+		// The next look decides how long it rests: not at all if the request would be another one by now.
+		c.claims.Add(keyOf(claim))
+		return reconcile.Result{}, nil
+	case attemptReschedule:
+		c.stepBack(claim)
+		return c.reschedule(ctx, claim)
+	case attemptRepeat, attemptSave, attemptUndo, attemptForget, attemptRetry:
+	}
+	return reconcile.Result{}, err
+}
+
+// callCreate calls CreateVolume.
+func (c *Controller) callCreate(ctx context.Context, request *csi.CreateVolumeRequest, secrets map[string]string) (*csi.Volume, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
+	defer cancel()
+	var to peer.Peer
+	response, err := c.cfg.Driver.CreateVolume(ctx, withSecrets(request, secrets), grpc.Peer(&to))
+	if err != nil {
+		// gRPC reports the peer of every call for which there was a connection. Without one, nothing was sent.
+		return nil, callError{what: fmt.Sprintf("create volume %q", request.GetName()), err: err, unsent: to.Addr == nil}
+	}
+	return response.GetVolume(), nil
+}
+
+// withSecrets returns the request with secrets in it; all else is shared, for topologies are large.
+func withSecrets(request *csi.CreateVolumeRequest, secrets map[string]string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name:                      request.GetName(),
+		CapacityRange:             request.GetCapacityRange(),
+		VolumeCapabilities:        request.GetVolumeCapabilities(),
+		Parameters:                request.GetParameters(),
+		Secrets:                   secrets,
+		VolumeContentSource:       request.GetVolumeContentSource(),
+		AccessibilityRequirements: request.GetAccessibilityRequirements(),
+		MutableParameters:         request.GetMutableParameters(),
+	}
+}

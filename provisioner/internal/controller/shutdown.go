@@ -1,0 +1,183 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+const (
+	// flushTime is the part of Settings.Shutdown, at most a quarter, that running calls leave to flush.
+	flushTime = 5 * time.Second
+	// saveDrain is how long a running attempt to save a PersistentVolume may take before flush begins.
+	saveDrain = 2 * time.Second
+	// flushPause is the pause after the first failure of flush; it doubles with each further one.
+	flushPause = 250 * time.Millisecond
+)
+
+// ErrSucceeded is the cause by which the owner of a Controller ends its context when another Controller of this process
+// takes over the intents, so that none is finished in a hurry.
+var ErrSucceeded = errors.New("another controller of this process takes over")
+
+// drain returns how long calls that are running at the end of the context may go on.
+func (c *Controller) drain() time.Duration {
+	return DrainOf(c.cfg.Settings.Shutdown)
+}
+
+// DrainOf returns the part of a shutdown that running calls may take.
+func DrainOf(shutdown time.Duration) time.Duration {
+	return shutdown - min(flushTime, shutdown/4)
+}
+
+// work runs the queues. That of unsaved PersistentVolumes outlives the others, which add to it.
+func (c *Controller) work(ctx context.Context) error {
+	flushCtx, stop := outlive(ctx, c.cfg.Settings.Shutdown)
+	defer stop()
+	saveCtx, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSaving()
+	var work, saving errgroup.Group
+	saving.Go(func() error { return c.unsaved.Run(saveCtx) })
+	work.Go(func() error { return c.claims.Run(ctx) })
+	work.Go(func() error { return c.volumes.Run(ctx) })
+	work.Go(func() error { return c.sources.Run(ctx) })
+	err := work.Wait()
+	stopSaving()
+	err = errors.Join(err, saving.Wait())
+	if !errors.Is(context.Cause(ctx), ErrSucceeded) {
+		c.flush(flushCtx, !superseded(ctx))
+	}
+	return err
+}
+
+// outlive returns a context that ends, at the latest, when d has passed since the end of ctx.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		defer cancel()
+		pause(longer, d)
+	})
+	return longer, func() { stop(); cancel() }
+}
+
+// pause waits, at most until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// superseded reports whether ctx ended because the lease is lost: another instance may be at work.
+func superseded(ctx context.Context) bool {
+	var cause interface{ Abort() bool }
+	return errors.As(context.Cause(ctx), &cause) && cause.Abort()
+}
+
+// flush finishes or undoes volumes whose operation is not finished, until ctx ends, and logs what is left. The claims of
+// volumes that are to be deleted are gone or want nothing of them: no later process would know of these volumes. They come
+// first. A volume whose creation is not confirmed and whose claim waits for it is requested once more; the next process
+// requests it again by its name.
+func (c *Controller) flush(ctx context.Context, leading bool) {
+	list := c.cfg.Intents.List()
+	slices.SortStableFunc(list, func(a, b intents.Intent) int { return c.flushOrder(a) - c.flushOrder(b) })
+	var work errgroup.Group
+	work.SetLimit(max(1, c.cfg.Settings.Workers))
+	for _, intent := range list {
+		work.Go(func() error {
+			c.finish(ctx, intent, leading)
+			return nil
+		})
+	}
+	_ = work.Wait() // no function returns an error
+	for _, intent := range c.cfg.Intents.List() {
+		c.logUnfinished(ctx, intent)
+	}
+}
+
+// flushOrder returns the place of an intent in flush.
+func (c *Controller) flushOrder(intent intents.Intent) int {
+	switch {
+	case intent.Stage == intents.Saving:
+		return 0
+	case intent.Stage == intents.Undoing || !c.wanted(intent):
+		return 1
+	}
+	return 2
+}
+
+// finish works on one volume until it is settled, ctx ends, or only another process can go on.
+func (c *Controller) finish(ctx context.Context, intent intents.Intent, leading bool) {
+	ok := true
+	for wait := flushPause; ok && ctx.Err() == nil; intent, ok = c.cfg.Intents.Get(intent.UID()) {
+		again, err := c.finishStep(ctx, intent, leading)
+		if !again {
+			return
+		}
+		if err != nil {
+			klog.FromContext(ctx).V(2).Info("Volume operation failed at shutdown", logging.KeyVolumeName, intent.Spec.Name, logging.KeyReason, describe(err))
+			pause(ctx, wait)
+			wait *= 2
+		}
+	}
+}
+
+// finishStep takes one step for a volume, and reports whether another one makes sense. Without the lease, what another
+// instance may be working on is left to that instance: everything but volumes whose claim does not exist any more.
+func (c *Controller) finishStep(ctx context.Context, intent intents.Intent, leading bool) (again bool, err error) {
+	if intent.Stage == intents.Saving {
+		return true, c.saveAgain(ctx, intent)
+	}
+	if !leading {
+		if c.wanted(intent) {
+			return false, nil
+		}
+		if exists, err := c.claimExists(ctx, intent); exists || err != nil {
+			return err != nil, err
+		}
+	}
+	if intent.Stage == intents.Undoing {
+		_, err = c.undo(ctx, intent)
+		return true, err
+	}
+	again = !c.wanted(intent)
+	_, err = c.resume(ctx, claimState{intent: &intent})
+	return again || err == nil, err
+}
+
+// claimExists reads from the server whether the claim of an intent exists.
+func (c *Controller) claimExists(ctx context.Context, intent intents.Intent) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	claim := intent.Spec.Claim
+	live, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get claim %s: %w", klog.KObj(claim), err)
+	}
+	return live.UID == claim.UID, nil
+}
+
+// logUnfinished logs a volume whose operation is not finished at the end of the process.
+func (c *Controller) logUnfinished(ctx context.Context, intent intents.Intent) {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeName, intent.Spec.Name, logging.KeyVolumeID, intent.VolumeID,
+		logging.KeyClaim, klog.KObj(intent.Spec.Claim), logging.KeyState, intent.Stage.String())
+	if why := c.whyUnwanted(intent); why != "" {
+		logger.Error(nil, "Shutting down with a volume that may be left behind: look for it in the storage system", logging.KeyReason, why)
+		return
+	}
+	logger.Info("Shutting down with an unfinished volume operation, the next instance goes on with the claim")
+}

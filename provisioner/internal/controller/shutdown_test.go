@@ -1,0 +1,247 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/leader"
+	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+)
+
+// ending runs a controller, plays, and ends it by a cause; it returns how long the end took.
+func ending(t *testing.T, cause error, play func(g *chaos), check func(g *chaos, took time.Duration)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g := &chaos{t: t, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+		ctx, end := context.WithCancelCause(quiet(t))
+		ended := make(chan error, 1)
+		go func() {
+			ended <- runController(ctx, &reconciletest.Env{Kube: g.cluster.Client(), Conn: g.driver.Conn(), Driver: g.driver, Cluster: g.cluster})
+		}()
+		synctest.Wait()
+		play(g)
+		begin := time.Now()
+		end(cause)
+		if err := <-ended; err != nil {
+			t.Errorf("the controller ended with %v", err)
+		}
+		check(g, time.Since(begin))
+	})
+}
+
+// TestShutdownForgotVolumesOfDeletedClaims ends the process, by SIGTERM and by the loss of the lease, while the volume of a
+// deleted claim waits for its next attempt. No other process knows of it: it must be deleted before the end.
+func TestShutdownForgotVolumesOfDeletedClaims(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		fault  []csitest.Fault
+	}{
+		"Creating": {
+			reason: "The outcome of CreateVolume is unknown.",
+			fault:  []csitest.Fault{{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 4}},
+		},
+		"Undoing": {
+			reason: "DeleteVolume has failed.",
+			fault:  []csitest.Fault{{Method: "CreateVolume", Delay: 2 * time.Second}, {Method: "DeleteVolume", Code: codes.Internal, Times: 3}},
+		},
+	}
+	for name, tc := range cases {
+		for how, cause := range map[string]error{"Term": context.Canceled, "LeaseLost": leader.ErrLost} {
+			t.Run(name+how, func(t *testing.T) {
+				ending(t, cause, func(g *chaos) {
+					for _, fault := range tc.fault {
+						g.driver.Inject(fault)
+					}
+					g.claimNamed("data", "u1")
+					time.Sleep(100 * time.Millisecond)
+					g.remove("persistentvolumeclaims", "team", "data")
+					time.Sleep(4100 * time.Millisecond)
+				}, func(g *chaos, took time.Duration) {
+					if left := g.volumes(); len(left) > 0 {
+						t.Errorf("%s: volumes %q are left after %v", tc.reason, left, took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestShutdownWithoutTheLease loses the lease while the volume of a claim that waits for it may exist: another instance may
+// be working on that claim, so no call is made.
+func TestShutdownWithoutTheLease(t *testing.T) {
+	var before int
+	ending(t, leader.ErrLost, func(g *chaos) {
+		g.driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 3})
+		g.claimNamed("data", "u1")
+		time.Sleep(1500 * time.Millisecond)
+		before = len(g.calls("CreateVolume"))
+	}, func(g *chaos, took time.Duration) {
+		if after := len(g.calls("CreateVolume")); after != before || took > 0 {
+			t.Errorf("%d calls of CreateVolume after the loss of the lease, %v later", after-before, took)
+		}
+	})
+}
+
+// TestShutdownTookLongerThanThePodMayTake has a driver with a long deadline that hangs, and an API server that is away: the
+// end comes in time all the same. It used to take the deadline of a call, and more.
+func TestShutdownTookLongerThanThePodMayTake(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		play   func(r *rig)
+	}{
+		"DriverHangs": {
+			reason: "A call that hangs is cancelled.",
+			play:   func(r *rig) { r.driver.Inject(csitest.Fault{Hang: true}) },
+		},
+		"APIAway": {
+			reason: "A PersistentVolume that cannot be saved is given up.",
+			play: func(r *rig) {
+				r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
+			},
+		},
+		"APIHangs": {
+			reason: "So is one whose request hangs.",
+			play: func(r *rig) {
+				r.cluster.Inject(kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Hang: true})
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			settings := rigSettings()
+			settings.Timeout = time.Minute
+			onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
+				tc.play(r)
+				ctx, cancel := context.WithCancel(quiet(t))
+				ended := make(chan error, 1)
+				go func() { ended <- r.work(ctx) }()
+				r.claims.Add(keyOf(newClaim()))
+				time.Sleep(3 * time.Second)
+				begin := time.Now()
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(begin); took > settings.Shutdown {
+					t.Errorf("%s\nthe end took %v, want at most %v", tc.reason, took, settings.Shutdown)
+				}
+			}, newClaim(), newClass())
+		})
+	}
+}
+
+// TestUndoTrustedTheCache deletes an unwanted volume while the cache lacks the PersistentVolume that another process has saved
+// for it: the server is asked, and the volume stays.
+func TestUndoTrustedTheCache(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		intent := r.asked()
+		r.deaf("persistentvolumes")
+		saved := newPV()
+		saved.Spec.CSI.VolumeHandle = "vol-pvc-uid-1"
+		if err := r.cluster.Apply(saved); err != nil {
+			t.Fatal(err)
+		}
+		intent.Stage, intent.VolumeID = intents.Undoing, "vol-pvc-uid-1"
+		if err := r.intents.Update(quiet(t), intent); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.undo(quiet(t), intent); err == nil && r.claim() != nil {
+			t.Error("no error, so that the claim starts over without a pause")
+		}
+		if calls := r.calls(); len(calls) > 0 {
+			t.Errorf("calls %q, want none: a PersistentVolume has the volume", calls)
+		}
+		if got := r.stage(); got != "closed" {
+			t.Errorf("stage %s, want closed", got)
+		}
+		r.hear()
+	}, newClaim(), newClass())
+}
+
+// TestUnsentRequestCountedAsUncertain calls a driver that nobody serves: the request was not sent, so that there is no volume,
+// and nothing to find out. It calls one that is served and fails, too, for whom the opposite holds.
+func TestUnsentRequestCountedAsUncertain(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		serve  func(t *testing.T) string
+		unsent bool
+	}{
+		"NobodyServes": {
+			reason: "A request that cannot be sent makes no volume.",
+			serve:  func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "none.sock") }, unsent: true,
+		},
+		"NobodyAnswers": {
+			reason: "A request may have been read before the connection ended.",
+			serve:  servesNothing,
+		},
+		"Fails": {
+			reason: "A request was sent that was answered.",
+			serve: func(t *testing.T) string {
+				t.Helper()
+				d := csitest.New(csitest.Options{})
+				d.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Unavailable})
+				return d.Serve(t)
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			conn, err := csiclient.Dial(tc.serve(t), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			c := &Controller{cfg: Config{Driver: csi.NewControllerClient(conn), Settings: Settings{Timeout: time.Minute}}}
+			_, err = c.callCreate(quiet(t), &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
+			var call callError
+			if !errors.As(err, &call) || call.unsent != tc.unsent {
+				t.Errorf("%s\nerror %v, unsent: %v, want %v", tc.reason, err, call.unsent, tc.unsent)
+			}
+		})
+	}
+}
+
+// servesNothing returns the address of a server that ends each connection once it has read something from it.
+func servesNothing(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) // an empty frame of settings, which makes the connection work
+			_, err = io.ReadFull(conn, make([]byte, 24))         // the preface of HTTP/2
+			for frame := make([]byte, 9); err == nil && frame[3] != 1; {
+				// The frame of type 1 begins the request.
+				if _, err = io.ReadFull(conn, frame); err == nil {
+					_, err = io.CopyN(io.Discard, conn, int64(frame[0])<<16+int64(frame[1])<<8+int64(frame[2]))
+				}
+			}
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() { listener.Close(); <-done })
+	return path
+}

@@ -28,13 +28,13 @@ func lockRoot(dir string) (release func() error, err error) {
 		return nil, fmt.Errorf("lock root directory: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		err = fmt.Errorf("lock root directory %q: another node agent works there: %w", dir, err)
+		err = fmt.Errorf("lock root directory %q: another node agent uses it: %w", dir, err)
 		return nil, errors.Join(err, f.Close())
 	}
 	return f.Close, nil
 }
 
-// template describes the node by the options and, where they are silent, by the machine.
+// template describes the node by the options; what they leave empty is taken from the machine.
 func (o *Options) template() (nodeobj.Template, error) {
 	ip, err := o.address()
 	if err != nil {
@@ -55,7 +55,7 @@ func (o *Options) address() (string, error) {
 	}
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return "", fmt.Errorf("find the node's address, which --node-ip could give: %w", err)
+		return "", fmt.Errorf("find the address of the node (--node-ip sets it): %w", err)
 	}
 	loopback := ""
 	for _, a := range addrs {
@@ -69,13 +69,12 @@ func (o *Options) address() (string, error) {
 		}
 	}
 	if loopback == "" {
-		return "", fmt.Errorf("find the node's address, which --node-ip could give: %w", errNoAddress)
+		return "", fmt.Errorf("find the address of the node (--node-ip sets it): %w", errNoAddress)
 	}
 	return loopback, nil
 }
 
-// machine returns the bytes of memory and of the file system of a directory; zero if the kernel
-// does not tell.
+// machine returns the bytes of memory and of the file system of a directory; zero if they are unknown.
 func machine(dir string) (memory, storage int64) {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/policy"
@@ -28,6 +30,9 @@ type Options struct {
 	Kube flagset.Kube
 	// HTTP is where metrics, health and state are served.
 	HTTP flagset.HTTP
+	// Registerer receives the metrics, each with the label node, instead of the registry that HTTP serves: several
+	// agents of one process can share it. Each of them can be run once. Nil (the default): the agent's own registry.
+	Registerer prometheus.Registerer
 
 	// NodeName is the name of the Node object.
 	NodeName string
@@ -40,7 +45,7 @@ type Options struct {
 	NodeLabels Labels
 	// Taints are set when the Node is registered.
 	Taints Taints
-	// MaxPods is how many pods fit on the node.
+	// MaxPods is the maximum number of pods on the node.
 	MaxPods int
 	// CPU, Memory and Storage are the capacity for the scheduler; empty: the machine's.
 	CPU, Memory, Storage Quantity
@@ -51,18 +56,18 @@ type Options struct {
 	RegistryDirs Paths
 	// AllowedDrivers are the drivers that inline volumes may name.
 	AllowedDrivers policy.AllowedDrivers
-	// TopologyCollision says what happens if a topology label has another value: fail, overwrite.
+	// TopologyCollision is the action if a topology label already has another value: fail or overwrite.
 	TopologyCollision string
 
 	// CSITimeout is the deadline of one operation on a volume, with all its calls.
 	CSITimeout time.Duration
-	// StatusFrequency is how often the node's status is computed; it is written when it changes.
+	// StatusFrequency is how often the status of the Node is computed; it is written if it has changed.
 	StatusFrequency time.Duration
-	// LeaseSeconds is how long the node counts as alive after a renewal of its Lease.
+	// LeaseSeconds is for how long the node counts as alive after a renewal of its Lease.
 	LeaseSeconds int
-	// SyncFrequency is how often each pod is looked at although nothing has changed.
+	// SyncFrequency is how often each pod is checked although nothing has changed.
 	SyncFrequency time.Duration
-	// Workers is how many pods are worked on at a time.
+	// Workers is the maximum number of pods processed concurrently.
 	Workers int
 }
 
@@ -101,32 +106,32 @@ func (o *Options) addNodeFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.NodeName, "node-name", o.NodeName, "`name` of the Node object; the machine's host name if not set")
 	fs.StringVar(&o.NodeName, "hostname-override", o.NodeName, "the kubelet's `name` for --node-name; the last one given counts")
 	fs.StringVar(&o.Hostname, "node-hostname", o.Hostname, "`name` in the hostname label and address; empty: --node-name")
-	fs.StringVar(&o.NodeIP, "node-ip", o.NodeIP, "internal `address` of the node; empty: the machine's first one that is not loopback")
+	fs.StringVar(&o.NodeIP, "node-ip", o.NodeIP, "internal IP `address` of the node; empty: the first address of the machine that is not a loopback address")
 	fs.Var(&o.NodeLabels, "node-labels", "labels of the Node, as `key=value,...`")
 	fs.Var(&o.Taints, "register-with-taints", "taints of a Node that is registered, as `key=value:effect,...`")
-	fs.IntVar(&o.MaxPods, "max-pods", o.MaxPods, "how many pods fit on the node")
-	fs.Var(&o.CPU, "node-cpu", "capacity for the scheduler, as a `quantity`; empty: the machine's")
-	fs.Var(&o.Memory, "node-memory", "capacity for the scheduler, as a `quantity`; empty: the machine's")
-	fs.Var(&o.Storage, "node-ephemeral-storage", "capacity for the scheduler, as a `quantity`; empty: that of --root-dir")
+	fs.IntVar(&o.MaxPods, "max-pods", o.MaxPods, "maximum number of pods on the node")
+	fs.Var(&o.CPU, "node-cpu", "CPU capacity of the Node, as a `quantity`; empty: that of the machine")
+	fs.Var(&o.Memory, "node-memory", "memory capacity of the Node, as a `quantity`; empty: that of the machine")
+	fs.Var(&o.Storage, "node-ephemeral-storage", "ephemeral-storage capacity of the Node, as a `quantity`; empty: that of the file system of --root-dir")
 	fs.DurationVar(&o.StatusFrequency, "node-status-update-frequency", o.StatusFrequency,
-		"how often the node's status is computed; it is written when it changes, else every 5 minutes")
+		"interval at which the status of the Node is computed; it is written if it has changed, otherwise every 5 minutes")
 	fs.IntVar(&o.LeaseSeconds, "node-lease-duration-seconds", o.LeaseSeconds,
-		"how many seconds the node counts as alive after a renewal of its Lease, which comes four times as often")
+		"seconds for which the node counts as alive after a renewal of its Lease; the agent renews it four times as often")
 }
 
 func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.RootDir, "root-dir", o.RootDir, "the kubelet's root `directory`, with pods, plugins and plugins_registry")
-	fs.Var(&o.RegistryDirs, "extra-registry-dirs", "`directories` that are watched for registration sockets besides plugins_registry, separated by commas")
+	fs.Var(&o.RegistryDirs, "extra-registry-dirs", "`directories` watched for registration sockets besides <root-dir>/plugins_registry, separated by commas")
 	fs.Var(&o.AllowedDrivers, "allowed-csi-drivers",
 		"`drivers` that inline volumes may name, separated by commas; not set: any; empty: none")
 	fs.StringVar(&o.TopologyCollision, "topology-collision", o.TopologyCollision,
-		"`what` to do if a topology label has another value already: fail the registration, or overwrite")
+		"`action` if a topology label already has another value: fail (the registration) or overwrite (the label)")
 	fs.DurationVar(&o.CSITimeout, "csi-timeout", o.CSITimeout, "deadline of one operation on a volume with all its CSI calls")
-	fs.DurationVar(&o.SyncFrequency, "sync-frequency", o.SyncFrequency, "how often each pod is looked at although nothing has changed")
-	fs.IntVar(&o.Workers, "pod-workers", o.Workers, "how many pods are worked on at a time; volumes have workers of their own")
+	fs.DurationVar(&o.SyncFrequency, "sync-frequency", o.SyncFrequency, "interval at which each pod is checked although nothing has changed")
+	fs.IntVar(&o.Workers, "pod-workers", o.Workers, "maximum number of pods processed concurrently; each volume has a worker of its own")
 }
 
-// Validate reports everything that is wrong at once, each error naming the flag and the rule.
+// Validate reports all invalid options at once; each error names the flag and the rule.
 func (o *Options) Validate() error {
 	errs := []error{flagset.Validate(o.groups()...)}
 	check := func(ok bool, flag string, value any, rule string) {
@@ -153,5 +158,5 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Warnings tells about flags that were given although they are deprecated or without effect.
+// Warnings lists the given flags that are deprecated or have no effect.
 func (o *Options) Warnings() []string { return flagset.Warnings(&o.HTTP) }

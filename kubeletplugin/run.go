@@ -20,9 +20,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Run is one node until ctx is done. Volumes stay as they are then, as they do when the process is
+// Run is one node until ctx is done. Volumes stay mounted then, as they do when the process is
 // killed: the next start finds them. It returns an error if an option is wrong, if another agent
-// works below the same root directory, or if what is there cannot be read.
+// works below the same root directory, or if that directory or the mount table cannot be read.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -39,7 +39,7 @@ func Run(ctx context.Context, o Options) error {
 
 func run(ctx context.Context, o *Options) error {
 	reg := metrics.NewRegistry()
-	a, err := newAgent(o, reg)
+	a, err := newAgent(o, o.registerer(reg))
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,16 @@ func run(ctx context.Context, o *Options) error {
 	return g.Wait()
 }
 
-func newAgent(o *Options, reg *prometheus.Registry) (*agent.Agent, error) {
+// registerer is where the metrics go: the agent's own registry, or the one of Options with a label that tells several
+// agents apart.
+func (o *Options) registerer(own prometheus.Registerer) prometheus.Registerer {
+	if o.Registerer == nil {
+		return own
+	}
+	return prometheus.WrapRegistererWith(prometheus.Labels{"node": o.NodeName}, o.Registerer)
+}
+
+func newAgent(o *Options, reg prometheus.Registerer) (*agent.Agent, error) {
 	cfg, err := kube.Config(o.Kube, "csi-node-agent")
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ type Config struct {
 	Client kube.Client
 	// Root is the kubelet's root directory.
 	Root names.Root
-	// Template is what is said about the node; it has its name.
+	// Template describes the node; it has its name.
 	Template nodeobj.Template
 	// Allowed are the drivers that inline volumes may name.
 	Allowed policy.AllowedDrivers
@@ -59,9 +59,11 @@ type Config struct {
 	StatusFrequency time.Duration
 	// LeaseDuration is how long the node counts as alive after a renewal.
 	LeaseDuration time.Duration
-	// SyncFrequency is how often each pod is looked at although nothing has changed.
+	// SyncFrequency is how often each pod is checked although nothing has changed.
 	SyncFrequency time.Duration
-	// Workers is how many pods are worked on at a time.
+	// SweepInterval is how often the directories of pods that are gone are looked for; 1 minute if zero.
+	SweepInterval time.Duration
+	// Workers is the maximum number of pods processed concurrently.
 	Workers int
 	// Registerer and Queues receive metrics; nil for none.
 	Registerer prometheus.Registerer
@@ -72,7 +74,8 @@ type Config struct {
 
 // Agent is one node.
 type Agent struct {
-	cfg Config
+	cfg  Config
+	disk *disk.Disk
 
 	nodes      *kube.Informer[*corev1.Node]
 	podList    *kube.Informer[*corev1.Pod]
@@ -89,6 +92,10 @@ type Agent struct {
 	volumes   *volume.Manager
 	pods      *pods.Controller
 	recovered *recovery.Result
+	// seeded are the names kept in volumesInUse for the sake of unknown volumes.
+	seeded []string
+	// unknown has the problem last reported for each path of an unknown volume.
+	unknown map[string]string
 }
 
 // New makes an Agent that has done nothing yet.
@@ -99,10 +106,13 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Mounts == nil {
 		cfg.Mounts = recovery.HostMounts
 	}
+	if cfg.SweepInterval == 0 {
+		cfg.SweepInterval = time.Minute
+	}
 	if cfg.CSITimeout == 0 {
 		cfg.CSITimeout = 2 * time.Minute
 	}
-	a := &Agent{cfg: cfg, view: &nodeobj.View{}}
+	a := &Agent{cfg: cfg, disk: &disk.Disk{Root: cfg.Root, Fault: cfg.Fault}, view: &nodeobj.View{}, unknown: map[string]string{}}
 	a.makeInformers()
 	if err := errors.Join(a.makeNode(), a.makeDrivers(), a.makeEvents()); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
@@ -180,7 +190,7 @@ func (a *Agent) makeEvents() (err error) {
 func (a *Agent) makeVolumes() (err error) {
 	a.volumes, err = volume.New(volume.Config{
 		Node:        a.node(),
-		Disk:        &disk.Disk{Root: a.cfg.Root, Fault: a.cfg.Fault},
+		Disk:        a.disk,
 		Drivers:     drivers{a.registry},
 		InUse:       a.inUse,
 		Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
@@ -194,14 +204,18 @@ func (a *Agent) makeVolumes() (err error) {
 }
 
 func (a *Agent) makePods() (err error) {
+	count, err := unsupportedCounter(a.cfg.Registerer)
+	if err != nil {
+		return err
+	}
 	resolver := resolve.New(resolve.Config{
 		Claims: a.cfg.Client.PersistentVolumeClaims, Volumes: a.cfg.Client.PersistentVolumes(),
 		Driver: a.csiDriver, Node: a.view.Node, Allowed: a.cfg.Allowed,
 	})
 	a.pods, err = pods.New(pods.Config{
 		Pods: a.cfg.Client.Pods, Resolve: resolver.Pod, Volumes: a.volumes,
-		Clean:  (&disk.Disk{Root: a.cfg.Root}).CleanPod,
-		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues,
+		Clean:  a.disk.CleanPod,
+		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err
 }

@@ -189,7 +189,7 @@ func TestForeignMountWithoutNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.recovered = &recovery.Result{Foreign: []string{"/lost"}}
+	a.recovered = &recovery.Result{Foreign: []recovery.Foreign{{Path: "/lost"}}}
 	a.reportForeign(t.Context())
 	a.seedInUse()
 	if got := a.inUse.Names(); len(got) > 0 {

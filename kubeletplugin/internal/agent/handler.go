@@ -25,13 +25,8 @@ type handler struct {
 
 var _ registration.Handler = (*handler)(nil)
 
-// Validate implements registration.Handler. Names and versions are checked by package registration;
-// the agent takes every driver.
-func (h *handler) Validate(registration.Plugin) error { return nil }
-
-// Register implements registration.Handler. A driver that cannot tell about the node is not
-// registered, and the API does not go on saying that it is (seed 001, "NodeGetInfo"); what it has
-// mounted can still be unmounted.
+// Register implements registration.Handler. A driver whose NodeGetInfo fails is not registered, and its entries are
+// removed from CSINode and Node (seed 001, "NodeGetInfo"). From the moment it is connected it can unmount.
 func (h *handler) Register(ctx context.Context, p registration.Plugin) error {
 	d, err := h.registry.Connect(driver.Spec{
 		Name: p.Name, Endpoint: p.Endpoint, RequiresPublishPod: p.RequiresPublishPod,
@@ -39,6 +34,7 @@ func (h *handler) Register(ctx context.Context, p registration.Plugin) error {
 	if err != nil {
 		return err
 	}
+	h.registry.Offer(d)
 	if err := h.install(ctx, d); err != nil {
 		d.Close()
 		return errors.Join(err, h.remove(ctx, p.Name))

@@ -2,18 +2,16 @@ package agent
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 )
 
@@ -42,9 +40,24 @@ func (a *Agent) nodeChanged(old, current *corev1.Node) {
 		a.info.Resync()
 		a.keeper.Poke()
 	}
-	if old == nil || !equality.Semantic.DeepEqual(old.Status.VolumesAttached, current.Status.VolumesAttached) {
-		a.volumes.AttachedChanged()
+	a.volumes.Attached(newlyAttached(old, current)...)
+}
+
+// newlyAttached lists the names in volumesAttached that an older Node, nil for none, does not have.
+func newlyAttached(old, current *corev1.Node) []string {
+	before := sets.Set[corev1.UniqueVolumeName]{}
+	if old != nil {
+		for _, v := range old.Status.VolumesAttached {
+			before.Insert(v.Name)
+		}
 	}
+	var added []string
+	for _, v := range current.Status.VolumesAttached {
+		if !before.Has(v.Name) {
+			added = append(added, string(v.Name))
+		}
+	}
+	return added
 }
 
 // Run works until ctx is done. It looks at the disk first: unless it is known what may be mounted,
@@ -80,11 +93,28 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // sweep removes what an earlier process made and did not come to use.
 func (a *Agent) sweep(ctx context.Context) {
-	d := &disk.Disk{Root: a.cfg.Root}
 	for _, dir := range a.recovered.Unused {
-		if err := d.SweepStaging(dir); err != nil {
+		if err := a.disk.SweepStaging(dir); err != nil {
 			klog.FromContext(ctx).Error(err, "Keeping a staging directory without a record")
 		}
+	}
+}
+
+// sweepPods removes, from time to time, what is left of the directories of pods that are gone.
+func (a *Agent) sweepPods(ctx context.Context) error {
+	ticker := time.NewTicker(a.cfg.SweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		uids, err := recovery.Pods(a.cfg.Root)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Looking for directories of pods that are gone")
+		}
+		a.pods.Adopt(uids)
 	}
 }
 
@@ -101,14 +131,14 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	g.Go(func() error { return a.info.Run(ctx) })
 	g.Go(func() error { return a.watcher.Run(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
-	if a.info.EnsureCSINode(ctx) == nil { // an error: ctx is done, nothing else ends its tries
+	if a.info.EnsureCSINode(ctx) == nil { // it fails only if ctx is cancelled
 		a.keeper.SetReady(nil)
 		klog.FromContext(ctx).Info("Node is ready", logging.KeyNode, a.node())
 	}
 	return nil
 }
 
-// afterFirstList starts what may unmount: only a complete list tells which pods are gone.
+// afterFirstList starts what may unmount: only a complete list shows which pods are gone.
 func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed chan<- struct{}) error {
 	if !a.synced(ctx) {
 		return nil // ctx is done
@@ -116,8 +146,11 @@ func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed ch
 	if _, ok := a.nodes.Get("", a.node()); !ok {
 		a.keeper.Verify() // deleted before the watch began, perhaps
 	}
+	a.identifyLost(ctx)
 	a.pods.Adopt(a.recovered.Pods)
 	g.Go(func() error { return a.volumes.Run(ctx) })
+	g.Go(func() error { return a.followLost(ctx) })
+	g.Go(func() error { return a.sweepPods(ctx) })
 	close(listed)
 	return nil
 }
@@ -132,35 +165,11 @@ func (a *Agent) synced(ctx context.Context) bool {
 	return true
 }
 
-// seedInUse keeps in volumesInUse what an earlier process had there, if there is a mount of which
-// nobody knows the volume. Otherwise what has no record is not in use.
-func (a *Agent) seedInUse() {
-	if node := a.view.Node(); node != nil && len(a.recovered.Foreign) > 0 {
-		a.inUse.Seed(volumeNames(node.Status.VolumesInUse)...)
-	}
-}
-
-// reportForeign tells operators what of an earlier process cannot be cleaned up.
-func (a *Agent) reportForeign(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	for _, u := range a.recovered.Unreadable {
-		if !slices.Contains(a.recovered.Unused, u.Dir) { // that was swept
-			logger.Error(u.Err, "Volume directory has no usable record", logging.KeyPath, u.Dir)
-		}
-	}
-	// Not what the view has: the Node may have been deleted since it was registered.
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node(), UID: a.nodeUID()}}
-	for _, path := range a.recovered.Foreign {
-		message := fmt.Sprintf("mount %q has no usable record: it is left alone until someone unmounts it", path)
-		a.events.Warning(node, "UnknownVolumeMount", message)
-	}
-}
-
-// followDrivers lets volumes try again when their driver comes.
+// followDrivers ends the backoff of volumes when their driver comes.
 func (a *Agent) followDrivers(ctx context.Context) error {
 	for {
 		changed := a.registry.Changed()
-		for _, name := range a.registry.Names() {
+		for _, name := range a.registry.Known() {
 			a.volumes.DriverChanged(name)
 		}
 		select {

@@ -32,7 +32,7 @@ func (d drivers) Last(name string) (volume.Driver, error) { return adapt(d.regis
 // after a restart of the agent or of the driver it is there soon.
 func adapt(d *driver.Driver, err error) (volume.Driver, error) {
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", volume.ErrLag, err)
+		return nil, fmt.Errorf("%w: %w", volume.ErrTransient, err)
 	}
 	return nodeDriver{d}, nil
 }
@@ -94,7 +94,7 @@ var _ volume.Secrets = secrets{}
 func (s secrets) Secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
 	data, err := kube.SecretData(ctx, s.client, ref)
 	if apierrors.IsForbidden(err) {
-		return nil, fmt.Errorf("%w: %w", volume.ErrLag, err)
+		return nil, fmt.Errorf("%w: %w", volume.ErrTransient, err)
 	}
 	return data, err
 }

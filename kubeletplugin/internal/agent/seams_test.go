@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,7 +66,7 @@ func TestSecretLag(t *testing.T) {
 	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "s", errors.New("no relationship found"))
 	c.Fail("get", "secrets", refused, 1)
 	s, ref := secrets{c.Client()}, &corev1.SecretReference{Namespace: "ns", Name: "s"}
-	if _, err := s.Secret(t.Context(), ref); !errors.Is(err, volume.ErrLag) {
+	if _, err := s.Secret(t.Context(), ref); !errors.Is(err, volume.ErrTransient) {
 		t.Errorf("a refusal right after scheduling: got %v, want one that passes", err)
 	}
 	if got, err := s.Secret(t.Context(), ref); err != nil || got["key"] != "value" {
@@ -74,7 +75,7 @@ func TestSecretLag(t *testing.T) {
 	if got, err := s.Secret(t.Context(), nil); err != nil || got != nil {
 		t.Errorf("no reference: got %v, %v, want nothing", got, err)
 	}
-	if _, err := s.Secret(t.Context(), &corev1.SecretReference{Namespace: "ns", Name: "other"}); err == nil || errors.Is(err, volume.ErrLag) {
+	if _, err := s.Secret(t.Context(), &corev1.SecretReference{Namespace: "ns", Name: "other"}); err == nil || errors.Is(err, volume.ErrTransient) {
 		t.Errorf("a secret that does not exist: got %v, want an error that does not pass", err)
 	}
 }
@@ -83,7 +84,7 @@ func TestMissingDriverIsLag(t *testing.T) {
 	d := drivers{driver.NewRegistry(driver.Config{})}
 	defer d.registry.Close()
 	for _, get := range []func(string) (volume.Driver, error){d.Driver, d.Last} {
-		if _, err := get("d.example"); !errors.Is(err, volume.ErrLag) || !errors.Is(err, driver.ErrNotRegistered) {
+		if _, err := get("d.example"); !errors.Is(err, volume.ErrTransient) || !errors.Is(err, driver.ErrNotRegistered) {
 			t.Errorf("got %v, want a driver that may come soon", err)
 		}
 	}
@@ -106,5 +107,32 @@ func TestPodEvents(t *testing.T) {
 	e.Failed(volume.Pod{Namespace: "ns", Name: "a", UID: "uid-a"}, "FailedMount", "text")
 	if len(r.warned) != 1 || r.warned[0] != "ns/a uid-a FailedMount" {
 		t.Errorf("events are %v, want one on the pod that has a name", r.warned)
+	}
+}
+
+func TestNewlyAttached(t *testing.T) {
+	node := func(names ...corev1.UniqueVolumeName) *corev1.Node {
+		n := &corev1.Node{}
+		for _, name := range names {
+			n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: name})
+		}
+		return n
+	}
+	cases := map[string]struct {
+		reason       string
+		old, current *corev1.Node
+		want         []string
+	}{
+		"First":     {reason: "the first Node shows all", current: node("a", "b"), want: []string{"a", "b"}},
+		"Added":     {reason: "only what is new wakes a volume", old: node("a"), current: node("a", "b"), want: []string{"b"}},
+		"Removed":   {reason: "a detached volume has nothing to look for", old: node("a", "b"), current: node("b")},
+		"Unchanged": {reason: "most changes of a Node are others", old: node("a"), current: node("a")},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := newlyAttached(tc.old, tc.current); !slices.Equal(got, tc.want) {
+				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
+			}
+		})
 	}
 }

@@ -1,6 +1,6 @@
 // Package disk makes and removes the directories and records of staged and published volumes.
 //
-// A record is written before anything that it stands for exists, and removed after all of it is
+// A record is written before any directory or mount of its volume exists, and removed after all of them are
 // gone, so an interrupted operation always leaves its record. Nothing is ever removed recursively:
 // only empty directories go, which the kernel refuses for a mount point. Which volume is to be
 // prepared or cleaned is decided by package volume.
@@ -45,8 +45,8 @@ func (d *Disk) PrepareStaging(rec records.Staging) error {
 
 // CleanStaging removes the staging path, then the record, then the directory of both. What is
 // already gone is no error; a staging path that is still mounted or not empty is one.
-func (d *Disk) CleanStaging(rec records.Staging) error {
-	dir := d.Root.StagingDir(rec.Driver, rec.Handle)
+func (d *Disk) CleanStaging(driver, handle string) error {
+	dir := d.Root.StagingDir(driver, handle)
 	return d.clean(dir, names.StagingLeaf, fault.BeforeStagingRemoval, fault.AfterStagingRemoval)
 }
 

@@ -57,7 +57,7 @@ func TestStagingLifecycle(t *testing.T) {
 		t.Errorf("staging path: got %v, %v, want a directory that others cannot enter", fi, err)
 	}
 	for range 2 {
-		if err := d.CleanStaging(staging); err != nil {
+		if err := d.CleanStaging(staging.Driver, staging.Handle); err != nil {
 			t.Fatalf("cleaning must be repeatable: %v", err)
 		}
 	}
@@ -128,7 +128,7 @@ func TestCleanRefusesMountPoint(t *testing.T) {
 		t.Skipf("this sandbox does not allow mounting: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(path, syscall.MNT_DETACH) })
-	if err := d.CleanStaging(staging); !errors.Is(err, syscall.EBUSY) {
+	if err := d.CleanStaging(staging.Driver, staging.Handle); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("cleaning a mounted staging path: got %v, want EBUSY", err)
 	}
 	if _, err := records.ReadStaging(filepath.Dir(path)); err != nil {
@@ -215,7 +215,7 @@ func TestCrashLeavesRecord(t *testing.T) {
 			}
 			err := d.PrepareStaging(staging)
 			if err == nil {
-				err = d.CleanStaging(staging)
+				err = d.CleanStaging(staging.Driver, staging.Handle)
 			}
 			if !errors.Is(err, fault.ErrCrashed) {
 				t.Fatalf("got %v, want a stop at %q", err, stop)
@@ -226,7 +226,7 @@ func TestCrashLeavesRecord(t *testing.T) {
 				t.Errorf("there is a staging path but no record: %v", recErr)
 			}
 			d.Fault = nil
-			if err := d.CleanStaging(staging); err != nil {
+			if err := d.CleanStaging(staging.Driver, staging.Handle); err != nil {
 				t.Errorf("cleaning after the stop: %v", err)
 			}
 		})

@@ -2,8 +2,8 @@
 // registered driver, its node capabilities read once per connection, and a
 // wake-up for volume work that waits for a driver.
 //
-// A driver that has deregistered can still be reached for unmounts through
-// Registry.Last. The package makes calls and does not judge them: whether an
+// A driver that is not registered yet, or not any more, can be reached for
+// unmounts through Registry.Last. The package makes calls and does not judge them: whether an
 // error may be retried is decided by package outcome, and what a volume does
 // about it by package volume.
 package driver

@@ -68,7 +68,7 @@ func TestCapabilitiesOfWhichConnection(t *testing.T) {
 		"FirstIsLost":  {reason: "the first one was lost and made again", during: 2, calls: 2},
 		"Established":  {reason: "the usual case", before: 1, calls: 1},
 		"Reconnected":  {reason: "the driver was restarted meanwhile", before: 1, during: 1, calls: 2},
-		"InTheProcess": {reason: "a driver that is not dialled has one connection for ever", calls: 1},
+		"InTheProcess": {reason: "a driver that is not dialled has one connection forever", calls: 1},
 	}
 	for caseName, tc := range cases {
 		t.Run(caseName, func(t *testing.T) {
@@ -301,5 +301,56 @@ func TestAbsentCapability(t *testing.T) {
 	}
 	if Capabilities(nil)[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] {
 		t.Error("no capabilities have one")
+	}
+}
+
+// TestOffer: a driver that is connected can be reached for unmounts before it is registered, and its connection ends with
+// its last holder whatever becomes of the registration.
+func TestOffer(t *testing.T) {
+	cases := map[string]struct {
+		reason   string
+		before   func(*Registry)
+		then     func(*Registry, *Driver)
+		endpoint string
+		users    int
+	}{
+		"Added":   {reason: "registered in the end", then: func(r *Registry, d *Driver) { r.Add(d) }, endpoint: "/csi.sock", users: 1},
+		"Refused": {reason: "not registered, but still reachable", then: func(_ *Registry, d *Driver) { d.Close() }, endpoint: "/csi.sock", users: 1},
+		"Twice": {reason: "one that registers again shares the connection", then: func(r *Registry, d *Driver) {
+			d.Close()
+			again, err := r.Connect(Spec{Name: name, Endpoint: "/csi.sock"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Offer(again)
+			r.Add(again)
+		}, endpoint: "/csi.sock", users: 1},
+		"OtherRegistered": {reason: "the registered driver keeps its volumes", before: func(r *Registry) {
+			old, err := r.Connect(Spec{Name: name, Endpoint: "/old.sock"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Add(old)
+		}, then: func(_ *Registry, d *Driver) { d.Close() }, endpoint: "/old.sock"},
+		"Closed": {reason: "nothing is kept at the end", before: func(r *Registry) { r.Close() }, then: func(_ *Registry, d *Driver) { d.Close() }},
+	}
+	for caseName, tc := range cases {
+		t.Run(caseName, func(t *testing.T) {
+			r := newRegistry(t, Config{})
+			if tc.before != nil {
+				tc.before(r)
+			}
+			d := connect(t, r, "/csi.sock")
+			r.Offer(d)
+			r.Offer(d)
+			tc.then(r, d)
+			last, err := r.Last(name)
+			if (err == nil) != (tc.endpoint != "") || err == nil && last.spec.Endpoint != tc.endpoint {
+				t.Errorf("%s: last is %+v, %v, want endpoint %q", tc.reason, last, err, tc.endpoint)
+			}
+			if d.link.count() != tc.users {
+				t.Errorf("%s: %d users, want %d", tc.reason, d.link.count(), tc.users)
+			}
+		})
 	}
 }

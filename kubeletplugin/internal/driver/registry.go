@@ -76,7 +76,25 @@ func (r *Registry) Connect(spec Spec) (*Driver, error) {
 	return newDriver(spec, l), nil
 }
 
-// Add makes d the registered driver of its name and wakes those who wait on
+// Offer lets Last return d, before it is registered: what the driver has mounted
+// for an earlier process can then be unmounted, whether or not it gets
+// registered. It has no effect while a driver of that name is registered. The
+// caller keeps d, and closes or adds it.
+func (r *Registry) Offer(d *Driver) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.last[d.Name()]
+	if r.closed || r.registered[d.Name()] != nil || old != nil && old.link == d.link || !d.link.acquire() {
+		return
+	}
+	r.last[d.Name()] = newDriver(d.spec, d.link)
+	r.wake()
+	if old != nil {
+		old.link.release()
+	}
+}
+
+// Add makes d the registered driver of its name and wakes the waiters on
 // Changed. A driver that had the name before is released once its running
 // calls have ended.
 func (r *Registry) Add(d *Driver) {
@@ -116,9 +134,9 @@ func (r *Registry) Get(name string) (*Driver, error) {
 	return nil, fmt.Errorf("find CSI driver %q: %w", name, ErrNotRegistered)
 }
 
-// Last returns the driver of that name as it was last registered, even when it
-// has deregistered since: the way to unmount what it has mounted. A driver
-// that this process never saw gives ErrNotRegistered.
+// Last returns the driver of that name as it was last added or offered, even
+// when it has deregistered since: the way to unmount what it has mounted. A
+// driver that this process never saw gives ErrNotRegistered.
 func (r *Registry) Last(name string) (*Driver, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,8 +155,15 @@ func (r *Registry) Names() []string {
 	return names
 }
 
-// Changed returns a channel that is closed at the next Add or Remove. Take it
-// before Get, so that no change falls in between.
+// Known returns the drivers that Last returns, sorted.
+func (r *Registry) Known() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.last))
+}
+
+// Changed returns a channel that is closed at the next Add, Remove or Offer.
+// Take it before Get, so that no change falls in between.
 func (r *Registry) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,7 +183,7 @@ func (r *Registry) Close() {
 	}
 }
 
-// wake tells the waiters. The caller holds the lock.
+// wake wakes the waiters. The caller holds the lock.
 func (r *Registry) wake() {
 	close(r.changed)
 	r.changed = make(chan struct{})

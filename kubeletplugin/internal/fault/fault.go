@@ -7,7 +7,7 @@ package fault
 
 import "errors"
 
-// ErrCrashed is what a test's Hook returns to stop the agent at a point. Whoever receives it stops
+// ErrCrashed is what a test's Hook returns to stop the agent at a point. The caller stops
 // at once, without any cleaning up: the next start has to cope with what is there.
 var ErrCrashed = errors.New("stopped at a fault point")
 

@@ -92,7 +92,7 @@ func (p *Publisher) Raise(ctx context.Context, name string) error {
 	}
 }
 
-// giveUp forgets who does not wait any more.
+// giveUp removes a waiter whose context has ended.
 func (p *Publisher) giveUp(done <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *Publisher) Drop(name string) {
 	p.poke()
 }
 
-// Observe tells what a Node that is newer than the last write has. Somebody else's write is undone.
+// Observe passes the names of a Node that is newer than the last write. A write by another client is undone.
 func (p *Publisher) Observe(names []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		}
 		if err := p.flush(ctx); err != nil {
 			pause = min(max(2*pause, p.cfg.RetryStart), p.cfg.RetryMax)
-			klog.FromContext(ctx).Error(err, "Writing volumesInUse, trying again", logging.KeyDelay, pause)
+			klog.FromContext(ctx).Error(err, "volumesInUse is not written, retrying", logging.KeyDelay, pause)
 			continue
 		}
 		pause = 0

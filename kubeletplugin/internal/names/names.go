@@ -24,6 +24,8 @@ const (
 	RecordFile = "vol_data.json"
 	// StagingLeaf is the last element of a staging path.
 	StagingLeaf = "globalmount"
+	// BlockDir is the directory of block volumes, beside those of the drivers and in a pod's directory.
+	BlockDir = "volumeDevices"
 	// TargetLeaf is the last element of a target path.
 	TargetLeaf = "mount"
 
@@ -68,7 +70,7 @@ func SplitUnique(name string) (driver, handle string, err error) {
 	return driver, handle, nil
 }
 
-// StagingKey returns the directory name that stands for a volume handle below its driver.
+// StagingKey returns the directory name of a volume handle below its driver.
 func StagingKey(handle string) string { return digest(handle) }
 
 // Escape makes a name usable as one path element, as the kubelet does it.

@@ -13,8 +13,8 @@ import (
 const NodeIDAnnotation = "csi.volume.kubernetes.io/nodeid"
 
 // planAnnotation returns the new value of NodeIDAnnotation: nil for none. Where
-// the old value cannot be parsed it is made anew from known, the entries of
-// the CSINode. change tells whether there is anything to write.
+// the old value cannot be parsed it is rebuilt from known, the entries of
+// the CSINode. change reports whether it differs.
 func planAnnotation(node *corev1.Node, known []storagev1.CSINodeDriver, set map[string]string, remove string) (value *string, change bool) {
 	old, exists := node.Annotations[NodeIDAnnotation]
 	ids := map[string]string{}

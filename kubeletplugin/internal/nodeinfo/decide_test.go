@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,12 +41,12 @@ func TestPassing(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			for _, err := range []error{tc.err, fmt.Errorf("wrapped: %w", tc.err)} {
-				if got := passing(err); got != tc.want {
+				if got := retryTransient(err); got != tc.want {
 					t.Errorf("%s: passing %t, want %t: %v", tc.reason, got, tc.want, err)
 				}
 			}
-			if !everything(tc.err) {
-				t.Errorf("%s: everything leaves it out", tc.reason)
+			if !retryAlways(tc.err) {
+				t.Errorf("%s: retryAlways leaves it out", tc.reason)
 			}
 		})
 	}
@@ -188,30 +187,6 @@ func TestPatchJSON(t *testing.T) {
 			got, err := tc.p.json("7")
 			if err != nil || string(got) != tc.want {
 				t.Errorf("%s: got %s, %v, want %s", tc.reason, got, err, tc.want)
-			}
-		})
-	}
-}
-
-// TestMigratedAnnotation is left alone if there is nothing to say.
-func TestMigratedAnnotation(t *testing.T) {
-	cases := map[string]struct {
-		reason string
-		have   map[string]string
-		value  string
-		want   map[string]string
-	}{
-		"First":   {reason: "there were no annotations", value: "p", want: map[string]string{corev1.MigratedPluginsAnnotationKey: "p"}},
-		"Replace": {reason: "an older agent has said otherwise", have: map[string]string{corev1.MigratedPluginsAnnotationKey: "q"}, value: "p", want: map[string]string{corev1.MigratedPluginsAnnotationKey: "p"}},
-		"Others":  {reason: "others' stay", have: map[string]string{"x": "y"}, value: "p", want: map[string]string{"x": "y", corev1.MigratedPluginsAnnotationKey: "p"}},
-		"None":    {reason: "nothing to say", have: map[string]string{"x": "y"}, want: map[string]string{"x": "y"}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			obj := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Annotations: tc.have}}
-			annotateMigrated(obj, tc.value)
-			if diff := cmp.Diff(tc.want, obj.Annotations); diff != "" {
-				t.Errorf("%s, -want +got:\n%s", tc.reason, diff)
 			}
 		})
 	}

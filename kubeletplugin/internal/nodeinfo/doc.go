@@ -1,4 +1,4 @@
-// Package nodeinfo tells the cluster which CSI drivers this node has: entries
+// Package nodeinfo reports to the cluster which CSI drivers this node has: entries
 // of the node's CSINode object, the node's topology labels, and the annotation
 // csi.volume.kubernetes.io/nodeid (deprecated, but still read).
 //

@@ -14,15 +14,12 @@ import (
 type wish struct {
 	present map[string]storagev1.CSINodeDriver
 	absent  map[string]bool
-	// migrated is the value of the migrated-plugins annotation, empty for none.
-	migrated string
 }
 
 // newCSINode returns the CSINode of node, with the drivers of w. It goes when
 // the node goes.
 func newCSINode(node *corev1.Node, w wish) *storagev1.CSINode {
 	obj := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{owner(node)}}}
-	annotateMigrated(obj, w.migrated)
 	obj.Spec.Drivers = with([]storagev1.CSINodeDriver{}, w)
 	return obj
 }
@@ -51,7 +48,7 @@ func updates(obj *storagev1.CSINode, node *corev1.Node, w wish) []*storagev1.CSI
 	if len(final.OwnerReferences) == 0 {
 		final.OwnerReferences = []metav1.OwnerReference{owner(node)}
 	}
-	annotateMigrated(final, w.migrated)
+	dropMigrated(final)
 	final.Spec.Drivers = with(final.Spec.Drivers, w)
 	if same(obj, final) {
 		return nil
@@ -112,12 +109,8 @@ func count(e storagev1.CSINodeDriver) int32 {
 	return *e.Allocatable.Count
 }
 
-func annotateMigrated(obj *storagev1.CSINode, value string) {
-	if value == "" || obj.Annotations[corev1.MigratedPluginsAnnotationKey] == value {
-		return
-	}
-	if obj.Annotations == nil {
-		obj.Annotations = map[string]string{}
-	}
-	obj.Annotations[corev1.MigratedPluginsAnnotationKey] = value
+// dropMigrated removes the annotation of a kubelet that names the in-tree plugins
+// whose volumes it mounts through CSI drivers, which this agent does not do.
+func dropMigrated(obj *storagev1.CSINode) {
+	delete(obj.Annotations, corev1.MigratedPluginsAnnotationKey)
 }

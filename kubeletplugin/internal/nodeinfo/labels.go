@@ -37,7 +37,7 @@ type labelChange struct {
 }
 
 // planLabels compares the labels of a Node with a driver's topology. Labels
-// that the topology does not name are left alone, also stale ones: volumes may
+// that the topology does not name stay unchanged, also stale ones: volumes may
 // still refer to them.
 func planLabels(labels map[string]string, record string, topology map[string]string, policy Collision) (labelChange, error) {
 	change := labelChange{set: map[string]string{}}

@@ -170,15 +170,15 @@ func TestUpdates(t *testing.T) {
 func TestUpdatesMetadata(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}}
 	bare := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
-	states := updates(bare, node, wish{migrated: "p"})
-	want := newCSINode(node, wish{migrated: "p"})
+	states := updates(bare, node, wish{})
+	want := newCSINode(node, wish{})
 	if len(states) != 1 {
 		t.Fatalf("%d writes, want one for owner and annotation", len(states))
 	}
 	if diff := cmp.Diff(want.ObjectMeta, states[0].ObjectMeta); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if got := updates(states[0], node, wish{migrated: "p"}); got != nil {
+	if got := updates(states[0], node, wish{}); got != nil {
 		t.Errorf("a second look writes again: %v", got)
 	}
 }
@@ -273,7 +273,7 @@ func TestPlanAnnotation(t *testing.T) {
 		"RemovedTwice":  {reason: "nothing to write", old: pointer(`{"e":"2"}`), remove: "d", same: true},
 		"NothingAtAll":  {reason: "nothing to write", remove: "d", same: true},
 		"EmptyGoes":     {reason: "an empty map says nothing", old: pointer(`{}`), remove: "d"},
-		"Broken":        {reason: "what cannot be read is made anew from the CSINode", old: pointer(`{"d":`), set: map[string]string{"d": "1"}, want: pointer(`{"d":"1","k":"kid"}`)},
+		"Broken":        {reason: "what cannot be read is created again from the CSINode", old: pointer(`{"d":`), set: map[string]string{"d": "1"}, want: pointer(`{"d":"1","k":"kid"}`)},
 		"WrongType":     {reason: "the same", old: pointer(`["d"]`), set: map[string]string{"d": "1"}, want: pointer(`{"d":"1","k":"kid"}`)},
 		"Null":          {reason: "the same", old: pointer(`null`), set: map[string]string{"d": "1"}, want: pointer(`{"d":"1","k":"kid"}`)},
 		"BrokenRemoved": {reason: "the same", old: pointer(`x`), remove: "k"},

@@ -9,10 +9,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
-// Run puts back what others took away: a CSINode that was deleted, or that
+// Run restores what others have removed: a CSINode that was deleted, or that
 // belongs to a Node of the same name that is gone, entries, labels and node
-// IDs of installed drivers. It removes what Uninstall could not. It looks at each Config.Resync, and at once after
-// Resync. It returns nil when ctx ends.
+// IDs of installed drivers. It removes what Uninstall could not. It checks every
+// Config.Resync, and at once after Resync. It returns nil when ctx ends.
 func (w *Writer) Run(ctx context.Context) error {
 	ticker := time.NewTicker(w.cfg.Resync)
 	defer ticker.Stop()
@@ -27,7 +27,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
-// Resync makes Run look now. Call it when the Node has been created anew.
+// Resync makes Run check now. Call it when the Node has been re-created.
 func (w *Writer) Resync() {
 	select {
 	case w.wake <- struct{}{}:
@@ -35,22 +35,26 @@ func (w *Writer) Resync() {
 	}
 }
 
-// restore writes each driver by itself, so that one whose labels collide does
-// not keep the others from being written.
+// restore writes each driver by itself, each within a deadline: one whose labels
+// collide, or whose Node cannot be patched, holds up neither the others nor the
+// CSINode. Run repeats what fails.
 func (w *Writer) restore(ctx context.Context) {
-	if err := w.EnsureCSINode(ctx); err != nil {
-		return // ctx has ended
+	limited := func(write func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, w.cfg.CallTimeout)
+		defer cancel()
+		return write(ctx)
 	}
 	report := func(what, driver string, err error) {
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, what, logging.KeyDriver, driver)
 		}
 	}
+	report("Restoring the CSINode", "", limited(w.EnsureCSINode))
 	for _, name := range w.allLeaving() {
-		report("Removing what the node tells about a CSI driver", name, w.remove(ctx, name))
+		report("Removing a CSI driver from CSINode and Node", name, limited(func(ctx context.Context) error { return w.remove(ctx, name) }))
 	}
 	for _, d := range w.Installed() {
-		report("Restoring what the node tells about a CSI driver", d.Name, w.restoreNode(ctx, d))
+		report("Restoring the labels and node ID of a CSI driver", d.Name, limited(func(ctx context.Context) error { return w.restoreNode(ctx, d) }))
 	}
 }
 
@@ -63,7 +67,7 @@ func (w *Writer) allLeaving() []string {
 // restoreNode writes the Node unless the driver was uninstalled or changed
 // meanwhile.
 func (w *Writer) restoreNode(ctx context.Context, d Driver) error {
-	return w.retry(ctx, "restore CSI driver "+d.Name, passing, func(ctx context.Context) error {
+	return w.retry(ctx, "restore CSI driver "+d.Name, retryTransient, func(ctx context.Context) error {
 		if !w.current(d) {
 			return nil
 		}

@@ -80,7 +80,7 @@ func TestRunRestores(t *testing.T) {
 }
 
 // The scheduler believes what the CSINode says: a driver that went while the API server was away must not stay in
-// it for ever.
+// it forever.
 func TestUninstallThatFailedIsFinishedLater(t *testing.T) {
 	cases := map[string]struct {
 		reason  string

@@ -20,12 +20,12 @@ const (
 	conflictDelay = 10 * time.Millisecond
 )
 
-// everything tries again whatever the error is.
-func everything(error) bool { return true }
+// retryAlways retries whatever the error is.
+func retryAlways(error) bool { return true }
 
-// passing reports whether an error may pass by itself: a conflict, an API
-// server that is away or busy, a Node that is about to be created.
-func passing(err error) bool {
+// retryTransient reports whether an error may go away by itself: a conflict, an
+// API server that is away or busy, a Node that is about to be created.
+func retryTransient(err error) bool {
 	if errors.Is(err, ErrCollision) {
 		return false
 	}
@@ -42,21 +42,18 @@ func passing(err error) bool {
 	return status.Status().Code >= 500
 }
 
-// retry runs write, alone, until it succeeds, again says no, or ctx ends.
-func (w *Writer) retry(ctx context.Context, what string, again func(error) bool, write func(context.Context) error) error {
-	unlock, err := w.turn.Lock(ctx, struct{}{})
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	defer unlock()
+// retry runs write until it succeeds, retriable denies the error, or ctx ends.
+// Attempts of several drivers never overlap, but the pauses between them do: a
+// driver whose write keeps failing holds up no other.
+func (w *Writer) retry(ctx context.Context, what string, retriable func(error) bool, write func(context.Context) error) error {
 	backoff := wait.Backoff{Duration: retryStart, Factor: 2, Jitter: 0.1, Cap: retryMax, Steps: math.MaxInt}
 	logged := ""
 	for {
-		err := write(ctx)
+		err := w.attempt(ctx, write)
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() != nil || !again(err) {
+		if ctx.Err() != nil || !retriable(err) {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		delay := conflictDelay
@@ -68,12 +65,22 @@ func (w *Writer) retry(ctx context.Context, what string, again func(error) bool,
 			level = 4
 		}
 		logged = err.Error()
-		klog.FromContext(ctx).V(level).Info("Node information is not written, trying again", logging.KeyNode, w.cfg.NodeName,
+		klog.FromContext(ctx).V(level).Info("Node information is not written, retrying", logging.KeyNode, w.cfg.NodeName,
 			logging.KeyReason, err.Error(), logging.KeyDelay, delay)
 		if !pause(ctx, delay) {
 			return fmt.Errorf("%s: %w: %w", what, ctx.Err(), err)
 		}
 	}
+}
+
+// attempt runs write while no other attempt runs.
+func (w *Writer) attempt(ctx context.Context, write func(context.Context) error) error {
+	unlock, err := w.turn.Lock(ctx, struct{}{})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return write(ctx)
 }
 
 // pause reports whether delay passed before ctx ended.

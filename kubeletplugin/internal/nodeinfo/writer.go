@@ -31,34 +31,18 @@ type Config struct {
 	// Collision says what happens when a topology label has another value.
 	// Default: fail.
 	Collision Collision
-	// NoAnnotation leaves NodeIDAnnotation alone.
+	// NoAnnotation leaves NodeIDAnnotation unchanged.
 	NoAnnotation bool
-	// MigratedPlugins are the in-tree plugins that CSI drivers stand in for on
-	// this node. Nil: those of the kubelet. Empty: none.
-	MigratedPlugins []string
 	// CallTimeout bounds each call to the API server. Default 30 s.
 	CallTimeout time.Duration
-	// Resync is how often Run looks whether CSINode and Node are still as they
+	// Resync is how often Run checks that CSINode and Node are still as they
 	// were written. Default 1 min.
 	Resync time.Duration
-}
-
-// migratedPlugins returns the in-tree plugins that the kubelet of Kubernetes
-// 1.36 names. Without the annotation, the attach/detach controller and the
-// scheduler would not translate their volumes for this node.
-func migratedPlugins() []string {
-	return []string{
-		"kubernetes.io/aws-ebs", "kubernetes.io/azure-disk", "kubernetes.io/azure-file", "kubernetes.io/cinder",
-		"kubernetes.io/gce-pd", "kubernetes.io/portworx-volume", "kubernetes.io/vsphere-volume",
-	}
 }
 
 func (cfg Config) withDefaults() Config {
 	if cfg.Collision == "" {
 		cfg.Collision = CollisionFail
-	}
-	if cfg.MigratedPlugins == nil {
-		cfg.MigratedPlugins = migratedPlugins()
 	}
 	if cfg.CallTimeout == 0 {
 		cfg.CallTimeout = defaultCallTimeout
@@ -89,8 +73,7 @@ func (cfg Config) validate() error {
 // Writer keeps one node's CSINode, labels and annotation. It is safe for
 // concurrent use; its writes happen one after the other.
 type Writer struct {
-	cfg      Config
-	migrated string
+	cfg Config
 	// turn serializes the read-modify-write cycles.
 	turn keymutex.Locks[struct{}]
 	wake chan struct{}
@@ -109,39 +92,35 @@ func New(cfg Config) (*Writer, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	names := slices.Clone(cfg.MigratedPlugins)
-	slices.Sort(names)
 	return &Writer{
-		cfg:      cfg,
-		migrated: strings.Join(names, ","),
-		wake:     make(chan struct{}, 1),
-		drivers:  map[string]Driver{},
-		leaving:  map[string]bool{},
-		problem:  fmt.Errorf("CSINode %q is not yet initialized", cfg.NodeName),
+		cfg:     cfg,
+		wake:    make(chan struct{}, 1),
+		drivers: map[string]Driver{},
+		leaving: map[string]bool{},
+		problem: fmt.Errorf("CSINode %q is not yet initialized", cfg.NodeName),
 	}, nil
 }
 
 // EnsureCSINode returns when the node's CSINode exists, belongs to the present
-// Node and lists the installed drivers, but none that is to be removed. It tries until ctx ends, whatever the
-// problem; Problem tells about it meanwhile.
+// Node and lists the installed drivers, but none that is to be removed. It
+// retries until ctx ends, whatever the error; Problem returns it meanwhile.
 func (w *Writer) EnsureCSINode(ctx context.Context) error {
-	return w.retry(ctx, fmt.Sprintf("write CSINode %q", w.cfg.NodeName), everything, func(ctx context.Context) error {
+	return w.retry(ctx, fmt.Sprintf("write CSINode %q", w.cfg.NodeName), retryAlways, func(ctx context.Context) error {
 		return w.writeCSINode(ctx, w.wish(nil))
 	})
 }
 
 // Install writes the driver's labels and node ID to the Node, then its entry to
-// the CSINode; where all is there already it writes nothing. It tries until
-// ctx ends, except that it returns what trying again would not change:
-// a topology that contradicts a label (ErrCollision), an invalid value, a
-// missing permission. After an error part of it may be written; Uninstall
-// takes it back.
+// the CSINode; if nothing differs it writes nothing. It retries until ctx ends,
+// except errors that a retry would not change: a topology that contradicts a
+// label (ErrCollision), an invalid value, a missing permission. After an error
+// part of it may be written; Uninstall removes it.
 func (w *Writer) Install(ctx context.Context, d Driver) error {
 	if err := d.validate(); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("install CSI driver %q on node %q", d.Name, w.cfg.NodeName)
-	return w.retry(ctx, what, passing, func(ctx context.Context) error {
+	return w.retry(ctx, what, retryTransient, func(ctx context.Context) error {
 		if err := w.writeNode(ctx, d); err != nil {
 			return err
 		}
@@ -157,8 +136,8 @@ func (w *Writer) Install(ctx context.Context, d Driver) error {
 }
 
 // Uninstall removes the driver's entry from the CSINode, then its node ID from
-// the Node. Labels stay, as volumes may refer to them. It tries like Install;
-// what it has not removed when ctx ends is removed by Run.
+// the Node. Labels stay, as volumes may refer to them. It retries like Install;
+// Run removes what is left when ctx ends.
 func (w *Writer) Uninstall(ctx context.Context, name string) error {
 	w.mu.Lock()
 	delete(w.drivers, name)
@@ -167,11 +146,11 @@ func (w *Writer) Uninstall(ctx context.Context, name string) error {
 	return w.remove(ctx, name)
 }
 
-// remove takes away what is written about a driver, unless it was installed
+// remove removes the entry and node ID of a driver, unless it was installed
 // again meanwhile.
 func (w *Writer) remove(ctx context.Context, name string) error {
 	what := fmt.Sprintf("uninstall CSI driver %q from node %q", name, w.cfg.NodeName)
-	return w.retry(ctx, what, passing, func(ctx context.Context) error {
+	return w.retry(ctx, what, retryTransient, func(ctx context.Context) error {
 		if !w.isLeaving(name) {
 			return nil
 		}
@@ -199,7 +178,7 @@ func (w *Writer) isLeaving(name string) bool {
 func (w *Writer) wish(extra *Driver) wish {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	want := wish{present: map[string]storagev1.CSINodeDriver{}, absent: maps.Clone(w.leaving), migrated: w.migrated}
+	want := wish{present: map[string]storagev1.CSINodeDriver{}, absent: maps.Clone(w.leaving)}
 	for name, d := range w.drivers {
 		want.present[name] = d.entry()
 	}

@@ -38,7 +38,7 @@ func story(t *testing.T, change func(*Config), tell func(t *testing.T, w *world)
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := kubetest.New(newNode())
-		cfg := Config{Client: c.Client(), NodeName: nodeName, MigratedPlugins: []string{"p2", "p1"}}
+		cfg := Config{Client: c.Client(), NodeName: nodeName}
 		if change != nil {
 			change(&cfg)
 		}
@@ -130,8 +130,8 @@ func TestEnsureCSINode(t *testing.T) {
 		w.expectWrites("create csinodes")
 		got := w.csiNode()
 		want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: w.node().UID}}
-		if diff := cmp.Diff(want, got.OwnerReferences); diff != "" || got.Annotations[corev1.MigratedPluginsAnnotationKey] != "p1,p2" {
-			t.Errorf("annotations %v, owner, -want +got:\n%s", got.Annotations, diff)
+		if diff := cmp.Diff(want, got.OwnerReferences); diff != "" {
+			t.Errorf("owner, -want +got:\n%s", diff)
 		}
 		w.expectIDs()
 		if err := w.w.Problem(); err != nil {
@@ -312,7 +312,7 @@ func TestInstallTriesAgain(t *testing.T) {
 }
 
 // Each call has a deadline: an API server that accepts and never answers must
-// not hold a driver for ever.
+// not hold a driver forever.
 func TestCallsHaveADeadline(t *testing.T) {
 	story(t, func(cfg *Config) { cfg.CallTimeout = 5 * time.Second }, func(t *testing.T, w *world) {
 		w.c.Inject(kubetest.Fault{Verb: "get", Resource: "nodes", Hang: true, Times: 1})
@@ -396,17 +396,5 @@ func TestNewReportsAllAtOnce(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want it to say %q", err, want)
 		}
-	}
-}
-
-func TestDefaultsNameTheMigratedPlugins(t *testing.T) {
-	w, err := New(Config{Client: kubetest.New().Client(), NodeName: nodeName})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder," +
-		"kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume"
-	if w.migrated != want {
-		t.Errorf("got %q, want %q", w.migrated, want)
 	}
 }

@@ -210,7 +210,7 @@ func TestExistingNode(t *testing.T) {
 			t.Error("not registered, although the node exists")
 		}
 		if after := b.node(t); after.UID != before.UID {
-			t.Error("the node was made anew")
+			t.Error("the node was created again")
 		}
 	})
 }

@@ -86,7 +86,7 @@ func (k *Keeper) Poke() {
 	}
 }
 
-// Verify makes the Keeper write the status now, which tells whether the Node still exists.
+// Verify makes the Keeper write the status now; the answer shows whether the Node still exists.
 func (k *Keeper) Verify() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,7 +103,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	for {
 		pause := k.cfg.Frequency
 		if err := k.sync(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Keeping the node object, trying again", logging.KeyNode, k.cfg.Template.Name)
+			klog.FromContext(ctx).Error(err, "Node object is not up to date, retrying", logging.KeyNode, k.cfg.Template.Name)
 			retry = min(max(2*retry, 200*time.Millisecond), k.cfg.Frequency)
 			pause = retry
 		} else {
@@ -153,7 +153,7 @@ func (k *Keeper) sync(ctx context.Context) error {
 		return err
 	}
 	if err := k.patch(ctx, patch); err != nil {
-		k.insist(force)
+		k.restoreForce(force)
 		return err
 	}
 	return nil
@@ -167,8 +167,8 @@ func (k *Keeper) wishes() (force bool, notReady error) {
 	return force, k.notReady
 }
 
-// insist makes the next sync write what this one was told to, but could not.
-func (k *Keeper) insist(force bool) {
+// restoreForce keeps the request to write after a write that has failed.
+func (k *Keeper) restoreForce(force bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.force = k.force || force
@@ -194,7 +194,7 @@ func (k *Keeper) register(ctx context.Context) (*corev1.Node, error) {
 	return node, nil
 }
 
-// patch writes the status. If the Node turns out to be gone, it is made again.
+// patch writes the status. If the Node turns out to be gone, it is re-created.
 func (k *Keeper) patch(ctx context.Context, patch []byte) error {
 	name, known := k.cfg.Template.Name, k.cfg.View.Node()
 	node, err := k.cfg.Nodes.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")

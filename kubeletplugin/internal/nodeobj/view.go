@@ -69,7 +69,7 @@ func version(n *corev1.Node) uint64 {
 	return rv
 }
 
-// Gone tells the view that a Node was deleted, so that the Keeper makes another. Answers to writes
+// Gone records that a Node was deleted, so that the Keeper re-creates it. Answers to writes
 // that come later but are older do not bring it back.
 func (v *View) Gone(n *corev1.Node) {
 	v.mu.Lock()

@@ -30,7 +30,7 @@ type Volumes interface {
 	Status(name string, k volume.Key) (volume.Status, bool)
 }
 
-// Recorder sends warnings to the users of a pod.
+// Recorder sends warnings as events on a pod.
 type Recorder interface {
 	Warning(obj runtime.Object, reason, message string)
 }
@@ -45,17 +45,22 @@ type Config struct {
 	Volumes Volumes
 	// Clean removes the directories of a pod without volumes.
 	Clean func(types.UID) error
-	// Events tells users about problems.
+	// Events receives the events on pods.
 	Events Recorder
+	// Unsupported counts a feature that a volume of a pod asks for and the agent does not do; nil for none.
+	Unsupported func(feature string)
 	// HostIP is the address of the node.
 	HostIP string
-	// Workers is how many pods are worked on at a time; 16 if zero.
+	// Workers is the maximum number of pods processed concurrently; 16 if zero.
 	Workers int
 	// Timeout is the deadline of one call to the API; 10 s if zero.
 	Timeout time.Duration
-	// Patience is after how long, and how often, users are told that a pod waits for its volumes;
-	// 2 minutes 3 seconds if zero, as the kubelet does it.
+	// Patience is the time after which, and then the interval at which, a pod that waits for its volumes gets an event;
+	// 2 minutes 3 seconds if zero, as in the kubelet.
 	Patience time.Duration
+	// Recheck is how often the volumes of a running pod are looked at for unsupported features that are asked for later,
+	// such as an expansion; 5 minutes if zero. Changed must be called as often.
+	Recheck time.Duration
 	// Metrics measures the queue; nil for none.
 	Metrics workqueue.MetricsProvider
 }
@@ -83,6 +88,9 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Patience == 0 {
 		cfg.Patience = 2*time.Minute + 3*time.Second
 	}
+	if cfg.Recheck == 0 {
+		cfg.Recheck = 5 * time.Minute
+	}
 	c := &Controller{cfg: cfg, pods: table{entries: map[types.UID]*entry{}}}
 	queue, err := reconcile.New(reconcile.Config[types.UID]{
 		Name: "pods", Reconcile: c.reconcile, Workers: cfg.Workers, Metrics: cfg.Metrics,
@@ -96,33 +104,33 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// Changed takes note of a change that the watch has brought; current is nil if the pod is gone.
+// Changed records a change from the watch; current is nil if the pod is gone.
 func (c *Controller) Changed(old, current *corev1.Pod) {
 	pod := current
 	if current != nil {
 		c.pods.put(current)
 	} else {
 		pod = old
-		c.pods.lose(old)
+		c.pods.markGone(old)
 	}
 	c.queue.Add(pod.UID)
 }
 
-// Wake looks at a pod again, for instance because one of its volumes was published.
+// Wake queues a pod, for instance because one of its volumes was published.
 func (c *Controller) Wake(uid types.UID) { c.queue.Add(uid) }
 
-// Adopt takes over pods that were found on disk. Those that the first complete list of pods did not
-// bring are gone. It must be called after that list.
+// Adopt takes over pods that were found on disk. Those that the first complete list of pods and the watch after it did
+// not bring are gone: a pod has a directory only after this. It must be called after that list.
 func (c *Controller) Adopt(uids []types.UID) {
 	for _, uid := range uids {
 		if !c.pods.has(uid) {
-			c.pods.lose(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
+			c.pods.markGone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
+			c.queue.Add(uid)
 		}
-		c.queue.Add(uid)
 	}
 }
 
-// Refresh resolves the volumes of all waiting pods anew, because a CSIDriver object has changed.
+// Refresh resolves the volumes of all waiting pods again, because a CSIDriver object has changed.
 func (c *Controller) Refresh() {
 	c.generation.Add(1)
 	for _, uid := range c.pods.uids() {

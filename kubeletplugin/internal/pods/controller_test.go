@@ -22,6 +22,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
@@ -38,6 +39,9 @@ type bench struct {
 	published bool     // what volumes that are wished for become
 	busy      map[types.UID]bool
 	stuck     bool // volumes cannot be taken down
+	statusErr error
+	ignored   []unsupported.Finding // what the volume asks for
+	counted   []string
 	problems  []*resolve.Problem
 	resolves  int
 	cleanErr  error
@@ -80,7 +84,7 @@ func (b *bench) Busy(uid types.UID) bool {
 func (b *bench) Status(string, volume.Key) (volume.Status, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return volume.Status{Published: b.published}, true
+	return volume.Status{Published: b.published, Err: b.statusErr}, true
 }
 
 func (b *bench) Warning(_ runtime.Object, reason, message string) {
@@ -96,7 +100,7 @@ func (b *bench) resolve(_ context.Context, pod *corev1.Pod) ([]volume.Publicatio
 	if len(b.problems) > 0 {
 		return nil, b.problems
 	}
-	return []volume.Publication{{SpecName: "pv-1", Pod: volume.Pod{UID: pod.UID}}}, nil
+	return []volume.Publication{{SpecName: "pv-1", PodVolumes: []string{"data"}, Unsupported: b.ignored, Pod: volume.Pod{UID: pod.UID}}}, nil
 }
 
 func (b *bench) clean(uid types.UID) error {
@@ -119,6 +123,7 @@ func scenario(t *testing.T, f func(t *testing.T, b *bench)) {
 		var err error
 		b.c, err = New(Config{
 			Pods: b.api.Client().Pods, Resolve: b.resolve, Volumes: b, Clean: b.clean, Events: b, HostIP: "10.0.0.1",
+			Unsupported: func(feature string) { b.set(func() { b.counted = append(b.counted, feature) }) },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +230,7 @@ func TestGracefulDeletion(t *testing.T) {
 		b.set(func() { b.stuck = true })
 		b.show()
 		b.remove(30)
-		if p := b.pod(); p == nil || p.Status.Phase != corev1.PodSucceeded {
+		if p := b.pod(); p == nil || p.Status.Phase != corev1.PodFailed {
 			t.Fatalf("pod is %+v, want it ended but there while its volume is", p)
 		}
 		time.Sleep(time.Hour)
@@ -323,8 +328,8 @@ func TestProblems(t *testing.T) {
 		events  int
 	}{
 		"AtOnce":  {reason: "a problem is told at once", problem: resolve.Problem{Volume: "v", Reason: "FailedMount", Err: errors.New("not bound")}, events: 1},
-		"Lag":     {reason: "a refusal that passes is not told", problem: resolve.Problem{Volume: "v", Reason: "FailedMount", Err: errors.New("forbidden"), Lag: true}, after: time.Second},
-		"LongLag": {reason: "unless it does not pass", problem: resolve.Problem{Volume: "v", Reason: "FailedMount", Err: errors.New("forbidden"), Lag: true}, after: time.Minute, events: 1},
+		"Lag":     {reason: "a refusal that passes is not told", problem: resolve.Problem{Volume: "v", Reason: "FailedMount", Err: errors.New("forbidden"), Transient: true}, after: time.Second},
+		"LongLag": {reason: "unless it does not pass", problem: resolve.Problem{Volume: "v", Reason: "FailedMount", Err: errors.New("forbidden"), Transient: true}, after: time.Minute, events: 1},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -362,7 +367,7 @@ func TestLongWait(t *testing.T) {
 		})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		want := "FailedMount: Unable to attach or mount volumes: unmounted volumes=[pv-1], unattached volumes=[], " +
+		want := "FailedMount: Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], " +
 			"failed to process volumes=[]: timed out waiting for the condition"
 		b.set(func() {
 			if len(b.events) != 1 || b.events[0] != want {
@@ -372,7 +377,7 @@ func TestLongWait(t *testing.T) {
 	})
 }
 
-// TestRefresh resolves the volumes of waiting pods anew when a CSIDriver object has changed.
+// TestRefresh resolves the volumes of waiting pods again when a CSIDriver object has changed.
 func TestRefresh(t *testing.T) {
 	scenario(t, func(t *testing.T, b *bench) {
 		b.add(testPod())

@@ -154,7 +154,7 @@ func TestReplacedPod(t *testing.T) {
 // TestLag is about what an operator reads and the API server gets while the authorizer has not seen
 // the pod: that is expected after every scheduling, and passes.
 func TestLag(t *testing.T) {
-	lag := &resolve.Problem{Volume: "v", Reason: "FailedMount", Err: errors.New("no relationship found"), Lag: true}
+	lag := &resolve.Problem{Volume: "v", Reason: "FailedMount", Err: errors.New("no relationship found"), Transient: true}
 	other := &resolve.Problem{Volume: "w", Reason: "FailedMount", Err: errors.New("not bound")}
 	cases := map[string]struct {
 		reason   string
@@ -162,8 +162,8 @@ func TestLag(t *testing.T) {
 		after    time.Duration
 		logged   bool
 	}{
-		"Fresh":     {reason: "nothing is wrong yet", problems: []*resolve.Problem{lag}, after: lagGrace - time.Millisecond},
-		"Permanent": {reason: "a refusal that stays is an error", problems: []*resolve.Problem{lag}, after: 2 * lagGrace, logged: true},
+		"Fresh":     {reason: "nothing is wrong yet", problems: []*resolve.Problem{lag}, after: transientGrace - time.Millisecond},
+		"Permanent": {reason: "a refusal that stays is an error", problems: []*resolve.Problem{lag}, after: 2 * transientGrace, logged: true},
 		"Mixed":     {reason: "another volume has a real problem", problems: []*resolve.Problem{lag, other}, logged: true},
 		"Other":     {reason: "no refusal at all", problems: []*resolve.Problem{other}, logged: true},
 	}
@@ -189,16 +189,16 @@ func TestLagIsShort(t *testing.T) {
 	scenario(t, func(t *testing.T, b *bench) {
 		b.set(func() {
 			b.published = true
-			b.problems = []*resolve.Problem{{Volume: "v", Err: errors.New("no relationship found"), Lag: true}}
+			b.problems = []*resolve.Problem{{Volume: "v", Err: errors.New("no relationship found"), Transient: true}}
 		})
 		b.add(testPod())
 		time.Sleep(time.Second)
 		synctest.Wait()
 		b.set(func() { b.problems = nil })
-		time.Sleep(lagRetry)
+		time.Sleep(transientRetry)
 		synctest.Wait()
 		if p := b.pod(); p.Status.Phase != corev1.PodRunning {
-			t.Errorf("phase is %s, want Running %v after the authorizer has seen the pod", p.Status.Phase, lagRetry)
+			t.Errorf("phase is %s, want Running %v after the authorizer has seen the pod", p.Status.Phase, transientRetry)
 		}
 	})
 }
@@ -207,7 +207,7 @@ func TestLagIsShort(t *testing.T) {
 // time its users were told that it waits.
 func TestLagGraceIsGivenOnce(t *testing.T) {
 	scenario(t, func(t *testing.T, b *bench) {
-		b.set(func() { b.problems = []*resolve.Problem{{Volume: "v", Err: errors.New("forbidden"), Lag: true}} })
+		b.set(func() { b.problems = []*resolve.Problem{{Volume: "v", Err: errors.New("forbidden"), Transient: true}} })
 		b.add(testPod())
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -248,9 +248,9 @@ func TestTable(t *testing.T) {
 	}{
 		"Nothing":    {reason: "an unknown pod", do: func(*table) {}},
 		"Newest":     {reason: "the last state counts", do: func(c *table) { c.put(first); c.put(second) }, known: true, pod: second},
-		"Lost":       {reason: "what is known of it is still needed", do: func(c *table) { c.put(first); c.lose(first) }, known: true, pod: first, gone: true},
-		"LostFirst":  {reason: "found on disk only", do: func(c *table) { c.lose(first) }, known: true, pod: first, gone: true},
-		"NeverBack":  {reason: "UIDs are not used again, so a late state is old", do: func(c *table) { c.put(first); c.lose(first); c.put(second) }, known: true, pod: first, gone: true},
+		"Lost":       {reason: "what is known of it is still needed", do: func(c *table) { c.put(first); c.markGone(first) }, known: true, pod: first, gone: true},
+		"LostFirst":  {reason: "found on disk only", do: func(c *table) { c.markGone(first) }, known: true, pod: first, gone: true},
+		"NeverBack":  {reason: "UIDs are not used again, so a late state is old", do: func(c *table) { c.put(first); c.markGone(first); c.put(second) }, known: true, pod: first, gone: true},
 		"Removed":    {reason: "done with", do: func(c *table) { c.put(first); c.remove(first.UID) }},
 		"AndBetween": {reason: "removing one leaves others", do: func(c *table) { c.put(first); c.remove("uid-b") }, known: true, pod: first},
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,38 +19,40 @@ import (
 )
 
 const (
-	// lagGrace is how long a refusal by the API server's authorizer is not worth an event.
-	lagGrace = 5 * time.Second
-	// lagRetry is how soon it is asked again.
-	lagRetry = 50 * time.Millisecond
+	// transientGrace is how long a refusal by the API server's authorizer is not worth an event.
+	transientGrace = 5 * time.Second
+	// transientRetry is how soon the request is repeated.
+	transientRetry = 50 * time.Millisecond
 )
 
 // start publishes the pod's volumes and reports it as running when they are all there.
 func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reconcile.Result, error) {
 	if e.running {
+		c.recheck(ctx, e, pod)
 		return reconcile.Result{}, nil
 	}
 	if e.since.IsZero() {
 		e.since = time.Now()
-		e.told = e.since
+		e.lastEvent = e.since
 	}
 	wanted, problems := c.resolve(ctx, e, pod)
 	for _, p := range wanted {
 		c.cfg.Volumes.Want(p)
 	}
 	missing := c.missing(wanted)
+	c.reportUnsupported(e, pod, wanted, problems)
 	if len(missing)+len(problems) == 0 {
 		return reconcile.Result{}, c.run(ctx, e, pod)
 	}
 	c.complain(e, pod, missing, problems)
-	if lagging(problems) && time.Since(e.since) < lagGrace {
+	if transient(problems) && time.Since(e.since) < transientGrace {
 		klog.FromContext(ctx).V(4).Info("Waiting for the authorizer to see the pod", logging.KeyReason, joined(problems).Error())
-		return reconcile.Result{After: lagRetry}, nil
+		return reconcile.Result{After: transientRetry}, nil
 	}
 	if len(problems) > 0 {
 		return reconcile.Result{}, joined(problems)
 	}
-	return reconcile.Result{After: max(c.cfg.Patience-time.Since(e.told), time.Second)}, nil
+	return reconcile.Result{After: max(c.cfg.Patience-time.Since(e.lastEvent), time.Second)}, nil
 }
 
 // resolve finds the volumes that the pod wants, once if nothing is wrong with them: a pod's volumes
@@ -69,16 +71,23 @@ func (c *Controller) resolve(ctx context.Context, e *entry, pod *corev1.Pod) ([]
 	return wanted, problems
 }
 
-// missing lists the spec names of the volumes that are not published yet.
-func (c *Controller) missing(wanted []volume.Publication) []string {
-	var names []string
+// missing is a volume that is not published yet.
+type missing struct {
+	podVolumes []string
+	unattached bool
+}
+
+// missing lists the volumes that are not published yet.
+func (c *Controller) missing(wanted []volume.Publication) []missing {
+	var all []missing
 	for i := range wanted {
 		p := &wanted[i]
-		if st, ok := c.cfg.Volumes.Status(p.Volume.Name, p.Key()); !ok || !st.Published {
-			names = append(names, p.SpecName)
+		st, ok := c.cfg.Volumes.Status(p.Volume.Name, p.Key())
+		if !ok || !st.Published {
+			all = append(all, missing{p.PodVolumes, errors.Is(st.Err, volume.ErrNotAttached)})
 		}
 	}
-	return names
+	return all
 }
 
 // run reports the pod as running, unless it is reported so already.
@@ -89,29 +98,38 @@ func (c *Controller) run(ctx context.Context, e *entry, pod *corev1.Pod) error {
 		}
 		klog.FromContext(ctx).V(2).Info("Pod is running")
 	}
-	e.running, e.since = true, time.Time{}
+	e.running, e.since, e.checked = true, time.Time{}, time.Now()
 	return nil
 }
 
-// complain tells users what keeps the pod from running: each problem at once, and from time to time
-// that the pod waits, in the kubelet's words.
-func (c *Controller) complain(e *entry, pod *corev1.Pod, missing []string, problems []*resolve.Problem) {
+// complain reports what keeps the pod from running: each problem at once, and from time to time that the pod waits, in
+// the kubelet's words and with the names of the pod's volumes.
+func (c *Controller) complain(e *entry, pod *corev1.Pod, absent []missing, problems []*resolve.Problem) {
 	waited := time.Since(e.since)
+	var unmounted, unattached []string
 	failed := make([]string, 0, len(problems))
 	for _, p := range problems {
 		failed = append(failed, p.Volume)
-		if !p.Lag || waited > lagGrace {
+		if !p.Transient || waited > transientGrace {
 			c.cfg.Events.Warning(pod, p.Reason, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", p.Volume, p.Err))
 		}
 	}
-	if time.Since(e.told) < c.cfg.Patience {
+	if time.Since(e.lastEvent) < c.cfg.Patience {
 		return
 	}
-	e.told = time.Now()
+	e.lastEvent = time.Now()
+	for _, m := range absent {
+		unmounted = append(unmounted, m.podVolumes...)
+		if m.unattached {
+			unattached = append(unattached, m.podVolumes...)
+		}
+	}
 	c.cfg.Events.Warning(pod, volume.ReasonFailedMount, fmt.Sprintf(
-		"Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: timed out waiting for the condition",
-		strings.Join(append(missing, failed...), " "), strings.Join(failed, " ")))
+		"Unable to attach or mount volumes: unmounted volumes=%v, unattached volumes=%v, failed to process volumes=%v: timed out waiting for the condition",
+		sorted(append(unmounted, failed...)), sorted(unattached), sorted(failed)))
 }
+
+func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
 func (c *Controller) patch(ctx context.Context, pod *corev1.Pod, s corev1.PodStatus) error {
 	patch, err := Patch(pod.UID, s)
@@ -127,10 +145,10 @@ func (c *Controller) patch(ctx context.Context, pod *corev1.Pod, s corev1.PodSta
 	return nil
 }
 
-// lagging reports whether there are problems, all of which should pass by themselves.
-func lagging(problems []*resolve.Problem) bool {
+// transient reports whether there are problems, all of which should go away by themselves.
+func transient(problems []*resolve.Problem) bool {
 	for _, p := range problems {
-		if !p.Lag {
+		if !p.Transient {
 			return false
 		}
 	}

@@ -12,10 +12,13 @@ import (
 )
 
 const (
-	// exitUnknown is the exit code of a container of which nothing is known, as the kubelet has it.
-	exitUnknown = 137
-	// reasonUnknown goes with it.
-	reasonUnknown   = "ContainerStatusUnknown"
+	// exitUnknown is the kubelet's exit code of a container whose state is not known, and reasonUnknown the reason.
+	exitUnknown   = 137
+	reasonUnknown = "ContainerStatusUnknown"
+	// exitTerminated is the exit code of a container that SIGTERM has ended, and reasonError the kubelet's reason.
+	exitTerminated = 143
+	reasonError    = "Error"
+
 	reasonCompleted = "Completed"
 )
 
@@ -48,13 +51,13 @@ func Running(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodStatus {
 	return s
 }
 
-// Ended is the status of a deleted pod whose containers have ended. A pod that was running has
-// succeeded; of one that never ran nothing is known, which counts as failed.
+// Ended is the status of a deleted pod whose containers have ended. The deletion is no success: containers that were
+// running were ended by SIGTERM, and the state of containers that never ran is not known.
 func Ended(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
-	s := corev1.PodStatus{Phase: corev1.PodSucceeded, ObservedGeneration: pod.Generation}
-	code, reason, began := int32(0), reasonCompleted, now
+	s := corev1.PodStatus{Phase: corev1.PodFailed, ObservedGeneration: pod.Generation}
+	code, reason, began := int32(exitTerminated), reasonError, now
 	if !started(pod) {
-		s.Phase, code, reason = corev1.PodFailed, exitUnknown, reasonUnknown
+		code, reason = exitUnknown, reasonUnknown
 	}
 	if pod.Status.StartTime != nil {
 		began = *pod.Status.StartTime

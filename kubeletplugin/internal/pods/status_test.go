@@ -107,7 +107,7 @@ func TestEnded(t *testing.T) {
 		phase  corev1.PodPhase
 		code   int32
 	}{
-		"Ran":      {reason: "its containers end well", pod: testPod(isRunning, deleting), phase: corev1.PodSucceeded},
+		"Ran":      {reason: "its containers are ended by SIGTERM", pod: testPod(isRunning, deleting), phase: corev1.PodFailed, code: 143},
 		"NeverRan": {reason: "nothing is known about containers that never were", pod: testPod(deleting), phase: corev1.PodFailed, code: 137},
 	}
 	for name, tc := range cases {
@@ -123,6 +123,18 @@ func TestEnded(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDeletedJobPodFails: the deletion of a running pod must not count as its success, or a drain would complete a Job.
+// A kubelet reports exit code 143 for containers that SIGTERM ends, whatever the restart policy.
+func TestDeletedJobPodFails(t *testing.T) {
+	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure, corev1.RestartPolicyAlways} {
+		pod := testPod(isRunning, deleting, func(p *corev1.Pod) { p.Spec.RestartPolicy = policy })
+		s := Ended(pod, now)
+		if c := s.ContainerStatuses[0].State.Terminated; s.Phase != corev1.PodFailed || c.ExitCode != 143 || c.Reason != "Error" {
+			t.Errorf("restart policy %s: phase %s, container %+v, want Failed with exit code 143", policy, s.Phase, c)
+		}
 	}
 }
 

@@ -27,8 +27,11 @@ type entry struct {
 	ended, deleted bool
 	// since is when the pod began to wait for its volumes; zero if it does not.
 	since time.Time
-	// told is since, or when users were last told that the pod still waits.
-	told time.Time
+	// lastEvent is since, or the time of the last event that the pod still waits.
+	lastEvent time.Time
+	// unsupported has the features and volumes that were reported, and checked is when they were looked for.
+	unsupported map[[2]string]bool
+	checked     time.Time
 }
 
 // table has all pods by UID: a pod of the same name that is made later is another pod.
@@ -37,7 +40,7 @@ type table struct {
 	entries map[types.UID]*entry
 }
 
-// put notes the newest state of a pod. A nil pod with only a UID is not allowed: use lose.
+// put notes the newest state of a pod. The pod must be complete; call markGone for a pod of which only the UID is known.
 func (t *table) put(pod *corev1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,8 +54,8 @@ func (t *table) put(pod *corev1.Pod) {
 	}
 }
 
-// lose notes that a pod is not in the API any more.
-func (t *table) lose(pod *corev1.Pod) {
+// markGone notes that a pod is not in the API any more.
+func (t *table) markGone(pod *corev1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[pod.UID]

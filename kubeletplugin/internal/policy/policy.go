@@ -70,14 +70,6 @@ func Lifecycle(d *storagev1.CSIDriver, driver string, mode storagev1.VolumeLifec
 	return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, driver, modes)
 }
 
-// Tokens returns an error if the driver needs service account tokens, which the agent cannot give.
-func Tokens(d *storagev1.CSIDriver) error {
-	if d == nil || len(d.Spec.TokenRequests) == 0 {
-		return nil
-	}
-	return fmt.Errorf("driver %s asks for service account tokens (CSIDriver.spec.tokenRequests), which this agent does not support", d.Name)
-}
-
 // Affinity returns an error if the volume cannot be reached from the node.
 func Affinity(pv *corev1.PersistentVolume, node *corev1.Node) error {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {

@@ -65,18 +65,6 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-func TestTokens(t *testing.T) {
-	asks := &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "x"}}}}
-	if Tokens(asks) == nil {
-		t.Error("a driver that needs tokens must not be used without them")
-	}
-	for _, d := range []*storagev1.CSIDriver{nil, {}} {
-		if err := Tokens(d); err != nil {
-			t.Errorf("a driver that needs no tokens: %v", err)
-		}
-	}
-}
-
 func TestAffinity(t *testing.T) {
 	zone := func(op corev1.NodeSelectorOperator, values ...string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{

@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 )
 
@@ -33,6 +35,9 @@ type Staging struct {
 	Handle string
 	// Driver is the name of the CSI driver.
 	Driver string
+	// AttachmentUID is the UID of the VolumeAttachment for which the volume was staged; empty if it needs none, and in
+	// the record of a kubelet, which does not write it and ignores it.
+	AttachmentUID types.UID
 }
 
 // Target is the record beside a target path.
@@ -58,11 +63,17 @@ const (
 	keyNode       = "nodeName"
 	keyLifecycle  = "volumeLifecycleMode"
 	keyAttachment = "attachmentID"
+
+	keyAttachmentUID = "attachmentUID"
 )
 
 // Write puts the record into a directory, which must exist.
 func (s Staging) Write(dir string) error {
-	return write(dir, map[string]string{keyHandle: s.Handle, keyDriver: s.Driver})
+	rec := map[string]string{keyHandle: s.Handle, keyDriver: s.Driver}
+	if s.AttachmentUID != "" {
+		rec[keyAttachmentUID] = string(s.AttachmentUID)
+	}
+	return write(dir, rec)
 }
 
 // Write puts the record into a directory, which must exist.
@@ -83,7 +94,7 @@ func ReadStaging(dir string) (Staging, error) {
 	if err != nil {
 		return Staging{}, err
 	}
-	return Staging{Handle: m[keyHandle], Driver: m[keyDriver]}, nil
+	return Staging{Handle: m[keyHandle], Driver: m[keyDriver], AttachmentUID: types.UID(m[keyAttachmentUID])}, nil
 }
 
 // ReadTarget reads the record of a target directory. Records of old kubelets have no lifecycle

@@ -1,5 +1,5 @@
 // Package recovery finds what an earlier process has left on disk: the records of volumes that may
-// be staged or published, and mounts without a usable record.
+// be staged or published, and everything else that may belong to a volume but has no usable record.
 //
 // It scans the pods' directories and the staging directories: a volume that was unpublished but
 // not yet unstaged is known only from the latter (kubelet issue 121937). It changes nothing and
@@ -7,7 +7,6 @@
 package recovery
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,10 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
@@ -40,85 +37,137 @@ type Mounts func(dir string) ([]Mount, error)
 type Result struct {
 	// Volumes have at least one record, sorted by name.
 	Volumes []volume.Recovered
-	// Pods have a directory for CSI volumes, sorted.
+	// Pods have a directory, sorted.
 	Pods []types.UID
-	// Foreign are mounts below the root without a usable record, sorted. Nobody knows whose they
-	// are, so they are kept.
-	Foreign []string
+	// Lost are the targets without a usable record in which something is mounted or stored, sorted by path.
+	Lost []Lost
+	// Foreign are all other paths below the root that may belong to a volume but have no usable record, sorted by path.
+	Foreign []Foreign
 	// Unused are staging directories without a record, sorted: nothing was ever staged there.
 	Unused []string
-	// Unreadable are records that could not be used, sorted by directory.
-	Unreadable []Unreadable
 }
 
-// Unreadable is a directory whose record is missing or corrupt.
-type Unreadable struct {
-	// Dir is the directory.
-	Dir string
-	// Err is what is wrong with its record.
+// Lost is a target whose record is missing or corrupt.
+type Lost struct {
+	// Key is the use, as the path names it.
+	Key volume.Key
+	// Path is the target path.
+	Path string
+	// Err is what is wrong with the record.
 	Err error
+}
+
+// Foreign is a path that may belong to a volume of which nothing is known.
+type Foreign struct {
+	// Path is the mount point or directory.
+	Path string
+	// Problem says what it is.
+	Problem string
 }
 
 // Scan looks below the root. It fails only if the directories or the mount table cannot be read;
 // then nothing is known, and nothing must be touched.
 func Scan(root names.Root, mounts Mounts) (*Result, error) {
-	s := &scan{root: root, volumes: map[string]*volume.Recovered{}, handles: map[string]string{}}
-	if err := errors.Join(s.targets(), s.stagings()); err != nil {
-		return nil, fmt.Errorf("look for volumes of an earlier run: %w", err)
-	}
+	s := &scan{root: root, volumes: map[string]*volume.Recovered{}, handles: map[string]string{}, source: map[string]string{}}
 	mounted, err := mounts(string(root))
 	if err != nil {
 		return nil, fmt.Errorf("look for volumes of an earlier run: read mount table: %w", err)
 	}
-	return s.result(mounted), nil
+	for _, m := range mounted {
+		s.source[filepath.Clean(m.Point)] = m.Source
+	}
+	if err := errors.Join(s.targets(), s.stagings(), s.blocks()); err != nil {
+		return nil, fmt.Errorf("look for volumes of an earlier run: %w", err)
+	}
+	return s.result(), nil
 }
 
 type scan struct {
 	root    names.Root
 	volumes map[string]*volume.Recovered
 	// handles finds the handle of a staging directory by driver and key.
-	handles    map[string]string
-	unreadable []Unreadable
-	pods       []types.UID
-	unused     []string
+	handles map[string]string
+	// source is the mount table: the source of each mount point.
+	source map[string]string
+	found  Result
+}
+
+// Pods lists the pods that have a directory, sorted.
+func Pods(root names.Root) ([]types.UID, error) {
+	dirs, err := subdirs(root.Pods())
+	if err != nil {
+		return nil, fmt.Errorf("list the directories of pods: %w", err)
+	}
+	uids := make([]types.UID, 0, len(dirs))
+	for _, d := range dirs {
+		uids = append(uids, types.UID(d))
+	}
+	return uids, nil
 }
 
 // targets reads the record of every volume of every pod.
 func (s *scan) targets() error {
-	pods, err := subdirs(s.root.Pods())
-	for _, pod := range pods {
-		uid := types.UID(pod)
+	pods, err := Pods(s.root)
+	for _, uid := range pods {
+		s.found.Pods = append(s.found.Pods, uid)
 		dirs, podErr := subdirs(s.root.PodVolumes(uid))
-		if dirs != nil {
-			s.pods = append(s.pods, uid)
-		}
 		for _, dir := range dirs {
-			s.target(uid, filepath.Join(s.root.PodVolumes(uid), dir))
+			podErr = errors.Join(podErr, s.target(uid, filepath.Join(s.root.PodVolumes(uid), dir)))
 		}
 		err = errors.Join(err, podErr)
 	}
 	return err
 }
 
-func (s *scan) target(pod types.UID, dir string) {
+func (s *scan) target(pod types.UID, dir string) error {
 	rec, err := records.ReadTarget(dir)
-	if err != nil {
-		s.unreadable = append(s.unreadable, Unreadable{Dir: dir, Err: err})
-		return
+	if err == nil {
+		v := s.volume(rec.Driver, rec.Handle, rec.Lifecycle == records.Ephemeral, pod, rec.SpecVolID)
+		v.Targets = append(v.Targets, volume.Key{Pod: pod, SpecName: rec.SpecVolID})
+		s.handles[rec.Driver+"/"+names.StagingKey(rec.Handle)] = rec.Handle
+		return nil
 	}
-	v := s.volume(rec.Driver, rec.Handle, rec.Lifecycle == records.Ephemeral, pod, rec.SpecVolID)
-	v.Targets = append(v.Targets, volume.Key{Pod: pod, SpecName: rec.SpecVolID})
-	s.handles[rec.Driver+"/"+names.StagingKey(rec.Handle)] = rec.Handle
+	path := filepath.Join(dir, names.TargetLeaf)
+	used, usedErr := s.used(path)
+	if used { // otherwise nothing was published there; it goes with the directory of the pod
+		key := volume.Key{Pod: pod, SpecName: names.Unescape(filepath.Base(dir))}
+		s.found.Lost = append(s.found.Lost, Lost{Key: key, Path: path, Err: err})
+	}
+	return usedErr
+}
+
+// used reports whether something is mounted or stored at a path.
+func (s *scan) used(path string) (bool, error) {
+	if _, mounted := s.source[path]; mounted {
+		return true, nil
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !info.IsDir():
+		return true, nil
+	}
+	entries, err := os.ReadDir(path)
+	return len(entries) > 0, err
 }
 
 // stagings reads the record of every staged volume.
 func (s *scan) stagings() error {
 	drivers, err := subdirs(s.root.Drivers())
 	for _, driver := range drivers {
+		if driver == names.BlockDir {
+			continue
+		}
 		keys, driverErr := subdirs(filepath.Join(s.root.Drivers(), driver))
 		for _, key := range keys {
-			if isKey(key) { // others are of block volumes or of very old kubelets
-				s.staging(driver, key)
+			dir := filepath.Join(s.root.Drivers(), driver, key)
+			if isKey(key) {
+				s.staging(dir, driver, key)
+			} else {
+				s.foreign(dir, "staging directory in a form that is not known")
 			}
 		}
 		err = errors.Join(err, driverErr)
@@ -128,24 +177,65 @@ func (s *scan) stagings() error {
 
 // staging reads one staging record. If it cannot be used it is made up from a target record of the
 // same volume, if there is one.
-func (s *scan) staging(driver, key string) {
-	dir := filepath.Join(s.root.Drivers(), driver, key)
+func (s *scan) staging(dir, driver, key string) {
 	rec, err := records.ReadStaging(dir)
 	if err == nil && (rec.Driver != driver || names.StagingKey(rec.Handle) != key) {
 		err = fmt.Errorf("%w: it is of volume %q of driver %q", records.ErrCorrupt, rec.Handle, rec.Driver)
 	}
 	if err != nil {
 		handle, known := s.handles[driver+"/"+key]
-		if !known && errors.Is(err, fs.ErrNotExist) {
-			s.unused = append(s.unused, dir)
-		}
-		if !known {
-			s.unreadable = append(s.unreadable, Unreadable{Dir: dir, Err: err})
+		_, mounted := s.source[filepath.Join(dir, names.StagingLeaf)]
+		switch {
+		case known:
+			rec = records.Staging{Driver: driver, Handle: handle}
+		case errors.Is(err, fs.ErrNotExist) && !mounted:
+			s.found.Unused = append(s.found.Unused, dir)
+			return
+		default:
+			s.foreign(dir, err.Error())
 			return
 		}
-		rec = records.Staging{Driver: driver, Handle: handle}
 	}
-	s.volume(rec.Driver, rec.Handle, false, "", "").Staged = true
+	v := s.volume(rec.Driver, rec.Handle, false, "", "")
+	v.Staged, v.StagedFor = true, rec.AttachmentUID
+}
+
+// blocks finds block volumes, which only a kubelet makes.
+func (s *scan) blocks() error {
+	dir := filepath.Join(s.root.Drivers(), names.BlockDir)
+	entries, err := subdirs(dir)
+	for _, e := range entries {
+		if e != "staging" && e != "publish" { // these have a directory for each volume
+			s.foreign(filepath.Join(dir, e), "block volume of a kubelet")
+			continue
+		}
+		inner, innerErr := subdirs(filepath.Join(dir, e))
+		for _, i := range inner {
+			s.foreign(filepath.Join(dir, e, i), "block volume of a kubelet")
+		}
+		err = errors.Join(err, innerErr)
+	}
+	for _, uid := range s.found.Pods {
+		err = errors.Join(err, s.podBlocks(filepath.Join(s.root.Pod(uid), names.BlockDir)))
+	}
+	return err
+}
+
+// podBlocks finds the links to block volumes in a directory of a pod.
+func (s *scan) podBlocks(dir string) error {
+	plugins, err := subdirs(dir)
+	for _, plugin := range plugins {
+		links, linksErr := os.ReadDir(filepath.Join(dir, plugin))
+		for _, l := range links {
+			s.foreign(filepath.Join(dir, plugin, l.Name()), "block volume of a kubelet")
+		}
+		err = errors.Join(err, linksErr)
+	}
+	return err
+}
+
+func (s *scan) foreign(path, problem string) {
+	s.found.Foreign = append(s.found.Foreign, Foreign{Path: path, Problem: problem})
 }
 
 func (s *scan) volume(driver, handle string, inline bool, pod types.UID, specName string) *volume.Recovered {
@@ -161,6 +251,36 @@ func (s *scan) volume(driver, handle string, inline bool, pod types.UID, specNam
 		s.volumes[name] = v
 	}
 	return v
+}
+
+// result explains the mounts by the volumes that were found.
+func (s *scan) result() *Result {
+	r := &s.found
+	r.Lost = slices.DeleteFunc(r.Lost, s.adoptBySource)
+	unexplained := s.mounts()
+	for _, name := range slices.Sorted(maps.Keys(s.volumes)) {
+		v := *s.volumes[name]
+		from, staged := s.source[s.root.Staging(v.Volume.Driver, v.Volume.Handle)]
+		v.Pinned = staged && unexplained.Has(from) || v.Orphan() && len(r.Lost) > 0
+		r.Volumes = append(r.Volumes, v)
+	}
+	return r
+}
+
+// adoptBySource gives a lost target to the staged volume that has the same mount source, if there is exactly one.
+func (s *scan) adoptBySource(l Lost) bool {
+	from, mounted := s.source[l.Path]
+	var owners []*volume.Recovered
+	for _, v := range s.volumes {
+		if source, ok := s.source[s.root.Staging(v.Volume.Driver, v.Volume.Handle)]; mounted && ok && v.Staged && source == from {
+			owners = append(owners, v)
+		}
+	}
+	if len(owners) != 1 {
+		return false
+	}
+	owners[0].Targets = append(owners[0].Targets, l.Key)
+	return true
 }
 
 // subdirs lists the directories in a directory, in order; nil if it does not exist.
@@ -179,34 +299,4 @@ func subdirs(dir string) ([]string, error) {
 		}
 	}
 	return all, nil
-}
-
-func (s *scan) result(mounted []Mount) *Result {
-	source := map[string]string{}
-	for _, m := range mounted {
-		source[m.Point] = m.Source
-	}
-	r := &Result{Unreadable: s.unreadable, Pods: s.pods, Unused: s.unused}
-	slices.SortFunc(r.Unreadable, func(a, b Unreadable) int { return cmp.Compare(a.Dir, b.Dir) })
-	unexplained := sets.Set[string]{}
-	for _, u := range r.Unreadable {
-		for _, leaf := range []string{names.TargetLeaf, names.StagingLeaf} {
-			path := filepath.Join(u.Dir, leaf)
-			if from, ok := source[path]; ok {
-				r.Foreign = append(r.Foreign, path)
-				unexplained.Insert(from)
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.volumes)) {
-		v := *s.volumes[name]
-		from, staged := source[s.root.Staging(v.Volume.Driver, v.Volume.Handle)]
-		v.Pinned = staged && unexplained.Has(from)
-		r.Volumes = append(r.Volumes, v)
-	}
-	return r
-}
-
-func isKey(name string) bool {
-	return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
 }

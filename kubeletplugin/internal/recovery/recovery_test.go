@@ -112,12 +112,12 @@ func TestScan(t *testing.T) {
 // TestScanSpoiled is kubelet issues 101791 and 108217: what cannot be read is not forgotten.
 func TestScanSpoiled(t *testing.T) {
 	cases := map[string]struct {
-		reason     string
-		build      func(tr tree) (mounted []string)
-		volumes    int
-		unreadable int
-		foreign    int
-		unused     int
+		reason  string
+		build   func(tr tree) (mounted []string)
+		volumes int
+		lost    int
+		foreign int
+		unused  int
 	}{
 		"StagingFromTarget": {
 			reason: "a target record of the same volume has the handle",
@@ -135,7 +135,7 @@ func TestScanSpoiled(t *testing.T) {
 				tr.spoil(dir)
 				return []string{filepath.Join(dir, names.StagingLeaf)}
 			},
-			unreadable: 1, foreign: 1,
+			foreign: 1,
 		},
 		"StagingOfAnother": {
 			reason: "a record that belongs elsewhere is not believed",
@@ -145,7 +145,7 @@ func TestScanSpoiled(t *testing.T) {
 				}
 				return nil
 			},
-			unreadable: 1,
+			foreign: 1,
 		},
 		"TargetMounted": {
 			reason: "a pod's mount without a record",
@@ -154,18 +154,31 @@ func TestScanSpoiled(t *testing.T) {
 				tr.spoil(dir)
 				return []string{filepath.Join(dir, names.TargetLeaf)}
 			},
-			unreadable: 1, foreign: 1,
+			lost: 1,
 		},
 		"TargetOfAnother": {
 			reason: "a record that belongs elsewhere is not believed",
 			build: func(tr tree) []string {
 				rec := records.Target{SpecVolID: "..", Handle: "vol-1", Driver: driver}
-				if err := rec.Write(tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)); err != nil {
+				dir := tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
+				if err := rec.Write(dir); err != nil {
+					tr.t.Fatal(err)
+				}
+				return []string{filepath.Join(dir, names.TargetLeaf)}
+			},
+			lost: 1,
+		},
+		"TargetWithFiles": {
+			reason: "not every driver mounts; what is stored there is a volume's",
+			build: func(tr tree) []string {
+				dir := tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
+				tr.spoil(dir)
+				if err := os.MkdirAll(filepath.Join(dir, names.TargetLeaf, "data"), 0o750); err != nil {
 					tr.t.Fatal(err)
 				}
 				return nil
 			},
-			unreadable: 1,
+			lost: 1,
 		},
 		"TargetNotMounted": {
 			reason: "stopped before the record was written",
@@ -176,7 +189,6 @@ func TestScanSpoiled(t *testing.T) {
 				}
 				return nil
 			},
-			unreadable: 1,
 		},
 		"StagingUnused": {
 			reason: "stopped between making the directory and writing the record",
@@ -186,10 +198,10 @@ func TestScanSpoiled(t *testing.T) {
 				}
 				return nil
 			},
-			unreadable: 1, unused: 1,
+			unused: 1,
 		},
 		"OtherLayouts": {
-			reason: "directories of block volumes are not ours",
+			reason: "the directories for block volumes are empty",
 			build: func(tr tree) []string {
 				if err := os.MkdirAll(filepath.Join(tr.disk.Root.Drivers(), "volumeDevices", "publish"), 0o750); err != nil {
 					tr.t.Fatal(err)
@@ -203,27 +215,48 @@ func TestScanSpoiled(t *testing.T) {
 			tr := newTree(t)
 			mounted := tc.build(tr)
 			r := tr.scan(mounted...)
-			if len(r.Volumes) != tc.volumes || len(r.Unreadable) != tc.unreadable || len(r.Foreign) != tc.foreign || len(r.Unused) != tc.unused {
-				t.Errorf("%s: got %+v, want %d volumes, %d unreadable, %d foreign", tc.reason, r, tc.volumes, tc.unreadable, tc.foreign)
+			if len(r.Volumes) != tc.volumes || len(r.Lost) != tc.lost || len(r.Foreign) != tc.foreign || len(r.Unused) != tc.unused {
+				t.Errorf("%s: got %+v, want %d volumes, %d lost, %d foreign, %d unused", tc.reason, r, tc.volumes, tc.lost, tc.foreign, tc.unused)
 			}
 		})
 	}
 }
 
-// TestPinned: a pod's mount has lost its record, but it is of the same directory as a stage.
-func TestPinned(t *testing.T) {
+// TestLostTargetOfStagedVolume: a pod's mount has lost its record, but it is of the same directory as one staged volume.
+func TestLostTargetOfStagedVolume(t *testing.T) {
 	tr := newTree(t)
 	staging := filepath.Join(tr.stage("vol-1"), names.StagingLeaf)
 	target := tr.publish("uid-a", "pv-1", "vol-1", records.Persistent)
-	if v := tr.scan(staging, filepath.Join(target, names.TargetLeaf)).Volumes[0]; v.Pinned {
-		t.Errorf("all mounts are explained, but the volume is pinned: %+v", v)
-	}
 	tr.spoil(target)
-	if v := tr.scan(staging, filepath.Join(target, names.TargetLeaf)).Volumes[0]; !v.Pinned {
-		t.Errorf("the volume could be unstaged under a pod (kubelet issue 101791): %+v", v)
+	mount := filepath.Join(target, names.TargetLeaf)
+	want := []volume.Recovered{persistent("vol-1", true, volume.Key{Pod: "uid-a", SpecName: "pv-1"})}
+	if r := tr.scan(staging, mount); len(r.Lost) > 0 || !cmp.Equal(r.Volumes, want) {
+		t.Errorf("found %+v, want the volume with the target (kubelet issue 101791)", r)
 	}
-	if v := tr.scan(staging).Volumes[0]; v.Pinned {
-		t.Errorf("nothing is mounted any more, but the volume is pinned: %+v", v)
+	if r := tr.scan(mount); len(r.Lost) != 1 || r.Lost[0].Path != mount || r.Lost[0].Key != want[0].Targets[0] || !r.Volumes[0].Pinned {
+		t.Errorf("found %+v, want a target of an unknown volume, which may be the staged one", r)
+	}
+	if r := tr.scan(staging); len(r.Lost) > 0 || r.Volumes[0].Pinned {
+		t.Errorf("found %+v, but nothing is mounted at the target any more", r)
+	}
+	other := filepath.Join(tr.stage("vol-2"), names.StagingLeaf)
+	if r := tr.scan(staging, other, mount); len(r.Lost) != 1 || !r.Volumes[0].Pinned || !r.Volumes[1].Pinned {
+		t.Errorf("found %+v, want both volumes pinned: the target may be of either", r)
+	}
+}
+
+// TestPinned: a volume is also mounted at a path that is not a target.
+func TestPinned(t *testing.T) {
+	tr := newTree(t)
+	staging := filepath.Join(tr.stage("vol-1"), names.StagingLeaf)
+	target := filepath.Join(tr.publish("uid-a", "pv-1", "vol-1", records.Persistent), names.TargetLeaf)
+	subpath := filepath.Join(tr.disk.Root.Pod("uid-a"), "volume-subpaths", "pv-1", "main", "0")
+	nested := filepath.Join(target, "mnt")
+	if r := tr.scan(staging, target, nested); r.Volumes[0].Pinned || len(r.Foreign) > 0 {
+		t.Errorf("all mounts are explained, but found %+v", r)
+	}
+	if r := tr.scan(staging, target, subpath); !r.Volumes[0].Pinned || len(r.Foreign) != 1 || r.Foreign[0].Path != subpath {
+		t.Errorf("the volume could be unstaged under a container: %+v", r)
 	}
 }
 

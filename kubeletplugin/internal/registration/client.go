@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/csiregistration"
+	"github.com/longshore-csi/longshore/csikit/drivername"
 )
 
 // errUnreachable marks a socket that nobody listens on, not yet or no more.
@@ -62,8 +62,8 @@ func connect(ctx context.Context, cfg Config, gen Generation) (*registrar, error
 
 func (r *registrar) close() { _ = r.conn.Close() } // every outcome is already known
 
-// plugin asks for the driver behind the socket. The error is what the
-// registrar is told when it can be told.
+// plugin asks for the driver behind the socket. The error is reported to the
+// registrar if it can be reached.
 func (r *registrar) plugin(ctx context.Context) (Plugin, error) {
 	info, err := r.info(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func (r *registrar) options(ctx context.Context) *csiregistration.CSIDriverInfo 
 	return info
 }
 
-// notify tells the registrar how the registration went; nil means success.
+// notify reports the result of the registration to the registrar; nil means success.
 func (r *registrar) notify(ctx context.Context, problem error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.notifyTimeout)
 	defer cancel()

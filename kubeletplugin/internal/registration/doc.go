@@ -9,5 +9,5 @@
 // generation deregisters, so late events cannot undo a newer registration.
 //
 // What a registration means (NodeGetInfo, CSINode) is the Handler's matter.
-// Plugins of other types than CSIPlugin are told that nobody handles them.
+// Plugins of other types than CSIPlugin are refused.
 package registration

@@ -16,7 +16,7 @@ import (
 // Manager watches the directories and runs one session per socket.
 type Manager struct {
 	cfg    Config
-	claims *claims
+	owners *nameOwners
 	// names serializes the handler's calls by driver name.
 	names keymutex.Locks[string]
 
@@ -30,7 +30,7 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Manager{cfg: cfg, claims: newClaims(), sessions: map[string]*session{}}, nil
+	return &Manager{cfg: cfg, owners: newNameOwners(), sessions: map[string]*session{}}, nil
 }
 
 // Run registers drivers until ctx ends, which is no error, and returns when no
@@ -53,19 +53,19 @@ func (m *Manager) watch(ctx context.Context, w *watcher, running *sync.WaitGroup
 	ticker := time.NewTicker(m.cfg.Rescan)
 	defer ticker.Stop()
 	var track tracker
-	touched := map[string]bool{}
+	removedPaths := map[string]bool{}
 	for ctx.Err() == nil {
 		if seen, err := w.look(ctx); err != nil {
 			logger.Error(err, "Looking for registration sockets")
 		} else {
-			m.apply(ctx, track.update(seen, touched), running)
-			clear(touched)
+			m.apply(ctx, track.update(seen, removedPaths), running)
+			clear(removedPaths)
 		}
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
 		case event := <-w.events():
-			w.note(event, touched)
+			w.note(event, removedPaths)
 		case err := <-w.errors():
 			logger.Error(err, "Watching registration directories, reading them again")
 		}
@@ -90,15 +90,15 @@ func (m *Manager) apply(ctx context.Context, c change, running *sync.WaitGroup) 
 	}
 }
 
-// Status tells how far the registration of one socket is.
+// Status is the progress of the registration of one socket.
 type Status struct {
 	// Path of the registration socket.
 	Path string `json:"path"`
 	// Driver is the name it gave, empty before it answered.
 	Driver string `json:"driver,omitempty"`
-	// Registered is true from the moment the registrar was told so.
+	// Registered is true once the registrar was notified of it.
 	Registered bool `json:"registered"`
-	// Problem says why it is not registered, empty while nothing went wrong.
+	// Problem is why it is not registered; empty if nothing has failed.
 	Problem string `json:"problem,omitempty"`
 }
 

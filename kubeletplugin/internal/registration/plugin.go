@@ -10,7 +10,7 @@ import (
 )
 
 // Generation identifies one registration socket during its life. A socket that
-// is made anew at the same path has another Generation.
+// is re-created at the same path has another Generation.
 type Generation struct {
 	// Path of the registration socket.
 	Path string
@@ -21,7 +21,7 @@ type Generation struct {
 	Identity Identity
 }
 
-// Identity tells two sockets at one path apart by what lstat says.
+// Identity distinguishes two sockets at one path by what stat returns, links followed.
 type Identity struct {
 	// Device and Inode of the socket.
 	Device, Inode uint64
@@ -32,7 +32,7 @@ type Identity struct {
 
 // Plugin is a CSI driver that asks to be registered.
 type Plugin struct {
-	// Name of the driver, valid by csiclient.ValidateName.
+	// Name of the driver, valid by drivername.Validate.
 	Name string
 	// Endpoint is the driver's own socket: an absolute path or unix:///path.
 	Endpoint string
@@ -49,9 +49,6 @@ type Plugin struct {
 // Handler does what a registration is for. Calls for one driver name never
 // overlap; calls for several drivers do.
 type Handler interface {
-	// Validate refuses a plugin before anything is done. The text of the error
-	// goes to the registrar.
-	Validate(p Plugin) error
 	// Register takes the driver into use. It is called again, after a delay,
 	// when it fails, and then leaves nothing behind, nor an earlier
 	// registration of that name. ctx ends when the socket is removed; Deregister
@@ -71,7 +68,7 @@ type Config struct {
 	Dir string
 	// ExtraDirs are watched as well, for registrars that use an older place.
 	ExtraDirs []string
-	// Handler is told of each driver.
+	// Handler registers each driver.
 	Handler Handler
 	// Rescan is how often the directories are read although no event came, in
 	// case one was lost. Default 10 s.

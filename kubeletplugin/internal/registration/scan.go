@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// sightings are the sockets below a directory, by path.
-type sightings map[string]Identity
+// socketsFound has the sockets below a directory, by path.
+type socketsFound map[string]Identity
 
 // scan reads root and all directories below it. What vanishes while it reads
 // does not exist; any other error makes the whole result unusable, because a
 // socket that could not be seen is not a socket that is gone.
-func scan(root string, sockets sightings) (dirs []string, err error) {
+func scan(root string, sockets socketsFound) (dirs []string, err error) {
 	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && path != root:
@@ -66,20 +66,20 @@ func identify(path string) (id Identity, ok bool, err error) {
 	return Identity{Device: uint64(stat.Dev), Inode: stat.Ino, Modified: info.ModTime().UnixNano()}, true, nil //nolint:unconvert // the type of Dev depends on the platform
 }
 
-// tracker turns sightings into generations.
+// tracker derives generations from the sockets found.
 type tracker struct {
 	serial uint64
 	known  map[string]Generation
 }
 
-// change is the difference between two looks at the directories. A socket that
-// was replaced is in added only; the path tells its predecessor.
+// change is the difference between two scans of the directories. A socket that
+// was replaced is in added only; its predecessor has the same path.
 type change struct{ added, gone []Generation }
 
-// update compares what is seen now with what was known. touched are paths that
-// an event says were removed since: a socket there is a new one even if it
-// looks the same, for inode numbers are used again.
-func (t *tracker) update(seen sightings, touched map[string]bool) change {
+// update compares the sockets seen now with those known. A socket at one of
+// removedPaths, which an event has reported as removed since, is a new one even
+// if its identity is the same, for inode numbers are used again.
+func (t *tracker) update(seen socketsFound, removedPaths map[string]bool) change {
 	var c change
 	if t.known == nil {
 		t.known = map[string]Generation{}
@@ -91,7 +91,7 @@ func (t *tracker) update(seen sightings, touched map[string]bool) change {
 		}
 	}
 	for path, id := range seen {
-		if old, ok := t.known[path]; ok && old.Identity == id && !touched[path] {
+		if old, ok := t.known[path]; ok && old.Identity == id && !removedPaths[path] {
 			continue
 		}
 		t.serial++

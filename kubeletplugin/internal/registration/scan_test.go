@@ -44,7 +44,7 @@ func TestScan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	seen := sightings{}
+	seen := socketsFound{}
 	dirs, err := scan(root, seen)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestScan(t *testing.T) {
 // A directory that cannot be read says nothing about its sockets: taking them
 // for gone would deregister all drivers.
 func TestScanOfAMissingRootIsAnError(t *testing.T) {
-	if _, err := scan(filepath.Join(t.TempDir(), "none"), sightings{}); err == nil {
+	if _, err := scan(filepath.Join(t.TempDir(), "none"), socketsFound{}); err == nil {
 		t.Error("got no error")
 	}
 }
@@ -81,37 +81,37 @@ func TestTracker(t *testing.T) {
 	one, two := Identity{Inode: 1, Modified: 1}, Identity{Inode: 1, Modified: 2}
 	var track tracker
 	steps := []struct {
-		reason      string
-		seen        sightings
-		touched     map[string]bool
-		added, gone []Generation
+		reason       string
+		seen         socketsFound
+		removedPaths map[string]bool
+		added, gone  []Generation
 	}{
 		{reason: "nothing is there"},
 		{
-			reason: "a new socket", seen: sightings{"/a": one},
+			reason: "a new socket", seen: socketsFound{"/a": one},
 			added: []Generation{{Path: "/a", Serial: 1, Identity: one}},
 		},
-		{reason: "the same socket", seen: sightings{"/a": one}},
+		{reason: "the same socket", seen: socketsFound{"/a": one}},
 		{
-			reason: "the same inode, used again", seen: sightings{"/a": two},
+			reason: "the same inode, used again", seen: socketsFound{"/a": two},
 			added: []Generation{{Path: "/a", Serial: 2, Identity: two}},
 		},
 		{
-			reason: "the same in all, but an event says that it was removed meanwhile", seen: sightings{"/a": two},
-			touched: map[string]bool{"/a": true},
-			added:   []Generation{{Path: "/a", Serial: 3, Identity: two}},
+			reason: "the same in all, but an event says that it was removed meanwhile", seen: socketsFound{"/a": two},
+			removedPaths: map[string]bool{"/a": true},
+			added:        []Generation{{Path: "/a", Serial: 3, Identity: two}},
 		},
 		{
-			reason: "one goes, another comes", seen: sightings{"/b": one},
+			reason: "one goes, another comes", seen: socketsFound{"/b": one},
 			added: []Generation{{Path: "/b", Serial: 4, Identity: one}}, gone: []Generation{{Path: "/a", Serial: 3, Identity: two}},
 		},
 		{
-			reason: "what comes back is new", seen: sightings{"/a": two, "/b": one},
+			reason: "what comes back is new", seen: socketsFound{"/a": two, "/b": one},
 			added: []Generation{{Path: "/a", Serial: 5, Identity: two}},
 		},
 	}
 	for _, s := range steps {
-		if diff := cmp.Diff(change{added: s.added, gone: s.gone}, track.update(s.seen, s.touched), cmp.AllowUnexported(change{})); diff != "" {
+		if diff := cmp.Diff(change{added: s.added, gone: s.gone}, track.update(s.seen, s.removedPaths), cmp.AllowUnexported(change{})); diff != "" {
 			t.Errorf("%s, -want +got:\n%s", s.reason, diff)
 		}
 	}

@@ -16,30 +16,30 @@ import (
 type session struct {
 	m   *Manager
 	gen Generation
-	// end is called once the socket is gone, and tells run.
+	// end ends run; it is called once the socket is gone.
 	end context.CancelFunc
-	// prior is the session of the socket that was at the path before. It keeps
-	// the driver registered until this one has had its first answer, so that a
-	// registrar which restarts takes nothing away.
-	prior *session
-	// replaced is closed when there is another socket at the path: this session
-	// keeps what it has registered until its successor has had its chance, and
-	// does not touch the socket any more.
-	replaced chan struct{}
+	// predecessor is the session of the socket that was at the path before. It
+	// keeps the driver registered until the first attempt of this one has ended,
+	// so that a restart of the registrar removes nothing.
+	predecessor *session
+	// superseded is closed when there is another socket at the path: this session
+	// keeps its registration until the first attempt of its successor has ended,
+	// and does not use the socket any more.
+	superseded chan struct{}
 
 	mu    sync.Mutex
 	state Status
 }
 
-// start runs a session for gen. The session of a replaced socket comes as
-// prior; it ends when the new one has had its chance.
-func (m *Manager) start(ctx context.Context, gen Generation, prior *session, running *sync.WaitGroup) *session {
+// start runs a session for gen. predecessor is the session of the socket that
+// gen replaces, nil for none; it ends after the first attempt of the new one.
+func (m *Manager) start(ctx context.Context, gen Generation, predecessor *session, running *sync.WaitGroup) *session {
 	alive, end := context.WithCancel(ctx)
-	s := &session{m: m, gen: gen, end: end, prior: prior, replaced: make(chan struct{}), state: Status{Path: gen.Path}}
-	if prior != nil {
-		close(prior.replaced)
-		if !prior.status().Registered {
-			s.endPrior()
+	s := &session{m: m, gen: gen, end: end, predecessor: predecessor, superseded: make(chan struct{}), state: Status{Path: gen.Path}}
+	if predecessor != nil {
+		close(predecessor.superseded)
+		if !predecessor.status().Registered {
+			s.endPredecessor()
 		}
 	}
 	running.Go(func() {
@@ -52,13 +52,13 @@ func (m *Manager) start(ctx context.Context, gen Generation, prior *session, run
 // run returns when the socket is gone (alive ends) or the process stops (ctx
 // ends as well).
 func (s *session) run(ctx, alive context.Context) {
-	defer s.endPrior()
+	defer s.endPredecessor()
 	retry := newRetry(time.Now())
-	for alive.Err() == nil && !s.isReplaced() {
-		changed := s.m.claims.change()
+	for alive.Err() == nil && !s.isSuperseded() {
+		changed := s.m.owners.change()
 		p, err := s.attempt(ctx, alive)
-		if !errors.Is(err, errUnreachable) || !retry.young(time.Now()) {
-			s.endPrior()
+		if !errors.Is(err, errUnreachable) || !retry.inStartupGrace(time.Now()) {
+			s.endPredecessor()
 		}
 		if err == nil {
 			s.stay(ctx, alive, p)
@@ -74,36 +74,36 @@ func (s *session) run(ctx, alive context.Context) {
 	}
 }
 
-func (s *session) isReplaced() bool {
+func (s *session) isSuperseded() bool {
 	select {
-	case <-s.replaced:
+	case <-s.superseded:
 		return true
 	default:
 		return false
 	}
 }
 
-// endPrior ends the session of the socket that was replaced.
-func (s *session) endPrior() {
-	if s.prior != nil {
-		s.prior.end()
-		s.prior = nil
+// endPredecessor ends the session of the socket that was replaced.
+func (s *session) endPredecessor() {
+	if s.predecessor != nil {
+		s.predecessor.end()
+		s.predecessor = nil
 	}
 }
 
-// pause waits for delay, for the end of the socket, or for a name to change hands.
+// pause waits for delay, for the end of the socket, or for a name to change its owner.
 func (s *session) pause(alive context.Context, delay time.Duration, changed <-chan struct{}) {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-alive.Done():
-	case <-s.replaced:
+	case <-s.superseded:
 	case <-changed:
 	}
 }
 
-// attempt registers the driver once and tells the registrar how it went.
+// attempt registers the driver once and reports the result to the registrar.
 func (s *session) attempt(ctx, alive context.Context) (Plugin, error) {
 	reg, err := connect(alive, s.m.cfg, s.gen)
 	if err != nil {
@@ -133,32 +133,29 @@ func (s *session) attempt(ctx, alive context.Context) (Plugin, error) {
 
 // register asks the handler. The caller holds the lock of the name.
 func (s *session) register(ctx, alive context.Context, p Plugin) error {
-	if err := s.m.claims.check(p); err != nil {
+	if err := s.m.owners.check(p); err != nil {
 		return err
-	}
-	if err := s.m.cfg.Handler.Validate(p); err != nil {
-		return fmt.Errorf("validate CSI driver %q: %w", p.Name, err)
 	}
 	if err := s.m.cfg.Handler.Register(alive, p); err != nil {
 		s.failed(ctx, alive, p)
 		return fmt.Errorf("register CSI driver %q: %w", p.Name, err)
 	}
-	s.m.claims.hold(p)
+	s.m.owners.hold(p)
 	return nil
 }
 
-// failed puts things right after a handler did not register p. The handler has
+// failed cleans up after a handler did not register p. The handler has
 // undone what it did, and with it the registration of a lower version, which
 // therefore starts again. If it was interrupted because the socket went, it
 // could not undo anything, and is asked to.
 func (s *session) failed(ctx, alive context.Context, p Plugin) {
-	s.m.claims.forget(p)
+	s.m.owners.forget(p)
 	if alive.Err() != nil && ctx.Err() == nil {
 		s.m.cfg.Handler.Deregister(ctx, p)
 	}
 }
 
-// refuse tells the registrar about the problem and returns it.
+// refuse reports the problem to the registrar and returns it.
 func (s *session) refuse(alive context.Context, reg *registrar, problem error) error {
 	if alive.Err() != nil {
 		return problem
@@ -172,7 +169,7 @@ func (s *session) refuse(alive context.Context, reg *registrar, problem error) e
 // deregister undoes what this generation registered, and nothing else. The
 // caller holds the lock of the name. A process that stops leaves all as it is.
 func (s *session) deregister(ctx context.Context, p Plugin) {
-	if ctx.Err() != nil || !s.m.claims.drop(p) {
+	if ctx.Err() != nil || !s.m.owners.drop(p) {
 		return
 	}
 	klog.FromContext(ctx).Info("CSI driver deregistered", logging.KeyDriver, p.Name)
@@ -183,8 +180,8 @@ func (s *session) deregister(ctx context.Context, p Plugin) {
 // gone, or a higher version has taken over, left, and freed the name.
 func (s *session) stay(ctx, alive context.Context, p Plugin) {
 	for alive.Err() == nil {
-		holds, changed := s.m.claims.holds(p)
-		if !holds && !s.isReplaced() && s.m.claims.check(p) == nil {
+		holds, changed := s.m.owners.holds(p)
+		if !holds && !s.isSuperseded() && s.m.owners.check(p) == nil {
 			return
 		}
 		select {
@@ -222,7 +219,7 @@ func (s *session) report(ctx context.Context, problem error, delay time.Duration
 		level = 4
 	}
 	s.state.Registered, s.state.Problem = false, problem.Error()
-	klog.FromContext(ctx).V(level).Info("CSI driver is not registered, trying again",
+	klog.FromContext(ctx).V(level).Info("CSI driver is not registered, retrying",
 		logging.KeyReason, problem.Error(), logging.KeyDelay, delay)
 }
 

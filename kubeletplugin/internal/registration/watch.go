@@ -14,11 +14,11 @@ import (
 // dirMode is the mode of plugins_registry on a node.
 const dirMode = 0o755
 
-// watcher looks at directories and tells when to look again.
+// watcher scans directories and reports when to scan them again.
 type watcher struct {
 	roots []string
-	// notify is nil when the system has no watch to give; looking again at
-	// intervals is then all there is.
+	// notify is nil if the system has no watch left; the directories are then
+	// scanned at intervals only.
 	notify  *fsnotify.Watcher
 	watched map[string]bool
 }
@@ -48,9 +48,9 @@ func (w *watcher) close() {
 
 // look returns the sockets that exist now. Directories that appeared are
 // watched from now on, and read once more so that nothing falls between.
-func (w *watcher) look(ctx context.Context) (sightings, error) {
+func (w *watcher) look(ctx context.Context) (socketsFound, error) {
 	for {
-		sockets := sightings{}
+		sockets := socketsFound{}
 		var dirs []string
 		for _, root := range w.roots {
 			found, err := scan(root, sockets)
@@ -109,10 +109,10 @@ func (w *watcher) errors() <-chan error {
 
 // note records the paths that an event took away, and those of the events that
 // wait behind it.
-func (w *watcher) note(first fsnotify.Event, touched map[string]bool) {
+func (w *watcher) note(first fsnotify.Event, removedPaths map[string]bool) {
 	for event, ok := first, true; ok; {
 		if event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename) {
-			touched[event.Name] = true
+			removedPaths[event.Name] = true
 			delete(w.watched, event.Name)
 		}
 		select {

@@ -104,13 +104,6 @@ type recorder struct {
 	busy  map[string]bool
 }
 
-func (r *recorder) Validate(p Plugin) error {
-	if p.Endpoint == "/forbidden" {
-		return errors.New("forbidden")
-	}
-	return nil
-}
-
 func (r *recorder) Register(ctx context.Context, p Plugin) error {
 	defer r.enter(p.Name)()
 	r.mu.Lock()
@@ -165,7 +158,7 @@ type world struct {
 
 	mu      sync.Mutex
 	lines   []string
-	seen    sightings
+	seen    socketsFound
 	sockets map[string]*bufconn.Listener
 	serving sync.WaitGroup
 	servers []*grpc.Server
@@ -173,7 +166,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, start: time.Now(), seen: sightings{}, sockets: map[string]*bufconn.Listener{}}
+	w := &world{t: t, start: time.Now(), seen: socketsFound{}, sockets: map[string]*bufconn.Listener{}}
 	w.handler = &recorder{log: w.log, busy: map[string]bool{}}
 	var err error
 	w.m, err = New(Config{Dir: "/registry", Handler: w.handler, Dial: w.dial})

@@ -55,7 +55,7 @@ func checkBinding(pvc *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume
 	}
 }
 
-// checkMode checks that the volume is used as what it is, and that the agent can do that.
+// checkMode checks that the volume is used as what it is.
 func checkMode(pv *corev1.PersistentVolume, block bool) *Problem {
 	isBlock := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
 	switch {
@@ -64,9 +64,6 @@ func checkMode(pv *corev1.PersistentVolume, block bool) *Problem {
 	case !isBlock && block:
 		return &Problem{Reason: ReasonFailedMap,
 			Err: fmt.Errorf("volume %q has volumeMode Filesystem, but is specified in volumeDevices", pv.Name)}
-	case isBlock:
-		return &Problem{Reason: ReasonFailedMap,
-			Err: fmt.Errorf("volume %q has volumeMode Block, which this agent does not support", pv.Name)}
 	default:
 		return nil
 	}

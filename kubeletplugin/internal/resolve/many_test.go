@@ -78,7 +78,7 @@ func TestWhoUsesAVolume(t *testing.T) {
 }
 
 // TestOneClaimTwice: two pod volumes with one claim are one target path. Two wishes for it that differ would replace
-// each other, and start everything anew, as often as the pod is looked at.
+// each other, and start everything over, as often as the pod is looked at.
 func TestOneClaimTwice(t *testing.T) {
 	cases := map[string]struct {
 		reason        string
@@ -182,7 +182,7 @@ func TestReadErrors(t *testing.T) {
 				t.Fatalf("%s: got %+v, problems %v", tc.reason, got, problems)
 			}
 			p := problems[0]
-			if p.Lag != tc.lag || p.Reason != ReasonFailedMount || !strings.Contains(p.Err.Error(), tc.text) || !errors.Is(p.Wrap(), p.Err) {
+			if p.Transient != tc.lag || p.Reason != ReasonFailedMount || !strings.Contains(p.Err.Error(), tc.text) || !errors.Is(p.Wrap(), p.Err) {
 				t.Errorf("%s: problem %+v", tc.reason, p)
 			}
 		})
@@ -233,7 +233,7 @@ func TestInlineDefaults(t *testing.T) {
 	}
 }
 
-// TestStablePublication: the same pod gives the same wish each time, or it would be published anew.
+// TestStablePublication: the same pod gives the same wish each time, or it would be published again.
 func TestStablePublication(t *testing.T) {
 	c := kubetest.New(claim(), pv())
 	r, p := resolver(c, csiDriver()), pod(byClaim(), with("scratch", inline()))

@@ -1,17 +1,12 @@
 package resolve
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
-
-// mountOptionsAnnotation is older than the field and still wins over it, as in the kubelet.
-const mountOptionsAnnotation = "volume.beta.kubernetes.io/mount-options"
 
 func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *storagev1.CSIDriver, readOnly bool) *volume.Publication {
 	src := pv.Spec.CSI
@@ -22,7 +17,7 @@ func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *stor
 			Handle:       src.VolumeHandle,
 			Attachable:   attachRequired(d),
 			FSType:       src.FSType,
-			MountOptions: mountOptions(pv),
+			MountOptions: pv.Spec.MountOptions,
 			AccessMode:   accessMode(pv),
 			Exclusive:    len(pv.Spec.AccessModes) == 1 && accessMode(pv) == corev1.ReadWriteOncePod,
 			Attributes:   src.VolumeAttributes,
@@ -34,6 +29,7 @@ func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *stor
 		PodInfo:       podInfo(d),
 		PublishSecret: src.NodePublishSecretRef,
 		FSGroup:       fsGroup(pod),
+		Running:       running(pod),
 	}
 }
 
@@ -53,6 +49,7 @@ func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver
 		ReadOnly: src.ReadOnly != nil && *src.ReadOnly,
 		PodInfo:  podInfo(d),
 		FSGroup:  fsGroup(pod),
+		Running:  running(pod),
 	}
 	if src.FSType != nil {
 		p.Volume.FSType = *src.FSType
@@ -86,11 +83,17 @@ func accessMode(pv *corev1.PersistentVolume) corev1.PersistentVolumeAccessMode {
 	return pv.Spec.AccessModes[0]
 }
 
-func mountOptions(pv *corev1.PersistentVolume) []string {
-	if list, ok := pv.Annotations[mountOptionsAnnotation]; ok {
-		return strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) // an empty option is none
+// running reports whether containers of the pod may be running. A kubelet that was here before may not have come to
+// report the phase.
+func running(pod *corev1.Pod) bool {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].State.Running != nil {
+				return true
+			}
+		}
 	}
-	return pv.Spec.MountOptions
+	return pod.Status.Phase == corev1.PodRunning
 }
 
 func fsGroup(pod *corev1.Pod) *int64 {

@@ -2,11 +2,13 @@
 // that they belong together, and describes each as a volume.Publication.
 //
 // It reads claims and volumes with live calls, since a node may not watch them, and writes nothing.
-// Volumes of other kinds are left out: for this agent they need no work.
+// Volumes of other kinds are left out: for this agent they need no work. A pod with an in-tree volume that Kubernetes
+// migrates to a CSI driver has to wait.
 package resolve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/policy"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
@@ -25,12 +28,12 @@ const (
 	// ReasonFailedMount is the kubelet's reason for everything that keeps a volume from a pod.
 	ReasonFailedMount = volume.ReasonFailedMount
 	// ReasonFailedMap is the kubelet's reason for block volumes.
-	ReasonFailedMap = "FailedMapVolume"
+	ReasonFailedMap = unsupported.ReasonFailedMap
 	// ReasonNotAllowed is the reason for a driver that the node does not allow.
 	ReasonNotAllowed = "CSIDriverNotAllowed"
 )
 
-// Problem is why a volume of a pod cannot be had now. All problems are worth another try.
+// Problem is why a volume of a pod cannot be mounted now. All problems are worth another try.
 type Problem struct {
 	// Volume is the name of the pod volume.
 	Volume string
@@ -38,8 +41,10 @@ type Problem struct {
 	Reason string
 	// Err is what is wrong.
 	Err error
-	// Lag is true if the API server's authorizer may just not have seen the pod yet.
-	Lag bool
+	// Transient is true if the API server's authorizer may just not have seen the pod yet.
+	Transient bool
+	// Feature is the name of the unsupported feature that the volume asks for; empty if the problem is another.
+	Feature string
 }
 
 // Wrap returns the problem as an error that names the volume.
@@ -79,6 +84,7 @@ func (r *Resolver) Pod(ctx context.Context, pod *corev1.Pod) ([]volume.Publicati
 		}
 		p, problem := r.volume(ctx, pod, v, used.block.Has(v.Name))
 		if p != nil {
+			p.PodVolumes = []string{v.Name}
 			wanted, problem = join(wanted, p)
 		}
 		if problem != nil {
@@ -102,6 +108,7 @@ func join(wanted []volume.Publication, p *volume.Publication) ([]volume.Publicat
 			return wanted, failedMount(fmt.Errorf("its path in the pod's directory, %q, is that of another volume of the pod", p.SpecName))
 		}
 		other.ReadOnly = other.ReadOnly && p.ReadOnly
+		other.PodVolumes = append(other.PodVolumes, p.PodVolumes...)
 		return wanted, nil
 	}
 	return append(wanted, *p), nil
@@ -112,15 +119,31 @@ func (r *Resolver) volume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if v.CSI != nil {
 		return r.inline(pod, v, block)
 	}
+	q := unsupported.Request{Pod: pod, Volume: v}
 	claim, readOnly := claimOf(pod, v)
-	if claim == "" {
-		return nil, nil
+	if claim != "" {
+		var problem *Problem
+		if q.Claim, q.PV, problem = r.follow(ctx, pod, v, claim); problem != nil {
+			return nil, problem
+		}
+		q.ReadOnly = readOnly
 	}
-	pv, problem := r.follow(ctx, pod, v, claim)
-	if problem != nil || pv.Spec.CSI == nil {
+	if q.PV == nil || q.PV.Spec.CSI == nil {
+		_, problem := findings(&q)
 		return nil, problem
 	}
-	return r.persistent(pod, pv, readOnly, block)
+	return r.persistent(&q, block)
+}
+
+// findings lists what the volume asks for although the agent does not do it, or the problem if the pod has to wait.
+func findings(q *unsupported.Request) ([]unsupported.Finding, *Problem) {
+	found := unsupported.Find(q)
+	for _, f := range found {
+		if f.Refused {
+			return nil, &Problem{Reason: f.Reason, Err: errors.New(f.Message), Feature: f.Feature}
+		}
+	}
+	return found, nil
 }
 
 func (r *Resolver) inline(pod *corev1.Pod, v *corev1.Volume, block bool) (*volume.Publication, *Problem) {
@@ -131,52 +154,63 @@ func (r *Resolver) inline(pod *corev1.Pod, v *corev1.Volume, block bool) (*volum
 	if block {
 		return nil, &Problem{Reason: ReasonFailedMap, Err: fmt.Errorf("an inline volume cannot be a block device")}
 	}
-	d := r.cfg.Driver(name)
-	if err := firstError(policy.Lifecycle(d, name, storagev1.VolumeLifecycleEphemeral), policy.Tokens(d)); err != nil {
+	q := unsupported.Request{Pod: pod, Volume: v, Driver: r.cfg.Driver(name), ReadOnly: v.CSI.ReadOnly != nil && *v.CSI.ReadOnly}
+	if err := policy.Lifecycle(q.Driver, name, storagev1.VolumeLifecycleEphemeral); err != nil {
 		return nil, failedMount(err)
 	}
-	return inlinePublication(pod, v, d), nil
-}
-
-func (r *Resolver) persistent(pod *corev1.Pod, pv *corev1.PersistentVolume, readOnly, block bool) (*volume.Publication, *Problem) {
-	if problem := checkMode(pv, block); problem != nil {
+	found, problem := findings(&q)
+	if problem != nil {
 		return nil, problem
 	}
-	name := pv.Spec.CSI.Driver
-	d := r.cfg.Driver(name)
+	p := inlinePublication(pod, v, q.Driver)
+	p.Unsupported = found
+	return p, nil
+}
+
+func (r *Resolver) persistent(q *unsupported.Request, block bool) (*volume.Publication, *Problem) {
+	if problem := checkMode(q.PV, block); problem != nil {
+		return nil, problem
+	}
+	name := q.PV.Spec.CSI.Driver
+	q.Driver = r.cfg.Driver(name)
 	err := firstError(
-		policy.Affinity(pv, r.cfg.Node()),
-		policy.Lifecycle(d, name, storagev1.VolumeLifecyclePersistent),
-		policy.Tokens(d),
+		policy.Affinity(q.PV, r.cfg.Node()),
+		policy.Lifecycle(q.Driver, name, storagev1.VolumeLifecyclePersistent),
 	)
 	if err != nil {
 		return nil, failedMount(err)
 	}
-	return persistentPublication(pod, pv, d, readOnly), nil
+	found, problem := findings(q)
+	if problem != nil {
+		return nil, problem
+	}
+	p := persistentPublication(q.Pod, q.PV, q.Driver, q.ReadOnly)
+	p.Unsupported = found
+	return p, nil
 }
 
 // follow reads the claim and its volume and checks that they belong to each other and to the pod.
-func (r *Resolver) follow(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, claim string) (*corev1.PersistentVolume, *Problem) {
+func (r *Resolver) follow(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, claim string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, *Problem) {
 	pvc, err := r.cfg.Claims(pod.Namespace).Get(ctx, claim, metav1.GetOptions{})
 	if err != nil {
-		return nil, unread("claim", claim, err)
+		return nil, nil, unread("claim", claim, err)
 	}
 	if err := checkClaim(pod, v, pvc); err != nil {
-		return nil, failedMount(err)
+		return nil, nil, failedMount(err)
 	}
 	pv, err := r.cfg.Volumes.Get(ctx, pvc.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, unread("volume", pvc.Spec.VolumeName, err)
+		return nil, nil, unread("volume", pvc.Spec.VolumeName, err)
 	}
 	if err := checkBinding(pvc, pv); err != nil {
-		return nil, failedMount(err)
+		return nil, nil, failedMount(err)
 	}
-	return pv, nil
+	return pvc, pv, nil
 }
 
 func unread(what, name string, err error) *Problem {
 	p := failedMount(fmt.Errorf("get %s %q: %w", what, name, err))
-	p.Lag = apierrors.IsForbidden(err)
+	p.Transient = apierrors.IsForbidden(err)
 	return p
 }
 

@@ -109,6 +109,7 @@ func TestPersistent(t *testing.T) {
 		t.Fatalf("problems: %v", problems)
 	}
 	want := []volume.Publication{{
+		PodVolumes: []string{"vol1"},
 		Volume: volume.Volume{
 			Name: "kubernetes.io/csi/d.example^vol-1", Driver: driver, Handle: "vol-1", Attachable: true,
 			FSType: "xfs", MountOptions: []string{"noatime"}, AccessMode: corev1.ReadWriteOncePod, Exclusive: true,
@@ -129,6 +130,7 @@ func TestInline(t *testing.T) {
 		t.Fatalf("problems: %v", problems)
 	}
 	want := []volume.Publication{{
+		PodVolumes: []string{"vol1"},
 		Volume: volume.Volume{
 			Name: "kubernetes.io/csi/poduid-1-vol1", Driver: driver, Handle: names.InlineHandle("poduid-1", "vol1"),
 			Ephemeral: true, FSType: "ext4", AccessMode: corev1.ReadWriteOnce, Attributes: map[string]string{"size": "1Gi"},
@@ -155,9 +157,6 @@ func TestVariants(t *testing.T) {
 		"NotExclusive": {reason: "ReadWriteOncePod among others", pv: pv(func(v *corev1.PersistentVolume) {
 			v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadWriteMany)
 		}), check: func(p volume.Publication) bool { return !p.Volume.Exclusive }},
-		"OldMountOptions": {reason: "the annotation wins", pv: pv(func(v *corev1.PersistentVolume) {
-			v.Annotations = map[string]string{mountOptionsAnnotation: "ro,,nosuid,"}
-		}), check: func(p volume.Publication) bool { return cmp.Equal(p.Volume.MountOptions, []string{"ro", "nosuid"}) }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -166,6 +165,21 @@ func TestVariants(t *testing.T) {
 				t.Errorf("%s: got %+v, problems %v", tc.reason, got, problems)
 			}
 		})
+	}
+}
+
+// TestMountOptionsAsTheKubelet: the kubelet's CSI plugin passes PersistentVolume.spec.mountOptions; the beta annotation
+// is for in-tree plugins, and its options must not reach a driver.
+func TestMountOptionsAsTheKubelet(t *testing.T) {
+	annotated := pv(func(v *corev1.PersistentVolume) {
+		v.Annotations = map[string]string{"volume.beta.kubernetes.io/mount-options": "ro,nosuid"}
+	})
+	got, problems := resolver(kubetest.New(claim(), annotated), csiDriver()).Pod(t.Context(), pod(byClaim()))
+	if len(got) != 1 || len(problems) > 0 {
+		t.Fatalf("got %+v, problems %v", got, problems)
+	}
+	if diff := cmp.Diff([]string{"noatime"}, got[0].Volume.MountOptions); diff != "" {
+		t.Errorf("mount options (-want +got):\n%s", diff)
 	}
 }
 
@@ -215,7 +229,7 @@ func TestProblems(t *testing.T) {
 		"OtherClaim": {reason: "the volume is bound to another claim", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "claim-2" }), text: "another claim"},
 		"NoClaimRef": {reason: "the volume is bound to nothing", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }), text: "bound to no claim"},
 		"NotOwned":   {reason: "somebody else's claim of the generated name", claim: claim(owned), pod: pod(generic()), text: "was not created for pod"},
-		"Block":      {reason: "block volumes are not supported", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &block }), pod: pod(byClaim(), asBlock), event: ReasonFailedMap, text: "does not support"},
+		"Block":      {reason: "block volumes are not supported", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &block }), pod: pod(byClaim(), asBlock), event: ReasonFailedMap, text: "volumeMode Block, which this node agent does not support"},
 		"BlockAsFs":  {reason: "the mode does not match", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &block }), text: "volumeMode Block"},
 		"FsAsBlock":  {reason: "the mode does not match", pod: pod(byClaim(), asBlock), event: ReasonFailedMap, text: "volumeMode Filesystem"},
 		"InlineBlock": {
@@ -266,13 +280,13 @@ func TestAuthorizerLag(t *testing.T) {
 	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumes"}, "pv-1", errors.New("no relationship found"))
 	c.Fail("get", "persistentvolumes", refused, 1)
 	r := resolver(c, csiDriver())
-	if _, problems := r.Pod(t.Context(), pod(byClaim())); len(problems) != 1 || !problems[0].Lag {
+	if _, problems := r.Pod(t.Context(), pod(byClaim())); len(problems) != 1 || !problems[0].Transient {
 		t.Errorf("problems %+v, want one that passes", problems)
 	}
 	if got, problems := r.Pod(t.Context(), pod(byClaim())); len(got) != 1 || len(problems) > 0 {
 		t.Errorf("the second try: got %+v, problems %v", got, problems)
 	}
-	if _, problems := resolver(kubetest.New(), nil).Pod(t.Context(), pod(byClaim())); len(problems) != 1 || problems[0].Lag {
+	if _, problems := resolver(kubetest.New(), nil).Pod(t.Context(), pod(byClaim())); len(problems) != 1 || problems[0].Transient {
 		t.Errorf("a claim that does not exist: problems %+v, want one that does not pass", problems)
 	}
 }

@@ -34,7 +34,8 @@ func (a *actor) poke() {
 func (m *Manager) run(ctx context.Context, a *actor) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyVolumeName, a.name))
 	for ctx.Err() == nil {
-		j, finished := m.next(a)
+		j, notices, finished := m.next(a)
+		m.send(notices)
 		if finished {
 			return
 		}
@@ -50,29 +51,33 @@ func (m *Manager) run(ctx context.Context, a *actor) {
 	}
 }
 
-// next decides on the next step. A volume that is gone leaves the Manager under the same lock
-// under which new wishes come in, so none is lost.
-func (m *Manager) next(a *actor) (job, bool) {
+// next decides on the next step, and what pods are told about their wait. A volume that is gone leaves the Manager
+// under the same lock under which pods ask for volumes, so no request is lost.
+func (m *Manager) next(a *actor) (j job, notices []report, finished bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := &a.state
-	st := plan(s, time.Now())
+	s, now := &a.state, time.Now()
+	notices = s.notices()
+	st := plan(s, now)
 	switch st.op {
 	case opFinish:
 		delete(m.actors, a.name)
-		return job{}, true
+		return job{}, notices, true
 	case opWait:
-		return job{step: st}, false
+		return job{step: st}, notices, false
 	default: // something is to be done
 	}
-	j := job{step: st, volume: s.volume, attachment: s.device.attached}
+	j = job{
+		step: st, volume: s.volume, attachment: s.device.attached,
+		attachChanges: s.device.attachChanges, explain: s.device.impatient(now),
+	}
 	if u := s.uses[st.key]; u != nil {
-		j.want, j.recovered = u.want, u.recovered
+		j.want = u.want
 	} else {
 		j.want = s.anyWant()
 	}
 	j.prior = begin(s, st)
-	return j, false
+	return j, notices, false
 }
 
 func (s *state) anyWant() *Publication {
@@ -84,10 +89,10 @@ func (s *state) anyWant() *Publication {
 	return nil
 }
 
-// finish records the result of a step and tells those whom it concerns.
+// finish records the result of a step and reports it to the pods that it concerns.
 func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 	m.mu.Lock()
-	settle(&a.state, j.step, j.prior, r, time.Now(), m.backoff)
+	settle(&a.state, j, r, time.Now(), m.backoff)
 	reports := m.reports(a, j, r)
 	if u := a.state.uses[j.key]; u == nil {
 		m.unindex(j.key.Pod, a.name)
@@ -96,13 +101,17 @@ func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 
 	logStep(ctx, j, r)
 	if ctx.Err() != nil {
-		return // the call was cut off by our own end, of which nobody needs to be told
+		return // the end of this process has cut off the call, which is not a failure
 	}
-	for _, report := range reports {
-		m.cfg.Events.Failed(report.pod, report.reason, report.message)
-	}
+	m.send(reports)
 	if j.key.Pod != "" && m.cfg.Changed != nil {
 		m.cfg.Changed(j.key.Pod)
+	}
+}
+
+func (m *Manager) send(reports []report) {
+	for _, r := range reports {
+		m.cfg.Events.Failed(r.pod, r.reason, r.message)
 	}
 }
 
@@ -113,7 +122,7 @@ func logStep(ctx context.Context, j job, r result) {
 		logger.V(2).Info("Volume step done", "step", j.op, "pod", j.key.Pod)
 	case errors.Is(r.err, ErrNotAttached):
 		logger.V(4).Info("Waiting for the volume to be attached")
-	case errors.Is(r.err, ErrLag):
+	case errors.Is(r.err, ErrTransient):
 		logger.V(2).Info("Volume step has to wait", "step", j.op, logging.KeyReason, r.err.Error())
 	case ctx.Err() == nil:
 		logger.Error(r.err, "Volume step failed", "step", j.op, "pod", j.key.Pod)

@@ -136,22 +136,6 @@ func TestAttachHandshake(t *testing.T) {
 	})
 }
 
-// TestAttachedAnew stages again when the volume was detached behind our back.
-func TestAttachedAnew(t *testing.T) {
-	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
-		a, b := persistentOf("a", "vol-1"), persistentOf("b", "vol-1")
-		a.Volume.Attachable, b.Volume.Attachable = true, true
-		w.attach("vol-1", "va-1")
-		w.m.Want(a)
-		w.expectPublished(a, true)
-		w.driver.ResetCalls()
-		w.attach("vol-1", "va-2")
-		w.m.Want(b)
-		w.expectCalls("the stage of the old attachment is not trusted", "NodeStageVolume", "NodePublishVolume")
-		w.expectPublished(b, true)
-	})
-}
-
 func TestExclusiveVolume(t *testing.T) {
 	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
 		a, b := persistentOf("a", "vol-1"), persistentOf("b", "vol-1")
@@ -398,6 +382,7 @@ func TestAdoptedKeepsALiveMount(t *testing.T) {
 		w.m.Adopt([]volume.Recovered{{Volume: p.Volume, Staged: true, Targets: []volume.Key{p.Key()}}})
 		w.start()
 		w.driver.ResetCalls()
+		p.Running = true
 		w.driver.Inject(csitest.Fault{Method: "NodePublishVolume", Code: codes.Internal})
 		w.m.Want(p)
 		time.Sleep(10 * time.Minute)

@@ -6,7 +6,7 @@
 //
 // The rules that hold at every moment:
 //   - a record is on disk while the volume is, or may be, staged or published;
-//   - the volume's name is in volumesInUse while a record exists;
+//   - the name of a volume that is attached is in volumesInUse while a record exists;
 //   - a volume is unstaged only when no pod has it published, or may have;
 //   - only the answer of the same call ends the doubt that an unanswered call left;
 //   - nothing is unpublished unless a pod is positively known not to want it any more.

@@ -73,7 +73,7 @@ func TestDropFromAFrozenDriver(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if w.m.Busy(p.Pod.UID) {
-			t.Error("the pod is held although nothing was done for it")
+			t.Error("the pod is podUnknown although nothing was done for it")
 		}
 		w.expectClean()
 	})
@@ -173,7 +173,7 @@ func TestFailingUnstage(t *testing.T) {
 	})
 }
 
-// TestRaiseWithoutAnswer: nobody knows whether the name is in volumesInUse. It must not stay there for ever when the
+// TestRaiseWithoutAnswer: nobody knows whether the name is in volumesInUse. It must not stay there forever when the
 // pod goes, or the volume would never be detached.
 func TestRaiseWithoutAnswer(t *testing.T) {
 	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
@@ -225,13 +225,13 @@ func TestDump(t *testing.T) {
 		}
 		w.driver.Inject(csitest.Fault{Method: "NodePublishVolume", Code: codes.Unavailable})
 		w.m.Want(p)
-		look("publish is in doubt", "staged", "unsure", true, true)
+		look("publish is in doubt", "staged", "uncertain", true, true)
 		w.driver.Heal()
 		time.Sleep(time.Minute)
 		look("published", "staged", "published", true, false)
 		w.driver.Inject(csitest.Fault{Method: "NodeUnpublishVolume", Code: codes.Internal})
 		w.m.Drop(p.Pod)
-		look("being taken down", "staged", "unsure", false, true)
+		look("being taken down", "staged", "uncertain", false, true)
 	})
 }
 

@@ -92,24 +92,38 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Adopt takes over volumes that were found on disk. It must be called before Run. What is adopted
-// stays as it is until its pod is dropped or wants it again.
+// Adopt takes over volumes that were found on disk. What is adopted stays as it is until its pod is
+// dropped or wants it again. A volume that is adopted without any use or stage leaves volumesInUse.
 func (m *Manager) Adopt(found []Recovered) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, f := range found {
 		a := m.actor(f.Volume)
-		if f.Staged {
-			a.state.device.stage = unsure
+		d := &a.state.device
+		if f.Staged && d.stage == absent {
+			d.stage, d.stagedFor = uncertain, f.StagedFor
 		}
-		if f.Volume.Attachable {
-			a.state.device.inUse = claimed
+		if f.Volume.Attachable && d.inUse == inUseNone {
+			d.inUse = inUseSent
 		}
-		a.state.device.pinned = f.Pinned
+		d.pinned = d.pinned || f.Pinned
 		for _, k := range f.Targets {
-			a.state.uses[k] = &use{mount: unsure, held: true, recovered: true}
+			if a.state.uses[k] == nil {
+				a.state.uses[k] = &use{mount: uncertain, podUnknown: true, recovered: true}
+			}
 			m.index(k.Pod, f.Volume.Name)
 		}
+		a.poke()
+	}
+}
+
+// Unpin lets an adopted volume be unstaged: all mounts are explained.
+func (m *Manager) Unpin(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a := m.actors[name]; a != nil {
+		a.state.device.pinned = false
+		a.poke()
 	}
 }
 
@@ -147,10 +161,9 @@ func (m *Manager) Want(p Publication) {
 	if s.anyWant() == nil || s.device.stage == absent {
 		s.volume = p.Volume
 	}
-	u.want, u.held = &p, false
+	u.want, u.podUnknown, u.recovered = &p, false, u.recovered && p.Running
 	u.reset()
 	s.device.reset()
-	s.device.pinned = false
 	s.device.attached = nil // the detaching side may have moved since it was read
 	m.index(k.Pod, p.Volume.Name)
 	delete(m.leaving, k.Pod)
@@ -175,7 +188,7 @@ func (m *Manager) dropFrom(a *actor, pod types.UID) {
 		if k.Pod != pod || u.unwanted() {
 			continue
 		}
-		u.want, u.held = nil, false
+		u.want, u.podUnknown = nil, false
 		u.reset()
 		forget(s, k)
 	}
@@ -199,7 +212,7 @@ func (m *Manager) InUse() []string {
 	defer m.mu.Unlock()
 	var all []string
 	for name, a := range m.actors {
-		if a.state.device.inUse != unclaimed {
+		if a.state.device.inUse != inUseNone {
 			all = append(all, name)
 		}
 	}
@@ -207,33 +220,33 @@ func (m *Manager) InUse() []string {
 	return all
 }
 
-// DriverChanged lets everything that has failed for a driver be tried again now.
+// DriverChanged ends the backoff of all volumes of a driver.
 func (m *Manager) DriverChanged(name string) {
-	m.retry(func(s *state, _ *slot) bool { return s.volume.Driver == name })
-}
-
-// AttachedChanged lets everything that waits for volumesAttached look again now.
-func (m *Manager) AttachedChanged() {
-	m.retry(func(_ *state, sl *slot) bool { return sl.waiting })
-}
-
-func (m *Manager) retry(match func(*state, *slot) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, a := range m.actors {
-		s := &a.state
-		changed := false
-		slots := make([]*slot, 1, 1+len(s.uses))
-		slots[0] = &s.device.slot
-		for _, u := range s.uses {
-			slots = append(slots, &u.slot)
-		}
-		for _, sl := range slots {
-			if !sl.retryAt.IsZero() && match(s, sl) {
-				sl.retryAt, changed = time.Time{}, true
+		if s := &a.state; s.volume.Driver == name {
+			s.device.retryAt = time.Time{}
+			for _, u := range s.uses {
+				u.retryAt = time.Time{}
 			}
+			a.poke()
 		}
-		if changed {
+	}
+}
+
+// Attached wakes the volumes that are new in volumesAttached; Attachments must show them already.
+func (m *Manager) Attached(volumes ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range volumes {
+		a := m.actors[name]
+		if a == nil {
+			continue
+		}
+		d := &a.state.device
+		if d.attachChanges++; d.waiting {
+			d.retryAt = time.Time{}
 			a.poke()
 		}
 	}

@@ -22,10 +22,13 @@ const askTimeout = 10 * time.Second
 type job struct {
 	step
 	volume     Volume
-	prior      stage
-	recovered  bool
+	prior      presence
 	want       *Publication // the use to publish; for opStage any use, for its group
 	attachment *Attachment
+	// attachChanges is the count of the device when the step began.
+	attachChanges int
+	// explain asks opVerify for the reason why the volume is not attached.
+	explain bool
 }
 
 // perform does one step. It changes the world but not the state.
@@ -63,18 +66,34 @@ func (m *Manager) raise(ctx context.Context, j job) result {
 }
 
 func (m *Manager) verify(ctx context.Context, j job) result {
-	if !m.cfg.Attachments.Attached(j.volume.Name) {
-		return result{err: fmt.Errorf("%w: %q is not in volumesAttached", ErrNotAttached, j.volume.Name)}
-	}
 	name := names.Attachment(j.volume.Handle, j.volume.Driver, m.cfg.Node)
+	if !m.cfg.Attachments.Attached(j.volume.Name) {
+		err := fmt.Errorf("%w: %q is not in volumesAttached of the Node", ErrNotAttached, j.volume.Name)
+		if j.explain {
+			err = fmt.Errorf("%w: %w", err, m.attachProblem(ctx, name))
+		}
+		return result{err: err}
+	}
 	a, err := m.cfg.Attachments.Attachment(ctx, name)
 	if err != nil {
-		return result{err: fmt.Errorf("%w: %w", ErrLag, err)}
+		return result{err: fmt.Errorf("%w: %w", ErrTransient, err)}
 	}
 	return result{attachment: a}
 }
 
+// attachProblem says what the VolumeAttachment shows about a volume that is not in volumesAttached.
+func (m *Manager) attachProblem(ctx context.Context, name string) error {
+	if _, err := m.cfg.Attachments.Attachment(ctx, name); err != nil {
+		return err
+	}
+	return fmt.Errorf("volume attachment %q is attached, but kube-controller-manager has not reported it yet", name)
+}
+
+// release takes the volume out of volumesInUse, unless pods want it and it could then be detached under them.
 func (m *Manager) release(j job) result {
+	if j.want != nil && m.cfg.Attachments.Attached(j.volume.Name) {
+		return result{attached: true}
+	}
 	if err := m.cfg.Fault.At(fault.BeforeInUseDrop); err != nil {
 		return result{err: err}
 	}
@@ -82,22 +101,24 @@ func (m *Manager) release(j job) result {
 	return result{err: m.cfg.Fault.At(fault.AfterInUseDrop)}
 }
 
-// prepare does all of a call that has no effect: it finds the driver and reads capabilities and
-// the secret.
-func (m *Manager) prepare(ctx context.Context, v *Volume, secret *corev1.SecretReference) (Driver, call, error) {
+// prepare does all of a call that has no effect: it finds the driver, reads its capabilities, and reads the secret if
+// the call is made.
+func (m *Manager) prepare(ctx context.Context, v *Volume, secret *corev1.SecretReference, made func(capabilities) bool) (Driver, call, error) {
 	d, err := m.cfg.Drivers.Driver(v.Driver)
 	if err != nil {
 		return nil, call{}, err
 	}
-	caps, err := m.ask(ctx, d)
-	if err != nil {
+	c := call{staging: m.cfg.Disk.Root.Staging(v.Driver, v.Handle)}
+	if c.caps, err = m.ask(ctx, d); err != nil {
 		return nil, call{}, err
 	}
-	secrets, err := m.cfg.Secrets.Secret(ctx, secret)
-	if err != nil {
+	if !made(c.caps) {
+		return d, c, nil
+	}
+	if c.secrets, err = m.cfg.Secrets.Secret(ctx, secret); err != nil {
 		return nil, call{}, err
 	}
-	return d, call{caps: caps, secrets: secrets, staging: m.cfg.Disk.Root.Staging(v.Driver, v.Handle)}, nil
+	return d, c, nil
 }
 
 // ask reads a driver's capabilities. Nothing is at stake in it, so a driver that is frozen is given
@@ -110,12 +131,12 @@ func (m *Manager) ask(ctx context.Context, d Driver) (capabilities, error) {
 
 func (m *Manager) stage(ctx context.Context, j job) result {
 	v := &j.volume
-	d, c, err := m.prepare(ctx, v, v.StageSecret)
+	d, c, err := m.prepare(ctx, v, v.StageSecret, func(caps capabilities) bool { return stages(v, caps) })
 	if err != nil {
 		return result{err: err}
 	}
 	c.attachment = j.attachment
-	if err := m.cfg.Disk.PrepareStaging(v.stagingRecord()); err != nil {
+	if err := m.cfg.Disk.PrepareStaging(v.stagingRecord(j.attachment)); err != nil {
 		return result{err: err, sent: true}
 	}
 	if !stages(v, c.caps) {
@@ -134,14 +155,14 @@ func (m *Manager) stage(ctx context.Context, j job) result {
 	}
 	r := result{err: err, sent: true}
 	if j.prior == absent && leavesNothing(err) {
-		r.cleaned, r.err = cleaned(err, m.cfg.Disk.CleanStaging(v.stagingRecord()))
+		r.cleaned, r.err = cleaned(err, m.cfg.Disk.CleanStaging(v.Driver, v.Handle))
 	}
 	return r
 }
 
 func (m *Manager) publish(ctx context.Context, j job) result {
 	p := j.want
-	d, c, err := m.prepare(ctx, &p.Volume, p.PublishSecret)
+	d, c, err := m.prepare(ctx, &p.Volume, p.PublishSecret, func(capabilities) bool { return true })
 	if err != nil {
 		return result{err: err}
 	}
@@ -154,7 +175,7 @@ func (m *Manager) publish(ctx context.Context, j job) result {
 		_, err := d.Node().NodePublishVolume(ctx, publishRequest(p, c, d.WantsLegacyPodInfo()))
 		return err
 	})
-	r := result{err: err, sent: true}
+	r := result{err: err, sent: true, groupDelegated: c.caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]}
 	if err != nil && j.prior == absent && leavesNothing(err) {
 		r.cleaned, r.err = cleaned(err, m.cfg.Disk.CleanTarget(p.Pod.UID, p.SpecName))
 	}
@@ -204,7 +225,7 @@ func (m *Manager) unstage(ctx context.Context, j job) result {
 			return result{err: err, sent: true}
 		}
 	}
-	return result{err: m.cfg.Disk.CleanStaging(v.stagingRecord()), sent: true}
+	return result{err: m.cfg.Disk.CleanStaging(v.Driver, v.Handle), sent: true}
 }
 
 // between makes a call between two fault points. A stop after the call hides its result.

@@ -26,22 +26,22 @@ type step struct {
 	until time.Time
 }
 
-// candidate is a step that makes sense now but may be held back by its slot.
+// candidate is a step that makes sense now but may have to wait for its retry time.
 type candidate struct {
-	op   op
-	key  Key
-	slot *slot
+	op    op
+	key   Key
+	retry *retryState
 }
 
-// plan decides what to do next: the first sensible step that is not held back.
+// plan decides what to do next: the first sensible step that does not have to wait.
 func plan(s *state, now time.Time) step {
 	next := step{op: opWait}
 	for _, c := range candidates(s) {
-		if !c.slot.retryAt.After(now) {
+		if !c.retry.retryAt.After(now) {
 			return step{op: c.op, key: c.key}
 		}
-		if next.until.IsZero() || c.slot.retryAt.Before(next.until) {
-			next.until = c.slot.retryAt
+		if next.until.IsZero() || c.retry.retryAt.Before(next.until) {
+			next.until = c.retry.retryAt
 		}
 	}
 	return next
@@ -52,13 +52,17 @@ func candidates(s *state) []candidate {
 	var all []candidate
 	for _, k := range s.keys() {
 		if u := s.uses[k]; u.mount != absent && (u.unwanted() || u.undo) {
-			all = append(all, candidate{opUnpublish, k, &u.slot})
+			all = append(all, candidate{opUnpublish, k, &u.retryState})
 		}
 	}
 	if s.wanted() {
-		return append(all, setUp(s)...)
+		all = append(all, setUp(s)...)
+		if s.needlesslyInUse() {
+			all = append(all, candidate{op: opRelease, retry: &s.device.retryState})
+		}
+		return all
 	}
-	if s.mounted() || s.device.pinned {
+	if s.mounted() {
 		return all
 	}
 	return append(all, windDown(s))
@@ -69,11 +73,11 @@ func windDown(s *state) candidate {
 	d := &s.device
 	switch {
 	case d.stage != absent:
-		return candidate{op: opUnstage, slot: &d.slot}
-	case d.inUse != unclaimed:
-		return candidate{op: opRelease, slot: &d.slot}
+		return candidate{op: opUnstage, retry: &d.retryState}
+	case d.inUse != inUseNone:
+		return candidate{op: opRelease, retry: &d.retryState}
 	default:
-		return candidate{op: opFinish, slot: &slot{}}
+		return candidate{op: opFinish, retry: &retryState{}}
 	}
 }
 
@@ -86,27 +90,44 @@ func setUp(s *state) []candidate {
 	d := &s.device
 	switch {
 	case d.undo && !s.mounted():
-		return []candidate{{op: opUnstage, slot: &d.slot}}
-	case s.volume.Attachable && d.inUse != raised:
-		return []candidate{{op: opRaise, slot: &d.slot}}
+		return []candidate{{op: opUnstage, retry: &d.retryState}}
+	case s.volume.Attachable && d.inUse != inUseConfirmed:
+		return []candidate{{op: opRaise, retry: &d.retryState}}
 	case s.volume.Attachable && d.attached == nil:
-		return []candidate{{op: opVerify, slot: &d.slot}}
-	case d.stage != confirmed:
-		return []candidate{{op: opStage, slot: &d.slot}}
+		return []candidate{{op: opVerify, retry: &d.retryState}}
+	case d.stale():
+		return startOver(s)
+	case d.stage != present:
+		return []candidate{{op: opStage, retry: &d.retryState}}
 	default:
 		return missing
 	}
+}
+
+// startOver lists the steps down from a stage that belongs to a former attachment. There is none while a pod may have
+// files open on it: the pod has to be deleted first.
+func startOver(s *state) []candidate {
+	var all []candidate
+	for _, k := range s.keys() {
+		if u := s.uses[k]; u.mount != absent && !u.mayBeOpen() {
+			all = append(all, candidate{opUnpublish, k, &u.retryState})
+		}
+	}
+	if !s.mounted() {
+		all = append(all, candidate{op: opUnstage, retry: &s.device.retryState})
+	}
+	return all
 }
 
 func publishable(s *state) []candidate {
 	var all []candidate
 	for _, k := range s.keys() {
 		u := s.uses[k]
-		if u.want == nil || u.mount == confirmed || u.undo {
+		if u.want == nil || u.mount == present || u.undo {
 			continue
 		}
 		if _, blocked := s.blockedBy(k); !blocked {
-			all = append(all, candidate{opPublish, k, &u.slot})
+			all = append(all, candidate{opPublish, k, &u.retryState})
 		}
 	}
 	return all

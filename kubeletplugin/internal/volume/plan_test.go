@@ -27,28 +27,28 @@ func TestPlan(t *testing.T) {
 	}{
 		"Nothing":        {reason: "a volume without users goes", state: state{}, want: step{op: opFinish}},
 		"Raise":          {reason: "our flag comes first", state: state{volume: attachable, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opRaise}},
-		"RaiseRecovered": {reason: "a claimed flag must be confirmed", state: state{volume: attachable, device: device{inUse: claimed}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opRaise}},
-		"Verify":         {reason: "then the other's flag is read", state: state{volume: attachable, device: device{inUse: raised}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opVerify}},
-		"Stage":          {reason: "then it is staged", state: state{volume: attachable, device: device{inUse: raised, attached: &Attachment{}}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opStage}},
-		"StageAgain":     {reason: "an unsure stage is staged again", state: state{device: device{stage: unsure}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opStage}},
-		"Publish":        {reason: "then it is published", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyA}},
+		"RaiseRecovered": {reason: "a name that may be in volumesInUse must be confirmed", state: state{volume: attachable, device: device{inUse: inUseSent}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opRaise}},
+		"Verify":         {reason: "then the other's flag is read", state: state{volume: attachable, device: device{inUse: inUseConfirmed}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opVerify}},
+		"Stage":          {reason: "then it is staged", state: state{volume: attachable, device: device{inUse: inUseConfirmed, attached: &Attachment{}}, uses: map[Key]*use{keyA: {want: wish(attachable)}}}, want: step{op: opStage}},
+		"StageAgain":     {reason: "an uncertain stage is staged again", state: state{device: device{stage: uncertain}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opStage}},
+		"Publish":        {reason: "then it is published", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyA}},
 		"PublishInline":  {reason: "inline volumes are only published", state: state{volume: Volume{Ephemeral: true}, uses: map[Key]*use{keyA: {want: wish(Volume{Ephemeral: true})}}}, want: step{op: opPublish, key: keyA}},
-		"Done":           {reason: "all is there", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: confirmed}}}, want: step{op: opWait}},
-		"UnpublishFirst": {reason: "taking down comes first", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{})}, keyB: {mount: confirmed}}}, want: step{op: opUnpublish, key: keyB}},
+		"Done":           {reason: "all is there", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: present}}}, want: step{op: opWait}},
+		"UnpublishFirst": {reason: "taking down comes first", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{})}, keyB: {mount: present}}}, want: step{op: opUnpublish, key: keyB}},
 		"UnpublishUnsure": {
 			reason: "what may be published is unpublished",
-			state:  state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {mount: unsure}}}, want: step{op: opUnpublish, key: keyA},
+			state:  state{device: device{stage: present}, uses: map[Key]*use{keyA: {mount: uncertain}}}, want: step{op: opUnpublish, key: keyA},
 		},
-		"Undo":            {reason: "a use in doubt is undone before it is tried again", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: unsure, undo: true}}}, want: step{op: opUnpublish, key: keyA}},
-		"UndoStage":       {reason: "a stage in doubt as well", state: state{device: device{stage: unsure, undo: true}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opUnstage}},
-		"UndoStageInUse":  {reason: "but never under a pod", state: state{device: device{stage: unsure, undo: true}, uses: map[Key]*use{keyA: {want: wish(Volume{})}, keyB: {held: true, mount: unsure}}}, want: step{op: opStage}},
-		"Held":            {reason: "what is not known to be unwanted stays", state: state{device: device{stage: unsure}, uses: map[Key]*use{keyA: {held: true, mount: unsure}}}, want: step{op: opWait}},
-		"Unstage":         {reason: "no pod, no stage", state: state{device: device{stage: unsure, inUse: raised}}, want: step{op: opUnstage}},
-		"Pinned":          {reason: "a mount that no record explains may be of this volume", state: state{device: device{stage: unsure, inUse: claimed, pinned: true}}, want: step{op: opWait}},
-		"Release":         {reason: "the flag goes last", state: state{device: device{inUse: claimed}}, want: step{op: opRelease}},
-		"BackingOff":      {reason: "a step that has failed waits", state: state{device: device{slot: slot{retryAt: now.Add(time.Minute)}}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opWait, until: now.Add(time.Minute)}},
-		"OtherBackingOff": {reason: "one use that has failed does not hold back another", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {slot: slot{retryAt: now.Add(time.Minute)}, mount: unsure}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},
-		"Exclusive":       {reason: "ReadWriteOncePod waits for the other pod", state: state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {want: wish(exclusive)}, keyB: {want: wish(exclusive), mount: confirmed}}}, want: step{op: opWait}},
+		"Undo":            {reason: "a use in doubt is undone before it is tried again", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: uncertain, undo: true}}}, want: step{op: opUnpublish, key: keyA}},
+		"UndoStage":       {reason: "a stage in doubt as well", state: state{device: device{stage: uncertain, undo: true}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opUnstage}},
+		"UndoStageInUse":  {reason: "but never under a pod", state: state{device: device{stage: uncertain, undo: true}, uses: map[Key]*use{keyA: {want: wish(Volume{})}, keyB: {podUnknown: true, mount: uncertain}}}, want: step{op: opStage}},
+		"Held":            {reason: "what is not known to be unwanted stays", state: state{device: device{stage: uncertain}, uses: map[Key]*use{keyA: {podUnknown: true, mount: uncertain}}}, want: step{op: opWait}},
+		"Unstage":         {reason: "no pod, no stage", state: state{device: device{stage: uncertain, inUse: inUseConfirmed}}, want: step{op: opUnstage}},
+		"Pinned":          {reason: "a mount that no record explains may be of this volume", state: state{device: device{stage: uncertain, inUse: inUseSent, pinned: true}}, want: step{op: opWait}},
+		"Release":         {reason: "the flag goes last", state: state{device: device{inUse: inUseSent}}, want: step{op: opRelease}},
+		"BackingOff":      {reason: "a step that has failed waits", state: state{device: device{retryState: retryState{retryAt: now.Add(time.Minute)}}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opWait, until: now.Add(time.Minute)}},
+		"OtherBackingOff": {reason: "one use that has failed does not hold back another", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {retryState: retryState{retryAt: now.Add(time.Minute)}, mount: uncertain}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},
+		"Exclusive":       {reason: "ReadWriteOncePod waits for the other pod", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(exclusive)}, keyB: {want: wish(exclusive), mount: present}}}, want: step{op: opWait}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -65,21 +65,21 @@ func TestAfterCall(t *testing.T) {
 	cases := map[string]struct {
 		reason    string
 		makes     bool
-		prior     stage
+		prior     presence
 		result    result
 		undo      bool
-		want      stage
+		want      presence
 		wantsUndo bool
 	}{
-		"Made":          {reason: "success", makes: true, prior: absent, result: result{sent: true}, want: confirmed},
-		"Removed":       {reason: "success ends all doubt", prior: unsure, result: result{sent: true}, undo: true, want: absent},
+		"Made":          {reason: "success", makes: true, prior: absent, result: result{sent: true}, want: present},
+		"Removed":       {reason: "success ends all doubt", prior: uncertain, result: result{sent: true}, undo: true, want: absent},
 		"NotSent":       {reason: "nothing has changed", makes: true, prior: absent, result: result{err: errors.New("no driver")}, want: absent},
-		"NotSentUnsure": {reason: "nor has any doubt ended", makes: true, prior: unsure, result: result{err: errors.New("no driver")}, undo: true, want: unsure, wantsUndo: true},
-		"NotRemoved":    {reason: "a removal that was not sent", prior: confirmed, result: result{err: errors.New("no driver")}, want: confirmed},
+		"NotSentUnsure": {reason: "nor has any doubt ended", makes: true, prior: uncertain, result: result{err: errors.New("no driver")}, undo: true, want: uncertain, wantsUndo: true},
+		"NotRemoved":    {reason: "a removal that was not sent", prior: present, result: result{err: errors.New("no driver")}, want: present},
 		"Cleaned":       {reason: "refused and cleaned up", makes: true, prior: absent, result: result{err: refused, sent: true, cleaned: true}, want: absent},
-		"Refused":       {reason: "an answer after doubt", makes: true, prior: unsure, result: result{err: refused, sent: true}, want: unsure, wantsUndo: true},
-		"Unanswered":    {reason: "no answer", makes: true, prior: absent, result: result{err: unknown, sent: true}, want: unsure},
-		"RemovalFailed": {reason: "a removal is tried again", prior: confirmed, result: result{err: refused, sent: true}, want: unsure},
+		"Refused":       {reason: "an answer after doubt", makes: true, prior: uncertain, result: result{err: refused, sent: true}, want: uncertain, wantsUndo: true},
+		"Unanswered":    {reason: "no answer", makes: true, prior: absent, result: result{err: unknown, sent: true}, want: uncertain},
+		"RemovalFailed": {reason: "a removal is tried again", prior: present, result: result{err: refused, sent: true}, want: uncertain},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -67,6 +67,7 @@ func randomRun(t *testing.T, seed uint64) {
 		for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
 			g.driver.AddVolume(csitest.Volume{ID: h, Capacity: 1 << 20})
 		}
+		g.notAttachable = "vol-3"
 		g.start()
 		for range 40 {
 			g.step()
@@ -230,6 +231,7 @@ func (g *gambler) restart() {
 	g.pause() // the volumes of living pods are not known yet
 	for _, name := range slices.Sorted(maps.Keys(g.alive)) {
 		for _, p := range g.alive[name] {
+			p.Running = g.given[g.target(p)] != ""
 			g.m.Want(p)
 		}
 	}

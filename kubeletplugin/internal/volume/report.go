@@ -12,6 +12,8 @@ const (
 	ReasonFailedMount = "FailedMount"
 	// ReasonFailedUnmount is the reason of an event about a volume that cannot be unmounted.
 	ReasonFailedUnmount = "FailedUnMount"
+	// ReasonStale is the reason of an event about a mount whose volume was detached and attached again.
+	ReasonStale = "StaleVolumeMount"
 
 	// quietFailures is how many failures that go away by themselves are not worth an event.
 	quietFailures = 5
@@ -30,7 +32,7 @@ func (m *Manager) reports(a *actor, j job, r result) []report {
 		return nil
 	}
 	s := &a.state
-	if errors.Is(r.err, ErrLag) && s.failures(j.key) < quietFailures {
+	if errors.Is(r.err, ErrTransient) && s.failures(j.key) < quietFailures {
 		return nil
 	}
 	var all []report
@@ -41,11 +43,79 @@ func (m *Manager) reports(a *actor, j job, r result) []report {
 		}
 		pod, known := m.podOf(k, u)
 		if known {
-			message := fmt.Sprintf("%s failed for volume %q : %v", what, k.SpecName, r.err)
-			all = append(all, report{pod: pod, reason: reason, message: message})
+			all = append(all, report{pod: pod, reason: reason, message: failed(what, k, r.err)})
 		}
 	}
 	return all
+}
+
+// failed is the kubelet's wording of a failure.
+func failed(what string, k Key, err error) string {
+	return fmt.Sprintf("%s failed for volume %q : %v", what, k.SpecName, err)
+}
+
+// notices lists what pods have not been told yet about what their volume waits for.
+func (s *state) notices() []report {
+	var all []report
+	for _, k := range s.keys() {
+		u := s.uses[k]
+		reason, message := s.obstacle(k)
+		if message != "" && message != u.notice {
+			all = append(all, report{pod: u.want.Pod, reason: reason, message: message})
+		}
+		u.notice = message
+	}
+	return all
+}
+
+// obstacle is what keeps a wanted volume from being published although no call has failed; no message if nothing does.
+func (s *state) obstacle(k Key) (reason, message string) {
+	u, d := s.uses[k], &s.device
+	switch {
+	case u.want == nil:
+		return "", ""
+	case d.stale() && u.mayBeOpen():
+		return ReasonStale, fmt.Sprintf(
+			"volume %q was detached and attached again while the pod may use it: its mount belongs to the former attachment (UID %s, now %s), so reads may fail and writes may be lost; delete the pod",
+			k.SpecName, d.stagedFor, d.attached.UID)
+	case s.waitErr(k) != nil:
+		return ReasonFailedMount, failed("MountVolume.SetUp", k, s.waitErr(k))
+	case d.waiting && d.explained:
+		return ReasonFailedMount, failed("MountVolume.WaitForAttach", k, d.err)
+	default:
+		return "", ""
+	}
+}
+
+// waitErr is why the volume waits for other pods before it is published for this one; nil if it does not.
+func (s *state) waitErr(k Key) error {
+	if other, blocked := s.blockedBy(k); blocked {
+		return fmt.Errorf("volume uses the ReadWriteOncePod access mode and is already in use by pod %q", s.podName(other))
+	}
+	if !s.device.stale() || s.uses[k].mayBeOpen() {
+		return nil
+	}
+	var open []string
+	for _, other := range s.keys() {
+		if s.uses[other].mayBeOpen() {
+			open = append(open, s.podName(other))
+		}
+	}
+	if s.device.pinned {
+		open = append(open, "unknown (see the events on the Node)")
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	return fmt.Errorf("volume was detached and attached again, but pods %q may still use its former attachment; it is mounted when they are deleted", open)
+}
+
+// podName names the pod of a use for a user.
+func (s *state) podName(k Key) string {
+	if w := s.uses[k].want; w != nil {
+		return w.Pod.Namespace + "/" + w.Pod.Name
+	}
+	return string(k.Pod)
 }
 
 // failures is how often the step of a use, or of the device, has failed in a row.
@@ -72,6 +142,8 @@ func describe(o op) (reason, what string) {
 		return ReasonFailedMount, "MountVolume.MountDevice"
 	case opPublish:
 		return ReasonFailedMount, "MountVolume.SetUp"
+	case opUnstage: // for pods that wait for it to be staged again
+		return ReasonFailedMount, "UnmountDevice"
 	case opUnpublish:
 		return ReasonFailedUnmount, "UnmountVolume.TearDown"
 	default:

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/capability"
 )
 
-// The keys that tell a driver about the pod (CSIDriver.spec.podInfoOnMount), and their names in
+// The keys with which a driver gets the pod (CSIDriver.spec.podInfoOnMount), and their names in
 // seed 002.
 const (
 	KeyPodName        = "csi.storage.k8s.io/pod.name"

@@ -17,94 +17,102 @@ type result struct {
 	cleaned bool
 	// attachment is what opVerify found.
 	attachment *Attachment
+	// attached is true if opRelease found the volume in volumesAttached while pods want it.
+	attached bool
+	// groupDelegated is true if opPublish has passed the fsGroup of the pod to a driver that mounts with it.
+	groupDelegated bool
 }
 
-// begin changes the state before a step is done: what may come to exist is unsure from now on. It
+// begin changes the state before a step is done: what may come to exist is uncertain from now on. It
 // returns what was known of the staging or target path before.
-func begin(s *state, st step) (prior stage) {
+func begin(s *state, st step) (prior presence) {
 	switch st.op {
 	case opRaise: // the name may be written although the answer does not come
-		s.device.inUse = claimed
-	case opStage, opUnstage:
-		prior, s.device.stage = s.device.stage, unsure
+		s.device.inUse = inUseSent
+	case opStage:
+		if s.device.attached != nil {
+			s.device.stagedFor = s.device.attached.UID
+		}
+		prior, s.device.stage = s.device.stage, uncertain
+	case opUnstage:
+		prior, s.device.stage = s.device.stage, uncertain
 	case opPublish, opUnpublish:
 		u := s.uses[st.key]
-		prior, u.mount = u.mount, unsure
+		prior, u.mount = u.mount, uncertain
 	default: // no other step makes or removes anything
 	}
 	return prior
 }
 
 // settle records the result of a step.
-func settle(s *state, st step, prior stage, r result, now time.Time, b backoff) {
-	switch st.op {
+func settle(s *state, j job, r result, now time.Time, b backoff) {
+	switch j.op {
 	case opPublish, opUnpublish:
-		settleUse(s, st, prior, r, now, b)
+		settleUse(s, j, r, now, b)
 	default:
-		settleDevice(s, st, prior, r, now, b)
+		settleDevice(s, j, r, now, b)
 	}
 }
 
-func settleDevice(s *state, st step, prior stage, r result, now time.Time, b backoff) {
+func settleDevice(s *state, j job, r result, now time.Time, b backoff) {
 	d := &s.device
-	if st.op == opStage || st.op == opUnstage {
-		d.stage, d.undo = afterCall(st.op == opStage, prior, r, d.undo)
+	if j.op == opStage || j.op == opUnstage {
+		d.stage, d.undo = afterCall(j.op == opStage, j.prior, r, d.undo)
 	}
 	if r.err != nil {
-		d.fail(r.err, now, b)
-		if st.op != opRaise {
-			d.attached = nil
-		}
+		failDevice(d, j, r.err, now, b)
 		return
 	}
 	d.err, d.waiting = nil, false
-	switch st.op {
+	switch j.op {
 	case opRaise:
-		d.inUse = raised
+		d.inUse = inUseConfirmed
 	case opVerify:
-		verified(s, r.attachment)
+		d.attached = r.attachment
 	case opStage:
 		d.reset()
-		d.stagedFor = d.attached
 	case opUnstage:
-		d.attached, d.stagedFor = nil, nil
+		d.attached, d.stagedFor = nil, ""
 		if !s.wanted() {
 			d.reset()
 		}
 	case opRelease:
-		d.inUse = unclaimed
+		if d.keepInUse = r.attached; !r.attached {
+			d.inUse = inUseNone
+		}
 	default: // the others are steps of a use, or no steps
 	}
 }
 
-// verified takes note of the attachment. If it is another one than the volume was staged for, the
-// volume was detached under us, and what is staged is worth nothing.
-func verified(s *state, a *Attachment) {
-	d := &s.device
-	d.attached = a
-	if d.stage == confirmed && d.stagedFor != nil && d.stagedFor.UID != a.UID {
-		d.stage, d.undo = unsure, true
+func failDevice(d *device, j job, err error, now time.Time, b backoff) {
+	d.fail(err, now, b)
+	d.explained = d.waiting && j.explain
+	if d.waiting && j.attachChanges != d.attachChanges {
+		d.retryAt = time.Time{} // volumesAttached has changed since the look at it
+	}
+	if j.op != opRaise {
+		d.attached = nil
 	}
 }
 
-func settleUse(s *state, st step, prior stage, r result, now time.Time, b backoff) {
-	u := s.uses[st.key]
+func settleUse(s *state, j job, r result, now time.Time, b backoff) {
+	u := s.uses[j.key]
 	undo := u.undo
-	u.mount, u.undo = afterCall(st.op == opPublish, prior, r, undo)
+	u.mount, u.undo = afterCall(j.op == opPublish, j.prior, r, undo)
 	u.undo = u.undo && !u.recovered
 	if r.err == nil {
-		u.recovered = false
+		u.recovered, u.groupDelegated = false, r.groupDelegated
 	}
 	switch {
 	case r.err != nil:
 		u.fail(r.err, now, b)
-		s.device.attached = nil // read it anew for the next try
-	case st.op == opPublish || !undo:
+		s.device.attached = nil // the next try reads the attachment again
+	case j.op == opPublish || !undo:
 		u.reset()
 	default:
 		u.err = nil
 	}
-	forget(s, st.key)
+	forget(s, j.key)
 }
 
 // forget drops a use that is neither wanted nor there.
@@ -116,10 +124,10 @@ func forget(s *state, k Key) {
 
 // afterCall says what is there after a call that makes (NodeStageVolume, NodePublishVolume) or
 // removes something, and whether it has to be undone before the next try.
-func afterCall(makes bool, prior stage, r result, undo bool) (stage, bool) {
+func afterCall(makes bool, prior presence, r result, undo bool) (presence, bool) {
 	switch {
 	case r.err == nil && makes:
-		return confirmed, false
+		return present, false
 	case r.err == nil:
 		return absent, false
 	case !r.sent:
@@ -127,9 +135,9 @@ func afterCall(makes bool, prior stage, r result, undo bool) (stage, bool) {
 	case r.cleaned:
 		return absent, false
 	case makes && answered(r.err):
-		return unsure, true
+		return uncertain, true
 	default:
-		return unsure, undo
+		return uncertain, undo
 	}
 }
 

@@ -19,29 +19,30 @@ var (
 
 // do passes one step with a result through a state, as an actor does.
 func do(s *state, st step, r result) {
-	prior := begin(s, st)
-	settle(s, st, prior, r, settleTime, steady)
+	j := job{step: st, attachment: s.device.attached, attachChanges: s.device.attachChanges}
+	j.prior = begin(s, st)
+	settle(s, j, r, settleTime, steady)
 }
 
-// TestBegin: what is about to be made or removed is unsure, and nothing else changes.
+// TestBegin: what is about to be made or removed is uncertain, and nothing else changes.
 func TestBegin(t *testing.T) {
 	cases := map[string]struct {
 		reason        string
 		op            op
-		device, mount stage
-		inUse         claim
+		device, mount presence
+		inUse         inUseState
 	}{
-		"Raise":     {reason: "the answer may get lost", op: opRaise, device: confirmed, mount: confirmed, inUse: claimed},
-		"Verify":    {reason: "only looks", op: opVerify, device: confirmed, mount: confirmed},
-		"Release":   {reason: "makes nothing on the node", op: opRelease, device: confirmed, mount: confirmed},
-		"Stage":     {reason: "the call may get lost", op: opStage, device: unsure, mount: confirmed},
-		"Unstage":   {reason: "the call may get lost", op: opUnstage, device: unsure, mount: confirmed},
-		"Publish":   {reason: "the call may get lost", op: opPublish, device: confirmed, mount: unsure},
-		"Unpublish": {reason: "the call may get lost", op: opUnpublish, device: confirmed, mount: unsure},
+		"Raise":     {reason: "the answer may get lost", op: opRaise, device: present, mount: present, inUse: inUseSent},
+		"Verify":    {reason: "only looks", op: opVerify, device: present, mount: present},
+		"Release":   {reason: "makes nothing on the node", op: opRelease, device: present, mount: present},
+		"Stage":     {reason: "the call may get lost", op: opStage, device: uncertain, mount: present},
+		"Unstage":   {reason: "the call may get lost", op: opUnstage, device: uncertain, mount: present},
+		"Publish":   {reason: "the call may get lost", op: opPublish, device: present, mount: uncertain},
+		"Unpublish": {reason: "the call may get lost", op: opUnpublish, device: present, mount: uncertain},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := state{device: device{stage: confirmed}, uses: map[Key]*use{keyA: {mount: confirmed}}}
+			s := state{device: device{stage: present}, uses: map[Key]*use{keyA: {mount: present}}}
 			begin(&s, step{op: tc.op, key: keyA})
 			if s.device.stage != tc.device || s.uses[keyA].mount != tc.mount || s.device.inUse != tc.inUse {
 				t.Errorf("%s: device %+v, mount %v, want %v, %v in use %v", tc.reason, s.device, s.uses[keyA].mount, tc.device, tc.mount, tc.inUse)
@@ -65,24 +66,24 @@ func TestSettleDevice(t *testing.T) {
 		result result
 		check  func(*device) bool
 	}{
-		"Raised":          {reason: "the flag is confirmed", state: wanted(device{}), op: opRaise, check: func(d *device) bool { return d.inUse == raised && d.err == nil }},
-		"NotRaised":       {reason: "it may be there all the same, which does no harm", state: wanted(device{inUse: claimed}), op: opRaise, result: result{err: late}, check: func(d *device) bool { return d.inUse == claimed && d.failures == 1 && d.retryAt.After(settleTime) }},
-		"Verified":        {reason: "the attachment is known", state: wanted(device{inUse: raised}), op: opVerify, result: result{attachment: one}, check: func(d *device) bool { return d.attached == one && d.stage == absent }},
-		"VerifiedAgain":   {reason: "the stage belongs to it", state: wanted(device{stage: confirmed, stagedFor: one}), op: opVerify, result: result{attachment: &Attachment{UID: "1"}}, check: func(d *device) bool { return d.stage == confirmed && !d.undo }},
-		"OtherAttachment": {reason: "the stage is of a device that is gone", state: wanted(device{stage: confirmed, stagedFor: one}), op: opVerify, result: result{attachment: two}, check: func(d *device) bool { return d.stage == unsure && d.undo }},
+		"Raised":          {reason: "the name is confirmed", state: wanted(device{}), op: opRaise, check: func(d *device) bool { return d.inUse == inUseConfirmed && d.err == nil }},
+		"NotRaised":       {reason: "it may be there all the same, which does no harm", state: wanted(device{inUse: inUseSent}), op: opRaise, result: result{err: late}, check: func(d *device) bool { return d.inUse == inUseSent && d.failures == 1 && d.retryAt.After(settleTime) }},
+		"Verified":        {reason: "the attachment is known", state: wanted(device{inUse: inUseConfirmed}), op: opVerify, result: result{attachment: one}, check: func(d *device) bool { return d.attached == one && d.stage == absent }},
+		"VerifiedAgain":   {reason: "the stage belongs to it", state: wanted(device{stage: present, stagedFor: "1"}), op: opVerify, result: result{attachment: &Attachment{UID: "1"}}, check: func(d *device) bool { return d.stage == present && !d.stale() }},
+		"OtherAttachment": {reason: "the stage is of a device that is gone", state: wanted(device{stage: present, stagedFor: "1"}), op: opVerify, result: result{attachment: two}, check: func(d *device) bool { return d.stage == present && d.stale() }},
 		"NotAttached":     {reason: "no failure, but a wait", state: wanted(device{attached: one}), op: opVerify, result: result{err: fmt.Errorf("%w: v", ErrNotAttached)}, check: func(d *device) bool { return d.waiting && d.failures == 0 && d.attached == nil }},
-		"Lag":             {reason: "tried again soon", state: wanted(device{}), op: opVerify, result: result{err: fmt.Errorf("%w: v", ErrLag)}, check: func(d *device) bool { return d.retryAt.Sub(settleTime) == time.Millisecond }},
-		"Staged":          {reason: "all failures are forgotten", state: wanted(device{attached: one, slot: slot{failures: 3}}), op: opStage, result: result{sent: true}, check: func(d *device) bool { return d.stage == confirmed && d.stagedFor == one && d.failures == 0 }},
-		"StageLate":       {reason: "in doubt, and the attachment is read anew", state: wanted(device{attached: one}), op: opStage, result: result{err: late, sent: true}, check: func(d *device) bool { return d.stage == unsure && !d.undo && d.attached == nil }},
-		"StageBroken":     {reason: "to be undone", state: wanted(device{}), op: opStage, result: result{err: broken, sent: true}, check: func(d *device) bool { return d.stage == unsure && d.undo }},
+		"Lag":             {reason: "tried again soon", state: wanted(device{}), op: opVerify, result: result{err: fmt.Errorf("%w: v", ErrTransient)}, check: func(d *device) bool { return d.retryAt.Sub(settleTime) == time.Millisecond }},
+		"Staged":          {reason: "all failures are forgotten", state: wanted(device{attached: one, retryState: retryState{failures: 3}}), op: opStage, result: result{sent: true}, check: func(d *device) bool { return d.stage == present && d.stagedFor == "1" && d.failures == 0 }},
+		"StageLate":       {reason: "in doubt, and the attachment is read again", state: wanted(device{attached: one}), op: opStage, result: result{err: late, sent: true}, check: func(d *device) bool { return d.stage == uncertain && !d.undo && d.attached == nil }},
+		"StageBroken":     {reason: "to be undone", state: wanted(device{}), op: opStage, result: result{err: broken, sent: true}, check: func(d *device) bool { return d.stage == uncertain && d.undo }},
 		"StageNotSent":    {reason: "nothing has happened", state: wanted(device{}), op: opStage, result: result{err: errors.New("no driver")}, check: func(d *device) bool { return d.stage == absent && d.failures == 1 }},
-		"Unstaged": {reason: "nobody wants it, so nothing is left to remember", state: state{device: device{stage: confirmed, attached: one, stagedFor: one, slot: slot{failures: 2}}}, op: opUnstage, result: result{sent: true}, check: func(d *device) bool {
-			return d.stage == absent && d.stagedFor == nil && d.attached == nil && d.failures == 0
+		"Unstaged": {reason: "nobody wants it, so nothing is left to remember", state: state{device: device{stage: present, attached: one, stagedFor: "1", retryState: retryState{failures: 2}}}, op: opUnstage, result: result{sent: true}, check: func(d *device) bool {
+			return d.stage == absent && d.stagedFor == "" && d.attached == nil && d.failures == 0
 		}},
-		"Undone":        {reason: "the failure that made it necessary still counts", state: wanted(device{stage: unsure, undo: true, slot: slot{failures: 2}}), op: opUnstage, result: result{sent: true}, check: func(d *device) bool { return d.stage == absent && !d.undo && d.failures == 2 }},
-		"UnstageBroken": {reason: "tried again, the flag stays", state: state{device: device{stage: confirmed, inUse: raised}}, op: opUnstage, result: result{err: broken, sent: true}, check: func(d *device) bool { return d.stage == unsure && d.inUse == raised }},
-		"Released":      {reason: "the flag is down", state: state{device: device{inUse: raised}}, op: opRelease, check: func(d *device) bool { return d.inUse == unclaimed }},
-		"NotReleased":   {reason: "the flag may be up", state: state{device: device{inUse: raised}}, op: opRelease, result: result{err: late}, check: func(d *device) bool { return d.inUse == raised }},
+		"Undone":        {reason: "the failure that made it necessary still counts", state: wanted(device{stage: uncertain, undo: true, retryState: retryState{failures: 2}}), op: opUnstage, result: result{sent: true}, check: func(d *device) bool { return d.stage == absent && !d.undo && d.failures == 2 }},
+		"UnstageBroken": {reason: "tried again, the name stays", state: state{device: device{stage: present, inUse: inUseConfirmed}}, op: opUnstage, result: result{err: broken, sent: true}, check: func(d *device) bool { return d.stage == uncertain && d.inUse == inUseConfirmed }},
+		"Released":      {reason: "the name is dropped", state: state{device: device{inUse: inUseConfirmed}}, op: opRelease, check: func(d *device) bool { return d.inUse == inUseNone }},
+		"NotReleased":   {reason: "the name may still be there", state: state{device: device{inUse: inUseConfirmed}}, op: opRelease, result: result{err: late}, check: func(d *device) bool { return d.inUse == inUseConfirmed }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -107,30 +108,30 @@ func TestSettleUse(t *testing.T) {
 		result result
 		check  func(*use) bool // nil: the use is forgotten
 	}{
-		"Published":         {reason: "well", use: use{want: w, slot: slot{failures: 4}}, op: opPublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == confirmed && u.failures == 0 }},
-		"PublishedUnwanted": {reason: "the wish went while the call ran; it is to be taken down", use: use{}, op: opPublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == confirmed && u.unwanted() }},
-		"PublishLate":       {reason: "in doubt", use: use{want: w}, op: opPublish, result: result{err: late, sent: true}, check: func(u *use) bool { return u.mount == unsure && !u.undo && u.failures == 1 }},
-		"PublishBroken":     {reason: "to be undone", use: use{want: w}, op: opPublish, result: result{err: broken, sent: true}, check: func(u *use) bool { return u.mount == unsure && u.undo }},
-		"RecoveredBroken":   {reason: "a pod may be running on it, so it is never undone", use: use{want: w, recovered: true, mount: unsure}, op: opPublish, result: result{err: broken, sent: true}, check: func(u *use) bool { return u.mount == unsure && !u.undo && u.recovered }},
-		"RecoveredWell":     {reason: "now it is ours", use: use{want: w, recovered: true, mount: unsure}, op: opPublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == confirmed && !u.recovered }},
+		"Published":         {reason: "well", use: use{want: w, retryState: retryState{failures: 4}}, op: opPublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == present && u.failures == 0 }},
+		"PublishedUnwanted": {reason: "the wish went while the call ran; it is to be taken down", use: use{}, op: opPublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == present && u.unwanted() }},
+		"PublishLate":       {reason: "in doubt", use: use{want: w}, op: opPublish, result: result{err: late, sent: true}, check: func(u *use) bool { return u.mount == uncertain && !u.undo && u.failures == 1 }},
+		"PublishBroken":     {reason: "to be undone", use: use{want: w}, op: opPublish, result: result{err: broken, sent: true}, check: func(u *use) bool { return u.mount == uncertain && u.undo }},
+		"RecoveredBroken":   {reason: "a pod may be running on it, so it is never undone", use: use{want: w, recovered: true, mount: uncertain}, op: opPublish, result: result{err: broken, sent: true}, check: func(u *use) bool { return u.mount == uncertain && !u.undo && u.recovered }},
+		"RecoveredWell":     {reason: "now it is ours", use: use{want: w, recovered: true, mount: uncertain}, op: opPublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == present && !u.recovered }},
 		"Cleaned":           {reason: "nothing is left of a refused call", use: use{want: w}, op: opPublish, result: result{err: broken, sent: true, cleaned: true}, check: func(u *use) bool { return u.mount == absent && !u.undo && u.failures == 1 }},
 		"CleanedUnwanted":   {reason: "neither wanted nor there", use: use{}, op: opPublish, result: result{err: broken, sent: true, cleaned: true}},
-		"Unpublished":       {reason: "neither wanted nor there", use: use{mount: confirmed}, op: opUnpublish, result: result{sent: true}},
-		"UnpublishedHeld":   {reason: "wanted again meanwhile", use: use{mount: confirmed, want: w, slot: slot{failures: 2}}, op: opUnpublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == absent && u.failures == 0 }},
-		"Undone":            {reason: "the failure that made it necessary still counts", use: use{mount: unsure, undo: true, want: w, slot: slot{failures: 2, err: broken}}, op: opUnpublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == absent && !u.undo && u.failures == 2 && u.err == nil }},
-		"UnpublishLate":     {reason: "tried again", use: use{mount: confirmed}, op: opUnpublish, result: result{err: late, sent: true}, check: func(u *use) bool { return u.mount == unsure && u.failures == 1 }},
+		"Unpublished":       {reason: "neither wanted nor there", use: use{mount: present}, op: opUnpublish, result: result{sent: true}},
+		"UnpublishedHeld":   {reason: "wanted again meanwhile", use: use{mount: present, want: w, retryState: retryState{failures: 2}}, op: opUnpublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == absent && u.failures == 0 }},
+		"Undone":            {reason: "the failure that made it necessary still counts", use: use{mount: uncertain, undo: true, want: w, retryState: retryState{failures: 2, err: broken}}, op: opUnpublish, result: result{sent: true}, check: func(u *use) bool { return u.mount == absent && !u.undo && u.failures == 2 && u.err == nil }},
+		"UnpublishLate":     {reason: "tried again", use: use{mount: present}, op: opUnpublish, result: result{err: late, sent: true}, check: func(u *use) bool { return u.mount == uncertain && u.failures == 1 }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			u := tc.use
-			s := state{device: device{stage: confirmed, attached: &Attachment{}}, uses: map[Key]*use{keyA: &u}}
+			s := state{device: device{stage: present, attached: &Attachment{}}, uses: map[Key]*use{keyA: &u}}
 			do(&s, step{op: tc.op, key: keyA}, tc.result)
 			got := s.uses[keyA]
 			if (got == nil) != (tc.check == nil) || got != nil && !tc.check(got) {
 				t.Errorf("%s: use is %+v", tc.reason, got)
 			}
 			if (s.device.attached == nil) != (tc.result.err != nil) {
-				t.Errorf("%s: the attachment must be read anew after a failure, and only then", tc.reason)
+				t.Errorf("%s: the attachment must be read again after a failure, and only then", tc.reason)
 			}
 		})
 	}
@@ -149,11 +150,11 @@ func TestStatus(t *testing.T) {
 		text      string
 	}{
 		"New":       {reason: "nothing has failed", use: use{want: wish(Volume{})}},
-		"Published": {reason: "errors of before do not matter", use: use{want: wish(Volume{}), mount: confirmed}, device: device{slot: slot{err: shared}}, published: true},
-		"Own":       {reason: "its own error is the nearest", use: use{want: wish(Volume{}), slot: slot{err: own}}, device: device{slot: slot{err: shared}}, text: "own"},
-		"Shared":    {reason: "that of the volume is the next", use: use{want: wish(Volume{})}, device: device{slot: slot{err: shared}}, text: "shared"},
-		"Blocked":   {reason: "the other pod is named", use: use{want: exclusive}, other: &use{mount: confirmed}, text: `already in use by pod "b"`},
-		"Unwanted":  {reason: "what is being taken down is not there for the pod", use: use{mount: confirmed}},
+		"Published": {reason: "errors of before do not matter", use: use{want: wish(Volume{}), mount: present}, device: device{retryState: retryState{err: shared}}, published: true},
+		"Own":       {reason: "its own error is the nearest", use: use{want: wish(Volume{}), retryState: retryState{err: own}}, device: device{retryState: retryState{err: shared}}, text: "own"},
+		"Shared":    {reason: "that of the volume is the next", use: use{want: wish(Volume{})}, device: device{retryState: retryState{err: shared}}, text: "shared"},
+		"Blocked":   {reason: "the other pod is named", use: use{want: exclusive}, other: &use{mount: present}, text: `already in use by pod "b"`},
+		"Unwanted":  {reason: "what is being taken down is not there for the pod", use: use{mount: present}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestStatus(t *testing.T) {
 				s.uses[keyB] = tc.other
 			}
 			got := s.status(keyA)
-			if got.Published != tc.published || !strings.Contains(got.Reason, tc.text) || (got.Reason == "") != (tc.text == "") || got.Key != keyA || got.Volume != "v" {
+			if got.Published != tc.published || !strings.Contains(text(got.Err), tc.text) || (got.Err == nil) != (tc.text == "") || got.Key != keyA || got.Volume != "v" {
 				t.Errorf("%s: got %+v", tc.reason, got)
 			}
 		})
@@ -171,7 +172,7 @@ func TestStatus(t *testing.T) {
 
 // TestReports is who is told about a failure, and when.
 func TestReports(t *testing.T) {
-	lag := fmt.Errorf("%w: driver", ErrLag)
+	lag := fmt.Errorf("%w: driver", ErrTransient)
 	failed := errors.New("disk on fire")
 	cases := map[string]struct {
 		reason   string
@@ -186,7 +187,7 @@ func TestReports(t *testing.T) {
 		"Publish":     {reason: "one pod waits", op: opPublish, key: keyA, err: failed, want: []string{"a FailedMount MountVolume.SetUp"}},
 		"Unpublish":   {reason: "a pod that leaves is known as well", op: opUnpublish, key: Key{Pod: "c", SpecName: "pv"}, err: failed, want: []string{"c FailedUnMount UnmountVolume.TearDown"}},
 		"Stranger":    {reason: "nobody knows the pod's name", op: opUnpublish, key: Key{Pod: "d", SpecName: "pv"}, err: failed},
-		"Unstage":     {reason: "no pod is concerned any more", op: opUnstage, err: failed},
+		"Unstage":     {reason: "the pods wait for it to be staged again", op: opUnstage, err: failed, want: []string{"a FailedMount UnmountDevice", "b FailedMount UnmountDevice"}},
 		"NotAttached": {reason: "a wait is no failure", op: opVerify, err: fmt.Errorf("%w: v", ErrNotAttached)},
 		"ShortLag":    {reason: "passes by itself", op: opPublish, key: keyA, err: lag, failures: quietFailures - 1},
 		"LongLag":     {reason: "does not pass after all", op: opPublish, key: keyA, err: lag, failures: quietFailures, want: []string{"a FailedMount MountVolume.SetUp"}},
@@ -197,8 +198,8 @@ func TestReports(t *testing.T) {
 				return &Publication{Pod: Pod{Name: pod, UID: types.UID(pod)}, SpecName: "pv"}
 			}
 			a := &actor{state: state{uses: map[Key]*use{
-				keyA: {want: pub("a"), slot: slot{failures: tc.failures}}, keyB: {want: pub("b")},
-				{Pod: "c", SpecName: "pv"}: {mount: confirmed}, {Pod: "d", SpecName: "pv"}: {mount: confirmed},
+				keyA: {want: pub("a"), retryState: retryState{failures: tc.failures}}, keyB: {want: pub("b")},
+				{Pod: "c", SpecName: "pv"}: {mount: present}, {Pod: "d", SpecName: "pv"}: {mount: present},
 			}}}
 			if tc.op != opUnpublish {
 				delete(a.state.uses, Key{Pod: "c", SpecName: "pv"})
@@ -228,6 +229,40 @@ func TestNewManagerRefuses(t *testing.T) {
 	for _, part := range []string{"node name", "drivers", "-1s"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not tell about %q", err, part)
+		}
+	}
+}
+
+// TestAttachedAtAnyMoment attaches a volume at each moment of a look at volumesAttached: the next step is another look, or
+// the use of what was found, but never a wait.
+func TestAttachedAtAnyMoment(t *testing.T) {
+	moments := []string{"before the look", "after the look", "after its record"}
+	for attached, moment := range moments {
+		v := Volume{Name: "v", Attachable: true}
+		a := newActor(v)
+		a.state = state{volume: v, device: device{inUse: inUseConfirmed}, uses: map[Key]*use{keyA: {want: wish(v)}}}
+		m := &Manager{actors: map[string]*actor{"v": a}, backoff: steady}
+		world := false
+		at := func(now int) {
+			if now == attached {
+				world = true
+				m.Attached("v")
+			}
+		}
+		j, _, _ := m.next(a)
+		if j.op != opVerify {
+			t.Fatalf("first step is %s, want a look", j.op)
+		}
+		at(0)
+		r := result{err: ErrNotAttached}
+		if world {
+			r = result{attachment: &Attachment{UID: "1"}}
+		}
+		at(1)
+		settle(&a.state, j, r, time.Now(), steady)
+		at(2)
+		if st := plan(&a.state, time.Now()); st.op == opWait {
+			t.Errorf("attached %s: the volume waits until %v", moment, st.until)
 		}
 	}
 }

@@ -5,24 +5,26 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// stage is what is known about the staging path.
-type stage int
+// presence is what is known about a staging or target path.
+type presence int
 
 const (
-	absent    stage = iota // nothing is staged, no record
-	unsure                 // a call may have had an effect; a record exists
-	confirmed              // the driver has said so; a record exists
+	absent    presence = iota // nothing is there, and no record
+	uncertain                 // the outcome of a call is unknown; a record exists
+	present                   // the driver has confirmed it; a record exists
 )
 
-// claim is what is known about the volume's name in volumesInUse.
-type claim int
+// inUseState is what is known about the volume's name in volumesInUse.
+type inUseState int
 
 const (
-	unclaimed claim = iota
-	claimed         // the name may be there
-	raised          // the API server has confirmed it
+	inUseNone      inUseState = iota
+	inUseSent                 // the name may be there
+	inUseConfirmed            // the API server has confirmed it
 )
 
 // state is all that an actor knows. It is changed only under the Manager's lock.
@@ -34,45 +36,70 @@ type state struct {
 
 // device is the part of the state that all uses share.
 type device struct {
-	slot
-	stage stage
+	retryState
+	stage presence
 	// undo asks for NodeUnstageVolume before the next NodeStageVolume: an error left doubt.
 	undo  bool
-	inUse claim
-	// pinned keeps the volume staged although no pod is known to have it.
+	inUse inUseState
+	// keepInUse is true if the volume needs no attachment, but is in volumesAttached.
+	keepInUse bool
+	// pinned is true if the volume is, or may be, mounted where no record explains it.
 	pinned bool
-	// attached is set once the attachment was verified for everyone who wants the volume now.
+	// attached is set once the attachment was verified for all pods that want the volume now.
 	attached *Attachment
-	// stagedFor is the attachment for which the volume was staged.
-	stagedFor *Attachment
+	// attachChanges counts how often the volume was attached while this actor exists: a look at volumesAttached that
+	// began before the last change proves nothing.
+	attachChanges int
+	// explained is true if err has the reason why the volume is not attached.
+	explained bool
+	// stagedFor is the UID of the attachment for which the volume is, or may be, staged; empty if that is not known.
+	stagedFor types.UID
+}
+
+// stale reports whether the volume was detached and attached again since it was staged: what is staged belongs to a
+// device that may be gone.
+func (d *device) stale() bool {
+	return d.stage != absent && d.stagedFor != "" && d.attached != nil && d.attached.UID != d.stagedFor
 }
 
 // use is one target path.
 type use struct {
-	slot
-	// want is the pod's wish. It is nil if there is none, or if it is not known yet (held).
+	retryState
+	// want is what the pod asks for; nil if the pod does not want the volume, or is not known yet.
 	want *Publication
-	// held keeps a recovered use as it is until its pod is known to want it or to be gone.
-	held  bool
-	mount stage
+	// podUnknown is true for a use that was found on disk until the first pod list has shown whether its pod still exists.
+	podUnknown bool
+	mount      presence
 	// undo asks for NodeUnpublishVolume before the next NodePublishVolume.
 	undo bool
-	// recovered is true until a call of this process has succeeded: a pod may be running on it.
+	// recovered is true for a use found on disk of a pod that may be running, until a call of this process has succeeded.
 	recovered bool
+	// groupDelegated is true if the driver that has published it mounts with the pod's fsGroup.
+	groupDelegated bool
+	// notice is the last message to the pod about what its volume waits for.
+	notice string
 }
 
-func (u *use) unwanted() bool { return u.want == nil && !u.held }
+func (u *use) unwanted() bool { return u.want == nil && !u.podUnknown }
 
-// slot holds back what has failed.
-type slot struct {
+// mayBeOpen reports whether containers may use the target path. A pod is reported as running as soon as its volumes
+// are published, so a published volume counts as open.
+func (u *use) mayBeOpen() bool {
+	return u.mount != absent && (u.podUnknown || u.want != nil && (u.recovered || u.mount == present))
+}
+
+// retryState is the backoff of one operation: its failures in a row and the time of the next try.
+type retryState struct {
 	failures int
 	retryAt  time.Time
 	err      error
-	// waiting is true if the next try waits for a change of the Node rather than for time.
-	waiting bool
+	// waiting is true if the next try waits for volumesAttached rather than for time, and waitingSince is when the wait
+	// began.
+	waiting      bool
+	waitingSince time.Time
 }
 
-func (s *slot) reset() { *s = slot{} }
+func (s *retryState) reset() { *s = retryState{} }
 
 // backoff is how long to wait after a number of failures in a row.
 type backoff struct {
@@ -98,21 +125,41 @@ func (b backoff) after(failures int, quick bool) time.Duration {
 // ErrNotAttached says that the attach/detach controller has not attached the volume yet.
 var ErrNotAttached = errors.New("volume is not attached to this node yet")
 
-// ErrLag marks an error that is expected to go away within milliseconds, such as a refusal by an
-// authorizer that has not seen the pod's binding yet. It is tried again soon, and reported late.
-var ErrLag = errors.New("not ready yet")
+// ErrTransient marks an error that usually goes away by itself: an authorizer that has not seen the pod's binding
+// yet, a driver that is starting. The step is retried fast, and reported after quietFailures failures in a row.
+var ErrTransient = errors.New("not ready yet")
 
-// recheck is how often a volume that waits for the Node to change is looked at anyway.
-const recheck = time.Minute
+const (
+	// attachPatience is how long a volume waits to be attached before its pods get an event.
+	attachPatience = 10 * time.Second
+	// attachRecheck is how often a volume that waits to be attached looks although the Node has not changed.
+	attachRecheck = time.Minute
+)
 
-func (s *slot) fail(err error, now time.Time, b backoff) {
+func (s *retryState) fail(err error, now time.Time, b backoff) {
 	s.err = err
-	if s.waiting = errors.Is(err, ErrNotAttached); s.waiting {
-		s.retryAt = now.Add(recheck)
+	if errors.Is(err, ErrNotAttached) {
+		s.wait(now)
 		return
 	}
+	s.waiting = false
 	s.failures++
-	s.retryAt = now.Add(b.after(s.failures, errors.Is(err, ErrLag)))
+	s.retryAt = now.Add(b.after(s.failures, errors.Is(err, ErrTransient)))
+}
+
+func (s *retryState) wait(now time.Time) {
+	if !s.waiting {
+		s.waiting, s.waitingSince = true, now
+	}
+	s.retryAt = now.Add(attachRecheck)
+	if !s.impatient(now) {
+		s.retryAt = s.waitingSince.Add(attachPatience)
+	}
+}
+
+// impatient reports whether the wait is long enough to be worth an event.
+func (s *retryState) impatient(now time.Time) bool {
+	return s.waiting && now.Sub(s.waitingSince) >= attachPatience
 }
 
 func (s *state) keys() []Key { return slices.SortedFunc(maps.Keys(s.uses), Key.compare) }
@@ -127,8 +174,25 @@ func (s *state) wanted() bool {
 	return false
 }
 
-// mounted reports whether any target path is, or may be, published.
+// needlesslyInUse reports whether a recovered volume, which counted as in use until its pods were known, needs no
+// attachment.
+func (s *state) needlesslyInUse() bool {
+	if s.volume.Attachable || s.device.keepInUse || s.device.inUse == inUseNone {
+		return false
+	}
+	for _, u := range s.uses {
+		if u.podUnknown {
+			return false
+		}
+	}
+	return true
+}
+
+// mounted reports whether the volume is, or may be, mounted anywhere but at its staging path.
 func (s *state) mounted() bool {
+	if s.device.pinned {
+		return true
+	}
 	for _, u := range s.uses {
 		if u.mount != absent {
 			return true

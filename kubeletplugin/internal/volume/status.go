@@ -1,26 +1,22 @@
 package volume
 
-import (
-	"fmt"
+import "k8s.io/apimachinery/pkg/types"
 
-	"k8s.io/apimachinery/pkg/types"
-)
-
-// Status is how far one volume of a pod is.
+// Status is the progress of one volume of a pod.
 type Status struct {
-	// Key says which use it is.
-	Key Key `json:"key"`
+	// Key identifies the use.
+	Key Key
 	// Volume is the unique volume name.
-	Volume string `json:"volume"`
+	Volume string
 	// Published is true once the driver has confirmed it.
-	Published bool `json:"published"`
-	// Err is why it is not; nil if nothing has failed yet.
-	Err error `json:"-"`
-	// Reason is Err as text, for JSON.
-	Reason string `json:"reason,omitempty"`
+	Published bool
+	// GroupDelegated is true if the driver that has published it mounts with the pod's fsGroup (VOLUME_MOUNT_GROUP).
+	GroupDelegated bool
+	// Err is why it is not published; nil if nothing has failed yet. It is ErrNotAttached while the volume is not attached.
+	Err error
 }
 
-// Status tells how far a volume of a pod is; ok is false if the volume is not known.
+// Status returns the progress of a volume of a pod; ok is false if the volume is not known.
 func (m *Manager) Status(volume string, k Key) (Status, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -33,38 +29,34 @@ func (m *Manager) Status(volume string, k Key) (Status, bool) {
 
 func (s *state) status(k Key) Status {
 	u := s.uses[k]
-	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == confirmed}
-	other, blocked := s.blockedBy(k)
+	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present, GroupDelegated: u.groupDelegated}
 	switch {
 	case st.Published:
 	case u.err != nil:
 		st.Err = u.err
 	case s.device.err != nil:
 		st.Err = s.device.err
-	case blocked:
-		st.Err = fmt.Errorf("volume uses the ReadWriteOncePod access mode and is already in use by pod %q", other.Pod)
-	}
-	if st.Err != nil {
-		st.Reason = st.Err.Error()
+	default:
+		st.Err = s.waitErr(k)
 	}
 	return st
 }
 
-// Dump tells the state of every volume, for a debug page.
+// Dump is the state of one volume, for a debug page.
 type Dump struct {
 	// Volume is the unique volume name.
 	Volume string `json:"volume"`
-	// Device is absent, unsure or staged.
+	// Device is absent, uncertain or staged.
 	Device string `json:"device"`
 	// InUse is true if the name is, or may be, in volumesInUse.
 	InUse bool `json:"inUse"`
-	// Error is the last error of the device; empty if it is well.
+	// Error is the last error of the device; empty if there is none.
 	Error string `json:"error,omitempty"`
 	// Uses are the pods' uses.
 	Uses []UseDump `json:"uses"`
 }
 
-// UseDump tells the state of one target path.
+// UseDump is the state of one target path.
 type UseDump struct {
 	// Pod is the UID of the pod.
 	Pod types.UID `json:"pod"`
@@ -72,9 +64,9 @@ type UseDump struct {
 	SpecName string `json:"specName"`
 	// Wanted is false while it is being taken down.
 	Wanted bool `json:"wanted"`
-	// Mount is absent, unsure or published.
+	// Mount is absent, uncertain or published.
 	Mount string `json:"mount"`
-	// Error is the last error; empty if it is well.
+	// Error is the last error; empty if there is none.
 	Error string `json:"error,omitempty"`
 }
 
@@ -92,7 +84,7 @@ func (m *Manager) Dump() []Dump {
 func (s *state) dump() Dump {
 	d := Dump{
 		Volume: s.volume.Name, Device: s.device.stage.word("staged"),
-		InUse: s.device.inUse != unclaimed, Error: text(s.device.err), Uses: []UseDump{},
+		InUse: s.device.inUse != inUseNone, Error: text(s.device.err), Uses: []UseDump{},
 	}
 	for _, k := range s.keys() {
 		u := s.uses[k]
@@ -104,14 +96,14 @@ func (s *state) dump() Dump {
 	return d
 }
 
-func (st stage) word(confirmed string) string {
-	switch st {
+func (p presence) word(present string) string {
+	switch p {
 	case absent:
 		return "absent"
-	case unsure:
-		return "unsure"
+	case uncertain:
+		return "uncertain"
 	default:
-		return confirmed
+		return present
 	}
 }
 

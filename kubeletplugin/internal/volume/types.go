@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
 )
 
 // Volume is what is the same for all pods of the node that use a volume.
@@ -46,25 +47,31 @@ type Pod struct {
 	ServiceAccount  string
 }
 
-// Publication is the wish of a pod to have a volume.
+// Publication asks for a volume to be published for a pod.
 type Publication struct {
-	// Volume is what is to be published.
+	// Volume is the volume.
 	Volume Volume
-	// Pod is for whom.
+	// Pod is the pod.
 	Pod Pod
 	// SpecName is the name of the PersistentVolume, or of the pod volume if it is inline.
 	SpecName string
+	// PodVolumes are the names of the pod's volumes that are this one.
+	PodVolumes []string
+	// Unsupported is what the volume asks for although this agent does not do it.
+	Unsupported []unsupported.Finding
 	// ReadOnly is the readonly field of NodePublishVolume.
 	ReadOnly bool
 	// PodInfo adds the csi.storage.k8s.io keys about the pod to the volume_context.
 	PodInfo bool
 	// PublishSecret names the secret for NodePublishVolume; nil if there is none.
 	PublishSecret *corev1.SecretReference
+	// Running is true if containers of the pod may be running already.
+	Running bool
 	// FSGroup is passed to drivers that can mount with a group; nil if the pod has none.
 	FSGroup *int64
 }
 
-// Key returns what tells this use of the volume from others.
+// Key identifies this use of the volume.
 func (p *Publication) Key() Key { return Key{Pod: p.Pod.UID, SpecName: p.SpecName} }
 
 // Key identifies one use of a volume: a target path.
@@ -82,26 +89,31 @@ func (k Key) compare(o Key) int {
 	return strings.Compare(k.SpecName, o.SpecName)
 }
 
-// Attachment is what a VolumeAttachment tells about an attached volume.
+// Attachment is the part of a VolumeAttachment that matters for an attached volume.
 type Attachment struct {
-	// UID changes when the volume was detached and attached anew.
+	// UID changes when the volume is detached and attached again.
 	UID types.UID
 	// Metadata is the publish_context.
 	Metadata map[string]string
 }
 
-// Recovered is a volume that records found on disk tell about.
+// Recovered is a volume found on disk.
 type Recovered struct {
 	// Volume has at least Name, Driver, Handle, Ephemeral and Attachable.
 	Volume Volume
 	// Staged is true if there is a staging record.
 	Staged bool
+	// StagedFor is the UID of the attachment for which it was staged; empty if the record does not have it.
+	StagedFor types.UID
 	// Targets are the pods' uses for which there is a record.
 	Targets []Key
-	// Pinned is true if the staged volume is also mounted where no record tells about it. It is then
-	// neither unstaged nor released until a pod wants it again, or until the next start.
+	// Pinned is true if the staged volume is, or may be, also mounted where no record explains it. It is then
+	// neither unstaged nor released until Unpin.
 	Pinned bool
 }
+
+// Orphan reports whether the volume is staged without a known target.
+func (r *Recovered) Orphan() bool { return r.Staged && len(r.Targets) == 0 }
 
 // Driver is a CSI driver of this node.
 type Driver interface {
@@ -123,11 +135,11 @@ type Drivers interface {
 	Last(name string) (Driver, error)
 }
 
-// InUse raises and drops this node's flag in the handshake with the attach/detach controller.
+// InUse keeps volumesInUse, this node's side of the handshake with the attach/detach controller.
 type InUse interface {
 	// Raise returns when the API server has confirmed that the volume is in volumesInUse.
 	Raise(ctx context.Context, name string) error
-	// Drop takes the volume out of volumesInUse some time soon.
+	// Drop removes the volume from volumesInUse; it does not wait for the write.
 	Drop(name string)
 }
 
@@ -146,15 +158,19 @@ type Secrets interface {
 	Secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error)
 }
 
-// Events tells the user of a pod about a failure.
+// Events sends events on pods.
 type Events interface {
-	// Failed reports a failure for a pod under an event reason.
+	// Failed sends a warning on a pod, with an event reason.
 	Failed(pod Pod, reason, message string)
 }
 
-// stagingRecord returns the record of the staged volume.
-func (v *Volume) stagingRecord() records.Staging {
-	return records.Staging{Handle: v.Handle, Driver: v.Driver}
+// stagingRecord returns the record of the volume staged for an attachment, nil if it needs none.
+func (v *Volume) stagingRecord(a *Attachment) records.Staging {
+	rec := records.Staging{Handle: v.Handle, Driver: v.Driver}
+	if a != nil {
+		rec.AttachmentUID = a.UID
+	}
+	return rec
 }
 
 // targetRecord returns the record of a volume published on a node.

@@ -46,10 +46,14 @@ type world struct {
 	attached   map[string]*volume.Attachment
 	secretErr  error
 	raiseErr   error
-	events     []string
-	changed    []types.UID
-	crashAt    fault.Point
-	crashed    bool
+	// afterLook runs between the look at volumesAttached and the use of what it found.
+	afterLook func()
+	// notAttachable is the handle of a volume that may leave volumesInUse while it is staged.
+	notAttachable string
+	events        []string
+	changed       []types.UID
+	crashAt       fault.Point
+	crashed       bool
 }
 
 func newWorld(t testing.TB, o csitest.Options) *world {
@@ -163,15 +167,24 @@ func (w *world) Drop(name string) {
 		w.t.Errorf("dropped %q from volumesInUse: %v", name, err)
 		return
 	}
-	if _, err := os.Stat(w.root.StagingDir(w.name(), handle)); err == nil {
+	if _, err := os.Stat(w.root.StagingDir(w.name(), handle)); err == nil && handle != w.notAttachable {
 		w.t.Errorf("%q left volumesInUse while its staging directory exists", name)
 	}
 }
 
 func (w *world) Attached(name string) bool {
+	attached, after := w.look(name)
+	if after != nil {
+		after()
+	}
+	return attached
+}
+
+func (w *world) look(name string) (attached bool, after func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.attached[name] != nil
+	after, w.afterLook = w.afterLook, nil
+	return w.attached[name] != nil, after
 }
 
 func (w *world) Attachment(_ context.Context, name string) (*volume.Attachment, error) {
@@ -226,7 +239,7 @@ func (w *world) attach(handle string, uid types.UID) {
 	w.set(func() {
 		w.attached[names.Unique(testDriver, handle)] = &volume.Attachment{UID: uid, Metadata: map[string]string{"device": "/dev/x"}}
 	})
-	w.m.AttachedChanged()
+	w.m.Attached(names.Unique(testDriver, handle))
 }
 
 // expectClean fails if anything is left anywhere.

@@ -31,7 +31,7 @@ func TestClaimsCheck(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			c := newClaims()
+			c := newNameOwners()
 			if tc.holder != nil {
 				c.hold(*tc.holder)
 			}
@@ -51,22 +51,22 @@ func TestClaimsChange(t *testing.T) {
 	first := at("/a", 1, "1.0.0")
 	cases := map[string]struct {
 		reason string
-		do     func(*claims)
+		do     func(*nameOwners)
 		held   bool // by first
 		woken  bool
 	}{
-		"Nothing":         {reason: "as it was", do: func(*claims) {}, held: true},
-		"Check":           {reason: "only looks", do: func(c *claims) { _ = c.check(at("/b", 2, "2.0.0")) }, held: true},
-		"Drop":            {reason: "let go", do: func(c *claims) { c.drop(first) }, woken: true},
-		"DropByOther":     {reason: "another generation has nothing to let go", do: func(c *claims) { c.drop(at("/a", 2, "1.0.0")) }, held: true},
-		"Taken":           {reason: "another one holds it", do: func(c *claims) { c.hold(at("/b", 2, "1.1.0")) }, woken: true},
-		"ForgetByOther":   {reason: "a higher version has failed and spoiled it", do: func(c *claims) { c.forget(at("/b", 2, "1.1.0")) }, woken: true},
-		"ForgetBySame":    {reason: "its successor has failed; it lets go itself", do: func(c *claims) { c.forget(at("/a", 2, "1.0.0")) }, held: true},
-		"ForgetUnrelated": {reason: "another name", do: func(c *claims) { c.forget(Plugin{Name: "e.example"}) }, held: true},
+		"Nothing":         {reason: "as it was", do: func(*nameOwners) {}, held: true},
+		"Check":           {reason: "only looks", do: func(c *nameOwners) { _ = c.check(at("/b", 2, "2.0.0")) }, held: true},
+		"Drop":            {reason: "let go", do: func(c *nameOwners) { c.drop(first) }, woken: true},
+		"DropByOther":     {reason: "another generation has nothing to let go", do: func(c *nameOwners) { c.drop(at("/a", 2, "1.0.0")) }, held: true},
+		"Taken":           {reason: "another one holds it", do: func(c *nameOwners) { c.hold(at("/b", 2, "1.1.0")) }, woken: true},
+		"ForgetByOther":   {reason: "a higher version has failed and spoiled it", do: func(c *nameOwners) { c.forget(at("/b", 2, "1.1.0")) }, woken: true},
+		"ForgetBySame":    {reason: "its successor has failed; it lets go itself", do: func(c *nameOwners) { c.forget(at("/a", 2, "1.0.0")) }, held: true},
+		"ForgetUnrelated": {reason: "another name", do: func(c *nameOwners) { c.forget(Plugin{Name: "e.example"}) }, held: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			c := newClaims()
+			c := newNameOwners()
 			c.hold(first)
 			changed := c.change()
 			tc.do(c)

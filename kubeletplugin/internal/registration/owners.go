@@ -11,23 +11,23 @@ import (
 // errTaken is returned for a driver name that another socket holds.
 var errTaken = errors.New("already registered")
 
-// claims records which generation holds which driver name.
-type claims struct {
+// nameOwners records which generation owns which driver name.
+type nameOwners struct {
 	mu      sync.Mutex
-	holders map[string]Plugin
+	owners  map[string]Plugin
 	changed chan struct{}
 }
 
-func newClaims() *claims {
-	return &claims{holders: map[string]Plugin{}, changed: make(chan struct{})}
+func newNameOwners() *nameOwners {
+	return &nameOwners{owners: map[string]Plugin{}, changed: make(chan struct{})}
 }
 
 // check refuses p while another socket holds its name with a version that is
 // as high. The successor of the holder's own socket is always welcome.
-func (c *claims) check(p Plugin) error {
+func (c *nameOwners) check(p Plugin) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	holder, ok := c.holders[p.Name]
+	holder, ok := c.owners[p.Name]
 	if !ok || holder.Generation.Path == p.Generation.Path || higher(p.Version, holder.Version) {
 		return nil
 	}
@@ -42,53 +42,53 @@ func higher(a, b string) bool {
 }
 
 // hold gives the name to p.
-func (c *claims) hold(p Plugin) {
+func (c *nameOwners) hold(p Plugin) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.holders[p.Name] = p
+	c.owners[p.Name] = p
 	c.wake()
 }
 
 // drop frees the name if p holds it, and reports whether it did.
-func (c *claims) drop(p Plugin) bool {
+func (c *nameOwners) drop(p Plugin) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holders[p.Name].Generation != p.Generation {
+	if c.owners[p.Name].Generation != p.Generation {
 		return false
 	}
-	delete(c.holders, p.Name)
+	delete(c.owners, p.Name)
 	c.wake()
 	return true
 }
 
 // forget frees the name of p if another socket holds it. The predecessor of
 // p's own socket keeps it: it is about to end, and lets go itself.
-func (c *claims) forget(p Plugin) {
+func (c *nameOwners) forget(p Plugin) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if holder, ok := c.holders[p.Name]; !ok || holder.Generation.Path == p.Generation.Path {
+	if holder, ok := c.owners[p.Name]; !ok || holder.Generation.Path == p.Generation.Path {
 		return
 	}
-	delete(c.holders, p.Name)
+	delete(c.owners, p.Name)
 	c.wake()
 }
 
 // holds reports whether p has its name, and a channel that is closed when any
 // name changes hands.
-func (c *claims) holds(p Plugin) (bool, <-chan struct{}) {
+func (c *nameOwners) holds(p Plugin) (bool, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.holders[p.Name].Generation == p.Generation, c.changed
+	return c.owners[p.Name].Generation == p.Generation, c.changed
 }
 
 // change returns the channel that is closed when any name changes hands.
-func (c *claims) change() <-chan struct{} {
+func (c *nameOwners) change() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
-func (c *claims) wake() {
+func (c *nameOwners) wake() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }

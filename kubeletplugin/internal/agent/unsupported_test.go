@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
+)
+
+// asking has the objects of one pod with a claim, which a case changes to ask for a feature.
+type asking struct {
+	pod    *corev1.Pod
+	claim  *corev1.PersistentVolumeClaim
+	pv     *corev1.PersistentVolume
+	driver *storagev1.CSIDriver
+}
+
+func on[T any](v T) *T { return &v }
+
+// requests has, for each feature, how a pod asks for it.
+func requests() map[string]func(*asking) {
+	return map[string]func(*asking){
+		"block-volume": func(a *asking) {
+			a.pv.Spec.VolumeMode = on(corev1.PersistentVolumeBlock)
+			a.pod.Spec.Containers[0].VolumeMounts = nil
+			a.pod.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "vol", DevicePath: "/dev/x"}}
+		},
+		"service-account-tokens": func(a *asking) { a.driver.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}} },
+		"csi-migration": func(a *asking) {
+			a.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "v"}}
+		},
+		"fsgroup": func(a *asking) {
+			a.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: on(int64(7))}
+			a.pv.Spec.CSI.FSType = "ext4"
+		},
+		"requires-republish": func(a *asking) { a.driver.Spec.RequiresRepublish = on(true) },
+		"node-expansion": func(a *asking) {
+			a.claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+			a.pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
+		},
+		"selinux-mount": func(a *asking) {
+			a.driver.Spec.SELinuxMount = on(true)
+			a.pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+			a.pod.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1"}}
+		},
+		"allocatable-refresh": func(a *asking) { a.driver.Spec.NodeAllocatableUpdatePeriodSeconds = on(int64(60)) },
+		"caret-in-handle": func(a *asking) {
+			a.driver.Spec.AttachRequired = on(true)
+			a.pv.Spec.CSI.VolumeHandle = "vol^1"
+		},
+	}
+}
+
+func ask(change func(*asking)) *asking {
+	a := &asking{pod: podWith("a", claimSource()), claim: claim(), pv: persistentVolume(), driver: csiDriver(false)}
+	if change != nil {
+		change(a)
+	}
+	return a
+}
+
+// TestNothingUnsupportedIsSilent: each feature that the agent does not support gives the pod an event, counts, and has its
+// row in the documentation; and there is a case here for each feature.
+func TestNothingUnsupportedIsSilent(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/differences.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := requests()
+	for _, f := range unsupported.Features() {
+		t.Run(f.Name, func(t *testing.T) {
+			if !strings.Contains(string(docs), f.Row()+"\n") {
+				t.Errorf("docs/differences.md has no row\n%s", f.Row())
+			}
+			request := all[f.Name]
+			if request == nil {
+				t.Fatal("no case asks for this feature")
+			}
+			// The driver does not delegate, and does not have what it would be asked for.
+			c := newCluster(t, csitest.Options{Node: []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME}})
+			reg := prometheus.NewRegistry()
+			c.cfg.Registerer = reg
+			a := ask(request)
+			for _, id := range []string{"vol-1", "vol^1"} {
+				c.driver.AddVolume(csitest.Volume{ID: id})
+			}
+			c.register()
+			c.apply(a.driver, a.claim, a.pv)
+			c.start()
+			c.apply(a.pod)
+			c.expectEventWith(f.Reason, f.Effect)
+			want := fmt.Sprintf("# HELP csi_node_unsupported_total %s\n# TYPE csi_node_unsupported_total counter\n", unsupportedHelp)
+			for _, other := range unsupported.Features() {
+				value := 0
+				if other.Name == f.Name {
+					value = 1
+				}
+				want += fmt.Sprintf("csi_node_unsupported_total{feature=%q} %d\n", other.Name, value)
+			}
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "csi_node_unsupported_total"); err != nil {
+				t.Error(err)
+			}
+			if f.Refused || f.Name == "caret-in-handle" { // the latter waits for its attachment here
+				return
+			}
+			c.eventually("the pod to run without the feature", c.running("a"))
+		})
+	}
+	if len(all) != len(unsupported.Features()) {
+		t.Errorf("%d cases for %d features", len(all), len(unsupported.Features()))
+	}
+}
+
+// TestDelegatedFSGroup: a driver with VOLUME_MOUNT_GROUP gets the group, so there is nothing to report.
+func TestDelegatedFSGroup(t *testing.T) {
+	c := newCluster(t, csitest.Options{Node: []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
+	}})
+	c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
+	a := ask(requests()["fsgroup"])
+	c.register()
+	c.apply(a.driver, a.claim, a.pv)
+	c.start()
+	c.apply(a.pod)
+	c.eventually("the pod to run", c.running("a"))
+	if c.hasEvent(unsupported.ReasonIgnored, "") {
+		t.Error("the driver mounts with the group, but the pod has an event that it does not")
+	}
+}

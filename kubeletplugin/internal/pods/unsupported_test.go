@@ -1,0 +1,53 @@
+package pods
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+)
+
+// TestExpansionOfARunningPod: a volume may come to ask for something while its pod runs. It is noticed at a later look at
+// the pod, and reported once.
+func TestExpansionOfARunningPod(t *testing.T) {
+	scenario(t, func(t *testing.T, b *bench) {
+		b.set(func() { b.published = true })
+		b.add(testPod())
+		b.set(func() {
+			b.ignored = []unsupported.Finding{{Feature: "node-expansion", Reason: unsupported.ReasonIgnored, Message: "it asks for more"}}
+		})
+		for range 3 {
+			time.Sleep(6 * time.Minute)
+			b.show()
+		}
+		b.set(func() {
+			want := `UnsupportedVolumeFeature: volume "pv-1": it asks for more`
+			if !slices.Equal(b.events, []string{want}) || !slices.Equal(b.counted, []string{"node-expansion"}) {
+				t.Errorf("events %q, counted %q, want %q once", b.events, b.counted, want)
+			}
+			if len(b.wants) != 1 {
+				t.Errorf("a running pod was set up again: %q", b.wants)
+			}
+		})
+	})
+}
+
+// TestUnattachedVolumesAreNamed: as in the kubelet's event, with the names of the pod's volumes.
+func TestUnattachedVolumesAreNamed(t *testing.T) {
+	scenario(t, func(t *testing.T, b *bench) {
+		b.set(func() { b.statusErr = volume.ErrNotAttached })
+		b.add(testPod())
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		want := "FailedMount: Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[data], " +
+			"failed to process volumes=[]: timed out waiting for the condition"
+		b.set(func() {
+			if len(b.events) != 1 || b.events[0] != want {
+				t.Errorf("events are %q, want %q", b.events, want)
+			}
+		})
+	})
+}

@@ -1,0 +1,111 @@
+package unsupported
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// request is a volume of a claim that asks for nothing, with changes.
+func request(change ...func(*Request)) *Request {
+	r := &Request{
+		Pod: &corev1.Pod{}, Volume: &corev1.Volume{}, Claim: &corev1.PersistentVolumeClaim{}, Driver: &storagev1.CSIDriver{},
+		PV: &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				VolumeHandle: "vol-1", FSType: "ext4",
+			}},
+		}},
+	}
+	for _, f := range change {
+		f(r)
+	}
+	return r
+}
+
+func group(r *Request) {
+	r.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr(int64(7))}
+}
+
+func policy(p storagev1.FSGroupPolicy) func(*Request) {
+	return func(r *Request) { r.Driver.Spec.FSGroupPolicy = &p }
+}
+
+func modes(m ...corev1.PersistentVolumeAccessMode) func(*Request) {
+	return func(r *Request) { r.PV.Spec.AccessModes = m }
+}
+
+func inline(fsType *string) func(*Request) {
+	return func(r *Request) {
+		r.PV, r.Claim = nil, nil
+		r.Volume.CSI = &corev1.CSIVolumeSource{FSType: fsType}
+	}
+}
+
+func selinux(r *Request) {
+	r.Driver.Spec.SELinuxMount = ptr(true)
+	r.PV.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	r.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}
+}
+
+func grown(r *Request) {
+	r.Claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	r.PV.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
+}
+
+func readOnly(r *Request) { r.ReadOnly = true }
+
+func caretHandle(r *Request) { r.PV.Spec.CSI.VolumeHandle = "a^b" }
+
+// TestFind is when a volume asks for a feature, by the kubelet's rules.
+func TestFind(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		r      *Request
+		want   []string
+	}{
+		"Nothing":         {reason: "an ordinary volume", r: request()},
+		"NoDriverObject":  {reason: "a driver without CSIDriver object", r: request(func(r *Request) { r.Driver = nil })},
+		"Group":           {reason: "ReadWriteOnce with a file system, by default", r: request(group), want: []string{"fsgroup"}},
+		"GroupNoDriver":   {reason: "the default holds without CSIDriver object", r: request(group, func(r *Request) { r.Driver = nil }), want: []string{"fsgroup"}},
+		"GroupReadOnly":   {reason: "nothing is changed in a read-only volume", r: request(group, readOnly)},
+		"GroupShared":     {reason: "not for ReadWriteMany", r: request(group, modes(corev1.ReadWriteMany))},
+		"GroupSharedFile": {reason: "except with policy File", r: request(group, modes(corev1.ReadWriteMany), policy(storagev1.FileFSGroupPolicy)), want: []string{"fsgroup"}},
+		"GroupNoFSType":   {reason: "not without a file system type", r: request(group, func(r *Request) { r.PV.Spec.CSI.FSType = "" })},
+		"GroupNone":       {reason: "policy None", r: request(group, policy(storagev1.NoneFSGroupPolicy))},
+		"GroupInline":     {reason: "an inline volume with a file system type", r: request(group, inline(ptr("ext4"))), want: []string{"fsgroup"}},
+		"GroupInlineNone": {reason: "an inline volume without", r: request(group, inline(nil))},
+		"SELinux":         {reason: "ReadWriteOncePod with a label", r: request(selinux), want: []string{"selinux-mount"}},
+		"SELinuxShared":   {reason: "other modes are relabeled, which is not done here for any", r: request(selinux, modes(corev1.ReadWriteOnce))},
+		"SELinuxRecursive": {reason: "the pod wants no mount option", r: request(selinux, func(r *Request) {
+			r.Pod.Spec.SecurityContext.SELinuxChangePolicy = ptr(corev1.SELinuxChangePolicyRecursive)
+		})},
+		"SELinuxContainer": {reason: "a label of a container", r: request(selinux, func(r *Request) {
+			r.Pod.Spec.SecurityContext = nil
+			r.Pod.Spec.Containers = []corev1.Container{{SecurityContext: &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}}}
+		}), want: []string{"selinux-mount"}},
+		"Grown":          {reason: "the volume is larger than its file system", r: request(grown), want: []string{"node-expansion"}},
+		"GrownReadOnly":  {reason: "a read-only file system cannot grow", r: request(grown, readOnly)},
+		"Caret":          {reason: "attached, and never detached", r: request(caretHandle), want: []string{"caret-in-handle"}},
+		"CaretNoAttach":  {reason: "nothing to detach", r: request(caretHandle, func(r *Request) { r.Driver.Spec.AttachRequired = ptr(false) })},
+		"Block":          {reason: "a block volume", r: request(func(r *Request) { r.PV.Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock) }), want: []string{"block-volume"}},
+		"MigratedInline": {reason: "an in-tree volume in the pod", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{}}}}, want: []string{"csi-migration"}},
+		"Other":          {reason: "a volume that is no business of CSI", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, f := range Find(tc.r) {
+				got = append(got, f.Feature)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
+			}
+		})
+	}
+}

@@ -1,7 +1,7 @@
 // Package hostpathdriver is a complete CSI driver that keeps volumes in
-// directories of the machine. It is there for development clusters, for tests
-// of everything around a driver, and as a template to copy a driver for real
-// storage from.
+// directories of the machine. It is for development clusters, for tests of
+// everything around a driver, and a template to copy a driver for real storage
+// from.
 //
 // The public API is Options and Run. Below it are four layers, each with its
 // own package: grpcapi (requests, error codes), volume (the domain, pure),
@@ -9,6 +9,7 @@
 // records in state, mounts in mount). Package shared lets several processes
 // serve one state directory.
 //
-// Do not use it to keep data that matters: a volume lives on one machine, its
-// size is accounted for but not enforced.
+// Do not use it to keep data that matters: a volume lives on one machine. The size
+// of an image or a device is enforced, that of a directory only where the disk has
+// project quotas.
 package hostpathdriver

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
@@ -94,7 +97,8 @@ type Options struct {
 	MountGroup bool
 	// Expansion makes volumes larger where asked for, in use or not.
 	Expansion bool
-	// NoControllerExpansion and NoNodeExpansion leave out one side of it.
+	// NoControllerExpansion and NoNodeExpansion leave out one side of it. Without
+	// the controller's side NodeExpandVolume does all of it, which needs ModeAll.
 	NoControllerExpansion, NoNodeExpansion bool
 	// MaxVolumeSizeNode is the largest size in bytes to which a node lets a
 	// volume grow; zero is that of MaxVolumeSize.
@@ -141,9 +145,11 @@ type Options struct {
 	// and kernel. For tests.
 	Filesystems Filesystems
 
-	// step is for crash tests.
-	step    backend.Step
-	ignored flagset.Ignored
+	// step and registrar are for crash tests: the first is called at fault
+	// points, the second wraps what the services are registered with.
+	step      backend.Step
+	registrar func(grpc.ServiceRegistrar) grpc.ServiceRegistrar
+	ignored   flagset.Ignored
 }
 
 // NewOptions returns the defaults.
@@ -185,10 +191,11 @@ func (o *Options) pools() *volume.Pools {
 
 func (o *Options) controllerExpansion() bool { return o.Expansion && !o.NoControllerExpansion }
 func (o *Options) nodeExpansion() bool       { return o.Expansion && !o.NoNodeExpansion }
+func (o *Options) nodeOnlyExpansion() bool   { return o.nodeExpansion() && !o.controllerExpansion() }
 
 // Validate reports everything that is wrong, at once.
 func (o *Options) Validate() error {
-	errs := []error{o.checkMode(), o.checkDriverName(), o.checkStateDir(), o.checkPoolDirs(), o.checkLimits(), o.HTTP.Validate()}
+	errs := []error{o.checkMode(), o.checkDriverName(), o.checkStateDir(), o.checkPoolDirs(), o.checkLimits(), o.checkExpansion(), o.HTTP.Validate()}
 	if o.Endpoint == "" {
 		errs = append(errs, errors.New("--endpoint: must not be empty"))
 	}
@@ -232,12 +239,10 @@ func (o *Options) checkNodeID() error {
 	return nil
 }
 
-// checkDriverName applies the rule of CSI v1.13, "GetPluginInfo": domain name
-// notation, at most 63 characters.
+// checkDriverName applies the rule that every sidecar applies to the name.
 func (o *Options) checkDriverName() error {
-	rule := regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9.]{0,61}[A-Za-z0-9])?$`)
-	if !rule.MatchString(o.DriverName) {
-		return fmt.Errorf("--drivername=%q: must be 1 to 63 letters, digits, '-' or '.', with a letter or digit at both ends", o.DriverName)
+	if err := drivername.Validate(o.DriverName); err != nil {
+		return fmt.Errorf("--drivername: %w", err)
 	}
 	return nil
 }
@@ -270,7 +275,7 @@ func (o *Options) checkPoolDirs() error {
 	return errors.Join(errs...)
 }
 
-// inside tells whether a path is a directory or in it.
+// inside reports whether a path is a directory or in it.
 func inside(path, dir string) bool {
 	relative, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(relative)
@@ -307,4 +312,14 @@ func (o *Options) enforcedLimit() int64 {
 		return 0
 	}
 	return o.MaxVolumesPerNode
+}
+
+// checkExpansion refuses expansion by nodes that have no controller in their
+// process: only a controller records the size, and charges the pool for it.
+func (o *Options) checkExpansion() error {
+	if o.nodeOnlyExpansion() && o.Mode != ModeAll {
+		return fmt.Errorf("--disable-controller-expansion: needs --mode=%s or --disable-node-expansion; "+
+			"with --mode=%s the size of a volume would be neither recorded nor charged to its pool", ModeAll, o.Mode)
+	}
+	return nil
 }

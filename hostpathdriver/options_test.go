@@ -36,7 +36,9 @@ func TestFlags(t *testing.T) {
 	want.MaxVolumeSize, want.Capacity, want.HTTP.Endpoint = 2<<30, map[string]int64{"slow": 10 << 30, "fast": 3 << 29}, ":8080"
 	want.PoolDirs = map[string]string{"fast": "/mnt/nvme", "big": "/mnt/a=b"}
 	want.ListSnapshots, want.SnapshotMetadata, want.MetadataExtents = false, true, true
-	ignoreIgnored := cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "ignored" || p.String() == "step" }, cmp.Ignore())
+	ignoreIgnored := cmp.FilterPath(func(p cmp.Path) bool {
+		return p.String() == "ignored" || p.String() == "step" || p.String() == "registrar"
+	}, cmp.Ignore())
 	if diff := cmp.Diff(want, o, ignoreIgnored); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
 	}
@@ -114,6 +116,8 @@ func TestValidate(t *testing.T) {
 		"DashID":         {reason: "a label value ends with a letter or digit", change: func(o *Options) { o.NodeID = "n-" }, want: []string{"--nodeid"}},
 		"Mode":           {reason: "no such mode", change: func(o *Options) { o.Mode = "both" }, want: []string{"--mode", "both"}},
 		"Name":           {reason: "no domain name", change: func(o *Options) { o.DriverName = "my driver" }, want: []string{"--drivername", "my driver"}},
+		"EmptyLabel":     {reason: "every sidecar refuses the name", change: func(o *Options) { o.DriverName = "a..b" }, want: []string{"--drivername", "a..b"}},
+		"DashBeforeDot":  {reason: "every sidecar refuses the name", change: func(o *Options) { o.DriverName = "a-.b" }, want: []string{"--drivername", "a-.b"}},
 		"LongName":       {reason: "64 characters", change: func(o *Options) { o.DriverName = strings.Repeat("d", 64) }, want: []string{"--drivername", "63"}},
 		"RelativeState":  {reason: "relative to what?", change: func(o *Options) { o.StateDir = "state" }, want: []string{"--statedir", "state"}},
 		"RootState":      {reason: "never the root", change: func(o *Options) { o.StateDir = "//" }, want: []string{"--statedir"}},
@@ -123,6 +127,8 @@ func TestValidate(t *testing.T) {
 		"PoolInState":    {reason: "whose file is it?", change: func(o *Options) { o.PoolDirs = map[string]string{"a": o.StateDir + "/volumes"} }, want: []string{"--pool=a=", "--statedir"}},
 		"StateInPool":    {reason: "the other way round", change: func(o *Options) { o.StateDir, o.PoolDirs = "/data/state", map[string]string{"a": "/data"} }, want: []string{"--pool=a=/data", "--statedir"}},
 		"PoolInPool":     {reason: "the same", change: func(o *Options) { o.PoolDirs = map[string]string{"a": "/mnt", "b": "/mnt/"} }, want: []string{"--pool=b=/mnt/", "--pool=a=/mnt"}},
+		"NodeExpansion":  {reason: "nobody records the size", change: func(o *Options) { o.Mode, o.NoControllerExpansion = ModeNode, true }, want: []string{"--disable-controller-expansion", "--mode=all"}},
+		"NoExpansion":    {reason: "nobody expands", change: func(o *Options) { o.Mode, o.NoControllerExpansion, o.NoNodeExpansion = ModeNode, true, true }},
 		"All": {reason: "everything at once", change: func(o *Options) {
 			o.Endpoint, o.AttachLimit, o.MaxVolumesPerNode, o.MaxVolumeSize, o.MaxVolumeSizeNode = "", -2, -1, 0, -1
 			o.CallTimeout, o.StopTimeout, o.HTTP.Endpoint = 0, -1, "x"

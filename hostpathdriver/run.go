@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -79,6 +77,7 @@ type driver struct {
 	volumes   *fill.Services
 	node      *backend.Node
 	registry  *prometheus.Registry
+	stateDir  *dirCheck
 }
 
 // service is a gRPC service of package grpcapi.
@@ -89,7 +88,7 @@ type service interface {
 // open takes the lock of the node and reads the state. The driver it returns
 // with an error is to be closed as well.
 func open(ctx context.Context, o Options) (*driver, error) {
-	d := &driver{options: o, registry: metrics.NewRegistry()}
+	d := &driver{options: o, registry: metrics.NewRegistry(), stateDir: newDirCheck(o.StateDir)}
 	pools := o.pools()
 	if o.node() {
 		lock, err := state.Acquire(backend.NodeLockPath(o.StateDir, o.NodeID), "node "+o.NodeID)
@@ -196,6 +195,10 @@ func (d *driver) snapshotDisk(ctx context.Context, id volume.ID) (*volume.Snapsh
 
 func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 	o := d.options
+	var expand func(context.Context, *volume.ExpandRequest) (*volume.Volume, error)
+	if o.nodeOnlyExpansion() && d.volumes != nil {
+		expand = d.volumes.Expand
+	}
 	node, err := backend.OpenNode(ctx, backend.NodeConfig{
 		StateDir: o.StateDir,
 		PoolDirs: o.PoolDirs,
@@ -209,6 +212,7 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 
 		Filesystems:   o.Filesystems,
 		MaxExpandSize: cmp.Or(o.MaxVolumeSizeNode, o.MaxVolumeSize),
+		ExpandVolume:  expand,
 	})
 	if err != nil {
 		return err
@@ -260,6 +264,9 @@ func (d *driver) serve(ctx context.Context) error {
 }
 
 func (d *driver) register(r grpc.ServiceRegistrar) {
+	if d.options.registrar != nil {
+		r = d.options.registrar(r)
+	}
 	for _, s := range d.services {
 		s.Register(r)
 	}
@@ -280,18 +287,9 @@ func (d *driver) listenHTTP(ctx context.Context) (*httpserve.Server, error) {
 	})
 }
 
-// healthy tells whether the state directory is there: without it no call can
+// healthy reports whether the state directory is there: without it no call can
 // succeed.
-func (d *driver) healthy(context.Context) error {
-	info, err := os.Stat(d.options.StateDir)
-	if err != nil {
-		return fmt.Errorf("look at state directory: %w", err)
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("state directory %q: is no directory", d.options.StateDir)
-	}
-	return nil
-}
+func (d *driver) healthy(ctx context.Context) error { return d.stateDir.check(ctx) }
 
 // snapshot is what /debug/state shows.
 type snapshot struct {

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -49,7 +50,7 @@ func (s setup) options(dir string) Options {
 	return o
 }
 
-// kernel tells whether the walks use mounts and devices of the kernel, which
+// kernel reports whether the walks use mounts and devices of the kernel, which
 // outlive the process. Fakes do not, so that each kill is a reboot.
 func kernel() bool { return os.Geteuid() == 0 }
 
@@ -68,6 +69,11 @@ type walker struct {
 	alive context.Context
 	// ids are those that calls have answered, by name.
 	ids map[string]string
+	// deadlines are those of a driver that is not killed; nil for others. The
+	// fakes are what it mounts and attaches with, without privileges.
+	deadlines   *deadlines
+	fakeMounts  *mount.Fake
+	fakeDevices *loop.Fake
 	// ready is what was done to use volumes, and is to be done again after
 	// the machine was down.
 	ready []act
@@ -145,7 +151,17 @@ func (w *walker) died() string {
 // syscallStatus is how a process has ended.
 type syscallStatus interface{ Signaled() bool }
 
-// attempt repeats a call until it has an answer, or the child has died in it.
+// interrupted returns the fault point at which the child has died or the
+// deadline of the call has passed; empty when neither has happened.
+func (w *walker) interrupted() string {
+	w.t.Helper()
+	if w.deadlines != nil {
+		return w.deadlines.passed()
+	}
+	return w.died()
+}
+
+// attempt repeats a call until it has an answer, or was interrupted.
 func (w *walker) attempt(a act) (point string, err error) {
 	for {
 		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
@@ -157,7 +173,7 @@ func (w *walker) attempt(a act) (point string, err error) {
 		stop()
 		cancel()
 		if err != nil {
-			if point := w.died(); point != "" {
+			if point := w.interrupted(); point != "" {
 				return point, nil
 			}
 		}
@@ -216,6 +232,9 @@ func (w *walker) powerOff() {
 // first.
 func (w *walker) mounts() []string {
 	w.t.Helper()
+	if w.fakeMounts != nil {
+		return w.fakeMounts.Targets()
+	}
 	found, err := mountinfo.GetMounts(mountinfo.PrefixFilter(w.dir))
 	w.must(nil, err)
 	var paths []string
@@ -230,6 +249,12 @@ func (w *walker) mounts() []string {
 // devices returns the files of the machine that loop devices show.
 func (w *walker) devices() []string {
 	var shown []string
+	if w.fakeDevices != nil {
+		for _, device := range w.fakeDevices.Table() {
+			shown = append(shown, device.File)
+		}
+		return shown
+	}
 	for _, name := range w.globAt("/sys/block/loop*/loop/backing_file") {
 		text, err := os.ReadFile(name)
 		if file := strings.TrimSpace(string(text)); err == nil && strings.HasPrefix(file, w.dir+"/") {
@@ -272,17 +297,8 @@ func (w *walker) checkAgreement() {
 	if trash := slices.Concat(w.glob("state/trash/*"), w.glob("state/nodes/n1/trash/*"), w.glob("pool/*/trash/*")); len(trash) > 0 {
 		w.t.Errorf("in the trash after a start: %v", trash)
 	}
-	charged, places := w.nodeRecords()
-	for _, path := range w.mounts() {
-		if !places[path] {
-			w.t.Errorf("%s is mounted, and in no record", path)
-		}
-	}
-	for _, file := range w.devices() {
-		if !places[file] {
-			w.t.Errorf("%s is attached, and in no record", file)
-		}
-	}
+	w.checkClaims()
+	charged, _ := w.nodeRecords()
 	w.checkCharge(charged)
 }
 
@@ -399,6 +415,9 @@ func (w *walker) retire() {
 // finish looks for everything that may be left.
 func (w *walker) finish() {
 	w.t.Helper()
+	if w.deadlines != nil {
+		w.deadlines.end()
+	}
 	w.retire()
 	w.checkCharge(0)
 	left := append(w.mounts(), w.devices()...)

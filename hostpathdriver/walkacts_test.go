@@ -336,7 +336,7 @@ func (d disk) write(text string) act {
 	})
 }
 
-// verify tells whether that text is there, and whether everybody may write.
+// verify reports whether that text is there, and whether everybody may write.
 func (d disk) verify(text string) act {
 	return d.open("verify", os.O_RDONLY, func(w *walker, file *os.File) error {
 		got := make([]byte, len(text))
@@ -351,7 +351,7 @@ func (d disk) verify(text string) act {
 	})
 }
 
-// sized tells whether a workload has got the size: of a file system at least
+// sized reports whether a workload has got the size: of a file system at least
 // three quarters of it.
 func (d disk) sized(size int64) act {
 	return d.open("sized", os.O_RDONLY, func(w *walker, file *os.File) error {
@@ -375,7 +375,7 @@ func (d disk) sized(size int64) act {
 	})
 }
 
-// told tells whether the files with pod information are whole, and no other is
+// told reports whether the files with pod information are whole, and no other is
 // there.
 func (d disk) told(token string) act {
 	return act{name: "told", call: func(_ context.Context, w *walker) error {
@@ -395,7 +395,7 @@ func (d disk) told(token string) act {
 	}}
 }
 
-// given tells whether the file belongs to the group.
+// given reports whether the file belongs to the group.
 func (d disk) given() act {
 	return d.open("given", os.O_RDONLY, func(_ *walker, file *os.File) error {
 		info, err := file.Stat()
@@ -417,7 +417,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// mounted tells whether something is mounted at a path.
+// mounted reports whether something is mounted at a path.
 func (w *walker) mounted(path string) bool {
 	w.t.Helper()
 	if !kernel() {
@@ -428,7 +428,7 @@ func (w *walker) mounted(path string) bool {
 	return found
 }
 
-// missing tells whether a file is not there.
+// missing reports whether a file is not there.
 func missing(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist)

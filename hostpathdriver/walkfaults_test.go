@@ -26,9 +26,9 @@ const killAtEnv = "HOSTPATHDRIVER_TEST_KILL_AT"
 // and file systems, and before each answer.
 type faultPoints struct {
 	at     int64
-	note   string // is told the name of the last one
 	armed  string // they count from when this file is there
 	passed atomic.Int64
+	hit    func(name string) // what happens at it
 }
 
 // step is one of them.
@@ -36,13 +36,20 @@ func (f *faultPoints) step(name string) {
 	if f.passed.Load() == 0 && missing(f.armed) || f.passed.Add(1) != f.at {
 		return
 	}
-	if err := os.WriteFile(f.note, []byte(name), 0o600); err != nil {
-		panic(err)
+	f.hit(name)
+}
+
+// die ends the process, and leaves the name of the fault point in a file.
+func die(note string) func(name string) {
+	return func(name string) {
+		if err := os.WriteFile(note, []byte(name), 0o600); err != nil {
+			panic(err)
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			panic(err)
+		}
+		select {}
 	}
-	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
-		panic(err)
-	}
-	select {}
 }
 
 // around makes a change, and has a fault point on either side.
@@ -63,7 +70,7 @@ func (f *faultPoints) Write(line []byte) (int, error) {
 
 // doomed makes a driver one that dies as the environment says.
 func doomed(ctx context.Context, dir, spec string) (context.Context, Options, error) {
-	faults, as := &faultPoints{note: filepath.Join(dir, "at"), armed: filepath.Join(dir, "armed")}, setup{}
+	faults, as := &faultPoints{hit: die(filepath.Join(dir, "at")), armed: filepath.Join(dir, "armed")}, setup{}
 	if _, err := fmt.Sscan(spec, &faults.at, &as.attach, &as.pool); err != nil {
 		return ctx, Options{}, fmt.Errorf("%s=%q: %w", killAtEnv, spec, err)
 	}
@@ -138,7 +145,15 @@ type faultyFilesystems struct {
 	faults *faultPoints
 }
 
+// Mount mounts before it grows, with a fault point between the two.
 func (f faultyFilesystems) Mount(ctx context.Context, device, target string, o filesystem.Options) error {
+	if o.Grow {
+		small := o
+		small.Grow = false
+		if err := f.Mount(ctx, device, target, small); err != nil {
+			return err
+		}
+	}
 	return f.faults.around("mount file system", func() error { return f.Filesystems.Mount(ctx, device, target, o) })
 }
 

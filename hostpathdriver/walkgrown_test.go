@@ -23,13 +23,13 @@ func TestWalkGrown(t *testing.T) {
 	d := disk{name: "pvc-1", size: 4 * mib, fsType: "ext4"}
 	before, after := d.up(), d.down()
 	story := tale{name: "image, ext4, grown", safe: len(before), over: len(after), acts: slices.Concat(before, d.grown(64*mib), after)}
-	faults, c := story.walk(t)
+	faults, c := story.walk(t, true)
 	var names []string
 	for _, f := range faults {
 		names = append(names, f.name)
 	}
 	t.Logf("killed at %q", names)
-	if want := fmt.Sprintf("%d fault points, %d kills, %d leaks", c.points, c.kills, c.leaks); !strings.Contains(crashText, want) {
+	if want := fmt.Sprintf("%d fault points, %d kills, %d deadlines, %d leaks", c.points, c.kills, c.deadlines, c.leaks); !strings.Contains(crashText, want) {
 		t.Errorf("%s does not say %q", crashFile, want)
 	}
 }

@@ -102,7 +102,7 @@ func (w *wanderer) wander(v *thing) {
 	}
 }
 
-// quiet tells whether a copy can be made: a file system in use may write at
+// quiet reports whether a copy can be made: a file system in use may write at
 // any moment.
 func (v *thing) quiet() bool { return v.exists && (v.fsType == "" || !v.staged) }
 

@@ -109,7 +109,7 @@ func (m *machine) oneOfEach(p *process) map[string]string {
 	}
 }
 
-// checkWithout tells whether all is served but what the record of that kind
+// checkWithout reports whether all is served but what the record of that kind
 // belongs to, and whether all contents are there.
 func (m *machine) checkWithout(p *process, kind string) {
 	m.t.Helper()

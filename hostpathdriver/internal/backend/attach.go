@@ -78,7 +78,7 @@ func (v *Volumes) checkNode(node string) error {
 	if err := volume.CheckNodeID(node); err != nil {
 		return err
 	}
-	nodes, err := v.nodes()
+	nodes, err := nodeNames(v.cfg.StateDir)
 	if err != nil {
 		return err
 	}

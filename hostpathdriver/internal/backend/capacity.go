@@ -14,7 +14,8 @@ import (
 
 // Capacity implements volume.Service. Without pools, and of one without a size,
 // it is about the free space of the disk, which volumes share and nothing
-// reserves.
+// reserves. A scheduler prefers the size of the largest volume to what is available,
+// so that neither is more than there is.
 func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (volume.Capacity, error) {
 	attributes, err := volume.ParseParameters(req.Parameters)
 	if err != nil {
@@ -45,7 +46,8 @@ func (v *Volumes) Capacity(ctx context.Context, req *volume.CapacityRequest) (vo
 			klog.FromContext(ctx).Error(err, "A pool that cannot be used has no capacity")
 			continue
 		}
-		c.Available, c.Largest = c.Available+rounded(free.bytes), v.cfg.MaxSize
+		left := rounded(free.bytes)
+		c.Available, c.Largest = c.Available+left, max(c.Largest, min(left, v.cfg.MaxSize))
 	}
 	return c, nil
 }
@@ -60,7 +62,7 @@ func (v *Volumes) freeOf(ctx context.Context, pool string) (freeSpace, error) {
 }
 
 // rounded is a little less, at most a 32nd. What is free on a disk changes with
-// each line of a log, and each answer that is another one is published anew.
+// each line of a log, and each different answer is published again.
 func rounded(free int64) int64 {
 	const digits = 6
 	unimportant := max(0, bits.Len64(uint64(free))-digits)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -19,8 +20,6 @@ import (
 const (
 	// diskName is the file in the directory of contents that are a disk.
 	diskName = "disk"
-	// unformattedName is beside a disk until a file system was made on it.
-	unformattedName = "unformatted"
 )
 
 // Contents keeps the contents of volumes or snapshots as one directory each:
@@ -69,7 +68,7 @@ func (c *Contents) Place(id volume.ID, f volume.Form) string {
 	return c.Path(id)
 }
 
-// Exists tells whether there are contents.
+// Exists reports whether there are contents.
 func (c *Contents) Exists(id volume.ID) bool {
 	info, err := os.Lstat(c.Path(id))
 	return err == nil && info.IsDir()
@@ -191,28 +190,6 @@ func (c *Contents) growDisk(id volume.ID, size int64) error {
 	return resize(id, file, size)
 }
 
-// Unformatted tells whether a file system is still to be made on a disk, or an
-// attempt to do so was interrupted.
-func (c *Contents) Unformatted(id volume.ID) (bool, error) {
-	_, err := os.Lstat(c.marker(id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// Formatted says that the file system on a disk is complete and durable.
-func (c *Contents) Formatted(id volume.ID) error {
-	if err := os.Remove(c.marker(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return state.SyncDir(c.Path(id))
-}
-
-func (c *Contents) marker(id volume.ID) string {
-	return filepath.Join(c.Path(id), unformattedName)
-}
-
 // Wipe makes a disk one of zeros again. It must not be attached.
 func (c *Contents) Wipe(id volume.ID) error {
 	file, err := os.OpenFile(c.Disk(id), os.O_RDWR, 0)
@@ -247,7 +224,7 @@ func (c *Contents) removeBlank(path string) error {
 	}
 	for _, entry := range entries {
 		name := filepath.Join(path, entry.Name())
-		if !entry.Type().IsRegular() || (entry.Name() != diskName && entry.Name() != unformattedName) {
+		if !entry.Type().IsRegular() || !slices.Contains([]string{diskName, unformattedName, unreplayedName}, entry.Name()) {
 			return fmt.Errorf("%s: is not empty", path)
 		}
 		if blank, err := allHoles(name); err != nil || !blank {
@@ -265,7 +242,7 @@ func (c *Contents) removeBlank(path string) error {
 	return os.Remove(path)
 }
 
-// allHoles tells whether a file takes no space: it reads as zeros throughout.
+// allHoles reports whether a file takes no space: it reads as zeros throughout.
 func allHoles(path string) (bool, error) {
 	file, err := os.Open(path)
 	if err != nil {

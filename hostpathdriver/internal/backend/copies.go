@@ -136,6 +136,8 @@ type contentsCopy struct {
 	toForm   volume.Form
 	// size is that of the result.
 	size int64
+	// replay says that the result is a volume whose file system will be mounted.
+	replay bool
 }
 
 // readCopy returns what is to be copied; nil when the contents are complete.
@@ -147,6 +149,7 @@ func (v *Volumes) readCopy(id volume.ID) (*contentsCopy, error) {
 		return nil, nil
 	case err == nil:
 		c.source, c.to, c.toForm, c.size = *target.Source, v.volumes.contents(&target), target.Form(), target.Capacity
+		c.replay = target.FSType != ""
 		return c, v.readSource(c)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -204,6 +207,11 @@ func (v *Volumes) runCopy(ctx context.Context, c *contentsCopy) error {
 	}
 	if blank, err := c.makeBlank(); err != nil || blank {
 		return err
+	}
+	if c.replay {
+		if err := c.to.CopyUnreplayed(c.id); err != nil {
+			return err
+		}
 	}
 	result, err := copier.File(ctx, c.from.Disk(c.fromID), c.to.Disk(c.id), o)
 	switch {

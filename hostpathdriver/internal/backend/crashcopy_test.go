@@ -93,7 +93,7 @@ func cloned(name string, c volume.Capability) func(s *system) error {
 	})
 }
 
-// checkCopy tells whether a volume has what its source had.
+// checkCopy reports whether a volume has what its source had.
 func (s *system) checkCopy(name string) error {
 	v, err := s.volumes.Find(s.ctx, name)
 	if err != nil {

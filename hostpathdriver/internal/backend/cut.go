@@ -22,7 +22,7 @@ import (
 // complete all of them are looked at again. Who finds that none has changed has
 // the proof that each copy is what its volume was at that moment: of two writes
 // of which one waited for the other, there is never only the later one. Else
-// the copies are good for nothing, and are made anew.
+// the copies are unusable, and are made again.
 //
 // Stamps are written down before a copy that takes long, so that a crash does
 // not make it begin again. Copies that share blocks are made again.
@@ -100,7 +100,7 @@ type cut struct {
 	shared []*contentsCopy         // copies that are not durable yet
 }
 
-// make is an ErrUnsteady when somebody has written meanwhile.
+// make is an ErrConcurrentWrite when somebody has written meanwhile.
 func (k *cut) make(ctx context.Context) error {
 	if err := k.begin(ctx); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (k *cut) make(ctx context.Context) error {
 func (k *cut) begin(ctx context.Context) error {
 	k.marked = copier.LoadStamps(k.stamps)
 	err := k.prove(ctx)
-	if k.saved = err == nil; k.saved || !errors.Is(err, volume.ErrUnsteady) {
+	if k.saved = err == nil; k.saved || !errors.Is(err, volume.ErrConcurrentWrite) {
 		return err
 	}
 	if err := copier.Forget(k.stamps); err != nil {
@@ -227,7 +227,7 @@ func (k *cut) copy(ctx context.Context, c *contentsCopy) error {
 	if err == nil || errors.Is(err, volume.ErrExhausted) {
 		return err
 	}
-	if changed := k.prove(ctx); errors.Is(changed, volume.ErrUnsteady) {
+	if changed := k.prove(ctx); errors.Is(changed, volume.ErrConcurrentWrite) {
 		return changed // which is why
 	}
 	return err
@@ -248,8 +248,8 @@ func (k *cut) share(c *contentsCopy) (bool, error) {
 	return shared, exhausted(err)
 }
 
-// prove tells whether nobody has written since the stamps were taken. If not,
-// or if there are none, the error is an ErrUnsteady.
+// prove reports whether nobody has written since the stamps were taken. If not,
+// or if there are none, the error is an ErrConcurrentWrite.
 func (k *cut) prove(ctx context.Context) error {
 	for _, c := range k.used {
 		before, marked := k.marked[string(c.fromID)]
@@ -277,7 +277,7 @@ func unsteady(c *contentsCopy) error {
 		instead = "make it an image on a disk that can share blocks"
 	}
 	return fmt.Errorf("volume %q is written to all the time, so that a snapshot of it would not be of the same moment as those of the others; stop its users, or %s: %w",
-		c.fromID, instead, volume.ErrUnsteady)
+		c.fromID, instead, volume.ErrConcurrentWrite)
 }
 
 // untold says what to do about a volume of which nobody knows when it is

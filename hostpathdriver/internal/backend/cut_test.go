@@ -151,7 +151,7 @@ func TestWriteBetweenCopies(t *testing.T) {
 					err := u.copy(u.group.ID)
 					w.step = nil
 					more = passed >= at
-					if errors.Is(err, volume.ErrUnsteady) {
+					if errors.Is(err, volume.ErrConcurrentWrite) {
 						refused++
 						if found, err := u.volumes.GetGroup(u.ctx, u.group.ID, nil); err != nil || !found.Filling() || found.Whole {
 							t.Errorf("after the refusal: %+v, %v", found, err)
@@ -173,7 +173,7 @@ func TestWriteBetweenCopies(t *testing.T) {
 	})
 }
 
-// has tells whether a snapshot of the group has that text.
+// has reports whether a snapshot of the group has that text.
 func (u *inUse) has(text string) bool {
 	u.t.Helper()
 	return slices.ContainsFunc(u.group.Snapshots, func(s *volume.Snapshot) bool {
@@ -203,7 +203,7 @@ func TestConstantWriter(t *testing.T) {
 				}
 				err := u.createOverTime(t, &volume.GroupRequest{Name: "g", Sources: order})
 				w.step = nil
-				wantErr(t, "constant writer", err, volume.ErrUnsteady)
+				wantErr(t, "constant writer", err, volume.ErrConcurrentWrite)
 				if err == nil || !strings.Contains(err.Error(), "stop its users, or ") || !slices.ContainsFunc(order, func(id volume.ID) bool {
 					return strings.Contains(err.Error(), fmt.Sprintf("volume %q", id))
 				}) {
@@ -336,7 +336,7 @@ func TestWhatCannotBeCut(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("volume %q is in use", u.directory)) {
 		t.Errorf("error %v does not name the volume", err)
 	}
-	if errors.Is(err, volume.ErrUnsteady) {
+	if errors.Is(err, volume.ErrConcurrentWrite) {
 		t.Errorf("error %v would be tried again", err)
 	}
 }

@@ -45,6 +45,8 @@ func page(t *testing.T) []byte {
 // workload is how somebody uses two volumes.
 type workload struct {
 	name string
+	// fsType is the type of an image's file system.
+	fsType string
 	// flags are those of the files that it writes to.
 	flags int
 	// directIO makes the devices go past the page cache of their files.
@@ -94,7 +96,7 @@ func imageWorkload(fsType string, size int64) workload {
 		return req
 	}
 	return workload{
-		name: "Image" + fsType, groups: 3,
+		name: "Image" + fsType, fsType: fsType, groups: 3,
 		make: func(s *system, name string) (volume.ID, string) {
 			v, err := s.volumes.Create(s.ctx, request(name))
 			s.must(err)
@@ -179,7 +181,7 @@ func newCounter(t *testing.T, flags int, paths ...string) *counter {
 	return c
 }
 
-// write tells whether it may go on.
+// write reports whether it may go on.
 func (c *counter) write(i int, number uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,6 +232,9 @@ func TestGroupsUnderAWriter(t *testing.T) {
 		t.Run(load.name, func(t *testing.T) {
 			eachDisk(t, func(t *testing.T, w *world) {
 				w.useKernel()
+				if load.fsType != "" {
+					needType(t, w.systems, load.fsType)
+				}
 				load.run(t, w.boot())
 			})
 		})
@@ -266,13 +271,13 @@ func (l workload) run(t *testing.T, s *system) {
 		s.must(err)
 		err = s.copy(made.ID)
 		for range tries {
-			if !errors.Is(err, volume.ErrUnsteady) {
+			if !errors.Is(err, volume.ErrConcurrentWrite) {
 				break
 			}
 			refused++
 			err = s.copy(made.ID)
 		}
-		if errors.Is(err, volume.ErrUnsteady) {
+		if errors.Is(err, volume.ErrConcurrentWrite) {
 			rested++
 			err = c.resting(func() error { return s.untilStill(made.ID) })
 		}
@@ -301,7 +306,7 @@ func (c *counter) resting(call func() error) error {
 // untilStill repeats until a file system has written what it had in memory.
 func (s *system) untilStill(group volume.ID) error {
 	for {
-		if err := s.copy(group); !errors.Is(err, volume.ErrUnsteady) || s.ctx.Err() != nil {
+		if err := s.copy(group); !errors.Is(err, volume.ErrConcurrentWrite) || s.ctx.Err() != nil {
 			return err
 		}
 	}

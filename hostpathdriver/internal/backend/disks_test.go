@@ -6,12 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/copier"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // newFileSystem mounts one, for state directories.
@@ -30,10 +33,9 @@ func newFileSystem(t *testing.T, fsType string) string {
 	commands := [][]string{{"mkfs." + fsType, "-q", image}, {"mount", "-o", "loop", image, target}}
 	if fsType == "tmpfs" {
 		commands = [][]string{{"mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", target}}
-	} else if _, err := exec.LookPath("mkfs." + fsType); err != nil {
-		t.Skipf("needs mkfs.%s: make deps installs it", fsType)
 	}
 	for _, args := range commands {
+		needs.Programs(t, args[0])
 		if output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, output)
 		}
@@ -44,6 +46,15 @@ func newFileSystem(t *testing.T, fsType string) string {
 		}
 	})
 	return target
+}
+
+// needType skips a test of a file system whose programs are missing.
+func needType(t *testing.T, systems filesystem.Filesystems, fsType string) {
+	t.Helper()
+	if !slices.Contains(systems.Types(), fsType) {
+		needs.Programs(t, "blkid", "fsck", "mount", "mkfs."+fsType, "fsck."+fsType)
+		t.Skipf("needs all programs of %s: `make test` installs them, as root on Debian or Ubuntu", fsType)
+	}
 }
 
 // moveTo makes a world be on a disk: the fake of a device is a link to its file.

@@ -23,6 +23,10 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 	if err != nil || verdict == volume.AlreadyDone {
 		return before, err
 	}
+	// A copy takes the size that its record has, and that is charged for it.
+	if err := v.unfilled.checkSource(*before.Origin()); err != nil {
+		return nil, fmt.Errorf("expand volume %q: %w: %w", req.ID, volume.ErrBusy, err)
+	}
 	pool, more := v.cfg.Placement.PoolOf(before.Node, before.Pool), size-before.Capacity
 	if pool != "" {
 		if _, err := v.cfg.Pools.Reserve(pool, more); err != nil {
@@ -72,17 +76,34 @@ func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64
 			return 0, err
 		}
 	}
-	size := persistent.Capacity
-	switch largest := n.cfg.MaxExpandSize; {
-	case !req.Range.Allow(size):
-		return 0, fmt.Errorf("capacity range: volume %q has %d bytes, asked for is at least %d and at most %d (0 is no limit): %w",
-			req.ID, size, req.Range.Required, req.Range.Limit, volume.ErrOutOfRange)
-	case largest > 0 && size > largest:
-		return 0, fmt.Errorf("expand volume %q on node %q: %d bytes exceed the largest volume %d of this node: %w", req.ID, n.cfg.NodeID, size, largest, volume.ErrOutOfRange)
+	size, err := n.sizeToShow(ctx, req, persistent.Capacity)
+	if err != nil {
+		return 0, err
 	}
 	if err := n.form(known).grow(ctx, known); err != nil {
 		return 0, err
 	}
 	n.meter.forget(req.ID)
+	return size, nil
+}
+
+// sizeToShow is the size of the volume, which becomes larger here where the CO asks
+// the node alone.
+func (n *Node) sizeToShow(ctx context.Context, req *volume.NodeExpandRequest, size int64) (int64, error) {
+	if largest := n.cfg.MaxExpandSize; largest > 0 && max(size, req.Range.Required) > largest {
+		return 0, fmt.Errorf("expand volume %q on node %q: %d bytes exceed the largest volume %d of this node: %w",
+			req.ID, n.cfg.NodeID, max(size, req.Range.Required), largest, volume.ErrOutOfRange)
+	}
+	if n.cfg.ExpandVolume != nil && size < req.Range.Required {
+		expanded, err := n.cfg.ExpandVolume(ctx, &volume.ExpandRequest{ID: req.ID, Range: req.Range, Capability: req.Capability})
+		if err != nil {
+			return 0, err
+		}
+		size = expanded.Capacity
+	}
+	if !req.Range.Allow(size) {
+		return 0, fmt.Errorf("capacity range: volume %q has %d bytes, asked for is at least %d and at most %d (0 is no limit): %w",
+			req.ID, size, req.Range.Required, req.Range.Limit, volume.ErrOutOfRange)
+	}
 	return size, nil
 }

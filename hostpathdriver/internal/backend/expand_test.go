@@ -157,3 +157,24 @@ func TestExpandUndoesItself(t *testing.T) {
 		t.Errorf("left in the pool: %d, %v", c.Available, err)
 	}
 }
+
+// TestSourceKeepsItsSizeWhileItIsCopied: the copy has the size of its record,
+// which the pool is charged with.
+func TestSourceKeepsItsSizeWhileItIsCopied(t *testing.T) {
+	w := newWorld(t)
+	w.limits = map[string]int64{"fast": 100 * gib}
+	s := w.boot()
+	v := s.createBlock("pvc-1")
+	made, err := s.volumes.CreateSnapshot(s.ctx, &volume.SnapshotRequest{Name: "snapshot", Source: v.ID})
+	w.must(err)
+	_, err = s.expand(v.ID, 2*gib)
+	wantErr(t, "expand while it is copied", err, volume.ErrBusy)
+	w.must(s.copyAll())
+	info, err := os.Stat(filepath.Join(w.snapshotContents(made.ID), diskName))
+	w.must(err)
+	if info.Size() != made.Size {
+		t.Errorf("the snapshot has %d bytes, its record %d", info.Size(), made.Size)
+	}
+	_, err = s.expand(v.ID, 2*gib)
+	w.must(err)
+}

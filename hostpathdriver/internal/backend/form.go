@@ -3,7 +3,6 @@ package backend
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
@@ -16,13 +15,14 @@ type form interface {
 	// stage makes what a staged volume needs, and mounts at the staging path
 	// what is mounted there.
 	stage(ctx context.Context, known *volume.NodeVolume) error
-	// staged tells whether there still is what stage has made.
+	// staged reports whether there still is what stage has made.
 	staged(ctx context.Context, known *volume.NodeVolume) (bool, error)
-	// release undoes stage, where nothing is mounted any more.
+	// release undoes stage, also one that has failed: it unmounts what stage has
+	// mounted, and lets go of devices.
 	release(ctx context.Context, known *volume.NodeVolume) error
 	// publish shows the contents at a target.
 	publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error
-	// published tells whether the target shows the contents as promised.
+	// published reports whether the target shows the contents as promised.
 	published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error)
 	// retire undoes what only targets needed that are not there any more.
 	retire(ctx context.Context, known *volume.NodeVolume) error
@@ -50,6 +50,11 @@ type directoryForm struct{ *Node }
 var _ form = directoryForm{}
 
 func (d directoryForm) stage(ctx context.Context, known *volume.NodeVolume) error {
+	if there, err := d.staged(ctx, known); err != nil {
+		return err
+	} else if there {
+		return d.checkWritable(ctx, known, known.Stage.Path)
+	}
 	return d.bind(ctx, d.path(known), known.Stage.Path, stageOptions(known.Stage))
 }
 
@@ -60,6 +65,11 @@ func (d directoryForm) staged(ctx context.Context, known *volume.NodeVolume) (bo
 func (directoryForm) release(context.Context, *volume.NodeVolume) error { return nil }
 
 func (d directoryForm) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	if there, err := d.published(ctx, known, target); err != nil {
+		return err
+	} else if there {
+		return d.checkWritable(ctx, known, target.Path)
+	}
 	return d.bind(ctx, d.source(known, target), target.Path, targetOptions(known, target))
 }
 
@@ -135,8 +145,3 @@ func (n *Node) path(known *volume.NodeVolume) string { return n.contents(known).
 
 // disk is the file with the contents of a volume.
 func (n *Node) disk(known *volume.NodeVolume) string { return n.contents(known).Disk(known.ID) }
-
-// detachAll lets go of both devices of a volume.
-func (n *Node) detachAll(ctx context.Context, known *volume.NodeVolume) error {
-	return errors.Join(n.detach(ctx, known, true), n.detach(ctx, known, false))
-}

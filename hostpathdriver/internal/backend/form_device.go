@@ -2,12 +2,9 @@ package backend
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"slices"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -93,7 +90,7 @@ func (d deviceForm) stats(ctx context.Context, known *volume.NodeVolume, size in
 	return &volume.Stats{Bytes: volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))}}, nil
 }
 
-// deviceAt tells whether a path that is neither staged nor published shows a
+// deviceAt reports whether a path that is neither staged nor published shows a
 // device of the volume: the kubelet asks for the statistics of a block volume
 // at a mount of its own.
 func (n *Node) deviceAt(ctx context.Context, known *volume.NodeVolume, path string) bool {
@@ -112,13 +109,4 @@ func (n *Node) deviceAt(ctx context.Context, known *volume.NodeVolume, path stri
 		own, err := os.Stat(device)
 		return err == nil && os.SameFile(own, shown)
 	})
-}
-
-// detach lets go of a device. One that somebody has open is an ErrInUse.
-func (n *Node) detach(ctx context.Context, known *volume.NodeVolume, readOnly bool) error {
-	err := n.cfg.Devices.Detach(ctx, n.disk(known), readOnly)
-	if errors.Is(err, loop.ErrBusy) {
-		return fmt.Errorf("volume %q: %w: %w", known.ID, volume.ErrInUse, err)
-	}
-	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -21,24 +22,78 @@ var _ form = imageForm{}
 
 func (i imageForm) stage(ctx context.Context, known *volume.NodeVolume) error {
 	stage := known.Stage
+	if err := i.dropBroken(ctx, known); err != nil {
+		return err
+	}
 	return i.mount(ctx, known, stage.Path, stage.CannotWrite(), stage.Capability.MountFlags)
+}
+
+// dropBroken unmounts a staged file system that became read-only, so that it is
+// checked and mounted again. While it is published that is an ErrPrecondition.
+func (i imageForm) dropBroken(ctx context.Context, known *volume.NodeVolume) error {
+	there, err := i.staged(ctx, known)
+	if err != nil || !there {
+		return err
+	}
+	broken, err := i.becameReadOnly(ctx, known, known.Stage.Path)
+	if err != nil || !broken {
+		return err
+	}
+	if len(known.Targets) > 0 {
+		return i.checkWritable(ctx, known, known.Stage.Path)
+	}
+	return i.release(ctx, known)
 }
 
 // mount makes the file system where the volume is new, and mounts it. A
 // snapshot or a clone may be larger than what it was made of, so that the file
-// system grows here too.
+// system grows here too. After an error it may be mounted, and the device
+// attached.
 func (i imageForm) mount(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool, flags []string) error {
 	if err := i.format(ctx, known, path); err != nil {
 		return err
+	}
+	if readOnly {
+		if err := i.replay(ctx, known, path); err != nil {
+			return err
+		}
 	}
 	device, err := i.cfg.Devices.Attach(ctx, i.disk(known), readOnly)
 	if err != nil {
 		return err
 	}
-	if err := i.mountDevice(ctx, known, device, path, filesystem.Options{Flags: flags, ReadOnly: readOnly, Grow: !readOnly}); err != nil {
-		return errors.Join(err, i.detach(ctx, known, readOnly))
+	err = i.mountDevice(ctx, known, device, path, filesystem.Options{Flags: flags, ReadOnly: readOnly, Grow: !readOnly})
+	if err != nil || slices.Contains(flags, "ro") {
+		return err
 	}
-	return nil
+	return i.contents(known).Replayed(known.ID) // by this mount
+}
+
+// replay mounts a copy for writing once, before it is mounted read-only: the
+// journal of a source in use has changes, and a read-only device does not take
+// them.
+func (i imageForm) replay(ctx context.Context, known *volume.NodeVolume, path string) (err error) {
+	contents := i.contents(known)
+	unlock, pending, err := contents.Unreplayed(known.ID)
+	if err != nil || !pending {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	device, err := i.cfg.Devices.Attach(ctx, i.disk(known), false)
+	if err != nil {
+		return err
+	}
+	if err := i.mountDevice(ctx, known, device, path, filesystem.Options{}); err != nil {
+		return err
+	}
+	if err := i.unmountAll(ctx, path); err != nil {
+		return err
+	}
+	i.cfg.Step.at("replay:done")
+	if err := contents.Replayed(known.ID); err != nil {
+		return err
+	}
+	return i.detach(ctx, known, false)
 }
 
 func (i imageForm) mountDevice(ctx context.Context, known *volume.NodeVolume, device, path string, o filesystem.Options) error {
@@ -61,7 +116,7 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 	if err != nil || !blank {
 		return err
 	}
-	if err := i.unmountHalfMade(ctx, known, path); err != nil {
+	if err := i.unmountOwn(ctx, known, path); err != nil {
 		return err
 	}
 	if err := i.detachAll(ctx, known); err != nil {
@@ -74,8 +129,8 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 	if err != nil {
 		return err
 	}
-	if err := i.furnish(ctx, known, device, path); err != nil {
-		return errors.Join(err, i.unmountHalfMade(ctx, known, path), i.detach(ctx, known, false))
+	if err := i.initFilesystem(ctx, known, device, path); err != nil {
+		return err
 	}
 	i.cfg.Step.at("format:done")
 	if err := contents.Formatted(known.ID); err != nil {
@@ -84,23 +139,30 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 	return i.detach(ctx, known, false)
 }
 
-// unmountHalfMade undoes the mount of a file system that was being made, and no
-// other.
-func (i imageForm) unmountHalfMade(ctx context.Context, known *volume.NodeVolume, path string) error {
-	device, err := i.cfg.Devices.Device(ctx, i.disk(known), false)
-	if err != nil || device == "" {
-		return err
+// unmountOwn unmounts the file system of the volume at a path, and no other.
+func (i imageForm) unmountOwn(ctx context.Context, known *volume.NodeVolume, path string) error {
+	for _, readOnly := range []bool{true, false} {
+		device, err := i.cfg.Devices.Device(ctx, i.disk(known), readOnly)
+		if err != nil {
+			return err
+		}
+		if device == "" {
+			continue
+		}
+		shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+		if err != nil {
+			return err
+		}
+		if shown {
+			return i.unmountAll(ctx, path)
+		}
 	}
-	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
-	if err != nil || !shown {
-		return err
-	}
-	return i.unmountAll(ctx, path)
+	return nil
 }
 
-// furnish gives the root directory of a new file system to its user, and that of
+// initFilesystem makes a file system, and gives the root directory to its user, and that of
 // an inline volume to the group of its pod. Unmounting makes it durable.
-func (i imageForm) furnish(ctx context.Context, known *volume.NodeVolume, device, path string) error {
+func (i imageForm) initFilesystem(ctx context.Context, known *volume.NodeVolume, device, path string) error {
 	attributes, err := i.attributes(known)
 	if err != nil {
 		return err
@@ -138,7 +200,7 @@ func (i imageForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, 
 	return i.shows(ctx, known, known.Stage.Path, known.Stage.CannotWrite())
 }
 
-// shows tells whether the file system is mounted at a path. One that is being
+// shows reports whether the file system is mounted at a path. One that is being
 // made is mounted there, too, and not what was asked for.
 func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool) (bool, error) {
 	if blank, err := i.contents(known).Unformatted(known.ID); err != nil || blank {
@@ -152,14 +214,10 @@ func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path str
 	return shown, err
 }
 
-// release lets go of the device. What died while it made the file system has
-// left that mounted.
+// release unmounts what a failed stage, or one that died, has left mounted, and
+// lets go of the device.
 func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error {
-	blank, err := i.contents(known).Unformatted(known.ID)
-	if err == nil && blank {
-		err = i.unmountHalfMade(ctx, known, known.Stage.Path)
-	}
-	if err != nil {
+	if err := i.unmountOwn(ctx, known, known.Stage.Path); err != nil {
 		return err
 	}
 	i.cfg.Step.at("unstage:detach")
@@ -168,9 +226,30 @@ func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error 
 
 func (i imageForm) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
 	if known.Ephemeral != nil {
-		return i.mount(ctx, known, target.Path, known.CannotWrite(target), target.Capability.MountFlags)
+		if there, err := i.published(ctx, known, target); err != nil {
+			return err
+		} else if there {
+			return i.checkWritable(ctx, known, target.Path)
+		}
+		err := i.mount(ctx, known, target.Path, known.CannotWrite(target), target.Capability.MountFlags)
+		if err != nil {
+			err = errors.Join(err, i.undoMount(ctx, known, target))
+		}
+		return err
 	}
 	return i.bind(ctx, target.Source, target.Path, targetOptions(known, target))
+}
+
+// undoMount undoes a failed mount of an inline volume. The device stays where
+// another target has it.
+func (i imageForm) undoMount(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	ctx, cancel := withUndoTimeout(ctx)
+	defer cancel()
+	err := i.unmountOwn(ctx, known, target.Path)
+	if err != nil || slices.ContainsFunc(known.Targets, func(t volume.Target) bool { return t.Path != target.Path }) {
+		return err
+	}
+	return i.detachAll(ctx, known)
 }
 
 func (i imageForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {

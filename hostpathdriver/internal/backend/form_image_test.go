@@ -407,9 +407,7 @@ func TestImagesOfTheKernel(t *testing.T) {
 	systems := filesystem.NewKernel()
 	for _, fsType := range support().FSTypes {
 		t.Run(fsType, func(t *testing.T) {
-			if !slices.Contains(systems.Types(), fsType) {
-				t.Fatalf("the programs of %s are missing", fsType)
-			}
+			needType(t, systems, fsType)
 			w := newWorld(t)
 			w.mounter, w.devices, w.systems = mount.Kernel{}, loop.Kernel{}, systems
 			s := w.boot()

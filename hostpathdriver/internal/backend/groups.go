@@ -131,14 +131,14 @@ func (v *Volumes) hold(source *volume.Volume, group volume.ID) error {
 	return v.release(source.ID, group)
 }
 
-// writable tells whether somebody can write to a volume now.
+// writable reports whether somebody can write to a volume now.
 func (v *Volumes) writable(source *volume.Volume) (bool, error) {
 	nodes, err := v.stagedOn(source)
 	if err != nil {
 		return false, err
 	}
 	for _, node := range nodes {
-		known, err := v.nodeRecords(node).Get(string(source.ID))
+		known, err := viewNode(v.cfg.StateDir, node).Get(string(source.ID))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was unstaged meanwhile
 		}

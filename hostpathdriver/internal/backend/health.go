@@ -22,6 +22,7 @@ const (
 	reasonContentsUnreachable = "ContentsUnreachable"
 	reasonDiskFull            = "DiskFull"
 	reasonMountLost           = "MountLost"
+	reasonReadOnly            = "FileSystemReadOnly"
 	reasonMountUnreadable     = "MountUnreadable"
 	reasonStorageUnreachable  = "StorageUnreachable"
 	reasonLowSpace            = "LowSpace"
@@ -148,13 +149,20 @@ func (n *Node) Health(ctx context.Context, id volume.ID, paths ...string) (volum
 }
 
 func (n *Node) mountConditions(ctx context.Context, known *volume.NodeVolume, path string) []volume.Condition {
-	intact, err := n.Intact(ctx, known, path)
+	there, err := n.mounted(ctx, known, path)
+	broken := false
+	if err == nil && there {
+		broken, err = n.becameReadOnly(ctx, known, path)
+	}
 	switch {
 	case err != nil:
 		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonMountUnreadable, Message: err.Error()}}
-	case !intact:
+	case !there:
 		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonMountLost,
 			Message: "what is mounted at " + path + " is not the volume any more"}}
+	case broken:
+		return []volume.Condition{{Severity: volume.Degraded, Reason: reasonReadOnly,
+			Message: "the file system at " + path + " became read-only; writes fail"}}
 	}
 	return nil
 }

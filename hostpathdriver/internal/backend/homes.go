@@ -76,7 +76,7 @@ func openHomes(ctx context.Context, h *homes) (*homes, error) {
 	return h, nil
 }
 
-// tellQuotas says whether sizes of directories mean something.
+// tellQuotas reports whether sizes of directories mean something.
 func (h *homes) tellQuotas(ctx context.Context) {
 	h.free = map[string]bool{}
 	for _, path := range h.all() {
@@ -169,7 +169,7 @@ func (h *homes) settle(ctx context.Context, dir string) (home, error) {
 	return found, nil
 }
 
-// checkDir tells whether a directory of a pool is there. If not, the error is
+// checkDir reports whether a directory of a pool is there. If not, the error is
 // an ErrPrecondition.
 func checkDir(path string) error {
 	info, err := os.Stat(path)

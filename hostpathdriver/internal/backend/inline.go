@@ -37,7 +37,7 @@ func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req 
 		return nil
 	}
 	if made {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		undo, cancel := withUndoTimeout(ctx)
 		defer cancel()
 		known.Targets = nil
 		err = errors.Join(err, n.deleteInline(undo, known))
@@ -115,7 +115,7 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 		}
 	}
 	n.cfg.Step.at("inline:mount")
-	return n.settleTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target))
+	return n.cleanupTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target))
 }
 
 // deleteInline removes an inline volume whose targets are gone: device,

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"testing"
 
@@ -41,9 +40,7 @@ func TestInlineImagesOfTheKernel(t *testing.T) {
 	for _, fsType := range support().FSTypes {
 		t.Run(fsType, func(t *testing.T) {
 			w := kernelWorld(t, id)
-			if !slices.Contains(w.systems.Types(), fsType) {
-				t.Fatalf("the programs of %s are missing", fsType)
-			}
+			needType(t, w.systems, fsType)
 			s := w.boot()
 			size := max(32<<20, filesystem.MinSize(fsType))
 			req := w.inlineRequest(id, map[string]string{"size": strconv.FormatInt(size, 10), "mode": "2750", "uid": "1234", "gid": "567"})

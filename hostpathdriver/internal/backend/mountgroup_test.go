@@ -40,7 +40,7 @@ func (w *world) grouped(id volume.ID, group string) (*volume.StageRequest, *volu
 	return stage, target
 }
 
-// checkShared tells whether a volume that is staged is its group's.
+// checkShared reports whether a volume that is staged is its group's.
 func (s *system) checkShared(id volume.ID) error {
 	info, err := os.Stat(s.contents(id))
 	if err != nil {

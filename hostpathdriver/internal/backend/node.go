@@ -42,6 +42,9 @@ type NodeConfig struct {
 	// MaxExpandSize is the largest size in bytes that a volume may have when
 	// it is expanded on this node; zero is no limit.
 	MaxExpandSize int64
+	// ExpandVolume is the controller's side of an expansion, where the CO asks the
+	// node alone for it; nil where the CO asks the controller first.
+	ExpandVolume func(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error)
 	// Attach is true when a volume must be attached before it is staged.
 	Attach bool
 	// Mounter makes the mounts.
@@ -110,7 +113,7 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 // Support implements volume.NodeService.
 func (n *Node) Support() volume.Support { return support() }
 
-// checkFSType tells whether the node can handle a file system. If not, the
+// checkFSType reports whether the node can handle a file system. If not, the
 // error is an ErrPrecondition.
 func (n *Node) checkFSType(fsType string) error {
 	if fsType == "" {
@@ -132,8 +135,19 @@ func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, erro
 	return nil, fmt.Errorf("volume %q on node %q: %w", id, n.cfg.NodeID, volume.ErrNotFound)
 }
 
-// Intact implements volume.NodeService.
+// Intact implements volume.NodeService. A file system that became read-only, which
+// is what the kernel does after an I/O error, is not intact.
 func (n *Node) Intact(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
+	there, err := n.mounted(ctx, known, path)
+	if err != nil || !there {
+		return false, err
+	}
+	broken, err := n.becameReadOnly(ctx, known, path)
+	return !broken, err
+}
+
+// mounted reports whether a path shows the volume as its record promises.
+func (n *Node) mounted(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
 	if target := known.TargetAt(path); target != nil {
 		return n.form(known).published(ctx, known, target)
 	}
@@ -263,22 +277,6 @@ func (n *Node) checkPath(path string) error {
 
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// unmountAll takes off every mount at a path: a crash between two attempts
-// may have stacked them.
-func (n *Node) unmountAll(ctx context.Context, path string) error {
-	const most = 16
-	for range most {
-		mounted, err := n.cfg.Mounter.Mounted(ctx, path)
-		if err != nil || !mounted {
-			return err
-		}
-		if err := n.cfg.Mounter.Unmount(ctx, path); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("unmount %s: still mounted after %d times", path, most)
 }
 
 // dropDeadTargets forgets the targets that are not mounted any more, and

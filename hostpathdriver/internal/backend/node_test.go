@@ -180,16 +180,18 @@ func TestUnpublishNeverReachesIntoAVolume(t *testing.T) {
 	}
 }
 
-// TestUnknownVolumesAreCleaned: the record is lost, the mount is there.
+// TestUnknownVolumesAreCleaned: the record is lost, the mount of the volume is
+// there.
 func TestUnknownVolumesAreCleaned(t *testing.T) {
 	w := newWorld(t)
 	s := w.boot()
-	w.mountForeign(w.target("x"))
-	w.mountForeign(w.target("x"))
-	w.mountForeign(w.staging("x"))
-	w.must(s.node.Unpublish(s.ctx, "x", w.target("x")), s.node.Unstage(s.ctx, "x", w.staging("x")))
-	if left := w.fake.Targets(); len(left) > 0 || !gone(w.target("x")) {
-		t.Errorf("mounts left: %v, target gone: %t", left, gone(w.target("x")))
+	id := s.create("pvc-1").ID
+	for _, path := range []string{w.target(id), w.target(id), w.staging(id)} {
+		w.must(os.MkdirAll(path, 0o750), w.fake.Bind(s.ctx, w.contents(id), path, mountNothing()))
+	}
+	w.must(s.node.Unpublish(s.ctx, id, w.target(id)), s.node.Unstage(s.ctx, id, w.staging(id)))
+	if left := w.fake.Targets(); len(left) > 0 || !gone(w.target(id)) {
+		t.Errorf("mounts left: %v, target gone: %t", left, gone(w.target(id)))
 	}
 	w.must(s.node.Unpublish(s.ctx, "x", w.target("x")), s.node.Unstage(s.ctx, "x", w.staging("x")))
 	for _, path := range []string{"/", "relative", w.stateDir} {

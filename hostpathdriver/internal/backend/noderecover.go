@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -38,6 +39,7 @@ func (n *Node) recover(ctx context.Context) error {
 		}
 		reportLeftovers(ctx, left)
 	}
+	n.sweepDevices(ctx)
 	klog.FromContext(ctx).Info("Loaded mounts", logging.KeyCount, len(n.volumes), logging.KeyNodeID, n.cfg.NodeID)
 	return nil
 }
@@ -49,26 +51,21 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID)
 	changed := known.Unused()
-	if known.Stage != nil {
-		there, err := n.form(known).staged(ctx, known)
-		if err != nil {
-			return err
-		}
-		if !there {
-			logger.Info("Forgot what was staged and is gone", logging.KeyStagingPath, known.Stage.Path)
-			if err := soon(ctx, known, n.form(known).release); err != nil {
-				logger.Error(err, "Could not let go of a device that nothing shows any more")
-			}
-			known.Stage, changed = nil, true
-		}
-	}
 	before := len(known.Targets)
-	if _, err := n.dropDeadTargets(ctx, known); err != nil {
+	living, err := n.dropDeadTargets(ctx, known)
+	if err != nil {
 		return err
 	}
 	if gone := before - len(known.Targets); gone > 0 {
 		logger.Info("Forgot published mounts that are gone", logging.KeyCount, gone)
 		changed = true
+	}
+	if known.Stage != nil && len(living) == 0 {
+		forgotten, err := n.forgetStage(ctx, known)
+		if err != nil {
+			return err
+		}
+		changed = changed || forgotten
 	}
 	if !changed {
 		return nil
@@ -76,9 +73,31 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 	return n.save(known)
 }
 
-// soon bounds what lets go of a device at a start. One that somebody has open
+// forgetStage forgets what was staged and is not there any more. What is still
+// mounted is for NodeUnstageVolume to remove.
+func (n *Node) forgetStage(ctx context.Context, known *volume.NodeVolume) (forgotten bool, err error) {
+	there, err := n.form(known).staged(ctx, known)
+	if err != nil || there {
+		return false, err
+	}
+	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID, logging.KeyStagingPath, known.Stage.Path)
+	if gone(n.contents(known).Place(known.ID, known.Form())) {
+		mounted, err := n.cfg.Mounter.Mounted(ctx, known.Stage.Path)
+		if err != nil || mounted {
+			return false, err
+		}
+	}
+	logger.Info("Forgot what was staged and is gone")
+	if err := withinUndoTimeout(ctx, known, n.form(known).release); err != nil {
+		logger.Error(err, "Could not let go of a device that nothing shows any more")
+	}
+	known.Stage = nil
+	return true, nil
+}
+
+// withinUndoTimeout bounds what lets go of a device at a start. One that somebody has open
 // must not keep the driver from starting: it goes with its last user.
-func soon(ctx context.Context, known *volume.NodeVolume, letGo func(context.Context, *volume.NodeVolume) error) error {
+func withinUndoTimeout(ctx context.Context, known *volume.NodeVolume, letGo func(context.Context, *volume.NodeVolume) error) error {
 	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
 	defer cancel()
 	return letGo(ctx, known)
@@ -86,16 +105,18 @@ func soon(ctx context.Context, known *volume.NodeVolume, letGo func(context.Cont
 
 // adoptInline keeps an inline volume as long as a target is there. A target
 // without a mount is a machine that was restarted: the pod comes back and
-// finds its data. A volume that cannot be deleted stops nobody from starting.
+// finds its data. Where the directory of a target is missing, too, that of the
+// kubelet may not be mounted yet, and the volume stays for NodeUnpublishVolume. A
+// volume that cannot be deleted stops nobody from starting.
 func (n *Node) adoptInline(ctx context.Context, known *volume.NodeVolume) error {
 	n.cfg.Pools.Adopt(known.Ephemeral.Pool, known.Ephemeral.Size)
 	before := len(known.Targets)
-	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return gone(t.Path) })
+	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return targetGone(t.Path) })
 	switch len(known.Targets) {
 	case 0:
 		logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID, logging.KeyPod, known.Ephemeral.Pod)
 		logger.Info("Deleting an inline volume whose target is gone")
-		err := soon(ctx, known, n.form(known).retire)
+		err := withinUndoTimeout(ctx, known, n.form(known).retire)
 		if err == nil {
 			err = n.deleteInline(ctx, known)
 		}
@@ -112,7 +133,14 @@ func (n *Node) adoptInline(ctx context.Context, known *volume.NodeVolume) error 
 	return n.save(known)
 }
 
-// gone tells whether a path does not exist for sure: where looking fails,
+// targetGone reports whether a target was removed from its directory, which is
+// there.
+func targetGone(path string) bool {
+	info, err := os.Stat(filepath.Dir(path))
+	return err == nil && info.IsDir() && gone(path)
+}
+
+// gone reports whether a path does not exist for sure: where looking fails,
 // something may be there.
 func gone(path string) bool {
 	_, err := os.Lstat(path)

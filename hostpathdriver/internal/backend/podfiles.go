@@ -87,7 +87,7 @@ func showFile(root *os.Root, name, content string, reader owner) error {
 	return nil
 }
 
-// holds tells whether a file has the content already. It waits for nothing that
+// holds reports whether a file has the content already. It waits for nothing that
 // a workload may have put in its place.
 func holds(root *os.Root, name, content string) bool {
 	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)

@@ -44,7 +44,7 @@ func (w *world) podFiles() map[string]string {
 	return found
 }
 
-// checkTokens tells whether the workload has the tokens, and no other files than
+// checkTokens reports whether the workload has the tokens, and no other files than
 // those of its pod.
 func (w *world) checkTokens(want podinfo.Tokens) error {
 	found := w.podFiles()
@@ -102,7 +102,7 @@ func TestRepublishRenewsTokens(t *testing.T) {
 }
 
 // TestRenewTouchesNothingElse: who did not ask for files has none, whatever the
-// kubelet tells, and a volume that is not published is none of its business.
+// kubelet tells, and a volume that is not published is not affected.
 func TestRenewTouchesNothingElse(t *testing.T) {
 	w := newWorld(t)
 	s := w.boot()
@@ -180,7 +180,7 @@ func TestPodFilesInHostileVolume(t *testing.T) {
 		"Link":         {reason: "a link to a file of the machine", plant: func(path, victim string) error { return os.Symlink(victim, path) }},
 		"RelativeLink": {reason: "a link upwards", plant: func(path, _ string) error { return os.Symlink("../../../../victim", path) }},
 		"LoopOfLinks":  {reason: "a link to itself", plant: func(path, _ string) error { return os.Symlink(filepath.Base(path), path) }},
-		"Pipe":         {reason: "opening it would wait for ever", plant: func(path, _ string) error { return unix.Mkfifo(path, 0o666) }},
+		"Pipe":         {reason: "opening it would wait forever", plant: func(path, _ string) error { return unix.Mkfifo(path, 0o666) }},
 		"EmptyFolder":  {reason: "what cannot be replaced is an error", plant: func(path, _ string) error { return os.Mkdir(path, 0o700) }, fails: true},
 		"LargerFile":   {reason: "the right beginning", plant: func(path, _ string) error { return os.WriteFile(path, []byte("web-0 and more"), 0o600) }},
 		"BesideIsTaken": {reason: "the name that is written first", plant: func(path, victim string) error {

@@ -104,7 +104,7 @@ func (v *Volumes) adoptVolumes(ctx context.Context, all records) error {
 	return nil
 }
 
-// filling tells whether a snapshot of a group is not complete.
+// filling reports whether a snapshot of a group is not complete.
 func (all records) filling(group volume.ID) bool {
 	found := all.groups[group]
 	return found != nil && slices.ContainsFunc(found.Members, func(id volume.ID) bool {
@@ -136,7 +136,7 @@ func (v *Volumes) adoptSnapshots(ctx context.Context, all records) error {
 	return nil
 }
 
-// exists tells whether a record stands for something, or finishes its deletion
+// exists reports whether the object of a record exists, or finishes its deletion
 // when the contents are in the trash already.
 func (s *store[V, P]) exists(ctx context.Context, found P) (bool, error) {
 	id, _ := found.Key()

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -24,6 +25,13 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	}
 	before := known.Clone()
 	known.Home, known.Stage = persistent.Home, stage
+	if known.Form().Disk {
+		id, err := loop.Identify(n.disk(known))
+		if err != nil {
+			return fmt.Errorf("stage volume %q: look at its file: %w", req.ID, err)
+		}
+		stage.Disk = volume.FileID(id)
+	}
 	n.cfg.Step.at("stage:record")
 	if err := n.save(known); err != nil {
 		return errors.Join(err, n.save(before))
@@ -33,7 +41,7 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	}
 	n.cfg.Step.at("stage:mount")
 	if err := n.form(known).stage(ctx, known); err != nil {
-		return errors.Join(err, n.save(before))
+		return errors.Join(err, n.undoStage(ctx, before, known))
 	}
 	if err := n.shareStaged(ctx, known); err != nil {
 		return err
@@ -42,7 +50,22 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	return nil
 }
 
-// checkHeld tells whether the volume is not kept from being written to. The
+// undoStage undoes a failed stage. The record stays until that has succeeded, so
+// that Unstage knows of what is left; the ErrBusy means for the CO that the outcome is
+// not final. Where targets use what was staged before, nothing is undone.
+func (n *Node) undoStage(ctx context.Context, before, known *volume.NodeVolume) error {
+	if len(before.Targets) > 0 {
+		return nil
+	}
+	ctx, cancel := withUndoTimeout(ctx)
+	defer cancel()
+	if err := n.form(known).release(ctx, known); err != nil {
+		return fmt.Errorf("undo staging of volume %q: %w: %w", known.ID, volume.ErrBusy, err)
+	}
+	return n.save(before)
+}
+
+// checkHeld reports whether the volume is not kept from being written to. The
 // record of the node is on disk by now: either the controller sees it, or the
 // node sees that the volume is held.
 func (n *Node) checkHeld(known *volume.NodeVolume) error {
@@ -56,7 +79,7 @@ func (n *Node) checkHeld(known *volume.NodeVolume) error {
 	return persistent.CheckWritable()
 }
 
-// checkStage tells whether the volume may be staged, and adds to the request
+// checkStage reports whether the volume may be staged, and adds to the request
 // what the records say.
 func (n *Node) checkStage(req *volume.StageRequest) (*volume.Volume, *volume.Stage, error) {
 	if err := n.checkPath(req.Stage.Path); err != nil {
@@ -82,7 +105,7 @@ func (n *Node) checkStage(req *volume.StageRequest) (*volume.Volume, *volume.Sta
 	return persistent, &stage, nil
 }
 
-// checkUsable tells whether a volume can be used here as the capability says.
+// checkUsable reports whether a volume can be used here as the capability says.
 func (n *Node) checkUsable(persistent *volume.Volume, c volume.Capability) error {
 	if err := persistent.CheckAccess(c); err != nil {
 		return err
@@ -107,6 +130,9 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	}
 	known := n.get(id)
 	if known == nil || known.Stage == nil || known.Stage.Path != path {
+		if err := n.checkOwn(ctx, id, path); err != nil {
+			return err
+		}
 		return n.unmountAll(ctx, path)
 	}
 	if err := n.checkUnpublished(ctx, known); err != nil {

@@ -103,7 +103,7 @@ func (s *store[V, P]) load(ctx context.Context) (map[volume.ID]P, error) {
 	return found, nil
 }
 
-// known tells whether contents belong to a record, if only to one that cannot
+// known reports whether contents belong to a record, if only to one that cannot
 // be read.
 func (s *store[V, P]) known(id volume.ID) bool {
 	return s.records.Exists(string(id)) || s.records.Quarantined(string(id))

@@ -40,14 +40,46 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	if err := n.save(known); err != nil {
 		return errors.Join(err, n.save(before))
 	}
+	if err := n.checkSingleWriter(known); err != nil {
+		return errors.Join(err, n.save(before))
+	}
 	if err := n.shareTarget(ctx, known, &req.Target); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("target:mount")
-	if err := n.settleTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target)); err != nil {
+	if err := n.cleanupTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target)); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyTargetPath, req.Target.Path)
+	return nil
+}
+
+// checkSingleWriter refuses a second node that writes with
+// MULTI_NODE_SINGLE_WRITER, where the state directory is that of several nodes and
+// no controller attaches volumes. The record of this node is on disk by now: of two
+// nodes that publish at once at least one sees the other.
+func (n *Node) checkSingleWriter(known *volume.NodeVolume) error {
+	if n.cfg.Attach || !known.WritesAlone() {
+		return nil
+	}
+	nodes, err := nodeNames(n.cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if node == n.cfg.NodeID {
+			continue
+		}
+		other, err := viewNode(n.cfg.StateDir, node).Get(string(known.ID))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return err
+		case other.WritesAlone():
+			return fmt.Errorf("publish volume %q: node %q writes to it, and access mode %s allows one node to write: %w",
+				known.ID, node, volume.MultiNodeSingleWriter, volume.ErrInUse)
+		}
+	}
 	return nil
 }
 
@@ -76,12 +108,15 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 	if err == nil && !ready {
 		err = fmt.Errorf("publish volume %q: what was staged at %q is gone, it has to be staged again: %w", req.ID, known.Stage.Path, volume.ErrPrecondition)
 	}
+	if err == nil {
+		err = n.checkWritable(ctx, known, known.Stage.Path)
+	}
 	return err
 }
 
-// settleTarget passes an error of mounting on. The target is gone then, unless
+// cleanupTarget passes an error of mounting on. The target is gone then, unless
 // something else is mounted there.
-func (n *Node) settleTarget(target *volume.Target, err error) error {
+func (n *Node) cleanupTarget(target *volume.Target, err error) error {
 	if err == nil || errors.Is(err, volume.ErrPrecondition) {
 		return err
 	}
@@ -94,6 +129,12 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 	if err := n.checkPath(path); err != nil {
 		return err
 	}
+	known := n.get(id)
+	if known == nil || known.TargetAt(path) == nil {
+		if err := n.checkOwn(ctx, id, path); err != nil {
+			return err
+		}
+	}
 	n.cfg.Step.at("untarget:unmount")
 	if err := n.unmountAll(ctx, path); err != nil {
 		return err
@@ -102,7 +143,6 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 	if err := removeMountPoint(path); err != nil {
 		return err
 	}
-	known := n.get(id)
 	if known == nil {
 		return n.homes.purge(ctx, volumesDir, id)
 	}

@@ -49,7 +49,7 @@ func (u *unfilled) ids() []volume.ID {
 	return slices.Sorted(maps.Keys(u.sources))
 }
 
-// checkSource tells whether nothing is being made of an origin. If not, the
+// checkSource reports whether nothing is being made of an origin. If not, the
 // error is an ErrInUse.
 func (u *unfilled) checkSource(o volume.Origin) error {
 	u.mu.Lock()

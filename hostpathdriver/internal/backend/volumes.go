@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -15,7 +14,6 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -307,29 +305,11 @@ func (v *Volumes) stagedOn(used *volume.Volume) ([]string, error) {
 	nodes := []string{used.Node}
 	if used.Node == "" {
 		var err error
-		if nodes, err = v.nodes(); err != nil {
+		if nodes, err = nodeNames(v.cfg.StateDir); err != nil {
 			return nil, err
 		}
 	}
-	return slices.DeleteFunc(nodes, func(node string) bool { return !v.nodeRecords(node).Exists(string(used.ID)) }), nil
-}
-
-// nodeRecords are the records of a node, to read.
-func (v *Volumes) nodeRecords(node string) *state.Records[volume.NodeVolume] {
-	return state.View[volume.NodeVolume](filepath.Join(nodeDir(v.cfg.StateDir, node), recordsDir), nodeVolumeKind)
-}
-
-// nodes returns the node roles that ever ran in this state directory.
-func (v *Volumes) nodes() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(v.cfg.StateDir, nodesDir))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	names := make([]string, 0, len(entries))
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names, nil
+	return slices.DeleteFunc(nodes, func(node string) bool { return !viewNode(v.cfg.StateDir, node).Exists(string(used.ID)) }), nil
 }
 
 // newID returns a random id in the form of a UUID, version 4.

@@ -27,7 +27,7 @@ type Options struct {
 	// Progress is a file that remembers how far a copy is, so that the same
 	// call again goes on. It stays when the copy is complete, so that the call
 	// once more does nothing: Forget it when the completion is recorded
-	// elsewhere, or with the destination. Without it every call starts anew.
+	// elsewhere, or with the destination. Without it every call starts over.
 	Progress string
 	// NoReflink copies bytes where blocks could be shared.
 	NoReflink bool
@@ -93,7 +93,7 @@ func (j *job) step(name string) {
 	}
 }
 
-// proceed tells whether the copy is still wanted.
+// proceed reports whether the copy is still wanted.
 func (j *job) proceed(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

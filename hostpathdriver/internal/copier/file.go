@@ -71,7 +71,7 @@ func (j *job) open(from string) (source, target *os.File, err error) {
 }
 
 // Share makes the destination share all blocks with the source, as it is at one
-// moment, and tells whether the file systems can. It is as quick as that can be:
+// moment, and reports whether the file systems can. It is as quick as that can be:
 // only Sync makes it durable, and there is no progress to remember.
 func Share(from, to string, step func(name string)) (shared bool, err error) {
 	j := &job{Options: Options{Step: step}, to: to}

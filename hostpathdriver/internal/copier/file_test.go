@@ -248,7 +248,7 @@ func (c *copyOfImage) half() {
 	}
 }
 
-// TestFileTornProgress: what is no progress of this copy makes it start anew.
+// TestFileTornProgress: what is no progress of this copy makes it start over.
 func TestFileTornProgress(t *testing.T) {
 	c := newCopyOfImage(t)
 	total := c.finish()

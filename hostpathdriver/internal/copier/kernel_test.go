@@ -15,22 +15,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // xfs mounts a new file system that shares blocks.
 func xfs(t testing.TB, size int64) string {
 	t.Helper()
 	needRoot(t)
-	program, err := exec.LookPath("mkfs.xfs")
-	if err != nil {
-		t.Skip("needs mkfs.xfs: make deps installs it")
-	}
+	needs.Programs(t, "mkfs.xfs", "mount")
 	dir := t.TempDir()
 	image, target := filepath.Join(dir, "image"), filepath.Join(dir, "mounted")
 	must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, size), os.Mkdir(target, 0o700))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, args := range [][]string{{program, "-q", image}, {"mount", "-o", "loop", image, target}} {
+	for _, args := range [][]string{{"mkfs.xfs", "-q", image}, {"mount", "-o", "loop", image, target}} {
 		if output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, output)
 		}

@@ -46,7 +46,7 @@ func (l links) count(known *link) {
 	}
 }
 
-// link makes one more name of a file that is copied already. It tells whether
+// link makes one more name of a file that is copied already. It reports whether
 // it could: the copy is gone, or was made by an earlier call of what is
 // another file by now.
 func (t *tree) link(dir *os.File, name string, st *unix.Stat_t) (bool, error) {
@@ -85,7 +85,7 @@ func (l links) drop(known *link, err error) error {
 	return nil
 }
 
-// copyOf tells whether a copy has what is copied last. There are file systems
+// copyOf reports whether a copy has what is copied last. There are file systems
 // that know the time only in seconds.
 func copyOf(have, want *unix.Stat_t) bool {
 	return kind(have) == kind(want) && have.Size == want.Size &&

@@ -46,7 +46,7 @@ func Look(ctx context.Context, path string) (Stamp, error) {
 	return new(census).take(ctx, path)
 }
 
-// settled tells whether what is changed at a moment, or behind it, gets another
+// settled reports whether what is changed at a moment, or behind it, gets another
 // time than it has. There are file systems that know times in seconds.
 func settled(changed, moment int64) bool {
 	step := int64(1)

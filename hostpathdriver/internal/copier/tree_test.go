@@ -75,7 +75,7 @@ func (c *copyOfTree) done() progress {
 	return load(c.progress, of)
 }
 
-// before tells whether a path of the source is copied at a checkpoint, and how
+// before reports whether a path of the source is copied at a checkpoint, and how
 // much of it if it is not.
 func before(p progress, name string) (bool, int64) {
 	switch slices.Compare(strings.Split(name, "/"), strings.Split(string(p.Path), "/")) {
@@ -290,7 +290,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestTreeTornProgress starts anew over what an earlier call left.
+// TestTreeTornProgress starts over with what an earlier call left.
 func TestTreeTornProgress(t *testing.T) {
 	c := crashTree(t)
 	total := c.finish()

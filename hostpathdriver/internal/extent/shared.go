@@ -34,7 +34,7 @@ type mapRequest struct {
 	mappings                   [64]mapping
 }
 
-// shared tells whether two disks have the same contents for sure, because the
+// shared reports whether two disks have the same contents for sure, because the
 // file system keeps them in the same place: one was made of the other by
 // FICLONE, or both of a third one. It is false where nothing is known.
 func shared(a, b *disk, e volume.Extent) bool {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -22,6 +23,7 @@ func xfs(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts need root")
 	}
+	needs.Programs(t, "mkfs.xfs")
 	ctx := context.WithoutCancel(t.Context())
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 512<<20)); err != nil {

@@ -50,14 +50,14 @@ func contract() map[string]contractCase {
 }
 
 func testContract(t *testing.T, newRig func(t *testing.T) rig) {
-	for _, fsType := range newRig(t).Types() {
+	eachType(t, newRig(t), func(t *testing.T, fsType string) {
 		for name, c := range contract() {
-			t.Run(fsType+"/"+name, func(t *testing.T) {
+			t.Run(name, func(t *testing.T) {
 				t.Logf("because %s", c.reason)
 				c.run(t, newRig(t), fsType)
 			})
 		}
-	}
+	})
 }
 
 func TestFakeContract(t *testing.T) { testContract(t, fakeRig) }

@@ -15,14 +15,12 @@ import (
 // leaves is neither taken for a file system nor for something foreign.
 func TestKernelCrashInFormat(t *testing.T) {
 	r := kernelRig(t)
-	for _, fsType := range r.Types() {
-		t.Run(fsType, func(t *testing.T) {
-			all := killAtCall(t, r, fsType, math.MaxInt)
-			for _, n := range crashPoints(all) {
-				killAtCall(t, r, fsType, n)
-			}
-		})
-	}
+	eachType(t, r, func(t *testing.T, fsType string) {
+		all := killAtCall(t, r, fsType, math.MaxInt)
+		for _, n := range crashPoints(all) {
+			killAtCall(t, r, fsType, n)
+		}
+	})
 }
 
 // crashPoints are some calls all over the run, and every one of its end.
@@ -91,6 +89,7 @@ func traceUntil(t *testing.T, n int, cmd *exec.Cmd) (stops int) {
 // it is to be read, and is wiped as a whole.
 func TestKernelHalfMade(t *testing.T) {
 	r := kernelRig(t)
+	needType(t, r, "xfs")
 	device, d := halfMade(t, r)
 	before := start(t, device)
 	refused(t, r, device, newTarget(t, r), Options{Type: "xfs", ReadOnly: true})

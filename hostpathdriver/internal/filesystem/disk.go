@@ -135,7 +135,7 @@ func allZero(b []byte) bool {
 	return len(bytes.Trim(b, "\x00")) == 0
 }
 
-// halfMade tells whether mkfs.xfs was interrupted: it writes the superblock
+// halfMade reports whether mkfs.xfs was interrupted: it writes the superblock
 // early, says in it that it is not done, and takes that back with its last
 // write. The kernel does not mount that, so that nobody has files there. mkfs
 // of ext needs no such look, as it writes the superblock last. It syncs before

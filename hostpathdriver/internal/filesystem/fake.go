@@ -97,6 +97,9 @@ func (f *Fake) mount(ctx context.Context, device, target string, o Options) erro
 	if err := f.step(StepMount, target); err != nil {
 		return err
 	}
+	if f.Loops != nil {
+		f.Loops.HoldMounted(f.Mounts.HasFilesystem)
+	}
 	return f.Mounts.Place(ctx, device, target, mount.Options{ReadOnly: o.readOnly(), Flags: o.mountFlags(kind)})
 }
 
@@ -184,7 +187,8 @@ func (f *Fake) Shows(ctx context.Context, device, target string) (shown, readOnl
 	if source != device {
 		return false, false, nil
 	}
-	return true, readOnly, nil
+	broken, err := f.Mounts.ReadOnly(ctx, target)
+	return true, readOnly || broken, err
 }
 
 // source is what a target shows in the end, through bind mounts of mounts.

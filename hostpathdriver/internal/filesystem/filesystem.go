@@ -57,7 +57,7 @@ type Filesystems interface {
 	// Mount mounts the file system of device at the existing directory
 	// target, and makes it first where the device is blank. A device that has
 	// another file system, or anything else, is ErrForeign. What Mount has
-	// left half-made because the process or the machine died is made anew.
+	// left half-made because the process or the machine died is made again.
 	// No change is no error; a target that is a mount point of something else
 	// is one, as is one that is mounted, but not as read-only as it should be.
 	// After an error the device may be mounted: the same call goes on.
@@ -65,7 +65,7 @@ type Filesystems interface {
 	// Grow makes the file system of device, mounted at target for writing,
 	// as large as the device. No change is no error.
 	Grow(ctx context.Context, device, target string) error
-	// Shows tells whether target is a mount of device's file system, and if
+	// Shows reports whether target is a mount of device's file system, and if
 	// so, whether it is read-only there. No device and no target are no
 	// errors. A bind mount of the one that Mount has made is as good.
 	Shows(ctx context.Context, device, target string) (shown, readOnly bool, err error)
@@ -163,7 +163,7 @@ const (
 	flagReadWrite = "rw"
 )
 
-// readOnly tells whether the options ask for a read-only mount, in whichever
+// readOnly reports whether the options ask for a read-only mount, in whichever
 // way.
 func (o Options) readOnly() bool {
 	return o.ReadOnly || slices.Contains(o.Flags, flagReadOnly)
@@ -195,7 +195,7 @@ func (o Options) mountFlags(k kind) []string {
 	return slices.Concat(k.flags, asked, []string{last})
 }
 
-// decide tells whether a mount is still to be made, by what Shows and Mounted
+// decide reports whether a mount is still to be made, by what Shows and Mounted
 // say of the target.
 func (o Options) decide(shown, readOnly, mounted bool) (missing bool, err error) {
 	switch {

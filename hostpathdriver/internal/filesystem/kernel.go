@@ -127,7 +127,7 @@ func grow(ctx context.Context, device, target string) error {
 	return err
 }
 
-// GrowsMounted tells whether this process may make ext3 and ext4 larger that are
+// GrowsMounted reports whether this process may make ext3 and ext4 larger that are
 // mounted.
 func GrowsMounted() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -20,32 +20,30 @@ import (
 // read-only device shows without them is no file system of any moment.
 func TestKernelDirtyJournal(t *testing.T) {
 	r := kernelRig(t)
-	for _, fsType := range r.Types() {
-		t.Run(fsType, func(t *testing.T) {
-			image, device := newDevice(t, r, roomy)
-			target := newTarget(t, r)
-			mountAt(t, r, device, target, Options{Type: fsType})
-			writeFile(t, target, "kept")
-			duplicate := copySynced(t, r, image, target)
-			at := newTarget(t, r)
-			o := Options{Type: fsType, ReadOnly: true}
-			locked := attach(t, r, duplicate, true)
-			if err := refused(t, r, locked, at, o); !strings.Contains(err.Error(), "journal") {
-				t.Errorf("%v does not say why", err)
-			}
-			if err := r.loops.Detach(soon(t), duplicate, true); err != nil {
-				t.Fatal(err)
-			}
-			mountAt(t, r, attach(t, r, duplicate, false), at, o)
-			wantFile(t, at, "kept")
-			unmount(t, r, at)
-			if err := r.loops.Detach(soon(t), duplicate, false); err != nil {
-				t.Fatal(err)
-			}
-			mountAt(t, r, attach(t, r, duplicate, true), at, o)
-			wantFile(t, at, "kept")
-		})
-	}
+	eachType(t, r, func(t *testing.T, fsType string) {
+		image, device := newDevice(t, r, roomy)
+		target := newTarget(t, r)
+		mountAt(t, r, device, target, Options{Type: fsType})
+		writeFile(t, target, "kept")
+		duplicate := copySynced(t, r, image, target)
+		at := newTarget(t, r)
+		o := Options{Type: fsType, ReadOnly: true}
+		locked := attach(t, r, duplicate, true)
+		if err := refused(t, r, locked, at, o); !strings.Contains(err.Error(), "journal") {
+			t.Errorf("%v does not say why", err)
+		}
+		if err := r.loops.Detach(soon(t), duplicate, true); err != nil {
+			t.Fatal(err)
+		}
+		mountAt(t, r, attach(t, r, duplicate, false), at, o)
+		wantFile(t, at, "kept")
+		unmount(t, r, at)
+		if err := r.loops.Detach(soon(t), duplicate, false); err != nil {
+			t.Fatal(err)
+		}
+		mountAt(t, r, attach(t, r, duplicate, true), at, o)
+		wantFile(t, at, "kept")
+	})
 }
 
 // TestKernelForeign: what blkid knows, half knows, or knows twice is never
@@ -53,6 +51,7 @@ func TestKernelDirtyJournal(t *testing.T) {
 // superblock is to it as good as none.
 func TestKernelForeign(t *testing.T) {
 	r := kernelRig(t)
+	needType(t, r, "ext4")
 	swap := make([]byte, 4096)
 	swap[1024], swap[1028] = 1, 1 // version, last page
 	copy(swap[4086:], "SWAPSPACE2")
@@ -76,6 +75,7 @@ func TestKernelForeign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, device := newDevice(t, r, roomy)
 			if c.make != "" {
+				needType(t, r, c.make)
 				command(t, "mkfs."+c.make, "-q", device)
 			}
 			writeDevice(t, device, c.data, c.at)
@@ -143,7 +143,7 @@ func TestKernelBeyondRepair(t *testing.T) {
 func TestKernelStaysSparse(t *testing.T) {
 	r := kernelRig(t)
 	most := map[string]int64{"ext3": 64 * mib, "ext4": 2 * mib, "xfs": 72 * mib}
-	for _, fsType := range r.Types() {
+	eachType(t, r, func(t *testing.T, fsType string) {
 		image, device := newDevice(t, r, 1<<30)
 		target := newTarget(t, r)
 		mountAt(t, r, device, target, Options{Type: fsType})
@@ -157,7 +157,7 @@ func TestKernelStaysSparse(t *testing.T) {
 		if got > most[fsType] {
 			t.Errorf("%s takes %d bytes, want at most %d", fsType, got, most[fsType])
 		}
-	}
+	})
 }
 
 // TestKernelNoReservedBlocks: root has no more of a volume than others.

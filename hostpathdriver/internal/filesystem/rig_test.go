@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // rig is one implementation, with the loop devices and mounts that go with it.
@@ -53,9 +55,6 @@ func kernelRig(t *testing.T) rig {
 		t.Skipf("this machine has no loop devices: %v", err)
 	}
 	k := NewKernel()
-	if len(k.Types()) == 0 {
-		t.Fatal("no programs are installed for any type: make deps")
-	}
 	r := rig{
 		Filesystems: k, loops: loop.Kernel{}, mounts: mount.Kernel{}, real: true,
 		grows: func(fsType string) bool { return fsType == "xfs" || GrowsMounted() },
@@ -68,6 +67,33 @@ func kernelRig(t *testing.T) rig {
 		}
 	}
 	return r
+}
+
+// needType skips a test of a type whose programs are missing.
+func needType(t *testing.T, r rig, fsType string) {
+	t.Helper()
+	if slices.Contains(r.Types(), fsType) {
+		return
+	}
+	needs.Programs(t, "blkid", "fsck", "mount")
+	for _, k := range kinds() {
+		if k.name == fsType {
+			needs.Programs(t, k.programs...)
+		}
+	}
+	t.Fatalf("%s is missing from the types %q", fsType, r.Types())
+}
+
+// eachType runs a test for each type, and skips it for those whose programs are
+// missing.
+func eachType(t *testing.T, r rig, test func(t *testing.T, fsType string)) {
+	t.Helper()
+	for _, k := range kinds() {
+		t.Run(k.name, func(t *testing.T) {
+			needType(t, r, k.name)
+			test(t, k.name)
+		})
+	}
 }
 
 // soon bounds a call that goes wrong. No call that goes well comes near it.

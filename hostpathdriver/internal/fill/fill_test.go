@@ -165,7 +165,7 @@ func TestAnotherProcessDies(t *testing.T) {
 	})
 }
 
-// TestAnotherProcessDeletes: the CO calls again, and begins anew.
+// TestAnotherProcessDeletes: the CO calls again, and begins again.
 func TestAnotherProcessDeletes(t *testing.T) {
 	eachKind(t, func(f *fixture, k kind) {
 		f.memory.work = func(context.Context, volume.ID) error { return volume.ErrBusy }

@@ -184,7 +184,7 @@ func (m *memory) Unfilled(context.Context) ([]volume.ID, error) {
 	return ids, m.unreadable
 }
 
-// filling tells whether an id exists, and is to be filled. It needs the mutex.
+// filling reports whether an id exists, and is to be filled. It needs the mutex.
 func (m *memory) filling(id volume.ID) (exists, filling bool) {
 	if v := m.volumes[id]; v != nil {
 		return true, v.Filling

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -82,9 +83,21 @@ func (s *Services) start(ctx context.Context, t task) *job {
 	s.jobs[t.id] = j
 	go func() {
 		defer j.cancel(nil)
-		s.end(j, t.id, s.run(ctx, j))
+		s.end(j, t.id, s.runSafely(ctx, j))
 	}()
 	return j
+}
+
+// runSafely makes an error of a panic: no interceptor covers this goroutine. What
+// was to be filled stays, and the next call tries again.
+func (s *Services) runSafely(ctx context.Context, j *job) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("copy contents to %q: panic: %v", j.task.id, reason)
+			klog.FromContext(ctx).Error(err, "Recovered from a panic in a copy", logging.KeyObject, j.task.id, logging.KeyStack, string(debug.Stack()))
+		}
+	}()
+	return s.run(ctx, j)
 }
 
 // end lets those go on who wait for a job.
@@ -156,7 +169,7 @@ func (s *Services) copy(ctx context.Context, j *job) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := s.copyOnce(ctx, j)
 		switch {
-		case errors.Is(err, volume.ErrUnsteady):
+		case errors.Is(err, volume.ErrConcurrentWrite):
 			if cuts++; cuts == mostCuts {
 				return fmt.Errorf("tried %d times: %w", cuts, err)
 			}

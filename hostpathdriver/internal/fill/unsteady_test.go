@@ -14,7 +14,7 @@ import (
 )
 
 // TestNobodyHoldsStill: a moment at which nobody writes is looked for with
-// growing pauses, in which other copies are made, and not for ever.
+// growing pauses, in which other copies are made, and not forever.
 func TestNobodyHoldsStill(t *testing.T) {
 	inBubble(t, 1, func(f *fixture) {
 		begin := time.Now()
@@ -24,12 +24,12 @@ func TestNobodyHoldsStill(t *testing.T) {
 				return pause(ctx, time.Second)
 			}
 			looks = append(looks, time.Since(begin))
-			return fmt.Errorf("somebody writes: %w", volume.ErrUnsteady)
+			return fmt.Errorf("somebody writes: %w", volume.ErrConcurrentWrite)
 		}
 		var group sync.WaitGroup
 		group.Go(func() {
 			_, err := kinds()["Group"].make(f.ctx, f)
-			want(t, "make", err, volume.ErrUnsteady)
+			want(t, "make", err, volume.ErrConcurrentWrite)
 			if err == nil || !strings.Contains(err.Error(), "tried 10 times") {
 				t.Errorf("error %v does not say how often it was tried", err)
 			}
@@ -62,7 +62,7 @@ func TestSomebodyStopsWriting(t *testing.T) {
 		tries := 0
 		f.memory.work = func(context.Context, volume.ID) error {
 			if tries++; tries < mostCuts {
-				return volume.ErrUnsteady
+				return volume.ErrConcurrentWrite
 			}
 			return nil
 		}

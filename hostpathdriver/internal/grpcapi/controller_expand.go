@@ -27,7 +27,7 @@ func (c controllerExpand) announceController() []controllerRPC {
 }
 
 // ControllerExpandVolume makes a volume larger, in use or not. A real driver
-// does so in its storage system, and tells whether a node has to do the rest:
+// does so in its storage system, and reports whether a node has to do the rest:
 // the device, or the file system on it.
 func (c *controllerExpand) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if !c.enabled {

@@ -89,7 +89,7 @@ func TestGroupCodes(t *testing.T) {
 		"CreateUnknown":   {reason: "no such volume", fail: volume.ErrNotFound, call: create("group", "v9"), want: codes.NotFound},
 		"CreateExists":    {reason: "of other volumes", fail: volume.ErrExists, call: create("group", "v1"), want: codes.AlreadyExists},
 		"CreateTogether":  {reason: "not of one moment", fail: volume.ErrPrecondition, call: create("group", "v1"), want: codes.FailedPrecondition},
-		"CreateInUse":     {reason: "somebody writes", fail: volume.ErrUnsteady, call: create("group", "v1"), want: codes.FailedPrecondition},
+		"CreateInUse":     {reason: "somebody writes", fail: volume.ErrConcurrentWrite, call: create("group", "v1"), want: codes.FailedPrecondition},
 		"CreateFull":      {reason: "no space", fail: volume.ErrExhausted, call: create("group", "v1"), want: codes.ResourceExhausted},
 		"Delete":          {reason: "nothing wrong", call: remove("g1", "s3")},
 		"DeleteNoID":      {reason: "required", call: remove(""), want: codes.InvalidArgument},

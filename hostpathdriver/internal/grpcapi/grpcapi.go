@@ -41,7 +41,7 @@ func mappings() []mapping {
 		{volume.ErrOutOfRange, codes.OutOfRange},
 		{volume.ErrInUse, codes.FailedPrecondition},
 		{volume.ErrPrecondition, codes.FailedPrecondition},
-		{volume.ErrUnsteady, codes.FailedPrecondition},
+		{volume.ErrConcurrentWrite, codes.FailedPrecondition},
 		{volume.ErrNotFound, codes.NotFound},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 		{context.Canceled, codes.Canceled},

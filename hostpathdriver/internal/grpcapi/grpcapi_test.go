@@ -30,7 +30,7 @@ func TestStatusOf(t *testing.T) {
 		"OutOfRange":   {reason: "no such size", err: volume.ErrOutOfRange, want: codes.OutOfRange},
 		"InUse":        {reason: "used", err: volume.ErrInUse, want: codes.FailedPrecondition},
 		"Precondition": {reason: "too early", err: volume.ErrPrecondition, want: codes.FailedPrecondition},
-		"Unsteady":     {reason: "somebody writes", err: volume.ErrUnsteady, want: codes.FailedPrecondition},
+		"Unsteady":     {reason: "somebody writes", err: volume.ErrConcurrentWrite, want: codes.FailedPrecondition},
 		"Token":        {reason: "start again", err: volume.ErrBadToken, want: codes.Aborted},
 		"Busy":         {reason: "call again, although the deadline is in it", err: fmt.Errorf("%w: %w", volume.ErrBusy, context.DeadlineExceeded), want: codes.Aborted},
 		"Deadline":     {reason: "out of time", err: context.DeadlineExceeded, want: codes.DeadlineExceeded},

@@ -30,7 +30,7 @@ type IdentityConfig struct {
 	Groups bool
 	// Metadata is true when the driver has a SnapshotMetadata service.
 	Metadata bool
-	// Ready tells whether calls can be served; nil means always.
+	// Ready reports whether calls can be served; nil means always.
 	Ready func(context.Context) error
 }
 
@@ -82,7 +82,7 @@ func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	return answer, nil
 }
 
-// Probe tells whether the driver can work. A real driver checks here what it
+// Probe reports whether the driver can work. A real driver checks here what it
 // depends on: credentials, the connection to its storage system.
 func (i *Identity) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	ready := i.cfg.Ready == nil || i.cfg.Ready(ctx) == nil

@@ -67,7 +67,7 @@ func TestWhoCannotLookDoesNothing(t *testing.T) {
 }
 
 // TestLocksAreGivenBack calls again after each failure: a lock that stays
-// would make the second call wait for ever.
+// would make the second call wait forever.
 func TestLocksAreGivenBack(t *testing.T) {
 	volumes, node := New(brokenVolumes{}), NewNode(brokenNode{})
 	for range 3 {

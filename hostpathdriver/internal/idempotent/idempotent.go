@@ -77,7 +77,7 @@ func lockAll(ctx context.Context, ids *locks, list ...volume.ID) (func(), error)
 type maker[T interface{ Key() (volume.ID, string) }] struct {
 	find func(ctx context.Context, name string) (T, error)
 	get  func(ctx context.Context, id volume.ID) (T, error)
-	// same tells whether an existing one is what is asked for.
+	// same reports whether an existing one is what is asked for.
 	same func(T) error
 	// from are the ids of what it is made of. They stay as they are until it
 	// is made, so that what is deleted is never a source.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -42,7 +43,7 @@ func newFixture(t *testing.T) *fixture {
 		StateDir: stateDir, Pools: pools, MaxSize: 1 << 40, Attach: true, ProtectUsed: true, Mounter: f.mounter,
 	})
 	f.must(err)
-	node, err := backend.OpenNode(f.ctx, backend.NodeConfig{StateDir: stateDir, NodeID: "n1", Pools: pools, MaxSize: 1 << 40, Mounter: f.mounter})
+	node, err := backend.OpenNode(f.ctx, backend.NodeConfig{StateDir: stateDir, NodeID: "n1", Pools: pools, MaxSize: 1 << 40, Mounter: f.mounter, Devices: &loop.Fake{Dir: t.TempDir()}})
 	f.must(err)
 	f.volumes, f.node = New(volumes), NewNode(node)
 	return f

@@ -21,10 +21,12 @@ type Fake struct {
 	// Dir is where the devices are made.
 	Dir string
 
-	mu    sync.Mutex
-	table []*fakeDevice
-	fail  error
-	calls []string
+	mu sync.Mutex
+	// mounted reports whether a file system of a device is mounted; nil is never.
+	mounted func(device string) bool
+	table   []*fakeDevice
+	fail    error
+	calls   []string
 }
 
 // FakeDevice is one entry of the table of a Fake.
@@ -41,7 +43,7 @@ type FakeDevice struct {
 
 type fakeDevice struct {
 	FakeDevice
-	id    identity
+	id    Identity
 	holds int
 	dying bool
 }
@@ -83,6 +85,9 @@ func (f *Fake) attach(file string, readOnly bool) (string, error) {
 	if d := f.find(b.id, readOnly, false); d != nil {
 		return d.Path, nil
 	}
+	if err := f.bury(); err != nil {
+		return "", err
+	}
 	if !readOnly && f.find(b.id, readOnly, true) != nil {
 		return "", nil
 	}
@@ -108,7 +113,7 @@ func (f *Fake) link(file string) (string, error) {
 	}
 }
 
-func (f *Fake) find(id identity, readOnly, dying bool) *fakeDevice {
+func (f *Fake) find(id Identity, readOnly, dying bool) *fakeDevice {
 	i := slices.IndexFunc(f.table, func(d *fakeDevice) bool {
 		return d.id == id && d.ReadOnly == readOnly && d.dying == dying
 	})
@@ -166,11 +171,44 @@ func (f *Fake) detach(ctx context.Context, file string, readOnly bool) error {
 	return until(ctx, func() (bool, error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.find(b.id, readOnly, true) == nil, nil
+		err := f.bury()
+		return f.find(b.id, readOnly, true) == nil, err
 	})
 }
 
-func (f *Fake) giveUp(id identity, readOnly bool) error {
+// List implements Devices.
+func (f *Fake) List(ctx context.Context) ([]Shown, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []Shown
+	for _, d := range f.table {
+		if !d.dying {
+			now, err := Identify(d.File)
+			list = append(list, Shown{Device: d.Path, ReadOnly: d.ReadOnly, ID: d.id, File: d.File, Deleted: err != nil || now != d.id})
+		}
+	}
+	return list, ctx.Err()
+}
+
+// Release implements Devices.
+func (f *Fake) Release(ctx context.Context, shown Shown, orphaned func() (bool, error)) error {
+	f.note("release", shown.File)
+	err := whileLocked(shown, orphaned, func() error { return f.giveUp(shown.ID, shown.ReadOnly) })
+	if err == nil {
+		err = until(ctx, func() (bool, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			err := f.bury()
+			return f.find(shown.ID, shown.ReadOnly, true) == nil, err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("release %s of %s: %w", shown.Device, shown.File, err)
+	}
+	return nil
+}
+
+func (f *Fake) giveUp(id Identity, readOnly bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail != nil {
@@ -184,11 +222,12 @@ func (f *Fake) giveUp(id identity, readOnly bool) error {
 	return f.bury()
 }
 
-// bury removes the devices that are given up and that nobody holds.
+// bury removes the devices that are given up, and that neither a program nor a
+// mount holds.
 func (f *Fake) bury() error {
 	var errs []error
 	f.table = slices.DeleteFunc(f.table, func(d *fakeDevice) bool {
-		gone := d.dying && d.holds == 0
+		gone := d.dying && d.holds == 0 && (f.mounted == nil || !f.mounted(d.Path))
 		if gone {
 			errs = append(errs, os.Remove(d.Path))
 		}

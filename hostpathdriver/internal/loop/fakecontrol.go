@@ -30,6 +30,14 @@ func (f *Fake) Hold(device string) (release func() error, err error) {
 	}, nil
 }
 
+// HoldMounted makes a mounted file system hold its device, as in the kernel: a
+// device that was given up stays until the last mount of it is gone.
+func (f *Fake) HoldMounted(mounted func(device string) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mounted = mounted
+}
+
 // Fail makes every following Attach, Detach and Resize fail; nil ends it.
 func (f *Fake) Fail(err error) {
 	f.mu.Lock()
@@ -65,6 +73,9 @@ func (f *Fake) Reboot() error {
 	for _, d := range f.table {
 		d.dying, d.holds = true, 0
 	}
+	mounted := f.mounted
+	f.mounted = nil
+	defer func() { f.mounted = mounted }()
 	if err := f.bury(); err != nil {
 		return errors.Join(fmt.Errorf("remove the devices in %s", f.Dir), err)
 	}

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,14 +35,14 @@ func anyDying(found []device, readOnly bool) bool {
 	return slices.ContainsFunc(found, func(d device) bool { return d.readOnly == readOnly && d.dying })
 }
 
-// shows tells whether a device shows the whole of a file.
-func shows(info *unix.LoopInfo64, id identity) bool {
-	return info.Device == id.dev && info.Inode == id.ino && info.Offset == 0 && info.Sizelimit == 0
+// shows reports whether a device shows the whole of a file.
+func shows(info *unix.LoopInfo64, id Identity) bool {
+	return info.Device == id.Dev && info.Inode == id.Ino && info.Offset == 0 && info.Sizelimit == 0
 }
 
 // find returns the devices that show a file, by number. Only the kernel's own
 // answer counts: /sys names a path, which is another one in each container.
-func (k Kernel) find(id identity) ([]device, error) {
+func (k Kernel) find(id Identity) ([]device, error) {
 	numbers, err := k.bound()
 	if err != nil {
 		return nil, err
@@ -61,6 +62,64 @@ func (k Kernel) find(id identity) ([]device, error) {
 		}
 	}
 	return found, nil
+}
+
+// List implements Devices.
+func (k Kernel) List(ctx context.Context) ([]Shown, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	numbers, err := k.bound()
+	if err != nil {
+		return nil, err
+	}
+	var list []Shown
+	for _, number := range numbers {
+		info, err := k.status(number)
+		if err != nil {
+			return nil, err
+		}
+		if info == nil || info.Offset != 0 || info.Sizelimit != 0 || info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 {
+			continue
+		}
+		file, deleted := k.backingFile(number)
+		list = append(list, Shown{
+			Device: k.node(number), ReadOnly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+			ID: Identity{Dev: info.Device, Ino: info.Inode}, File: file, Deleted: deleted,
+		})
+	}
+	return list, nil
+}
+
+// backingFile is the path that the kernel has for the file of a device; empty
+// when the device shows nothing any more.
+func (k Kernel) backingFile(number int) (path string, deleted bool) {
+	text, err := os.ReadFile(filepath.Join(k.sysDir(), name(number), "loop", "backing_file"))
+	if err != nil {
+		return "", false
+	}
+	return strings.CutSuffix(strings.TrimSuffix(string(text), "\n"), " (deleted)")
+}
+
+// Release implements Devices.
+func (k Kernel) Release(ctx context.Context, shown Shown, orphaned func() (bool, error)) error {
+	number, ok := parseName(filepath.Base(shown.Device))
+	if !ok {
+		return fmt.Errorf("release %s: it is no loop device", shown.Device)
+	}
+	err := whileLocked(shown, orphaned, func() error {
+		return k.control(number, shown.ID, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) })
+	})
+	if err == nil {
+		err = until(ctx, func() (bool, error) {
+			info, err := k.status(number)
+			return info == nil || !shows(info, shown.ID) || info.Flags&unix.LO_FLAGS_AUTOCLEAR == 0, err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("release %s of %s: %w", shown.Device, shown.File, err)
+	}
+	return nil
 }
 
 // bound lists the numbers of the devices that show some file, ascending.
@@ -112,7 +171,7 @@ func (k Kernel) status(number int) (*unix.LoopInfo64, error) {
 
 // control calls act with a device if it still shows the file; it may have
 // been cleared, and have got another one, since it was found.
-func (k Kernel) control(number int, id identity, act func(fd int) error) error {
+func (k Kernel) control(number int, id Identity, act func(fd int) error) error {
 	node, err := k.open(number, os.O_RDONLY)
 	if errors.Is(err, unix.ENXIO) {
 		return nil

@@ -226,7 +226,7 @@ func (k Kernel) detach(ctx context.Context, file string, readOnly bool) error {
 
 // clearAll gives up the devices of one kind. The kernel clears a device when
 // nobody else has it open, and else marks it to be cleared on the last close.
-func (k Kernel) clearAll(id identity, readOnly bool) error {
+func (k Kernel) clearAll(id Identity, readOnly bool) error {
 	found, err := k.find(id)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -39,8 +40,8 @@ var ErrUnavailable = errors.New("loop devices are not available here")
 // is certain to be read from the read-only one when it was synced before the
 // first read.
 //
-// A file has to be detached before it is deleted; afterwards nobody can tell
-// by it which device was its own. A bind mount of a device node does not keep
+// A file has to be detached before it is deleted; afterwards its devices can be
+// found by List alone. A bind mount of a device node does not keep
 // the device: it has to go before Detach, as the number is soon used again.
 //
 // Sources: Linux UAPI linux/loop.h, loop(4).
@@ -61,23 +62,54 @@ type Devices interface {
 	// open: ErrBusy when that is still so as ctx ends. The device is given
 	// up all the same, and goes with its last user.
 	Detach(ctx context.Context, file string, readOnly bool) error
+	// List returns the devices, of whichever program, that show a whole file and
+	// are not given up.
+	List(ctx context.Context) ([]Shown, error)
+	// Release lets go of a device that List has returned, as Detach does, if it
+	// still shows that file and orphaned reports true. While orphaned is asked,
+	// no Attach of shown.File is in progress; where one is, Release does nothing.
+	Release(ctx context.Context, shown Shown, orphaned func() (bool, error)) error
 	// Resize makes every device of file as large as file has become, which
 	// is no error where there is no device. The rule for sizes is that of
 	// Attach.
 	Resize(ctx context.Context, file string) error
 }
 
-// identity is what makes a file the same file under any path, as long as
+// Identity is what makes a file the same file under any path, as long as
 // somebody keeps it from being freed; an attached device does.
-type identity struct {
-	dev uint64
-	ino uint64
+type Identity struct {
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
+}
+
+// Identify returns the identity of a file, by which its devices can still be
+// found when the file is deleted or renamed while they are attached.
+func Identify(file string) (Identity, error) {
+	b, err := openBacking(file, os.O_RDONLY)
+	if err != nil {
+		return Identity{}, err
+	}
+	return b.id, b.Close()
+}
+
+// Shown is a device that shows a whole file.
+type Shown struct {
+	Device   string
+	ReadOnly bool
+	// ID is the identity of the file, which may have been deleted.
+	ID Identity
+	// File is the path of the file as the kernel reports it: after a rename the
+	// new one, after the deletion the last one. It is that of the mount namespace
+	// in which the file was opened: a file of that path here may be another one.
+	File string
+	// Deleted says that the file has no path any more.
+	Deleted bool
 }
 
 // backing is an open file that devices show.
 type backing struct {
 	*os.File
-	id   identity
+	id   Identity
 	size int64
 }
 
@@ -97,7 +129,7 @@ func openBacking(file string, flags int) (*backing, error) {
 		f.Close()
 		return nil, fmt.Errorf("%s must be a regular file, its mode is %#o", file, st.Mode)
 	}
-	return &backing{File: f, id: identity{dev: st.Dev, ino: st.Ino}, size: st.Size}, nil
+	return &backing{File: f, id: Identity{Dev: st.Dev, Ino: st.Ino}, size: st.Size}, nil
 }
 
 // checkSize says the rule of sizes.
@@ -150,4 +182,25 @@ func until(ctx context.Context, step func() (done bool, err error)) error {
 			return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
 		}
 	}
+}
+
+// whileLocked acts on a listed device if it is orphaned, under the lock of its
+// file. It does nothing where another process changes the devices of the file. A
+// file that is gone needs no lock: it cannot be attached.
+func whileLocked(shown Shown, orphaned func() (bool, error), act func() error) (err error) {
+	b, err := openBacking(shown.File, os.O_RDONLY)
+	if err == nil {
+		defer func() { err = errors.Join(err, b.Close()) }()
+		if b.id == shown.ID {
+			if locked, err := b.tryLock(); err != nil || !locked {
+				return err
+			}
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if ok, err := orphaned(); err != nil || !ok {
+		return err
+	}
+	return act()
 }

@@ -75,7 +75,7 @@ func TestParseName(t *testing.T) {
 }
 
 func TestShows(t *testing.T) {
-	id := identity{dev: 5, ino: 7}
+	id := Identity{Dev: 5, Ino: 7}
 	cases := map[string]struct {
 		reason string
 		info   unix.LoopInfo64

@@ -16,9 +16,19 @@ import (
 // directory. Its zero value is ready; it is safe for concurrent use.
 type Fake struct {
 	mu    sync.Mutex
-	table map[string][]FakeMount
+	table map[string][]fakeEntry
 	fail  error
 	calls []string
+}
+
+// fakeEntry is a mount, and the device whose file system it shows; empty for a
+// bind mount of anything else.
+type fakeEntry struct {
+	FakeMount
+
+	device string
+	// broken says that the file system became read-only.
+	broken bool
 }
 
 // FakeMount is one entry of the table of a Fake.
@@ -43,7 +53,11 @@ func (f *Fake) Bind(ctx context.Context, source, target string, o Options) error
 	if err := sameKind(source, target); err != nil {
 		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
 	}
-	f.push(source, target, o)
+	var below fakeEntry
+	if stack := f.table[source]; len(stack) > 0 {
+		below = stack[len(stack)-1]
+	}
+	f.push(source, target, o, below.device, below.broken)
 	return nil
 }
 
@@ -64,18 +78,18 @@ func (f *Fake) Place(ctx context.Context, source, target string, o Options) erro
 	if err != nil {
 		return fmt.Errorf("mount %s at %s: %w", source, target, err)
 	}
-	f.push(source, target, o)
+	f.push(source, target, o, source, false)
 	return nil
 }
 
-func (f *Fake) push(source, target string, o Options) {
+func (f *Fake) push(source, target string, o Options, device string, broken bool) {
 	if f.table == nil {
-		f.table = map[string][]FakeMount{}
+		f.table = map[string][]fakeEntry{}
 	}
-	f.table[target] = append(f.table[target], FakeMount{Source: source, Options: o})
+	f.table[target] = append(f.table[target], fakeEntry{FakeMount: FakeMount{Source: source, Options: o}, device: device, broken: broken})
 }
 
-// sameKind tells whether source can be mounted at target: both must be there,
+// sameKind reports whether source can be mounted at target: both must be there,
 // and be directories or both not.
 func sameKind(source, target string) error {
 	from, err := os.Stat(source)
@@ -166,8 +180,60 @@ func (f *Fake) At(target string) *FakeMount {
 	if len(stack) == 0 {
 		return nil
 	}
-	top := stack[len(stack)-1]
+	top := stack[len(stack)-1].FakeMount
 	return &top
+}
+
+// HasFilesystem reports whether a file system of a device is mounted anywhere.
+func (f *Fake) HasFilesystem(device string) bool {
+	return f.any(func(e fakeEntry) bool { return e.device == device })
+}
+
+// Uses implements Mounter.
+func (f *Fake) Uses(ctx context.Context, device string) (bool, error) {
+	return f.any(func(e fakeEntry) bool { return e.device == device || e.Source == device }), ctx.Err()
+}
+
+func (f *Fake) any(is func(fakeEntry) bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, stack := range f.table {
+		if slices.ContainsFunc(stack, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// ReadOnly implements Mounter.
+func (f *Fake) ReadOnly(ctx context.Context, target string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stack := f.table[target]
+	if len(stack) == 0 {
+		return false, ctx.Err()
+	}
+	top := stack[len(stack)-1]
+	return top.broken || top.Options.readOnly(), ctx.Err()
+}
+
+// Break makes the file system at a target read-only, as the kernel does after an
+// I/O error, for all mounts of it.
+func (f *Fake) Break(target string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stack := f.table[target]
+	if len(stack) == 0 {
+		return
+	}
+	top := stack[len(stack)-1]
+	for path, mounts := range f.table {
+		for i, other := range mounts {
+			if path == target || other.Source == target || top.device != "" && other.device == top.device {
+				mounts[i].broken = true
+			}
+		}
+	}
 }
 
 // Targets returns every mount point, sorted.

@@ -129,6 +129,45 @@ func (k Kernel) Holds(ctx context.Context, source, target string, o Options) (bo
 	return !o.readOnly() || flags.Flags&unix.ST_RDONLY != 0, nil
 }
 
+// ReadOnly implements Mounter.
+func (k Kernel) ReadOnly(ctx context.Context, target string) (bool, error) {
+	err := ctx.Err()
+	var flags unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(target, &flags)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read mount flags of %s: %w", target, err)
+	}
+	return flags.Flags&unix.ST_RDONLY != 0, nil
+}
+
+// Uses implements Mounter.
+func (k Kernel) Uses(ctx context.Context, device string) (bool, error) {
+	var node unix.Stat_t
+	err := ctx.Err()
+	if err == nil {
+		err = unix.Stat(device, &node)
+	}
+	var found []*mountinfo.Info
+	if err == nil {
+		found, err = mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
+			used := unix.Mkdev(uint32(info.Major), uint32(info.Minor)) == node.Rdev || showsNode(info, device, node.Rdev) // device numbers fit
+			return !used, used
+		})
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for mounts of %s: %w", device, err)
+	}
+	return len(found) > 0, nil
+}
+
+// showsNode reports whether a mount is a bind mount of the node of a device.
+func showsNode(info *mountinfo.Info, device string, number uint64) bool {
+	var shown unix.Stat_t
+	return filepath.Base(info.Root) == filepath.Base(device) && unix.Stat(info.Mountpoint, &shown) == nil && shown.Rdev == number
+}
+
 // Unmount implements Mounter. It never detaches lazily: a busy mount is an
 // error, so that nobody deletes what a process still writes to.
 func (k Kernel) Unmount(ctx context.Context, target string) error {

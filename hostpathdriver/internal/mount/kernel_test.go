@@ -236,3 +236,33 @@ func TestUnmountBesidePrograms(t *testing.T) {
 	end()
 	starting.Wait()
 }
+
+// TestKernelUsesFindsMountsOfADevice: its node, and not other files.
+func TestKernelUsesFindsMountsOfADevice(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "target")
+	target := filepath.Join(d[0], "node")
+	if err := os.WriteFile(target, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const device = "/dev/full" // any node that nothing else is mounted of
+	if used, err := (Kernel{}).Uses(ctx, device); used || err != nil {
+		t.Errorf("before: %t, %v", used, err)
+	}
+	bindForTest(t, device, target, Options{})
+	if used, err := (Kernel{}).Uses(ctx, device); !used || err != nil {
+		t.Errorf("mounted: %t, %v", used, err)
+	}
+}
+
+// TestKernelReadsWhetherAMountIsReadOnly: of the mount, not of the source.
+func TestKernelReadsWhetherAMountIsReadOnly(t *testing.T) {
+	needRoot(t)
+	ctx, d := t.Context(), dirs(t, "source", "target")
+	bindForTest(t, d[0], d[1], Options{ReadOnly: true})
+	for path, want := range map[string]bool{d[0]: false, d[1]: true} {
+		if got, err := (Kernel{}).ReadOnly(ctx, path); got != want || err != nil {
+			t.Errorf("ReadOnly(%s) = %t, %v, want %t", path, got, err, want)
+		}
+	}
+}

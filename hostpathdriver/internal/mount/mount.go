@@ -28,12 +28,18 @@ type Mounter interface {
 	Bind(ctx context.Context, source, target string, o Options) error
 	// Unmount undoes the topmost mount at target. No mount is no error.
 	Unmount(ctx context.Context, target string) error
-	// Mounted tells whether target is a mount point. A path that does not
+	// Mounted reports whether target is a mount point. A path that does not
 	// exist is not one.
 	Mounted(ctx context.Context, target string) (bool, error)
-	// Holds tells whether target is a mount that shows source, read-only if
+	// Holds reports whether target is a mount that shows source, read-only if
 	// the options say so.
 	Holds(ctx context.Context, source, target string, o Options) (bool, error)
+	// Uses reports whether a file system of a device, or the node of the device,
+	// is mounted anywhere.
+	Uses(ctx context.Context, device string) (bool, error)
+	// ReadOnly reports whether writes through the mount at target are refused:
+	// because of its flags, or because its file system became read-only.
+	ReadOnly(ctx context.Context, target string) (bool, error)
 	// Below returns the mount points strictly below a directory, sorted.
 	Below(ctx context.Context, dir string) ([]string, error)
 }
@@ -48,7 +54,7 @@ func Flags() []string {
 	return flags
 }
 
-// readOnly tells whether the options ask for a read-only mount, in whichever
+// readOnly reports whether the options ask for a read-only mount, in whichever
 // way.
 func (o Options) readOnly() bool {
 	return o.ReadOnly || slices.Contains(o.Flags, flagReadOnly)

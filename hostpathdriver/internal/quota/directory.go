@@ -23,7 +23,7 @@ func open(path string) (*directory, error) {
 	return &directory{f}, nil
 }
 
-// enforced tells whether limits of projects are in force on the file system,
+// enforced reports whether limits of projects are in force on the file system,
 // and this process may set them. To read those of any project is allowed to
 // whom setting is.
 func (d *directory) enforced() (bool, error) {
@@ -62,7 +62,7 @@ func (d *directory) project() (uint32, error) {
 	return own.Project, nil
 }
 
-// mayClaim tells whether the directory may get a project of its own.
+// mayClaim reports whether the directory may get a project of its own.
 func (d *directory) mayClaim() error {
 	above, err := d.above()
 	if err != nil {
@@ -164,7 +164,7 @@ type attributes struct {
 
 const inherit = 0x200 // FS_XFLAG_PROJINHERIT
 
-// inherits tells whether what is made in the directory gets its project.
+// inherits reports whether what is made in the directory gets its project.
 func (a attributes) inherits() bool { return a.Flags&inherit != 0 }
 
 // with returns the attributes with another project.

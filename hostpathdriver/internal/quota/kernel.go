@@ -152,7 +152,7 @@ func (Kernel) Usage(path string) (u Usage, ok bool, err error) {
 	return Usage{Bytes: int64(a.bytes * sector), Inodes: int64(a.inodes), Limit: int64(a.limit * sector)}, true, nil
 }
 
-// unavailable tells whether an error of the kernel says that there are no
+// unavailable reports whether an error of the kernel says that there are no
 // project quotas. Source: fs/quota/quota.c, do_quotactl and below; fs/ioctl.c.
 func unavailable(err error) bool {
 	for _, errno := range []error{

@@ -159,7 +159,7 @@ func raceForProjects(t *testing.T, _ kind, root string) {
 	for i, dir := range dirs {
 		group.Go(func() {
 			next := uint32(80000)
-			k := Kernel{pick: func(uint32) uint32 { // the same for all, until they would meet for ever
+			k := Kernel{pick: func(uint32) uint32 { // the same for all, until they would meet forever
 				if next++; next < 80000+tries/2 {
 					return next
 				}

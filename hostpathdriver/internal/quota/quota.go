@@ -52,7 +52,7 @@ type Usage struct {
 // several processes may limit directories of one file system. Calls that change
 // the limit of one directory must not overlap.
 type Quotas interface {
-	// Enforced tells whether new directories in path can be limited: project
+	// Enforced reports whether new directories in path can be limited: project
 	// quotas are accounted for and enforced there, this process may set
 	// them, and path does not pass on a project of its own.
 	Enforced(path string) (bool, error)
@@ -66,7 +66,7 @@ type Quotas interface {
 	Limit(path string, bytes int64) error
 	// Release takes the limit of a directory away, before it is removed:
 	// the limit of one that was removed without it is kept by the file system
-	// for ever. A directory without a limit of its own, and one that does
+	// forever. A directory without a limit of its own, and one that does
 	// not exist, are no errors, nor is it that this process may not set
 	// limits (any more). It is not durable by itself, but is as soon as the
 	// removal is.

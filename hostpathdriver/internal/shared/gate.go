@@ -107,7 +107,7 @@ func (g *gate) join(p purpose) (verdict, <-chan struct{}, error) {
 	return waits, g.changed, nil
 }
 
-// over tells whether this process has had its turn and another one waits. It
+// over reports whether this process has had its turn and another one waits. It
 // needs the mutex.
 func (g *gate) over() bool {
 	if time.Since(g.since) < g.turn {

@@ -176,7 +176,7 @@ func (r *Records[T]) Delete(id string) error {
 	return nil
 }
 
-// Exists tells whether there is a record, without reading it.
+// Exists reports whether there is a record, without reading it.
 func (r *Records[T]) Exists(id string) bool {
 	if checkID(id) != nil {
 		return false
@@ -185,7 +185,7 @@ func (r *Records[T]) Exists(id string) bool {
 	return err == nil
 }
 
-// Quarantined tells whether an unreadable record of that id was moved aside
+// Quarantined reports whether an unreadable record of that id was moved aside
 // and not dealt with since.
 func (r *Records[T]) Quarantined(id string) bool {
 	if checkID(id) != nil {

@@ -39,18 +39,18 @@ func AccessModes() []AccessMode {
 	}
 }
 
-// MultiNode tells whether a volume may be attached to several nodes at once.
+// MultiNode reports whether a volume may be attached to several nodes at once.
 func (m AccessMode) MultiNode() bool {
 	return m == MultiNodeReaderOnly || m == MultiNodeSingleWriter || m == MultiNodeMultiWriter
 }
 
-// ManyTargets tells whether a volume may be published at several paths of
+// ManyTargets reports whether a volume may be published at several paths of
 // one node at once (CSI v1.13, "NodePublishVolume", second table).
 func (m AccessMode) ManyTargets() bool {
 	return m.MultiNode() || m == SingleNodeMultiWriter
 }
 
-// ReadOnly tells whether no workload may write.
+// ReadOnly reports whether no workload may write.
 func (m AccessMode) ReadOnly() bool {
 	return m == SingleNodeReaderOnly || m == MultiNodeReaderOnly
 }
@@ -103,7 +103,7 @@ type Support struct {
 	CheckMountFlags func(flags []string) error
 }
 
-// CheckCapability tells whether a backend serves contents of that form as the
+// CheckCapability reports whether a backend serves contents of that form as the
 // capability says. The error is an ErrInvalid that names the offending part.
 func (s Support) CheckCapability(f Form, c Capability) error {
 	if c.Access != AccessMount && (c.Access != AccessBlock || !s.Block) {

@@ -65,7 +65,7 @@ func (r Range) DiskSize(least, largest int64) (int64, error) {
 	return rounded, nil
 }
 
-// Allow tells whether a volume of that size satisfies the range.
+// Allow reports whether a volume of that size satisfies the range.
 func (r Range) Allow(size int64) bool {
 	return size >= r.Required && (r.Limit == 0 || size <= r.Limit)
 }
@@ -84,7 +84,7 @@ type CreateRequest struct {
 	Source *Source
 }
 
-// CheckSame tells whether an existing volume of the same name is what the
+// CheckSame reports whether an existing volume of the same name is what the
 // request asks for. If not, the error is an ErrExists that names the first
 // difference.
 func (v *Volume) CheckSame(req *CreateRequest) error {

@@ -20,9 +20,9 @@ var (
 	ErrInUse = errors.New("in use")
 	// ErrPrecondition is a call out of order: FAILED_PRECONDITION.
 	ErrPrecondition = errors.New("failed precondition")
-	// ErrUnsteady is contents that somebody wrote to while they had to be those
-	// of one moment: FAILED_PRECONDITION, when it has been tried often enough.
-	ErrUnsteady = errors.New("not of one moment")
+	// ErrConcurrentWrite: the source changed during each attempt to copy it, so that there is no copy of one point in
+	// time: FAILED_PRECONDITION.
+	ErrConcurrentWrite = errors.New("the source changed during the copy, which is of no single point in time")
 	// ErrBusy is another call on the same volume that did not end in time: ABORTED.
 	ErrBusy = errors.New("another operation is running")
 	// ErrBadToken is a paging token that this process did not issue: ABORTED.

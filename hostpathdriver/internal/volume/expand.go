@@ -41,7 +41,7 @@ func (v *Volume) CheckExpand(req *ExpandRequest, largest int64) (size int64, ver
 	return size, Proceed, nil
 }
 
-// checkExpandable tells whether the volume is what the CO takes it for, and
+// checkExpandable reports whether the volume is what the CO takes it for, and
 // complete.
 func (v *Volume) checkExpandable(req *ExpandRequest) error {
 	if err := v.CheckFilled(); err != nil || req.Capability == nil {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Form is what contents are: a directory, or a disk. A disk is a file that
-// nodes show as a device; what is on it is the workload's business, or a
-// file system that the driver makes and mounts.
+// Form is the kind of a volume's contents: a directory, or a disk. A disk is a file that
+// nodes show as a device; its contents are the workload's, or a file system that the
+// driver makes and mounts.
 type Form struct {
 	// Disk is false for a directory.
 	Disk bool `json:"disk,omitempty"`
@@ -27,7 +27,7 @@ func (f Form) String() string {
 	return "an image with " + f.FSType
 }
 
-// CheckSource tells whether contents of this form can be made of others: disk
+// CheckSource reports whether contents of this form can be made of others: disk
 // of disk, with the same file system, if both are known to have one. If not,
 // the error is an ErrInvalid.
 func (f Form) CheckSource(source Form) error {

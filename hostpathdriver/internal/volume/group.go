@@ -47,7 +47,7 @@ func (g *Group) Clone() *Group {
 	return &c
 }
 
-// Filling tells whether the contents of a member are not complete yet.
+// Filling reports whether the contents of a member are not complete yet.
 func (g *Group) Filling() bool {
 	return slices.ContainsFunc(g.Snapshots, func(s *Snapshot) bool { return s.Filling })
 }
@@ -56,7 +56,7 @@ func (g *Group) Filling() bool {
 // several volumes at one moment. The members are snapshots like others, but
 // come and go together.
 type GroupService interface {
-	// CreateGroup makes a snapshot of each volume, or of none. ErrUnsteady or
+	// CreateGroup makes a snapshot of each volume, or of none. ErrConcurrentWrite or
 	// ErrPrecondition when they cannot be of one moment.
 	CreateGroup(ctx context.Context, req *GroupRequest) (*Group, error)
 	// DeleteGroup removes a group and its snapshots, which the CO lists;
@@ -92,7 +92,7 @@ func (r *GroupRequest) Check() error {
 	return CheckSnapshotParameters(r.Parameters)
 }
 
-// CheckSame tells whether an existing group of the same name is what the
+// CheckSame reports whether an existing group of the same name is what the
 // request asks for. If not, the error is an ErrExists. The order of the
 // volumes does not count.
 func (g *Group) CheckSame(req *GroupRequest) error {
@@ -112,7 +112,7 @@ func (g *Group) CheckSame(req *GroupRequest) error {
 	return fmt.Errorf("group %q has id %q but %s: %w", g.Name, g.ID, what, ErrExists)
 }
 
-// CheckMembers tells whether a list names exactly the snapshots of the group.
+// CheckMembers reports whether a list names exactly the snapshots of the group.
 // If not, the error is an ErrInvalid. The layers of the driver say nil, which
 // is no list; the empty list of a CO is one.
 func (g *Group) CheckMembers(list []ID) error {

@@ -88,7 +88,7 @@ type SnapshotDisk struct {
 	Filling bool
 }
 
-// CheckContents tells whether there are contents to look at: an ErrInvalid
+// CheckContents reports whether there are contents to look at: an ErrInvalid
 // for a directory, an ErrPrecondition for a copy that is not complete.
 func (d *SnapshotDisk) CheckContents() error {
 	switch {
@@ -100,7 +100,7 @@ func (d *SnapshotDisk) CheckContents() error {
 	return nil
 }
 
-// CheckOffset tells whether metadata can begin at an offset. If not, the error
+// CheckOffset reports whether metadata can begin at an offset. If not, the error
 // is an ErrOutOfRange (CSI v1.13, "GetMetadataAllocated Errors"). The end is
 // allowed: there goes on who has received everything.
 func (d *SnapshotDisk) CheckOffset(offset int64) error {
@@ -110,7 +110,7 @@ func (d *SnapshotDisk) CheckOffset(offset int64) error {
 	return nil
 }
 
-// CheckBase tells whether the difference from a base makes sense: an
+// CheckBase reports whether the difference from a base makes sense: an
 // ErrInvalid for the snapshot of another volume. Sizes may differ, the volume
 // may have been expanded in between. Which one is older is not looked at: the
 // ranges that differ are the same both ways, and clocks are set back at times.

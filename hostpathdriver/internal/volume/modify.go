@@ -17,7 +17,7 @@ type Mutable struct {
 	Names []string
 }
 
-// Check tells whether the parameters may be set. If not, the error is an
+// Check reports whether the parameters may be set. If not, the error is an
 // ErrInvalid that names the first, and nothing is changed.
 func (m Mutable) Check(parameters map[string]string) error {
 	if !m.Enabled && len(parameters) > 0 {
@@ -31,7 +31,7 @@ func (m Mutable) Check(parameters map[string]string) error {
 	return nil
 }
 
-// Modified tells whether the volume has these values of mutable parameters.
+// Modified reports whether the volume has these values of mutable parameters.
 func (v *Volume) Modified(parameters map[string]string) bool {
 	for name, value := range parameters {
 		if have, ok := v.MutableParameters[name]; !ok || have != value {

@@ -28,7 +28,7 @@ func NewPools(limits map[string]int64) *Pools {
 	return &Pools{limits: maps.Clone(limits), used: map[string]int64{}}
 }
 
-// Configured tells whether there are any pools.
+// Configured reports whether there are any pools.
 func (p *Pools) Configured() bool {
 	return len(p.limits) > 0
 }

@@ -30,7 +30,8 @@ type PublishRequest struct {
 // CheckPublish decides on an attachment (CSI v1.13,
 // "ControllerPublishVolume"): the same again is already done, the same node
 // with other arguments is an ErrExists, a second node is an ErrInUse unless
-// every mode involved is a MULTI_NODE one.
+// every mode involved is a MULTI_NODE one, and a second writer is one where a mode
+// involved is MULTI_NODE_SINGLE_WRITER.
 func (v *Volume) CheckPublish(req *PublishRequest) (Verdict, error) {
 	if p := v.PublishedOn(req.Node); p != nil {
 		if p.ReadOnly == req.ReadOnly && p.Capability.Equal(req.Capability) {
@@ -48,8 +49,24 @@ func (v *Volume) CheckPublish(req *PublishRequest) (Verdict, error) {
 		return Refuse, fmt.Errorf("volume %q is published to node %s and access mode %s allows one node: %w",
 			v.ID, strings.Join(v.PublishedNodes(), ", "), req.Capability.Mode, ErrInUse)
 	}
+	wanted := Publication{Node: req.Node, ReadOnly: req.ReadOnly, Capability: req.Capability}
+	for _, p := range v.Published {
+		if p.excludes(&wanted) {
+			return Refuse, fmt.Errorf("volume %q is published to node %s for writing and access mode %s allows one node to write: %w",
+				v.ID, p.Node, MultiNodeSingleWriter, ErrInUse)
+		}
+	}
 	return Proceed, nil
 }
+
+// excludes reports whether two nodes would write, and the capability of either
+// allows one (CSI v1.13, MULTI_NODE_SINGLE_WRITER).
+func (p *Publication) excludes(other *Publication) bool {
+	single := p.Capability.Mode == MultiNodeSingleWriter || other.Capability.Mode == MultiNodeSingleWriter
+	return single && p.writes() && other.writes()
+}
+
+func (p *Publication) writes() bool { return !p.ReadOnly && !p.Capability.Mode.ReadOnly() }
 
 // NodeVolume is what one node knows about a volume: where it is mounted. It
 // is written before the mount is made and corrected after it is gone.
@@ -76,11 +93,21 @@ type Stage struct {
 	// found out by the node.
 	ReadOnly bool   `json:"readOnly,omitempty"`
 	FSType   string `json:"fsType,omitempty"`
+	// Disk identifies the file of a volume that is a disk, also after the file was
+	// deleted.
+	Disk FileID `json:"disk,omitzero"`
 	// Sharing says that the files are still to be given to the group.
 	Sharing bool `json:"sharing,omitempty"`
 }
 
-// CannotWrite tells whether nobody on the node may write, for whichever
+// FileID identifies a file under any path, as long as something keeps it from
+// being freed: the number of its device, and its own.
+type FileID struct {
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
+}
+
+// CannotWrite reports whether nobody on the node may write, for whichever
 // reason.
 func (s *Stage) CannotWrite() bool { return s.ReadOnly || s.Capability.Mode.ReadOnly() }
 
@@ -109,9 +136,17 @@ type Ephemeral struct {
 // RecordID is the name of the node's record of the volume.
 func (n *NodeVolume) RecordID() string { return string(n.ID) }
 
-// CannotWrite tells whether nobody may write through a target.
+// CannotWrite reports whether nobody may write through a target.
 func (n *NodeVolume) CannotWrite(t *Target) bool {
 	return t.ReadOnly || t.Capability.Mode.ReadOnly() || (n.Stage != nil && n.Stage.CannotWrite())
+}
+
+// WritesAlone reports whether the volume is published here for writing, as the
+// only node.
+func (n *NodeVolume) WritesAlone() bool {
+	return slices.ContainsFunc(n.Targets, func(t Target) bool {
+		return t.Capability.Mode == MultiNodeSingleWriter && !n.CannotWrite(&t)
+	})
 }
 
 // TargetAt returns the published mount at a path, or nil.
@@ -135,13 +170,13 @@ func (n *NodeVolume) Form() Form {
 	return Form{Disk: len(n.Targets) > 0 && n.Targets[0].Capability.Access == AccessBlock}
 }
 
-// Device tells whether the volume is used as a device here.
+// Device reports whether the volume is used as a device here.
 func (n *NodeVolume) Device() bool {
 	f := n.Form()
 	return f.Disk && f.FSType == ""
 }
 
-// Unused tells whether nothing is left to remember.
+// Unused reports whether nothing is left to remember.
 func (n *NodeVolume) Unused() bool {
 	return n.Stage == nil && len(n.Targets) == 0 && n.Ephemeral == nil
 }
@@ -176,7 +211,7 @@ func (n *NodeVolume) CheckStage(want *Stage) (Verdict, error) {
 	return AlreadyDone, nil
 }
 
-// CheckInline tells whether an inline volume is what a repeated request asks
+// CheckInline reports whether an inline volume is what a repeated request asks
 // for. If not, the error is an ErrExists.
 func (n *NodeVolume) CheckInline(inline *InlineRequest) error {
 	switch {
@@ -215,7 +250,7 @@ func (n *NodeVolume) CheckTarget(want *Target) (Verdict, error) {
 	return Proceed, nil
 }
 
-// At tells whether the volume is staged or published at a path.
+// At reports whether the volume is staged or published at a path.
 func (n *NodeVolume) At(path string) bool {
 	return n.TargetAt(path) != nil || (n.Stage != nil && n.Stage.Path == path)
 }

@@ -222,3 +222,28 @@ func TestParseGroup(t *testing.T) {
 		t.Error("no group is asked for, and there is one")
 	}
 }
+
+// TestOneNodeWritesWithMultiNodeSingleWriter: the others attach read-only.
+func TestOneNodeWritesWithMultiNodeSingleWriter(t *testing.T) {
+	single, multi := Capability{Access: AccessMount, Mode: MultiNodeSingleWriter}, Capability{Access: AccessMount, Mode: MultiNodeMultiWriter}
+	for name, c := range map[string]struct {
+		reason    string
+		published Publication
+		want      PublishRequest
+		err       error
+	}{
+		"TwoWriters":  {"one node writes", Publication{Node: "n1", Capability: single}, PublishRequest{Node: "n2", Capability: single}, ErrInUse},
+		"OtherMode":   {"whichever capability says so", Publication{Node: "n1", Capability: single}, PublishRequest{Node: "n2", Capability: multi}, ErrInUse},
+		"OtherModes":  {"whichever capability says so", Publication{Node: "n1", Capability: multi}, PublishRequest{Node: "n2", Capability: single}, ErrInUse},
+		"Reader":      {"a reader beside the writer", Publication{Node: "n1", Capability: single}, PublishRequest{Node: "n2", Capability: single, ReadOnly: true}, nil},
+		"FirstWriter": {"a writer beside a reader", Publication{Node: "n1", Capability: single, ReadOnly: true}, PublishRequest{Node: "n2", Capability: single}, nil},
+		"ManyWriters": {"the mode that allows them", Publication{Node: "n1", Capability: multi}, PublishRequest{Node: "n2", Capability: multi}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := &Volume{ID: "v", Published: []Publication{c.published}}
+			if _, err := v.CheckPublish(&c.want); !errors.Is(err, c.err) {
+				t.Errorf("%s: %v, want %v", c.reason, err, c.err)
+			}
+		})
+	}
+}

@@ -82,7 +82,7 @@ type CapacityRequest struct {
 type NodeService interface {
 	// Lookup returns what the node remembers of a volume, or ErrNotFound.
 	Lookup(ctx context.Context, id ID) (*NodeVolume, error)
-	// Intact tells whether the mount that known promises at a path is there
+	// Intact reports whether the mount that known promises at a path is there
 	// as promised.
 	Intact(ctx context.Context, known *NodeVolume, path string) (bool, error)
 	// Stage mounts a volume at its staging path.
@@ -133,7 +133,7 @@ type InlineRequest struct {
 	Pod podinfo.Info
 }
 
-// CheckPodInfo tells whether an inline volume of that form can have the files
+// CheckPodInfo reports whether an inline volume of that form can have the files
 // with pod information that the attributes may ask for. They are in a
 // directory, where the node writes beside the workload.
 func (i *InlineRequest) CheckPodInfo(a Attributes, f Form) error {

@@ -107,7 +107,7 @@ func CheckSnapshotParameters(parameters map[string]string) error {
 	return nil
 }
 
-// CheckSame tells whether an existing snapshot of the same name is what the
+// CheckSame reports whether an existing snapshot of the same name is what the
 // request asks for. If not, the error is an ErrExists.
 func (s *Snapshot) CheckSame(req *SnapshotRequest) error {
 	var what string

@@ -44,7 +44,7 @@ type Origin struct {
 	Filling bool
 }
 
-// CheckFilled tells whether contents are complete. If not, the error is an
+// CheckFilled reports whether contents are complete. If not, the error is an
 // ErrPrecondition.
 func (o *Origin) CheckFilled() error {
 	if o.Filling {
@@ -92,7 +92,7 @@ type CopyService interface {
 	// Copy makes contents complete, and calls then while nobody else can copy. It
 	// goes on where an earlier copy came to its end; where nothing is to be done it
 	// does not call then. ErrBusy while another process copies, ErrNotFound when there is no such thing any more.
-	// A group is one copy, and ErrUnsteady when somebody wrote meanwhile: the next
+	// A group is one copy, and ErrConcurrentWrite when somebody wrote meanwhile: the next
 	// one may find a moment at which nobody does.
 	Copy(ctx context.Context, id ID, then func(context.Context) error) error
 	// Complete makes the record say what Copy has done: that of a group for all

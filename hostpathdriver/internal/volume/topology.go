@@ -65,7 +65,7 @@ func (p Placement) chooseOwn(r Requirements) (string, error) {
 		TopologyKey, p.Own, strings.Join(r.nodes(), " "), ErrExhausted)
 }
 
-// Allow tells whether a volume on the node (empty: on every node) satisfies
+// Allow reports whether a volume on the node (empty: on every node) satisfies
 // the requirements. No requirements allow everything.
 func (r Requirements) Allow(node string) bool {
 	required := r.required()
@@ -94,7 +94,7 @@ func (r Requirements) nodes() []string {
 	return slices.Compact(nodes)
 }
 
-// CheckReachable tells whether a node can reach the volume. The error is an
+// CheckReachable reports whether a node can reach the volume. The error is an
 // ErrPrecondition.
 func (v *Volume) CheckReachable(node string) error {
 	if v.Node == "" || v.Node == node {

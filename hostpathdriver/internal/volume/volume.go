@@ -45,7 +45,7 @@ func CheckNodeID(node string) error {
 	return checkName("node id", node, maxNodeID)
 }
 
-// checkName tells whether s may become the name of a file. what names the
+// checkName reports whether s may become the name of a file. what names the
 // argument in the error, an ErrInvalid.
 func checkName(what, s string, longest int) error {
 	switch {
@@ -117,7 +117,7 @@ type Publication struct {
 // RecordID is the name of the volume's record.
 func (v *Volume) RecordID() string { return string(v.ID) }
 
-// Key is what the volume is found by.
+// Key returns the lookup keys: id and name.
 func (v *Volume) Key() (ID, string) { return v.ID, v.Name }
 
 // KeptIn is where the contents are.
@@ -150,11 +150,11 @@ func (v *Volume) Form() Form {
 	return Form{Disk: v.Access() == AccessBlock || v.FSType != "", FSType: v.FSType}
 }
 
-// ExpandOnNode tells whether nodes have to do something before users see that
+// ExpandOnNode reports whether nodes have to do something before users see that
 // the volume has become larger.
 func (v *Volume) ExpandOnNode() bool { return v.Form().Disk }
 
-// CheckAccess tells whether the volume can be used as the capability says. If
+// CheckAccess reports whether the volume can be used as the capability says. If
 // not, the error is an ErrInvalid.
 func (v *Volume) CheckAccess(c Capability) error {
 	switch {
@@ -166,11 +166,11 @@ func (v *Volume) CheckAccess(c Capability) error {
 	return nil
 }
 
-// CheckFilled tells whether the contents are complete. If not, the error is an
+// CheckFilled reports whether the contents are complete. If not, the error is an
 // ErrPrecondition.
 func (v *Volume) CheckFilled() error { return v.Origin().CheckFilled() }
 
-// CheckWritable tells whether somebody may begin to write. If not, the error is
+// CheckWritable reports whether somebody may begin to write. If not, the error is
 // an ErrBusy.
 func (v *Volume) CheckWritable() error {
 	if v.Held != "" {

@@ -26,20 +26,22 @@ type Status struct {
 	Error string `json:"error,omitempty"`
 	// Progress lists the steps of the start so far, for people.
 	Progress []string `json:"progress"`
-	// Driver is the name of the CSI driver, empty until the driver has told it.
-	Driver     string        `json:"driver,omitempty"`
-	Kubernetes string        `json:"kubernetes,omitempty"`
-	Kubeconfig string        `json:"kubeconfig"`
-	Nodes      []string      `json:"nodes"`
-	Started    time.Time     `json:"started"`
-	Took       time.Duration `json:"took,omitempty"`
-	Processes  []Process     `json:"processes"`
+	// Driver is the name of the CSI driver, empty until the driver has answered.
+	Driver     string `json:"driver,omitempty"`
+	Kubernetes string `json:"kubernetes,omitempty"`
+	Kubeconfig string `json:"kubeconfig"`
+	// Programs is the directory of the control plane's programs and of kubectl, in the version of the cluster.
+	Programs  string        `json:"programs,omitempty"`
+	Nodes     []string      `json:"nodes"`
+	Started   time.Time     `json:"started"`
+	Took      time.Duration `json:"took,omitempty"`
+	Processes []Process     `json:"processes"`
 	// StateDir is the driver's state directory, NodeDir maps each node to its kubelet-like root directory.
 	StateDir string            `json:"stateDir"`
 	NodeDirs map[string]string `json:"nodeDirs"`
 }
 
-// ProcessState says whether a process of the cluster runs.
+// ProcessState reports whether a process of the cluster runs.
 type ProcessState string
 
 // States of a process.

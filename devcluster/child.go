@@ -44,7 +44,7 @@ func spawn(o Options) (*child, error) {
 }
 
 func spawnProgram(path string, args []string, dir layout.Dir) (*child, error) {
-	if err := clean.Claim(string(dir)); err != nil {
+	if err := clean.Mark(string(dir)); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir.Logs(), 0o755); err != nil {
@@ -99,7 +99,7 @@ func (c *child) follow(ctx context.Context, client *Client, out io.Writer) (Stat
 	return status, err
 }
 
-// waitEnd waits until the process has ended and says whether it has.
+// waitEnd waits until the process has ended and reports whether it has.
 func (c *child) waitEnd(ctx context.Context) bool {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()
@@ -113,7 +113,7 @@ func (c *child) waitEnd(ctx context.Context) bool {
 	return true
 }
 
-// ended says whether the process has ended; it leaves it to be waited for.
+// ended reports whether the process has ended; it leaves it to be waited for.
 func (c *child) ended() bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, c.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)

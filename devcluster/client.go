@@ -120,12 +120,12 @@ func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-// isDown says whether nobody listens at the socket. A path that is too long for a socket is invalid: nobody can listen there.
+// isDown reports whether nobody listens at the socket. A path that is too long for a socket is invalid: nobody can listen there.
 func isDown(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL)
 }
 
-// isDropped says whether the connection ended before there was an answer.
+// isDropped reports whether the connection ended before there was an answer.
 func isDropped(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

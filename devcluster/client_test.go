@@ -124,7 +124,7 @@ type roundTrip func() error
 
 func (r roundTrip) RoundTrip(*http.Request) (*http.Response, error) { return nil, r() }
 
-// TestDroppedConnectionsInTime: a call that was kept waiting for a change is asked again as any other is, and none for ever.
+// TestDroppedConnectionsInTime: a call that was kept waiting for a change is asked again as any other is, and none forever.
 func TestDroppedConnectionsInTime(t *testing.T) {
 	tests := map[string]struct {
 		reason string

@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/clean"
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
-// stopTimeout bounds the orderly stop of a cluster; whatever is there after it is killed.
+// stopTimeout bounds the orderly stop of a cluster; processes that are left after it are killed.
 const stopTimeout = 30 * time.Second
 
 // Down stops the cluster in dir and removes everything of it: processes, mounts, loop devices, files. It also cleans up after
-// a supervisor that was killed. When no cluster is there, that is told, and no error. A directory that is not a cluster's is
+// a supervisor that was killed. When no cluster is there, Down prints so and returns no error. A directory that is not a cluster's is
 // refused.
 func Down(ctx context.Context, dir string, out io.Writer) error {
-	dir, err := filepath.Abs(dir)
+	dir, err := layout.Resolve(dir)
 	if err != nil {
-		return fmt.Errorf("make %q absolute: %w", dir, err)
+		return err
 	}
 	running, err := clean.Marked(marker(dir))
 	if err != nil {
@@ -61,7 +62,7 @@ func takeDown(ctx context.Context, dir string, keep ...string) (clean.Report, er
 	return report, err
 }
 
-// waitGone waits until the supervisor has stopped its processes; whoever is impatient goes on to kill them.
+// waitGone waits until the supervisor has stopped its processes; at the end of ctx the caller goes on to kill them.
 func waitGone(ctx context.Context, client *Client) {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()

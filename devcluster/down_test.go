@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore-csi/longshore/devcluster/internal/clean"
 )
 
@@ -23,7 +25,7 @@ func TestDownOfNothingIsToldAndNoError(t *testing.T) {
 
 func TestDownTakesARelativePath(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := clean.Claim("c"); err != nil {
+	if err := clean.Mark("c"); err != nil {
 		t.Fatal(err)
 	}
 	if err := Down(t.Context(), "c", &strings.Builder{}); err != nil {
@@ -62,6 +64,52 @@ func TestDownRefusesForeignDirectories(t *testing.T) {
 	}
 	if _, err := os.Stat(file); err != nil || out.Len() > 0 {
 		t.Errorf("%v, %q", err, &out)
+	}
+}
+
+// TestDownThroughLink: the kernel lists mounts by paths without links, and --dir may have links in it. A volume that is mounted
+// below the directory must lose its mount, not its files.
+func TestDownThroughLink(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a mount")
+	}
+	for name, dir := range map[string]string{"LinkAbove": "link/c", "LinkItself": "itself"} {
+		t.Run(name, func(t *testing.T) {
+			base := t.TempDir()
+			cluster, precious := filepath.Join(base, "real", "c"), filepath.Join(base, "precious")
+			target := filepath.Join(cluster, "nodes", "node-1", "pods", "x")
+			for _, d := range []string{target, precious} {
+				if err := os.MkdirAll(d, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for link, to := range map[string]string{"link": "real", "itself": "real/c"} {
+				if err := os.Symlink(to, filepath.Join(base, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(cluster, ".devcluster"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(precious, "file")
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount(precious, target, "", unix.MS_BIND, ""); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
+			var out strings.Builder
+			if err := Down(t.Context(), filepath.Join(base, dir), &out); err != nil || !strings.Contains(out.String(), "1 mounts removed") {
+				t.Errorf("%q, %v", &out, err)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("the file of the mounted volume is gone: %v", err)
+			}
+			if _, err := os.Stat(cluster); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the directory of the cluster is still there: %v", err)
+			}
+		})
 	}
 }
 

@@ -8,11 +8,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 
+	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
+	"github.com/longshore-csi/longshore/devcluster/internal/build"
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
-const maxNodes = 1000
+// maxNodes is the largest cluster that was tried: it is up in half a minute on two cores and takes 3 GiB, 26 MiB for each node. Kernels
+// that allow 128 inotify instances per user, the default of many, set the next limit: each node agent has one.
+const maxNodes = 100
 
 // Options say what cluster to start. NewOptions fills the defaults.
 type Options struct {
@@ -23,22 +28,34 @@ type Options struct {
 	Nodes int
 	// Driver is the program of the CSI driver; empty: the reference driver that is built in.
 	Driver string
+	// DriverFlags are the flags of Driver, separated by spaces, instead of those of the reference driver. {endpoint}, {node}, {mode}
+	// (controller or node), {statedir} and {v} are replaced.
+	DriverFlags string
+	// CSIDriver is a file with the CSIDriver object of Driver; empty: that of the reference driver.
+	CSIDriver string
 	// ControlPlane is the directory with the go.mod that pins the control plane. Empty: devcluster/controlplane in the
 	// checkout around the working directory.
 	ControlPlane string
-	// Cache is the directory for built binaries.
+	// Cache is the directory for the programs of the control plane.
 	Cache string
+	// KubernetesURL and EtcdURL are the servers from which the programs of the control plane are downloaded when the cache has none.
+	// Empty: they are built from the pinned modules.
+	KubernetesURL, EtcdURL string
 	// Verbosity is the log level of the components.
 	Verbosity int
 	// Audit makes the API server log every write with its user, and what csi-provisioner and csi-attacher read, in the log "audit".
 	Audit bool
 }
 
-// NewOptions returns the defaults: three nodes and the built-in driver.
+// NewOptions returns the defaults: three nodes and the built-in driver. The environment variables LONGSHORE_KUBERNETES_URL and
+// LONGSHORE_ETCD_URL replace the default servers.
 func NewOptions() (Options, error) {
 	dir, noDir := layout.Default()
 	cache, noCache := layout.Cache()
-	return Options{Dir: string(dir), Nodes: 3, Cache: cache, Verbosity: 2}, errors.Join(noDir, noCache)
+	servers := build.DefaultServers()
+	return Options{
+		Dir: string(dir), Nodes: 3, Cache: cache, KubernetesURL: servers.Kubernetes, EtcdURL: servers.Etcd, Verbosity: 2,
+	}, errors.Join(noDir, noCache)
 }
 
 // AddDirFlag adds the one flag that all commands share.
@@ -49,28 +66,39 @@ func (o *Options) AddDirFlag(fs *flag.FlagSet) {
 // AddFlags adds all flags.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	o.AddDirFlag(fs)
-	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes")
-	fs.StringVar(&o.Driver, "driver", o.Driver, "program of the CSI driver; it gets the flags of the reference driver (empty: the reference driver itself)")
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes, at most "+strconv.Itoa(maxNodes))
+	fs.StringVar(&o.Driver, "driver", o.Driver, "program of the CSI driver (empty: the reference driver); it gets the flags of the reference driver, or --driver-flags")
+	fs.StringVar(&o.DriverFlags, "driver-flags", o.DriverFlags, "flags of --driver, separated by spaces, instead of the reference driver's; {endpoint}, {node}, {mode} (controller or node), {statedir} and {v} are replaced")
+	fs.StringVar(&o.CSIDriver, "csidriver", o.CSIDriver, "file with the CSIDriver object of --driver (empty: the object of the reference driver, under the name of the driver)")
 	fs.StringVar(&o.ControlPlane, "controlplane", o.ControlPlane, "directory with the go.mod that pins the control plane (empty: devcluster/controlplane in the checkout around the working directory)")
-	fs.StringVar(&o.Cache, "cache", o.Cache, "directory for the built control plane")
+	fs.StringVar(&o.Cache, "cache", o.Cache, "directory for the programs of the control plane")
+	fs.StringVar(&o.KubernetesURL, "kubernetes-url", o.KubernetesURL, "base URL of published Kubernetes programs, as https://dl.k8s.io/release (empty: build them; default: $LONGSHORE_KUBERNETES_URL)")
+	fs.StringVar(&o.EtcdURL, "etcd-url", o.EtcdURL, "base URL of published etcd archives, as https://github.com/etcd-io/etcd/releases/download (empty: build etcd; default: $LONGSHORE_ETCD_URL)")
 	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
-	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write and who made it, and what provisioner and attacher read (devcluster logs audit)")
+	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write with its user, and the reads of csi-provisioner and csi-attacher (devcluster logs audit)")
 }
 
 // Args renders the options as flags, so that another process gets the same.
 func (o *Options) Args() []string {
 	return []string{
-		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--driver=" + o.Driver,
-		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit),
+		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--driver=" + o.Driver, "--driver-flags=" + o.DriverFlags, "--csidriver=" + o.CSIDriver,
+		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache,
+		"--kubernetes-url=" + o.KubernetesURL, "--etcd-url=" + o.EtcdURL, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit),
 	}
 }
 
-// Complete makes paths absolute and finds the pins of the control plane.
+// Complete makes paths absolute, resolves the links of the cluster's directory and finds the pins of the control plane.
 func (o *Options) Complete() error {
+	if o.Dir != "" {
+		var err error
+		if o.Dir, err = layout.Resolve(o.Dir); err != nil {
+			return err
+		}
+	}
 	if o.ControlPlane == "" {
 		o.ControlPlane = findUpwards(filepath.Join("devcluster", "controlplane", "go.mod"))
 	}
-	for _, path := range []*string{&o.Dir, &o.ControlPlane, &o.Cache, &o.Driver} {
+	for _, path := range []*string{&o.ControlPlane, &o.Cache, &o.Driver, &o.CSIDriver} {
 		if *path == "" {
 			continue
 		}
@@ -100,7 +128,7 @@ func (h host) check() error {
 		errs = append(errs, fmt.Errorf("user %d: a cluster mounts volumes, which needs root; run devcluster as root, for example by `sudo env PATH=\"$PATH\" devcluster up`", h.user))
 	}
 	if _, err := h.lookPath("go"); err != nil {
-		errs = append(errs, fmt.Errorf("%w: the control plane is built from source; install Go or add it to PATH (sudo resets PATH)", err))
+		errs = append(errs, fmt.Errorf("%w: the control plane is built from source where it cannot be downloaded; install Go or add it to PATH (sudo resets PATH)", err))
 	}
 	return errors.Join(errs...)
 }
@@ -108,7 +136,7 @@ func (h host) check() error {
 func (o *Options) check() error {
 	var errs []error
 	if o.Nodes < 1 || o.Nodes > maxNodes {
-		errs = append(errs, fmt.Errorf("--nodes=%d: must be between 1 and %d", o.Nodes, maxNodes))
+		errs = append(errs, fmt.Errorf("--nodes=%d: must be between 1 and %d: each node is four processes with about 26 MiB in all, and larger clusters are not tested", o.Nodes, maxNodes))
 	}
 	if o.Verbosity < 0 {
 		errs = append(errs, fmt.Errorf("--v=%d: must not be negative", o.Verbosity))
@@ -122,7 +150,25 @@ func (o *Options) check() error {
 			errs = append(errs, fmt.Errorf("--driver=%s: %w", o.Driver, err))
 		}
 	}
+	errs = append(errs, o.checkDriver())
 	return errors.Join(append(errs, layout.Dir(o.Dir).Check(defaultDriver, NodeNames(o.Nodes)))...)
+}
+
+// checkDriver checks what is said of a driver of the user's.
+func (o *Options) checkDriver() error {
+	var errs []error
+	if o.Driver == "" && (o.DriverFlags != "" || o.CSIDriver != "") {
+		errs = append(errs, errors.New("--driver-flags and --csidriver: must be given together with --driver"))
+	}
+	if o.DriverFlags != "" && !strings.Contains(o.DriverFlags, "{endpoint}") {
+		errs = append(errs, fmt.Errorf("--driver-flags=%s: must contain {endpoint}, the socket at which the driver has to listen", o.DriverFlags))
+	}
+	if o.CSIDriver != "" {
+		if _, err := bootstrap.ReadCSIDriver(o.CSIDriver); err != nil {
+			errs = append(errs, fmt.Errorf("--csidriver: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // NodeNames are the names that the nodes of a cluster of this size get.

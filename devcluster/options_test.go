@@ -33,7 +33,7 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestArgsRoundTrip(t *testing.T) {
-	want := Options{Dir: "/d", Nodes: 7, Driver: "/x y", ControlPlane: "/p", Cache: "/c", Verbosity: 4, Audit: true}
+	want := Options{Dir: "/d", Nodes: 7, Driver: "/x y", DriverFlags: "--a={endpoint} --b", CSIDriver: "/o", ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true}
 	var got Options
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	got.AddFlags(fs)
@@ -74,6 +74,35 @@ func TestDriverMustBeAProgram(t *testing.T) {
 	}
 	if err := o.check(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestDriverOptionsThatDoNotFit(t *testing.T) {
+	object := filepath.Join(t.TempDir(), "csidriver.yaml")
+	if err := os.WriteFile(object, []byte("kind: Pod\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		reason string
+		change func(*Options)
+		want   string
+	}{
+		"FlagsAlone":  {"the reference driver has its flags", func(o *Options) { o.Driver, o.DriverFlags = "", "{endpoint}" }, "together with --driver"},
+		"ObjectAlone": {"the reference driver has its object", func(o *Options) { o.Driver, o.CSIDriver = "", object }, "together with --driver"},
+		"NoEndpoint":  {"nobody would find the driver", func(o *Options) { o.DriverFlags = "--node={node}" }, "must contain {endpoint}"},
+		"WrongObject": {"a mistake is found before anything starts", func(o *Options) { o.CSIDriver = object }, "one object of storage.k8s.io/v1 CSIDriver"},
+		"Fits":        {"the flags of a driver", func(o *Options) { o.DriverFlags = "--addr={endpoint}" }, ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := validOptions(t)
+			o.Driver = "/bin/true"
+			tc.change(&o)
+			err := o.check()
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
+			}
+		})
 	}
 }
 
@@ -142,7 +171,7 @@ func TestValidateLooksAtOptionsAndHost(t *testing.T) {
 	o.Nodes = maxNodes + 1
 	t.Setenv("PATH", t.TempDir())
 	err := o.Validate()
-	for _, want := range []string{"--nodes=1001: must be between 1 and 1000", "install Go"} {
+	for _, want := range []string{"--nodes=101: must be between 1 and 100: each node is four processes", "install Go"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q: %v", want, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -111,7 +112,7 @@ func (s *starter) driver(ctx context.Context) (bootstrap.Driver, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return bootstrap.Driver{}, fmt.Errorf("make the directory of the driver's socket: %w", err)
 	}
-	spec := s.driverSpec(driverController, socket, "--mode=controller", "--nodeid=controller", "--enable-attach=true")
+	spec := s.driverSpec(driverController, socket, "controller", "controller")
 	if err := s.launch(ctx, spec); err != nil {
 		return bootstrap.Driver{}, err
 	}
@@ -127,7 +128,9 @@ func (s *starter) driver(ctx context.Context) (bootstrap.Driver, error) {
 	}
 	s.progress("driver %s %s answers", info.Name, info.Version)
 	s.update(func(st *Status) { st.Driver = info.Name })
-	driver := bootstrap.Driver{Name: info.Name, Capacity: info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY]}
+	driver := bootstrap.Driver{
+		Name: info.Name, Capacity: info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY], File: s.options.CSIDriver,
+	}
 	return driver, errors.Join(s.dir.Check(info.Name, NodeNames(s.options.Nodes)), client.Close())
 }
 
@@ -157,13 +160,28 @@ func urls(p *plane.Plane, servers []string) map[string]string {
 
 func (s *starter) endpoint(name string) string { return "--http-endpoint=" + s.plane.Address(name) }
 
-func (s *starter) driverSpec(name, socket string, args ...string) proc.Spec {
-	path, program := s.options.Driver, []string{}
+// defaultDriverFlags are those of the reference driver.
+const defaultDriverFlags = "--endpoint={endpoint} --statedir={statedir} --v={v} --mode={mode} --nodeid={node}"
+
+// driverSpec runs the driver for a node, or for the controller.
+func (s *starter) driverSpec(name, socket, mode, node string) proc.Spec {
+	path := s.options.Driver
+	var program []string
 	if path == "" {
 		path, program = s.self, []string{"run", referenceDriver, s.endpoint(name)}
 	}
-	flags := []string{"--endpoint=unix://" + socket, "--statedir=" + s.dir.DriverState(), s.verbosity()}
-	return proc.Spec{Name: name, Path: path, Args: slices.Concat(program, flags, args), Log: s.dir.Log(name), Ready: socketReady(socket)}
+	flags := strings.Fields(s.options.DriverFlags)
+	if len(flags) == 0 {
+		flags = strings.Fields(defaultDriverFlags)
+		if mode == "controller" {
+			flags = append(flags, "--enable-attach=true")
+		}
+	}
+	values := strings.NewReplacer("{endpoint}", "unix://"+socket, "{statedir}", s.dir.DriverState(), "{v}", strconv.Itoa(s.options.Verbosity), "{mode}", mode, "{node}", node)
+	for i := range flags { // a path may have spaces
+		flags[i] = values.Replace(flags[i])
+	}
+	return proc.Spec{Name: name, Path: path, Args: slices.Concat(program, flags), Log: s.dir.Log(name), Ready: socketReady(socket)}
 }
 
 func (s *starter) verbosity() string { return "--v=" + strconv.Itoa(s.options.Verbosity) }
@@ -197,7 +215,7 @@ func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 		}
 		args := []string{"--csi-address=" + s.dir.ControllerSocket(), "--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + Namespace}
 		spec := s.component(name, name, args...)
-		if name == provisioner { // the objects live as long as the cluster, so that nobody need own them
+		if name == provisioner { // the objects live as long as the cluster, so that they need no owner
 			spec.Args = append(spec.Args, "--enable-capacity", "--capacity-ownerref-level=-1")
 			spec.Env = []string{"NAMESPACE=" + Namespace}
 		}
@@ -220,7 +238,7 @@ func (s *starter) nodes(p *plane.Plane, driver string) ([]proc.Spec, error) {
 			return nil, err
 		}
 		specs = append(specs,
-			s.driverSpec(driverNode+"."+node, socket, "--mode=node", "--nodeid="+node),
+			s.driverSpec(driverNode+"."+node, socket, "node", node),
 			s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node)),
 			s.component(registrar+"."+node, registrar, "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+registry),
 			s.component(livenessProbe+"."+node, livenessProbe, "--csi-address="+socket),

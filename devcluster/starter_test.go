@@ -138,7 +138,7 @@ func TestProvisionerTellsCapacity(t *testing.T) {
 func TestDriverIsBuiltInOrTheUsers(t *testing.T) {
 	builtIn, _ := newTestStarter(t, Options{})
 	own, _ := newTestStarter(t, Options{Driver: "/opt/driver"})
-	a, b := builtIn.driverSpec("driver-controller", "/s", "--mode=controller"), own.driverSpec("driver-controller", "/s", "--mode=controller")
+	a, b := builtIn.driverSpec("driver-controller", "/s", "controller", "controller"), own.driverSpec("driver-controller", "/s", "controller", "controller")
 	if a.Path != "/bin/devcluster" || !slices.Equal(a.Args[:2], []string{"run", "hostpathplugin"}) {
 		t.Errorf("built in: %s %q", a.Path, a.Args)
 	}
@@ -156,13 +156,22 @@ func TestDriverIsBuiltInOrTheUsers(t *testing.T) {
 	}
 }
 
+// TestDriverHasFlagsOfItsOwn: not every driver has those of the reference driver.
+func TestDriverHasFlagsOfItsOwn(t *testing.T) {
+	s, _ := newTestStarter(t, Options{Driver: "/opt/driver", DriverFlags: " -e {endpoint}  --{mode}=true --name={node} --state={statedir}/{node} -v={v} ", Verbosity: 5})
+	want := []string{"-e", "unix:///s p/csi.sock", "--node=true", "--name=node-1", "--state=" + s.dir.DriverState() + "/node-1", "-v=5"}
+	if diff := cmp.Diff(want, s.driverSpec("driver.node-1", "/s p/csi.sock", "node", "node-1").Args); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestOwnProcessesServeHTTP: each on a port of its own, and the status says where.
 func TestOwnProcessesServeHTTP(t *testing.T) {
 	for name, driver := range map[string]string{"ReferenceDriver": "", "UsersDriver": "/opt/driver"} {
 		t.Run(name, func(t *testing.T) {
 			s, p := newTestStarter(t, Options{Nodes: 2, Driver: driver})
 			told := urls(p, s.servers())
-			specs := []proc.Spec{s.driverSpec(driverController, "/s")}
+			specs := []proc.Spec{s.driverSpec(driverController, "/s", "controller", "controller")}
 			for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
 				more, err := specify(p, "d.example.com")
 				if err != nil {

@@ -72,7 +72,7 @@ type supervisor struct {
 
 func newSupervisor(o Options) (*supervisor, error) {
 	dir := layout.Dir(o.Dir)
-	if err := clean.Claim(o.Dir); err != nil {
+	if err := clean.Mark(o.Dir); err != nil {
 		return nil, err
 	}
 	unlock, err := lock(dir)
@@ -119,11 +119,14 @@ func (s *supervisor) start(ctx context.Context) {
 }
 
 func (s *supervisor) up(ctx context.Context) error {
-	bin, err := build.ControlPlane(ctx, build.Config{Module: s.options.ControlPlane, Cache: s.options.Cache, Progress: progressWriter{s}})
+	bin, err := build.ControlPlane(ctx, build.Config{
+		Module: s.options.ControlPlane, Cache: s.options.Cache, Progress: progressWriter{s},
+		Servers: build.Servers{Kubernetes: s.options.KubernetesURL, Etcd: s.options.EtcdURL},
+	})
 	if err != nil {
 		return err
 	}
-	s.update(func(st *Status) { st.Kubernetes = bin.Version })
+	s.update(func(st *Status) { st.Kubernetes, st.Programs = bin.Version, bin.Dir })
 	return newStarter(s, bin).run(ctx)
 }
 

@@ -137,7 +137,7 @@ func TestDownWithoutCluster(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	dir := filepath.Join(t.TempDir(), "c")
-	if err := clean.Claim(dir); err != nil {
+	if err := clean.Mark(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "left"), nil, 0o600); err != nil {

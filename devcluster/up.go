@@ -13,7 +13,7 @@ import (
 
 // Up starts a cluster and returns when it is ready, telling each step on out. The supervisor goes on after the caller has
 // ended. When ctx ends before the cluster is ready, everything is taken down again; when the start fails, everything but the
-// logs, and the error says where they are. A cluster that is up already is left alone: that is told, and no error.
+// logs, and the error says where they are. A cluster that is up already stays as it is: Up prints so and returns no error.
 func Up(ctx context.Context, o Options, out io.Writer) (Status, error) {
 	if err := o.Complete(); err != nil {
 		return Status{}, err
@@ -46,7 +46,7 @@ func begin(ctx context.Context, o Options, client *Client) (Status, *child, erro
 		return Status{}, nil, err
 	}
 	defer done()
-	// A cluster whose start failed is of no use to anybody: it makes room.
+	// A cluster whose start failed is replaced.
 	status, err := client.Status(ctx, 0)
 	if err == nil && status.Phase != Failed {
 		return status, nil, nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -25,11 +27,58 @@ var objects embed.FS
 // Driver is what the objects say of the driver.
 type Driver struct {
 	Name string
-	// Capacity says that the driver tells how much room there is. Otherwise the scheduler must not wait to be told.
+	// Capacity says that the driver reports its capacity. Otherwise the scheduler must not wait for it.
 	Capacity bool
+	// File has the CSIDriver object. Empty: the object fits the reference driver.
+	File string
 }
 
-// fill replaces what stands for the driver in the objects.
+// object returns the CSIDriver object.
+func (d Driver) object() (*unstructured.Unstructured, error) {
+	if d.File == "" {
+		list, err := d.embedded("csidriver.yaml")
+		if err != nil {
+			return nil, err
+		}
+		return list[0], nil
+	}
+	o, err := ReadCSIDriver(d.File)
+	if err == nil && o.GetName() != d.Name {
+		err = fmt.Errorf("%s: the CSIDriver object is named %q, but the driver answers that its name is %q", d.File, o.GetName(), d.Name)
+	}
+	return o, err
+}
+
+// ReadCSIDriver reads a file that has one CSIDriver object and nothing else.
+func ReadCSIDriver(file string) (*unstructured.Unstructured, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	list, err := apply.Decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(list) != 1 || list[0].GetKind() != "CSIDriver" || list[0].GetAPIVersion() != "storage.k8s.io/v1" {
+		return nil, fmt.Errorf("%s: must have one object of storage.k8s.io/v1 CSIDriver and nothing else", file)
+	}
+	return list[0], nil
+}
+
+// embedded returns the objects of a file of this package, with the values of the driver.
+func (d Driver) embedded(name string) ([]*unstructured.Unstructured, error) {
+	data, err := objects.ReadFile("objects/" + name)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	list, err := apply.Decode([]byte(d.fill(string(data))))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return list, nil
+}
+
+// fill replaces the placeholders of the driver in the objects.
 func (d Driver) fill(text string) string {
 	return strings.NewReplacer("DRIVER_NAME", d.Name, "STORAGE_CAPACITY", strconv.FormatBool(d.Capacity)).Replace(text)
 }
@@ -51,18 +100,16 @@ func Apply(ctx context.Context, config *rest.Config, driver Driver) (*Cluster, e
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
-	for _, name := range []string{"rbac.yaml", "csidriver.yaml"} {
-		data, err := objects.ReadFile("objects/" + name)
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
-		}
-		list, err := apply.Decode([]byte(driver.fill(string(data))))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		if err := writer.Apply(ctx, list...); err != nil {
-			return nil, err
-		}
+	list, err := driver.embedded("rbac.yaml")
+	if err != nil {
+		return nil, err
+	}
+	object, err := driver.object()
+	if err != nil {
+		return nil, err
+	}
+	if err := writer.Apply(ctx, append(list, object)...); err != nil {
+		return nil, err
 	}
 	return &Cluster{client: client}, nil
 }

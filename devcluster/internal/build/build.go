@@ -1,7 +1,8 @@
-// Package build makes the binaries of the control plane from pinned Go modules, once, into a cache.
+// Package build fills a cache with the programs of the control plane: it downloads what is published, checks it against the published
+// checksum, and builds from pinned Go modules what cannot be downloaded.
 //
-// The cache is keyed by the content of go.mod and go.sum, the Go version and the platform, so another pin or another
-// toolchain builds anew and two checkouts with the same pins share one build.
+// The cache is keyed by the content of go.mod and go.sum, the Go version and the platform, so another pin or another toolchain has
+// programs of its own, and two checkouts with the same pins share one cache.
 package build
 
 import (
@@ -24,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Binaries of the control plane, in the order in which they are built: the quick one first.
+// Programs of the control plane, in the order in which they are fetched or built: the quick one first.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -33,32 +34,40 @@ const (
 	Kubectl           = "kubectl"
 )
 
-const kubernetes = "k8s.io/kubernetes"
+const (
+	kubernetes = "k8s.io/kubernetes"
+	etcdServer = "go.etcd.io/etcd/server/v3"
+)
 
 // expected is how long a build with empty caches takes on two cores; it is only shown to the user.
 var expected = map[string]time.Duration{
-	Etcd: 30 * time.Second, APIServer: 150 * time.Second, ControllerManager: 60 * time.Second, Scheduler: 30 * time.Second, Kubectl: 30 * time.Second,
+	Etcd: 30 * time.Second, APIServer: 5 * time.Minute, ControllerManager: 150 * time.Second, Scheduler: 30 * time.Second, Kubectl: 90 * time.Second,
 }
 
 func order() []string { return []string{Etcd, APIServer, ControllerManager, Scheduler, Kubectl} }
 
 func packagePath(binary string) string {
 	if binary == Etcd {
-		return "go.etcd.io/etcd/server/v3"
+		return etcdServer
 	}
 	return kubernetes + "/cmd/" + binary
 }
 
-// Config says what to build and where to.
+// Config says which programs are wanted, and where they come from.
 type Config struct {
 	// Module is the directory with the go.mod that pins the control plane.
 	Module string
-	// Cache is the directory below which binaries are kept.
+	// Cache is the directory below which programs are kept.
 	Cache string
-	// Progress gets a line for each binary, before and after it is built. Nil: no lines.
+	// Servers have published programs. What they do not have is built; the zero value downloads nothing.
+	Servers Servers
+	// Progress gets a line for each program, before it is downloaded or built. Nil: no lines.
 	Progress io.Writer
 	// Go is the go command; "go" by default.
 	Go string
+
+	// connect and stall shorten the timeouts of downloads in tests.
+	connect, stall time.Duration
 }
 
 // Binaries is a finished build.
@@ -72,8 +81,8 @@ type Binaries struct {
 // Path is where a binary lies.
 func (b Binaries) Path(name string) string { return filepath.Join(b.Dir, name) }
 
-// ControlPlane returns the binaries, building those that are missing. Several processes may call it at the same time: one
-// builds, the others wait. A build that was cut off leaves nothing behind that a later one would take for finished.
+// ControlPlane returns the programs, after it has downloaded or built those that are missing. Several processes may call it at the
+// same time: one works, the others wait. Nothing is left of a download or build that was cut off that a later one would take for finished.
 func ControlPlane(ctx context.Context, c Config) (Binaries, error) {
 	if c.Go == "" {
 		c.Go = "go"
@@ -89,7 +98,7 @@ func ControlPlane(ctx context.Context, c Config) (Binaries, error) {
 	if err != nil {
 		return Binaries{}, err
 	}
-	b := Binaries{Dir: filepath.Join(c.Cache, "controlplane", version+"-"+key), Version: version}
+	b := Binaries{Dir: filepath.Join(c.Cache, "controlplane", version.kubernetes+"-"+key), Version: version.kubernetes}
 	if len(missing(b)) == 0 {
 		return b, nil
 	}
@@ -101,7 +110,7 @@ func ControlPlane(ctx context.Context, c Config) (Binaries, error) {
 		return Binaries{}, err
 	}
 	defer unlock()
-	return b, buildAll(ctx, c, b)
+	return b, provideAll(ctx, c, version, b)
 }
 
 func missing(b Binaries) []string {
@@ -114,24 +123,53 @@ func missing(b Binaries) []string {
 	return names
 }
 
-func buildAll(ctx context.Context, c Config, b Binaries) error {
+func provideAll(ctx context.Context, c Config, v versions, b Binaries) error {
 	names := missing(b)
 	start := time.Now()
+	f := newFetcher(c.Servers, c.connect, c.stall)
+	defer f.close()
 	for i, name := range names {
-		fmt.Fprintf(c.Progress, "building %s (%d of %d, up to %s when nothing is cached)\n", name, i+1, len(names), expected[name])
-		if err := buildOne(ctx, c, b, name); err != nil {
+		if err := provide(ctx, c, f, v, b, name, fmt.Sprintf("%d of %d", i+1, len(names))); err != nil {
 			return err
 		}
 	}
 	if len(names) > 0 {
-		fmt.Fprintf(c.Progress, "control plane %s built in %s into %s\n", b.Version, time.Since(start).Round(time.Second), b.Dir)
+		fmt.Fprintf(c.Progress, "control plane %s is ready after %s in %s\n", b.Version, time.Since(start).Round(time.Second), b.Dir)
 	}
 	return nil
 }
 
-func buildOne(ctx context.Context, c Config, b Binaries, name string) error {
+// provide downloads a program, or builds it when that does not work.
+func provide(ctx context.Context, c Config, f *fetcher, v versions, b Binaries, name, position string) error {
 	partial := b.Path("." + name + ".partial")
-	cmd := exec.CommandContext(ctx, c.Go, "build", "-trimpath", "-ldflags", ldflags(b.Version), "-o", partial, packagePath(name))
+	if a, ok := f.published(v, name); ok {
+		fmt.Fprintf(c.Progress, "downloading %s (%s) from %s\n", name, position, host(a.url))
+		err := f.fetch(ctx, a, partial)
+		if err == nil {
+			return keep(b, name, partial)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("download %s: %w", name, err)
+		}
+		fmt.Fprintf(c.Progress, "cannot download %s: %v; building it\n", name, err)
+	}
+	fmt.Fprintf(c.Progress, "building %s (%s, up to %s when nothing is cached)\n", name, position, expected[name])
+	if err := buildOne(ctx, c, b, name, partial); err != nil {
+		return err
+	}
+	return keep(b, name, partial)
+}
+
+// keep puts a finished program into the cache.
+func keep(b Binaries, name, partial string) error {
+	if err := os.Rename(partial, b.Path(name)); err != nil {
+		return fmt.Errorf("keep %s: %w", name, err)
+	}
+	return nil
+}
+
+func buildOne(ctx context.Context, c Config, b Binaries, name, to string) error {
+	cmd := exec.CommandContext(ctx, c.Go, "build", "-trimpath", "-ldflags", ldflags(b.Version), "-o", to, packagePath(name))
 	cmd.Dir = c.Module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly")
 	var out bytes.Buffer
@@ -142,9 +180,6 @@ func buildOne(ctx context.Context, c Config, b Binaries, name string) error {
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
 		return errors.Join(fmt.Errorf("build %s: %w\n%s", name, err, tail(out.String(), 20)), ctx.Err())
-	}
-	if err := os.Rename(partial, b.Path(name)); err != nil {
-		return fmt.Errorf("keep %s: %w", name, err)
 	}
 	return nil
 }
@@ -157,23 +192,33 @@ func ldflags(version string) string {
 	return fmt.Sprintf("-s -w -X %sgitVersion=%s -X %sgitMajor=%s -X %sgitMinor=%s", prefix, version, prefix, major, prefix, minor)
 }
 
-// pinned reads the Kubernetes version from the module's go.mod.
-func pinned(module string) (string, error) {
+// versions that go.mod pins.
+type versions struct{ kubernetes, etcd string }
+
+// pinned reads the versions from the module's go.mod.
+func pinned(module string) (versions, error) {
 	path := filepath.Join(module, "go.mod")
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("read the pins of the control plane: %w (run devcluster inside a checkout, or name the directory by --controlplane)", err)
+		return versions{}, fmt.Errorf("read the pins of the control plane: %w (run devcluster inside a checkout, or name the directory by --controlplane)", err)
 	}
 	file, err := modfile.ParseLax(path, data, nil)
 	if err != nil {
-		return "", fmt.Errorf("read the pins of the control plane: %w", err)
+		return versions{}, fmt.Errorf("read the pins of the control plane: %w", err)
 	}
+	var v versions
 	for _, r := range file.Require {
-		if r.Mod.Path == kubernetes {
-			return r.Mod.Version, nil
+		switch r.Mod.Path {
+		case kubernetes:
+			v.kubernetes = r.Mod.Version
+		case etcdServer:
+			v.etcd = r.Mod.Version
 		}
 	}
-	return "", fmt.Errorf("%s requires no %s: not the module of the control plane", path, kubernetes)
+	if v.kubernetes == "" {
+		return versions{}, fmt.Errorf("%s requires no %s: not the module of the control plane", path, kubernetes)
+	}
+	return v, nil
 }
 
 func cacheKey(ctx context.Context, c Config) (string, error) {
@@ -211,12 +256,12 @@ func lock(ctx context.Context, c Config, b Binaries) (unlock func(), err error) 
 			return nil, errors.Join(fmt.Errorf("lock %q: %w", f.Name(), err), f.Close())
 		}
 		if !told {
-			fmt.Fprintf(c.Progress, "waiting for another process that builds the control plane into %s\n", b.Dir)
+			fmt.Fprintf(c.Progress, "waiting for another process that fills %s with the control plane\n", b.Dir)
 		}
 		select {
 		case <-time.After(lockPoll):
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("wait for the build of another process into %q: %w", b.Dir, ctx.Err()), f.Close())
+			return nil, errors.Join(fmt.Errorf("wait for another process that fills %q: %w", b.Dir, ctx.Err()), f.Close())
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package clean removes what a development cluster left on the machine: processes, mounts, loop devices and files.
 //
-// It works from what the kernel says, not from what somebody remembers, so it also serves after the supervisor was killed.
+// It works from what the kernel shows, not from a record, so it also serves after the supervisor was killed.
 // Files go last and only when nothing is mounted below them: a volume's data must never be removed through a mount.
 package clean
 
@@ -21,6 +21,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
 // A process whose environment is not complete is looked at so often, with so long a pause, before it is believed; one that is
@@ -35,7 +37,7 @@ const (
 // endTimeout bounds the end of processes that were killed, which free much memory on a machine that may be loaded.
 const endTimeout = time.Minute
 
-// Report says what was found and removed.
+// Report has the numbers of what was found and removed.
 type Report struct {
 	Processes, Mounts, Loops int
 }
@@ -70,7 +72,7 @@ func Processes(marker string) (int, error) {
 	return end(func() ([]int, error) { return Marked(marker) }, kill)
 }
 
-// kill kills a process and returns what tells whether it has ended: one that is ending loses the environment, by which it is
+// kill kills a process and returns a function that reports whether it has ended: one that is ending loses the environment, by which it is
 // found, before it lets go of its files.
 func kill(pid int) (ended func() bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -167,7 +169,7 @@ func environment(process string) string {
 	}
 }
 
-// executing says whether a process is just becoming another program: the kernel has given it a new memory already, and has
+// executing reports whether a process is just becoming another program: the kernel has given it a new memory already, and has
 // not yet put an environment into it. That is no empty environment, which has an end as well.
 func executing(process string) bool {
 	stat, err := os.ReadFile(filepath.Join(process, "stat"))
@@ -193,9 +195,13 @@ func readOnce(path string) (string, error) {
 	return string(data), err
 }
 
-// FindMounts lists the mount points at or below dir, the deepest and latest first.
+// FindMounts lists the mount points below dir, the deepest and latest first. The mount of dir itself is not the cluster's.
 func FindMounts(dir string) ([]string, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Clean(dir)))
+	dir, err := layout.Resolve(dir)
+	if err != nil {
+		return nil, err
+	}
+	infos, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !below(m.Mountpoint, dir), false })
 	if err != nil {
 		return nil, fmt.Errorf("list mounts below %q: %w", dir, err)
 	}
@@ -207,14 +213,19 @@ func FindMounts(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// Mounts removes all mounts at or below dir.
+// below reports whether a path, as the kernel shows it, lies below dir.
+func below(path, dir string) bool {
+	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Mounts removes all mounts below dir.
 func Mounts(dir string) (int, error) {
 	paths, err := FindMounts(dir)
 	if err != nil {
 		return 0, err
 	}
 	for _, path := range paths {
-		// A busy mount is detached: whoever still uses it keeps it alive, the tree below dir no longer shows it.
+		// A busy mount is detached: its users keep it alive, and the tree below dir no longer shows it.
 		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 			return 0, fmt.Errorf("unmount %q: %w", path, err)
 		}
@@ -224,6 +235,10 @@ func Mounts(dir string) (int, error) {
 
 // FindLoops lists the loop devices whose backing file lies below dir.
 func FindLoops(dir string) ([]string, error) {
+	dir, err := layout.Resolve(dir)
+	if err != nil {
+		return nil, err
+	}
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
 		return nil, fmt.Errorf("list loop devices: %w", err)
@@ -231,7 +246,7 @@ func FindLoops(dir string) ([]string, error) {
 	var devices []string
 	for _, file := range files {
 		backing, err := os.ReadFile(file)
-		if err == nil && strings.HasPrefix(strings.TrimSpace(string(backing)), filepath.Clean(dir)+"/") {
+		if err == nil && below(strings.TrimSpace(string(backing)), dir) {
 			devices = append(devices, "/dev/"+strings.Split(file, "/")[3])
 		}
 	}

@@ -7,16 +7,18 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
-// ErrForeign says that a directory holds something and is no cluster's.
+// ErrForeign is the error for a directory that has files and no mark of a cluster.
 var ErrForeign = errors.New("not empty, and not the directory of a development cluster; choose another one")
 
 const markText = "A development cluster lives here. `devcluster down` removes this directory.\n"
 
-// Claim makes dir and marks it as a cluster's. It refuses a directory that holds other files.
-func Claim(dir string) error {
+// Mark creates dir and marks it as a cluster's. It refuses a directory that holds other files.
+func Mark(dir string) error {
 	if err := Owned(dir); err != nil {
 		return err
 	}
@@ -29,8 +31,8 @@ func Claim(dir string) error {
 	return nil
 }
 
-// Owned is nil when dir may be removed with everything in it: it was claimed, is empty or is not there. Otherwise it is an
-// ErrForeign, or says why the directory cannot be looked at.
+// Owned is nil when dir may be removed with everything in it: it is marked, empty or absent. Otherwise it is an ErrForeign, or
+// says why the directory cannot be read.
 func Owned(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -44,7 +46,7 @@ func Owned(dir string) error {
 }
 
 // Files removes dir, or everything in it but the entries to keep, unless something is still mounted below it. The mark goes
-// last, so that a removal that was cut off can be repeated.
+// last, so that a removal that was cut off can be repeated. A dir that is itself a mount point is emptied and stays.
 func Files(dir string, keep ...string) error {
 	mounts, err := FindMounts(dir)
 	if err != nil {
@@ -53,23 +55,25 @@ func Files(dir string, keep ...string) error {
 	if len(mounts) > 0 {
 		return fmt.Errorf("remove %q: still mounted: %q", dir, mounts)
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := removeFiles(dir, keep); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the directory of the cluster: %w", err)
 	}
-	spare := append([]string{layout.Dir(dir).Mark()}, keep...)
-	for _, e := range entries {
-		if path := filepath.Join(dir, e.Name()); !slices.Contains(spare, path) {
-			if err := os.RemoveAll(path); err != nil {
-				return fmt.Errorf("remove the files of the cluster: %w", err)
-			}
-		}
+	return nil
+}
+
+func removeFiles(dir string, keep []string) error {
+	kept := map[string]bool{filepath.Base(layout.Dir(dir).Mark()): true}
+	for _, path := range keep {
+		kept[filepath.Base(path)] = true
 	}
-	if len(keep) > 0 {
-		return nil
+	if err := removeIn(dir, kept); err != nil || len(keep) > 0 {
+		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove the directory of the cluster: %w", err)
+	if err := removeIn(dir, nil); err != nil {
+		return err
+	}
+	if err := os.Remove(dir); !errors.Is(err, unix.EBUSY) {
+		return err
 	}
 	return nil
 }

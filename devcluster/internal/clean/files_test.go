@@ -13,9 +13,9 @@ import (
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
 
-func claim(t *testing.T, dir string) {
+func mark(t *testing.T, dir string) {
 	t.Helper()
-	if err := clean.Claim(dir); err != nil {
+	if err := clean.Mark(dir); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -58,7 +58,7 @@ func TestOwned(t *testing.T) {
 			}
 		}},
 		"Claimed": {reason: "a cluster's directory is full of files", prepare: func(t *testing.T, dir string) {
-			claim(t, dir)
+			mark(t, dir)
 			touch(t, filepath.Join(dir, "logs", "etcd.log"))
 		}},
 		"Foreign": {reason: "somebody else's files are never removed", want: clean.ErrForeign, prepare: func(t *testing.T, dir string) {
@@ -75,7 +75,7 @@ func TestOwned(t *testing.T) {
 			if err := clean.Owned(dir); !errors.Is(err, tc.want) {
 				t.Errorf("%s: got %v, want %v", tc.reason, err, tc.want)
 			}
-			if err := clean.Claim(dir); !errors.Is(err, tc.want) {
+			if err := clean.Mark(dir); !errors.Is(err, tc.want) {
 				t.Errorf("%s: claim: got %v, want %v", tc.reason, err, tc.want)
 			}
 			if _, err := clean.All(dir, markerEnv+dir); !errors.Is(err, tc.want) {
@@ -92,7 +92,7 @@ func TestNotADirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	touch(t, file)
 	for what, err := range map[string]error{
-		"Owned": clean.Owned(file), "Claim": clean.Claim(file), "Files": clean.Files(file), "Below": clean.Claim(filepath.Join(file, "c")),
+		"Owned": clean.Owned(file), "Claim": clean.Mark(file), "Files": clean.Files(file), "Below": clean.Mark(filepath.Join(file, "c")),
 	} {
 		if err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: got %v", what, err)
@@ -105,8 +105,8 @@ func TestNotADirectory(t *testing.T) {
 
 func TestMarkTellsAReaderWhatItIs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "c")
-	claim(t, dir)
-	claim(t, dir) // again: a supervisor claims what `up` has claimed
+	mark(t, dir)
+	mark(t, dir) // again: a supervisor claims what `up` has claimed
 	data, err := os.ReadFile(layout.Dir(dir).Mark())
 	if err != nil || !strings.Contains(string(data), "devcluster down") {
 		t.Errorf("%q, %v", data, err)
@@ -115,7 +115,7 @@ func TestMarkTellsAReaderWhatItIs(t *testing.T) {
 
 func TestKeptFilesStayAndTheDirectoryStaysOwned(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "c")
-	claim(t, dir)
+	mark(t, dir)
 	touch(t, filepath.Join(dir, "logs", "etcd.log"), filepath.Join(dir, "pki", "ca.crt"), filepath.Join(dir, "kubeconfig"))
 	if _, err := clean.All(dir, markerEnv+dir, filepath.Join(dir, "logs")); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestKeptFilesStayAndTheDirectoryStaysOwned(t *testing.T) {
 func TestRemovalFollowsNoLink(t *testing.T) {
 	base := t.TempDir()
 	dir, precious := filepath.Join(base, "c"), filepath.Join(base, "precious", "file")
-	claim(t, dir)
+	mark(t, dir)
 	touch(t, precious)
 	if err := os.Symlink(filepath.Dir(precious), filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
@@ -147,5 +147,41 @@ func TestRemovalFollowsNoLink(t *testing.T) {
 	}
 	if _, err := os.Stat(precious); err != nil {
 		t.Errorf("the file behind the link is gone: %v", err)
+	}
+}
+
+// TestMountOfTheDirectoryItselfStays: a cluster makes mounts below its directory; the file system that is mounted on it is the user's.
+func TestMountOfTheDirectoryItselfStays(t *testing.T) {
+	needsRoot(t)
+	dir := filepath.Join(t.TempDir(), "c")
+	bind(t, t.TempDir(), dir)
+	mark(t, dir)
+	touch(t, filepath.Join(dir, "etcd", "wal"))
+	bind(t, t.TempDir(), filepath.Join(dir, "nodes"))
+	if r, err := clean.All(dir, markerEnv+dir); err != nil || r.Mounts != 1 {
+		t.Fatalf("got %v, %v", r, err)
+	}
+	if left := names(t, dir); len(left) != 0 {
+		t.Errorf("left %q", left)
+	}
+	if found, err := clean.FindMounts(filepath.Dir(dir)); err != nil || len(found) != 1 {
+		t.Errorf("mounts above: %q, %v", found, err)
+	}
+}
+
+func TestMountsAndLoopsAreFoundThroughLinks(t *testing.T) {
+	needsRoot(t)
+	base := t.TempDir()
+	cluster, link := filepath.Join(base, "real"), filepath.Join(base, "link")
+	bind(t, filepath.Join(base, "source"), filepath.Join(cluster, "mnt"))
+	if err := os.Symlink("real", link); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := clean.FindMounts(link); err != nil || len(found) != 1 {
+		t.Errorf("mounts: %q, %v", found, err)
+	}
+	device := attach(t, filepath.Join(cluster, "image"))
+	if found, err := clean.FindLoops(link); err != nil || len(found) != 1 || found[0] != device {
+		t.Errorf("loop devices: %q, %v; want %q", found, err, device)
 	}
 }

@@ -7,6 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -32,7 +35,7 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		{name: "up", args: "[--nodes N] [--driver PATH]", help: "start a cluster; the first time builds the control plane", run: up},
+		{name: "up", args: "[--nodes N] [--driver PATH]", help: "start a cluster; the first time downloads or builds the control plane", run: up},
 		{name: "status", args: "[--output json]", help: "show the processes of the cluster", run: status},
 		{name: "logs", args: "NAME [--follow]", help: "print the log of a process", run: logs},
 		{name: "demo", args: "[--kubeconfig FILE]", help: "show a claim become a mounted directory, step by step", run: demonstrate},
@@ -128,13 +131,25 @@ func up(ctx context.Context, c *call) error {
 	fmt.Fprintf(c.stdout, `
 The cluster is up (Kubernetes %s, %d nodes, %.1f s). Next:
 
-  export KUBECONFIG=%s
+  export KUBECONFIG=%s PATH="$PATH:%s"
   kubectl get nodes
   devcluster demo      # a claim becomes a mounted directory
   devcluster status    # processes and their logs
   devcluster down
-`, status.Kubernetes, len(status.Nodes), status.Took.Seconds(), status.Kubeconfig)
+`, status.Kubernetes, len(status.Nodes), status.Took.Seconds(), status.Kubeconfig, strings.Join(programs(status), ":"))
 	return nil
+}
+
+// programs are the directories that the user's PATH needs: of kubectl in the version of the cluster, and of this program.
+func programs(s devcluster.Status) []string {
+	dirs := []string{s.Programs}
+	if _, err := exec.LookPath("devcluster"); err == nil {
+		return dirs
+	}
+	if self, err := os.Executable(); err == nil {
+		dirs = append(dirs, filepath.Dir(self))
+	}
+	return dirs
 }
 
 func down(ctx context.Context, c *call) error {

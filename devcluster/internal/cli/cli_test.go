@@ -35,7 +35,7 @@ func TestCommandLine(t *testing.T) {
 		"UnknownFlag":  {reason: "a misspelt flag too", args: []string{"up", "--nodez=1"}, code: 2, stderr: "nodez"},
 		"TooManyWords": {reason: "words that nobody reads are an error", args: []string{"status", "x"}, code: 2, stderr: "1 words besides the flags, want 0"},
 		"CommandHelp":  {reason: "each command explains its flags", args: []string{"up", "--help"}, stderr: "number of nodes"},
-		"BadNodes":     {reason: "bad input is named before anything is started", args: []string{"up", "--dir", dir, "--nodes=0"}, code: 1, stderr: "--nodes=0: must be between 1 and 1000"},
+		"BadNodes":     {reason: "bad input is named before anything is started", args: []string{"up", "--dir", dir, "--nodes=0"}, code: 1, stderr: "--nodes=0: must be between 1 and 100"},
 		"StatusDown":   {reason: "a command that needs a cluster tells how to get one", args: []string{"status", "--dir", dir}, code: 1, stderr: "start one with `devcluster up`"},
 		"DemoDown":     {reason: "so does the demo", args: []string{"demo", "--dir", dir, "--examples", "/x"}, code: 1, stderr: "start one with `devcluster up`"},
 		"DownTwice":    {reason: "down of nothing is no error", args: []string{"down", "--dir", dir}, stdout: "no cluster is up"},

@@ -19,7 +19,7 @@ func logs(ctx context.Context, c *call) error {
 	follow := false
 	words, err := c.parse(1, func(fs *flag.FlagSet) {
 		c.options.AddDirFlag(fs)
-		fs.BoolVar(&follow, "follow", follow, "go on with what is written from now on, until Ctrl-C or the end of the cluster")
+		fs.BoolVar(&follow, "follow", follow, "print new lines until Ctrl-C or the end of the cluster")
 		fs.BoolVar(&follow, "f", follow, "short for --follow")
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ func status(ctx context.Context, c *call) error {
 	output := "text"
 	_, err := c.parse(0, func(fs *flag.FlagSet) {
 		c.options.AddDirFlag(fs)
-		fs.StringVar(&output, "output", output, "text, or json for programs")
+		fs.StringVar(&output, "output", output, "output format: text or json")
 	})
 	if err != nil {
 		return err

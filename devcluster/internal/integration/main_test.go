@@ -55,7 +55,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	server = &controlPlane{dir: layout.Dir(filepath.Join(work, "c")), procs: proc.New()}
+	server = newControlPlane(filepath.Join(work, "c"))
 	defer server.stop()
 	if err := server.start(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -64,23 +64,15 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
+func newControlPlane(dir string) *controlPlane {
+	return &controlPlane{dir: layout.Dir(dir), procs: proc.New()}
+}
+
 func (c *controlPlane) start(ctx context.Context) error {
-	cache, err := layout.Cache()
-	if err != nil {
+	if err := c.startServer(ctx); err != nil {
 		return err
 	}
-	bin, err := build.ControlPlane(ctx, build.Config{Module: modulePath, Cache: cache, Progress: os.Stderr})
-	if err != nil {
-		return err
-	}
-	if c.plane, err = plane.New(c.dir, bin); err != nil {
-		return err
-	}
-	if err := c.plane.Audit(auditedReader); err != nil {
-		return err
-	}
-	specs := []proc.Spec{c.plane.EtcdSpec(), c.plane.APIServerSpec(), c.plane.ControllerManagerSpec(), c.plane.SchedulerSpec()}
-	for _, spec := range specs {
+	for _, spec := range []proc.Spec{c.plane.ControllerManagerSpec(), c.plane.SchedulerSpec()} {
 		if err := c.launch(ctx, spec); err != nil {
 			return err
 		}
@@ -91,6 +83,30 @@ func (c *controlPlane) start(ctx context.Context) error {
 	}
 	c.boot, err = bootstrap.Apply(ctx, config, told())
 	return err
+}
+
+// startServer starts etcd and the API server alone, without controllers.
+func (c *controlPlane) startServer(ctx context.Context) error {
+	cache, err := layout.Cache()
+	if err != nil {
+		return err
+	}
+	bin, err := build.ControlPlane(ctx, build.Config{Module: modulePath, Cache: cache, Servers: build.DefaultServers(), Progress: os.Stderr})
+	if err != nil {
+		return err
+	}
+	if c.plane, err = plane.New(c.dir, bin); err != nil {
+		return err
+	}
+	if err := c.plane.Audit(auditedReader); err != nil {
+		return err
+	}
+	for _, spec := range []proc.Spec{c.plane.EtcdSpec(), c.plane.APIServerSpec()} {
+		if err := c.launch(ctx, spec); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *controlPlane) stop() {

@@ -1,6 +1,6 @@
 // Package layout says where everything of a development cluster lies on disk.
 //
-// It only computes paths. Whoever needs a directory makes it; package clean removes the tree.
+// It makes no directory: that is done by the package that uses one. Package clean removes the tree.
 package layout
 
 import (
@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxSocketPath is what sockaddr_un.sun_path holds on Linux, without the final NUL.
@@ -37,6 +39,49 @@ func Cache() (string, error) {
 		return "", fmt.Errorf("find the cache directory: %w", err)
 	}
 	return filepath.Join(base, "longshore"), nil
+}
+
+// maxLinks is the number of links in a path that the kernel follows.
+const maxLinks = 40
+
+// Resolve returns the absolute path of dir without symbolic links, as the kernel lists mounts and backing files. The end of the path
+// need not exist. A path that this user may not search stays as it is: the user can change nothing there, and what needs root says so.
+func Resolve(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("make %q absolute: %w", dir, err)
+	}
+	path, err := resolve(abs, maxLinks)
+	if errors.Is(err, os.ErrPermission) {
+		return abs, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("resolve the links of %q: %w", dir, err)
+	}
+	return path, nil
+}
+
+func resolve(path string, links int) (string, error) {
+	resolved, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, os.ErrNotExist) {
+		return resolved, err
+	}
+	if links == 0 {
+		return "", unix.ELOOP
+	}
+	parent, err := resolve(filepath.Dir(path), links)
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(parent, filepath.Base(path))
+	target, err := os.Readlink(path)
+	switch {
+	case err != nil:
+		return path, nil //nolint:nilerr // the directory does not exist yet
+	case !filepath.IsAbs(target):
+		target = filepath.Join(parent, target)
+	}
+	return resolve(target, links-1)
 }
 
 func (d Dir) join(elem ...string) string {

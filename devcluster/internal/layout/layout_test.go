@@ -125,3 +125,38 @@ func TestCheckAgreesWithTheKernel(t *testing.T) {
 		t.Error("every directory is too long: the test proves nothing")
 	}
 }
+
+func TestResolve(t *testing.T) {
+	base := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(base, "real", "deep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"link": "real", "absolute": filepath.Join(base, "real"), "dangling": "real/../later/c", "loop": "loop", "a": "b/x", "b": "a/x"} {
+		if err := os.Symlink(to, filepath.Join(base, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := map[string]struct{ reason, dir, want string }{
+		"Plain":    {"nothing to resolve", "real/deep", "real/deep"},
+		"Link":     {"a link above", "link/deep", "real/deep"},
+		"Absolute": {"a link with an absolute target", "absolute/deep", "real/deep"},
+		"Absent":   {"the end does not exist yet", "link/x/y", "real/x/y"},
+		"Dangling": {"the target of a link does not exist yet", "dangling/x", "later/c/x"},
+		"Loop":     {"a link to itself", "loop/x", ""},
+		"Endless":  {"links that lead ever deeper", "a", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := layout.Resolve(filepath.Join(base, tc.dir))
+			if tc.want == "" {
+				if err == nil || !strings.Contains(err.Error(), tc.dir) {
+					t.Errorf("%s: got %q, %v", tc.reason, got, err)
+				}
+				return
+			}
+			if want := filepath.Join(base, tc.want); err != nil || got != want {
+				t.Errorf("%s: got %q, %v, want %q", tc.reason, got, err, want)
+			}
+		})
+	}
+}

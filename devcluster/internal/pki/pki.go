@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// lifetime of all certificates. A cluster that is older is made anew.
+// lifetime of all certificates. An older cluster has to be created again.
 const lifetime = 365 * 24 * time.Hour
 
 // Authority signs certificates and keeps them as PEM files in one directory.

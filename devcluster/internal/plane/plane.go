@@ -150,7 +150,7 @@ func (p *Plane) User(file, user string, groups ...string) (string, error) {
 // Server is the URL of the API server.
 func (p *Plane) Server() string { return "https://" + p.Address(APIServer) }
 
-// Address is the host and port that are reserved for a process of the control plane, or for one that New was told of.
+// Address is the host and port that are reserved for a process of the control plane, or for one that was named to New.
 func (p *Plane) Address(name string) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.ports[name].number))
 }

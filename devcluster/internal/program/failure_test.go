@@ -123,7 +123,7 @@ func TestBrokenControlPlaneAndTheProgressOfItsBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", path+":"+os.Getenv("PATH"))
-	r := c.mustFail([]string{"up", "--nodes=1", "--cache=" + t.TempDir()}, "start etcd: it ends again and again", "exit status 3", filepath.Join(c.dir, "logs", "etcd.log"))
+	r := c.mustFail([]string{"up", "--nodes=1", "--cache=" + t.TempDir(), "--kubernetes-url=", "--etcd-url="}, "start etcd: it ends again and again", "exit status 3", filepath.Join(c.dir, "logs", "etcd.log"))
 	for i, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
 		// Which one it is at, and how long it may take.
 		want := fmt.Sprintf("building %s (%d of 5, up to ", name, i+1)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/devcluster"
@@ -51,10 +53,21 @@ func (c *cluster) comesUp() {
 			c.t.Errorf("up does not tell %q:\n%s", want, out)
 		}
 	}
+	kubectl := exec.Command("sh", "-c", exportLine(out)+"; kubectl get nodes; command -v devcluster")
+	if shown, err := kubectl.CombinedOutput(); err != nil || strings.Count(string(shown), " Ready ") != 2 {
+		c.t.Errorf("the commands that up prints: %v\n%s", err, shown)
+	}
 	nodes, err := c.client().CoreV1().Nodes().List(context.Background(), metav1.ListOptions{})
 	if err != nil || len(nodes.Items) != 2 {
 		c.t.Errorf("nodes %v, %v", nodes, err)
 	}
+}
+
+// exportLine finds the line of the output that sets the user's environment.
+func exportLine(out string) string {
+	_, line, _ := strings.Cut(out, "\n  export ")
+	line, _, _ = strings.Cut(line, "\n")
+	return "export " + line
 }
 
 func (c *cluster) secondUpChangesNothing() {
@@ -262,13 +275,27 @@ func (c *cluster) killedSupervisorTakesAllWithIt() {
 
 func (c *cluster) newUpReplacesTheDead() {
 	began := time.Now()
-	c.mustRun("up", "--nodes=3", "--driver="+built.driver)
+	object := filepath.Join(c.t.TempDir(), "csidriver.yaml")
+	text := "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {name: hostpath.csi.k8s.io}\nspec: {fsGroupPolicy: File, podInfoOnMount: true, volumeLifecycleModes: [Persistent, Ephemeral]}\n"
+	if err := os.WriteFile(object, []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.mustRun("up", "--nodes=3", "--driver="+built.driver, "--csidriver="+object,
+		"--driver-flags=--endpoint={endpoint} --nodeid={node} --mode={mode} --statedir={statedir} --v={v} --enable-attach=true --maxvolumespernode=77")
+	driver, err := c.client().StorageV1().CSIDrivers().Get(context.Background(), "hostpath.csi.k8s.io", metav1.GetOptions{})
+	if err != nil || driver.Spec.FSGroupPolicy == nil || *driver.Spec.FSGroupPolicy != storagev1.FileFSGroupPolicy {
+		c.t.Errorf("the CSIDriver object is not that of the file: %+v, %v", driver, err)
+	}
 	s := c.status()
 	if len(s.Nodes) != 3 || s.Started.Before(began) {
 		c.t.Errorf("got %+v", s)
 	}
 	if mounts := c.mounts(); len(mounts) > 0 {
 		c.t.Errorf("mounts of the earlier cluster: %q", mounts)
+	}
+	node, err := c.client().StorageV1().CSINodes().Get(context.Background(), "node-3", metav1.GetOptions{})
+	if err != nil || len(node.Spec.Drivers) != 1 || node.Spec.Drivers[0].Allocatable == nil || *node.Spec.Drivers[0].Allocatable.Count != 77 {
+		c.t.Errorf("the driver does not have the flags that were given: %+v, %v", node, err)
 	}
 	for _, name := range []string{"driver-controller", "driver.node-3"} {
 		c.eventually(name+" is the program that was named", func() string {

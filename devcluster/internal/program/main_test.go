@@ -51,7 +51,7 @@ func buildControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = controlplane.ControlPlane(ctx, controlplane.Config{Module: "../../controlplane", Cache: cache, Progress: os.Stderr})
+	_, err = controlplane.ControlPlane(ctx, controlplane.Config{Module: "../../controlplane", Cache: cache, Servers: controlplane.DefaultServers(), Progress: os.Stderr})
 	return err
 }
 

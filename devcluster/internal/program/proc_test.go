@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isSupervisor says whether a process leads the session of the cluster. Its command line would not do: a process that is just
+// isSupervisor reports whether a process leads the session of the cluster. Its command line would not do: a process that is just
 // being started shows that of its parent.
 func isSupervisor(pid int) bool {
 	session, err := unix.Getsid(pid)
@@ -59,7 +59,7 @@ func listening(t *testing.T, table string, inodes map[string]bool) []string {
 	return found
 }
 
-// onLoopback says whether an address of the kernel's table is 127.0.0.1 or ::1.
+// onLoopback reports whether an address of the kernel's table is 127.0.0.1 or ::1.
 func onLoopback(address string) bool {
 	return strings.HasPrefix(address, "0100007F:") || strings.HasPrefix(address, "00000000000000000000000001000000:")
 }

@@ -84,7 +84,7 @@ func TestChartRulesFollowTheRelease(t *testing.T) {
 func TestChartRulesPassPromtool(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("needs promtool of Prometheus on PATH: `make deps` installs it")
+		t.Skip("needs promtool of Prometheus on PATH: `make test` installs it, as root on Debian or Ubuntu")
 	}
 	rules, err := yaml.Marshal(chartRules(t, "disks", "storage-system"))
 	if err != nil {

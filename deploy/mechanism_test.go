@@ -202,6 +202,49 @@ func TestPodsAreComplete(t *testing.T) {
 	}
 }
 
+// TestPodsRunOnLinux: the images are for Linux, and the pods of the node side tolerate the taints of all nodes.
+func TestPodsRunOnLinux(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		for _, w := range workloads(t, objects(t, overlay)) {
+			if w.pod.Spec.NodeSelector[corev1.LabelOSStable] != "linux" {
+				t.Errorf("%s: %s may come to a node that does not run Linux: selector %v", overlay, w.GetName(), w.pod.Spec.NodeSelector)
+			}
+		}
+	}
+}
+
+// TestProvisionerMayDrain: it ends a call that is in progress within its timeout, at least 25 s, writes what it knows, and releases the
+// lease. A pod that is killed before keeps the next provisioner waiting.
+func TestProvisionerMayDrain(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		w := workloads(t, objects(t, overlay))[controllerLabel]
+		if grace := w.pod.Spec.TerminationGracePeriodSeconds; grace == nil || *grace < 60 {
+			t.Errorf("%s: the pods of %s are killed before the provisioner has ended", overlay, w.GetName())
+		}
+	}
+}
+
+// TestRegistrarIsReadyOnceRegistered: while the registrar waits for the driver or the kubelet, restarting it helps nothing, and its node
+// is not ready for volumes.
+func TestRegistrarIsReadyOnceRegistered(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		c := workloads(t, objects(t, overlay))[nodeLabel].container(t, "registrar")
+		if path := pathOf(c.LivenessProbe); path != "/livez" {
+			t.Errorf("%s: the registrar is restarted by the answer of %q, want /livez", overlay, path)
+		}
+		if path := pathOf(c.ReadinessProbe); path != "/readyz" {
+			t.Errorf("%s: a node is ready by the answer of %q, want /readyz", overlay, path)
+		}
+	}
+}
+
+func pathOf(p *corev1.Probe) string {
+	if p == nil || p.HTTPGet == nil {
+		return ""
+	}
+	return p.HTTPGet.Path
+}
+
 // TestObjectsOfTheDriver: one namespace that admits the pods, one CSIDriver, and classes of that driver in both binding modes.
 func TestObjectsOfTheDriver(t *testing.T) {
 	for _, overlay := range overlays(t) {

@@ -60,7 +60,7 @@ func alerts(t *testing.T) map[string]monitoringv1.Rule {
 func TestPromtool(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("needs promtool of Prometheus on PATH: `make deps` installs it")
+		t.Skip("needs promtool of Prometheus on PATH: `make test` installs it, as root on Debian or Ubuntu")
 	}
 	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "rules.test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)
@@ -180,7 +180,7 @@ func TestRuleObject(t *testing.T) {
 	}
 }
 
-// TestScraping: whether Prometheus goes by annotations or by the PodMonitor, it finds every container of both sides.
+// TestScraping: with annotations and with the PodMonitor, Prometheus finds every container of both sides.
 func TestScraping(t *testing.T) {
 	list := objects(t, monitored)
 	monitor := one[*monitoringv1.PodMonitor](t, list)
@@ -243,6 +243,19 @@ type (
 		Datasource               struct{ UID string }
 	}
 )
+
+// TestDashboardFindsAnyDriver: drivers of others export no csi_plugin_operations_seconds, and have only the metrics of the sidecars.
+func TestDashboardFindsAnyDriver(t *testing.T) {
+	var d dashboard
+	if err := json.Unmarshal([]byte(contentOf(t, dashboardFile)), &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range d.Templating.List {
+		if v.Type != "datasource" && !strings.Contains(v.Definition, `{__name__=~"csi_(sidecar|plugin)_operations_seconds_count"`) {
+			t.Errorf("variable %s finds only drivers with the metrics of %s", v.Name, v.Definition)
+		}
+	}
+}
 
 // TestDashboard: it is well-formed, explains itself, and uses no variable that is not there.
 func TestDashboard(t *testing.T) {

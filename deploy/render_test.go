@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write rendered/ anew") //nolint:gochecknoglobals // a flag of the test binary
+var rewrite = flag.Bool("rewrite", false, "write rendered/ again") //nolint:gochecknoglobals // a flag of the test binary
 
 // overlays lists the directories that a user can apply.
 func overlays(t *testing.T) []string {

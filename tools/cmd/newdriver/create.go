@@ -14,7 +14,7 @@ import (
 	"text/template"
 )
 
-// skeleton has the files of the copy that are written anew, as templates over names.
+// skeleton has the files of the copy that are not copied, as templates over names.
 //
 //go:embed all:skeleton
 var skeleton embed.FS

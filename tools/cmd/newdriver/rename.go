@@ -84,7 +84,7 @@ func (r *renamer) unnamedImports(src []byte) (map[int]bool, error) {
 	return found, nil
 }
 
-// collides tells whether the source both imports the root package and uses its new name for something else.
+// collides reports whether the source both imports the root package and uses its new name for something else.
 func (r *renamer) collides(src []byte) bool {
 	imports, used := false, false
 	err := tokens(src, func(_ int, tok token.Token, literal string) {

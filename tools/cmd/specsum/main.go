@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// run says whether at least one spec passed and none failed.
+// run reports whether at least one spec passed and none failed.
 func run(files []string, out io.Writer) (ok bool, err error) {
 	var s summary
 	for _, name := range files {

@@ -74,7 +74,7 @@ func (s *summary) addSpec(spec spec) {
 	}
 }
 
-// ok says whether something passed and nothing failed.
+// ok reports whether something passed and nothing failed.
 func (s *summary) ok() bool { return s.passed > 0 && len(s.failures) == 0 }
 
 func (s *summary) fail(what string) {

@@ -45,6 +45,11 @@ func TestExitCodeTellsTheOutcome(t *testing.T) {
 			in:     `{"Action":"skip","Package":"p","Test":"TestA"}`,
 			stdout: "0 passed, 0 failed, 1 skipped\n",
 		},
+		"SkippedPackage": {
+			reason: "a package that runs no test is a skip with its name, too",
+			in:     `{"Action":"output","Package":"p","Output":"skipped all of p: needs root\n"}` + "\n" + `{"Action":"pass","Package":"p"}`,
+			stdout: "0 passed, 0 failed, 1 skipped\n",
+		},
 		"Broken": {
 			reason: "a file that cannot be read is neither",
 			args:   []string{"-total", "/nonexistent.json"},

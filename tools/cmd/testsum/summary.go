@@ -100,11 +100,24 @@ func (s *summary) endPackage(e event) {
 		fmt.Fprintf(s.failures, "--- FAIL %s\n%s", e.Package, strings.Join(s.build[e.FailedBuild], ""))
 		s.printOutput(e.Package)
 	}
+	if e.Action == "pass" {
+		s.skipPackage(e.Package)
+	}
 	mark := map[string]string{"pass": "ok  ", "fail": "FAIL"}[e.Action]
 	fmt.Fprintf(s.out, "%s %s %.1fs\n", mark, e.Package, e.Elapsed)
 }
 
-// inTheMiddle says whether a test of a package has begun and not ended.
+// skipPackage counts a package as one skipped test when its TestMain has run no test and says so: "skipped all of PACKAGE: REASON".
+func (s *summary) skipPackage(pkg string) {
+	for _, line := range s.output[key{pkg: pkg}] {
+		if strings.HasPrefix(line, "skipped all of ") {
+			s.skipped++
+			s.skips = append(s.skips, pkg+": "+strings.TrimSpace(line))
+		}
+	}
+}
+
+// inTheMiddle reports whether a test of a package has begun and not ended.
 func (s *summary) inTheMiddle(pkg string) bool {
 	for k := range s.output {
 		if k.pkg == pkg && k.test != "" {
@@ -136,7 +149,7 @@ func reason(lines []string) string {
 	return text
 }
 
-// isFrame says whether go test itself wrote the line.
+// isFrame reports whether go test itself wrote the line.
 func isFrame(line string) bool {
 	return strings.HasPrefix(line, "===") || strings.HasPrefix(line, "---")
 }

@@ -107,7 +107,7 @@ func (m module) needs() []string {
 	return files
 }
 
-// foreign says whether a directory is none of ours to look into.
+// foreign reports whether a directory is none of ours to look into.
 func foreign(path string) bool {
 	name := filepath.Base(path)
 	return path != "." && (name[0] == '.' || name == "bin" || slices.Contains(outside(), path))

@@ -45,6 +45,17 @@ func TestMakeReadsTheSame(t *testing.T) {
 	}
 }
 
+// TestKindLoadsWhatIsBuilt: with VERSION, images have that version in the cluster, too.
+func TestKindLoadsWhatIsBuilt(t *testing.T) {
+	out := dryMake(t, "../../..", "VERSION=v7.8.9", "IMAGE_PREFIX=example/x", "kind-load")
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "deploy/kind-load ") && strings.Count(line, ":v7.8.9") == strings.Count(line, "example/x/") {
+			return
+		}
+	}
+	t.Errorf("make kind-load loads other images than it builds:\n%s", out)
+}
+
 // TestBase: BASE is for the image that has one; it is an error only to ask for it by name where there is none, which deploy/image tells.
 func TestBase(t *testing.T) {
 	const root, option = "../../..", "--build-arg BASE=a/b:c"

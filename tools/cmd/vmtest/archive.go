@@ -65,7 +65,7 @@ func (a *archive) directories(name string) error {
 	return a.entry(dir, typeDirectory|0o755, 0)
 }
 
-// begin says whether a file is new, and adds the directories above it.
+// begin reports whether a file is new, and adds the directories above it.
 func (a *archive) begin(name string) (isNew bool, err error) {
 	if a.known[name] {
 		return false, nil

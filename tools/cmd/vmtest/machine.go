@@ -18,7 +18,7 @@ type machine struct {
 	console string
 }
 
-// run starts the machine, and says whether all tests in it passed.
+// run starts the machine, and reports whether all tests in it passed.
 func (m machine) run(ctx context.Context, o options) (ok bool, err error) {
 	cmd := exec.CommandContext(ctx, m.qemu,
 		"-accel", "tcg,thread=multi",
@@ -59,7 +59,7 @@ const (
 	markFailed = "failed" // for a reason
 )
 
-// report writes the events of all packages, and says whether all have passed.
+// report writes the events of all packages, and reports whether all have passed.
 func report(ctx context.Context, results io.Reader, out io.Writer) (ok bool, err error) {
 	lines := bufio.NewReader(results)
 	r := reporter{out: out, ok: true}

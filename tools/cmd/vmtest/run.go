@@ -30,7 +30,7 @@ func programs() []string {
 	}
 }
 
-// runTests says whether all packages passed.
+// runTests reports whether all packages passed.
 func runTests(ctx context.Context, o options) (ok bool, err error) {
 	if len(o.packages) == 0 {
 		return false, errors.New("no packages are named")
@@ -43,7 +43,7 @@ func runTests(ctx context.Context, o options) (ok bool, err error) {
 	defer cancel()
 	qemu, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
-		return true, skipAll(o.out, paths, "needs qemu-system-x86_64: `make deps` installs it")
+		return true, skipAll(o.out, paths, "needs qemu-system-x86_64: `make test` installs it, as root on Debian or Ubuntu")
 	}
 	linux, err := fetchKernel(ctx, o.kernel)
 	if unknown, ok := errors.AsType[unknownPackageError](err); ok {

@@ -1,6 +1,8 @@
 # Longshore. `make` alone explains itself.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash -o pipefail
+# Where Debian has programs like mkfs.xfs, which plain `su` leaves out, and where make/setup puts some.
+export PATH := $(PATH):/usr/local/bin:/usr/sbin:/sbin
 .DELETE_ON_ERROR:
 
 include make/modules.mk make/tools.mk make/test.mk make/cluster.mk make/images.mk make/kind.mk
@@ -13,14 +15,6 @@ help: ## Show this help; build, vet, lint, tidy, verify and test also take a mod
 .PHONY: precommit
 precommit: tidy fmt lint verify test ## Everything a change must pass before it is committed
 
+# For programs that prepare a machine before they run other targets; `make up` and `make test` do this themselves.
 .PHONY: deps
-deps: ## Install the system packages that tests need (Debian, Ubuntu; needs root)
-	apt-get update
-	apt-get install -y --no-install-recommends git gcc libc6-dev make mount util-linux e2fsprogs xfsprogs qemu-system-x86
-	@command -v prometheus >/dev/null && command -v promtool >/dev/null || $(MAKE) --no-print-directory deps-prometheus || echo "prometheus and promtool cannot be had: their tests will be skipped"
-
-# The two programs of Debian's package, without the package: that would start a server on port 9090 of all addresses.
-.PHONY: deps-prometheus
-deps-prometheus:
-	@dir=$$(mktemp -d) && trap 'rm -rf '$$dir EXIT && cd $$dir && apt-get -o APT::Sandbox::User=root download prometheus && \
-	dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components=3 ./usr/bin/prometheus ./usr/bin/promtool
+deps: test-setup

@@ -92,7 +92,7 @@ type auditEvent struct {
 	ObjectRef  struct{ Resource, Subresource, APIGroup, Namespace string }
 }
 
-// reads says whether nothing was written. The log has reads, too, of some users.
+// reads reports whether nothing was written. The log has reads, too, of some users.
 func (e auditEvent) reads() bool { return slices.Contains([]string{"get", "list", "watch"}, e.Verb) }
 
 func count(r io.Reader) (Writes, error) {

@@ -123,7 +123,7 @@ func TestCapacityOfEachNode(t *testing.T) {
 	s.waitTold(s.Driver, s.LateClass(), map[string]told{})
 }
 
-// publisher is who tells of the room of the driver that is installed.
+// publisher is the provisioner that publishes the capacity of the installed driver.
 type publisher struct {
 	// owner is the workload of the provisioner, "" where it is a process.
 	owner string
@@ -245,7 +245,7 @@ func TestCapacityGoesWithItsOwner(t *testing.T) {
 	for class, want := range classes {
 		r.waitTold(r.driver, class, want)
 	}
-	r.end() // or it would write anew what is deleted
+	r.end() // or it would write again what is deleted
 	s.deleteWorkload(s.Namespace, "driver")
 	for class := range maps.Keys(classes) {
 		r.waitTold(r.driver, class, map[string]told{})

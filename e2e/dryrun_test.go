@@ -158,7 +158,7 @@ func (n *namespaces) makeOne(o *unstructured.Unstructured) {
 	}
 }
 
-// exists says whether a namespace is there. One on its way out, of an earlier run, is waited for.
+// exists reports whether a namespace is there. One on its way out, of an earlier run, is waited for.
 func (n *namespaces) exists(name string) (found bool) {
 	n.t.Helper()
 	err := poll(n.t.Context(), func(ctx context.Context) (bool, error) {

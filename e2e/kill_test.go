@@ -180,7 +180,7 @@ func (s *story) signal(process, signal string) {
 	}
 }
 
-// frozen says whether all threads of a process are stopped.
+// frozen reports whether all threads of a process are stopped.
 func (s *story) frozen(ctx context.Context, process string) (bool, error) {
 	status, err := s.Dev.Client.Status(ctx, 0)
 	if err != nil {

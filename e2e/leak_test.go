@@ -118,7 +118,7 @@ func (d *Dev) Leftovers() ([]string, error) {
 	return append(left, state...), err
 }
 
-// volumePath says whether a path below a node's directories belongs to one volume: what is above it may stay.
+// volumePath reports whether a path below a node's directories belongs to one volume: what is above it may stay.
 func volumePath(path string) bool {
 	base := filepath.Base(path)
 	return base == "vol_data.json" || base == "globalmount" || base == "mount" || strings.Contains(path, "/pods/")

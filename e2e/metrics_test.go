@@ -56,8 +56,8 @@ func TestDashboardAndAlertsAskWhatIsServed(t *testing.T) {
 	var left []question
 	for round, deadline := 1, time.Now().Add(patience); round == 1 || len(left) > 0 && time.Now().Before(deadline); round++ {
 		s.askProbes()
-		s.live(fmt.Sprintf("good-%d", round))
-		s.failEverywhere(round)
+		s.live(s.Dev.Nodes[0], fmt.Sprintf("good-%d", round))
+		s.failEverywhere(s.Dev.Nodes[0], round)
 		s.interruptProvisioning(fmt.Sprintf("interrupted-%d", round))
 		s.failStaging()
 		s.waitScraped(prometheus)
@@ -159,11 +159,11 @@ func (s *Scene) askProbes() {
 	}
 }
 
-// live lets a claim be provisioned, attached, mounted on the first node, unmounted, detached and deleted.
-func (s *Scene) live(name string) {
+// live lets a claim be provisioned, attached, mounted on a node, unmounted, detached and deleted.
+func (s *Scene) live(node, name string) {
 	s.t.Helper()
 	s.CreateClaim(name, s.LateClass())
-	s.CreatePodOn(s.Dev.Nodes[0], name, FromClaim(name))
+	s.CreatePodOn(node, name, FromClaim(name))
 	s.WaitRunning(name)
 	volume := s.Volume(name).Name
 	s.DeletePod(name)
@@ -177,7 +177,7 @@ func (s *Scene) live(name string) {
 
 // failEverywhere asks for what the driver refuses: a volume too large to be made, one to be attached that is not there, and one
 // to be mounted with attributes that mean nothing. All is asked again and again until cleanFailures.
-func (s *Scene) failEverywhere(round int) {
+func (s *Scene) failEverywhere(node string, round int) {
 	s.t.Helper()
 	name := fmt.Sprintf("%s-bad-%d", s.Namespace, round)
 	large := Claim(s.Namespace, name, s.ImmediateClass())
@@ -201,7 +201,7 @@ func (s *Scene) failEverywhere(round int) {
 	})
 	attachment := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: s.Driver, NodeName: s.Dev.Nodes[0], Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: s.Driver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
 	}
 	s.retry("ask for it to be attached", func(ctx context.Context) error {
 		_, err := s.Client.StorageV1().VolumeAttachments().Create(ctx, attachment, metav1.CreateOptions{})
@@ -209,7 +209,7 @@ func (s *Scene) failEverywhere(round int) {
 	})
 	source := Inline(s.Driver)
 	source.CSI.VolumeAttributes = map[string]string{"size": "nonsense"}
-	s.CreatePodOn(s.Dev.Nodes[0], name, source)
+	s.CreatePodOn(node, name, source)
 	s.waitFailed(name)
 }
 

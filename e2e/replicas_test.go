@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -94,8 +93,11 @@ func podReady(p *corev1.Pod) bool {
 
 // directory asks the driver of a pod which volumes it has: handle by name.
 func (r *replicas) directory(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
-	raw, err := r.Client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").SubResource("proxy").
-		Name(pod.Name+":"+strconv.Itoa(driverPort(pod))).Suffix("debug", "state").DoRaw(ctx)
+	var raw []byte
+	err := r.forward(pod, driverPort(pod), func(address string) (err error) {
+		raw, err = get(ctx, "http://"+address+"/debug/state")
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +121,7 @@ func (r *replicas) directory(ctx context.Context, pod *corev1.Pod) (map[string]s
 	return volumes, nil
 }
 
-// driverPort is where the driver of a pod tells its state.
+// driverPort is the port on which the driver of a pod serves its state.
 func driverPort(pod *corev1.Pod) int {
 	for _, c := range pod.Spec.Containers {
 		for _, p := range c.Ports {

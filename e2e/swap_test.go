@@ -163,7 +163,7 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 	back.renewals(1)
 }
 
-// attachError tells whether an attacher has said why it does not attach.
+// attachError reports whether an attacher has said why it does not attach.
 func (s *story) attachError(name string) (failed bool) {
 	s.t.Helper()
 	s.retry("get attachment "+name, func(ctx context.Context) error {

@@ -3,8 +3,11 @@ NODES ?= 3
 UPFLAGS ?= --nodes $(NODES)
 
 ##@ Cluster
-.PHONY: up demo down status
-up: build/devcluster ## Start a cluster (the first time builds the control plane, some minutes)
+.PHONY: up demo down status up-setup
+up-setup:
+	@make/setup up
+build/devcluster: | $(if $(filter up,$(MAKECMDGOALS)),up-setup)
+up: build/devcluster ## Start a cluster (the first time downloads the control plane, or builds it in some minutes)
 	@$(BIN)/devcluster up $(UPFLAGS)
 demo: ## Show a claim become a mounted directory; starts the cluster first (KUBECONFIG=FILE: on another cluster)
 	@$(MAKE) --no-print-directory $(if $(KUBECONFIG_GIVEN),build/devcluster,up)

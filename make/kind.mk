@@ -1,6 +1,8 @@
 # A cluster of containers, with the real kubelet: `make kind-up deploy`. Needs docker and kubectl.
 KIND_CLUSTER ?= longshore
-KIND_NODE_IMAGE ?= kindest/node:v1.36.3
+# kindest/node:v1.36.3, of the same Kubernetes as the development cluster, where docker has it: kind has not published one, but `kind build
+# node-image` makes it. Otherwise the nearest that was published with the pinned kind, which docker pulls. A digest may follow the name.
+KIND_NODE_IMAGE ?= $(shell docker image inspect kindest/node:v1.36.3 >/dev/null 2>&1 && echo kindest/node:v1.36.3 || echo kindest/node:v1.36.4)
 KIND := $(PINNED)/kind
 OVERLAY ?= kind
 
@@ -13,9 +15,10 @@ $(KIND):
 kind-up: $(KIND) ## Create a kind cluster (NODES=3, KIND_NODE_IMAGE)
 	@KIND=$(KIND) deploy/kind-up $(KIND_CLUSTER) $(NODES) $(KIND_NODE_IMAGE)
 kind-load: images $(KIND) ## Build all images and load them into the kind cluster
-	@$(KIND) load docker-image --name $(KIND_CLUSTER) $(foreach m,$(IMAGES),$(IMAGE_PREFIX)/$(call field,$(m),image):$(call field,$(m),next))
-deploy: kind-load ## Install or upgrade the driver in the kind cluster (OVERLAY=kind), and see a claim bound
-	@deploy/apply deploy/overlays/$(OVERLAY) --context kind-$(KIND_CLUSTER)
+	@KIND=$(KIND) deploy/kind-load $(KIND_CLUSTER) $(foreach m,$(IMAGES),$(IMAGE_PREFIX)/$(call field,$(m),image):$(call image_version,$(m))) >$(TOOLS)/kind-images
+deploy: kind-load ## Install or upgrade the driver in the kind cluster (OVERLAY=kind), and mount a volume on each node (MONITORING=1: and a Prometheus)
+	@KUSTOMIZE_IMAGES="$$(cat $(TOOLS)/kind-images)" deploy/apply deploy/overlays/$(OVERLAY) --context kind-$(KIND_CLUSTER)
+	$(if $(MONITORING),@KIND=$(KIND) deploy/prometheus/apply $(KIND_CLUSTER))
 kind-down: $(KIND) ## Remove the kind cluster and its volumes
 	@$(KIND) delete cluster --name $(KIND_CLUSTER)
 	@rm -rf $${XDG_STATE_HOME:-$$HOME/.local/state}/longshore/kind/$(KIND_CLUSTER)
@@ -30,9 +33,9 @@ e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the 
 	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)
 
 .PHONY: e2e-overlays
-e2e-overlays: $(KIND) ## Try every form of deployment on the kind cluster, which must have no volumes; ends with the overlay kind
+e2e-overlays: kind-load ## Try every form of deployment, or those of OVERLAYS, on the kind cluster, which must have no volumes; ends with the overlay kind
 	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
-	@KIND=$(KIND) deploy/try-overlays $(KIND_CLUSTER)
+	@KIND=$(KIND) KUSTOMIZE_IMAGES="$$(cat $(TOOLS)/kind-images)" deploy/try-overlays $(KIND_CLUSTER) $(OVERLAYS)
 
 $(TOOLS)/specsum: $(wildcard tools/cmd/specsum/*.go)
 	@mkdir -p $(TOOLS)

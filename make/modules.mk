@@ -9,7 +9,7 @@ BIN := $(CURDIR)/bin
 # on a new machine, and what has not changed is not compiled again in another checkout. e2e/k8s/build and devcluster, whose programs rest
 # on 1,900 packages of Kubernetes, do the same.
 export CGO_ENABLED := 0
-export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath
+export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS 2>/dev/null)) -trimpath
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -s -w -X github.com/longshore-csi/longshore/csikit/version.version=$(VERSION)

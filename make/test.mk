@@ -1,4 +1,4 @@
-# Tests run with the race detector. Their events are kept in .tools/results, so that the whole can be summed up. `make verify` vets them.
+# Tests of modules that start goroutines run with the race detector. Their events are kept in .tools/results, so that the whole can be summed up. `make verify` vets them.
 RESULTS := $(CURDIR)/.tools/results
 # The time limit is there for tests that hang: on a new machine devcluster's first builds the control plane, which takes minutes.
 TESTFLAGS ?= -race -vet=off -timeout 30m
@@ -11,36 +11,48 @@ TESTFLAGS_e2e := -count=1 -vet=off -timeout 60m -parallel 16
 # The driver that is killed at every fault point is a process of its own two thousand times: what the detector would find in it, the other
 # tests show as well.
 TESTFLAGS_hostpathdriver = $(TESTFLAGS) -skip '^TestWalk'
-TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk' .
-# Results of tests that look at other modules are not taken from the cache, either.
-TESTFLAGS_tools = $(TESTFLAGS) -count=1
+TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)
+# These two start no goroutine. Results of tests that read other modules are not taken from the cache.
+TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS))
+TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1
 
 ##@ Test
 .PHONY: test $(MODULES:%=test/%)
-test: ## Run all tests: units, csi-sanity, end to end (needs root for mounts; says what it skips otherwise)
+# What `make test` runs: all modules, and what needs another kernel. Fewer: make test TESTS="test/attacher test/e2e"
+TESTS ?= $(addprefix test/,e2e $(filter-out e2e,$(MODULES))) test-vm
+test: | test-setup ## Run all tests: units, csi-sanity, end to end; skips by name those that need root or a program that is missing
 	@rm -rf $(RESULTS)
-	@failed=0; $(MAKE) --no-print-directory -k -j$(TESTJOBS) --output-sync=target $(addprefix test/,e2e $(filter-out e2e,$(MODULES))) test-vm || failed=1; \
+	@failed=0; $(MAKE) --no-print-directory -k -j$(TESTJOBS) --output-sync=target SETUP=done $(TESTS) || failed=1; \
 	$(TOOLS)/testsum -total $(RESULTS)/*.json && exit $$failed
-$(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-needs
+$(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-setup
 	@mkdir -p $(RESULTS)
 	@echo "== $*"
-	@cd $* && { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) ./...); $(if $(TESTALSO_$*),$(call gotest,$(TESTALSO_$*));) } | $(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
-# The race detector needs cgo.
-gotest = $(if $(filter -race,$(1)),CGO_ENABLED=1 )go test -json $(1)
+	@start=$$SECONDS status=0; cd $* && { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(TESTPACKAGES)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(TESTPACKAGES))),$(call gotest,$(TESTALSO_$*));) } | \
+	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json || status=$$?; echo "== $* took $$((SECONDS - start))s"; exit $$status
+# The race detector needs cgo. Without a C compiler tests run without it.
+gotest = $(if $(and $(filter -race,$(1)),$(RACE)),CGO_ENABLED=1 go test -json $(1),go test -json $(filter-out -race,$(1)))
+RACE = $(shell make/setup race)
+# Packages of a module that are tested; other than all are tested without what TESTALSO adds.
+TESTPACKAGES ?= ./...
 
 # Tests of hostpathdriver that need a kernel with more than this machine's may have: those that skip themselves elsewhere.
 VM_RUN ?= ^TestOnQuotas$$|^TestWalkGrown$$|^TestKernelContract$$/^ext[34]$$/Grow
 VM_PACKAGES ?= . ./internal/quota ./internal/backend ./internal/filesystem
 .PHONY: test-vm
-test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum ## Run tests that need another kernel in a virtual machine (VM_RUN, VM_PACKAGES)
+test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum | test-setup ## Run tests that need another kernel in a virtual machine (VM_RUN, VM_PACKAGES)
 	@mkdir -p $(RESULTS)
 	@echo "== virtual machine"
-	@cd hostpathdriver && $(TOOLS)/vmtest -run '$(VM_RUN)' $(VM_PACKAGES) | $(TOOLS)/testsum -keep $(RESULTS)/vm.json
+	@start=$$SECONDS status=0; cd hostpathdriver && $(TOOLS)/vmtest -run '$(VM_RUN)' $(VM_PACKAGES) | \
+	$(TOOLS)/testsum -keep $(RESULTS)/vm.json || status=$$?; echo "== virtual machine took $$((SECONDS - start))s"; exit $$status
 
-# What the race detector and the tests need of the system.
-.PHONY: test-needs
-test-needs:
-	@for c in $(firstword $(shell go env CC)) losetup; do command -v $$c >/dev/null || { echo "tests need $$c: \`make deps\` installs it (Debian, Ubuntu)"; exit 1; }; done
+.PHONY: exhaustive
+exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, the longest walks (hours)
+	@LONGSHORE_EXHAUSTIVE=1 .ci/run
+
+# Programs that tests need: they are installed where that is possible, and those that are missing are listed.
+.PHONY: test-setup
+test-setup:
+	@$(if $(filter done,$(SETUP)),:,make/setup test)
 
 $(TOOLS)/testsum: $(wildcard tools/cmd/testsum/*.go)
 	@mkdir -p $(TOOLS)
@@ -54,3 +66,7 @@ $(TOOLS)/vmtest: $(wildcard tools/cmd/vmtest/*.go)
 .PHONY: bench
 bench: ## Measure claim to Bound and claim to mounted at 1 and 100 claims, and API writes per claim
 	cd e2e && go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./...
+
+.PHONY: try-new-machine
+try-new-machine: ## Try `make up` and `make test` in a bare Debian root file system with Go (root; FULL=1: without caches, all tests)
+	@tools/try-new-machine

@@ -23,7 +23,7 @@ func TestWalkGrown(t *testing.T) {
 	d := disk{name: "pvc-1", size: 4 * mib, fsType: "ext4"}
 	before, after := d.up(), d.down()
 	story := tale{name: "image, ext4, grown", safe: len(before), over: len(after), acts: slices.Concat(before, d.grown(64*mib), after)}
-	faults, c := story.walk(t, true)
+	faults, c := story.walk(t, everyFate)
 	var names []string
 	for _, f := range faults {
 		names = append(names, f.name)

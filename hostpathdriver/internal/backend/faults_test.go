@@ -17,7 +17,7 @@ import (
 type blind struct {
 	*mount.Fake
 
-	mounted, holds, below error
+	mounted, isMountOf, below error
 }
 
 func (b *blind) Mounted(ctx context.Context, target string) (bool, error) {
@@ -27,11 +27,11 @@ func (b *blind) Mounted(ctx context.Context, target string) (bool, error) {
 	return b.Fake.Mounted(ctx, target)
 }
 
-func (b *blind) Holds(ctx context.Context, source, target string, o mount.Options) (bool, error) {
-	if b.holds != nil {
-		return false, b.holds
+func (b *blind) IsMountOf(ctx context.Context, source, target string, o mount.Options) (bool, error) {
+	if b.isMountOf != nil {
+		return false, b.isMountOf
 	}
-	return b.Fake.Holds(ctx, source, target, o)
+	return b.Fake.IsMountOf(ctx, source, target, o)
 }
 
 func (b *blind) Below(ctx context.Context, dir string) ([]string, error) {
@@ -48,13 +48,13 @@ func TestUnreadableMountTable(t *testing.T) {
 		broken blind
 		call   func(s *system, v *volume.Volume) error
 	}{
-		"Stage":           {reason: "it may be mounted already", broken: blind{holds: errTest}, call: func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageRequest(v.ID)) }},
+		"Stage":           {reason: "it may be mounted already", broken: blind{isMountOf: errTest}, call: func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageRequest(v.ID)) }},
 		"StageMounted":    {reason: "something may be in the way", broken: blind{mounted: errTest}, call: func(s *system, v *volume.Volume) error { return s.node.Stage(s.ctx, s.stageRequest(v.ID)) }},
 		"Delete":          {reason: "something may be mounted inside", broken: blind{below: errTest}, call: func(s *system, v *volume.Volume) error { return s.volumes.Delete(s.ctx, v.ID) }},
 		"UnpublishInline": {reason: "something may be mounted inside", broken: blind{below: errTest}, call: func(s *system, _ *volume.Volume) error { return s.node.Unpublish(s.ctx, "csi-1", s.target("csi-1")) }},
 		"Unpublish":       {reason: "it may still be mounted", broken: blind{mounted: errTest}, call: func(s *system, v *volume.Volume) error { return s.node.Unpublish(s.ctx, v.ID, s.target(v.ID)) }},
 		"Unstage":         {reason: "it may still be mounted", broken: blind{mounted: errTest}, call: func(s *system, v *volume.Volume) error { return s.node.Unstage(s.ctx, v.ID, s.staging(v.ID)) }},
-		"Restart":         {reason: "records cannot be checked", broken: blind{holds: errTest}, call: func(s *system, _ *volume.Volume) error { _, err := s.tryBoot(); return err }},
+		"Restart":         {reason: "records cannot be checked", broken: blind{isMountOf: errTest}, call: func(s *system, _ *volume.Volume) error { _, err := s.tryBoot(); return err }},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestUnreadableMountTable(t *testing.T) {
 			used, free := s.create("used"), s.create("free")
 			w.must(s.node.Stage(s.ctx, w.stageRequest(used.ID)), s.node.Publish(s.ctx, w.inlineRequest("csi-1", nil)))
 			before := w.files()
-			b.mounted, b.holds, b.below = c.broken.mounted, c.broken.holds, c.broken.below
+			b.mounted, b.isMountOf, b.below = c.broken.mounted, c.broken.isMountOf, c.broken.below
 			wantErr(t, c.reason, c.call(s, free), errTest)
 			if name == "UnpublishInline" {
 				b.below = nil // the target is gone, so repeat for the rest

@@ -59,7 +59,7 @@ func (d directoryForm) stage(ctx context.Context, known *volume.NodeVolume) erro
 }
 
 func (d directoryForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
-	return d.cfg.Mounter.Holds(ctx, d.path(known), known.Stage.Path, stageOptions(known.Stage))
+	return d.cfg.Mounter.IsMountOf(ctx, d.path(known), known.Stage.Path, stageOptions(known.Stage))
 }
 
 func (directoryForm) release(context.Context, *volume.NodeVolume) error { return nil }
@@ -74,7 +74,7 @@ func (d directoryForm) publish(ctx context.Context, known *volume.NodeVolume, ta
 }
 
 func (d directoryForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
-	return d.cfg.Mounter.Holds(ctx, d.source(known, target), target.Path, targetOptions(known, target))
+	return d.cfg.Mounter.IsMountOf(ctx, d.source(known, target), target.Path, targetOptions(known, target))
 }
 
 // source is what a target shows: the staging path, or an inline volume itself.

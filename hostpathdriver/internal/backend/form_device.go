@@ -59,7 +59,7 @@ func (d deviceForm) published(ctx context.Context, known *volume.NodeVolume, tar
 	if err != nil || device == "" {
 		return false, err
 	}
-	return d.cfg.Mounter.Holds(ctx, device, target.Path, mount.Options{})
+	return d.cfg.Mounter.IsMountOf(ctx, device, target.Path, mount.Options{})
 }
 
 // retire lets go of the read-only device when no target shows it any more,

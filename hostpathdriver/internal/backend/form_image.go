@@ -149,7 +149,7 @@ func (i imageForm) unmountOwn(ctx context.Context, known *volume.NodeVolume, pat
 		if device == "" {
 			continue
 		}
-		shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+		shown, _, err := i.cfg.Filesystems.IsMountOf(ctx, device, path)
 		if err != nil {
 			return err
 		}
@@ -197,12 +197,12 @@ func (i imageForm) attributes(known *volume.NodeVolume) (volume.Attributes, erro
 }
 
 func (i imageForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
-	return i.shows(ctx, known, known.Stage.Path, known.Stage.CannotWrite())
+	return i.isMountedAt(ctx, known, known.Stage.Path, known.Stage.CannotWrite())
 }
 
-// shows reports whether the file system is mounted at a path. One that is being
+// isMountedAt reports whether the file system is mounted at a path. One that is being
 // made is mounted there, too, and not what was asked for.
-func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool) (bool, error) {
+func (i imageForm) isMountedAt(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool) (bool, error) {
 	if blank, err := i.contents(known).Unformatted(known.ID); err != nil || blank {
 		return false, err
 	}
@@ -210,7 +210,7 @@ func (i imageForm) shows(ctx context.Context, known *volume.NodeVolume, path str
 	if err != nil || device == "" {
 		return false, err
 	}
-	shown, _, err := i.cfg.Filesystems.Shows(ctx, device, path)
+	shown, _, err := i.cfg.Filesystems.IsMountOf(ctx, device, path)
 	return shown, err
 }
 
@@ -254,9 +254,9 @@ func (i imageForm) undoMount(ctx context.Context, known *volume.NodeVolume, targ
 
 func (i imageForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
 	if known.Ephemeral != nil {
-		return i.shows(ctx, known, target.Path, known.CannotWrite(target))
+		return i.isMountedAt(ctx, known, target.Path, known.CannotWrite(target))
 	}
-	return i.cfg.Mounter.Holds(ctx, target.Source, target.Path, targetOptions(known, target))
+	return i.cfg.Mounter.IsMountOf(ctx, target.Source, target.Path, targetOptions(known, target))
 }
 
 // retire lets go of the device of an inline volume with its last target.

@@ -49,7 +49,7 @@ func (n *Node) checkOwn(ctx context.Context, id volume.ID, path string) error {
 		return err
 	}
 	for _, contents := range n.everyContents(id) {
-		if own, err := n.showsContents(ctx, contents, id, path); err != nil || own {
+		if own, err := n.isMountOfContents(ctx, contents, id, path); err != nil || own {
 			return err
 		}
 	}
@@ -66,10 +66,10 @@ func (n *Node) everyContents(id volume.ID) []*Contents {
 	return append(list, n.persistentContents(home))
 }
 
-// showsContents reports whether a path shows the directory, the file system or the
+// isMountOfContents reports whether a path shows the directory, the file system or the
 // device of a volume.
-func (n *Node) showsContents(ctx context.Context, contents *Contents, id volume.ID, path string) (bool, error) {
-	own, err := n.cfg.Mounter.Holds(ctx, contents.Path(id), path, mount.Options{})
+func (n *Node) isMountOfContents(ctx context.Context, contents *Contents, id volume.ID, path string) (bool, error) {
+	own, err := n.cfg.Mounter.IsMountOf(ctx, contents.Path(id), path, mount.Options{})
 	if err != nil || own {
 		return own, err
 	}
@@ -81,7 +81,7 @@ func (n *Node) showsContents(ctx context.Context, contents *Contents, id volume.
 			}
 			continue
 		}
-		shown, err := n.showsDevice(ctx, device, path)
+		shown, err := n.isMountOfDevice(ctx, device, path)
 		if err != nil || shown {
 			return shown, err
 		}
@@ -89,10 +89,10 @@ func (n *Node) showsContents(ctx context.Context, contents *Contents, id volume.
 	return false, nil
 }
 
-func (n *Node) showsDevice(ctx context.Context, device, path string) (bool, error) {
-	shown, err := n.cfg.Mounter.Holds(ctx, device, path, mount.Options{})
+func (n *Node) isMountOfDevice(ctx context.Context, device, path string) (bool, error) {
+	shown, err := n.cfg.Mounter.IsMountOf(ctx, device, path, mount.Options{})
 	if err == nil && !shown {
-		shown, _, err = n.cfg.Filesystems.Shows(ctx, device, path)
+		shown, _, err = n.cfg.Filesystems.IsMountOf(ctx, device, path)
 	}
 	return shown, err
 }

@@ -183,8 +183,8 @@ func makeMountPoint(source, path string) error {
 // bind mounts source at path, which is made where needed. A mount that is
 // there already must be this one.
 func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) error {
-	holds, err := n.cfg.Mounter.Holds(ctx, source, path, o)
-	if err != nil || holds {
+	bound, err := n.cfg.Mounter.IsMountOf(ctx, source, path, o)
+	if err != nil || bound {
 		return err
 	}
 	mounted, err := n.cfg.Mounter.Mounted(ctx, path)

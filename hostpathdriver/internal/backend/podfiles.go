@@ -76,7 +76,7 @@ func (o owner) mode(name string) fs.FileMode {
 
 func showFile(root *os.Root, name, content string, reader owner) error {
 	if content != "" {
-		if holds(root, name, content) {
+		if hasContent(root, name, content) {
 			return nil
 		}
 		return replaceFile(root, name, content, reader)
@@ -87,9 +87,9 @@ func showFile(root *os.Root, name, content string, reader owner) error {
 	return nil
 }
 
-// holds reports whether a file has the content already. It waits for nothing that
-// a workload may have put in its place.
-func holds(root *os.Root, name, content string) bool {
+// hasContent reports whether a file already has the content. It does not block on a
+// pipe that a workload may have put in its place.
+func hasContent(root *os.Root, name, content string) bool {
 	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false

@@ -41,7 +41,7 @@ func contract() map[string]contractCase {
 		"Grow":           {reason: "it grows while it is mounted, to the size of its device", run: grows},
 		"GrowAtMount":    {reason: "a copy on a larger device grows when it is mounted", run: growAtMount},
 		"GrowRefused":    {reason: "only what is mounted for writing grows", run: growRefused},
-		"Shows":          {reason: "a mount is known by its device", run: shown},
+		"IsMountOf":      {reason: "a mount is known by its device", run: shown},
 		"Reboot":         {reason: "the same calls mount it again", run: reboot},
 		"Usage":          {reason: "the numbers are those of the file system", run: measured},
 		"Missing":        {reason: "devices and targets are not made", run: missing},
@@ -455,10 +455,10 @@ func contextOver(t *testing.T, r rig, fsType string) {
 	target := newTarget(t, r)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, showsErr := r.Shows(ctx, device, target)
+	_, _, isMountOfErr := r.IsMountOf(ctx, device, target)
 	_, usageErr := r.Usage(ctx, target)
 	for call, err := range map[string]error{
-		"Mount": r.Mount(ctx, device, target, Options{Type: fsType}), "Grow": r.Grow(ctx, device, target), "Shows": showsErr, "Usage": usageErr,
+		"Mount": r.Mount(ctx, device, target, Options{Type: fsType}), "Grow": r.Grow(ctx, device, target), "IsMountOf": isMountOfErr, "Usage": usageErr,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want context.Canceled", call, err)

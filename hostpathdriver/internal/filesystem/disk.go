@@ -91,8 +91,8 @@ func (d *disk) prepare(k kind, readOnly bool) error {
 }
 
 // growUnmounted makes ext3 and ext4 as large as the device before they are
-// mounted, which needs no capability. It is second to growing them while they
-// are mounted, as no journal stands behind it.
+// mounted, which needs no capability. Growing them while they are mounted is
+// preferred, as only then the journal protects the change.
 func (d *disk) growUnmounted(p *programs) error {
 	if !strings.HasPrefix(d.found, "ext") || d.extSize() >= d.size {
 		return nil
@@ -137,8 +137,8 @@ func allZero(b []byte) bool {
 
 // halfMade reports whether mkfs.xfs was interrupted: it writes the superblock
 // early, says in it that it is not done, and takes that back with its last
-// write. The kernel does not mount that, so that nobody has files there. mkfs
-// of ext needs no such look, as it writes the superblock last. It syncs before
+// write. The kernel does not mount that, so it has no files yet. mkfs
+// of ext needs no such check, as it writes the superblock last. It syncs before
 // that, too, which mkfs.xfs does not: when the machine loses power just then,
 // the first mount may fail.
 // Source: Linux, fs/xfs/libxfs/xfs_format.h, struct xfs_dsb.
@@ -147,8 +147,8 @@ func (d *disk) halfMade() bool {
 	return bytes.HasPrefix(d.head, []byte("XFSB")) && d.head[inProgress] != 0
 }
 
-// wipe makes a device blank, unless somebody has it. The superblock goes last:
-// until then the device stays one that is half-made.
+// wipe makes a device blank, unless another process has it open exclusively. The
+// superblock goes last: until then the device counts as half-made.
 func (d *disk) wipe() error {
 	f, err := os.OpenFile(d.path, os.O_WRONLY|os.O_SYNC|unix.O_EXCL, 0)
 	if err != nil {

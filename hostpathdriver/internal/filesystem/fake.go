@@ -16,14 +16,14 @@ import (
 
 // Fake is a Filesystems without privileges, for tests. Its devices are plain
 // files, such as those of loop.Fake. A file system is one line at the start of
-// its device: it survives a reboot, and a copy of the device has it, too. What
-// is written below a target stays there, in the directory. It is safe for
+// its device: it survives a reboot, and a copy of the device has it, too. Files
+// written below a target stay there, in the directory. It is safe for
 // concurrent use.
 type Fake struct {
-	// Mounts is the table that gets the mounts, and where they are undone.
+	// Mounts is the table in which mounts are made and undone.
 	Mounts *mount.Fake
-	// Loops knows the sizes of the devices, and which are read-only. Without
-	// it they are as large as their files, and writable.
+	// Loops knows size and access mode of each device. Without it devices are
+	// as large as their files, and writable.
 	Loops *loop.Fake
 
 	mu    sync.Mutex
@@ -75,7 +75,7 @@ func (f *Fake) mount(ctx context.Context, device, target string, o Options) erro
 	if err != nil {
 		return err
 	}
-	shown, readOnly, err := f.Shows(ctx, device, target)
+	shown, readOnly, err := f.IsMountOf(ctx, device, target)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (f *Fake) look(device string) (*disk, error) {
 	return d, nil
 }
 
-// parseHeader returns nothing for what is no header.
+// parseHeader returns an empty type for anything but a header.
 func parseHeader(head []byte) (fsType string, size int64) {
 	if _, err := fmt.Fscanf(bytes.NewReader(head), fakeHeader, &fsType, &size); err != nil {
 		return "", 0
@@ -154,7 +154,7 @@ func (f *Fake) write(step Step, device, fsType string, size int64) error {
 func (f *Fake) Grow(ctx context.Context, device, target string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	shown, readOnly, err := f.Shows(ctx, device, target)
+	shown, readOnly, err := f.IsMountOf(ctx, device, target)
 	if err == nil {
 		err = checkGrow(shown, readOnly)
 	}
@@ -178,8 +178,8 @@ func (f *Fake) grow(device string) error {
 	return f.write(StepGrow, device, d.found, d.size)
 }
 
-// Shows implements Filesystems.
-func (f *Fake) Shows(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
+// IsMountOf implements Filesystems.
+func (f *Fake) IsMountOf(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, false, err
 	}
@@ -191,7 +191,7 @@ func (f *Fake) Shows(ctx context.Context, device, target string) (shown, readOnl
 	return true, readOnly || broken, err
 }
 
-// source is what a target shows in the end, through bind mounts of mounts.
+// source resolves a target to its device or directory, through bind mounts of mounts.
 func (f *Fake) source(target string) (source string, readOnly bool) {
 	for range f.Mounts.Targets() {
 		top := f.Mounts.At(target)

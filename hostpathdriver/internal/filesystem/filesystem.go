@@ -1,8 +1,8 @@
 // Package filesystem makes, mounts, grows and measures file systems on block
-// devices: the seam between the driver and mkfs, fsck, mount and their like.
-// Behind it stand Kernel, for machines, and Fake, for tests without
-// privileges. It does not unmount, nor bind: that is package mount. It is not
-// for file systems without a device, nor for devices that others use, too.
+// devices: the seam between the driver and programs such as mkfs, fsck and
+// mount. Kernel implements it for machines, Fake for tests without privileges.
+// Package mount unmounts and makes bind mounts. File systems without a device,
+// and devices that others use, too, are not supported.
 package filesystem
 
 import (
@@ -13,12 +13,11 @@ import (
 	"strings"
 )
 
-// ErrForeign says that a device holds something else than the file system
-// that was asked for; the error that carries it names what. Nothing was
-// written to the device.
+// ErrForeign says that a device has other contents than the requested file
+// system; the error that wraps it names them. Nothing was written to the device.
 var ErrForeign = errors.New("the device is not blank, and is never formatted")
 
-// ErrOccupied says that something else is mounted at the target, which stays.
+// ErrOccupied says that something else is mounted at the target. That mount stays.
 var ErrOccupied = errors.New("something else is mounted there")
 
 // Options of a mounted file system.
@@ -28,9 +27,9 @@ type Options struct {
 	// Flags are passed to mount(8) with -o. CheckFlags has their rule.
 	Flags []string
 	// ReadOnly mounts for reading alone. A blank device is refused, and where
-	// changes wait in the journal, a device that takes no writes is, too:
-	// without them the files would be those of an earlier moment, or half of
-	// each. Mounting once for writing, or the writable device, cures it.
+	// the journal has changes to replay, a read-only device is, too: without
+	// the replay the files would be outdated or inconsistent. One mount for
+	// writing, or the use of the writable device, replays the journal.
 	ReadOnly bool
 	// Grow makes the file system as large as its device, which may have been
 	// restored from a smaller one. It does nothing with ReadOnly.
@@ -43,8 +42,8 @@ type Usage struct {
 	Inodes Space
 }
 
-// Space is how much there is of something, and of that how much is used, and
-// how much everybody can still have.
+// Space is the total of bytes or inodes, the used part of it, and the part that
+// unprivileged users can still use.
 type Space struct {
 	Total, Used, Available int64
 }
@@ -56,43 +55,44 @@ type Filesystems interface {
 	Types() []string
 	// Mount mounts the file system of device at the existing directory
 	// target, and makes it first where the device is blank. A device that has
-	// another file system, or anything else, is ErrForeign. What Mount has
-	// left half-made because the process or the machine died is made again.
-	// No change is no error; a target that is a mount point of something else
-	// is one, as is one that is mounted, but not as read-only as it should be.
-	// After an error the device may be mounted: the same call goes on.
+	// another file system, or anything else, is ErrForeign. A file system that
+	// Mount left half-made because the process or the machine died is made
+	// again. A repeated call is no error; a target that is a mount point of
+	// something else is one, as is a mount that is not read-only, or writable,
+	// as requested. After an error the device may be mounted; the same call
+	// then completes the work.
 	Mount(ctx context.Context, device, target string, o Options) error
 	// Grow makes the file system of device, mounted at target for writing,
-	// as large as the device. No change is no error.
+	// as large as the device. A repeated call is no error.
 	Grow(ctx context.Context, device, target string) error
-	// Shows reports whether target is a mount of device's file system, and if
-	// so, whether it is read-only there. No device and no target are no
-	// errors. A bind mount of the one that Mount has made is as good.
-	Shows(ctx context.Context, device, target string) (shown, readOnly bool, err error)
+	// IsMountOf reports whether target is a mount of device's file system, and if
+	// so, whether that mount is read-only. A missing device or target is no
+	// error. A bind mount of the mount that Mount made counts, too.
+	IsMountOf(ctx context.Context, device, target string) (shown, readOnly bool, err error)
 	// Usage of the file system that is mounted at target.
 	Usage(ctx context.Context, target string) (Usage, error)
 }
 
 const mib = 1 << 20
 
-// kind is what is particular to one type.
+// kind describes one type of file system.
 type kind struct {
 	name string
-	// programs are those it takes beside the ones that every type takes.
+	// programs are the ones that only this type needs.
 	programs []string
 	// minSize of the device in bytes.
 	minSize int64
 	// format are options of mkfs.
 	format []string
-	// flags are mount flags it always has.
+	// flags are mount flags that every mount of the type has.
 	flags []string
 }
 
-// kinds are all types, sorted. There is no btrfs: the kernel takes copies of
-// one image, which is what clones are, for one file system.
+// kinds are all types, sorted. There is no btrfs: for the kernel, copies of one
+// image, such as clones, are one file system.
 func kinds() []kind {
 	return []kind{
-		// Below 2 MiB there is no room for a journal.
+		// Below 2 MiB there is no space for a journal.
 		{name: "ext3", programs: []string{"mkfs.ext3", "fsck.ext3", "resize2fs"}, minSize: 2 * mib},
 		// The journal of a sparse file is zeros without being written.
 		{
@@ -109,7 +109,7 @@ func kinds() []kind {
 }
 
 // MinSize is the size in bytes below which no file system of that type can be
-// made; 0 for a type that nobody knows.
+// made; 0 for an unknown type.
 func MinSize(fsType string) int64 {
 	for _, k := range kinds() {
 		if k.name == fsType {
@@ -119,9 +119,9 @@ func MinSize(fsType string) int64 {
 	return 0
 }
 
-// CheckFlags refuses mount flags that are none, or that make mount(8) do
+// CheckFlags refuses malformed mount flags, and those that make mount(8) do
 // something else than to mount the file system of that device at that target.
-// Which of the others a file system knows is the kernel's to say.
+// The kernel decides which of the other flags a file system supports.
 func CheckFlags(flags []string) error {
 	for _, flag := range flags {
 		if rule := broken(flag); rule != "" {
@@ -131,8 +131,8 @@ func CheckFlags(flags []string) error {
 	return nil
 }
 
-// flagChars are the characters of flags. There is no comma, which separates
-// them, and no quote and no backslash, which hide one.
+// flagChars are the characters of flags. A comma would separate two flags; a
+// quote or a backslash would hide a comma.
 const flagChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:=/@%+"
 
 // broken returns the rule that a flag breaks.
@@ -163,13 +163,13 @@ const (
 	flagReadWrite = "rw"
 )
 
-// readOnly reports whether the options ask for a read-only mount, in whichever
-// way.
+// readOnly reports whether the options ask for a read-only mount, by ReadOnly or
+// by a flag.
 func (o Options) readOnly() bool {
 	return o.ReadOnly || slices.Contains(o.Flags, flagReadOnly)
 }
 
-// check returns the kind that is asked for, or what is wrong with the options.
+// check returns the requested kind, or an error for invalid options.
 func (o Options) check(types []string) (kind, error) {
 	if err := CheckFlags(o.Flags); err != nil {
 		return kind{}, err
@@ -184,8 +184,7 @@ func (o Options) check(types []string) (kind, error) {
 	return kind{}, fmt.Errorf("file system type %q: must be one of %v, of which the programs are installed", o.Type, types)
 }
 
-// mountFlags are those of the type, those that were asked for, and the one
-// that decides about writing.
+// mountFlags are those of the type, the requested ones, and ro or rw.
 func (o Options) mountFlags(k kind) []string {
 	last := flagReadWrite
 	if o.readOnly() {
@@ -195,8 +194,8 @@ func (o Options) mountFlags(k kind) []string {
 	return slices.Concat(k.flags, asked, []string{last})
 }
 
-// decide reports whether a mount is still to be made, by what Shows and Mounted
-// say of the target.
+// decide reports whether a mount is still to be made, from the results of
+// IsMountOf and Mounted for the target.
 func (o Options) decide(shown, readOnly, mounted bool) (missing bool, err error) {
 	switch {
 	case shown && readOnly != o.readOnly():
@@ -207,8 +206,8 @@ func (o Options) decide(shown, readOnly, mounted bool) (missing bool, err error)
 	return !shown, nil
 }
 
-// checkGrow refuses what does not grow online. resize2fs would work on a
-// device that it takes for unmounted, also where somebody else has mounted it.
+// checkGrow refuses a file system that cannot grow online. resize2fs would change
+// a device that it takes for unmounted, even if another process has mounted it.
 func checkGrow(shown, readOnly bool) error {
 	switch {
 	case !shown:

@@ -63,7 +63,7 @@ func (k Kernel) mount(ctx context.Context, device, target string, o Options) err
 	if err != nil {
 		return err
 	}
-	shown, readOnly, err := k.Shows(ctx, device, target)
+	shown, readOnly, err := k.IsMountOf(ctx, device, target)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func prepare(p *programs, device string, k kind, o Options) (*disk, error) {
 
 // Grow implements Filesystems.
 func (k Kernel) Grow(ctx context.Context, device, target string) error {
-	shown, readOnly, err := k.Shows(ctx, device, target)
+	shown, readOnly, err := k.IsMountOf(ctx, device, target)
 	if err == nil {
 		err = checkGrow(shown, readOnly)
 	}
@@ -138,16 +138,16 @@ func GrowsMounted() bool {
 	return data[unix.CAP_SYS_RESOURCE/32].Effective&(1<<(unix.CAP_SYS_RESOURCE%32)) != 0
 }
 
-// Shows implements Filesystems: what is on a device has its number.
-func (k Kernel) Shows(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
-	shown, readOnly, err = shows(ctx, device, target)
+// IsMountOf implements Filesystems: files of a file system have the number of its device.
+func (k Kernel) IsMountOf(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
+	shown, readOnly, err = isMountOf(ctx, device, target)
 	if err != nil {
 		return false, false, fmt.Errorf("look whether %s is mounted at %s: %w", device, target, err)
 	}
 	return shown, readOnly, nil
 }
 
-func shows(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
+func isMountOf(ctx context.Context, device, target string) (shown, readOnly bool, err error) {
 	mounted, err := mount.Kernel{}.Mounted(ctx, target)
 	if err != nil || !mounted {
 		return false, false, err

@@ -203,9 +203,9 @@ func wantMounted(t *testing.T, r rig, target string, want bool) {
 
 func wantShows(t *testing.T, r rig, device, target string, want, wantReadOnly bool) {
 	t.Helper()
-	shown, readOnly, err := r.Shows(soon(t), device, target)
+	shown, readOnly, err := r.IsMountOf(soon(t), device, target)
 	if shown != want || readOnly != wantReadOnly || err != nil {
-		t.Errorf("Shows(%s, %s) = %t, %t, %v, want %t, %t", device, target, shown, readOnly, err, want, wantReadOnly)
+		t.Errorf("IsMountOf(%s, %s) = %t, %t, %v, want %t, %t", device, target, shown, readOnly, err, want, wantReadOnly)
 	}
 }
 

@@ -21,7 +21,7 @@ type Fake struct {
 	calls []string
 }
 
-// fakeEntry is a mount, and the device whose file system it shows; empty for a
+// fakeEntry is a mount, and the device of the mounted file system; empty for a
 // bind mount of anything else.
 type fakeEntry struct {
 	FakeMount
@@ -133,8 +133,8 @@ func (f *Fake) Mounted(ctx context.Context, target string) (bool, error) {
 	return len(f.table[target]) > 0, nil
 }
 
-// Holds implements Mounter.
-func (f *Fake) Holds(ctx context.Context, source, target string, o Options) (bool, error) {
+// IsMountOf implements Mounter.
+func (f *Fake) IsMountOf(ctx context.Context, source, target string, o Options) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := ctx.Err(); err != nil {

@@ -81,8 +81,8 @@ func TestFakeHolds(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got, err := f.Holds(ctx, c.source, c.target, c.options); got != c.want || err != nil {
-				t.Errorf("Holds = %t, %v, want %t", got, err, c.want)
+			if got, err := f.IsMountOf(ctx, c.source, c.target, c.options); got != c.want || err != nil {
+				t.Errorf("IsMountOf = %t, %v, want %t", got, err, c.want)
 			}
 		})
 	}
@@ -145,8 +145,8 @@ func TestFakePlaces(t *testing.T) {
 	if err := errors.Join(f.Place(ctx, device, d[0], o), f.Bind(ctx, d[0], d[1], Options{})); err != nil {
 		t.Fatal(err)
 	}
-	if holds, err := f.Holds(ctx, device, d[0], Options{ReadOnly: true}); !holds || err != nil {
-		t.Errorf("Holds: %t, %v", holds, err)
+	if bound, err := f.IsMountOf(ctx, device, d[0], Options{ReadOnly: true}); !bound || err != nil {
+		t.Errorf("IsMountOf: %t, %v", bound, err)
 	}
 	if diff := cmp.Diff(&FakeMount{Source: device, Options: o}, f.At(d[0])); diff != "" {
 		t.Errorf("At (-want +got):\n%s", diff)
@@ -172,11 +172,11 @@ func TestOverContexts(t *testing.T) {
 	for name, m := range map[string]Mounter{"Fake": &Fake{}, "Kernel": Kernel{}} {
 		t.Run(name, func(t *testing.T) {
 			_, mountedErr := m.Mounted(ctx, d[1])
-			_, holdsErr := m.Holds(ctx, d[0], d[1], Options{})
+			_, isMountOfErr := m.IsMountOf(ctx, d[0], d[1], Options{})
 			_, belowErr := m.Below(ctx, d[1])
 			for call, err := range map[string]error{
 				"Bind": m.Bind(ctx, d[0], d[1], Options{}), "Unmount": m.Unmount(ctx, d[1]),
-				"Mounted": mountedErr, "Holds": holdsErr, "Below": belowErr,
+				"Mounted": mountedErr, "IsMountOf": isMountOfErr, "Below": belowErr,
 			} {
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: %v, want context.Canceled", call, err)

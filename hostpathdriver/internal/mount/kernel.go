@@ -102,8 +102,8 @@ func bind(source, target string, attr *unix.MountAttr) (err error) {
 	return nil
 }
 
-// Holds implements Mounter: a bind mount is the same file as its source.
-func (k Kernel) Holds(ctx context.Context, source, target string, o Options) (bool, error) {
+// IsMountOf implements Mounter: a bind mount and its source are one file.
+func (k Kernel) IsMountOf(ctx context.Context, source, target string, o Options) (bool, error) {
 	mounted, err := k.Mounted(ctx, target)
 	if err != nil || !mounted {
 		return false, err
@@ -152,7 +152,7 @@ func (k Kernel) Uses(ctx context.Context, device string) (bool, error) {
 	var found []*mountinfo.Info
 	if err == nil {
 		found, err = mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
-			used := unix.Mkdev(uint32(info.Major), uint32(info.Minor)) == node.Rdev || showsNode(info, device, node.Rdev) // device numbers fit
+			used := unix.Mkdev(uint32(info.Major), uint32(info.Minor)) == node.Rdev || isMountOfNode(info, device, node.Rdev) // device numbers fit
 			return !used, used
 		})
 	}
@@ -162,14 +162,14 @@ func (k Kernel) Uses(ctx context.Context, device string) (bool, error) {
 	return len(found) > 0, nil
 }
 
-// showsNode reports whether a mount is a bind mount of the node of a device.
-func showsNode(info *mountinfo.Info, device string, number uint64) bool {
+// isMountOfNode reports whether a mount is a bind mount of the node of a device.
+func isMountOfNode(info *mountinfo.Info, device string, number uint64) bool {
 	var shown unix.Stat_t
 	return filepath.Base(info.Root) == filepath.Base(device) && unix.Stat(info.Mountpoint, &shown) == nil && shown.Rdev == number
 }
 
 // Unmount implements Mounter. It never detaches lazily: a busy mount is an
-// error, so that nobody deletes what a process still writes to.
+// error, so that no caller deletes files that a process still writes to.
 func (k Kernel) Unmount(ctx context.Context, target string) error {
 	mounted, err := k.Mounted(ctx, target)
 	if err != nil || !mounted {

@@ -71,8 +71,8 @@ func TestKernelBindsFiles(t *testing.T) {
 	if got, err := os.ReadFile(target); err != nil || string(got) != "hello" {
 		t.Errorf("read through the target: %q, %v", got, err)
 	}
-	if holds, err := (Kernel{}).Holds(ctx, source, target, Options{}); !holds || err != nil {
-		t.Errorf("Holds: %t, %v", holds, err)
+	if bound, err := (Kernel{}).IsMountOf(ctx, source, target, Options{}); !bound || err != nil {
+		t.Errorf("IsMountOf: %t, %v", bound, err)
 	}
 	if mounted, err := (Kernel{}).Mounted(ctx, target); !mounted || err != nil {
 		t.Errorf("Mounted: %t, %v", mounted, err)
@@ -126,8 +126,8 @@ func TestKernelHolds(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got, err := (Kernel{}).Holds(ctx, c.source, c.target, c.options); got != c.want || err != nil {
-				t.Errorf("Holds = %t, %v, want %t", got, err, c.want)
+			if got, err := (Kernel{}).IsMountOf(ctx, c.source, c.target, c.options); got != c.want || err != nil {
+				t.Errorf("IsMountOf = %t, %v, want %t", got, err, c.want)
 			}
 		})
 	}

@@ -1,9 +1,9 @@
 // Package mount is the seam between the driver and the mount table of the
-// kernel: bind mounts made, undone and looked up.
+// kernel: it makes, undoes and looks up bind mounts.
 //
 // The kernel implementation uses system calls, not the mount and umount
 // programs: nothing is forked, the image needs no util-linux, and a read-only
-// mount is never writable, not even for a moment. Tests take Fake, which
+// mount is never writable, not even for a moment. Tests use Fake, which
 // needs no privilege.
 package mount
 
@@ -31,9 +31,9 @@ type Mounter interface {
 	// Mounted reports whether target is a mount point. A path that does not
 	// exist is not one.
 	Mounted(ctx context.Context, target string) (bool, error)
-	// Holds reports whether target is a mount that shows source, read-only if
-	// the options say so.
-	Holds(ctx context.Context, source, target string, o Options) (bool, error)
+	// IsMountOf reports whether target is a mount of source, and a read-only one
+	// if the options ask for that.
+	IsMountOf(ctx context.Context, source, target string, o Options) (bool, error)
 	// Uses reports whether a file system of a device, or the node of the device,
 	// is mounted anywhere.
 	Uses(ctx context.Context, device string) (bool, error)
@@ -54,8 +54,8 @@ func Flags() []string {
 	return flags
 }
 
-// readOnly reports whether the options ask for a read-only mount, in whichever
-// way.
+// readOnly reports whether the options ask for a read-only mount, by ReadOnly or
+// by a flag.
 func (o Options) readOnly() bool {
 	return o.ReadOnly || slices.Contains(o.Flags, flagReadOnly)
 }

@@ -39,7 +39,7 @@ func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*vol
 	published.Published = append(published.Published, volume.Publication{Node: req.Node, ReadOnly: req.ReadOnly, Capability: req.Capability})
 	v.cfg.Step.at("publish:record")
 	if err := v.volumes.records.Put(string(published.ID), *published); err != nil {
-		v.slots.give(req.Node)
+		v.slots.release(req.Node)
 		return nil, err
 	}
 	v.volumes.catalog.put(published)
@@ -64,7 +64,7 @@ func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	v.volumes.catalog.put(unpublished)
 	for _, released := range before {
 		if node == "" || released == node {
-			v.slots.give(released)
+			v.slots.release(released)
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Unpublished volume", logging.KeyVolumeID, id, logging.KeyNode, node)

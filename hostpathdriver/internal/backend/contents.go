@@ -111,7 +111,7 @@ func (c *Contents) makeDirectory(id volume.ID, size int64, attributes volume.Att
 	if err := c.limit(path, size); err != nil {
 		return err
 	}
-	if err := give(path, attributes); err != nil {
+	if err := applyOwnership(path, attributes); err != nil {
 		return err
 	}
 	return state.SyncDir(c.data)
@@ -142,10 +142,10 @@ func (c *Contents) Resize(id volume.ID, f volume.Form, size int64) error {
 	return c.quotas.Limit(c.Path(id), size)
 }
 
-// give makes a directory what its users were promised.
-func give(path string, a volume.Attributes) error {
+// applyOwnership sets the requested owner, group and mode of a directory.
+func applyOwnership(path string, a volume.Attributes) error {
 	if err := os.Lchown(path, a.UID, a.GID); err != nil {
-		return fmt.Errorf("give %s to uid %d and gid %d: %w", path, a.UID, a.GID, err)
+		return fmt.Errorf("set owner of %s to uid %d and gid %d: %w", path, a.UID, a.GID, err)
 	}
 	// After the change of owner, which clears the setuid and setgid bits.
 	if err := os.Chmod(path, a.Mode); err != nil {

@@ -324,7 +324,7 @@ func checkConsistent(t *testing.T, s *system, crashed string) {
 		if n.Stage == nil {
 			continue
 		}
-		if there, err := s.node.form(n).staged(s.ctx, n); err != nil || !there {
+		if there, err := s.node.presenter(n).stillStaged(s.ctx, n); err != nil || !there {
 			t.Errorf("after the crash at %q: nothing is staged at %s, %v", crashed, n.Stage.Path, err)
 		}
 	}

@@ -80,7 +80,7 @@ func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64
 	if err != nil {
 		return 0, err
 	}
-	if err := n.form(known).grow(ctx, known); err != nil {
+	if err := n.presenter(known).grow(ctx, known); err != nil {
 		return 0, err
 	}
 	n.meter.forget(req.ID)

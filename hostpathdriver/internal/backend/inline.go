@@ -115,13 +115,13 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 		}
 	}
 	n.cfg.Step.at("inline:mount")
-	return n.cleanupTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target))
+	return n.cleanupTarget(&req.Target, n.presenter(known).publish(ctx, known, &req.Target))
 }
 
 // deleteInline removes an inline volume whose targets are gone: device,
 // contents, then record, then the charge.
 func (n *Node) deleteInline(ctx context.Context, known *volume.NodeVolume) error {
-	if err := n.form(known).retire(ctx, known); err != nil {
+	if err := n.presenter(known).retire(ctx, known); err != nil {
 		return err
 	}
 	n.cfg.Step.at("inline:discard")

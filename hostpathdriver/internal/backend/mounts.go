@@ -9,8 +9,8 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// becameReadOnly reports whether a mount of the volume, which has to be writable,
-// refuses writes. Devices are no mounts of a file system.
+// becameReadOnly reports whether a mount of the volume that has to be writable
+// refuses writes. A device has no mount that could.
 func (n *Node) becameReadOnly(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
 	if known.Device() || wantsReadOnly(known, path) {
 		return false, nil
@@ -56,7 +56,7 @@ func (n *Node) checkOwn(ctx context.Context, id volume.ID, path string) error {
 	return fmt.Errorf("volume %q: something else is mounted at %q: %w", id, path, volume.ErrPrecondition)
 }
 
-// everyContents are the places in which contents of a volume may be.
+// everyContents are the stores in which contents of a volume may be.
 func (n *Node) everyContents(id volume.ID) []*Contents {
 	list := n.homes.everywhere(volumesDir)
 	home := ""
@@ -66,8 +66,8 @@ func (n *Node) everyContents(id volume.ID) []*Contents {
 	return append(list, n.persistentContents(home))
 }
 
-// isMountOfContents reports whether a path shows the directory, the file system or the
-// device of a volume.
+// isMountOfContents reports whether a path is a mount of the directory, the file system
+// or the device of a volume.
 func (n *Node) isMountOfContents(ctx context.Context, contents *Contents, id volume.ID, path string) (bool, error) {
 	own, err := n.cfg.Mounter.IsMountOf(ctx, contents.Path(id), path, mount.Options{})
 	if err != nil || own {

@@ -24,8 +24,8 @@ func TestReadOnlyFileSystemIsDegraded(t *testing.T) {
 			if len(health.Conditions) != 1 || health.Conditions[0].Reason != reasonReadOnly || health.Conditions[0].Severity != volume.Degraded {
 				t.Errorf("health at %s: %+v, want %s", path, health.Conditions, reasonReadOnly)
 			}
-			if intact, err := s.node.Intact(s.ctx, s.node.get(id), path); intact || err != nil {
-				t.Errorf("%s is intact: %t, %v", path, intact, err)
+			if matches, err := s.node.MountMatches(s.ctx, s.node.get(id), path); matches || err != nil {
+				t.Errorf("%s matches: %t, %v", path, matches, err)
 			}
 		}
 	}

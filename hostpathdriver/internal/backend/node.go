@@ -135,9 +135,9 @@ func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, erro
 	return nil, fmt.Errorf("volume %q on node %q: %w", id, n.cfg.NodeID, volume.ErrNotFound)
 }
 
-// Intact implements volume.NodeService. A file system that became read-only, which
-// is what the kernel does after an I/O error, is not intact.
-func (n *Node) Intact(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
+// MountMatches implements volume.NodeService. It is false for a file system that became
+// read-only, as the kernel makes it after an I/O error.
+func (n *Node) MountMatches(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
 	there, err := n.mounted(ctx, known, path)
 	if err != nil || !there {
 		return false, err
@@ -146,13 +146,13 @@ func (n *Node) Intact(ctx context.Context, known *volume.NodeVolume, path string
 	return !broken, err
 }
 
-// mounted reports whether a path shows the volume as its record promises.
+// mounted reports whether a path is a mount or device of the volume as recorded.
 func (n *Node) mounted(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
 	if target := known.TargetAt(path); target != nil {
-		return n.form(known).published(ctx, known, target)
+		return n.presenter(known).stillPublished(ctx, known, target)
 	}
 	if known.Stage != nil && known.Stage.Path == path {
-		return n.form(known).staged(ctx, known)
+		return n.presenter(known).stillStaged(ctx, known)
 	}
 	return false, nil
 }
@@ -162,7 +162,7 @@ func (n *Node) mounted(ctx context.Context, known *volume.NodeVolume, path strin
 func makeMountPoint(source, path string) error {
 	info, err := os.Stat(source)
 	if err != nil {
-		return fmt.Errorf("look at what is to be mounted: %w", err)
+		return fmt.Errorf("look at the source of the mount: %w", err)
 	}
 	if info.IsDir() {
 		if err := os.MkdirAll(path, 0o750); err != nil {
@@ -180,7 +180,7 @@ func makeMountPoint(source, path string) error {
 	return file.Close()
 }
 
-// bind mounts source at path, which is made where needed. A mount that is
+// bind mounts source at path, which it makes where needed. A mount that exists
 // there already must be this one.
 func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) error {
 	bound, err := n.cfg.Mounter.IsMountOf(ctx, source, path, o)
@@ -207,13 +207,13 @@ func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.St
 		return nil, fmt.Errorf("volume %q at %q: %w", id, path, volume.ErrNotFound)
 	}
 	if known.Ephemeral != nil {
-		return n.form(known).stats(ctx, known, known.Ephemeral.Size)
+		return n.presenter(known).stats(ctx, known, known.Ephemeral.Size)
 	}
 	persistent, err := n.lookupPersistent(id)
 	if err != nil {
 		return nil, err
 	}
-	return n.form(known).stats(ctx, known, persistent.Capacity)
+	return n.presenter(known).stats(ctx, known, persistent.Capacity)
 }
 
 // get returns a copy that the caller may change, or nil.

@@ -428,8 +428,8 @@ func TestIntact(t *testing.T) {
 	w.must(err)
 	check := func(known *volume.NodeVolume, path string, want bool) {
 		t.Helper()
-		if got, err := s.node.Intact(s.ctx, known, path); got != want || err != nil {
-			t.Errorf("Intact(%s, %s) = %t, %v, want %t", known.ID, path, got, err, want)
+		if got, err := s.node.MountMatches(s.ctx, known, path); got != want || err != nil {
+			t.Errorf("MountMatches(%s, %s) = %t, %v, want %t", known.ID, path, got, err, want)
 		}
 	}
 	check(persistent, w.staging(v.ID), true)

@@ -76,7 +76,7 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 // forgetStage forgets what was staged and is not there any more. What is still
 // mounted is for NodeUnstageVolume to remove.
 func (n *Node) forgetStage(ctx context.Context, known *volume.NodeVolume) (forgotten bool, err error) {
-	there, err := n.form(known).staged(ctx, known)
+	there, err := n.presenter(known).stillStaged(ctx, known)
 	if err != nil || there {
 		return false, err
 	}
@@ -88,7 +88,7 @@ func (n *Node) forgetStage(ctx context.Context, known *volume.NodeVolume) (forgo
 		}
 	}
 	logger.Info("Forgot what was staged and is gone")
-	if err := withinUndoTimeout(ctx, known, n.form(known).release); err != nil {
+	if err := withinUndoTimeout(ctx, known, n.presenter(known).release); err != nil {
 		logger.Error(err, "Could not let go of a device that nothing shows any more")
 	}
 	known.Stage = nil
@@ -116,7 +116,7 @@ func (n *Node) adoptInline(ctx context.Context, known *volume.NodeVolume) error 
 	case 0:
 		logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID, logging.KeyPod, known.Ephemeral.Pod)
 		logger.Info("Deleting an inline volume whose target is gone")
-		err := withinUndoTimeout(ctx, known, n.form(known).retire)
+		err := withinUndoTimeout(ctx, known, n.presenter(known).retire)
 		if err == nil {
 			err = n.deleteInline(ctx, known)
 		}

@@ -22,8 +22,8 @@ func (s *slots) take(node string, limit int) bool {
 	return true
 }
 
-// give counts attachments less.
-func (s *slots) give(nodes ...string) {
+// release counts one attachment less for each node.
+func (s *slots) release(nodes ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, node := range nodes {

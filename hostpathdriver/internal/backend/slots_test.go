@@ -9,7 +9,7 @@ func TestSlots(t *testing.T) {
 			t.Errorf("slot %d: %t, want %t", i, got, want)
 		}
 	}
-	s.give("n1")
+	s.release("n1")
 	if !s.take("n1", 2) || !s.take("n2", 1) || s.take("n2", 1) {
 		t.Error("a slot that was given back can be taken, each node has its own")
 	}

@@ -40,7 +40,7 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("stage:mount")
-	if err := n.form(known).stage(ctx, known); err != nil {
+	if err := n.presenter(known).stage(ctx, known); err != nil {
 		return errors.Join(err, n.undoStage(ctx, before, known))
 	}
 	if err := n.shareStaged(ctx, known); err != nil {
@@ -59,7 +59,7 @@ func (n *Node) undoStage(ctx context.Context, before, known *volume.NodeVolume) 
 	}
 	ctx, cancel := withUndoTimeout(ctx)
 	defer cancel()
-	if err := n.form(known).release(ctx, known); err != nil {
+	if err := n.presenter(known).release(ctx, known); err != nil {
 		return fmt.Errorf("undo staging of volume %q: %w: %w", known.ID, volume.ErrBusy, err)
 	}
 	return n.save(before)
@@ -142,7 +142,7 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	if err := n.unmountAll(ctx, path); err != nil {
 		return err
 	}
-	if err := n.form(known).release(ctx, known); err != nil {
+	if err := n.presenter(known).release(ctx, known); err != nil {
 		return err
 	}
 	known.Stage = nil

@@ -29,7 +29,7 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	}
 	before := known.Clone()
 	if known.Device() {
-		if err := (deviceForm{n}).dropStale(ctx, known, &req.Target); err != nil {
+		if err := (devicePresenter{n}).dropStale(ctx, known, &req.Target); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("target:mount")
-	if err := n.cleanupTarget(&req.Target, n.form(known).publish(ctx, known, &req.Target)); err != nil {
+	if err := n.cleanupTarget(&req.Target, n.presenter(known).publish(ctx, known, &req.Target)); err != nil {
 		return errors.Join(err, n.save(before))
 	}
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyTargetPath, req.Target.Path)
@@ -104,7 +104,7 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 		return fmt.Errorf("publish volume %q: its files are still to be given to group %s, it has to be staged again: %w",
 			req.ID, known.Stage.Capability.Group, volume.ErrPrecondition)
 	}
-	ready, err := n.form(known).staged(ctx, known)
+	ready, err := n.presenter(known).stillStaged(ctx, known)
 	if err == nil && !ready {
 		err = fmt.Errorf("publish volume %q: what was staged at %q is gone, it has to be staged again: %w", req.ID, known.Stage.Path, volume.ErrPrecondition)
 	}
@@ -146,7 +146,7 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 	if known == nil {
 		return n.homes.purge(ctx, volumesDir, id)
 	}
-	form := n.form(known)
+	form := n.presenter(known)
 	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool { return t.Path == path })
 	if err := form.retire(ctx, known); err != nil {
 		return err

@@ -270,7 +270,7 @@ func (v *Volumes) Delete(ctx context.Context, id volume.ID) error {
 	if err := v.volumes.discard(ctx, v.cfg.Step, gone); err != nil {
 		return err
 	}
-	v.slots.give(gone.PublishedNodes()...)
+	v.slots.release(gone.PublishedNodes()...)
 	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone.Node, gone.Pool), gone.Capacity)
 	klog.FromContext(ctx).V(2).Info("Deleted volume", logging.KeyVolumeID, id, logging.KeyVolumeName, gone.Name)
 	v.unfilled.note(id, nil, false)

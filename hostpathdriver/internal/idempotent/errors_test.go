@@ -31,7 +31,7 @@ func (b brokenNode) Lookup(context.Context, volume.ID) (*volume.NodeVolume, erro
 	return b.known, nil
 }
 
-func (brokenNode) Intact(context.Context, *volume.NodeVolume, string) (bool, error) {
+func (brokenNode) MountMatches(context.Context, *volume.NodeVolume, string) (bool, error) {
 	return false, errBroken
 }
 

@@ -37,11 +37,11 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		return err
 	}
 	if known.Stage != nil {
-		intact, err := n.Intact(ctx, known, known.Stage.Path)
+		matches, err := n.MountMatches(ctx, known, known.Stage.Path)
 		if err != nil {
 			return err
 		}
-		if !intact {
+		if !matches {
 			known.Stage = nil
 		}
 	}
@@ -87,11 +87,11 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 		return err
 	}
 	if verdict == volume.AlreadyDone {
-		intact, err := n.Intact(ctx, known, req.Target.Path)
+		matches, err := n.MountMatches(ctx, known, req.Target.Path)
 		if err != nil {
 			return err
 		}
-		if intact {
+		if matches {
 			return n.Renew(ctx, req)
 		}
 	}

@@ -82,9 +82,9 @@ type CapacityRequest struct {
 type NodeService interface {
 	// Lookup returns what the node remembers of a volume, or ErrNotFound.
 	Lookup(ctx context.Context, id ID) (*NodeVolume, error)
-	// Intact reports whether the mount that known promises at a path is there
-	// as promised.
-	Intact(ctx context.Context, known *NodeVolume, path string) (bool, error)
+	// MountMatches reports whether the mount or device at a path of known still exists
+	// as recorded, and takes writes unless it is recorded as read-only.
+	MountMatches(ctx context.Context, known *NodeVolume, path string) (bool, error)
 	// Stage mounts a volume at its staging path.
 	Stage(ctx context.Context, req *StageRequest) error
 	// Unstage undoes Stage. An unknown volume leaves only the path to clean.

@@ -9,31 +9,31 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// deviceForm attaches the file to a device, and mounts the device's node at
+// devicePresenter attaches the file to a device, and mounts the device's node at
 // targets that are files. Nothing is mounted at the staging path. A mount
 // cannot make a device read-only, so read-only targets share a second device,
 // which is read-only itself.
-type deviceForm struct{ *Node }
+type devicePresenter struct{ *Node }
 
-var _ form = deviceForm{}
+var _ presenter = devicePresenter{}
 
-func (d deviceForm) stage(ctx context.Context, known *volume.NodeVolume) error {
+func (d devicePresenter) stage(ctx context.Context, known *volume.NodeVolume) error {
 	_, err := d.cfg.Devices.Attach(ctx, d.disk(known), known.Stage.CannotWrite())
 	return err
 }
 
-func (d deviceForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
+func (d devicePresenter) stillStaged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
 	device, err := d.cfg.Devices.Device(ctx, d.disk(known), known.Stage.CannotWrite())
 	return device != "", err
 }
 
-func (d deviceForm) release(ctx context.Context, known *volume.NodeVolume) error {
+func (d devicePresenter) release(ctx context.Context, known *volume.NodeVolume) error {
 	d.cfg.Step.at("unstage:detach")
 	return d.detachAll(ctx, known)
 }
 
-// publish attaches the read-only device where it is the first to be asked for.
-func (d deviceForm) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+// publish attaches the read-only device for the first read-only target.
+func (d devicePresenter) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
 	device, err := d.cfg.Devices.Attach(ctx, d.disk(known), known.CannotWrite(target))
 	if err != nil {
 		return err
@@ -41,20 +41,20 @@ func (d deviceForm) publish(ctx context.Context, known *volume.NodeVolume, targe
 	return d.bind(ctx, device, target.Path, mount.Options{})
 }
 
-// dropStale unmounts the node of a device that was lost: by now it may be that
-// of another volume.
-func (d deviceForm) dropStale(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+// dropStale unmounts the node of a device that was detached meanwhile: another
+// volume may have that device by now.
+func (d devicePresenter) dropStale(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
 	if known.TargetAt(target.Path) == nil {
 		return nil
 	}
-	intact, err := d.published(ctx, known, target)
-	if err != nil || intact {
+	published, err := d.stillPublished(ctx, known, target)
+	if err != nil || published {
 		return err
 	}
 	return d.unmountAll(ctx, target.Path)
 }
 
-func (d deviceForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
+func (d devicePresenter) stillPublished(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
 	device, err := d.cfg.Devices.Device(ctx, d.disk(known), known.CannotWrite(target))
 	if err != nil || device == "" {
 		return false, err
@@ -62,9 +62,9 @@ func (d deviceForm) published(ctx context.Context, known *volume.NodeVolume, tar
 	return d.cfg.Mounter.IsMountOf(ctx, device, target.Path, mount.Options{})
 }
 
-// retire lets go of the read-only device when no target shows it any more,
-// unless the volume was staged read-only.
-func (d deviceForm) retire(ctx context.Context, known *volume.NodeVolume) error {
+// retire detaches the read-only device when no target uses it any more, unless
+// the volume was staged read-only.
+func (d devicePresenter) retire(ctx context.Context, known *volume.NodeVolume) error {
 	staged := known.Stage != nil && known.Stage.CannotWrite()
 	if staged || slices.ContainsFunc(known.Targets, func(t volume.Target) bool { return known.CannotWrite(&t) }) {
 		return nil
@@ -73,12 +73,12 @@ func (d deviceForm) retire(ctx context.Context, known *volume.NodeVolume) error 
 	return d.detach(ctx, known, true)
 }
 
-func (d deviceForm) grow(ctx context.Context, known *volume.NodeVolume) error {
+func (d devicePresenter) grow(ctx context.Context, known *volume.NodeVolume) error {
 	return d.cfg.Devices.Resize(ctx, d.disk(known))
 }
 
 // stats counts the blocks that were written to.
-func (d deviceForm) stats(ctx context.Context, known *volume.NodeVolume, size int64) (*volume.Stats, error) {
+func (d devicePresenter) stats(ctx context.Context, known *volume.NodeVolume, size int64) (*volume.Stats, error) {
 	used, err := d.meter.measure(ctx, known.ID, d.disk(known))
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (d deviceForm) stats(ctx context.Context, known *volume.NodeVolume, size in
 	return &volume.Stats{Bytes: volume.Usage{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))}}, nil
 }
 
-// deviceAt reports whether a path that is neither staged nor published shows a
+// deviceAt reports whether a path that is neither staging nor target path is a
 // device of the volume: the kubelet asks for the statistics of a block volume
 // at a mount of its own.
 func (n *Node) deviceAt(ctx context.Context, known *volume.NodeVolume, path string) bool {

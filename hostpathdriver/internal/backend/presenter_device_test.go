@@ -159,8 +159,8 @@ func TestLostDeviceIsHealed(t *testing.T) {
 	known, err := s.node.Lookup(s.ctx, v.ID)
 	w.must(err)
 	for _, path := range []string{w.staging(v.ID), w.target(v.ID)} {
-		if intact, err := s.node.Intact(s.ctx, known, path); intact || err != nil {
-			t.Errorf("%s is intact: %t, %v", path, intact, err)
+		if matches, err := s.node.MountMatches(s.ctx, known, path); matches || err != nil {
+			t.Errorf("%s matches: %t, %v", path, matches, err)
 		}
 	}
 	w.must(s.node.Stage(s.ctx, w.stageBlock(v.ID)), s.node.Publish(s.ctx, w.targetBlock(v.ID)))
@@ -168,8 +168,8 @@ func TestLostDeviceIsHealed(t *testing.T) {
 		t.Errorf("the target shows %q, want %q; lost was %q", got, want, lost)
 	}
 	for _, path := range []string{w.staging(v.ID), w.target(v.ID)} {
-		if intact, err := s.node.Intact(s.ctx, known, path); !intact || err != nil {
-			t.Errorf("%s is intact: %t, %v", path, intact, err)
+		if matches, err := s.node.MountMatches(s.ctx, known, path); !matches || err != nil {
+			t.Errorf("%s matches: %t, %v", path, matches, err)
 		}
 	}
 }
@@ -352,8 +352,8 @@ func TestAttachedReadOnly(t *testing.T) {
 		known, err := s.node.Lookup(s.ctx, id)
 		w.must(err)
 		for _, path := range paths {
-			if intact, err := s.node.Intact(s.ctx, known, path); !intact || err != nil {
-				t.Errorf("%s is intact: %t, %v", path, intact, err)
+			if matches, err := s.node.MountMatches(s.ctx, known, path); !matches || err != nil {
+				t.Errorf("%s matches: %t, %v", path, matches, err)
 			}
 		}
 		w.must(s.node.Unpublish(s.ctx, id, paths[1]), s.node.Unstage(s.ctx, id, paths[0]))

@@ -9,48 +9,50 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// form is how a node shows contents of one kind. What it is given is checked;
-// the node keeps the records.
-type form interface {
-	// stage makes what a staged volume needs, and mounts at the staging path
-	// what is mounted there.
+// presenter mounts and attaches volumes of one form on a node. Its callers have
+// checked the arguments; the node keeps the records.
+type presenter interface {
+	// stage attaches the device of the volume and mounts at the staging path, as
+	// far as the form needs it.
 	stage(ctx context.Context, known *volume.NodeVolume) error
-	// staged reports whether there still is what stage has made.
-	staged(ctx context.Context, known *volume.NodeVolume) (bool, error)
-	// release undoes stage, also one that has failed: it unmounts what stage has
-	// mounted, and lets go of devices.
+	// stillStaged reports whether the device and the mount that stage made still
+	// exist.
+	stillStaged(ctx context.Context, known *volume.NodeVolume) (bool, error)
+	// release undoes stage, also a failed one: it unmounts the staging path and
+	// detaches the devices.
 	release(ctx context.Context, known *volume.NodeVolume) error
-	// publish shows the contents at a target.
+	// publish mounts the volume at a target.
 	publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error
-	// published reports whether the target shows the contents as promised.
-	published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error)
-	// retire undoes what only targets needed that are not there any more.
+	// stillPublished reports whether the target is still a mount of the volume with
+	// the recorded options.
+	stillPublished(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error)
+	// retire detaches devices that only removed targets needed.
 	retire(ctx context.Context, known *volume.NodeVolume) error
-	// grow lets users see that the contents have become larger.
+	// grow resizes device and file system to the size of the contents.
 	grow(ctx context.Context, known *volume.NodeVolume) error
 	// stats measures contents that may get as large as size.
 	stats(ctx context.Context, known *volume.NodeVolume, size int64) (*volume.Stats, error)
 }
 
-// form returns how the node shows a volume.
-func (n *Node) form(known *volume.NodeVolume) form {
+// presenter returns the presenter for the form of a volume.
+func (n *Node) presenter(known *volume.NodeVolume) presenter {
 	switch f := known.Form(); {
 	case !f.Disk:
-		return directoryForm{n}
+		return directoryPresenter{n}
 	case f.FSType == "":
-		return deviceForm{n}
+		return devicePresenter{n}
 	default:
-		return imageForm{Node: n, fsType: f.FSType}
+		return imagePresenter{Node: n, fsType: f.FSType}
 	}
 }
 
-// directoryForm binds the directory, and needs nothing else.
-type directoryForm struct{ *Node }
+// directoryPresenter makes bind mounts of the directory.
+type directoryPresenter struct{ *Node }
 
-var _ form = directoryForm{}
+var _ presenter = directoryPresenter{}
 
-func (d directoryForm) stage(ctx context.Context, known *volume.NodeVolume) error {
-	if there, err := d.staged(ctx, known); err != nil {
+func (d directoryPresenter) stage(ctx context.Context, known *volume.NodeVolume) error {
+	if there, err := d.stillStaged(ctx, known); err != nil {
 		return err
 	} else if there {
 		return d.checkWritable(ctx, known, known.Stage.Path)
@@ -58,14 +60,14 @@ func (d directoryForm) stage(ctx context.Context, known *volume.NodeVolume) erro
 	return d.bind(ctx, d.path(known), known.Stage.Path, stageOptions(known.Stage))
 }
 
-func (d directoryForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
+func (d directoryPresenter) stillStaged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
 	return d.cfg.Mounter.IsMountOf(ctx, d.path(known), known.Stage.Path, stageOptions(known.Stage))
 }
 
-func (directoryForm) release(context.Context, *volume.NodeVolume) error { return nil }
+func (directoryPresenter) release(context.Context, *volume.NodeVolume) error { return nil }
 
-func (d directoryForm) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
-	if there, err := d.published(ctx, known, target); err != nil {
+func (d directoryPresenter) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+	if there, err := d.stillPublished(ctx, known, target); err != nil {
 		return err
 	} else if there {
 		return d.checkWritable(ctx, known, target.Path)
@@ -73,27 +75,28 @@ func (d directoryForm) publish(ctx context.Context, known *volume.NodeVolume, ta
 	return d.bind(ctx, d.source(known, target), target.Path, targetOptions(known, target))
 }
 
-func (d directoryForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
+func (d directoryPresenter) stillPublished(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
 	return d.cfg.Mounter.IsMountOf(ctx, d.source(known, target), target.Path, targetOptions(known, target))
 }
 
-// source is what a target shows: the staging path, or an inline volume itself.
-func (d directoryForm) source(known *volume.NodeVolume, target *volume.Target) string {
+// source is the source of a target's bind mount: the staging path, or the
+// directory of an inline volume.
+func (d directoryPresenter) source(known *volume.NodeVolume, target *volume.Target) string {
 	if known.Ephemeral != nil {
 		return d.path(known)
 	}
 	return target.Source
 }
 
-func (directoryForm) retire(context.Context, *volume.NodeVolume) error { return nil }
+func (directoryPresenter) retire(context.Context, *volume.NodeVolume) error { return nil }
 
 // grow has nothing to do: a directory has no size of its own.
-func (directoryForm) grow(context.Context, *volume.NodeVolume) error { return nil }
+func (directoryPresenter) grow(context.Context, *volume.NodeVolume) error { return nil }
 
-// stats are known where the size is enforced. Else the files are added up, as
-// the disk is shared by all volumes. Available is what is left of the size, and
-// of the disk.
-func (d directoryForm) stats(ctx context.Context, known *volume.NodeVolume, size int64) (*volume.Stats, error) {
+// stats come from the quota where the size is enforced. Else the sizes of the
+// files are added up, as all volumes share the disk. Available is the lesser of
+// the free space below the size and that of the disk.
+func (d directoryPresenter) stats(ctx context.Context, known *volume.NodeVolume, size int64) (*volume.Stats, error) {
 	limited, ok, err := d.cfg.Quotas.Usage(d.path(known))
 	used := measurement{bytes: limited.Bytes, inodes: limited.Inodes}
 	if err == nil && !ok {
@@ -120,14 +123,14 @@ func targetOptions(known *volume.NodeVolume, target *volume.Target) mount.Option
 	return mount.Options{ReadOnly: known.CannotWrite(target), Flags: bindFlags(target.Capability.MountFlags)}
 }
 
-// bindFlags leaves those that a bind mount knows. The others are the file
-// system's, and were used when it was mounted.
+// bindFlags returns the flags that a bind mount supports. The others are flags of
+// the file system, and were used when it was mounted.
 func bindFlags(flags []string) []string {
 	known := mount.Flags()
 	return slices.DeleteFunc(slices.Clone(flags), func(flag string) bool { return !slices.Contains(known, flag) })
 }
 
-// contents is where the contents of a volume are kept.
+// contents returns the store with the contents of a volume.
 func (n *Node) contents(known *volume.NodeVolume) *Contents {
 	if known.Ephemeral != nil {
 		return n.homes.contents(known.Home, volumesDir)
@@ -135,7 +138,7 @@ func (n *Node) contents(known *volume.NodeVolume) *Contents {
 	return n.persistentContents(known.Home)
 }
 
-// persistentContents are the controller's.
+// persistentContents returns a store of the controller.
 func (n *Node) persistentContents(home string) *Contents {
 	return contentsAt(cmp.Or(home, n.cfg.StateDir), volumesDir, n.cfg.Mounter, n.cfg.Quotas)
 }

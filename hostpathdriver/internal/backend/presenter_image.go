@@ -10,17 +10,17 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// imageForm attaches the file to a device, and mounts the file system on it:
+// imagePresenter attaches the file to a device, and mounts the file system on it:
 // a persistent volume at the staging path, of which targets are bind mounts,
 // an inline volume at its target.
-type imageForm struct {
+type imagePresenter struct {
 	*Node
 	fsType string
 }
 
-var _ form = imageForm{}
+var _ presenter = imagePresenter{}
 
-func (i imageForm) stage(ctx context.Context, known *volume.NodeVolume) error {
+func (i imagePresenter) stage(ctx context.Context, known *volume.NodeVolume) error {
 	stage := known.Stage
 	if err := i.dropBroken(ctx, known); err != nil {
 		return err
@@ -28,11 +28,11 @@ func (i imageForm) stage(ctx context.Context, known *volume.NodeVolume) error {
 	return i.mount(ctx, known, stage.Path, stage.CannotWrite(), stage.Capability.MountFlags)
 }
 
-// dropBroken unmounts a staged file system that became read-only, so that it is
-// checked and mounted again. While it is published that is an ErrPrecondition.
-func (i imageForm) dropBroken(ctx context.Context, known *volume.NodeVolume) error {
-	there, err := i.staged(ctx, known)
-	if err != nil || !there {
+// dropBroken unmounts a staged file system that became read-only, so that stage
+// checks and mounts it again. For a published volume it is an ErrPrecondition.
+func (i imagePresenter) dropBroken(ctx context.Context, known *volume.NodeVolume) error {
+	staged, err := i.stillStaged(ctx, known)
+	if err != nil || !staged {
 		return err
 	}
 	broken, err := i.becameReadOnly(ctx, known, known.Stage.Path)
@@ -45,11 +45,10 @@ func (i imageForm) dropBroken(ctx context.Context, known *volume.NodeVolume) err
 	return i.release(ctx, known)
 }
 
-// mount makes the file system where the volume is new, and mounts it. A
-// snapshot or a clone may be larger than what it was made of, so that the file
-// system grows here too. After an error it may be mounted, and the device
-// attached.
-func (i imageForm) mount(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool, flags []string) error {
+// mount makes the file system of a new volume, and mounts it. A snapshot or a
+// clone may be larger than its source, so that the file system grows here, too.
+// After an error the file system may be mounted, and the device attached.
+func (i imagePresenter) mount(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool, flags []string) error {
 	if err := i.format(ctx, known, path); err != nil {
 		return err
 	}
@@ -70,9 +69,9 @@ func (i imageForm) mount(ctx context.Context, known *volume.NodeVolume, path str
 }
 
 // replay mounts a copy for writing once, before it is mounted read-only: the
-// journal of a source in use has changes, and a read-only device does not take
-// them.
-func (i imageForm) replay(ctx context.Context, known *volume.NodeVolume, path string) (err error) {
+// journal of a source in use has changes, which the kernel cannot write to a
+// read-only device.
+func (i imagePresenter) replay(ctx context.Context, known *volume.NodeVolume, path string) (err error) {
 	contents := i.contents(known)
 	unlock, pending, err := contents.Unreplayed(known.ID)
 	if err != nil || !pending {
@@ -96,7 +95,7 @@ func (i imageForm) replay(ctx context.Context, known *volume.NodeVolume, path st
 	return i.detach(ctx, known, false)
 }
 
-func (i imageForm) mountDevice(ctx context.Context, known *volume.NodeVolume, device, path string, o filesystem.Options) error {
+func (i imagePresenter) mountDevice(ctx context.Context, known *volume.NodeVolume, device, path string, o filesystem.Options) error {
 	if err := makeMountPoint(i.path(known), path); err != nil {
 		return err
 	}
@@ -108,9 +107,9 @@ func (i imageForm) mountDevice(ctx context.Context, known *volume.NodeVolume, de
 	return err
 }
 
-// format makes the file system of a volume that has none yet. What an
-// interrupted attempt left is wiped: nobody has seen it.
-func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path string) error {
+// format makes the file system of a volume that has none yet. It wipes the rest
+// of an interrupted attempt, which no workload has used.
+func (i imagePresenter) format(ctx context.Context, known *volume.NodeVolume, path string) error {
 	contents := i.contents(known)
 	blank, err := contents.Unformatted(known.ID)
 	if err != nil || !blank {
@@ -140,7 +139,7 @@ func (i imageForm) format(ctx context.Context, known *volume.NodeVolume, path st
 }
 
 // unmountOwn unmounts the file system of the volume at a path, and no other.
-func (i imageForm) unmountOwn(ctx context.Context, known *volume.NodeVolume, path string) error {
+func (i imagePresenter) unmountOwn(ctx context.Context, known *volume.NodeVolume, path string) error {
 	for _, readOnly := range []bool{true, false} {
 		device, err := i.cfg.Devices.Device(ctx, i.disk(known), readOnly)
 		if err != nil {
@@ -160,9 +159,9 @@ func (i imageForm) unmountOwn(ctx context.Context, known *volume.NodeVolume, pat
 	return nil
 }
 
-// initFilesystem makes a file system, and gives the root directory to its user, and that of
-// an inline volume to the group of its pod. Unmounting makes it durable.
-func (i imageForm) initFilesystem(ctx context.Context, known *volume.NodeVolume, device, path string) error {
+// initFilesystem makes a file system, and sets owner and mode of its root directory, and
+// for an inline volume the group of its pod. Unmounting makes all of it durable.
+func (i imagePresenter) initFilesystem(ctx context.Context, known *volume.NodeVolume, device, path string) error {
 	attributes, err := i.attributes(known)
 	if err != nil {
 		return err
@@ -172,7 +171,7 @@ func (i imageForm) initFilesystem(ctx context.Context, known *volume.NodeVolume,
 		return err
 	}
 	i.cfg.Step.at("format:attributes")
-	if err := give(path, attributes); err != nil {
+	if err := applyOwnership(path, attributes); err != nil {
 		return err
 	}
 	if known.Ephemeral != nil {
@@ -184,8 +183,8 @@ func (i imageForm) initFilesystem(ctx context.Context, known *volume.NodeVolume,
 	return i.unmountAll(ctx, path)
 }
 
-// attributes are those that the volume was asked to have.
-func (i imageForm) attributes(known *volume.NodeVolume) (volume.Attributes, error) {
+// attributes are the requested owner and mode of the volume.
+func (i imagePresenter) attributes(known *volume.NodeVolume) (volume.Attributes, error) {
 	if known.Ephemeral != nil {
 		return volume.ParseInline(known.Ephemeral.Attributes)
 	}
@@ -196,13 +195,13 @@ func (i imageForm) attributes(known *volume.NodeVolume) (volume.Attributes, erro
 	return volume.ParseParameters(persistent.Parameters)
 }
 
-func (i imageForm) staged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
+func (i imagePresenter) stillStaged(ctx context.Context, known *volume.NodeVolume) (bool, error) {
 	return i.isMountedAt(ctx, known, known.Stage.Path, known.Stage.CannotWrite())
 }
 
-// isMountedAt reports whether the file system is mounted at a path. One that is being
-// made is mounted there, too, and not what was asked for.
-func (i imageForm) isMountedAt(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool) (bool, error) {
+// isMountedAt reports whether the finished file system is mounted at a path: format
+// mounts an unfinished one there, too.
+func (i imagePresenter) isMountedAt(ctx context.Context, known *volume.NodeVolume, path string, readOnly bool) (bool, error) {
 	if blank, err := i.contents(known).Unformatted(known.ID); err != nil || blank {
 		return false, err
 	}
@@ -214,9 +213,9 @@ func (i imageForm) isMountedAt(ctx context.Context, known *volume.NodeVolume, pa
 	return shown, err
 }
 
-// release unmounts what a failed stage, or one that died, has left mounted, and
-// lets go of the device.
-func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error {
+// release unmounts the staging path, where a failed or interrupted stage may have
+// left the file system mounted, and detaches the device.
+func (i imagePresenter) release(ctx context.Context, known *volume.NodeVolume) error {
 	if err := i.unmountOwn(ctx, known, known.Stage.Path); err != nil {
 		return err
 	}
@@ -224,9 +223,9 @@ func (i imageForm) release(ctx context.Context, known *volume.NodeVolume) error 
 	return i.detachAll(ctx, known)
 }
 
-func (i imageForm) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+func (i imagePresenter) publish(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
 	if known.Ephemeral != nil {
-		if there, err := i.published(ctx, known, target); err != nil {
+		if there, err := i.stillPublished(ctx, known, target); err != nil {
 			return err
 		} else if there {
 			return i.checkWritable(ctx, known, target.Path)
@@ -240,9 +239,9 @@ func (i imageForm) publish(ctx context.Context, known *volume.NodeVolume, target
 	return i.bind(ctx, target.Source, target.Path, targetOptions(known, target))
 }
 
-// undoMount undoes a failed mount of an inline volume. The device stays where
-// another target has it.
-func (i imageForm) undoMount(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
+// undoMount undoes a failed mount of an inline volume. The device stays attached
+// while another target uses it.
+func (i imagePresenter) undoMount(ctx context.Context, known *volume.NodeVolume, target *volume.Target) error {
 	ctx, cancel := withUndoTimeout(ctx)
 	defer cancel()
 	err := i.unmountOwn(ctx, known, target.Path)
@@ -252,15 +251,15 @@ func (i imageForm) undoMount(ctx context.Context, known *volume.NodeVolume, targ
 	return i.detachAll(ctx, known)
 }
 
-func (i imageForm) published(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
+func (i imagePresenter) stillPublished(ctx context.Context, known *volume.NodeVolume, target *volume.Target) (bool, error) {
 	if known.Ephemeral != nil {
 		return i.isMountedAt(ctx, known, target.Path, known.CannotWrite(target))
 	}
 	return i.cfg.Mounter.IsMountOf(ctx, target.Source, target.Path, targetOptions(known, target))
 }
 
-// retire lets go of the device of an inline volume with its last target.
-func (i imageForm) retire(ctx context.Context, known *volume.NodeVolume) error {
+// retire detaches the device of an inline volume with its last target.
+func (i imagePresenter) retire(ctx context.Context, known *volume.NodeVolume) error {
 	if known.Ephemeral == nil || len(known.Targets) > 0 {
 		return nil
 	}
@@ -268,13 +267,13 @@ func (i imageForm) retire(ctx context.Context, known *volume.NodeVolume) error {
 	return i.detachAll(ctx, known)
 }
 
-// grow goes from the outside to the inside: the file is large enough already.
-func (i imageForm) grow(ctx context.Context, known *volume.NodeVolume) error {
+// grow resizes the device, then the file system: the file already has its size.
+func (i imagePresenter) grow(ctx context.Context, known *volume.NodeVolume) error {
 	if err := i.cfg.Devices.Resize(ctx, i.disk(known)); err != nil {
 		return err
 	}
 	if known.Stage.CannotWrite() {
-		return nil // the next use that may write makes the file system larger
+		return nil // the next writable stage makes the file system larger
 	}
 	device, err := i.cfg.Devices.Device(ctx, i.disk(known), false)
 	if err != nil {
@@ -283,8 +282,8 @@ func (i imageForm) grow(ctx context.Context, known *volume.NodeVolume) error {
 	return i.cfg.Filesystems.Grow(ctx, device, known.Stage.Path)
 }
 
-// stats are those of the file system, which are real limits.
-func (i imageForm) stats(ctx context.Context, known *volume.NodeVolume, _ int64) (*volume.Stats, error) {
+// stats are those of the file system, which enforces its size.
+func (i imagePresenter) stats(ctx context.Context, known *volume.NodeVolume, _ int64) (*volume.Stats, error) {
 	usage, err := i.cfg.Filesystems.Usage(ctx, i.mountedAt(known))
 	if err != nil {
 		return nil, err
@@ -294,7 +293,7 @@ func (i imageForm) stats(ctx context.Context, known *volume.NodeVolume, _ int64)
 }
 
 // mountedAt is a path at which the file system is mounted.
-func (i imageForm) mountedAt(known *volume.NodeVolume) string {
+func (i imagePresenter) mountedAt(known *volume.NodeVolume) string {
 	if known.Stage != nil {
 		return known.Stage.Path
 	}

@@ -254,8 +254,8 @@ func TestUnfinishedInlineFileSystem(t *testing.T) {
 	s = w.boot()
 	known, err := s.node.Lookup(s.ctx, "csi-1")
 	w.must(err)
-	if intact, err := s.node.Intact(s.ctx, known, w.target("csi-1")); intact || err != nil {
-		t.Errorf("intact: %t, %v; the volume does not have its attributes yet", intact, err)
+	if matches, err := s.node.MountMatches(s.ctx, known, w.target("csi-1")); matches || err != nil {
+		t.Errorf("matches: %t, %v; the volume does not have its attributes yet", matches, err)
 	}
 }
 
@@ -374,8 +374,8 @@ func TestLifeOfAnInlineImage(t *testing.T) {
 	}
 	known, err := s.node.Lookup(s.ctx, "csi-1")
 	w.must(err)
-	if intact, err := s.node.Intact(s.ctx, known, w.target("csi-1")); !intact || err != nil {
-		t.Errorf("intact: %t, %v", intact, err)
+	if matches, err := s.node.MountMatches(s.ctx, known, w.target("csi-1")); !matches || err != nil {
+		t.Errorf("matches: %t, %v", matches, err)
 	}
 	stats, err := s.node.Stats(s.ctx, "csi-1", w.target("csi-1"))
 	if err != nil || stats.Bytes.Total != 512<<20 {

@@ -48,7 +48,7 @@ func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req 
 // planInline decides on form and size of a new inline volume.
 func (n *Node) planInline(req *volume.TargetRequest, attributes volume.Attributes) (form volume.Form, size int64, err error) {
 	capabilities := []volume.Capability{req.Target.Capability}
-	if form, err = n.Support().Choose(attributes, capabilities, nil); err != nil {
+	if form, err = n.Support().ChooseForm(attributes, capabilities, nil); err != nil {
 		return form, 0, err
 	}
 	if err := n.Support().CheckCapabilities(form, capabilities); err != nil {

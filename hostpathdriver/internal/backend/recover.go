@@ -68,7 +68,7 @@ func (v *Volumes) recover(ctx context.Context) error {
 		return err
 	}
 	v.take(all)
-	err = errors.Join(v.volumes.settle(ctx), v.snapshots.settle(ctx), v.sweepCopies())
+	err = errors.Join(v.volumes.removeOrphans(ctx), v.snapshots.removeOrphans(ctx), v.sweepCopies())
 	if err != nil {
 		return err
 	}

@@ -109,8 +109,8 @@ func (s *store[V, P]) known(id volume.ID) bool {
 	return s.records.Exists(string(id)) || s.records.Quarantined(string(id))
 }
 
-// settle removes contents that a crash has left without a record.
-func (s *store[V, P]) settle(ctx context.Context) error {
+// removeOrphans removes contents that a crash has left without a record.
+func (s *store[V, P]) removeOrphans(ctx context.Context) error {
 	for _, contents := range s.homes.everywhere(s.name) {
 		left, err := contents.Recover(ctx, s.known)
 		if err != nil {

@@ -192,16 +192,16 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 	}, attributes, nil
 }
 
-// chooseForm decides on what a volume with these capabilities is.
+// chooseForm selects the form of a volume with these capabilities, and checks them.
 func (v *Volumes) chooseForm(list []volume.Capability, attributes volume.Attributes, origin *volume.Origin) (volume.Form, error) {
-	form, err := v.Support().Choose(attributes, list, origin)
+	form, err := v.Support().ChooseForm(attributes, list, origin)
 	if err != nil {
 		return form, err
 	}
 	return form, v.Support().CheckCapabilities(form, list)
 }
 
-// origin looks a source up; nil is no source.
+// origin looks up a source; nil is no source.
 func (v *Volumes) origin(source *volume.Source) (*volume.Origin, error) {
 	switch {
 	case source == nil:
@@ -220,11 +220,11 @@ func (v *Volumes) origin(source *volume.Source) (*volume.Origin, error) {
 	return found.Origin(), nil
 }
 
-// place decides on size and node.
+// place selects size and node of a new volume.
 func (v *Volumes) place(req *volume.CreateRequest, form volume.Form, origin *volume.Origin) (size int64, node string, err error) {
 	wanted := req.Range
 	if origin != nil {
-		if err := origin.Settle(req); err != nil {
+		if err := origin.CheckCreate(req); err != nil {
 			return 0, "", err
 		}
 		wanted.Required = max(wanted.Required, origin.Size)
@@ -235,7 +235,7 @@ func (v *Volumes) place(req *volume.CreateRequest, form volume.Form, origin *vol
 	if origin != nil && origin.Node != "" {
 		return size, origin.Node, nil
 	}
-	node, err = v.cfg.Placement.Choose(req.Requirements)
+	node, err = v.cfg.Placement.ChooseNode(req.Requirements)
 	return size, node, err
 }
 

@@ -116,7 +116,7 @@ func (t *transfer) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.settle()
+	return t.reconcileWithSource()
 }
 
 // data copies up to an offset, or to where the source ends by now.
@@ -144,9 +144,9 @@ func (t *transfer) data(ctx context.Context, end int64) error {
 	return nil
 }
 
-// settle looks whether the source changed. One that became smaller has a
-// smaller copy.
-func (t *transfer) settle() error {
+// reconcileWithSource marks the copy as torn if the source changed during the
+// copy, and truncates it to a source that became smaller.
+func (t *transfer) reconcileWithSource() error {
 	info, err := t.source.Stat()
 	if err != nil {
 		return err

@@ -1,10 +1,10 @@
-// Package idempotent lets a CO call again. Its decorators answer a call whose
-// work is done, refuse one that contradicts, and let one call at a time
-// through per name and id. The rules themselves are pure functions of package
-// volume.
+// Package idempotent lets a CO repeat calls. Its decorators answer a call whose
+// work is done, refuse a call that contradicts an earlier one, and let one call at
+// a time through per name and id. The rules themselves are pure functions of
+// package volume.
 //
-// It is written once for every backend. Do not put work of a backend here:
-// what it wraps sees only calls that change something.
+// The package is written once for every backend. Do not put work of a backend here:
+// the wrapped backend sees only calls that change something.
 package idempotent
 
 import (
@@ -39,13 +39,13 @@ func New(next volume.Services) *Services {
 	}
 }
 
-// locks are the locks of ids, of whatever kind. Who needs the lock of a name
-// as well takes that one first, and who needs several ids takes them at once:
-// in one order, so nobody waits for each other.
+// locks are the locks of ids: volumes, snapshots and groups. A call that needs the
+// lock of a name, too, takes that one first, and a call that needs several ids takes
+// them at once, in one order: so there is no deadlock.
 type locks = keymutex.Locks[volume.ID]
 
-// lock takes turns. Who waits longer than the deadline of the call gets an
-// ErrBusy, which tells the CO to call again.
+// lock waits for a lock until the deadline of the call, and then returns ErrBusy, so
+// that the CO retries.
 func lock[K ~string](ctx context.Context, locks *keymutex.Locks[K], key K) (func(), error) {
 	unlock, err := locks.Lock(ctx, key)
 	if err != nil {
@@ -54,7 +54,7 @@ func lock[K ~string](ctx context.Context, locks *keymutex.Locks[K], key K) (func
 	return unlock, nil
 }
 
-// lockAll is lock for several ids; it may be given one of them twice.
+// lockAll is lock for several ids, which may have duplicates.
 func lockAll(ctx context.Context, ids *locks, list ...volume.ID) (func(), error) {
 	var held []func()
 	unlock := func() {
@@ -73,27 +73,27 @@ func lockAll(ctx context.Context, ids *locks, list ...volume.ID) (func(), error)
 	return unlock, nil
 }
 
-// maker makes things of one kind that have a name.
+// maker creates objects of one kind that have a name.
 type maker[T interface{ Key() (volume.ID, string) }] struct {
 	find func(ctx context.Context, name string) (T, error)
 	get  func(ctx context.Context, id volume.ID) (T, error)
-	// same reports whether an existing one is what is asked for.
+	// same reports whether an existing object matches the request.
 	same func(T) error
-	// from are the ids of what it is made of. They stay as they are until it
-	// is made, so that what is deleted is never a source.
+	// from are the ids of the sources. They are locked until the object is made, so
+	// that no source is deleted meanwhile.
 	from []volume.ID
 	make func(ctx context.Context) (T, error)
 }
 
-// once returns what has the name if it is what is asked for, and makes it if
-// there is none.
+// once returns the object with that name if it matches the request, and makes it if
+// it does not exist.
 func (m maker[T]) once(ctx context.Context, names *keymutex.Locks[string], ids *locks, name string) (none T, err error) {
 	unlock, err := lock(ctx, names, name)
 	if err != nil {
 		return none, err
 	}
 	defer unlock()
-	found, err := m.settled(ctx, ids, name)
+	found, err := m.waitAndReload(ctx, ids, name)
 	if err == nil {
 		if err := m.same(found); err != nil {
 			return none, err
@@ -111,9 +111,9 @@ func (m maker[T]) once(ctx context.Context, names *keymutex.Locks[string], ids *
 	return m.make(ctx)
 }
 
-// settled waits for what is going on with what has the name, a deletion above
-// all, and looks again.
-func (m maker[T]) settled(ctx context.Context, ids *locks, name string) (none T, err error) {
+// waitAndReload waits until no other call works on the object with that name, above
+// all no deletion, and reads the object again.
+func (m maker[T]) waitAndReload(ctx context.Context, ids *locks, name string) (none T, err error) {
 	found, err := m.find(ctx, name)
 	if err != nil {
 		return none, err
@@ -127,7 +127,7 @@ func (m maker[T]) settled(ctx context.Context, ids *locks, name string) (none T,
 	return m.get(ctx, id)
 }
 
-// deleted makes nil of the ErrNotFound of a deletion.
+// deleted turns the ErrNotFound of a deletion into nil.
 func deleted(err error) error {
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Form is the kind of a volume's contents: a directory, or a disk. A disk is a file that
-// nodes show as a device; its contents are the workload's, or a file system that the
-// driver makes and mounts.
+// Form is the form of a volume's contents: a directory, or a disk. A disk is a file that
+// nodes attach as a block device; the workload uses the device itself, or a file system
+// that the driver makes on it and mounts.
 type Form struct {
 	// Disk is false for a directory.
 	Disk bool `json:"disk,omitempty"`
 	// FSType is the type of the file system that the driver makes on a disk;
-	// empty when the workload gets the device.
+	// empty when the workload uses the device itself.
 	FSType string `json:"fsType,omitempty"`
 }
 
@@ -27,9 +27,9 @@ func (f Form) String() string {
 	return "an image with " + f.FSType
 }
 
-// CheckSource reports whether contents of this form can be made of others: disk
-// of disk, with the same file system, if both are known to have one. If not,
-// the error is an ErrInvalid.
+// CheckSource reports whether contents of this form can be copied from a source: a
+// disk from a disk, with the same file system if both have one. If not, the error
+// is an ErrInvalid.
 func (f Form) CheckSource(source Form) error {
 	if f.Disk != source.Disk || (f.FSType != "" && source.FSType != "" && f.FSType != source.FSType) {
 		return fmt.Errorf("volume content source: is %v, asked for is %v: %w", source, f, ErrInvalid)
@@ -37,11 +37,11 @@ func (f Form) CheckSource(source Form) error {
 	return nil
 }
 
-// Choose decides on the form of a new volume: what the parameter "backend" and
-// the file system type of the capabilities ask for, else that of the source,
-// else a directory. It is an ErrInvalid when they contradict each other.
-func (s Support) Choose(a Attributes, list []Capability, origin *Origin) (Form, error) {
-	access, fsType, err := wantedForm(list)
+// ChooseForm selects the form of a new volume: the one that the parameter "backend"
+// and the file system type of the capabilities ask for, else that of the source,
+// else a directory. Contradictions are an ErrInvalid.
+func (s Support) ChooseForm(a Attributes, list []Capability, origin *Origin) (Form, error) {
+	access, fsType, err := accessAndFSType(list)
 	if err != nil {
 		return Form{}, err
 	}
@@ -64,8 +64,8 @@ func (s Support) Choose(a Attributes, list []Capability, origin *Origin) (Form, 
 	return form, s.checkFSType(form.FSType)
 }
 
-// wantedForm is what capabilities say of the form.
-func wantedForm(list []Capability) (access Access, fsType string, err error) {
+// accessAndFSType returns the access type and the file system type of capabilities.
+func accessAndFSType(list []Capability) (access Access, fsType string, err error) {
 	access = AccessMount
 	for _, c := range list {
 		access = c.Access
@@ -80,8 +80,8 @@ func wantedForm(list []Capability) (access Access, fsType string, err error) {
 	return access, fsType, nil
 }
 
-// inherit fits the form to that of a source; open says that nobody has asked
-// for a directory.
+// inherit takes over the form of a source, if open says that the request leaves the
+// form open, and checks the form against the source.
 func (f Form) inherit(origin *Origin, open bool) (Form, error) {
 	if origin == nil {
 		return f, nil
@@ -92,7 +92,7 @@ func (f Form) inherit(origin *Origin, open bool) (Form, error) {
 	return f, f.CheckSource(origin.Form)
 }
 
-// defaultFSType is that of the source, or the first of those that can be made.
+// defaultFSType is the type of the source, else the first type of the backend.
 func (s Support) defaultFSType(origin *Origin) string {
 	switch {
 	case origin != nil && origin.FSType != "":
@@ -110,7 +110,7 @@ func (s Support) checkFSType(fsType string) error {
 	return nil
 }
 
-// Size picks the size in bytes of a new volume of that form.
+// Size selects the size in bytes of a new volume of that form.
 func (s Support) Size(f Form, r Range, largest int64) (int64, error) {
 	if !f.Disk {
 		return r.Size(largest)

@@ -91,7 +91,7 @@ func TestChoose(t *testing.T) {
 			if c.from != nil {
 				origin = &Origin{Source: Source{Volume: "v"}, Form: *c.from}
 			}
-			got, err := Support{Block: true, FSTypes: c.types}.Choose(Attributes{Backend: c.backend}, c.list, origin)
+			got, err := Support{Block: true, FSTypes: c.types}.ChooseForm(Attributes{Backend: c.backend}, c.list, origin)
 			if !errors.Is(err, c.err) || (err == nil && got != c.want) {
 				t.Errorf("%s: %v, %v, want %v, %v", c.reason, got, err, c.want, c.err)
 			}

@@ -13,9 +13,9 @@ import (
 const Unlimited = -1
 
 // Pools account for space by kind: `--capacity fast=10Gi`. It is accounting
-// only: no bytes are set aside. The zero number of pools means that nothing
-// is accounted for. Pools are safe for concurrent use, and what is available
-// never gets negative.
+// only: no bytes are set aside. Without pools, capacity is not
+// tracked. Pools are safe for concurrent use, and the available space is never
+// negative.
 type Pools struct {
 	limits map[string]int64
 
@@ -65,7 +65,7 @@ func (p *Pools) Adopt(kind string, size int64) {
 	p.used[kind] += size
 }
 
-// Release gives back what was reserved or adopted.
+// Release undoes Reserve or Adopt.
 func (p *Pools) Release(kind string, size int64) {
 	p.Adopt(kind, -size)
 }

@@ -127,7 +127,7 @@ func TestChosenNodesAreAllowed(t *testing.T) {
 		r := Requirements{Requisite: segments()}
 		r.Preferred = append(r.Preferred, r.Requisite...)
 		random.Shuffle(len(r.Preferred), func(i, j int) { r.Preferred[i], r.Preferred[j] = r.Preferred[j], r.Preferred[i] })
-		node, err := p.Choose(r)
+		node, err := p.ChooseNode(r)
 		if err != nil {
 			if p.Own == "" || r.Allow(p.Own) {
 				t.Fatalf("%+v refuses %+v: %v", p, r, err)

@@ -159,7 +159,7 @@ func (n *NodeVolume) TargetAt(path string) *Target {
 	return nil
 }
 
-// Form is what the contents of the volume are, as far as they are used here.
+// Form returns the form of the volume's contents, as this node uses them.
 func (n *NodeVolume) Form() Form {
 	switch {
 	case n.Ephemeral != nil:

@@ -32,7 +32,7 @@ type Snapshot struct {
 	// Node is the one node on which volumes can be made of it; empty means
 	// every node.
 	Node string `json:"node,omitempty"`
-	// Form is what the contents are.
+	// Form is the form of the contents.
 	Form Form `json:"form"`
 	// Group is the group that it was made with, and goes with.
 	Group ID `json:"group,omitempty"`

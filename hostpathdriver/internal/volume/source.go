@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Source is what a volume is made of: a snapshot or another volume.
+// Source is the content source of a volume: a snapshot or another volume.
 type Source struct {
 	Snapshot ID `json:"snapshot,omitempty"`
 	Volume   ID `json:"volume,omitempty"`
@@ -19,7 +19,7 @@ func (s Source) String() string {
 	return fmt.Sprintf("volume %q", s.Volume)
 }
 
-// IDs are those of what the source needs to exist; none for no source.
+// IDs are the ids of the objects that must exist; none for no source.
 func (s *Source) IDs() []ID {
 	switch {
 	case s == nil:
@@ -30,17 +30,17 @@ func (s *Source) IDs() []ID {
 	return []ID{s.Volume}
 }
 
-// Origin is what has to be known of a source.
+// Origin is the part of a source that a copy depends on.
 type Origin struct {
 	Source
 	Form
-	// Size is the least size in bytes of what is made of it.
+	// Size is the least size in bytes of a copy.
 	Size int64
-	// Node is where it is; empty means everywhere.
+	// Node is the node of the source; empty means every node.
 	Node string
-	// Pool is where its contents are: what is made of it there can share blocks.
+	// Pool has the contents of the source: copies in the same pool can share blocks.
 	Pool string
-	// Filling says that it is being made itself.
+	// Filling says that the contents of the source are still being copied.
 	Filling bool
 }
 
@@ -53,20 +53,20 @@ func (o *Origin) CheckFilled() error {
 	return nil
 }
 
-// Origin tells what a volume is as a source.
+// Origin describes a volume as a source.
 func (v *Volume) Origin() *Origin {
 	return &Origin{Source: Source{Volume: v.ID}, Form: v.Form(), Size: v.Capacity, Node: v.Node, Pool: v.Pool, Filling: v.Filling}
 }
 
-// Origin tells what a snapshot is as a source.
+// Origin describes a snapshot as a source.
 func (s *Snapshot) Origin() *Origin {
 	return &Origin{Source: Source{Snapshot: s.ID}, Form: s.Form, Size: s.Size, Node: s.Node, Pool: s.Pool, Filling: s.Filling}
 }
 
-// Settle decides on size and node of a volume that is made of the origin: not
-// smaller (ErrOutOfRange), and on the same node (ErrExhausted when the
-// requirements exclude it, so that the CO looks for another place).
-func (o *Origin) Settle(req *CreateRequest) error {
+// CheckCreate reports whether the request can create a volume from the origin: one
+// that is not smaller (else ErrOutOfRange), and on the same node (ErrExhausted if
+// the requirements exclude it, so that the CO looks for another node).
+func (o *Origin) CheckCreate(req *CreateRequest) error {
 	if err := o.CheckFilled(); err != nil {
 		return err
 	}

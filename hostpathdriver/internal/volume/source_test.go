@@ -80,7 +80,7 @@ func TestOriginSettle(t *testing.T) {
 			if c.nowhere {
 				o.Node = ""
 			}
-			if err := o.Settle(&c.req); !errors.Is(err, c.err) {
+			if err := o.CheckCreate(&c.req); !errors.Is(err, c.err) {
 				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
 			}
 		})

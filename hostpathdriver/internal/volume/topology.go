@@ -16,7 +16,7 @@ type Requirements struct {
 	Preferred []Segment
 }
 
-// Placement decides on the node of a new volume.
+// Placement selects the node of a new volume.
 type Placement struct {
 	// Enabled is false when volumes have no topology at all.
 	Enabled bool
@@ -25,16 +25,16 @@ type Placement struct {
 	Own string
 }
 
-// Choose returns the node on which to create a volume; empty means that the
+// ChooseNode returns the node on which to create a volume; empty means that the
 // volume is reachable from every node. It is an ErrExhausted when the
 // requirements rule out every node that can be served, and an ErrInvalid when
 // they name a node that cannot be.
-func (p Placement) Choose(r Requirements) (string, error) {
+func (p Placement) ChooseNode(r Requirements) (string, error) {
 	if !p.Enabled {
 		return "", nil
 	}
 	if p.Own != "" {
-		return p.chooseOwn(r)
+		return p.chooseOwnNode(r)
 	}
 	for _, segment := range slices.Concat(r.Preferred, r.Requisite) {
 		if node := segment[TopologyKey]; node != "" {
@@ -47,9 +47,9 @@ func (p Placement) Choose(r Requirements) (string, error) {
 	return "", nil
 }
 
-// PoolOf returns the pool of this process that something takes space from, or
-// nothing: what lives on another node takes space from the pools of the
-// process that serves it.
+// PoolOf returns the pool of this process that a volume or snapshot is charged to;
+// empty for one on another node, which is charged to the pools of the process that
+// serves that node.
 func (p Placement) PoolOf(node, pool string) string {
 	if p.Own != "" && node != "" && node != p.Own {
 		return ""
@@ -57,7 +57,7 @@ func (p Placement) PoolOf(node, pool string) string {
 	return pool
 }
 
-func (p Placement) chooseOwn(r Requirements) (string, error) {
+func (p Placement) chooseOwnNode(r Requirements) (string, error) {
 	if r.Allow(p.Own) {
 		return p.Own, nil
 	}

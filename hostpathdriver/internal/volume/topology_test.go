@@ -39,7 +39,7 @@ func TestPlacementChoose(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, err := c.placement.Choose(c.requirements)
+			got, err := c.placement.ChooseNode(c.requirements)
 			if !errors.Is(err, c.err) || got != c.want {
 				t.Errorf("%s: got %q, %v, want %q, %v", c.reason, got, err, c.want, c.err)
 			}
@@ -48,7 +48,7 @@ func TestPlacementChoose(t *testing.T) {
 }
 
 func TestPlacementErrorNamesTheNodes(t *testing.T) {
-	_, err := Placement{Enabled: true, Own: "n1"}.Choose(Requirements{Requisite: onNode("n3", "n2", "n3")})
+	_, err := Placement{Enabled: true, Own: "n1"}.ChooseNode(Requirements{Requisite: onNode("n3", "n2", "n3")})
 	if err == nil || !strings.Contains(err.Error(), "[n2 n3]") || !strings.Contains(err.Error(), "n1") {
 		t.Errorf("error %v must name n1 and [n2 n3]", err)
 	}

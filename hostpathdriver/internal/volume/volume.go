@@ -145,7 +145,7 @@ func (v *Volume) Access() Access {
 	return AccessMount
 }
 
-// Form is what the contents are.
+// Form returns the form of the contents.
 func (v *Volume) Form() Form {
 	return Form{Disk: v.Access() == AccessBlock || v.FSType != "", FSType: v.FSType}
 }

@@ -69,9 +69,9 @@ func TestKill(t *testing.T) {
 	m := newMachine(t)
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
-	soon := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
+	fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 	conn, err := grpc.NewClient("unix://"+m.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon}))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}))
 	m.must(nil, err)
 	defer conn.Close() // test
 

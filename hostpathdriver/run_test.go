@@ -91,9 +91,9 @@ func (m *machine) start(o Options, dial ...grpc.DialOption) *process {
 	ctx, stop := context.WithCancel(m.ctx)
 	p := &process{t: m.t, stop: stop, done: make(chan error, 1)}
 	go func() { p.done <- Run(ctx, o) }()
-	soon := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
+	fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 	conn, err := grpc.NewClient(o.Endpoint, append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon}))...)
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}))...)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -29,9 +29,9 @@ func TestKillOneOfTwo(t *testing.T) {
 	defer cancel()
 	p := &pairOfChildren{machine: m, ctx: ctx, steps: make(chan struct{})}
 	for i, name := range []string{"a", "b"} {
-		soon := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
+		fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 		conn, err := grpc.NewClient("unix://"+m.path(name+".sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon}))
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}))
 		m.must(nil, err)
 		defer conn.Close() // test
 		p.clients[i] = csi.NewControllerClient(conn)

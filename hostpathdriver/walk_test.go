@@ -112,9 +112,9 @@ func (w *walker) launch(at int) {
 		defer died()
 		_ = child.Wait() // ProcessState tells
 	}(w.child)
-	soon := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
+	fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 	conn, err := grpc.NewClient(w.options.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon}), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	w.must(nil, err)
 	w.t.Cleanup(func() {
 		_ = w.child == nil || w.child.Process.Kill() == nil // only when the test has failed it lives

@@ -107,16 +107,16 @@ func (d disk) of(name, snapshot string) disk {
 func (d disk) cloned(name string) tale {
 	clone := d.of("pvc-2", "")
 	clone.from = fromVolume(d.name)
-	before := slices.Concat(d.up(), d.settle())
+	before := slices.Concat(d.up(), d.quiesce())
 	return tale{name: name, safe: len(before), acts: slices.Concat(
-		before, []act{clone.create()}, d.settled(), []act{clone.stage(), clone.publish(), clone.verify("old")}, clone.down(), d.down(),
+		before, []act{clone.create()}, d.restage(), []act{clone.stage(), clone.publish(), clone.verify("old")}, clone.down(), d.down(),
 	)}
 }
 
-// settle ends the use of an image before a copy of it, settled goes on with it:
-// a disk without reflink refuses what is written to meanwhile, and a file system
-// may write at any moment.
-func (d disk) settle() []act {
+// quiesce unstages an image before it is copied, and restage stages it again: without
+// reflink the copy fails if its source is written to meanwhile, and a mounted file
+// system may write at any moment.
+func (d disk) quiesce() []act {
 	if d.fsType == "" {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (d disk) pause() []act {
 	return pause
 }
 
-func (d disk) settled() []act {
+func (d disk) restage() []act {
 	if d.fsType == "" {
 		return nil
 	}
@@ -154,9 +154,9 @@ func (d disk) grouped(name string) tale {
 // restored is the life of a snapshot that outlives its source.
 func (d disk) restored(name string) tale {
 	again := d.of("pvc-2", "snapshot")
-	before := slices.Concat(d.up(), d.settle())
+	before := slices.Concat(d.up(), d.quiesce())
 	return tale{name: name, safe: len(before), acts: slices.Concat(
-		before, []act{d.snapshot("snapshot")}, d.settled(), []act{d.write("new"), d.verify("new")}, d.down(),
+		before, []act{d.snapshot("snapshot")}, d.restage(), []act{d.write("new"), d.verify("new")}, d.down(),
 		[]act{again.create(), again.stage(), again.publish(), again.verify("old")}, again.down(), []act{removeSnapshot("snapshot")},
 	)}
 }

@@ -121,7 +121,7 @@ func otherMount(t *testing.T, r rig, fsType string) {
 	_, second := newDevice(t, r, roomy)
 	target := newTarget(t, r)
 	mountAt(t, r, first, target, Options{Type: fsType})
-	if err := r.Mount(soon(t), second, target, Options{Type: fsType}); err == nil {
+	if err := r.Mount(withTestDeadline(t), second, target, Options{Type: fsType}); err == nil {
 		t.Error("a second device is accepted at the same target")
 	}
 	wantShows(t, r, first, target, true, false)
@@ -238,7 +238,7 @@ func readOnlyDevice(t *testing.T, r rig, fsType string) {
 	target := newTarget(t, r)
 	mountAt(t, r, device, target, Options{Type: fsType})
 	unmount(t, r, target)
-	if err := r.loops.Detach(soon(t), image, false); err != nil {
+	if err := r.loops.Detach(withTestDeadline(t), image, false); err != nil {
 		t.Fatal(err)
 	}
 	locked := attach(t, r, image, true)
@@ -252,7 +252,7 @@ func otherwiseThere(t *testing.T, r rig, fsType string) {
 	target := newTarget(t, r)
 	for _, first := range []bool{false, true} {
 		mountAt(t, r, device, target, Options{Type: fsType, ReadOnly: first})
-		if err := r.Mount(soon(t), device, target, Options{Type: fsType, ReadOnly: !first}); err == nil {
+		if err := r.Mount(withTestDeadline(t), device, target, Options{Type: fsType, ReadOnly: !first}); err == nil {
 			t.Errorf("mounted read-only %t, and accepted as the opposite", first)
 		}
 		wantShows(t, r, device, target, true, first)
@@ -312,17 +312,17 @@ func grows(t *testing.T, r rig, fsType string) {
 		mountAt(t, r, device, target, Options{Type: fsType})
 		writeFile(t, target, "kept")
 		before := usage(t, r, target)
-		if err := r.Grow(soon(t), device, target); err != nil {
+		if err := r.Grow(withTestDeadline(t), device, target); err != nil {
 			t.Errorf("Grow by nothing: %v", err)
 		}
 		if after := usage(t, r, target); after.Bytes.Total != before.Bytes.Total {
 			t.Errorf("grown by nothing from %d to %d bytes", before.Bytes.Total, after.Bytes.Total)
 		}
-		if err := errors.Join(os.Truncate(image, 2<<30), r.loops.Resize(soon(t), image)); err != nil {
+		if err := errors.Join(os.Truncate(image, 2<<30), r.loops.Resize(withTestDeadline(t), image)); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if err := r.Grow(soon(t), device, target); err != nil {
+			if err := r.Grow(withTestDeadline(t), device, target); err != nil {
 				t.Error(err)
 			}
 		}
@@ -363,15 +363,15 @@ func growRefused(t *testing.T, r rig, fsType string) {
 	_, device := newDevice(t, r, roomy)
 	target, other := newTarget(t, r), newTarget(t, r)
 	mountAt(t, r, device, target, Options{Type: fsType})
-	if err := r.Grow(soon(t), device, other); err == nil {
+	if err := r.Grow(withTestDeadline(t), device, other); err == nil {
 		t.Error("it grows where it is not mounted")
 	}
 	unmount(t, r, target)
-	if err := r.Grow(soon(t), device, target); err == nil {
+	if err := r.Grow(withTestDeadline(t), device, target); err == nil {
 		t.Error("it grows unmounted")
 	}
 	mountAt(t, r, device, target, Options{Type: fsType, ReadOnly: true})
-	if err := r.Grow(soon(t), device, target); err == nil {
+	if err := r.Grow(withTestDeadline(t), device, target); err == nil {
 		t.Error("it grows read-only")
 	}
 }
@@ -382,7 +382,7 @@ func shown(t *testing.T, r rig, fsType string) {
 	target, bound, empty := newTarget(t, r), newTarget(t, r), newTarget(t, r)
 	wantShows(t, r, first, target, false, false)
 	mountAt(t, r, first, target, Options{Type: fsType})
-	if err := r.mounts.Bind(soon(t), target, bound, mount.Options{ReadOnly: true}); err != nil {
+	if err := r.mounts.Bind(withTestDeadline(t), target, bound, mount.Options{ReadOnly: true}); err != nil {
 		t.Fatal(err)
 	}
 	wantShows(t, r, first, target, true, false)
@@ -416,7 +416,7 @@ func reboot(t *testing.T, r rig, fsType string) {
 func measured(t *testing.T, r rig, fsType string) {
 	_, device := newDevice(t, r, roomy)
 	target := newTarget(t, r)
-	if got, err := r.Usage(soon(t), target); err == nil {
+	if got, err := r.Usage(withTestDeadline(t), target); err == nil {
 		t.Errorf("Usage where nothing is mounted: %+v", got)
 	}
 	mountAt(t, r, device, target, Options{Type: fsType})
@@ -445,7 +445,7 @@ func missing(t *testing.T, r rig, fsType string) {
 	nowhere := filepath.Join(t.TempDir(), "missing")
 	refused(t, r, device, nowhere, Options{Type: fsType})
 	refused(t, r, nowhere, newTarget(t, r), Options{Type: fsType})
-	if got, err := r.Usage(soon(t), nowhere); err == nil {
+	if got, err := r.Usage(withTestDeadline(t), nowhere); err == nil {
 		t.Errorf("Usage of no directory: %+v", got)
 	}
 }

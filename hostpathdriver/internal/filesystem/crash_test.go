@@ -43,7 +43,7 @@ func killAtCall(t *testing.T, r rig, fsType string, n int) int {
 	_, device := newDevice(t, r, MinSize(fsType))
 	stops := traceUntil(t, n, exec.Command("mkfs."+fsType, "-q", device))
 	target := newTarget(t, r)
-	if err := r.Mount(soon(t), device, target, Options{Type: fsType}); err != nil {
+	if err := r.Mount(withTestDeadline(t), device, target, Options{Type: fsType}); err != nil {
 		t.Fatalf("killed at stop %d: %v", n, err)
 	}
 	writeFile(t, target, "kept")
@@ -110,7 +110,7 @@ func TestKernelHalfMade(t *testing.T) {
 	if err := d.wipe(); err != nil {
 		t.Fatal(err)
 	}
-	d, err = look(newPrograms(soon(t)), device)
+	d, err = look(newPrograms(withTestDeadline(t)), device)
 	if err != nil || d.found != "" || !allZero(d.head) {
 		t.Errorf("wiped, it is %+v, %v", d, err)
 	}
@@ -125,7 +125,7 @@ func halfMade(t *testing.T, r rig) (string, *disk) {
 			t.Fatal(err)
 		}
 		traceUntil(t, n, exec.Command("mkfs.xfs", "-q", "-f", device))
-		d, err := look(newPrograms(soon(t)), device)
+		d, err := look(newPrograms(withTestDeadline(t)), device)
 		if err != nil {
 			t.Fatal(err)
 		}

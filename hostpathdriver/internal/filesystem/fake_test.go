@@ -25,7 +25,7 @@ func TestFakeFails(t *testing.T) {
 	broken := errors.New("broken")
 	for _, step := range []Step{StepFormat, StepMount, StepGrow} {
 		f.Fail(step, broken)
-		if err := f.Mount(soon(t), device, target, o); !errors.Is(err, broken) {
+		if err := f.Mount(withTestDeadline(t), device, target, o); !errors.Is(err, broken) {
 			t.Errorf("before %s: %v", step, err)
 		}
 		f.Fail(step, nil)
@@ -41,7 +41,7 @@ func TestFakeFails(t *testing.T) {
 	if err := os.Truncate(image, roomy); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Grow(soon(t), device, target); err != nil {
+	if err := f.Grow(withTestDeadline(t), device, target); err != nil {
 		t.Error(err)
 	}
 	if got := usage(t, r, target).Bytes.Total; got != MinSize("ext4") {
@@ -82,7 +82,7 @@ func TestFakeWithoutLoops(t *testing.T) {
 	if err := os.Truncate(device, 2*roomy); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Grow(soon(t), device, target); err != nil {
+	if err := r.Grow(withTestDeadline(t), device, target); err != nil {
 		t.Error(err)
 	}
 	if got := usage(t, r, target).Bytes.Total; got != 2*roomy {

@@ -32,13 +32,13 @@ func TestKernelDirtyJournal(t *testing.T) {
 		if err := refused(t, r, locked, at, o); !strings.Contains(err.Error(), "journal") {
 			t.Errorf("%v does not say why", err)
 		}
-		if err := r.loops.Detach(soon(t), duplicate, true); err != nil {
+		if err := r.loops.Detach(withTestDeadline(t), duplicate, true); err != nil {
 			t.Fatal(err)
 		}
 		mountAt(t, r, attach(t, r, duplicate, false), at, o)
 		wantFile(t, at, "kept")
 		unmount(t, r, at)
-		if err := r.loops.Detach(soon(t), duplicate, false); err != nil {
+		if err := r.loops.Detach(withTestDeadline(t), duplicate, false); err != nil {
 			t.Fatal(err)
 		}
 		mountAt(t, r, attach(t, r, duplicate, true), at, o)
@@ -104,7 +104,7 @@ func extHead(t *testing.T) []byte {
 // command runs a program that a test needs.
 func command(t *testing.T, name string, args ...string) {
 	t.Helper()
-	if output, err := exec.CommandContext(soon(t), name, args...).CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(withTestDeadline(t), name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v: %s", name, args, err, output)
 	}
 }
@@ -188,10 +188,10 @@ func TestKernelGrowSaysWhatItLacks(t *testing.T) {
 	image, device := newDevice(t, r, roomy)
 	target := newTarget(t, r)
 	mountAt(t, r, device, target, Options{Type: "ext4"})
-	if err := errors.Join(os.Truncate(image, 2*roomy), r.loops.Resize(soon(t), image)); err != nil {
+	if err := errors.Join(os.Truncate(image, 2*roomy), r.loops.Resize(withTestDeadline(t), image)); err != nil {
 		t.Fatal(err)
 	}
-	err := r.Grow(soon(t), device, target)
+	err := r.Grow(withTestDeadline(t), device, target)
 	if err == nil || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") {
 		t.Errorf("Grow: %v", err)
 	}
@@ -209,7 +209,7 @@ func TestKernelContextKills(t *testing.T) {
 				command(t, "mkfs.ext4", "-q", device)
 			}
 			began := slowProgram(t, name)
-			ctx, cancel := context.WithCancel(soon(t))
+			ctx, cancel := context.WithCancel(withTestDeadline(t))
 			done := make(chan error)
 			go func() { done <- r.Mount(ctx, device, target, Options{Type: "ext4"}) }()
 			if f, err := os.Open(began); err != nil { // waits for the program

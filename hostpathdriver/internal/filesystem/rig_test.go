@@ -62,7 +62,7 @@ func kernelRig(t *testing.T) rig {
 	r.reboot = func(t *testing.T, image, target string) {
 		t.Helper()
 		unmount(t, r, target)
-		if err := r.loops.Detach(soon(t), image, false); err != nil {
+		if err := r.loops.Detach(withTestDeadline(t), image, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,8 +96,8 @@ func eachType(t *testing.T, r rig, test func(t *testing.T, fsType string)) {
 	}
 }
 
-// soon bounds a call that goes wrong. No call that goes well comes near it.
-func soon(t *testing.T) context.Context {
+// withTestDeadline bounds a call that hangs. A successful call takes far less.
+func withTestDeadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -132,7 +132,7 @@ func detachAtEnd(t *testing.T, r rig, image string) {
 
 func attach(t *testing.T, r rig, image string, readOnly bool) string {
 	t.Helper()
-	device, err := r.loops.Attach(soon(t), image, readOnly)
+	device, err := r.loops.Attach(withTestDeadline(t), image, readOnly)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func newTarget(t *testing.T, r rig) string {
 
 func mountAt(t *testing.T, r rig, device, target string, o Options) {
 	t.Helper()
-	if err := r.Mount(soon(t), device, target, o); err != nil {
+	if err := r.Mount(withTestDeadline(t), device, target, o); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -179,7 +179,7 @@ func mountAt(t *testing.T, r rig, device, target string, o Options) {
 // refused is the error of a Mount that must leave nothing mounted.
 func refused(t *testing.T, r rig, device, target string, o Options) error {
 	t.Helper()
-	err := r.Mount(soon(t), device, target, o)
+	err := r.Mount(withTestDeadline(t), device, target, o)
 	if err == nil {
 		t.Fatalf("Mount(%s, %+v) is accepted", device, o)
 	}
@@ -189,21 +189,21 @@ func refused(t *testing.T, r rig, device, target string, o Options) error {
 
 func unmount(t *testing.T, r rig, target string) {
 	t.Helper()
-	if err := r.mounts.Unmount(soon(t), target); err != nil {
+	if err := r.mounts.Unmount(withTestDeadline(t), target); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func wantMounted(t *testing.T, r rig, target string, want bool) {
 	t.Helper()
-	if got, err := r.mounts.Mounted(soon(t), target); got != want || err != nil {
+	if got, err := r.mounts.Mounted(withTestDeadline(t), target); got != want || err != nil {
 		t.Errorf("Mounted(%s) = %t, %v, want %t", target, got, err, want)
 	}
 }
 
 func wantShows(t *testing.T, r rig, device, target string, want, wantReadOnly bool) {
 	t.Helper()
-	shown, readOnly, err := r.IsMountOf(soon(t), device, target)
+	shown, readOnly, err := r.IsMountOf(withTestDeadline(t), device, target)
 	if shown != want || readOnly != wantReadOnly || err != nil {
 		t.Errorf("IsMountOf(%s, %s) = %t, %t, %v, want %t, %t", device, target, shown, readOnly, err, want, wantReadOnly)
 	}
@@ -211,7 +211,7 @@ func wantShows(t *testing.T, r rig, device, target string, want, wantReadOnly bo
 
 func usage(t *testing.T, r rig, target string) Usage {
 	t.Helper()
-	got, err := r.Usage(soon(t), target)
+	got, err := r.Usage(withTestDeadline(t), target)
 	if err != nil {
 		t.Fatal(err)
 	}

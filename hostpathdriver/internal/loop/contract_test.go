@@ -109,9 +109,9 @@ func detachAtEnd(t *testing.T, r rig, file string) {
 	})
 }
 
-// soon bounds a call that goes wrong, so that the test ends and cleans up
-// before the program is killed. No call that goes well comes near it.
-func soon(t *testing.T) context.Context {
+// withTestDeadline bounds a call that hangs, so that the test ends and cleans up
+// before the test binary is killed. A successful call takes far less.
+func withTestDeadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -120,7 +120,7 @@ func soon(t *testing.T) context.Context {
 
 func attach(t *testing.T, r rig, file string, readOnly bool) string {
 	t.Helper()
-	device, err := r.Attach(soon(t), file, readOnly)
+	device, err := r.Attach(withTestDeadline(t), file, readOnly)
 	if err != nil || device == "" {
 		t.Fatalf("Attach(%s, %t) = %q, %v", file, readOnly, device, err)
 	}
@@ -129,14 +129,14 @@ func attach(t *testing.T, r rig, file string, readOnly bool) string {
 
 func wantDevice(t *testing.T, r rig, file string, readOnly bool, want string) {
 	t.Helper()
-	if got, err := r.Device(soon(t), file, readOnly); got != want || err != nil {
+	if got, err := r.Device(withTestDeadline(t), file, readOnly); got != want || err != nil {
 		t.Errorf("Device(%s, %t) = %q, %v, want %q", file, readOnly, got, err, want)
 	}
 }
 
 func detach(t *testing.T, r rig, file string, readOnly bool) {
 	t.Helper()
-	if err := r.Detach(soon(t), file, readOnly); err != nil {
+	if err := r.Detach(withTestDeadline(t), file, readOnly); err != nil {
 		t.Errorf("Detach(%s, %t): %v", file, readOnly, err)
 	}
 }
@@ -273,7 +273,7 @@ func detachBusy(t *testing.T, r rig, file string) {
 // given up, however long that takes.
 func giveUp(t *testing.T, r rig, file string, readOnly bool) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(soon(t))
+	ctx, cancel := context.WithCancel(withTestDeadline(t))
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := r.Detach(ctx, file, readOnly); !errors.Is(err, ErrBusy) || !errors.Is(err, context.Canceled) {
@@ -290,7 +290,7 @@ func giveUp(t *testing.T, r rig, file string, readOnly bool) {
 
 func untilGivenUp(t *testing.T, r rig, file string, readOnly bool) error {
 	t.Helper()
-	ctx := soon(t)
+	ctx := withTestDeadline(t)
 	return until(ctx, func() (bool, error) {
 		device, err := r.Device(ctx, file, readOnly)
 		return device == "", err
@@ -304,7 +304,7 @@ func busyBeside(t *testing.T, r rig, file string) {
 	wait.Go(func() { detach(t, r, file, false) })
 	err := untilGivenUp(t, r, file, false)
 	for range 3 {
-		if device, err := r.Attach(soon(t), file, true); device == "" || err != nil {
+		if device, err := r.Attach(withTestDeadline(t), file, true); device == "" || err != nil {
 			t.Errorf("Attach = %q, %v", device, err)
 			break
 		}
@@ -336,7 +336,7 @@ func detachWaits(t *testing.T, r rig, file string) {
 	var wait sync.WaitGroup
 	wait.Go(func() { detach(t, r, file, false) })
 	wait.Go(func() {
-		if device, err := r.Attach(soon(t), file, false); device == "" || err != nil {
+		if device, err := r.Attach(withTestDeadline(t), file, false); device == "" || err != nil {
 			t.Errorf("Attach = %q, %v", device, err)
 		}
 	})
@@ -370,7 +370,7 @@ func resize(t *testing.T, r rig, file string) {
 		}
 	}
 	for range 2 {
-		if err := r.Resize(soon(t), file); err != nil {
+		if err := r.Resize(withTestDeadline(t), file); err != nil {
 			t.Fatal(err)
 		}
 		for _, device := range devices {
@@ -383,11 +383,11 @@ func resize(t *testing.T, r rig, file string) {
 }
 
 func resizeNone(t *testing.T, r rig, file string) {
-	if err := r.Resize(soon(t), file); err != nil {
+	if err := r.Resize(withTestDeadline(t), file); err != nil {
 		t.Errorf("Resize: %v", err)
 	}
 	wantDevice(t, r, file, false, "")
-	if err := r.Resize(soon(t), file+".missing"); !errors.Is(err, fs.ErrNotExist) {
+	if err := r.Resize(withTestDeadline(t), file+".missing"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Resize of no file: %v", err)
 	}
 }
@@ -413,7 +413,7 @@ func fileDeleted(t *testing.T, r rig, file string) {
 
 func fileMissing(t *testing.T, r rig, file string) {
 	missing := file + ".missing"
-	if device, err := r.Attach(soon(t), missing, false); device != "" || !errors.Is(err, fs.ErrNotExist) {
+	if device, err := r.Attach(withTestDeadline(t), missing, false); device != "" || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Attach = %q, %v", device, err)
 	}
 	wantDevice(t, r, missing, false, "")
@@ -424,7 +424,7 @@ func concurrent(t *testing.T, r rig, file string) {
 	var wait sync.WaitGroup
 	for i := range devices {
 		wait.Go(func() {
-			device, err := r.Attach(soon(t), file, false)
+			device, err := r.Attach(withTestDeadline(t), file, false)
 			if err != nil {
 				t.Errorf("Attach: %v", err)
 			}
@@ -477,10 +477,10 @@ func badSizes(t *testing.T, r rig, file string) {
 		if err := os.Truncate(file, size); err != nil {
 			t.Fatal(err)
 		}
-		if device, err := r.Attach(soon(t), file, false); device != "" || err == nil {
+		if device, err := r.Attach(withTestDeadline(t), file, false); device != "" || err == nil {
 			t.Errorf("Attach of %d bytes = %q, %v", size, device, err)
 		}
-		if err := r.Resize(soon(t), file); err == nil {
+		if err := r.Resize(withTestDeadline(t), file); err == nil {
 			t.Errorf("Resize to %d bytes is accepted", size)
 		}
 	}
@@ -493,9 +493,9 @@ func noRegularFile(t *testing.T, r rig, file string) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{filepath.Dir(file), pipe} {
-		_, attachErr := r.Attach(soon(t), path, false)
-		_, deviceErr := r.Device(soon(t), path, false)
-		for call, err := range map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": r.Detach(soon(t), path, false), "Resize": r.Resize(soon(t), path)} {
+		_, attachErr := r.Attach(withTestDeadline(t), path, false)
+		_, deviceErr := r.Device(withTestDeadline(t), path, false)
+		for call, err := range map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": r.Detach(withTestDeadline(t), path, false), "Resize": r.Resize(withTestDeadline(t), path)} {
 			if err == nil {
 				t.Errorf("%s(%s) is accepted", call, path)
 			}

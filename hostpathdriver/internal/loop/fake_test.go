@@ -69,7 +69,7 @@ func TestFakeKeepsATable(t *testing.T) {
 	if writable != want[0].Path || readOnly != want[1].Path {
 		t.Errorf("Attach = %s and %s", writable, readOnly)
 	}
-	if err := f.Resize(soon(t), file); err != nil {
+	if err := f.Resize(withTestDeadline(t), file); err != nil {
 		t.Fatal(err)
 	}
 	detach(t, r, file, false)
@@ -90,7 +90,7 @@ func TestFakeGoesOnAfterTakenNames(t *testing.T) {
 	r, f := fakeRig(t)
 	file := newFile(t, r, mib)
 	first := attach(t, r, file, false)
-	second, err := (&Fake{Dir: f.Dir}).Attach(soon(t), file, false)
+	second, err := (&Fake{Dir: f.Dir}).Attach(withTestDeadline(t), file, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +105,8 @@ func TestFakeFails(t *testing.T) {
 	device := attach(t, r, file, false)
 	broken := errors.New("no more devices")
 	f.Fail(broken)
-	_, err := f.Attach(soon(t), file, true)
-	for call, err := range map[string]error{"Attach": err, "Detach": f.Detach(soon(t), file, false), "Resize": f.Resize(soon(t), file)} {
+	_, err := f.Attach(withTestDeadline(t), file, true)
+	for call, err := range map[string]error{"Attach": err, "Detach": f.Detach(withTestDeadline(t), file, false), "Resize": f.Resize(withTestDeadline(t), file)} {
 		if !errors.Is(err, broken) {
 			t.Errorf("%s: %v, want the injected error", call, err)
 		}
@@ -120,7 +120,7 @@ func TestFakeNeedsItsDir(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "disk")
 	createFile(t, file, mib)
 	f := &Fake{Dir: filepath.Join(t.TempDir(), "missing")}
-	if device, err := f.Attach(soon(t), file, false); device != "" || !errors.Is(err, fs.ErrNotExist) {
+	if device, err := f.Attach(withTestDeadline(t), file, false); device != "" || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Attach = %q, %v", device, err)
 	}
 	if got := f.Table(); len(got) != 0 {

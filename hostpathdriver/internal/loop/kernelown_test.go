@@ -65,7 +65,7 @@ func TestKernelProcesses(t *testing.T) {
 	var wait sync.WaitGroup
 	for i := range devices {
 		wait.Go(func() {
-			cmd := exec.CommandContext(soon(t), os.Args[0])
+			cmd := exec.CommandContext(withTestDeadline(t), os.Args[0])
 			cmd.Env = append(os.Environ(), attachEnv+"="+file)
 			cmd.Stderr = os.Stderr
 			out, err := cmd.Output()
@@ -79,7 +79,7 @@ func TestKernelProcesses(t *testing.T) {
 	for _, device := range devices {
 		wantDevice(t, r, file, false, device)
 	}
-	found, err := Kernel{}.lookUp(soon(t), file)
+	found, err := Kernel{}.lookUp(withTestDeadline(t), file)
 	if err != nil || len(found) != 1 {
 		t.Errorf("devices %v, %v, want one", found, err)
 	}
@@ -189,7 +189,7 @@ func TestKernelLeavesOthersAlone(t *testing.T) {
 	}
 	defer control.Close()
 	config := unix.LoopConfig{Fd: uint32(f.Fd()), Info: unix.LoopInfo64{Offset: mib / 2}}
-	part, err := Kernel{}.configureFree(soon(t), control, &config)
+	part, err := Kernel{}.configureFree(withTestDeadline(t), control, &config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestKernelSkipsClaimedDevices(t *testing.T) {
 	}
 	defer control.Close()
 	var claim *os.File
-	err = until(soon(t), func() (bool, error) {
+	err = until(withTestDeadline(t), func() (bool, error) {
 		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			return false, err
@@ -291,9 +291,9 @@ func hostlessSys(t *testing.T, nodes map[string]string) Kernel {
 // one of a missing file, which two of them answer with success.
 func everyCall(t *testing.T, k Kernel, file string) map[string]error {
 	t.Helper()
-	_, attachErr := k.Attach(soon(t), file, false)
-	_, deviceErr := k.Device(soon(t), file, false)
-	calls := map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": k.Detach(soon(t), file, false), "Resize": k.Resize(soon(t), file)}
+	_, attachErr := k.Attach(withTestDeadline(t), file, false)
+	_, deviceErr := k.Device(withTestDeadline(t), file, false)
+	calls := map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": k.Detach(withTestDeadline(t), file, false), "Resize": k.Resize(withTestDeadline(t), file)}
 	for call, err := range calls {
 		if errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s says that the file is missing: %v", call, err)

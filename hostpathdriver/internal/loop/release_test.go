@@ -8,7 +8,7 @@ import (
 // listed returns what List says of a device.
 func listed(t *testing.T, r rig, device string) *Shown {
 	t.Helper()
-	all, err := r.List(soon(t))
+	all, err := r.List(withTestDeadline(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func listed(t *testing.T, r rig, device string) *Shown {
 
 func release(t *testing.T, r rig, shown *Shown, orphaned bool) {
 	t.Helper()
-	if err := r.Release(soon(t), *shown, func() (bool, error) { return orphaned, nil }); err != nil {
+	if err := r.Release(withTestDeadline(t), *shown, func() (bool, error) { return orphaned, nil }); err != nil {
 		t.Errorf("release: %v", err)
 	}
 }

@@ -190,8 +190,8 @@ func raceForProjects(t *testing.T, _ kind, root string) {
 func interrupted(t *testing.T, _ kind, root string) {
 	const project = firstProject + 100000
 	for name, before := range map[string]func(dir string){
-		"AfterTaking":   func(dir string) { give(t, dir, project, false) },
-		"AfterLimiting": func(dir string) { give(t, dir, project, false); setLimitOf(t, dir, project, 2*mib) },
+		"AfterTaking":   func(dir string) { setProject(t, dir, project, false) },
+		"AfterLimiting": func(dir string) { setProject(t, dir, project, false); setLimitOf(t, dir, project, 2*mib) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			waitUnused(t, root, project)
@@ -227,7 +227,7 @@ func interruptedTogether(t *testing.T, _ kind, root string) {
 	one := makeLimited(t, k, root, "one", mib)
 	project, _ := projectOf(t, one)
 	two := makeDir(t, root, "two")
-	give(t, two, project, false)
+	setProject(t, two, project, false)
 	mustHaveNone(t, k, two)
 	if err := k.Release(two); err != nil {
 		t.Error(err)
@@ -256,7 +256,7 @@ func nestedDriver(t *testing.T, _ kind, root string) {
 func testAbove(t *testing.T, root string, project uint32) {
 	k := New()
 	early := makeLimited(t, k, root, "early", mib)
-	give(t, root, project, true)
+	setProject(t, root, project, true)
 	setLimitOf(t, root, project, 64*mib)
 	dir := makeDir(t, root, "volume")
 	if got, inherited := projectOf(t, dir); got != project || !inherited {

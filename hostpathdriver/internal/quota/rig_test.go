@@ -125,8 +125,8 @@ func projectOf(t *testing.T, path string) (project uint32, inherited bool) {
 	return a.Project, a.inherits()
 }
 
-// give gives a directory a project behind the back of Kernel.
-func give(t *testing.T, path string, project uint32, inherited bool) {
+// setProject sets the project of a directory without Kernel.
+func setProject(t *testing.T, path string, project uint32, inherited bool) {
 	t.Helper()
 	d, err := open(path)
 	if err != nil {

@@ -136,8 +136,8 @@ func start(t *testing.T, c configuration) *instance {
 	if c.image {
 		config.TestVolumeParameters = map[string]string{"backend": "image"}
 	}
-	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(settled))
-	config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithUnaryInterceptor(settled))
+	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(cacheSizes))
+	config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithUnaryInterceptor(cacheSizes))
 	config.Address = filepath.Join(dir, "csi.sock")
 	if c.split {
 		config.ControllerAddress = filepath.Join(dir, "controller.sock")
@@ -150,10 +150,9 @@ func start(t *testing.T, c configuration) *instance {
 	return i
 }
 
-// settled makes answers such that the suite can compare them: it does so
-// field by field, caches of the encoding included, and a topology that was sent
-// has them filled.
-func settled(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// cacheSizes computes the size caches of an answer. The suite compares messages field
+// by field, caches included, and a topology that was sent in a request has them.
+func cacheSizes(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := call(ctx, method, req, reply, conn, opts...)
 	if made, ok := reply.(*csi.CreateSnapshotResponse); ok {
 		proto.Size(made)

@@ -19,8 +19,8 @@ import (
 type tale struct {
 	name string
 	setup
-	// safe is how many acts at the beginning nobody is killed in, and over how
-	// many at the end: other tales tell of them.
+	// safe is the number of acts at the beginning without faults, over that of acts
+	// at the end: other tales have faults in them.
 	safe, over int
 	acts       []act
 }
@@ -181,8 +181,8 @@ type fault struct {
 	undoing bool
 }
 
-// tell tells a tale to a driver that is interrupted at a fault point. The answer
-// is which one, nil when there are not as many.
+// tell tells a tale to a driver that is interrupted at a fault point, and returns
+// that fault point; nil if the tale has fewer.
 func (story tale) tell(t *testing.T, f fate, at int) (met *fault) {
 	t.Helper()
 	w := newWalker(t, story.setup)
@@ -237,8 +237,8 @@ func (w *walker) goOn(a act, f fate, gaveUp bool) error {
 	return w.resume(a, !f.deadline && (f.reboot || !kernel()))
 }
 
-// resume repeats the call in which the driver has died. After a reboot what is
-// in use is made ready again before.
+// resume repeats the call in which the driver has died. After a reboot it first
+// stages and publishes the volumes in use again.
 func (w *walker) resume(a act, rebooted bool) error {
 	if rebooted && !a.undoes {
 		for _, ready := range slices.Clone(w.ready) {

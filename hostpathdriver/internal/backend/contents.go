@@ -24,8 +24,7 @@ const (
 
 // Contents keeps the contents of volumes or snapshots as one directory each:
 // the contents themselves, or, for a disk, a directory with one sparse file in
-// it. A driver for real storage has a client of its storage system in this
-// place.
+// it. A driver for real storage has a client of its storage system here.
 type Contents struct {
 	data    string
 	trash   string
@@ -37,15 +36,15 @@ type Contents struct {
 type Leftovers struct {
 	// Removed were empty, or in the trash.
 	Removed []string
-	// Kept have contents, so that a human must look at them.
+	// Kept have contents, so that an administrator must decide.
 	Kept []string
-	// Failed says what could not be removed from the trash, and why.
+	// Failed are the errors of removals from the trash.
 	Failed []error
 }
 
-// contentsAt are those below root in the directory of that name. The mounter
-// tells what must not be removed, because something else is mounted there; the
-// quotas keep directories to their size, where they can.
+// contentsAt returns the contents below root in the directory of that name. The
+// mounter finds mounts inside directories that are to be removed; the quotas limit
+// directories to their size, where the file system can.
 func contentsAt(root, name string, mounter mount.Mounter, quotas quota.Quotas) *Contents {
 	return &Contents{data: filepath.Join(root, name), trash: filepath.Join(root, trashDir), mounter: mounter, quotas: quotas}
 }
@@ -60,7 +59,7 @@ func (c *Contents) Disk(id volume.ID) string {
 	return filepath.Join(c.Path(id), diskName)
 }
 
-// Place returns what a copy of contents is made of, or to.
+// Place returns the file or directory that is source or destination of a copy.
 func (c *Contents) Place(id volume.ID, f volume.Form) string {
 	if f.Disk {
 		return c.Disk(id)
@@ -94,7 +93,7 @@ func (c *Contents) Create(id volume.ID, f volume.Form, size int64, attributes vo
 	return state.SyncDir(c.Path(id))
 }
 
-// Begin makes a directory to copy to. If it is the contents itself, it is kept
+// Begin makes a directory to copy to. If it is the contents itself, it is limited
 // to that size; zero is no limit.
 func (c *Contents) Begin(id volume.ID, f volume.Form, size int64) error {
 	if f.Disk {
@@ -117,7 +116,7 @@ func (c *Contents) makeDirectory(id volume.ID, size int64, attributes volume.Att
 	return state.SyncDir(c.data)
 }
 
-// limit keeps a new directory to its size, where the file system can.
+// limit limits a new directory to its size, where the file system can.
 func (c *Contents) limit(path string, size int64) error {
 	if size == 0 {
 		return nil
@@ -130,7 +129,7 @@ func (c *Contents) limit(path string, size int64) error {
 }
 
 // Resize makes contents durably as large as their record says, if they are not.
-// A directory that was made without a limit stays without.
+// A directory that was made without a limit stays unlimited.
 func (c *Contents) Resize(id volume.ID, f volume.Form, size int64) error {
 	if f.Disk {
 		return c.growDisk(id, size)
@@ -206,8 +205,8 @@ func (c *Contents) Wipe(id volume.ID) error {
 	return resize(id, file, info.Size())
 }
 
-// Abandon removes contents to which nothing was written yet. None are no
-// error.
+// Abandon removes contents to which nothing was written yet. Missing contents are
+// no error.
 func (c *Contents) Abandon(id volume.ID) error {
 	if err := c.removeBlank(c.Path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("undo creation of %q: %w", id, err)
@@ -216,7 +215,7 @@ func (c *Contents) Abandon(id volume.ID) error {
 }
 
 // removeBlank removes an empty directory, or that of a disk that has never been
-// written to. What has contents stays, and is an error.
+// written to. Any other directory stays, and is an error.
 func (c *Contents) removeBlank(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -260,7 +259,7 @@ func allHoles(path string) (bool, error) {
 // not exist is no error; one with a mount inside is an ErrInUse.
 func (c *Contents) Discard(ctx context.Context, id volume.ID) error {
 	if !c.Exists(id) {
-		return checkDir(c.data) // else they are on a disk that comes back
+		return checkDir(c.data) // without it the contents are on a disk that is missing for now
 	}
 	if err := c.checkNoMounts(ctx, c.Path(id)); err != nil {
 		return fmt.Errorf("discard %q: %w", id, err)
@@ -276,7 +275,7 @@ func (c *Contents) Discard(ctx context.Context, id volume.ID) error {
 
 // Purge removes a discarded volume's contents. When ctx ends in the middle,
 // the rest remains in the trash and Purge can be called again. A mount inside
-// is an ErrInUse: removing would reach into what is mounted.
+// is an ErrInUse: removing would delete files of the mounted file system.
 func (c *Contents) Purge(ctx context.Context, id volume.ID) error {
 	if err := c.empty(ctx, c.trashed(id)); err != nil {
 		return fmt.Errorf("remove contents of %q: %w", id, err)
@@ -319,7 +318,7 @@ func (c *Contents) checkNoMounts(ctx context.Context, path string) error {
 }
 
 // Recover removes what a crash left: the trash, and volumes without a record
-// to which nothing was written. What cannot be removed stops nobody from starting.
+// to which nothing was written. A failed removal does not prevent the start.
 func (c *Contents) Recover(ctx context.Context, known func(volume.ID) bool) (Leftovers, error) {
 	var left Leftovers
 	trashed, err := os.ReadDir(c.trash)

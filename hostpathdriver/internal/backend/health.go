@@ -29,7 +29,7 @@ const (
 	reasonLowInodes           = "LowInodes"
 )
 
-// lowPercent is the part of space and inodes that is little.
+// lowPercent is the percentage of free space or inodes below which a disk is degraded.
 const lowPercent = 5
 
 // Health implements volume.Service.
@@ -41,8 +41,8 @@ func (v *Volumes) Health(_ context.Context, id volume.ID) (volume.Health, error)
 	return v.health(found, v.disks()), nil
 }
 
-// ListHealth implements volume.Service. It looks at volumes until the page is
-// full; nobody waits for the disk meanwhile.
+// ListHealth implements volume.Service. It checks volumes until the page is full,
+// and holds no lock while it accesses the disk.
 func (v *Volumes) ListHealth(ctx context.Context, req volume.ListRequest) (*volume.HealthPage, error) {
 	at, err := v.volumes.catalog.start(req)
 	if err != nil {
@@ -73,7 +73,7 @@ func (v *Volumes) health(found *volume.Volume, disk disks) volume.Health {
 	return volume.Health{ID: found.ID, Conditions: append(contentsConditions(v.volumes.contents(found), found), disk.of(found.Home)...)}
 }
 
-// disks are those that volumes share, by home, each of which is looked at once.
+// disks are the disks that volumes share, by home; each is checked once.
 type disks struct {
 	root  string
 	found map[string][]volume.Condition
@@ -92,7 +92,7 @@ func (d disks) of(home string) []volume.Condition {
 	return found
 }
 
-// diskConditions are those of the disk that volumes share.
+// diskConditions returns the conditions of the disk that volumes share.
 func diskConditions(path string) []volume.Condition {
 	free, err := freeOf(path)
 	switch {
@@ -104,14 +104,14 @@ func diskConditions(path string) []volume.Condition {
 	return nil
 }
 
-// contentsConditions looks at the contents of a volume.
+// contentsConditions returns the conditions of the contents of a volume.
 func contentsConditions(c *Contents, found *volume.Volume) []volume.Condition {
 	form := found.Form()
 	path := c.Place(found.ID, form)
 	info, err := os.Lstat(path)
 	switch {
 	case found.Filling:
-		return nil // nobody uses it yet
+		return nil // not in use yet
 	case errors.Is(err, fs.ErrNotExist) && gone(c.data):
 		return []volume.Condition{{Severity: volume.Inaccessible, Reason: reasonContentsUnreachable, Message: checkDir(c.data).Error()}}
 	case errors.Is(err, fs.ErrNotExist):
@@ -125,8 +125,8 @@ func contentsConditions(c *Contents, found *volume.Volume) []volume.Condition {
 	return nil
 }
 
-// Health implements volume.NodeService. A volume that is not used on the node
-// has nothing but contents that can be wrong.
+// Health implements volume.NodeService. For a volume that is not used on the node
+// only its contents are checked.
 func (n *Node) Health(ctx context.Context, id volume.ID, paths ...string) (volume.Health, error) {
 	known := n.get(id)
 	health := volume.Health{ID: id}
@@ -167,7 +167,7 @@ func (n *Node) mountConditions(ctx context.Context, known *volume.NodeVolume, pa
 	return nil
 }
 
-// StorageHealth implements volume.NodeService: the disks that volumes share.
+// StorageHealth implements volume.NodeService: it checks the disks that volumes share.
 func (n *Node) StorageHealth(context.Context) []volume.Condition {
 	var found []volume.Condition
 	for _, dir := range append([]string{n.cfg.StateDir}, slices.Sorted(maps.Values(n.cfg.PoolDirs))...) {
@@ -182,8 +182,8 @@ func (n *Node) StorageHealth(context.Context) []volume.Condition {
 	return found
 }
 
-// spaceConditions tells when space or inodes come to an end. Some file systems
-// have no fixed number of inodes.
+// spaceConditions reports low space and low inodes. Some file systems have no fixed
+// number of inodes.
 func spaceConditions(dir string, disk *unix.Statfs_t) []volume.Condition {
 	var found []volume.Condition
 	if low(disk.Bavail, disk.Blocks) {

@@ -49,12 +49,12 @@ type NodeConfig struct {
 	Attach bool
 	// Mounter makes the mounts.
 	Mounter mount.Mounter
-	// Quotas keep inline volumes to their size, and measure directories; nil is the
+	// Quotas limit inline volumes to their size, and measure directories; nil is the
 	// kernel.
 	Quotas quota.Quotas
 	// Devices makes the devices of disks.
 	Devices loop.Devices
-	// Filesystems makes and mounts what is on the devices of images.
+	// Filesystems makes and mounts the file systems on devices of images.
 	Filesystems filesystem.Filesystems
 	// Step is for crash tests.
 	Step Step

@@ -73,8 +73,8 @@ func (n *Node) adopt(ctx context.Context, known *volume.NodeVolume) error {
 	return n.save(known)
 }
 
-// forgetStage forgets what was staged and is not there any more. What is still
-// mounted is for NodeUnstageVolume to remove.
+// forgetStage removes the stage from the record if device or mount are gone. An
+// existing mount stays for NodeUnstageVolume.
 func (n *Node) forgetStage(ctx context.Context, known *volume.NodeVolume) (forgotten bool, err error) {
 	there, err := n.presenter(known).stillStaged(ctx, known)
 	if err != nil || there {
@@ -89,25 +89,25 @@ func (n *Node) forgetStage(ctx context.Context, known *volume.NodeVolume) (forgo
 	}
 	logger.Info("Forgot what was staged and is gone")
 	if err := withinUndoTimeout(ctx, known, n.presenter(known).release); err != nil {
-		logger.Error(err, "Could not let go of a device that nothing shows any more")
+		logger.Error(err, "Could not detach a device that is not mounted any more")
 	}
 	known.Stage = nil
 	return true, nil
 }
 
-// withinUndoTimeout bounds what lets go of a device at a start. One that somebody has open
-// must not keep the driver from starting: it goes with its last user.
-func withinUndoTimeout(ctx context.Context, known *volume.NodeVolume, letGo func(context.Context, *volume.NodeVolume) error) error {
+// withinUndoTimeout bounds the detachment of a device at a start. A device that another
+// process has open must not delay the start: it is detached when that process closes it.
+func withinUndoTimeout(ctx context.Context, known *volume.NodeVolume, detach func(context.Context, *volume.NodeVolume) error) error {
 	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
 	defer cancel()
-	return letGo(ctx, known)
+	return detach(ctx, known)
 }
 
 // adoptInline keeps an inline volume as long as a target is there. A target
 // without a mount is a machine that was restarted: the pod comes back and
 // finds its data. Where the directory of a target is missing, too, that of the
 // kubelet may not be mounted yet, and the volume stays for NodeUnpublishVolume. A
-// volume that cannot be deleted stops nobody from starting.
+// failed deletion does not prevent the start.
 func (n *Node) adoptInline(ctx context.Context, known *volume.NodeVolume) error {
 	n.cfg.Pools.Adopt(known.Ephemeral.Pool, known.Ephemeral.Size)
 	before := len(known.Targets)

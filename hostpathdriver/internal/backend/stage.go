@@ -51,8 +51,8 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 }
 
 // undoStage undoes a failed stage. The record stays until that has succeeded, so
-// that Unstage knows of what is left; the ErrBusy means for the CO that the outcome is
-// not final. Where targets use what was staged before, nothing is undone.
+// that Unstage knows the rest; the ErrBusy means for the CO that the outcome is not
+// final. Where targets use an earlier stage, nothing is undone.
 func (n *Node) undoStage(ctx context.Context, before, known *volume.NodeVolume) error {
 	if len(before.Targets) > 0 {
 		return nil
@@ -65,9 +65,9 @@ func (n *Node) undoStage(ctx context.Context, before, known *volume.NodeVolume) 
 	return n.save(before)
 }
 
-// checkHeld reports whether the volume is not kept from being written to. The
-// record of the node is on disk by now: either the controller sees it, or the
-// node sees that the volume is held.
+// checkHeld reports whether writes to the volume are allowed. The record of the node
+// is on disk by now: either the controller sees it, or the node sees that the volume
+// is held.
 func (n *Node) checkHeld(known *volume.NodeVolume) error {
 	if known.Stage.CannotWrite() {
 		return nil
@@ -79,8 +79,8 @@ func (n *Node) checkHeld(known *volume.NodeVolume) error {
 	return persistent.CheckWritable()
 }
 
-// checkStage reports whether the volume may be staged, and adds to the request
-// what the records say.
+// checkStage reports whether the volume may be staged, and returns its record and
+// the stage, completed from that record.
 func (n *Node) checkStage(req *volume.StageRequest) (*volume.Volume, *volume.Stage, error) {
 	if err := n.checkPath(req.Stage.Path); err != nil {
 		return nil, nil, err
@@ -155,8 +155,8 @@ func (n *Node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	return nil
 }
 
-// checkUnpublished drops the targets that are gone; the volume must have no
-// other.
+// checkUnpublished drops the targets that do not exist any more; the volume must
+// have no other target.
 func (n *Node) checkUnpublished(ctx context.Context, known *volume.NodeVolume) error {
 	living, err := n.dropDeadTargets(ctx, known)
 	if err == nil && len(living) > 0 {

@@ -17,14 +17,14 @@ type recordOf[V, P any] interface {
 	KeptIn() string
 }
 
-// store keeps what is there of one kind: records on disk, the index over them
-// in memory, and contents. Something exists when its record exists.
+// store keeps the objects of one kind: records on disk, the index over them in
+// memory, and contents. An object exists when its record exists.
 type store[V any, P recordOf[V, P]] struct {
 	records *state.Records[V]
 	catalog *catalog[P]
 	homes   *homes
-	// name is that of the directory with the contents, in each home; empty when
-	// there are none.
+	// name is the name of the directory with the contents, in each home; empty for
+	// a kind without contents.
 	name string
 }
 
@@ -35,10 +35,10 @@ func (s *store[V, P]) open(h *homes, kind, records, contents string) (err error)
 	return err
 }
 
-// contents are where those of a record are.
+// contents returns the store with the contents of a record.
 func (s *store[V, P]) contents(of P) *Contents { return s.homes.contents(of.KeptIn(), s.name) }
 
-// add makes something new: its contents come first, its record makes it exist.
+// add makes a new object: its contents come first, its record makes it exist.
 func (s *store[V, P]) add(step Step, created P, makeContents func() error) error {
 	id, _ := created.Key()
 	step.at("create:contents")
@@ -50,16 +50,16 @@ func (s *store[V, P]) add(step Step, created P, makeContents func() error) error
 	if err == nil {
 		return nil
 	}
-	// The record may be there although writing it was reported as failed, so
-	// it goes first. As long as it is there it keeps its contents: after a
-	// restart it is whole, and the repeated call finds it.
+	// The record may exist although writing it was reported as failed, so it is
+	// deleted first. While it exists the contents stay: after a restart the object
+	// is complete, and the repeated call finds it.
 	if undo := s.records.Delete(string(id)); undo != nil {
 		return errors.Join(err, undo)
 	}
 	return errors.Join(err, s.contents(created).Abandon(id))
 }
 
-// put writes the record, and then what is in memory.
+// put writes the record, and then the index.
 func (s *store[V, P]) put(changed P) error {
 	id, _ := changed.Key()
 	if err := s.records.Put(string(id), *changed); err != nil {
@@ -69,8 +69,8 @@ func (s *store[V, P]) put(changed P) error {
 	return nil
 }
 
-// discard ends the existence of something. Its contents go to the trash before
-// its record goes.
+// discard deletes an object: it moves the contents to the trash before it deletes
+// the record.
 func (s *store[V, P]) discard(ctx context.Context, step Step, gone P) error {
 	id, _ := gone.Key()
 	if s.name != "" {
@@ -103,13 +103,12 @@ func (s *store[V, P]) load(ctx context.Context) (map[volume.ID]P, error) {
 	return found, nil
 }
 
-// known reports whether contents belong to a record, if only to one that cannot
-// be read.
+// known reports whether contents belong to a record, including an unreadable one.
 func (s *store[V, P]) known(id volume.ID) bool {
 	return s.records.Exists(string(id)) || s.records.Quarantined(string(id))
 }
 
-// removeOrphans removes contents that a crash has left without a record.
+// removeOrphans removes contents that a crash left without a record.
 func (s *store[V, P]) removeOrphans(ctx context.Context) error {
 	for _, contents := range s.homes.everywhere(s.name) {
 		left, err := contents.Recover(ctx, s.known)

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Publish implements volume.NodeService: what is staged, or a new inline
-// volume, is shown at the target. The record is written first.
+// Publish implements volume.NodeService: it mounts a staged volume, or a new inline
+// volume, at the target. The record is written first.
 func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	if err := n.checkPath(req.Target.Path); err != nil {
 		return err
@@ -114,8 +114,8 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 	return err
 }
 
-// cleanupTarget passes an error of mounting on. The target is gone then, unless
-// something else is mounted there.
+// cleanupTarget removes the target after an error of mounting, unless something else
+// is mounted there, and returns the error.
 func (n *Node) cleanupTarget(target *volume.Target, err error) error {
 	if err == nil || errors.Is(err, volume.ErrPrecondition) {
 		return err
@@ -123,8 +123,8 @@ func (n *Node) cleanupTarget(target *volume.Target, err error) error {
 	return errors.Join(err, removeMountPoint(target.Path))
 }
 
-// Unpublish implements volume.NodeService. An inline volume goes with its
-// last target.
+// Unpublish implements volume.NodeService. An inline volume is deleted with its last
+// target.
 func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 	if err := n.checkPath(path); err != nil {
 		return err
@@ -163,8 +163,8 @@ func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {
 }
 
 // removeMountPoint removes an empty file or an empty directory, and nothing
-// else, whatever the path. It can never follow into a volume: a mount point, or
-// what has contents, is an error.
+// else, whatever the path. It never removes files of a volume: a mount point, or a
+// file or directory with contents, is an error.
 func removeMountPoint(path string) error {
 	info, err := os.Lstat(path)
 	if err == nil && !info.IsDir() && (!info.Mode().IsRegular() || info.Size() > 0) {

@@ -23,24 +23,24 @@ type VolumesConfig struct {
 	StateDir string
 	// PoolDirs are the directories of pools that have one, for their contents.
 	PoolDirs map[string]string
-	// Placement decides on the node of a volume.
+	// Placement selects the node of a volume.
 	Placement volume.Placement
 	// Pools account for space.
 	Pools *volume.Pools
 	// MaxSize is the largest volume in bytes.
 	MaxSize int64
 	// Attach is true when volumes are attached before use, so that the
-	// attachments tell whether a volume is used.
+	// attachments show which volumes are in use.
 	Attach bool
 	// AttachLimit is the number of attachments per node; zero is no limit.
 	AttachLimit int
-	// Mutable says which parameters may be changed later.
+	// Mutable are the parameters that may be changed later.
 	Mutable volume.Mutable
 	// ProtectUsed refuses to delete a volume that is in use.
 	ProtectUsed bool
-	// Mounter sees the mount table.
+	// Mounter reads the mount table.
 	Mounter mount.Mounter
-	// Quotas keep directories to their size, where the file system can; nil is the
+	// Quotas limit directories to their size, where the file system can; nil is the
 	// kernel.
 	Quotas quota.Quotas
 	// Step is for crash tests.
@@ -139,8 +139,8 @@ func (v *Volumes) Create(ctx context.Context, req *volume.CreateRequest) (*volum
 	return created.Clone(), nil
 }
 
-// reserve charges the pool that is wanted. If none is, that of the source is the
-// first choice: blocks can be shared there.
+// reserve charges the requested pool. If the request names none, the pool of the
+// source is preferred: the copy can share blocks there.
 func (v *Volumes) reserve(created *volume.Volume, wanted string) (err error) {
 	if wanted == "" && created.Pool != "" {
 		if _, err := v.cfg.Pools.Reserve(created.Pool, created.Capacity); err == nil {
@@ -151,7 +151,7 @@ func (v *Volumes) reserve(created *volume.Volume, wanted string) (err error) {
 	return err
 }
 
-// plan decides what the new volume looks like. It changes nothing.
+// plan returns the record of the new volume. It changes nothing.
 func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attributes, error) {
 	attributes, err := volume.ParseParameters(req.Parameters)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bufferSize is for copies that the kernel does not make.
+// bufferSize is the size of the buffer for copies in user space.
 const bufferSize = 1 << 20
 
 // transfer copies the contents of one file.
@@ -18,12 +18,12 @@ type transfer struct {
 	*job
 
 	source, target *os.File
-	shared         bool // one moment of the source, and complete
+	shared         bool // the destination shares all blocks of the source
 	extent
 }
 
-// newTransfer goes on where done says, if that is about these two files, and
-// else starts: with all blocks shared, or an empty destination.
+// newTransfer resumes a copy at done, if done is about these two files, and else
+// starts a new one: with all blocks shared, or an empty destination.
 func (j *job) newTransfer(source, target *os.File, done extent) (*transfer, error) {
 	t := &transfer{job: j, source: source, target: target}
 	var errSource, errTarget error
@@ -44,8 +44,8 @@ func (j *job) newTransfer(source, target *os.File, done extent) (*transfer, erro
 	return t, t.resize(0)
 }
 
-// resume takes over what is done. What was written behind it is cut off: it
-// may not be on disk, or the source may have a hole there by now.
+// resume takes over the finished part. Data behind it is truncated: it may not be
+// on disk, or the source may have a hole there by now.
 func (t *transfer) resume(done extent) (bool, error) {
 	info, err := t.target.Stat()
 	if err != nil {
@@ -70,9 +70,9 @@ func (t *transfer) resize(keep int64) error {
 	return t.target.Truncate(t.Size)
 }
 
-// share lets the destination have the blocks of the source, in one step and as
-// they are at one moment. The destination is emptied before: what it has
-// behind the end of the source would stay.
+// share makes the destination share the blocks of the source, in one step and at
+// one point in time. It empties the destination before, as data behind the end of
+// the source would stay.
 func (t *transfer) share() error {
 	if t.NoReflink || t.unshared || t.Size == 0 {
 		return nil
@@ -100,7 +100,7 @@ func (t *transfer) share() error {
 	return nil
 }
 
-// run copies the data that is left.
+// run copies the remaining data.
 func (t *transfer) run(ctx context.Context) error {
 	if t.shared {
 		return nil
@@ -199,8 +199,8 @@ func copyRange(source, target *os.File, at, length int64) (int64, error) {
 }
 
 // nextData returns the first range of data at or behind an offset. It is empty
-// at the end, if all that is left is a hole. All is data on a file system that
-// does not know.
+// at the end, if the rest is a hole. On a file system without SEEK_DATA the whole
+// rest is data.
 func nextData(file *os.File, at, size int64) (start, end int64, err error) {
 	start, err = unix.Seek(int(file.Fd()), at, unix.SEEK_DATA)
 	if err == nil {
@@ -215,9 +215,9 @@ func nextData(file *os.File, at, size int64) (start, end int64, err error) {
 	return min(start, size), min(end, size), err
 }
 
-// refused says that the kernel does not do it between these two files, so that
-// reading and writing may still work, or tells what is wrong. EBADF is what
-// some file systems say that have no such operation.
+// refused reports whether the kernel cannot do the operation between these two
+// files, so that reading and writing may still work, or return a clearer error.
+// Some file systems without the operation return EBADF.
 func refused(err error) bool {
 	return isAny(err, unix.EOPNOTSUPP, unix.ENOTTY, unix.ENOSYS, unix.EXDEV, unix.EINVAL, unix.ETXTBSY, unix.EPERM, unix.EBADF)
 }

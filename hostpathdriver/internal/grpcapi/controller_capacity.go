@@ -9,7 +9,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// controllerCapacity is the part that tells how much space is left.
+// controllerCapacity is the part that reports free space.
 type controllerCapacity struct {
 	service volume.Service
 }
@@ -18,7 +18,7 @@ func (controllerCapacity) announceController() []controllerRPC {
 	return []controllerRPC{csi.ControllerServiceCapability_RPC_GET_CAPACITY}
 }
 
-// GetCapacity tells what can still be made with these parameters in this
+// GetCapacity reports the free space for volumes with these parameters in this
 // segment. A real driver asks its storage system, and answers zero for a
 // segment that it does not serve.
 func (c *controllerCapacity) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {

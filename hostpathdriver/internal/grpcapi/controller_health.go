@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// controllerHealth is the part that tells what is wrong with volumes.
+// controllerHealth is the part that reports problems of volumes.
 type controllerHealth struct {
 	service volume.Service
 }
@@ -22,8 +22,8 @@ func (controllerHealth) announceController() []controllerRPC {
 	}
 }
 
-// ControllerGetVolumeHealth tells what is wrong with a volume. A real driver
-// asks its storage system, and keeps a condition until it is over.
+// ControllerGetVolumeHealth reports problems of a volume. A real driver asks its
+// storage system, and reports a condition until it is over.
 func (c *controllerHealth) ControllerGetVolumeHealth(ctx context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
 	id, err := parseID(req.GetVolumeId())
 	if err != nil {
@@ -36,8 +36,8 @@ func (c *controllerHealth) ControllerGetVolumeHealth(ctx context.Context, req *c
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(health)}, nil
 }
 
-// ControllerListVolumeHealth returns a page of the volumes with which something
-// is wrong. A real driver asks its storage system for these alone.
+// ControllerListVolumeHealth returns a page of the volumes that have problems. A
+// real driver asks its storage system for these volumes only.
 func (c *controllerHealth) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, status.Errorf(codes.InvalidArgument, "max_entries: %d, must not be negative", req.GetMaxEntries())

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// nodeExpand is the part that lets pods see that a volume is larger.
+// nodeExpand is the part that expands devices and file systems.
 type nodeExpand struct {
 	service volume.NodeService
 	// enabled is false when the nodes do not take part.
@@ -23,8 +23,8 @@ func (n nodeExpand) announceNode() []nodeRPC {
 }
 
 // NodeExpandVolume makes the device as large as its file; a directory needs
-// nothing. A real driver lets the kernel look at the device again, and makes
-// the file system on it larger.
+// nothing. A real driver lets the kernel rescan the device, and expands the file
+// system on it.
 func (n *nodeExpand) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	if !n.enabled {
 		return nil, disabled("NodeExpandVolume", "disable-node-expansion")

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// nodeHealth is the part that tells what is wrong on the node.
+// nodeHealth is the part that reports problems on the node.
 type nodeHealth struct {
 	service volume.NodeService
 }
@@ -17,9 +17,9 @@ func (nodeHealth) announceNode() []nodeRPC {
 	return []nodeRPC{csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH, csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH}
 }
 
-// NodeGetVolumeHealth tells what is wrong with a volume on this node, also with
-// one that could not be staged. A real driver looks at the device and at what
-// the kernel says of its file system, and never hangs with them.
+// NodeGetVolumeHealth reports problems of a volume on this node, also of one that
+// could not be staged. A real driver checks the device and the state of its file
+// system in the kernel, and never blocks on them.
 func (n *nodeHealth) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	id, err := parseID(req.GetVolumeId())
 	if err != nil {
@@ -32,8 +32,8 @@ func (n *nodeHealth) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVo
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: healthOf(health)}, nil
 }
 
-// NodeGetStorageHealth tells what is wrong with the way from this node to the
-// storage. A real driver looks at its connections.
+// NodeGetStorageHealth reports problems of the connection from this node to the
+// storage. A real driver checks its connections.
 func (n *nodeHealth) NodeGetStorageHealth(ctx context.Context, _ *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
 	answer := &csi.NodeGetStorageHealthResponse{}
 	for _, c := range n.service.StorageHealth(ctx) {

@@ -43,8 +43,8 @@ func (n *nodeStage) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolum
 	return &csi.NodeStageVolumeResponse{}, nil
 }
 
-// NodeUnstageVolume undoes NodeStageVolume; what is not staged is unstaged. A
-// real driver flushes and unmounts, and lets go of the device.
+// NodeUnstageVolume undoes NodeStageVolume; a volume that is not staged is no error.
+// A real driver flushes and unmounts, and detaches the device.
 func (n *nodeStage) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	id, err := parseID(req.GetVolumeId())
 	if err != nil {

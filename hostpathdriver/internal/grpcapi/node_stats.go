@@ -23,7 +23,7 @@ func (n nodeStats) announceNode() []nodeRPC {
 	return announced
 }
 
-// NodeGetVolumeStats tells how full a volume is. A real driver with a file
+// NodeGetVolumeStats reports the usage of a volume. A real driver with a file
 // system per volume asks statfs(2); this one shares a file system between
 // volumes and adds up the volume's own files.
 func (n *nodeStats) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {

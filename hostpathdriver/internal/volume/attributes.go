@@ -73,7 +73,7 @@ func ParseInline(attributes map[string]string) (Attributes, error) {
 }
 
 // OwnAttributes drops the keys that Kubernetes adds: pod information and
-// tokens, which are nobody's business on disk.
+// tokens, which do not belong into records.
 func OwnAttributes(all map[string]string) map[string]string {
 	own := maps.Clone(all)
 	maps.DeleteFunc(own, func(key, _ string) bool { return reserved(key) })

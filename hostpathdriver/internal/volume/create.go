@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// DefaultSize is the size in bytes of a volume that nobody sized: 1 GiB.
+	// DefaultSize is the size in bytes of a volume without a requested size: 1 GiB.
 	DefaultSize int64 = 1 << 30
 	// DefaultEphemeralSize is the size in bytes of an inline volume without
 	// the attribute "size": 100 MiB.

@@ -6,13 +6,13 @@ import (
 	"iter"
 )
 
-// MetadataService tells what a backup of a snapshot has to read (CSI v1.13,
+// MetadataService lists the blocks that a backup of a snapshot has to read (CSI v1.13,
 // "Snapshot Metadata Service RPCs"). Snapshots of disks have metadata, those
 // of directories have none.
 type MetadataService interface {
-	// Allocated finds what was ever written.
+	// Allocated finds the blocks that were ever written.
 	Allocated(ctx context.Context, req *AllocatedRequest) (*Metadata, error)
-	// Delta finds what differs from an earlier snapshot of the same volume.
+	// Delta finds the blocks that differ from an earlier snapshot of the same volume.
 	Delta(ctx context.Context, req *DeltaRequest) (*Metadata, error)
 }
 
@@ -102,7 +102,7 @@ func (d *SnapshotDisk) CheckContents() error {
 
 // CheckOffset reports whether metadata can begin at an offset. If not, the error
 // is an ErrOutOfRange (CSI v1.13, "GetMetadataAllocated Errors"). The end is
-// allowed: there goes on who has received everything.
+// allowed: it is the offset of a client that resumes after the last block.
 func (d *SnapshotDisk) CheckOffset(offset int64) error {
 	if offset < 0 || offset > d.Size {
 		return fmt.Errorf("starting offset %d: snapshot %q has %d bytes: %w", offset, d.ID, d.Size, ErrOutOfRange)

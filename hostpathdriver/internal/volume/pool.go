@@ -70,8 +70,8 @@ func (p *Pools) Release(kind string, size int64) {
 	p.Adopt(kind, -size)
 }
 
-// Exchange releases some charges and adopts others, by kind, at once: nobody
-// sees what is between.
+// Exchange releases some charges and adopts others, by kind, in one step for
+// concurrent callers.
 func (p *Pools) Exchange(before, after map[string]int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *Pools) names() []string {
 	return slices.Sorted(maps.Keys(p.limits))
 }
 
-// left needs the mutex. A limit lowered below what is used leaves nothing.
+// left needs the mutex. It is 0 for a limit that was lowered below the used space.
 func (p *Pools) left(kind string) int64 {
 	if p.limits[kind] == Unlimited {
 		return math.MaxInt64

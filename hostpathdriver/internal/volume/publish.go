@@ -107,8 +107,8 @@ type FileID struct {
 	Ino uint64 `json:"ino"`
 }
 
-// CannotWrite reports whether nobody on the node may write, for whichever
-// reason.
+// CannotWrite reports whether no pod on the node may write, because of the
+// attachment or of the access mode.
 func (s *Stage) CannotWrite() bool { return s.ReadOnly || s.Capability.Mode.ReadOnly() }
 
 // Target is a published mount.
@@ -136,7 +136,7 @@ type Ephemeral struct {
 // RecordID is the name of the node's record of the volume.
 func (n *NodeVolume) RecordID() string { return string(n.ID) }
 
-// CannotWrite reports whether nobody may write through a target.
+// CannotWrite reports whether the pod of a target may not write.
 func (n *NodeVolume) CannotWrite(t *Target) bool {
 	return t.ReadOnly || t.Capability.Mode.ReadOnly() || (n.Stage != nil && n.Stage.CannotWrite())
 }

@@ -23,30 +23,30 @@ type Service interface {
 	Find(ctx context.Context, name string) (*Volume, error)
 	// List returns one page of volumes. ErrBadToken for a foreign token.
 	List(ctx context.Context, req ListRequest) (*Page, error)
-	// Capacity tells how much more can be made.
+	// Capacity returns the free space for new volumes.
 	Capacity(ctx context.Context, req *CapacityRequest) (Capacity, error)
 	// Publish attaches a volume to a node.
 	Publish(ctx context.Context, req *PublishRequest) (*Volume, error)
 	// Unpublish detaches a volume from a node; from every node when the node
 	// is empty.
 	Unpublish(ctx context.Context, id ID, node string) error
-	// Expand makes a volume larger. Its users may have to be told by the
-	// node service, see Volume.ExpandOnNode.
+	// Expand makes a volume larger. The node service may have to expand it,
+	// too, see Volume.ExpandOnNode.
 	Expand(ctx context.Context, req *ExpandRequest) (*Volume, error)
 	// Modify sets mutable parameters, all or none of them.
 	Modify(ctx context.Context, id ID, parameters map[string]string) error
-	// Health tells what is wrong with a volume.
+	// Health returns the conditions of a volume.
 	Health(ctx context.Context, id ID) (Health, error)
-	// ListHealth returns one page of the volumes with which something is
-	// wrong. ErrBadToken for a foreign token.
+	// ListHealth returns one page of the volumes that have conditions.
+	// ErrBadToken for a foreign token.
 	ListHealth(ctx context.Context, req ListRequest) (*HealthPage, error)
-	// Support tells which capabilities are served.
+	// Support returns the supported capabilities.
 	Support() Support
 }
 
 // Services is the whole controller side. Each has a file of its own in every
-// layer; a driver that has no groups, say, goes without the line here and
-// without those files.
+// layer; a driver without groups, for example, drops the line here and those
+// files.
 type Services interface {
 	Service
 	SnapshotService
@@ -69,7 +69,7 @@ type Page struct {
 	Next string
 }
 
-// CapacityRequest restricts the question for capacity.
+// CapacityRequest asks for the capacity of a pool and a segment.
 type CapacityRequest struct {
 	Parameters   map[string]string
 	Capabilities []Capability
@@ -80,34 +80,35 @@ type CapacityRequest struct {
 // NodeService is the node side: mounts. It is called on the node on which
 // the volume is used.
 type NodeService interface {
-	// Lookup returns what the node remembers of a volume, or ErrNotFound.
+	// Lookup returns the node's record of a volume, or ErrNotFound.
 	Lookup(ctx context.Context, id ID) (*NodeVolume, error)
 	// MountMatches reports whether the mount or device at a path of known still exists
 	// as recorded, and takes writes unless it is recorded as read-only.
 	MountMatches(ctx context.Context, known *NodeVolume, path string) (bool, error)
 	// Stage mounts a volume at its staging path.
 	Stage(ctx context.Context, req *StageRequest) error
-	// Unstage undoes Stage. An unknown volume leaves only the path to clean.
+	// Unstage undoes Stage. For an unknown volume it only cleans up the path.
 	Unstage(ctx context.Context, id ID, path string) error
 	// Publish mounts a staged volume, or a new inline volume, at a target.
 	Publish(ctx context.Context, req *TargetRequest) error
-	// Renew brings what may be new in a repetition of Publish to where the
-	// volume is published: pod information. The mount stays.
+	// Renew updates a published volume from a repeated Publish: it writes the
+	// new pod information. The mount stays.
 	Renew(ctx context.Context, req *TargetRequest) error
-	// Unpublish undoes Publish and deletes an inline volume. An unknown
-	// volume leaves only the path to clean.
+	// Unpublish undoes Publish and deletes an inline volume. For an unknown
+	// volume it only cleans up the path.
 	Unpublish(ctx context.Context, id ID, path string) error
-	// Expand lets the users of a volume see its size, and returns that in
-	// bytes.
+	// Expand resizes device and file system of a volume to its size, and
+	// returns that in bytes.
 	Expand(ctx context.Context, req *NodeExpandRequest) (int64, error)
-	// Health tells what is wrong with a volume on this node; paths are where
-	// the CO has, or wants to have, it mounted.
+	// Health returns the conditions of a volume on this node; paths are its
+	// staging and target paths.
 	Health(ctx context.Context, id ID, paths ...string) (Health, error)
-	// StorageHealth tells what is wrong with what all volumes depend on.
+	// StorageHealth returns the conditions of the storage that all volumes
+	// depend on.
 	StorageHealth(ctx context.Context) []Condition
 	// Stats measures a volume that is mounted at the path.
 	Stats(ctx context.Context, id ID, path string) (*Stats, error)
-	// Support tells which capabilities are served.
+	// Support returns the supported capabilities.
 	Support() Support
 }
 
@@ -134,8 +135,8 @@ type InlineRequest struct {
 }
 
 // CheckPodInfo reports whether an inline volume of that form can have the files
-// with pod information that the attributes may ask for. They are in a
-// directory, where the node writes beside the workload.
+// with pod information that the attributes may ask for. The node writes them into
+// the directory of the volume.
 func (i *InlineRequest) CheckPodInfo(a Attributes, f Form) error {
 	switch {
 	case !a.PodInfo:
@@ -148,8 +149,8 @@ func (i *InlineRequest) CheckPodInfo(a Attributes, f Form) error {
 	return nil
 }
 
-// Stats is how full a volume is: its own files, not those of the other
-// volumes on the same file system.
+// Stats is the usage of a volume: of its own files, not of other volumes on the
+// same file system.
 type Stats struct {
 	Bytes Usage
 	// Inodes have no limit of their own: what the file system still has can

@@ -82,9 +82,9 @@ func (o *Origin) CheckCreate(req *CreateRequest) error {
 	return nil
 }
 
-// CopyService fills what is made of something else. Copying may take longer
-// than a call, and is no part of the turns that processes take: it changes
-// nothing but contents that nobody uses yet.
+// CopyService fills volumes and snapshots that have a source. Copying may take longer
+// than a call, and is no part of the turns that processes take: it changes only
+// contents that are not in use yet.
 type CopyService interface {
 	// Unfilled returns what has contents that are not complete: volumes,
 	// snapshots, and groups for their snapshots.

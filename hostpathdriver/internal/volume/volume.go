@@ -93,12 +93,12 @@ type Volume struct {
 	// FSType is the type of the file system that the driver makes for the
 	// volume; empty for a directory and for a device.
 	FSType string `json:"fsType,omitempty"`
-	// Source is what the volume was made of; nil when it began empty.
+	// Source is the content source; nil when the volume began empty.
 	Source *Source `json:"source,omitempty"`
-	// Filling says that the contents of the source are not complete yet.
+	// Filling says that the copy of the source's contents is not complete yet.
 	Filling bool `json:"filling,omitempty"`
-	// Held is the group that is being made of the volume and of others, so that
-	// nobody may begin to write meanwhile.
+	// Held is the group snapshot that is being made of the volume and of others;
+	// meanwhile no node may begin to write.
 	Held ID `json:"held,omitempty"`
 	// Node is the one node from which the volume is reachable; empty means
 	// every node.
@@ -170,7 +170,7 @@ func (v *Volume) CheckAccess(c Capability) error {
 // ErrPrecondition.
 func (v *Volume) CheckFilled() error { return v.Origin().CheckFilled() }
 
-// CheckWritable reports whether somebody may begin to write. If not, the error is
+// CheckWritable reports whether a node may begin to write. If not, the error is
 // an ErrBusy.
 func (v *Volume) CheckWritable() error {
 	if v.Held != "" {

@@ -49,6 +49,10 @@ test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum | test-setup ## Run tests that need an
 exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, the longest walks (hours)
 	@LONGSHORE_EXHAUSTIVE=1 .ci/run
 
+# The programs of this tree that run tests and sum them up, for those that run several of these targets beside each other.
+.PHONY: test-tools
+test-tools: $(TOOLS)/testsum $(TOOLS)/vmtest $(TOOLS)/specsum
+
 # Programs that tests need: they are installed where that is possible, and those that are missing are listed.
 .PHONY: test-setup
 test-setup:

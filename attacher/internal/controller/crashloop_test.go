@@ -16,7 +16,7 @@ import (
 // restarts. After the first one they come one after the other, and then by their own pauses.
 func TestCrashLoopKeepsBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const attachments = 1000
+		const attachments = 300
 		b := newBench(t, freshPV(), newCSINode(testDriver, "id-1"))
 		defer b.stop()
 		var calls atomic.Int64

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// TestWaitingForNodesCostsFewRequests lets up to 5,000 VolumeAttachments wait for a driver that is not on their nodes, and counts the
+// TestWaitingForNodesCostsFewRequests lets up to 1,000 VolumeAttachments wait for a driver that is not on their nodes, and counts the
 // requests for Nodes in ten minutes.
 func TestWaitingForNodesCostsFewRequests(t *testing.T) {
 	tests := map[string]struct {
@@ -26,7 +26,7 @@ func TestWaitingForNodesCostsFewRequests(t *testing.T) {
 		fault              error
 		limit              int64
 	}{
-		"OneNode":   {reason: "one request for all that wait for a node, less and less often", attachments: 5000, nodes: 1, limit: 20},
+		"OneNode":   {reason: "one request for all that wait for a node, less and less often", attachments: 1000, nodes: 1, limit: 20},
 		"ManyNodes": {reason: "each node less and less often", attachments: 500, nodes: 100, limit: 2000},
 		"Forbidden": {
 			reason: "the right is missing for all nodes", attachments: 500, nodes: 100, limit: 20,

@@ -8,12 +8,11 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// ageQueue is a first-in-first-out list that knows how long its head waits. Some
-// keys may have a line of their own, which is served first. The workqueue around
-// it keeps keys from being in it twice.
+// ageQueue is a first-in-first-out list that knows how long its head waits. Keys of high priority have a list of their
+// own, which is served before the other. The workqueue around it keeps keys from being in it twice.
 type ageQueue[K comparable] struct {
-	// first says which keys are served first; nil: none.
-	first func(key K) bool
+	// highPriority is Config.HighPriority.
+	highPriority func(key K) bool
 
 	mu    sync.Mutex
 	lines [2][]waitingKey[K]
@@ -32,7 +31,7 @@ func (q *ageQueue[K]) Touch(K) {}
 // Push implements workqueue.Queue.
 func (q *ageQueue[K]) Push(key K) {
 	line := 1
-	if q.first != nil && q.first(key) {
+	if q.highPriority != nil && q.highPriority(key) {
 		line = 0
 	}
 	q.mu.Lock()

@@ -10,7 +10,7 @@ import (
 // jitter is the largest part by which a pause is shortened.
 const jitter = 0.2
 
-// backoff counts failures per key and says how long to pause.
+// backoff counts failures per key and computes the pause after each.
 type backoff[K comparable] struct {
 	longest time.Duration
 

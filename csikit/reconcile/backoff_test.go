@@ -74,10 +74,10 @@ func TestAgeQueue(t *testing.T) {
 	}
 }
 
-// TestAgeQueueServesSomeFirst has a line for keys that begin with an exclamation mark.
-func TestAgeQueueServesSomeFirst(t *testing.T) {
+// TestAgeQueueHighPriority gives keys that begin with an exclamation mark high priority.
+func TestAgeQueueHighPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := ageQueue[string]{first: func(key string) bool { return key[0] == '!' }}
+		q := ageQueue[string]{highPriority: func(key string) bool { return key[0] == '!' }}
 		for _, key := range []string{"a", "!b", "c", "!d"} {
 			q.Push(key)
 			time.Sleep(time.Second)
@@ -96,7 +96,7 @@ func TestAgeQueueServesSomeFirst(t *testing.T) {
 	})
 }
 
-// What nobody measures costs nothing, and does not panic.
+// TestNoMetrics calls all metrics of a queue without a provider, which must not panic.
 func TestNoMetrics(t *testing.T) {
 	t.Parallel()
 	var m noMetrics

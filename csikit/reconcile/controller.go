@@ -20,7 +20,7 @@ import (
 const (
 	// DefaultDrain is how long running work may take after the end of the context.
 	DefaultDrain = 25 * time.Second
-	// DefaultStuckAfter is the age of a waiting key that is worth a line in the log.
+	// DefaultStuckAfter is the age from which a waiting key is logged.
 	DefaultStuckAfter = time.Minute
 	// conflictRetry is the first pause after a conflict: as long as a watch may need to
 	// bring the newer object.
@@ -29,7 +29,7 @@ const (
 
 // Result of a Reconcile that did not fail.
 type Result struct {
-	// After asks for another look at the key after that time. 0: done, until something changes.
+	// After is the pause until the key is reconciled again. 0: done, until something changes.
 	After time.Duration
 }
 
@@ -41,10 +41,10 @@ type Config[K comparable] struct {
 	// (kube.IsStale) is repeated soon and without a log line; other errors, and panics, are
 	// logged and repeated with the backoff of Retry.
 	Reconcile func(ctx context.Context, key K) (Result, error)
-	// First reports whether a key that is added to the queue is served before all others. It must not call
-	// the Controller. nil: keys are served in the order in which they were added.
-	First func(key K) bool
-	// Workers is how many keys are worked on at the same time. Default 1.
+	// HighPriority reports whether a key is served before all others. It is called when the key is queued, and must not
+	// call the Controller. nil: keys are served in the order in which they were added.
+	HighPriority func(key K) bool
+	// Workers is the number of keys that are reconciled concurrently. Default 1.
 	Workers int
 	// Retry holds the pauses between failures; each is shortened by up to a fifth so that
 	// keys which failed together do not come back together. Default flagset.NewRetry.
@@ -53,11 +53,11 @@ type Config[K comparable] struct {
 	Timeout time.Duration
 	// Drain is how long running work may take after the end of Run's context. Default DefaultDrain.
 	Drain time.Duration
-	// Metrics counts what the queue does (kubemetrics.Queues). nil: not counted.
+	// Metrics receives the metrics of the queue (kubemetrics.Queues). nil: no metrics.
 	Metrics workqueue.MetricsProvider
 	// Registerer gets the age of the oldest waiting key. nil: not measured.
 	Registerer prometheus.Registerer
-	// StuckAfter is the age of a waiting key that is logged. Default DefaultStuckAfter.
+	// StuckAfter is the age from which a waiting key is logged. Default DefaultStuckAfter.
 	StuckAfter time.Duration
 }
 
@@ -75,7 +75,7 @@ type Controller[K comparable] struct {
 	running map[K]time.Time
 }
 
-// State is a snapshot of a Controller, for people.
+// State is a snapshot of a Controller, for /debug/state.
 type State struct {
 	// Name of the queue.
 	Name string `json:"name"`
@@ -97,7 +97,7 @@ func New[K comparable](cfg Config[K]) (*Controller[K], error) {
 	}
 	c := &Controller[K]{
 		cfg:     cfg,
-		waiting: &ageQueue[K]{first: cfg.First},
+		waiting: &ageQueue[K]{highPriority: cfg.HighPriority},
 		backoff: newBackoff[K](cfg.Retry.Max),
 		running: map[K]time.Time{},
 	}
@@ -159,8 +159,8 @@ func validate[K comparable](cfg Config[K]) error {
 	return errors.Join(errs...)
 }
 
-// Add asks for a look at the key. Keys that wait already are not added twice; a key that is
-// being worked on is looked at once more afterwards.
+// Add queues the key. Keys that wait already are not added twice; a key that is being reconciled is reconciled once
+// more afterwards.
 func (c *Controller[K]) Add(key K) { c.queue.add(key, 0) }
 
 // AddAfter is Add after a pause.
@@ -169,7 +169,7 @@ func (c *Controller[K]) AddAfter(key K, pause time.Duration) { c.queue.add(key, 
 // Forget makes the key's next failure its first one.
 func (c *Controller[K]) Forget(key K) { c.backoff.forget(key) }
 
-// State returns what the controller does now.
+// State returns a snapshot of the controller.
 func (c *Controller[K]) State() State {
 	s := State{Name: c.cfg.Name, OldestSeconds: c.waiting.oldest(time.Now()).Seconds(), Failing: c.backoff.len()}
 	s.Waiting = c.waiting.count() + c.queue.count()
@@ -184,8 +184,8 @@ func (c *Controller[K]) State() State {
 	return s
 }
 
-// Run works until ctx is done and what was running then has returned, at most Config.Drain
-// later by its own free will, else because its context is cancelled. It may be called once.
+// Run works until ctx is done and every running Reconcile has returned; after Config.Drain, their contexts are cancelled.
+// It may be called once.
 func (c *Controller[K]) Run(ctx context.Context) error {
 	if err := c.start(); err != nil {
 		return err
@@ -256,7 +256,7 @@ func (c *Controller[K]) next(ctx, work context.Context, queue workqueue.TypedInt
 	c.mark(key)
 	defer c.unmark(key)
 	result, err := c.call(work, key)
-	c.settle(ctx, key, result, err)
+	c.requeue(ctx, key, result, err)
 	return true
 }
 
@@ -289,8 +289,8 @@ func (c *Controller[K]) call(ctx context.Context, key K) (result Result, err err
 	return c.cfg.Reconcile(ctx, key)
 }
 
-// settle decides when the key is looked at again.
-func (c *Controller[K]) settle(ctx context.Context, key K, result Result, err error) {
+// requeue decides when the key is reconciled again.
+func (c *Controller[K]) requeue(ctx context.Context, key K, result Result, err error) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyController, c.cfg.Name, logging.KeyKey, key)
 	switch {
 	case err == nil:

@@ -297,7 +297,7 @@ func TestAbortWhileWorkEnds(t *testing.T) {
 			t.Errorf("want Run to return when the abort comes, at 4s, got %v", took)
 		}
 		if got := log.String(); !strings.Contains(got, "was stopped") || strings.Contains(got, "trying again") {
-			t.Errorf("nobody tries again after the end, got:\n%s", got)
+			t.Errorf("there must be no retry after the end, got:\n%s", got)
 		}
 	})
 }
@@ -353,7 +353,7 @@ func TestQueueAge(t *testing.T) {
 			t.Errorf("state (-want +got):\n%s", diff)
 		}
 		if got := strings.Count(f.log.String(), "Queue is backed up"); got != 1 {
-			t.Errorf("the log tells once it is older than two minutes, at the fourth, got %d:\n%s", got, f.log)
+			t.Errorf("want a log line only when it is older than two minutes, at the fourth check, got %d:\n%s", got, f.log)
 		}
 		close(release)
 		f.end(t, nil)

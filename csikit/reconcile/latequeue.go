@@ -8,8 +8,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// lateQueue stands for a workqueue that is made later, since making one starts goroutines:
-// it keeps what is added until then. The zero value is one.
+// lateQueue keeps keys until the workqueue is made, which starts goroutines, and hands them over then. The zero value is
+// ready to use.
 type lateQueue[K comparable] struct {
 	queue atomic.Pointer[workqueue.TypedDelayingInterface[K]]
 

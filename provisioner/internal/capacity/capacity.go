@@ -126,7 +126,7 @@ func New(cfg Config) (*Controller, error) {
 	})
 	c.objects.OnChange(c.objectChanged)
 	items, err := reconcile.New(reconcile.Config[item]{
-		Name: "csistoragecapacity", Reconcile: c.reconcile, First: c.isNew, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Drain: cfg.Settings.Drain, Metrics: cfg.Queues, Registerer: cfg.Ages,
+		Name: "csistoragecapacity", Reconcile: c.reconcile, HighPriority: c.isNew, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Drain: cfg.Settings.Drain, Metrics: cfg.Queues, Registerer: cfg.Ages,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make queue of capacities: %w", err)
@@ -245,7 +245,7 @@ func (c *Controller) enqueue(lists ...[]item) {
 	}
 }
 
-// isNew reports whether the item has no object yet. New items go first: pods may be waiting for them, and not for a refresh.
+// isNew reports whether the item has no object yet. New items have high priority: pods may be waiting for them, and not for a refresh.
 func (c *Controller) isNew(i item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

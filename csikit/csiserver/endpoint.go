@@ -17,11 +17,11 @@ import (
 const (
 	// maxSocketPath is the longest path that fits into sockaddr_un on Linux.
 	maxSocketPath = 107
-	// dialTimeout bounds the question whether somebody listens on a socket.
+	// dialTimeout bounds the connection attempt to a socket that may be stale.
 	dialTimeout = time.Second
 )
 
-// endpoint is where to listen, in the terms of net.Listen.
+// endpoint has the arguments of net.Listen.
 type endpoint struct{ network, address string }
 
 // parseEndpoint reads the forms of Config.Endpoint.
@@ -55,8 +55,8 @@ func unixEndpoint(text, socket string) (endpoint, error) {
 	return endpoint{"unix", socket}, nil
 }
 
-// listen binds the endpoint. A socket that nobody listens on is in the way
-// since a crash and is removed.
+// listen binds the endpoint. It removes a stale socket: the file that a crashed
+// process left and no process listens on.
 func listen(e endpoint, mode os.FileMode) (net.Listener, error) {
 	if e.network != "unix" {
 		return listenOn(e)
@@ -90,17 +90,17 @@ func removeStale(socket string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for a CSI socket at %q: %w", socket, err)
+		return fmt.Errorf("stat CSI socket %q: %w", socket, err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("listen on CSI socket %q: a file that is not a socket is in the way", socket)
+		return fmt.Errorf("listen on CSI socket %q: the path has a file that is not a socket", socket)
 	}
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(context.Background(), "unix", socket)
 	if err == nil {
 		return errors.Join(fmt.Errorf("listen on CSI socket %q: another process listens on it", socket), conn.Close())
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("find out whether a process listens on CSI socket %q: %w", socket, err)
+		return fmt.Errorf("connect to CSI socket %q to check whether it is stale: %w", socket, err)
 	}
 	if err := os.Remove(socket); err != nil {
 		return fmt.Errorf("remove stale CSI socket: %w", err)
@@ -108,13 +108,13 @@ func removeStale(socket string) error {
 	return nil
 }
 
-// socket is a unix listener that removes its file when it closes, unless the
-// file has become another process's: a successor may have bound the same path
-// while this process was ending.
+// socket is a unix listener that removes its file when it closes, unless
+// another process has replaced the file: a successor may have bound the same
+// path while this process was ending.
 type socket struct {
 	net.Listener
 	// remove works once: as soon as the listener is closed, the file system may
-	// give the number of its file to the successor's.
+	// reuse the inode number for the successor's socket.
 	remove func() error
 }
 
@@ -129,7 +129,7 @@ func newSocket(l net.Listener, path string, mode os.FileMode) (*socket, error) {
 	}
 	own, err := os.Lstat(path)
 	if err != nil {
-		return nil, fmt.Errorf("look at CSI socket: %w", err)
+		return nil, fmt.Errorf("stat CSI socket: %w", err)
 	}
 	return &socket{Listener: l, remove: sync.OnceValue(func() error { return removeOwn(path, own) })}, nil
 }

@@ -57,7 +57,7 @@ func FuzzParseEndpoint(f *testing.F) {
 	})
 }
 
-// shortDir is a directory whose path leaves room for a socket.
+// shortDir is a directory whose path is short enough for the path of a socket below it.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "csiserver")
@@ -68,7 +68,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// abandon leaves a socket file that nobody listens on, as a crash does.
+// abandon leaves a stale socket file, as a crash does.
 func abandon(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.Listen("unix", path)
@@ -81,7 +81,7 @@ func abandon(t *testing.T, path string) {
 	}
 }
 
-func TestListenOnWhatIsThere(t *testing.T) {
+func TestListenOnExistingFile(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		before func(t *testing.T, path string)
@@ -96,12 +96,12 @@ func TestListenOnWhatIsThere(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = l.Close() })
 		}},
-		"File": {reason: "somebody's file is not ours to remove", err: "not a socket", before: func(t *testing.T, path string) {
+		"File": {reason: "a file of another program must not be removed", err: "not a socket", before: func(t *testing.T, path string) {
 			if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 				t.Fatalf("write: %v", err)
 			}
 		}},
-		"Link": {reason: "nor is a link", err: "not a socket", before: func(t *testing.T, path string) {
+		"Link": {reason: "nor must a link", err: "not a socket", before: func(t *testing.T, path string) {
 			if err := os.Symlink("elsewhere", path); err != nil {
 				t.Fatalf("link: %v", err)
 			}
@@ -117,7 +117,7 @@ func TestListenOnWhatIsThere(t *testing.T) {
 					t.Errorf("%s: error %v, want %q with the path", c.reason, err, c.err)
 				}
 				if _, err := os.Lstat(path); err != nil {
-					t.Errorf("%s: what was there is gone: %v", c.reason, err)
+					t.Errorf("%s: the existing file is gone: %v", c.reason, err)
 				}
 				return
 			}

@@ -55,8 +55,8 @@ type contextStream struct {
 // Context returns the context with the logger.
 func (s contextStream) Context() context.Context { return s.ctx }
 
-// logCall logs bodies at V(5) and failures at V(2). Below that a call costs a
-// look at the context and nothing else.
+// logCall logs bodies at V(5) and failures at V(2). Below that verbosity it
+// only reads the logger from the context.
 func (s *Server) logCall(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	logger := klog.FromContext(ctx)
 	bodies := logger.V(levelBodies)
@@ -108,8 +108,8 @@ func recoverStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, 
 	return handle(srv, stream)
 }
 
-// panicked logs a panic with its stack and returns the answer to the caller,
-// who learns that it happened and not more.
+// panicked logs a panic with its stack and returns the error for the caller,
+// which has no details of the panic.
 func panicked(ctx context.Context, p any) error {
 	err := fmt.Errorf("panic: %v", p)
 	klog.FromContext(ctx).Error(err, "CSI call panicked", logging.KeyStack, string(debug.Stack()))

@@ -36,7 +36,7 @@ type Config struct {
 	// as streams always are.
 	CallTimeout time.Duration
 	// StopTimeout is how long running calls may go on when the server stops,
-	// before they are cut off. Default 10 s.
+	// before they are cancelled. Default 10 s.
 	StopTimeout time.Duration
 	// Metrics measures all calls.
 	Metrics *metrics.CSI
@@ -47,7 +47,7 @@ type Config struct {
 	// Tracing creates an OpenTelemetry span for each call, by the globally
 	// configured tracer provider.
 	Tracing bool
-	// SocketMode is the mode of the unix socket. Zero: what the umask leaves.
+	// SocketMode is the mode of the unix socket. Zero: 0777 without the umask.
 	SocketMode os.FileMode
 	// MaxLogLength cuts logged requests and replies, in bytes. Zero: not cut.
 	MaxLogLength int
@@ -80,7 +80,7 @@ func (cfg Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Server is a bound endpoint and the services behind it.
+// Server is a bound endpoint with its services.
 type Server struct {
 	cfg      Config
 	listener net.Listener
@@ -135,15 +135,15 @@ func (s *Server) options() []grpc.ServerOption {
 // host:port with the port that was chosen.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// ErrStuck is what Run returns when calls go on although they were cut off.
-// Nothing but the end of the process stops them.
+// ErrStuck is returned by Run when calls do not return although their contexts
+// are cancelled. Only the end of the process stops them.
 var ErrStuck = errors.New("CSI calls do not end although their contexts have")
 
 // Run serves until ctx ends, which is no error. Then running calls may go on
-// for Config.StopTimeout; after that their contexts are cancelled, and they
-// have the same time again to return, or else Run gives up on them with
-// ErrStuck. The socket is gone when Run returns. Handlers find the logger of
-// ctx in their context.
+// for Config.StopTimeout; after that their contexts are cancelled. Calls that
+// have not returned after the same time again make Run return ErrStuck. Run
+// removes the socket before it returns. Handlers find the logger of ctx in
+// their context.
 func (s *Server) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	s.log.Store(&logger)
@@ -171,9 +171,9 @@ func (s *Server) serveError(err error) error {
 	return nil
 }
 
-// stop ends the server in order, and by force when that takes too long. Each
-// way waits for handlers without limit, so each has a goroutine; when a handler
-// hangs in the kernel, in a mount say, they are left behind with it.
+// stop stops the server gracefully, and by force after the timeout. GracefulStop
+// and Stop wait for handlers without limit, so each has a goroutine; when a
+// handler hangs in the kernel, such as in a mount, both goroutines leak with it.
 func (s *Server) stop(logger klog.Logger) error {
 	stopped := make(chan struct{})
 	go func() {

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// handler is a driver of which a test gives only what it needs.
+// handler is a driver of which a test implements only the methods that it needs.
 type handler struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -179,8 +179,8 @@ func TestLog(t *testing.T) {
 	}{
 		"Quiet":     {reason: "success is silent", verbosity: 4, not: []string{"CSI re", "failed"}},
 		"VeryQuiet": {reason: "so is failure below V(2)", verbosity: 1, err: status.Error(codes.Aborted, "busy"), not: []string{"busy"}},
-		"Failure":   {reason: "a failure is told by code", verbosity: 2, err: status.Error(codes.Aborted, "busy"), has: []string{`"CSI call failed"`, `code="Aborted"`, `reason="busy"`, `method="/csi.v1.Controller/DeleteVolume"`}, not: []string{"vol-1"}},
-		"Bodies":    {reason: "bodies are told without secrets", verbosity: 5, has: []string{`"CSI request"`, "vol-1", "***stripped***", `"CSI reply"`}, not: []string{"hunter2"}},
+		"Failure":   {reason: "a failure is logged with its code", verbosity: 2, err: status.Error(codes.Aborted, "busy"), has: []string{`"CSI call failed"`, `code="Aborted"`, `reason="busy"`, `method="/csi.v1.Controller/DeleteVolume"`}, not: []string{"vol-1"}},
+		"Bodies":    {reason: "bodies are logged without secrets", verbosity: 5, has: []string{`"CSI request"`, "vol-1", "***stripped***", `"CSI reply"`}, not: []string{"hunter2"}},
 		"Cut":       {reason: "bodies can be cut", verbosity: 5, limit: 12, has: []string{`{\"volume_id\"...`}, not: []string{"vol-1"}},
 		"Both":      {reason: "a failure has no reply", verbosity: 5, err: errors.New("plain"), has: []string{"CSI request", `code="Unknown"`}, not: []string{"CSI reply"}},
 	}
@@ -228,7 +228,7 @@ func TestDeadline(t *testing.T) {
 		own         time.Duration
 		least, most time.Duration // zero most: no deadline
 	}{
-		"None":        {reason: "nobody sets one"},
+		"None":        {reason: "neither side sets one"},
 		"Config":      {reason: "the caller sets none", callTimeout: time.Hour, least: 50 * time.Minute, most: time.Hour},
 		"Caller":      {reason: "the caller's counts", callTimeout: time.Hour, own: 10 * time.Minute, least: time.Minute, most: 10 * time.Minute},
 		"CallerLong":  {reason: "the caller's counts, even a longer one", callTimeout: time.Minute, own: time.Hour, least: 50 * time.Minute, most: time.Hour},
@@ -311,7 +311,7 @@ func TestStream(t *testing.T) {
 		}},
 	}, 2, &handler{stream: func(s csi.SnapshotMetadata_GetMetadataAllocatedServer) error {
 		if _, has := s.Context().Deadline(); has {
-			return status.Error(codes.Internal, "the stream has a deadline that nobody set")
+			return status.Error(codes.Internal, "the stream has a deadline that neither side has set")
 		}
 		klog.FromContext(s.Context()).Info("Streaming")
 		return status.Error(codes.NotFound, "no such snapshot")

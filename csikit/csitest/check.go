@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// firstOf returns the first error that is not nil.
-func firstOf(errs ...error) error {
+// firstError returns the first error that is not nil.
+func firstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
 			return err
@@ -52,8 +52,8 @@ func (d *Driver) find(id string) (*volume, error) {
 	return v, nil
 }
 
-// violation records what a caller did against the life cycle and returns the
-// error to answer with.
+// violation records a call that violates the life cycle and returns the error
+// for its caller.
 func (d *Driver) violation(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	d.violations = append(d.violations, text)
@@ -90,12 +90,12 @@ func checkRange(r *csi.CapacityRange) error {
 	case required < 0 || limit < 0:
 		return status.Errorf(codes.InvalidArgument, "capacity range from %d to %d bytes: must not be negative", required, limit)
 	case limit > 0 && limit < required:
-		return status.Errorf(codes.InvalidArgument, "capacity range from %d to %d bytes: the limit is below what is required", required, limit)
+		return status.Errorf(codes.InvalidArgument, "capacity range from %d to %d bytes: the limit is below the required size", required, limit)
 	}
 	return nil
 }
 
-// pickSize returns a size in the range that is not below least bytes.
+// pickSize returns a size in the range that is at least least bytes.
 func pickSize(r *csi.CapacityRange, least int64) (int64, error) {
 	size := max(r.GetRequiredBytes(), least)
 	limit := r.GetLimitBytes()
@@ -124,7 +124,7 @@ func (b *backend) checkMutable(parameters map[string]string) error {
 	return nil
 }
 
-// free returns how many bytes are left.
+// free returns the free capacity in bytes.
 func (b *backend) free() int64 {
 	free := b.o.Capacity
 	for _, v := range b.volumes {

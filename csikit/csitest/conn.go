@@ -13,8 +13,8 @@ import (
 )
 
 // Conn returns a connection that calls the driver's services in process, on
-// the goroutine of the caller. Messages are copied as the wire would, and a
-// call whose context has ended is answered by the context's error.
+// the goroutine of the caller. Messages are copied, as gRPC does, and a call
+// whose context has ended returns the context's error.
 func (d *Driver) Conn() grpc.ClientConnInterface {
 	c := &conn{methods: map[string]method{}}
 	for _, desc := range descs() {
@@ -51,7 +51,7 @@ func (c *conn) Invoke(ctx context.Context, name string, args, reply any, opts ..
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
-	reached(opts)
+	setPeer(opts)
 	out, err := m.handler(m.driver, serverContext(ctx), decoder(request), nil)
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		return status.FromContextError(ctxErr).Err()
@@ -63,8 +63,8 @@ func (c *conn) Invoke(ctx context.Context, name string, args, reply any, opts ..
 	return decoder(out.(proto.Message))(into)
 }
 
-// reached reports the peer of a call to the caller, as gRPC does for each call that was sent (grpc.Peer).
-func reached(opts []grpc.CallOption) {
+// setPeer sets the peer of a call (grpc.Peer), as gRPC does for each call that was sent.
+func setPeer(opts []grpc.CallOption) {
 	for _, opt := range opts {
 		if p, ok := opt.(grpc.PeerCallOption); ok {
 			p.PeerAddr.Addr = &net.UnixAddr{Net: "unix"}
@@ -72,12 +72,12 @@ func reached(opts []grpc.CallOption) {
 	}
 }
 
-// NewStream answers UNIMPLEMENTED: the driver has no streaming methods.
+// NewStream returns UNIMPLEMENTED: the driver has no streaming methods.
 func (c *conn) NewStream(_ context.Context, _ *grpc.StreamDesc, name string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method %s is not implemented", name)
 }
 
-// serverContext turns what the caller sends as metadata into what it receives.
+// serverContext turns the outgoing metadata of the caller into incoming metadata.
 func serverContext(ctx context.Context) context.Context {
 	md, ok := metadata.FromOutgoingContext(ctx)
 	if !ok {

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxVolumeSize is the largest volume that the driver makes: 16 TiB.
+// maxVolumeSize is the size of the largest volume that the driver creates: 16 TiB.
 const maxVolumeSize = int64(16) << 40
 
-// ControllerGetCapabilities answers what Options or SetController say.
+// ControllerGetCapabilities returns the capabilities of Options or SetController.
 func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -26,8 +26,8 @@ func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 	return reply, nil
 }
 
-// CreateVolume makes a volume with the ID "vol-" and its name, or answers the
-// one of that name if it is compatible with the request.
+// CreateVolume creates a volume with the ID "vol-" and its name, or returns the
+// existing volume of that name if it is compatible with the request.
 func (d *Driver) CreateVolume(_ context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,7 +50,7 @@ func (d *Driver) CreateVolume(_ context.Context, req *csi.CreateVolumeRequest) (
 }
 
 func (d *Driver) checkCreate(req *csi.CreateVolumeRequest) error {
-	return firstOf(
+	return firstError(
 		needController(d, csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, "CreateVolume"),
 		needField("name", req.GetName()),
 		checkCapabilities(req.GetVolumeCapabilities()),
@@ -83,7 +83,7 @@ func (d *Driver) newVolume(id string, req *csi.CreateVolumeRequest) (*volume, er
 	}), nil
 }
 
-// sourceSize returns the least size of a volume with this source.
+// sourceSize returns the minimum size of a volume with this source.
 func (d *Driver) sourceSize(src *csi.VolumeContentSource) (int64, error) {
 	switch {
 	case src == nil:
@@ -151,12 +151,12 @@ func accessible(segment map[string]string, req *csi.TopologyRequirement) bool {
 	return false
 }
 
-// DeleteVolume deletes a volume that nothing uses. A volume that does not
-// exist is deleted already.
+// DeleteVolume deletes a volume that is not in use. It succeeds if the volume
+// does not exist.
 func (d *Driver) DeleteVolume(_ context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := firstOf(
+	if err := firstError(
 		needController(d, csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, "DeleteVolume"),
 		needField("volume ID", req.GetVolumeId()),
 	); err != nil {
@@ -176,7 +176,7 @@ func (d *Driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(req.GetVolumeId())
-	if err := firstOf(err, checkCapabilities(req.GetVolumeCapabilities())); err != nil {
+	if err := firstError(err, checkCapabilities(req.GetVolumeCapabilities())); err != nil {
 		return nil, err
 	}
 	if c := req.GetVolumeContext(); len(c) > 0 && !maps.Equal(c, v.Context) {
@@ -190,12 +190,12 @@ func (d *Driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	}}, nil
 }
 
-// ControllerExpandVolume grows a volume; it never shrinks one.
+// ControllerExpandVolume expands a volume; it never shrinks one.
 func (d *Driver) ControllerExpandVolume(_ context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(req.GetVolumeId())
-	if err := firstOf(
+	if err := firstError(
 		needController(d, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME, "ControllerExpandVolume"),
 		err,
 		checkRange(req.GetCapacityRange()),
@@ -224,7 +224,7 @@ func (d *Driver) ControllerModifyVolume(_ context.Context, req *csi.ControllerMo
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(req.GetVolumeId())
-	if err := firstOf(
+	if err := firstError(
 		needController(d, csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, "ControllerModifyVolume"),
 		err,
 		d.checkMutable(req.GetMutableParameters()),

@@ -181,7 +181,7 @@ func TestCreateVolumeAgain(t *testing.T) {
 		change func(*csi.CreateVolumeRequest)
 		want   codes.Code
 	}{
-		"Same":            {reason: "a repetition gives the same volume", change: func(*csi.CreateVolumeRequest) {}},
+		"Same":            {reason: "a repetition returns the same volume", change: func(*csi.CreateVolumeRequest) {}},
 		"RangeThatFits":   {reason: "the size is in the new range", change: func(r *csi.CreateVolumeRequest) { r.CapacityRange.LimitBytes = 2 * gib }},
 		"Larger":          {reason: "the size is below the new range", change: func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * gib }, want: codes.AlreadyExists},
 		"Smaller":         {reason: "the size is above the new range", change: func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: 1} }, want: codes.AlreadyExists},
@@ -223,7 +223,7 @@ func TestCreateVolumeReply(t *testing.T) {
 			want:   &csi.Volume{CapacityBytes: gib},
 		},
 		"SizeBelowLimit": {
-			reason: "the default size gives way to a limit",
+			reason: "a limit below the default size wins",
 			change: func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: 5} },
 			want:   &csi.Volume{CapacityBytes: 5},
 		},

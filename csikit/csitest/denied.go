@@ -16,8 +16,8 @@ const (
 )
 
 // ServeDenied serves the driver on a socket that the rest of the calling test
-// may not connect to. As root, which no mode keeps out, it runs the test once
-// more as another user in a child process, on a socket of mode 0755, and
+// may not connect to. Root ignores modes, so ServeDenied then runs the test
+// again as another user in a child process, on a socket of mode 0755, and
 // returns ok only there: the caller returns at once unless ok.
 func (d *Driver) ServeDenied(t *testing.T) (address string, ok bool) {
 	t.Helper()
@@ -43,8 +43,8 @@ func (d *Driver) ServeDenied(t *testing.T) (address string, ok bool) {
 	return "", false
 }
 
-// openToAll gives a socket the mode that net.Listen gives it in most
-// containers, in a directory that everybody may search.
+// openToAll sets the mode that net.Listen sets in most containers, 0755, on a
+// socket and on its directory.
 func openToAll(t *testing.T, socket string) {
 	t.Helper()
 	for _, path := range []string{socket, socket[:strings.LastIndexByte(socket, '/')]} {

@@ -14,9 +14,9 @@ const (
 	DefaultName = "test.csi.longshore.example"
 	// DefaultNodeID is the ID of the driver's node when Options.NodeID is empty.
 	DefaultNodeID = "node-1"
-	// DefaultCapacity is what the driver can hold when Options.Capacity is zero: 1 TiB.
+	// DefaultCapacity is the capacity of the driver when Options.Capacity is zero: 1 TiB.
 	DefaultCapacity = int64(1) << 40
-	// DefaultVolumeSize is the size of a volume whose request leaves it open: 1 GiB.
+	// DefaultVolumeSize is the size of a volume whose request has no capacity range: 1 GiB.
 	DefaultVolumeSize = int64(1) << 30
 )
 
@@ -33,21 +33,21 @@ type Options struct {
 	// Topology is the segment of the node. If it is set, the driver announces
 	// accessibility constraints and volumes have a topology.
 	Topology map[string]string
-	// MaxVolumesPerNode is what NodeGetInfo answers and the controller
-	// enforces. Zero means no limit.
+	// MaxVolumesPerNode is reported by NodeGetInfo and enforced by the
+	// controller. Zero means no limit.
 	MaxVolumesPerNode int64
-	// Capacity is how many bytes all volumes together may have.
+	// Capacity is the sum of the sizes of all volumes that is allowed, in bytes.
 	Capacity int64
 	// MutableParameters lists the keys that CreateVolume and
 	// ControllerModifyVolume accept as mutable parameters. Nil means any.
 	MutableParameters []string
 	// TargetPaths makes NodePublishVolume create the target path, an empty
 	// directory or file, and NodeUnpublishVolume remove it, for callers that
-	// look at the file system.
+	// check the file system.
 	TargetPaths bool
 	// Plugin, Controller and Node are the capabilities that are announced. Nil
 	// means all that are implemented, an empty list means none. A call that
-	// needs a capability that is not announced is answered by UNIMPLEMENTED.
+	// needs a capability that is not announced returns UNIMPLEMENTED.
 	Plugin     []csi.PluginCapability_Service_Type
 	Controller []csi.ControllerServiceCapability_RPC_Type
 	Node       []csi.NodeServiceCapability_RPC_Type
@@ -80,7 +80,7 @@ func AllNode() []csi.NodeServiceCapability_RPC_Type {
 	}
 }
 
-// Driver is the driver on one node. It is safe for concurrent use.
+// Driver is the instance of the driver on one node. It is safe for concurrent use.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -97,7 +97,7 @@ var (
 	_ csi.NodeServer       = (*Driver)(nil)
 )
 
-// backend is what the instances of a driver on all nodes share.
+// backend is the state that the instances of a driver on all nodes share.
 type backend struct {
 	mu         sync.Mutex
 	o          Options
@@ -146,7 +146,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// OnNode returns the same driver as it runs on another node: with the same
+// OnNode returns the instance of the same driver on another node: with the same
 // volumes, faults and call log, but a node ID and a topology of its own.
 func (d *Driver) OnNode(nodeID string, topology map[string]string) *Driver {
 	d.mu.Lock()
@@ -169,7 +169,7 @@ func descs() []*grpc.ServiceDesc {
 	return []*grpc.ServiceDesc{&csi.Identity_ServiceDesc, &csi.Controller_ServiceDesc, &csi.Node_ServiceDesc}
 }
 
-// SetReady sets what Probe answers. A new driver is ready.
+// SetReady sets whether Probe reports the driver ready. A new driver is ready.
 func (d *Driver) SetReady(ready bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

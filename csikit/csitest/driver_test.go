@@ -181,7 +181,7 @@ func TestInProcessRefusals(t *testing.T) {
 	}
 }
 
-// registrar keeps what is registered.
+// registrar keeps the registered services.
 type registrar map[string]*grpc.ServiceDesc
 
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, _ any) { r[desc.ServiceName] = desc }

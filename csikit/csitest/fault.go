@@ -13,26 +13,26 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Fault makes calls go wrong. Of several faults that fit a call, the first one
-// injected is applied.
+// Fault makes calls fail, hang or take longer. Of several faults that match a
+// call, the first one injected is applied.
 type Fault struct {
 	// Method is the short name of the method, as in CreateVolume. Empty: all.
 	Method string
-	// Match restricts the fault to some requests. Nil: all. It may ask the
-	// driver what it has, and may run for several calls at once.
+	// Match restricts the fault to some requests. Nil: all. It may call the
+	// driver, and may run for several calls concurrently.
 	Match func(proto.Message) bool
-	// Delay passes before the call is answered or, with Hang, before it hangs.
+	// Delay is the pause before the answer or, with Hang, before the call hangs.
 	Delay time.Duration
 	// Hang blocks the call until its context ends.
 	Hang bool
-	// Code is the error to answer with. OK: no error, unless Hang is set.
+	// Code is the code of the error. OK: no error, unless Hang is set.
 	Code codes.Code
 	// Message is the text of the error.
 	Message string
-	// After makes the effect of the call happen first and the fault then: what
-	// the driver has done, its caller does not learn.
+	// After applies the fault after the call has taken effect: the caller does
+	// not learn that the driver has succeeded.
 	After bool
-	// Times is how many calls are affected. Zero: all, until Heal.
+	// Times is the number of calls that are affected. Zero: all, until Heal.
 	Times int
 }
 
@@ -48,7 +48,7 @@ func (d *Driver) Inject(f Fault) {
 	d.faults = append(d.faults, &fault{Fault: f})
 }
 
-// Heal drops all faults. Calls that hang already go on hanging.
+// Heal removes all faults. Calls that hang already continue to hang.
 func (d *Driver) Heal() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,11 +61,11 @@ type Call struct {
 	Node string
 	// Method is the short name, as in CreateVolume.
 	Method string
-	// Request is a copy of what was asked.
+	// Request is a copy of the request.
 	Request proto.Message
 	// Done is false while the call is running.
 	Done bool
-	// Code is what the call was answered by, OK while it is running.
+	// Code is the code of the answer, OK while the call is running.
 	Code codes.Code
 	// Message is the text of the error, if any.
 	Message string
@@ -82,29 +82,29 @@ func (d *Driver) Calls() []Call {
 	return out
 }
 
-// ResetCalls empties the call log. Calls that are running do not come back.
+// ResetCalls empties the call log. Calls that are running are removed as well.
 func (d *Driver) ResetCalls() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls = nil
 }
 
-// wrap returns desc with every unary method going through d.intercept inside
-// the interceptor of the server, if there is one.
+// wrap returns desc with every unary method intercepted by d.intercept, within
+// the interceptor of the server, if the server has one.
 func (d *Driver) wrap(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *desc
 	out.Methods = slices.Clone(desc.Methods)
 	for i := range out.Methods {
 		inner := out.Methods[i].Handler
 		out.Methods[i].Handler = func(srv any, ctx context.Context, dec func(any) error, outer grpc.UnaryServerInterceptor) (any, error) {
-			return inner(srv, ctx, dec, inside(outer, d.intercept))
+			return inner(srv, ctx, dec, chain(outer, d.intercept))
 		}
 	}
 	return &out
 }
 
-// inside chains two interceptors, of which the outer may be nil.
-func inside(outer, inner grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+// chain returns an interceptor that calls inner within outer, which may be nil.
+func chain(outer, inner grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	if outer == nil {
 		return inner
 	}
@@ -143,22 +143,22 @@ func (d *Driver) end(call *Call, err error) {
 	call.Done, call.Code, call.Message = true, st.Code(), st.Message()
 }
 
-// pickFault finds the fault for a call and counts its use. The lock is not
-// held while Match runs, so the fault may be used up or healed meanwhile.
+// pickFault finds the fault for a call and counts its use. It does not hold the
+// lock while Match runs, so the fault may be used up or healed meanwhile.
 func (b *backend) pickFault(faults []*fault, method string, req proto.Message) *Fault {
 	for _, f := range faults {
-		if f.fits(method, req) && b.use(f) {
+		if f.matches(method, req) && b.use(f) {
 			return &f.Fault
 		}
 	}
 	return nil
 }
 
-func (f *fault) fits(method string, req proto.Message) bool {
+func (f *fault) matches(method string, req proto.Message) bool {
 	return (f.Method == "" || f.Method == method) && (f.Match == nil || f.Match(req))
 }
 
-// use counts a use of the fault; it returns false if there is none left.
+// use counts a use of the fault; it returns false if the fault is used up or healed.
 func (b *backend) use(f *fault) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,7 +178,7 @@ func apply(ctx context.Context, f *Fault, call func() (any, error)) (any, error)
 		return call()
 	}
 	if !f.After {
-		if err := f.strike(ctx); err != nil {
+		if err := f.inject(ctx); err != nil {
 			return nil, err
 		}
 		return call()
@@ -187,14 +187,14 @@ func apply(ctx context.Context, f *Fault, call func() (any, error)) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.strike(ctx); err != nil {
+	if err := f.inject(ctx); err != nil {
 		return nil, err
 	}
 	return reply, nil
 }
 
-// strike delays, hangs and returns the fault's error.
-func (f *Fault) strike(ctx context.Context) error {
+// inject delays the call, hangs, and returns the fault's error.
+func (f *Fault) inject(ctx context.Context) error {
 	if f.Delay > 0 {
 		timer := time.NewTimer(f.Delay)
 		defer timer.Stop()

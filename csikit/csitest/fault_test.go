@@ -99,6 +99,6 @@ func TestServeReportsABrokenListener(t *testing.T) {
 	server := grpc.NewServer()
 	defer server.Stop()
 	if err := serve(server, listener); err == nil {
-		t.Error("a listener that is closed by somebody else is an error")
+		t.Error("a listener that something else has closed is an error")
 	}
 }

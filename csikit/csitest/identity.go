@@ -7,22 +7,22 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// GetPluginInfo answers the name and version of Options.
+// GetPluginInfo returns the name and version of Options.
 func (d *Driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &csi.GetPluginInfoResponse{Name: d.o.Name, VendorVersion: d.o.Version}, nil
 }
 
-// Probe answers whether the driver is ready (see SetReady).
+// Probe reports whether the driver is ready (see SetReady).
 func (d *Driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(!d.notReady)}, nil
 }
 
-// GetPluginCapabilities answers the services of Options and, if volumes can
-// expand, that they do so online.
+// GetPluginCapabilities returns the services of Options and, if volumes can be
+// expanded, the capability of online expansion.
 func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

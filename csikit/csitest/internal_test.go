@@ -32,7 +32,7 @@ func TestServerContext(t *testing.T) {
 func TestInterceptRefusesForeignRequests(t *testing.T) {
 	d := New(Options{})
 	handle := func(context.Context, any) (any, error) { return &csi.ProbeResponse{}, nil }
-	_, err := inside(nil, d.intercept)(t.Context(), "text", &grpc.UnaryServerInfo{FullMethod: csi.Identity_Probe_FullMethodName}, handle)
+	_, err := chain(nil, d.intercept)(t.Context(), "text", &grpc.UnaryServerInfo{FullMethod: csi.Identity_Probe_FullMethodName}, handle)
 	if status.Code(err) != codes.Internal {
 		t.Errorf("a request that is no message: got %v, want Internal", err)
 	}
@@ -53,7 +53,7 @@ func TestPage(t *testing.T) {
 		"All":          {reason: "no size means all", want: ids},
 		"First":        {reason: "the token names the last one shown", size: 2, want: []string{"a", "b"}, next: "after:b"},
 		"Last":         {reason: "the last page has no token", token: "after:b", size: 2, want: []string{"c"}},
-		"Vanished":     {reason: "a token may name what is gone", token: "after:bb", size: 5, want: []string{"c"}},
+		"Vanished":     {reason: "a token may name a deleted volume", token: "after:bb", size: 5, want: []string{"c"}},
 		"Behind":       {reason: "nothing is left", token: "after:z", size: 5, want: []string{}},
 		"Foreign":      {reason: "not a token of this driver", token: "1", code: codes.Aborted},
 		"NegativeSize": {reason: "a size is not negative", size: -1, code: codes.InvalidArgument},

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// tokenPrefix begins every token; the ID of the last volume of the page
-// before follows, so that pages stay right while volumes come and go.
+// tokenPrefix begins every token; the ID of the last volume of the previous
+// page follows, so that pages stay correct while volumes are created and deleted.
 const tokenPrefix = "after:"
 
 // ListVolumes lists volumes in the order of their IDs, page by page.
@@ -64,12 +64,12 @@ func (d *Driver) persistentIDs() []string {
 	return slices.DeleteFunc(d.sortedIDs(), func(id string) bool { return d.volumes[id].Ephemeral })
 }
 
-// ControllerGetVolume answers one volume and the nodes it is published to.
+// ControllerGetVolume returns one volume and the nodes that it is published to.
 func (d *Driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(req.GetVolumeId())
-	if err := firstOf(needController(d, csi.ControllerServiceCapability_RPC_GET_VOLUME, "ControllerGetVolume"), err); err != nil {
+	if err := firstError(needController(d, csi.ControllerServiceCapability_RPC_GET_VOLUME, "ControllerGetVolume"), err); err != nil {
 		return nil, err
 	}
 	return &csi.ControllerGetVolumeResponse{
@@ -78,7 +78,7 @@ func (d *Driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVo
 	}, nil
 }
 
-// GetCapacity answers how many bytes are left, the same for every segment.
+// GetCapacity returns the free capacity, the same for every segment.
 func (d *Driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,7 +25,7 @@ type method struct {
 
 func of(s step) func(context.Context, *csitest.Driver) error { return s.call }
 
-// methods are all methods of the driver but those that tell its capabilities.
+// methods are all methods of the driver except those that return its capabilities.
 func methods() map[string]method {
 	exists := func(_ csitest.Volume, found bool) bool { return found }
 	gone := func(_ csitest.Volume, found bool) bool { return !found }

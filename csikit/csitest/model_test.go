@@ -35,7 +35,7 @@ func TestTopologyOfNewVolumes(t *testing.T) {
 		want   map[string]string
 	}{
 		"NoTopology":    {reason: "A driver without topology makes volumes for everywhere.", need: &csi.TopologyRequirement{Requisite: topologyOf(a)}},
-		"NoRequirement": {reason: "Without a wish it is the segment of the node.", driver: here, want: here},
+		"NoRequirement": {reason: "Without a requirement it is the segment of the node.", driver: here, want: here},
 		"Empty":         {reason: "An empty requirement is none.", driver: here, need: &csi.TopologyRequirement{}, want: here},
 		"Requisite":     {reason: "One of the requisite ones must do.", driver: here, need: &csi.TopologyRequirement{Requisite: topologyOf(b, a)}, want: b},
 		"Preferred":     {reason: "The first that is preferred is the best.", driver: here, need: &csi.TopologyRequirement{Requisite: topologyOf(a, b), Preferred: topologyOf(b, a)}, want: b},
@@ -100,15 +100,15 @@ func TestCapacityIsAccountedFor(t *testing.T) {
 		{"a first volume", sized("a", 4), codes.OK, 6},
 		{"the same again takes nothing", sized("a", 4), codes.OK, 6},
 		{"too much is refused and takes nothing", sized("b", 7), codes.ResourceExhausted, 6},
-		{"exactly what is left", sized("b", 6), codes.OK, 0},
+		{"exactly the free capacity", sized("b", 6), codes.OK, 0},
 		{"nothing is left, not a byte", sized("c", 1), codes.ResourceExhausted, 0},
 		{"nor for growth", grown("a", 5), codes.ResourceExhausted, 0},
 		{"growth to what it has is none", grown("a", 4), codes.OK, 0},
 		{"nor is growth to less, which never shrinks", grown("a", 1), codes.OK, 0},
-		{"deletion gives back", deleted("b"), codes.OK, 6},
+		{"deletion frees capacity", deleted("b"), codes.OK, 6},
 		{"once", deleted("b"), codes.OK, 6},
 		{"growth takes the difference", grown("a", 9), codes.OK, 1},
-		{"all is given back at the end", deleted("a"), codes.OK, 10},
+		{"all capacity is free at the end", deleted("a"), codes.OK, 10},
 	}
 	for _, s := range steps {
 		wantCode(t, s.reason, s.do(), s.want)
@@ -139,7 +139,7 @@ func TestConcurrentCallers(t *testing.T) {
 				switch status.Code(err) {
 				case codes.OK:
 					attached <- name
-				case codes.FailedPrecondition: // somebody else has it
+				case codes.FailedPrecondition: // another node has it
 				default:
 					t.Errorf("attach %s: %v", name, err)
 				}
@@ -205,7 +205,7 @@ func TestFaultsOverASocket(t *testing.T) {
 	}
 }
 
-// What AddVolume is given is what is there, and the life cycle goes on from it.
+// AddVolume takes the state as given, and the life cycle continues from it.
 func TestAddedVolume(t *testing.T) {
 	t.Parallel()
 	d := csitest.New(csitest.Options{})

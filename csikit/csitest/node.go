@@ -13,7 +13,7 @@ import (
 // ephemeralKey marks the volume context of an inline volume (KEP-596).
 const ephemeralKey = "csi.storage.k8s.io/ephemeral"
 
-// NodeGetCapabilities answers what Options or SetNode say.
+// NodeGetCapabilities returns the capabilities of Options or SetNode.
 func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -26,7 +26,7 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	return reply, nil
 }
 
-// NodeGetInfo answers the node's ID, limit and segment.
+// NodeGetInfo returns the node's ID, volume limit and segment.
 func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,7 +41,7 @@ func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 func (d *Driver) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := firstOf(
+	if err := firstError(
 		needNode(d, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, "NodeStageVolume"),
 		needField("volume ID", req.GetVolumeId()),
 		needField("staging target path", req.GetStagingTargetPath()),
@@ -60,7 +60,7 @@ func (d *Driver) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeRequ
 	wanted := use{capability: proto.CloneOf(req.GetVolumeCapability())}
 	present, again := v.staged[at]
 	switch {
-	case again && present.contradicts(wanted):
+	case again && present.conflictsWith(wanted):
 		return nil, status.Errorf(codes.AlreadyExists, "volume %q is staged at %q with another capability", v.ID, at.Path)
 	case !again && len(mounts(v.staged, d.nodeID)) > 0:
 		return nil, d.violation("NodeStageVolume of %q at %q, but it is staged at %v", v.ID, at.Path, mounts(v.staged, d.nodeID))
@@ -70,7 +70,7 @@ func (d *Driver) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeRequ
 }
 
 // needAttached checks that the controller has published the volume to this
-// node, if that is its way.
+// node, if the driver announces PUBLISH_UNPUBLISH_VOLUME.
 func (d *Driver) needAttached(v *volume, method string) error {
 	if _, ok := v.nodes[d.nodeID]; ok || !d.hasController(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME) {
 		return nil
@@ -78,11 +78,11 @@ func (d *Driver) needAttached(v *volume, method string) error {
 	return d.violation("%s of %q on node %q, to which the controller has not published it", method, v.ID, d.nodeID)
 }
 
-// NodeUnstageVolume undoes NodeStageVolume. What is not staged is unstaged already.
+// NodeUnstageVolume undoes NodeStageVolume. It succeeds if the volume is not staged there.
 func (d *Driver) NodeUnstageVolume(_ context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := firstOf(
+	if err := firstError(
 		needNode(d, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, "NodeUnstageVolume"),
 		needField("volume ID", req.GetVolumeId()),
 		needField("staging target path", req.GetStagingTargetPath()),
@@ -106,12 +106,12 @@ func (v *volume) isStaged(at Mount) bool {
 	return ok
 }
 
-// NodePublishVolume publishes a volume at a target path of the node. An inline
-// volume comes into being by this call and ends by NodeUnpublishVolume.
+// NodePublishVolume publishes a volume at a target path of the node. It creates
+// an inline volume, which NodeUnpublishVolume deletes.
 func (d *Driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := firstOf(
+	if err := firstError(
 		needField("volume ID", req.GetVolumeId()),
 		needField("target path", req.GetTargetPath()),
 		checkCapability(req.GetVolumeCapability()),
@@ -126,7 +126,7 @@ func (d *Driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolume
 	wanted := use{capability: proto.CloneOf(req.GetVolumeCapability()), readOnly: req.GetReadonly()}
 	present, again := v.published[at]
 	switch {
-	case again && present.contradicts(wanted):
+	case again && present.conflictsWith(wanted):
 		return nil, status.Errorf(codes.AlreadyExists, "volume %q is published at %q in an incompatible way", v.ID, at.Path)
 	case !again && len(v.published) > 0 && wanted.capability.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
 		return nil, status.Errorf(codes.FailedPrecondition, "volume %q is published at %v, and access mode SINGLE_NODE_SINGLE_WRITER allows one target path", v.ID, mounts(v.published, ""))
@@ -139,8 +139,8 @@ func (d *Driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolume
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// publishable returns the volume of a request once everything that must
-// precede NodePublishVolume has been done. An inline volume may be new.
+// publishable returns the volume of a request, or an error if a call that must
+// precede NodePublishVolume is missing. An inline volume may be new.
 func (d *Driver) publishable(req *csi.NodePublishVolumeRequest) (*volume, error) {
 	if req.GetVolumeContext()[ephemeralKey] == "true" {
 		if v := d.volumes[req.GetVolumeId()]; v != nil {
@@ -167,12 +167,12 @@ func (d *Driver) publishable(req *csi.NodePublishVolumeRequest) (*volume, error)
 	return v, nil
 }
 
-// NodeUnpublishVolume undoes NodePublishVolume. What is not published is
-// unpublished already.
+// NodeUnpublishVolume undoes NodePublishVolume. It succeeds if the volume is not
+// published there.
 func (d *Driver) NodeUnpublishVolume(_ context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := firstOf(needField("volume ID", req.GetVolumeId()), needField("target path", req.GetTargetPath())); err != nil {
+	if err := firstError(needField("volume ID", req.GetVolumeId()), needField("target path", req.GetTargetPath())); err != nil {
 		return nil, err
 	}
 	if err := d.removeTarget(req.GetTargetPath()); err != nil {
@@ -187,12 +187,12 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, req *csi.NodeUnpublishVo
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeGetVolumeStats answers the size of a volume, of which nothing is used.
+// NodeGetVolumeStats returns the size of a volume, all of it unused.
 func (d *Driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.usedHere(req.GetVolumeId(), req.GetVolumePath())
-	if err := firstOf(needNode(d, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, "NodeGetVolumeStats"), err); err != nil {
+	if err := firstError(needNode(d, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, "NodeGetVolumeStats"), err); err != nil {
 		return nil, err
 	}
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{
@@ -200,12 +200,12 @@ func (d *Driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 	}}}, nil
 }
 
-// NodeExpandVolume answers the size that the controller has given to the volume.
+// NodeExpandVolume returns the size that ControllerExpandVolume has set.
 func (d *Driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.usedHere(req.GetVolumeId(), req.GetVolumePath())
-	if err := firstOf(
+	if err := firstError(
 		needNode(d, csi.NodeServiceCapability_RPC_EXPAND_VOLUME, "NodeExpandVolume"),
 		err,
 		checkRange(req.GetCapacityRange()),
@@ -220,7 +220,7 @@ func (d *Driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 
 // usedHere returns a volume that is staged or published at path on this node.
 func (d *Driver) usedHere(id, path string) (*volume, error) {
-	if err := firstOf(needField("volume ID", id), needField("volume path", path)); err != nil {
+	if err := firstError(needField("volume ID", id), needField("volume path", path)); err != nil {
 		return nil, err
 	}
 	v, err := d.find(id)

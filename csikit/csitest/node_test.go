@@ -99,7 +99,7 @@ func TestLifeCycle(t *testing.T) {
 		"DeleteAttached":   {reason: "detach comes first", steps: []step{attach("node-1"), remove()}, want: codes.FailedPrecondition, violation: "DeleteVolume"},
 		"SecondNode":       {reason: "a driver refuses a second node to a single-node volume, which is no fault of its caller", steps: []step{attach("node-1"), attach("node-2")}, want: codes.FailedPrecondition},
 		"UnstageUnknown":   {reason: "what does not exist is not staged", steps: []step{remove(), unstage("/stage"), unpublish("/a"), detach("node-1")}},
-		"UnstageElsewhere": {reason: "what is not staged there is unstaged there already", steps: []step{attach("node-1"), stage("/stage"), publish("/a"), unstage("/other")}},
+		"UnstageElsewhere": {reason: "unstaging a path without a stage succeeds", steps: []step{attach("node-1"), stage("/stage"), publish("/a"), unstage("/other")}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -146,11 +146,11 @@ func TestContradictingRepetition(t *testing.T) {
 	}
 	reader := mode(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY)
 	_, err := controller(d).ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: "vol-a", NodeId: "node-1", VolumeCapability: writer(), Readonly: true})
-	wantCode(t, "attach read-only what is attached writable", err, codes.AlreadyExists)
+	wantCode(t, "attach read-only a volume that is attached writable", err, codes.AlreadyExists)
 	_, err = node(d).NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: "vol-a", StagingTargetPath: "/stage", VolumeCapability: reader})
 	wantCode(t, "stage with another capability", err, codes.AlreadyExists)
 	_, err = node(d).NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{VolumeId: "vol-a", StagingTargetPath: "/stage", TargetPath: "/a", VolumeCapability: writer(), Readonly: true})
-	wantCode(t, "publish read-only what is published writable", err, codes.AlreadyExists)
+	wantCode(t, "publish read-only a volume that is published writable", err, codes.AlreadyExists)
 }
 
 func TestRequiredFieldsOfPublication(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// makeTarget creates the target path, whose parent the caller has made: a
+// makeTarget creates the target path, whose parent the caller has created: a
 // directory for a mount, a file for a block device. CSI spec v1.13,
 // "NodePublishVolume", target_path.
 func (b *backend) makeTarget(path string, c *csi.VolumeCapability) error {
@@ -37,7 +37,7 @@ func makeFile(path string) error {
 	return f.Close()
 }
 
-// removeTarget removes the target path, if it is there.
+// removeTarget removes the target path, if it exists.
 func (b *backend) removeTarget(path string) error {
 	if !b.o.TargetPaths {
 		return nil

@@ -59,7 +59,7 @@ func TestTargetPaths(t *testing.T) {
 	}
 }
 
-// What somebody has put into the target path is not the driver's to delete.
+// The driver must not delete files that others have put into the target path.
 func TestTargetPathWithContentsStays(t *testing.T) {
 	d := csitest.New(csitest.Options{TargetPaths: true})
 	target := t.TempDir()

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ControllerPublishVolume makes a volume available to a node.
+// ControllerPublishVolume attaches a volume to a node.
 func (d *Driver) ControllerPublishVolume(_ context.Context, req *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := firstOf(
+	if err := firstError(
 		needController(d, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, "ControllerPublishVolume"),
 		needField("volume ID", req.GetVolumeId()),
 		needField("node ID", req.GetNodeId()),
@@ -41,7 +41,7 @@ func (d *Driver) mayPublishTo(v *volume, node string, wanted use) error {
 		return status.Errorf(codes.NotFound, "node %q does not exist", node)
 	}
 	if present, ok := v.nodes[node]; ok {
-		if present.contradicts(wanted) {
+		if present.conflictsWith(wanted) {
 			return status.Errorf(codes.AlreadyExists, "volume %q is published to node %q in an incompatible way", v.ID, node)
 		}
 		return nil
@@ -56,9 +56,9 @@ func (d *Driver) mayPublishTo(v *volume, node string, wanted use) error {
 	return nil
 }
 
-// contradicts reports whether the same volume cannot be used both ways at one
-// place. What AddVolume has put there is compatible with everything.
-func (u use) contradicts(other use) bool {
+// conflictsWith reports whether one node, or one path, cannot have the same
+// volume with both requests. Uses of AddVolume are compatible with everything.
+func (u use) conflictsWith(other use) bool {
 	return u.capability != nil && (u.readOnly != other.readOnly || !proto.Equal(u.capability, other.capability))
 }
 
@@ -72,12 +72,12 @@ func (b *backend) publishedTo(node string) int64 {
 	return n
 }
 
-// ControllerUnpublishVolume takes a volume away from a node, or from all nodes
-// if the node ID is empty. A volume that is not there is taken away already.
+// ControllerUnpublishVolume detaches a volume from a node, or from all nodes if
+// the node ID is empty. It succeeds if the volume does not exist or is not attached.
 func (d *Driver) ControllerUnpublishVolume(_ context.Context, req *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := firstOf(
+	if err := firstError(
 		needController(d, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, "ControllerUnpublishVolume"),
 		needField("volume ID", req.GetVolumeId()),
 	); err != nil {

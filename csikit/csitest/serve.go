@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// stopGrace is how long a driver that stops may take to answer what was asked.
+// stopGrace is how long running calls may take when a driver stops.
 const stopGrace = 3 * time.Second
 
 // Serve serves the driver on a unix socket in a temporary directory until the
@@ -37,8 +37,8 @@ func (d *Driver) Serve(tb testing.TB) (address string) {
 }
 
 // ServeAt serves the driver on a unix socket at path until stop is called or
-// the test ends: it is for drivers that come and go. What was asked before stop
-// is answered, unless that takes longer than a moment.
+// the test ends, for drivers that start and stop several times. Calls that began
+// before stop may finish within stopGrace.
 func (d *Driver) ServeAt(tb testing.TB, path string) (stop func()) {
 	tb.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", path)
@@ -64,8 +64,8 @@ func (d *Driver) ServeAt(tb testing.TB, path string) (stop func()) {
 	}
 }
 
-// serve serves until the server is stopped, which is no error, also when it
-// was stopped before it began.
+// serve serves until the server is stopped, which is no error, even if it was
+// stopped before serving began.
 func serve(server *grpc.Server, listener net.Listener) error {
 	if err := server.Serve(listener); !errors.Is(err, grpc.ErrServerStopped) {
 		return err

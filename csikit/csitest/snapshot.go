@@ -1,10 +1,10 @@
 package csitest
 
-// Snapshot is a source of volumes. The driver has those that AddSnapshot has added: it takes none itself.
+// Snapshot is a content source of volumes. AddSnapshot adds it: the driver does not implement CreateSnapshot.
 type Snapshot struct {
 	// ID is the handle.
 	ID string
-	// Size is the least size of a volume that is made from it, in bytes.
+	// Size is the minimum size of a volume that is restored from it, in bytes.
 	Size int64
 }
 
@@ -16,7 +16,7 @@ func (d *Driver) AddSnapshot(s Snapshot) {
 	d.snapshots[s.ID] = s
 }
 
-// RemoveSnapshot makes a snapshot vanish. Volumes that were made from it stay.
+// RemoveSnapshot removes a snapshot. Volumes that were restored from it remain.
 func (d *Driver) RemoveSnapshot(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

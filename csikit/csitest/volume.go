@@ -18,7 +18,7 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// Volume is what a driver knows of a volume.
+// Volume is the state of a volume.
 type Volume struct {
 	// ID is the handle, "vol-" and the name for volumes made by CreateVolume.
 	ID string
@@ -43,7 +43,7 @@ type Volume struct {
 }
 
 // use is one publication or staging with the request that caused it, so that a
-// repetition can be told from a contradiction.
+// repeated request can be distinguished from a conflicting one.
 type use struct {
 	capability *csi.VolumeCapability
 	readOnly   bool
@@ -125,16 +125,16 @@ func (d *Driver) AddVolume(v Volume) {
 	d.volumes[v.ID] = added
 }
 
-// RemoveVolume makes a volume vanish, whatever uses it, as an administrator
-// does behind the driver's back.
+// RemoveVolume removes a volume although it may be in use, as an administrator
+// may do without the driver.
 func (d *Driver) RemoveVolume(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.volumes, id)
 }
 
-// Violations returns what callers did against the life cycle of the
-// specification, in order. Each such call was also answered by an error.
+// Violations returns the calls that violated the life cycle of the
+// specification, in order. Each of them also returned an error.
 func (d *Driver) Violations() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -100,7 +100,7 @@ func (s *stage) dump(c *command) string {
 	return strings.Join(documents, "---\n")
 }
 
-// apiFault makes requests to the API go wrong.
+// apiFault injects a fault into requests to the API.
 func (s *stage) apiFault(c *command) string {
 	f := kubetest.Fault{
 		Verb: c.text("verb"), Resource: c.text("resource"), Namespace: c.text("namespace"), Name: c.text("name"),

@@ -12,10 +12,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// arrange sorts what happened: by time; at the same time by story, as workers run
-// side by side; within a story as it happened, events last, as they are written in the background.
+// arrange sorts entries by time; at the same time by group of related objects, as workers run concurrently; within
+// a group by the order in which they were recorded, events last, as they are written in the background.
 func arrange(entries []*entry, cluster *kubetest.Cluster) {
-	stories := newStories(entries, cluster)
+	groups := newGroups(entries, cluster)
 	position := make(map[*entry]int, len(entries))
 	for i, e := range entries {
 		position[e] = i
@@ -24,7 +24,7 @@ func arrange(entries []*entry, cluster *kubetest.Cluster) {
 		return cmp.Or(
 			a.at.Compare(b.at),
 			cmp.Compare(rank(a), rank(b)),
-			strings.Compare(stories.of(a), stories.of(b)),
+			strings.Compare(groups.of(a), groups.of(b)),
 			cmp.Compare(eventRank(a), eventRank(b)),
 			eventOrder(a, b),
 			cmp.Compare(position[a], position[b]),
@@ -32,7 +32,7 @@ func arrange(entries []*entry, cluster *kubetest.Cluster) {
 	})
 }
 
-// rank puts notes about the component behind what it did.
+// rank orders notes about the component after its calls and writes.
 func rank(e *entry) int {
 	if e.note != "" {
 		return 1
@@ -47,7 +47,7 @@ func eventRank(e *entry) int {
 	return 0
 }
 
-// eventOrder sorts events of one story by text.
+// eventOrder sorts events of one group by text.
 func eventOrder(a, b *entry) int {
 	if !a.isEvent() || !b.isEvent() {
 		return 0
@@ -57,14 +57,14 @@ func eventOrder(a, b *entry) int {
 	return strings.Compare(first, second)
 }
 
-// stories are sets of names that belong together: a claim, its volume, its attachment.
-type stories struct {
+// groups are sets of names of related objects: a claim, its volume, its attachment.
+type groups struct {
 	parent map[string]string
 }
 
-// newStories joins the names of all objects that exist or were written.
-func newStories(entries []*entry, cluster *kubetest.Cluster) *stories {
-	s := &stories{parent: map[string]string{}}
+// newGroups joins the names of all objects that exist or were written.
+func newGroups(entries []*entry, cluster *kubetest.Cluster) *groups {
+	g := &groups{parent: map[string]string{}}
 	objs := map[string]kube.Object{}
 	for _, resource := range []string{"persistentvolumes", "persistentvolumeclaims", "volumeattachments"} {
 		for _, obj := range cluster.Objects(resource) {
@@ -77,25 +77,25 @@ func newStories(entries []*entry, cluster *kubetest.Cluster) *stories {
 		}
 		for _, obj := range []kube.Object{e.write.Before, e.write.Object} {
 			if obj != nil {
-				s.join(tokensOf(obj)...)
+				g.join(tokensOf(obj)...)
 				objs[e.write.Resource+" "+obj.GetName()] = obj
 			}
 		}
 	}
 	attachments := map[string][]string{} // by volume
 	for _, obj := range objs {
-		s.join(tokensOf(obj)...)
+		g.join(tokensOf(obj)...)
 		if va, ok := obj.(*storagev1.VolumeAttachment); ok && va.Spec.Source.PersistentVolumeName != nil {
 			pv := *va.Spec.Source.PersistentVolumeName
 			attachments[pv] = append(attachments[pv], va.Name)
 		}
 	}
 	for pv, names := range attachments {
-		if len(names) == 1 { // several attachments of a volume are stories of their own
-			s.join("volume "+pv, "attachment "+names[0])
+		if len(names) == 1 { // several attachments of a volume are groups of their own
+			g.join("volume "+pv, "attachment "+names[0])
 		}
 	}
-	return s
+	return g
 }
 
 // tokensOf returns the names by which an object is known.
@@ -156,12 +156,12 @@ func kindToken(kind string) string {
 	return strings.ToLower(kind)
 }
 
-// of returns the name of an entry's story: the first of its names.
-func (s *stories) of(e *entry) string { return s.find(tokenOf(e)) }
+// of returns the name of an entry's group: the first of its names.
+func (g *groups) of(e *entry) string { return g.find(tokenOf(e)) }
 
-func (s *stories) find(token string) string {
+func (g *groups) find(token string) string {
 	for {
-		parent, ok := s.parent[token]
+		parent, ok := g.parent[token]
 		if !ok {
 			return token
 		}
@@ -169,14 +169,14 @@ func (s *stories) find(token string) string {
 	}
 }
 
-func (s *stories) join(tokens ...string) {
+func (g *groups) join(tokens ...string) {
 	for _, token := range tokens {
-		a, b := s.find(tokens[0]), s.find(token)
+		a, b := g.find(tokens[0]), g.find(token)
 		switch {
 		case a < b:
-			s.parent[b] = a
+			g.parent[b] = a
 		case b < a:
-			s.parent[a] = b
+			g.parent[a] = b
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// command reads the arguments of one command. Arguments that nobody asked for are errors.
+// command reads the arguments of one command. Arguments that its verb does not read are errors.
 type command struct {
 	t    testing.TB
 	data *datadriven.TestData
@@ -22,7 +22,7 @@ func (c *command) fatalf(format string, args ...any) {
 	c.data.Fatalf(c.t, format, args...)
 }
 
-// finish complains about arguments that were not used.
+// finish fails the test if an argument was not read.
 func (c *command) finish() {
 	c.t.Helper()
 	for _, arg := range c.data.CmdArgs {
@@ -54,13 +54,13 @@ func (c *command) word(what string) string {
 	return words[0]
 }
 
-// has reports whether an argument without a value is there.
+// has reports whether the command has that argument, without a value.
 func (c *command) has(key string) bool {
 	c.used[key] = true
 	return c.data.HasArg(key)
 }
 
-// list returns the values of an argument, nil if it is not there.
+// list returns the values of an argument, nil without the argument.
 func (c *command) list(key string) []string {
 	c.used[key] = true
 	arg, ok := c.data.Arg(key)
@@ -76,7 +76,7 @@ func (c *command) list(key string) []string {
 	return list
 }
 
-// text returns the value of an argument, with underscores for spaces, or nothing.
+// text returns the value of an argument, with spaces for its underscores, or "".
 func (c *command) text(key string) string {
 	return strings.Join(c.list(key), ",")
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// conn records the calls of one life of the component and can be cut.
+// conn records the calls of one run of the component and can be cut.
 type conn struct {
 	inner grpc.ClientConnInterface
 	stage *stage
@@ -31,7 +31,7 @@ type crashPoint struct {
 	hits   int
 }
 
-// hit reports whether the component crashes here.
+// hit reports whether the component crashes at this call.
 func (p *crashPoint) hit(method string, after bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return c.inner.NewStream(ctx, desc, method, opts...)
 }
 
-// crashes ends the component if a crash point says so.
+// crashes ends the component if a crash point matches, and reports whether one did.
 func (c *conn) crashes(name string, after bool) bool {
 	for _, p := range c.stage.crashes {
 		if p.hit(name, after) {

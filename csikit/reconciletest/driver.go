@@ -24,7 +24,7 @@ func (s *stage) newDriver(c *command) string {
 	return ""
 }
 
-// capabilities reads a list of names; nil if the argument is not there.
+// capabilities reads a list of names; nil without the argument.
 func capabilities[T ~int32](c *command, key string, values map[string]int32) []T {
 	names := c.list(key)
 	if names == nil {
@@ -41,7 +41,7 @@ func capabilities[T ~int32](c *command, key string, values map[string]int32) []T
 	return caps
 }
 
-// caps changes what the driver announces.
+// caps changes the capabilities that the driver announces.
 func (s *stage) caps(c *command) string {
 	if controller := capabilities[csi.ControllerServiceCapability_RPC_Type](c, "controller", csi.ControllerServiceCapability_RPC_Type_value); controller != nil {
 		s.driver.SetController(controller...)
@@ -52,7 +52,7 @@ func (s *stage) caps(c *command) string {
 	return ""
 }
 
-// volume makes a volume that exists without CreateVolume.
+// volume adds a volume without CreateVolume.
 func (s *stage) volume(c *command) string {
 	v := csitest.Volume{
 		Name:     c.text("name"),
@@ -71,7 +71,7 @@ func (s *stage) vanish(c *command) string {
 	return ""
 }
 
-// volumes prints what the driver has.
+// volumes prints the volumes of the driver.
 func (s *stage) volumes(c *command) string {
 	list := s.driver.Volumes()
 	if len(list) == 0 {
@@ -97,7 +97,7 @@ func (s *stage) volumes(c *command) string {
 	return printed
 }
 
-// fault makes CSI calls go wrong.
+// fault injects a fault into CSI calls.
 func (s *stage) fault(c *command) string {
 	f := csitest.Fault{
 		Method: c.text("method"), Message: c.text("message"), Delay: c.duration(c.text("delay")),

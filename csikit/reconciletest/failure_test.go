@@ -49,7 +49,7 @@ func (w *witness) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// perform plays a transcript that is expected to fail, and returns what was said about it.
+// perform runs a transcript that is expected to fail, and returns the reported failure.
 func perform(t *testing.T, transcript string, component Start) string {
 	t.Helper()
 	w := &witness{TB: t}
@@ -110,7 +110,7 @@ func TestFailures(t *testing.T) {
 			transcript: "start\n----\n(nothing)\n\nexpect-none\n----\n",
 			component:  writer, want: "nothing was expected, but this happened",
 		},
-		"UnknownCommand":      {reason: "A typing error is told, with what is known.", transcript: "begin\n----\n", want: `unknown command "begin", known are: advance,`},
+		"UnknownCommand":      {reason: "An unknown command is reported with the known ones.", transcript: "begin\n----\n", want: `unknown command "begin", known are: advance,`},
 		"UnknownArgument":     {reason: "Arguments are not ignored.", transcript: "fault code=Internal methd=X\n----\n", want: `fault does not know the argument "methd"`},
 		"UnknownCode":         {reason: "The name of a code is checked.", transcript: "fault code=Oops\n----\n", want: `"Oops" must be the name of a gRPC code`},
 		"UnknownError":        {reason: "The name of an API error is checked.", transcript: "api-fault error=oops\n----\n", want: `unknown API error "oops"`},
@@ -152,7 +152,7 @@ func TestFailures(t *testing.T) {
 				component = idle
 			}
 			if got := perform(t, tc.transcript, component); !strings.Contains(got, tc.want) {
-				t.Errorf("%s: want %q in what is said, got:\n%s", tc.reason, tc.want, got)
+				t.Errorf("%s: want %q in the failure, got:\n%s", tc.reason, tc.want, got)
 			}
 		})
 	}

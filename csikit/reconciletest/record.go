@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// record is what happened since the last command.
+// record has the entries since the last command.
 type record struct {
 	mu      sync.Mutex
 	began   time.Time
@@ -20,7 +20,7 @@ type record struct {
 	last    map[string]string // the last request printed, by method
 }
 
-// entry is one thing that happened.
+// entry is one API write, CSI call, event or note.
 type entry struct {
 	at    time.Time
 	write *kubetest.Write // an API write or an event
@@ -32,8 +32,8 @@ type entry struct {
 	note      string
 }
 
-// quietCalls are made at every start and say nothing about a flow, unless they fail.
-func quietCalls() map[string]bool {
+// routineCalls are made at every start. They are left out unless they fail.
+func routineCalls() map[string]bool {
 	return map[string]bool{
 		"Probe": true, "GetPluginInfo": true, "GetPluginCapabilities": true,
 		"ControllerGetCapabilities": true, "NodeGetCapabilities": true, "GroupControllerGetCapabilities": true,
@@ -47,7 +47,7 @@ func (r *record) begin() {
 	r.began = time.Now()
 }
 
-// write records a request of a client. Leases are left out, they are heartbeats.
+// write records a request of a client. Writes of Leases are left out, they are heartbeats.
 func (r *record) write(w kubetest.Write) {
 	if w.Resource == "leases" {
 		return
@@ -57,7 +57,7 @@ func (r *record) write(w kubetest.Write) {
 	r.entries = append(r.entries, &entry{at: time.Now(), write: &w})
 }
 
-// note records a line of our own.
+// note records a line about the component itself.
 func (r *record) note(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,21 +86,20 @@ func (r *record) end(e *entry, outcome string) {
 			break
 		}
 	}
-	if quietCalls()[e.method] && outcome == "OK" {
+	if routineCalls()[e.method] && outcome == "OK" {
 		return
 	}
 	e.at, e.outcome = time.Now(), outcome
 	r.entries = append(r.entries, e)
 }
 
-// take returns what happened, and forgets it: entries that have ended, and calls that
-// are running and were not announced before.
+// take removes and returns the entries that have ended, and returns the running calls that were not returned before.
 func (r *record) take() (entries []*entry, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	entries, r.entries = r.entries, nil
 	for _, e := range r.running {
-		if !e.announced && !quietCalls()[e.method] {
+		if !e.announced && !routineCalls()[e.method] {
 			e.announced = true
 			entries = append(entries, &entry{at: time.Now(), method: e.method, request: e.request, outcome: "(running)"})
 		}
@@ -108,7 +107,7 @@ func (r *record) take() (entries []*entry, began time.Time) {
 	return entries, r.began
 }
 
-// render prints what happened since the last command.
+// render prints the entries since the last command.
 func (r *record) render(cluster *kubetest.Cluster) string {
 	entries, began := r.take()
 	arrange(entries, cluster)

@@ -37,7 +37,7 @@ func printEvent(w *kubetest.Write) (head string, body []string) {
 	return head, nil
 }
 
-// printWrite prints a request and what it changed.
+// printWrite prints a request and its changes.
 func printWrite(w *kubetest.Write) (head string, body []string) {
 	resource := w.Resource
 	if w.Subresource != "" {
@@ -89,7 +89,7 @@ func requestText(request proto.Message) string {
 	return toYAML(fields)
 }
 
-// document returns an object as plain data, without what differs from run to run.
+// document returns an object as plain data, without the fields that differ between runs.
 func document(obj kube.Object) map[string]any {
 	if obj == nil {
 		return nil
@@ -111,7 +111,7 @@ func document(obj kube.Object) map[string]any {
 	return cleaned
 }
 
-// clean drops resourceVersions and what is empty, and masks times.
+// clean drops resourceVersions and empty values, and masks times.
 func clean(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -141,7 +141,7 @@ func isEmpty(value any) bool {
 	return value == nil || ok && len(m) == 0
 }
 
-// diff lists what differs, sorted by path.
+// diff lists the differences, sorted by path.
 func diff(before, after map[string]any) []string {
 	was, is := map[string]string{}, map[string]string{}
 	flatten("", before, was)

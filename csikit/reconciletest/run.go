@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// Env is the world of one run of the component.
+// Env has the connections and arguments of one run of the component.
 type Env struct {
 	// Kube is the API server. Its connection ends at a crash.
 	Kube kube.Client
@@ -48,34 +48,34 @@ func Run(t *testing.T, dir string, start func(ctx context.Context, env *Env) err
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			t.Helper()
-			s := newStage(quiet{t}, start)
+			s := newStage(silent{t}, start)
 			defer s.finish() // also after a failure: no goroutine may stay behind in the bubble
-			datadriven.RunTestAny(quiet{t}, path, s.play)
+			datadriven.RunTestAny(silent{t}, path, s.play)
 		})
 	})
 }
 
-// play runs one command of a file.
+// play runs one command of a transcript.
 func (s *stage) play(_ testing.TB, d *datadriven.TestData) string {
 	s.t.Helper()
 	return s.do(d)
 }
 
-// quiet drops the progress messages of datadriven, which takes virtual time for real.
-type quiet struct{ testing.TB }
+// silent drops the progress messages of datadriven, which appear by virtual time.
+type silent struct{ testing.TB }
 
 // Logf implements testing.TB.
-func (q quiet) Logf(format string, args ...any) {
-	q.Helper()
+func (s silent) Logf(format string, args ...any) {
+	s.Helper()
 	if !strings.Contains(format, "still running after") {
-		q.TB.Logf(format, args...)
+		s.TB.Logf(format, args...)
 	}
 }
 
-// verb is one command. It returns what it prints itself.
+// verb is one command.
 type verb struct {
 	run func(s *stage, c *command) string
-	// acts verbs may make the component do something, which is waited for.
+	// acts is set for verbs after which the component may act, so that its work is awaited.
 	acts bool
 }
 

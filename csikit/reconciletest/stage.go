@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// settleTime is what commands wait for what goes by itself. It is shorter than the
-	// pauses after failures.
+	// settleTime is how long commands wait for the component's own work. It is shorter than the
+	// backoff after failures.
 	settleTime = 500 * time.Millisecond
 	// stopTime is how long a component may take to stop.
 	stopTime = time.Hour
 )
 
-// stage is what a transcript plays on.
+// stage is the state of a transcript: the API server, the driver and the component.
 type stage struct {
 	t         testing.TB
 	component Start
@@ -40,7 +40,7 @@ type stage struct {
 	crashes []*crashPoint     // of CSI calls
 }
 
-// run is one life of the component.
+// run is one run of the component, from start to stop or crash.
 type run struct {
 	session *kubetest.Session
 	conn    *conn
@@ -50,7 +50,7 @@ type run struct {
 	crashed atomic.Bool
 }
 
-// errCrash is why the context of a crashed component ends; nothing may be finished.
+// errCrash is the cause of the end of a crashed component's context; no work may be finished.
 var errCrash error = crashError{}
 
 type crashError struct{}
@@ -58,7 +58,7 @@ type crashError struct{}
 // Error implements error.
 func (crashError) Error() string { return "crash" }
 
-// Abort tells that work must not be finished.
+// Abort reports that running work must not be finished.
 func (crashError) Abort() bool { return true }
 
 func newStage(tb testing.TB, component Start) *stage {
@@ -68,7 +68,7 @@ func newStage(tb testing.TB, component Start) *stage {
 	return s
 }
 
-// start begins a life of the component.
+// start starts the component.
 func (s *stage) start(c *command) string {
 	if s.running != nil {
 		c.fatalf("the component runs already")
@@ -90,7 +90,7 @@ func (s *stage) launch() {
 	}()
 }
 
-// logger shows what the component logs with -v.
+// logger writes the component's log to the test's log when the tests run with -v.
 func (s *stage) logger() klog.Logger {
 	to := io.Discard
 	if testing.Verbose() {
@@ -99,7 +99,7 @@ func (s *stage) logger() klog.Logger {
 	return textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(to), textlogger.Verbosity(4)))
 }
 
-// stop ends the component in good order.
+// stop ends the component's context and waits.
 func (s *stage) stop(c *command) string {
 	if s.running == nil {
 		c.fatalf("the component does not run")
@@ -108,7 +108,7 @@ func (s *stage) stop(c *command) string {
 	return s.await()
 }
 
-// restart ends the component, if it has not crashed, and begins a new life.
+// restart stops the component, if it has not crashed, and starts it again.
 func (s *stage) restart(c *command) string {
 	printed := ""
 	if s.running != nil {
@@ -121,7 +121,7 @@ func (s *stage) restart(c *command) string {
 	return printed
 }
 
-// crash ends the component without letting it do anything more.
+// crash ends the component without any further call or write.
 func (s *stage) crash(c *command) string {
 	if s.running == nil {
 		c.fatalf("the component does not run")
@@ -130,7 +130,7 @@ func (s *stage) crash(c *command) string {
 	return s.await()
 }
 
-// kill cuts all connections, then tells the component to end.
+// kill cuts all connections, then ends the component's context.
 func (r *run) kill() {
 	r.session.Cut()
 	r.conn.cut.Store(true)
@@ -138,7 +138,7 @@ func (r *run) kill() {
 	r.cancel(errCrash)
 }
 
-// await waits for the component and says how it ended.
+// await waits for the component and returns a note on how it ended.
 func (s *stage) await() string {
 	s.t.Helper()
 	r := s.running
@@ -154,26 +154,26 @@ func (s *stage) await() string {
 	return ""
 }
 
-// nothing is what commands do that only wait.
+// nothing is the function of verbs that only wait.
 func (s *stage) nothing(*command) string { return "" }
 
-// settle waits for what goes by itself. A component that has ended meanwhile is noted.
+// settle waits for the component's own work. A component that has ended meanwhile is noted.
 func (s *stage) settle() {
 	time.Sleep(settleTime) //nolint:forbidigo // the time is virtual: there is nothing to wait for but time
 	synctest.Wait()
-	s.notice()
+	s.noteEnd()
 }
 
 // advance lets time pass.
 func (s *stage) advance(c *command) string {
 	time.Sleep(c.duration(c.word("duration"))) //nolint:forbidigo // the time is virtual: there is nothing to wait for but time
 	synctest.Wait()
-	s.notice()
+	s.noteEnd()
 	return ""
 }
 
-// notice notes that a component has ended by itself, or at a crash point.
-func (s *stage) notice() {
+// noteEnd notes that a component has ended by itself, or at a crash point.
+func (s *stage) noteEnd() {
 	if s.running == nil {
 		return
 	}

@@ -79,7 +79,7 @@ func TestVerbs(t *testing.T) {
 		commands  []string
 		want      string // of the last command
 	}{
-		"StartIdle":   {reason: "A component that does nothing is told to do so.", commands: []string{"start"}, want: "(nothing)\n"},
+		"StartIdle":   {reason: "A component may do nothing.", commands: []string{"start"}, want: "(nothing)\n"},
 		"StartEnds":   {reason: "A component that ends by itself is noticed, with its error.", component: ends, commands: []string{"start"}, want: "stopped: no licence\n"},
 		"StartArgs":   {reason: "Arguments reach the component.", component: echo, commands: []string{"start a=1 list=(x,y)"}, want: "stopped: a=1 list=x,y missing=-\n"},
 		"StopIdle":    {reason: "An end that was asked for is no news.", commands: []string{"start", "stop"}},
@@ -102,15 +102,15 @@ func TestVerbs(t *testing.T) {
 		"ApplyTwo":   {reason: "Several documents, some of them empty.", commands: []string{secretYAML + "---\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: t, namespace: default}\n", "dump secret default/t"}, want: "metadata:\n  name: t\n  namespace: default\n"},
 		"ApplyAgain": {reason: "A second apply replaces.", commands: []string{secretYAML, strings.ReplaceAll(secretYAML, `"1"`, `"2"`), "dump secret default/s"}, want: "metadata:\n  labels:\n    a: \"2\"\n  name: s\n  namespace: default\n"},
 		"Dump":       {reason: "Objects without what differs from run to run.", commands: []string{secretYAML, "dump secrets"}, want: "metadata:\n  labels:\n    a: \"1\"\n  name: s\n  namespace: default\n"},
-		"DumpNone":   {reason: "No object is told.", commands: []string{"dump pod"}, want: "(none)\n"},
+		"DumpNone":   {reason: "The output says that there is no object.", commands: []string{"dump pod"}, want: "(none)\n"},
 		"DumpOther":  {reason: "Nor is one of another name.", commands: []string{secretYAML, "dump secret default/t"}, want: "(none)\n"},
 		"DumpMany":   {reason: "Several are documents of one stream, sorted.", commands: []string{"apply\napiVersion: v1\nkind: Secret\nmetadata: {name: b}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "dump secrets"}, want: "metadata:\n  name: a\n  namespace: default\n---\nmetadata:\n  name: b\n  namespace: default\n"},
 		"Patch":      {reason: "Input is merged, null removes.", commands: []string{secretYAML, "patch secret default/s\nmetadata: {labels: {a: null, b: \"2\"}}\n", "dump secret default/s"}, want: "metadata:\n  labels:\n    b: \"2\"\n  name: s\n  namespace: default\n"},
 		"Delete":     {reason: "A deleted object is gone.", commands: []string{secretYAML, "delete secret default/s", "dump secrets"}, want: "(none)\n"},
 		"DeleteHeld": {reason: "A finalizer holds it.", commands: []string{"apply\napiVersion: v1\nkind: Secret\nmetadata: {name: held, finalizers: [f]}\n", "delete secret default/held", "dump secrets"}, want: "metadata:\n  deletionGracePeriodSeconds: 0\n  deletionTimestamp: <time>\n  finalizers:\n  - f\n  name: held\n  namespace: default\n"},
-		"Watches":    {reason: "Watches that break are nobody's news.", commands: []string{"start", "break-watches compact"}, want: "(nothing)\n"},
-		"Volumes":    {reason: "No volume is told.", commands: []string{"volumes"}, want: "(none)\n"},
-		"Volume":     {reason: "A volume has what was given.", commands: []string{"volume v1 name=n capacity=4096 node=node-1 topology=(zone=a)", "volumes"}, want: "- Capacity: 4096\n  ID: v1\n  Name: \"n\"\n  Nodes:\n  - node-1\n  Topology:\n    zone: a\n"},
+		"Watches":    {reason: "Broken watches are not in the transcript.", commands: []string{"start", "break-watches compact"}, want: "(nothing)\n"},
+		"Volumes":    {reason: "The output says that there is no volume.", commands: []string{"volumes"}, want: "(none)\n"},
+		"Volume":     {reason: "A volume has the arguments of its command.", commands: []string{"volume v1 name=n capacity=4096 node=node-1 topology=(zone=a)", "volumes"}, want: "- Capacity: 4096\n  ID: v1\n  Name: \"n\"\n  Nodes:\n  - node-1\n  Topology:\n    zone: a\n"},
 		"Vanish":     {reason: "A volume may vanish.", commands: []string{"volume v1", "volume v2 capacity=1", "vanish v1", "volumes"}, want: "- Capacity: 1\n  ID: v2\n"},
 		"FaultOnce": {
 			reason: "A fault ends the component that does not expect it.", component: prober,
@@ -146,7 +146,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// echo ends at once, by an error that tells its arguments.
+// echo ends at once, by an error that lists its arguments.
 func echo(_ context.Context, env *Env) error {
 	return fmt.Errorf("a=%s list=%s missing=%s", env.Arg("a", "-"), env.Arg("list", "-"), env.Arg("missing", "-"))
 }
@@ -235,7 +235,7 @@ func TestNextLifeAfterACrash(t *testing.T) {
 	}
 }
 
-// What a component still tries after its crash reaches nobody.
+// Calls that a component makes after its crash do not reach the driver or the API server.
 func TestNothingLeavesACrashedComponent(t *testing.T) {
 	t.Parallel()
 	var apiErr, csiErr error
@@ -271,6 +271,6 @@ func TestCrashForbidsToFinish(t *testing.T) {
 		t.Errorf("cause %v", cause)
 	}
 	if printed[1] != "" {
-		t.Errorf("the error of a crashed component is not told, got %q", printed[1])
+		t.Errorf("the error of a crashed component must not be printed, got %q", printed[1])
 	}
 }

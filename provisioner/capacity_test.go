@@ -115,7 +115,7 @@ func TestCapacitySettings(t *testing.T) {
 			if diff := cmp.Diff(want, p.capacitySettings()); diff != "" {
 				t.Errorf("settings with %q (-want +got):\n%s", arg, diff)
 			}
-			if !p.settings("d").Places {
+			if !p.settings("d").KeepAffinity {
 				t.Error("the places of volumes are not kept")
 			}
 		})

@@ -65,8 +65,8 @@ func (p *instance) state() any {
 	defer p.mu.Unlock()
 	s := instanceState{Version: version.Get().String(), Process: os.Getpid(), Mode: modeCluster}
 	if p.options.Node.Enabled {
-		// The place that the controller works for, which a driver that has just come back may have left.
-		s.Mode, s.Node, s.Topology = modeNode, p.options.Node.Name, p.madeAt.String()
+		// The segment that the controller works for, which a driver that has just returned may have left.
+		s.Mode, s.Node, s.Topology = modeNode, p.options.Node.Name, p.currentSegment.String()
 	}
 	if p.current != nil {
 		state := p.current.State()

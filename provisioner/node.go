@@ -97,7 +97,7 @@ func (p *instance) locate(ctx context.Context, info *csiclient.Info) error {
 	klog.FromContext(ctx).Info("Provisioning for one node", logging.KeyNode, p.options.Node.Name, logging.KeyNodeID, reply.GetNodeId(), logging.KeyTopology, place.String())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.place = place
+	p.segment = place
 	return nil
 }
 

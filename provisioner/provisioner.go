@@ -109,9 +109,9 @@ type instance struct {
 	shape controller.Shape
 	// reshape ends the work of current.
 	reshape context.CancelCauseFunc
-	// place is where the node is, for an instance that provisions for one node; madeAt is the place that current was
-	// made for.
-	place, madeAt topology.Segment
+	// segment is that of the node, for an instance that provisions for one node; currentSegment is the one that current
+	// was made for.
+	segment, currentSegment topology.Segment
 }
 
 // newInstance returns an instance that is not running yet.
@@ -192,7 +192,7 @@ func (p *instance) connect(ctx context.Context) error {
 	return group.Wait()
 }
 
-// follow takes note when the driver comes back with other capabilities, or at another place.
+// follow reacts to a driver that returns with other capabilities, or in another segment.
 func (p *instance) follow(ctx context.Context, name string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -213,14 +213,14 @@ func (p *instance) follow(ctx context.Context, name string) error {
 	return err
 }
 
-// driverIsBack has claims and volumes looked at again, by a new controller if other objects must be
+// driverIsBack has claims and volumes reconciled again, by a new controller if other objects must be
 // watched now.
 func (p *instance) driverIsBack(info *csiclient.Info) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.current == nil:
-	case controller.ShapeOf(info, p.features()) != p.shape, p.place != p.madeAt:
+	case controller.ShapeOf(info, p.features()) != p.shape, p.segment != p.currentSegment:
 		p.reshape(errReshaped)
 	default:
 		p.current.Requeue()
@@ -334,7 +334,7 @@ func (p *instance) begin(end context.CancelCauseFunc) (*controller.Controller, e
 	if err != nil {
 		return nil, err
 	}
-	p.current, p.shape, p.madeAt, p.reshape = current, controller.ShapeOf(info, p.features()), p.place, end
+	p.current, p.shape, p.currentSegment, p.reshape = current, controller.ShapeOf(info, p.features()), p.segment, end
 	return current, nil
 }
 
@@ -387,8 +387,8 @@ func (p *instance) settings(driver string) controller.Settings {
 		SourceWorkers:       o.CloningProtectionWorkers,
 		SnapshotSweep:       o.SnapshotSweepInterval,
 		ModeConversion:      !o.PreventVolumeModeConversion,
-		Places:              o.Capacity.Enabled,
-		Node:                o.Node.node(p.place),
+		KeepAffinity:        o.Capacity.Enabled,
+		Node:                o.Node.node(p.segment),
 		Shutdown:            o.shutdown(),
 	}
 }

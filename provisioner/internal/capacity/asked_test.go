@@ -19,7 +19,7 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// waiting runs what a test does to a controller, and returns the items that are asked for because of it within some time.
+// waiting runs act, and returns the items for which GetCapacity is called within some time after it.
 func waiting(t *testing.T, within time.Duration, act func(c *Controller, w *world)) []string {
 	t.Helper()
 	var asked []string
@@ -57,7 +57,7 @@ func waiting(t *testing.T, within time.Duration, act func(c *Controller, w *worl
 	return asked
 }
 
-// TestAskedAgain looks at which capacities are asked for after a change: those that may have changed, each once.
+// TestAskedAgain checks that after a change GetCapacity is called once for each capacity that may have changed.
 func TestAskedAgain(t *testing.T) {
 	at := func(t *testing.T, texts ...string) *corev1.VolumeNodeAffinity {
 		t.Helper()
@@ -81,32 +81,32 @@ func TestAskedAgain(t *testing.T) {
 		want   []string
 	}{
 		"Nothing": {reason: "Nothing has changed.", act: func(*testing.T, *Controller, *world) {}},
-		"Volume":  {reason: "All classes may share the room of a segment.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=a")) }, want: []string{"fast@zone=a", "slow@zone=a"}},
+		"Volume":  {reason: "All classes may share the capacity of a segment.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=a")) }, want: []string{"fast@zone=a", "slow@zone=a"}},
 		"Swarm": {reason: "Many volumes are one change.", act: func(t *testing.T, c *Controller, _ *world) {
 			t.Helper()
 			for range 50 {
 				c.VolumeChanged("fast", at(t, "zone=a"))
 			}
 		}, want: []string{"fast@zone=a", "slow@zone=a"}},
-		"Wider":     {reason: "A volume of a whole zone takes room in its racks.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=b")) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "slow@rack=1,zone=b", "slow@rack=2,zone=b"}},
+		"Wider":     {reason: "A volume of a whole zone uses capacity of its racks.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=b")) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "slow@rack=1,zone=b", "slow@rack=2,zone=b"}},
 		"Elsewhere": {reason: "There is no node.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.VolumeChanged("fast", at(t, "zone=z")) }},
-		"Anywhere":  {reason: "Nobody knows where it is.", act: func(_ *testing.T, c *Controller, _ *world) { c.VolumeChanged("fast", nil) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "fast@zone=a"}},
-		"NoTopology": {reason: "There is one place, which all classes share.", act: func(_ *testing.T, c *Controller, w *world) {
+		"Anywhere":  {reason: "Its segment is unknown.", act: func(_ *testing.T, c *Controller, _ *world) { c.VolumeChanged("fast", nil) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "fast@zone=a"}},
+		"NoTopology": {reason: "There is one segment, which all classes share.", act: func(_ *testing.T, c *Controller, w *world) {
 			w.segments = []topology.Segment{{}}
 			c.TopologyChanged()
 			time.Sleep(time.Minute)
 			c.VolumeChanged("fast", nil)
 		}, want: []string{"fast@", "fast@", "slow@", "slow@"}},
-		"Exhausted": {reason: "The place that was preferred has no room.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.Exhausted("fast", preferred(t, "zone=a")) }, want: []string{"fast@zone=a"}},
-		"NoPlace":   {reason: "There is no room at all.", act: func(_ *testing.T, c *Controller, _ *world) { c.Exhausted("slow", nil) }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
-		"Class":     {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, _ *world) { c.ClassChanged("slow") }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
-		"NewPlace": {reason: "Only the new place is asked about.", act: func(t *testing.T, c *Controller, w *world) {
+		"Exhausted":           {reason: "The preferred segment has no capacity.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.Exhausted("fast", preferred(t, "zone=a")) }, want: []string{"fast@zone=a"}},
+		"NoTopologyExhausted": {reason: "No segment has capacity.", act: func(_ *testing.T, c *Controller, _ *world) { c.Exhausted("slow", nil) }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
+		"Class":               {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, _ *world) { c.ClassChanged("slow") }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
+		"NewSegment": {reason: "GetCapacity is called only for the new segment.", act: func(t *testing.T, c *Controller, w *world) {
 			t.Helper()
 			w.segments = append(w.segments, segment(t, "zone=c"))
 			c.TopologyChanged()
 			c.TopologyChanged()
 		}, want: []string{"fast@zone=c", "slow@zone=c"}},
-		"PlaceGone": {reason: "What is gone is not asked about.", act: func(_ *testing.T, c *Controller, w *world) { w.segments = w.segments[:1]; c.TopologyChanged() }},
+		"SegmentGone": {reason: "GetCapacity is not called for a segment without nodes.", act: func(_ *testing.T, c *Controller, w *world) { w.segments = w.segments[:1]; c.TopologyChanged() }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -121,8 +121,7 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// TestClassesDoNotWait: pods may be there already that have no node until there are objects of their class. Nodes and volumes come in
-// swarms, and wait for each other.
+// TestClassesDoNotWait: pods may already wait for the objects of a new class. Changes of many nodes and volumes are batched.
 func TestClassesDoNotWait(t *testing.T) {
 	class := func(c *Controller, w *world) {
 		w.classes["new"] = lateClass("new")
@@ -139,13 +138,13 @@ func TestClassesDoNotWait(t *testing.T) {
 		act    []func(c *Controller, w *world)
 		want   int
 	}{
-		"Class":         {reason: "A new class is asked about in each place.", act: []func(*Controller, *world){class}, want: 3},
+		"Class":         {reason: "GetCapacity is called for a new class in each segment.", act: []func(*Controller, *world){class}, want: 3},
 		"Place":         {reason: "Others may follow.", act: []func(*Controller, *world){place}},
-		"PlaceSettled":  {reason: "None has followed.", within: settle, act: []func(*Controller, *world){place}, want: 2},
+		"PlaceSettled":  {reason: "None has followed.", within: batchDelay, act: []func(*Controller, *world){place}, want: 2},
 		"Volume":        {reason: "Others may follow.", act: []func(*Controller, *world){volume}},
-		"VolumeSettled": {reason: "None has followed.", within: settle, act: []func(*Controller, *world){volume}, want: 3},
-		"Both":          {reason: "A class brings with it what is known of places.", act: []func(*Controller, *world){place, class}, want: 6},
-		"BothSettled":   {reason: "What was asked for is not asked for again.", within: settle, act: []func(*Controller, *world){place, class}, want: 6},
+		"VolumeSettled": {reason: "None has followed.", within: batchDelay, act: []func(*Controller, *world){volume}, want: 3},
+		"Both":          {reason: "A class ends the wait for more segments.", act: []func(*Controller, *world){place, class}, want: 6},
+		"BothSettled":   {reason: "GetCapacity is called once per item.", within: batchDelay, act: []func(*Controller, *world){place, class}, want: 6},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +160,7 @@ func TestClassesDoNotWait(t *testing.T) {
 	}
 }
 
-// TestNewClassesAreFirst: a refresh can wait, a pod that waits for a node cannot.
+// TestNewClassesAreFirst: new items have high priority, as pods may be waiting for them, and not for a refresh.
 func TestNewClassesAreFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, server := newWorld(t), csitest.New(csitest.Options{})

@@ -1,9 +1,10 @@
 // Package capacity publishes the capacity of the driver: one CSIStorageCapacity object for each StorageClass of the driver
 // and each topology segment that its nodes are in (KEP-1472). The scheduler reads them before it selects a node for a pod
-// whose volumes are yet to be made.
+// whose volumes do not exist yet.
 //
-// The decisions are pure functions in plan.go; changes.go hears of what has changed, owner.go finds who owns the objects, metrics.go counts them. Use package
-// provisioner to run it: this package expects a driver that is ready, and leadership.
+// The decisions are pure functions in plan.go; changes.go receives the changes of other objects, owner.go finds the owner of
+// the published objects, metrics.go counts them. Use package provisioner to run it: this package expects a driver that is
+// ready, and leadership.
 package capacity
 
 import (
@@ -32,20 +33,20 @@ import (
 )
 
 const (
-	// apiTimeout is the deadline of one request to the API server. The limit of these requests may hold each up for long.
+	// apiTimeout is the deadline of one request to the API server. Client-side throttling may delay each request for long.
 	apiTimeout = 5 * time.Minute
-	// settle is how long a change waits for others like it: many volumes, and many nodes, change at a time. A class waits for
-	// nothing: until its objects are there, the scheduler finds no node for its volumes.
-	settle = time.Second
+	// batchDelay is how long a change of volumes or nodes waits for others, to be processed with them. A change of a class does
+	// not wait: until the objects of a new class exist, the scheduler finds no node for its volumes.
+	batchDelay = time.Second
 	// writing replaces the version of an object that is being written.
 	writing = ""
 	// byItem is the index of the objects by their item.
 	byItem = "item"
 )
 
-// Source knows the classes and segments that there are; package controller has them in its caches.
+// Source lists classes and segments; package controller has them in its caches.
 type Source interface {
-	// WaitSynced waits until it knows all.
+	// WaitSynced waits until its caches are complete.
 	WaitSynced(ctx context.Context) error
 	// Classes returns all StorageClasses.
 	Classes() []*storagev1.StorageClass
@@ -69,9 +70,9 @@ type Settings struct {
 	Immediate bool
 	// Poll is the interval between GetCapacity calls per segment.
 	Poll time.Duration
-	// Workers is the number of questions asked at a time.
+	// Workers is the maximum number of concurrent GetCapacity calls.
 	Workers int
-	// Retry is how failed work is repeated.
+	// Retry is the backoff after failures.
 	Retry flagset.Retry
 	// Timeout is the deadline of one call to the driver.
 	Timeout time.Duration
@@ -86,11 +87,11 @@ type Config struct {
 	Client csi.ControllerClient
 	// Kube is the API.
 	Kube kubeapi.Client
-	// Source knows classes and segments.
+	// Source lists classes and segments.
 	Source Source
-	// Queues measures the queue; nil does not.
+	// Queues receives the metrics of the queue. nil: no metrics.
 	Queues workqueue.MetricsProvider
-	// Ages gets the age of the oldest key of the queue; nil does not measure it.
+	// Ages registers the metric of the age of the oldest key. nil: no metric.
 	Ages prometheus.Registerer
 	// Settings are the options.
 	Settings Settings
@@ -101,24 +102,24 @@ type Controller struct {
 	cfg     Config
 	objects *kube.Informer[*storagev1.CSIStorageCapacity]
 	items   *reconcile.Controller[item]
-	// moved is signalled when segments have changed, and changed when classes have.
-	moved, changed chan struct{}
+	// segmentsChanged and classesChanged signal that segments, or classes, have changed.
+	segmentsChanged, classesChanged chan struct{}
 
 	mu sync.Mutex
-	// goal has the items that are to be published, and places their classes by segment.
-	goal   map[item]struct{}
-	places map[topology.Segment][]string
-	// classes are those that have changed since the last look at them.
+	// goal has the items that are to be published, and classesAt their classes by segment.
+	goal      map[item]struct{}
+	classesAt map[topology.Segment][]string
+	// classes has the classes whose change is not processed yet.
 	classes map[string]struct{}
 	// published has the items that have a CSIStorageCapacity object.
 	published map[item]struct{}
-	// written has the version of each object that this process wrote last, by name: the event of an own write is no news.
+	// written has the resourceVersion of the last own write of each object, by name: watch events of own writes are ignored.
 	written map[string]string
 }
 
 // New returns a controller.
 func New(cfg Config) (*Controller, error) {
-	c := &Controller{cfg: cfg, moved: make(chan struct{}, 1), changed: make(chan struct{}, 1), classes: map[string]struct{}{}, published: map[item]struct{}{}, written: map[string]string{}}
+	c := &Controller{cfg: cfg, segmentsChanged: make(chan struct{}, 1), classesChanged: make(chan struct{}, 1), classes: map[string]struct{}{}, published: map[item]struct{}{}, written: map[string]string{}}
 	c.objects = kube.NewInformer(cfg.Kube.CSIStorageCapacities(cfg.Settings.Namespace), kube.InformerOptions[*storagev1.CSIStorageCapacity]{
 		Name:          "CSIStorageCapacity",
 		LabelSelector: labels.SelectorFromSet(c.labels()).String(),
@@ -140,8 +141,8 @@ func (c *Controller) labels() map[string]string {
 	return map[string]string{LabelDriver: c.cfg.Driver, LabelManagedBy: c.cfg.Settings.ManagedBy}
 }
 
-// Run publishes until ctx ends. What is published then stays: it is as true as it was, until the next instance comes. It may
-// be called once.
+// Run publishes until ctx ends. It does not delete the objects, which stay correct until the next instance updates them. It
+// may be called once.
 func (c *Controller) Run(ctx context.Context) error {
 	outlive, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var watching errgroup.Group
@@ -154,7 +155,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // work runs the queue once classes, segments and objects are known.
 func (c *Controller) work(ctx context.Context) error {
 	if err := errors.Join(c.cfg.Source.WaitSynced(ctx), c.objects.WaitSynced(ctx)); err != nil {
-		// The queue begins nothing any more, and gives back what it has registered.
+		// The queue starts no work any more, and unregisters its metrics.
 		return errors.Join(err, c.items.Run(ctx))
 	}
 	klog.FromContext(ctx).Info("Publishing storage capacity", logging.KeyDriver, c.cfg.Driver, "namespace", c.cfg.Settings.Namespace, "managedBy", c.cfg.Settings.ManagedBy)
@@ -164,44 +165,44 @@ func (c *Controller) work(ctx context.Context) error {
 	return working.Wait()
 }
 
-// follow fills the queue: with everything at first and from time to time, and with what has changed in between.
+// follow fills the queue: with all items at first and at each poll, and with changed items in between.
 func (c *Controller) follow(ctx context.Context) {
 	poll := time.NewTicker(c.cfg.Settings.Poll)
 	defer poll.Stop()
-	var settled <-chan time.Time // nil while no segment has changed
-	c.begin()
+	var batched <-chan time.Time // nil while no segment has changed
+	c.enqueueAll()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-poll.C:
 			c.enqueue(c.update(), c.publishedItems(), c.all())
-		case <-c.moved:
-			if settled == nil {
-				settled = time.After(settle)
+		case <-c.segmentsChanged:
+			if batched == nil {
+				batched = time.After(batchDelay)
 			}
-		case <-settled:
-			settled = nil
+		case <-batched:
+			batched = nil
 			c.enqueue(c.update())
-		case <-c.changed:
-			c.enqueue(c.update(), c.ofChanged())
+		case <-c.classesChanged:
+			c.enqueue(c.update(), c.itemsOfChangedClasses())
 		}
 	}
 }
 
-// begin looks at everything. What the first lists have brought is part of that, and no change.
-func (c *Controller) begin() {
-	for _, signal := range []chan struct{}{c.moved, c.changed} {
+// enqueueAll enqueues all items, which includes the changes that were signalled before.
+func (c *Controller) enqueueAll() {
+	for _, signal := range []chan struct{}{c.segmentsChanged, c.classesChanged} {
 		select {
 		case <-signal:
 		default:
 		}
 	}
-	c.ofChanged()
+	c.itemsOfChangedClasses()
 	c.enqueue(c.update(), c.publishedItems())
 }
 
-// notify wakes up who waits for a signal; one that was not heard yet is enough.
+// notify sends a signal, unless one is pending already.
 func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
@@ -209,31 +210,31 @@ func notify(signal chan<- struct{}) {
 	}
 }
 
-// update decides again which items are to be published, and returns those for which the decision has changed.
+// update recomputes the items that are to be published, and returns the added and the removed ones.
 func (c *Controller) update() (changed []item) {
 	goal := goalOf(c.cfg.Driver, c.cfg.Settings.Immediate, c.cfg.Source)
-	places := map[topology.Segment][]string{}
+	classesAt := map[topology.Segment][]string{}
 	for wanted := range goal {
-		places[wanted.segment] = append(places[wanted.segment], wanted.class)
+		classesAt[wanted.segment] = append(classesAt[wanted.segment], wanted.class)
 	}
-	for _, classes := range places {
+	for _, classes := range classesAt {
 		slices.Sort(classes)
 	}
 	c.mu.Lock()
 	before := c.goal
-	c.goal, c.places = goal, places
+	c.goal, c.classesAt = goal, classesAt
 	c.mu.Unlock()
-	return append(less(goal, before), less(before, goal)...)
+	return append(missing(goal, before), missing(before, goal)...)
 }
 
-// less returns the items of a that are not in b.
-func less(a, b map[item]struct{}) (rest []item) {
+// missing returns the items of a that b lacks.
+func missing(a, b map[item]struct{}) (items []item) {
 	for i := range a {
 		if _, ok := b[i]; !ok {
-			rest = append(rest, i)
+			items = append(items, i)
 		}
 	}
-	return rest
+	return items
 }
 
 // enqueue adds items to the queue, each once, in an order that is always the same.
@@ -283,7 +284,7 @@ func (c *Controller) all() []item {
 	return all
 }
 
-// objectChanged looks at what others have done to an object.
+// objectChanged enqueues the items of an object that another client has changed or deleted.
 func (c *Controller) objectChanged(before, after *storagev1.CSIStorageCapacity) {
 	if after != nil {
 		c.trackPublished(after, true)
@@ -298,18 +299,19 @@ func (c *Controller) objectChanged(before, after *storagev1.CSIStorageCapacity) 
 	}
 }
 
-// trackPublished notes whether an item has an object.
-func (c *Controller) trackPublished(object *storagev1.CSIStorageCapacity, there bool) {
+// trackPublished records whether an item has an object.
+func (c *Controller) trackPublished(object *storagev1.CSIStorageCapacity, exists bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if there {
+	if exists {
 		c.published[itemOf(object)] = struct{}{}
 	} else {
 		delete(c.published, itemOf(object))
 	}
 }
 
-// own reports whether this process wrote an object as it is, or is writing it: what others do in that moment is found later.
+// own reports whether the last write of an object is an own one, or one is in progress. A write by another client in that
+// moment is found at the next poll.
 func (c *Controller) own(object *storagev1.CSIStorageCapacity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,14 +319,14 @@ func (c *Controller) own(object *storagev1.CSIStorageCapacity) bool {
 	return ok && (version == writing || version == object.ResourceVersion)
 }
 
-// writes notes that an object is being written.
+// writes records that a write of an object is in progress.
 func (c *Controller) writes(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.written[name] = writing
 }
 
-// wrote notes what was written.
+// wrote records a written object.
 func (c *Controller) wrote(object *storagev1.CSIStorageCapacity) {
 	c.objects.Remember(object)
 	c.mu.Lock()
@@ -332,7 +334,7 @@ func (c *Controller) wrote(object *storagev1.CSIStorageCapacity) {
 	c.written[object.Name] = object.ResourceVersion
 }
 
-// forget forgets an object that is gone, or could not be written.
+// forget removes the record of an object that is deleted, or could not be written.
 func (c *Controller) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -163,12 +163,12 @@ func TestGoal(t *testing.T) {
 		want      string
 	}{
 		"All":             {reason: "One for each segment.", want: all},
-		"Unable":          {reason: "Nothing can be told.", change: func(w *world, _ *storagev1.StorageClass) { w.unable = true }},
+		"Unable":          {reason: "The driver does not report its capacity.", change: func(w *world, _ *storagev1.StorageClass) { w.unable = true }},
 		"Nowhere":         {reason: "The driver is on no node.", change: func(w *world, _ *storagev1.StorageClass) { w.segments = nil }},
 		"Immediate":       {reason: "No scheduler asks.", change: func(_ *world, c *storagev1.StorageClass) { c.VolumeBindingMode = &immediate }},
 		"DefaultMode":     {reason: "The default is immediate.", change: func(_ *world, c *storagev1.StorageClass) { c.VolumeBindingMode = nil }},
 		"ImmediateWanted": {reason: "Somebody asks.", change: func(_ *world, c *storagev1.StorageClass) { c.VolumeBindingMode = &immediate }, immediate: true, want: all},
-		"Foreign":         {reason: "Another driver tells.", change: func(_ *world, c *storagev1.StorageClass) { c.Provisioner = "other" }},
+		"Foreign":         {reason: "The class belongs to another driver.", change: func(_ *world, c *storagev1.StorageClass) { c.Provisioner = "other" }},
 		"Malformed": {reason: "Nothing can be made of it.", change: func(_ *world, c *storagev1.StorageClass) {
 			c.Parameters = map[string]string{"csi.storage.k8s.io/x": ""}
 		}},
@@ -229,9 +229,9 @@ func TestRenew(t *testing.T) {
 		"OldOwner": {reason: "The former owner may still be there.", change: func(o *storagev1.CSIStorageCapacity) { o.OwnerReferences[0].UID = "old" }, writes: true, check: func(o *storagev1.CSIStorageCapacity) bool {
 			return len(o.OwnerReferences) == 2 && o.OwnerReferences[0].UID == "old"
 		}},
-		"Less":      {reason: "The room is another.", change: func(o *storagev1.CSIStorageCapacity) { o.Capacity.Sub(*want.Capacity) }, writes: true},
-		"Unknown":   {reason: "The room was not known.", change: func(o *storagev1.CSIStorageCapacity) { o.Capacity = nil }, writes: true},
-		"Maximum":   {reason: "The driver tells no maximum any more.", change: func(o *storagev1.CSIStorageCapacity) { o.MaximumVolumeSize = o.Capacity }, writes: true, check: func(o *storagev1.CSIStorageCapacity) bool { return o.MaximumVolumeSize == nil }},
+		"Less":      {reason: "The capacity has changed.", change: func(o *storagev1.CSIStorageCapacity) { o.Capacity.Sub(*want.Capacity) }, writes: true},
+		"Unknown":   {reason: "The capacity was unknown.", change: func(o *storagev1.CSIStorageCapacity) { o.Capacity = nil }, writes: true},
+		"Maximum":   {reason: "The driver reports no maximum any more.", change: func(o *storagev1.CSIStorageCapacity) { o.MaximumVolumeSize = o.Capacity }, writes: true, check: func(o *storagev1.CSIStorageCapacity) bool { return o.MaximumVolumeSize == nil }},
 		"Unlabeled": {reason: "It would not be known again.", change: func(o *storagev1.CSIStorageCapacity) { o.Labels = nil }, writes: true},
 	}
 	for name, tc := range cases {

@@ -11,19 +11,19 @@ import (
 
 // TopologyChanged says that the segments may have changed.
 func (c *Controller) TopologyChanged() {
-	notify(c.moved)
+	notify(c.segmentsChanged)
 }
 
-// ClassChanged says that a StorageClass has come, has changed, or is gone.
+// ClassChanged says that a StorageClass was created, changed or deleted.
 func (c *Controller) ClassChanged(name string) {
 	c.mu.Lock()
 	c.classes[name] = struct{}{}
 	c.mu.Unlock()
-	notify(c.changed)
+	notify(c.classesChanged)
 }
 
-// ofChanged returns the items of the classes that have changed, and forgets these.
-func (c *Controller) ofChanged() []item {
+// itemsOfChangedClasses returns the items of the classes that have changed, and resets the list of these classes.
+func (c *Controller) itemsOfChangedClasses() []item {
 	c.mu.Lock()
 	classes := c.classes
 	c.classes = map[string]struct{}{}
@@ -34,53 +34,54 @@ func (c *Controller) ofChanged() []item {
 	})
 }
 
-// VolumeChanged says that a volume of a class has come or gone: the capacity of its segments has changed, for all classes, as
-// these may share it. Of a driver without topology that is everywhere; otherwise without a segment only the class is known.
+// VolumeChanged says that a volume of a class was created or deleted: the capacity of its segments has changed, for all
+// classes, as these may share it. Without topology there is one segment for all nodes. If the driver has topology but the
+// volume names no segment, the capacity of its class is refreshed in all segments.
 func (c *Controller) VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity) {
 	segments, err := topology.AffinitySegments(affinity)
 	if err != nil || len(segments) == 0 {
 		everywhere := topology.Segment{}
-		c.later(func(i item) bool { return i.class == class || i.segment == everywhere })
+		c.refresh(func(i item) bool { return i.class == class || i.segment == everywhere })
 		return
 	}
 	for _, segment := range segments {
-		c.place(segment, "")
+		c.refreshSegment(segment, "")
 	}
 }
 
-// Exhausted says that there was no capacity for a volume of a class, and in which topology it was requested.
+// Exhausted says that there was no capacity for a volume of a class with that topology requirement.
 func (c *Controller) Exhausted(class string, where *csi.TopologyRequirement) {
 	if preferred := where.GetPreferred(); len(preferred) > 0 {
 		if segment, err := topology.FromTopology(preferred[0]); err == nil {
-			c.place(segment, class)
+			c.refreshSegment(segment, class)
 			return
 		}
 	}
-	c.later(func(i item) bool { return i.class == class })
+	c.refresh(func(i item) bool { return i.class == class })
 }
 
-// place asks again for the capacity in a segment, of one class or of all, and where no node is in just that segment in
-// those that are within it.
-func (c *Controller) place(segment topology.Segment, class string) {
+// refreshSegment enqueues the items of a segment, of one class or of all. If no node is in exactly that segment, it enqueues
+// the items of the segments within it.
+func (c *Controller) refreshSegment(segment topology.Segment, class string) {
 	c.mu.Lock()
-	classes, exact := c.places[segment]
+	classes, exact := c.classesAt[segment]
 	c.mu.Unlock()
 	if !exact {
-		c.later(func(i item) bool { return (class == "" || i.class == class) && segment.Matches(i.segment.Map()) })
+		c.refresh(func(i item) bool { return (class == "" || i.class == class) && segment.Matches(i.segment.Map()) })
 		return
 	}
 	for _, name := range classes {
 		if class == "" || name == class {
-			c.items.AddAfter(item{segment: segment, class: name}, settle)
+			c.items.AddAfter(item{segment: segment, class: name}, batchDelay)
 		}
 	}
 }
 
-// later asks again for some capacities, once for all changes that come together.
-func (c *Controller) later(which func(item) bool) {
+// refresh enqueues the matching items after the batch delay, once for all changes within it.
+func (c *Controller) refresh(matches func(item) bool) {
 	for _, wanted := range c.all() {
-		if which(wanted) {
-			c.items.AddAfter(wanted, settle)
+		if matches(wanted) {
+			c.items.AddAfter(wanted, batchDelay)
 		}
 	}
 }

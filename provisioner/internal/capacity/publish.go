@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// reconcile brings the object of one item up to date. When the driver does not answer, what it said last stays.
+// reconcile updates the object of one item. When GetCapacity fails, the last published capacity stays.
 func (c *Controller) reconcile(ctx context.Context, i item) (reconcile.Result, error) {
 	objects := c.objects.ByIndex(byItem, i.String())
 	slices.SortFunc(objects, func(a, b *storagev1.CSIStorageCapacity) int { return cmp.Compare(a.Name, b.Name) })
@@ -24,7 +24,7 @@ func (c *Controller) reconcile(ctx context.Context, i item) (reconcile.Result, e
 	if !exists || !c.wanted(i) {
 		return reconcile.Result{}, c.remove(ctx, objects)
 	}
-	answer, err := c.ask(ctx, class, i)
+	answer, err := c.getCapacity(ctx, class, i)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -37,8 +37,8 @@ func (c *Controller) reconcile(ctx context.Context, i item) (reconcile.Result, e
 	return reconcile.Result{}, c.remove(ctx, objects[1:])
 }
 
-// ask calls GetCapacity.
-func (c *Controller) ask(ctx context.Context, class *storagev1.StorageClass, i item) (*csi.GetCapacityResponse, error) {
+// getCapacity calls GetCapacity.
+func (c *Controller) getCapacity(ctx context.Context, class *storagev1.StorageClass, i item) (*csi.GetCapacityResponse, error) {
 	question, err := request(class, i.segment)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (c *Controller) ask(ctx context.Context, class *storagev1.StorageClass, i i
 	return answer, nil
 }
 
-// create stores a new object. One of its name was ours before its labels were changed.
+// create stores a new object. An existing object of its name was published by this instance before its labels were changed.
 func (c *Controller) create(ctx context.Context, want *storagev1.CSIStorageCapacity) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -76,7 +76,7 @@ func (c *Controller) create(ctx context.Context, want *storagev1.CSIStorageCapac
 	return c.renew(ctx, live, want)
 }
 
-// renew writes an object that is not as it is to be.
+// renew updates an object that differs from the wanted one.
 func (c *Controller) renew(ctx context.Context, is, want *storagev1.CSIStorageCapacity) error {
 	next := renew(is, want)
 	if next == nil {

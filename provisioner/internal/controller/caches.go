@@ -64,8 +64,8 @@ type caches struct {
 // when the topology of one node has, which may be in a segment that others are in.
 func newCaches(client kubeapi.Client, driver string, settings Settings, shape Shape, moved func(), nodeMoved func(name string)) *caches {
 	slim := slimVolume(driver, settings.Node)
-	if settings.Places {
-		slim = withPlace(slim)
+	if settings.KeepAffinity {
+		slim = withAffinity(slim)
 	}
 	c := &caches{
 		claims: kube.NewInformer(client.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{

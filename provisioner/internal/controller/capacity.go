@@ -75,14 +75,14 @@ func (c *Controller) ReportsCapacity() bool {
 	return c.caps().capacity
 }
 
-// places shares the node affinities of volumes: there are many volumes and few places.
-type places struct {
+// affinities shares equal node affinities of volumes: there are many volumes and few segments.
+type affinities struct {
 	mu sync.Mutex
 	by map[string]*corev1.VolumeNodeAffinity
 }
 
 // share returns one and the same affinity for all that list the same segments; nil for none and for other forms.
-func (p *places) share(affinity *corev1.VolumeNodeAffinity) *corev1.VolumeNodeAffinity {
+func (p *affinities) share(affinity *corev1.VolumeNodeAffinity) *corev1.VolumeNodeAffinity {
 	segments, err := topology.AffinitySegments(affinity)
 	if err != nil || len(segments) == 0 {
 		return nil
@@ -105,9 +105,9 @@ func (p *places) share(affinity *corev1.VolumeNodeAffinity) *corev1.VolumeNodeAf
 	return affinity
 }
 
-// withPlace keeps, of volumes that slim keeps the handle of, the place as well.
-func withPlace(slim func(*corev1.PersistentVolume) *corev1.PersistentVolume) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
-	shared := &places{}
+// withAffinity keeps the node affinity of volumes whose handle slim keeps.
+func withAffinity(slim func(*corev1.PersistentVolume) *corev1.PersistentVolume) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
+	shared := &affinities{}
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		affinity := pv.Spec.NodeAffinity
 		kept := slim(pv)

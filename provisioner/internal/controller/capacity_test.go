@@ -16,19 +16,19 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// told remembers what it is told.
-type told struct{ lines []string }
+// notifications records the notifications of Capacity.
+type notifications struct{ lines []string }
 
-var _ Capacity = (*told)(nil)
+var _ Capacity = (*notifications)(nil)
 
 // TopologyChanged implements Capacity.
-func (l *told) TopologyChanged() { l.lines = append(l.lines, "topology") }
+func (l *notifications) TopologyChanged() { l.lines = append(l.lines, "topology") }
 
 // ClassChanged implements Capacity.
-func (l *told) ClassChanged(name string) { l.lines = append(l.lines, "class "+name) }
+func (l *notifications) ClassChanged(name string) { l.lines = append(l.lines, "class "+name) }
 
 // VolumeChanged implements Capacity.
-func (l *told) VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity) {
+func (l *notifications) VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity) {
 	segments, _ := topology.AffinitySegments(affinity)
 	line := "volume of " + class
 	for _, segment := range segments {
@@ -38,7 +38,7 @@ func (l *told) VolumeChanged(class string, affinity *corev1.VolumeNodeAffinity) 
 }
 
 // Exhausted implements Capacity.
-func (l *told) Exhausted(class string, where *csi.TopologyRequirement) {
+func (l *notifications) Exhausted(class string, where *csi.TopologyRequirement) {
 	line := "exhausted " + class
 	if preferred := where.GetPreferred(); len(preferred) > 0 {
 		line += " at " + preferred[0].GetSegments()["zone"]
@@ -46,8 +46,8 @@ func (l *told) Exhausted(class string, where *csi.TopologyRequirement) {
 	l.lines = append(l.lines, line)
 }
 
-// TestCapacityIsTold goes through all that changes how much room there is.
-func TestCapacityIsTold(t *testing.T) {
+// TestCapacityIsNotified has a case for each event that changes the capacity.
+func TestCapacityIsNotified(t *testing.T) {
 	nodes := []runtime.Object{
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}},
 		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "n1", TopologyKeys: []string{"zone"}}}}},
@@ -67,37 +67,37 @@ func TestCapacityIsTold(t *testing.T) {
 		act    func(r *rig)
 		want   []string
 	}{
-		"Created": {reason: "A volume takes room where it is.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) { _, _ = r.step() }, want: []string{"volume of fast at zone=a"}},
-		"Failed": {reason: "One that was not made takes none.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) {
+		"Created": {reason: "A volume uses capacity of its segment.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) { _, _ = r.step() }, want: []string{"volume of fast at zone=a"}},
+		"Failed": {reason: "A volume that was not created uses none.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) {
 			r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Internal})
 			_, _ = r.step()
 		}},
-		"Exhausted": {reason: "Where it was wanted there is less than was told.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) {
+		"Exhausted": {reason: "The requested segment has less capacity than published.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) {
 			r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.ResourceExhausted})
 			_, _ = r.step()
 		}, want: []string{"exhausted fast at a"}},
-		"Deleted":   {reason: "A volume gives back the room where it was.", objs: []runtime.Object{released}, act: func(r *rig) { r.reconcile(released.Name) }, want: []string{"volume of fast at zone=b"}},
-		"NewClass":  {reason: "A class has room.", act: func(r *rig) { r.classChanged(nil, newClass()) }, want: []string{"class fast"}},
-		"ClassGone": {reason: "One that is gone has none.", act: func(r *rig) { r.classChanged(newClass(), nil) }, want: []string{"class fast"}},
-		"Nodes":     {reason: "Nodes bring places.", act: func(r *rig) { r.topologyChanged() }, want: []string{"topology"}},
+		"Deleted":   {reason: "A deleted volume frees capacity of its segment.", objs: []runtime.Object{released}, act: func(r *rig) { r.reconcile(released.Name) }, want: []string{"volume of fast at zone=b"}},
+		"NewClass":  {reason: "A new class has a capacity to publish.", act: func(r *rig) { r.classChanged(nil, newClass()) }, want: []string{"class fast"}},
+		"ClassGone": {reason: "A deleted class has none.", act: func(r *rig) { r.classChanged(newClass(), nil) }, want: []string{"class fast"}},
+		"Nodes":     {reason: "Nodes add segments.", act: func(r *rig) { r.topologyChanged() }, want: []string{"topology"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			settings := rigSettings()
-			settings.Places = true
+			settings.KeepAffinity = true
 			onRigWith(t, csitest.Options{NodeID: "n1", Topology: map[string]string{"zone": "a"}}, settings, func(t *testing.T, r *rig) {
-				l := &told{}
+				l := &notifications{}
 				r.SetCapacityObserver(l)
 				tc.act(r)
 				if diff := cmp.Diff(tc.want, l.lines); diff != "" {
-					t.Errorf("%s\ntold (-want +got):\n%s", tc.reason, diff)
+					t.Errorf("%s\nnotified (-want +got):\n%s", tc.reason, diff)
 				}
 			}, slices.Concat(nodes, tc.objs)...)
 		})
 	}
 }
 
-// TestSource looks at what the publication of capacity is told on demand.
+// TestSource checks the methods of the controller that package capacity calls.
 func TestSource(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		if err := r.WaitSynced(quiet(t)); err != nil {
@@ -110,15 +110,15 @@ func TestSource(t *testing.T) {
 			t.Errorf("segments %v of a driver without topology, want the one that has all nodes", got)
 		}
 		if !r.ReportsCapacity() {
-			t.Error("the driver tells its capacity")
+			t.Error("the driver reports its capacity")
 		}
 		r.SetCapacityObserver(noCapacity{})
 	}, newClass())
 }
 
-// TestPlacesAreShared keeps one affinity for many volumes, and none for volumes of others or of a form that says no place.
-func TestPlacesAreShared(t *testing.T) {
-	slim := withPlace(slimVolume(driver, Node{}))
+// TestAffinitiesAreShared keeps one affinity for many volumes, and none for volumes of other drivers or without segments.
+func TestAffinitiesAreShared(t *testing.T) {
+	slim := withAffinity(slimVolume(driver, Node{}))
 	volumeAt := func(zone string) *corev1.PersistentVolume {
 		pv := newPV()
 		pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, zone)
@@ -126,13 +126,13 @@ func TestPlacesAreShared(t *testing.T) {
 	}
 	one, two, other := volumeAt("a"), volumeAt("a"), volumeAt("b")
 	if one.Spec.NodeAffinity == nil || one.Spec.NodeAffinity != two.Spec.NodeAffinity {
-		t.Error("two volumes of one place have two affinities")
+		t.Error("two volumes of one segment have two affinities")
 	}
 	if other.Spec.NodeAffinity == one.Spec.NodeAffinity {
 		t.Error("volumes of two places have one affinity")
 	}
 	if again := slim(one); again.Spec.NodeAffinity != two.Spec.NodeAffinity {
-		t.Error("a volume that was seen before has lost its place")
+		t.Error("the affinity of a volume that was seen before is lost")
 	}
 	odd := newPV()
 	odd.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpNotIn, "a")

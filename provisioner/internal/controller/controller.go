@@ -87,8 +87,8 @@ type Settings struct {
 	SnapshotSweep time.Duration
 	// ModeConversion allows all snapshots to be restored in another volume mode.
 	ModeConversion bool
-	// Places keeps the node affinity of volumes in memory, of which Capacity is notified when they are deleted.
-	Places bool
+	// KeepAffinity keeps the node affinity of volumes in memory, to notify Capacity of it when they are deleted.
+	KeepAffinity bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
 	Node Node
 	// Shutdown is how long Run may take to return after the end of its context.

@@ -295,7 +295,7 @@ func TestDriverWakes(t *testing.T) {
 	if err := r.cluster.Apply(testVA("va-1")); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually(t, "tell the error", func() bool {
+	r.eventually(t, "report the error", func() bool {
 		va, err := r.cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})
 		return err == nil && va.Status.AttachError != nil
 	})

@@ -60,7 +60,7 @@ func run(ctx context.Context, o *Options) error {
 	return g.Wait()
 }
 
-// registerer is where the metrics go: the agent's own registry, or the one of Options with a label that tells several
+// registerer is where the metrics go: the agent's own registry, or the one of Options with a label that distinguishes several
 // agents apart.
 func (o *Options) registerer(own prometheus.Registerer) prometheus.Registerer {
 	if o.Registerer == nil {

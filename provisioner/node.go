@@ -70,15 +70,15 @@ func (o *Options) validateNode() error {
 	return errors.Join(errs...)
 }
 
-// node returns the node that the controller provisions for, at the place that the driver says.
-func (n *NodeOptions) node(place topology.Segment) controller.Node {
+// node returns the node that the controller provisions for, in the segment that the driver reports.
+func (n *NodeOptions) node(segment topology.Segment) controller.Node {
 	if !n.Enabled {
 		return controller.Node{}
 	}
-	return controller.Node{Name: n.Name, Segments: place.Map(), Immediate: n.Immediate, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}
+	return controller.Node{Name: n.Name, Segments: segment.Map(), Immediate: n.Immediate, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}
 }
 
-// locate asks the driver where the node is, if the instance provisions for its node alone.
+// locate asks the driver for the segment of the node, if the instance provisions for its node alone.
 func (p *instance) locate(ctx context.Context, info *csiclient.Info) error {
 	if !p.options.Node.Enabled {
 		return nil
@@ -90,14 +90,14 @@ func (p *instance) locate(ctx context.Context, info *csiclient.Info) error {
 	if err != nil {
 		return err
 	}
-	place, err := placeOf(info.Name, reply)
+	segment, err := segmentOf(info.Name, reply)
 	if err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Provisioning for one node", logging.KeyNode, p.options.Node.Name, logging.KeyNodeID, reply.GetNodeId(), logging.KeyTopology, place.String())
+	klog.FromContext(ctx).Info("Provisioning for one node", logging.KeyNode, p.options.Node.Name, logging.KeyNodeID, reply.GetNodeId(), logging.KeyTopology, segment.String())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.segment = place
+	p.segment = segment
 	return nil
 }
 
@@ -114,17 +114,17 @@ func fitForNode(info *csiclient.Info) error {
 	return nil
 }
 
-// placeOf returns where the node is.
-func placeOf(driver string, reply *csi.NodeGetInfoResponse) (topology.Segment, error) {
-	place, err := topology.FromTopology(reply.GetAccessibleTopology())
+// segmentOf returns the segment of the node.
+func segmentOf(driver string, reply *csi.NodeGetInfoResponse) (topology.Segment, error) {
+	segment, err := topology.FromTopology(reply.GetAccessibleTopology())
 	if err != nil {
 		return topology.Segment{}, fmt.Errorf("use CSI driver %q with --node-deployment: its NodeGetInfo answers a topology that is not valid: %w", driver, err)
 	}
-	if place.IsEmpty() {
+	if segment.IsEmpty() {
 		return topology.Segment{}, fmt.Errorf("use CSI driver %q with --node-deployment: its NodeGetInfo must answer accessible_topology, it answers none for node ID %q",
 			driver, reply.GetNodeId())
 	}
-	return place, nil
+	return segment, nil
 }
 
 // nodeInfo calls NodeGetInfo until the driver is ready to answer.

@@ -137,7 +137,7 @@ func TestUnfitForOneNode(t *testing.T) {
 		fault  csitest.Fault
 		want   []string
 	}{
-		"NoTopology":   {reason: "Nothing would tell where a volume is.", driver: csitest.Options{Plugin: controllerOnly}, want: []string{"VOLUME_ACCESSIBILITY_CONSTRAINTS"}},
+		"NoTopology":   {reason: "The segment of a volume would be unknown.", driver: csitest.Options{Plugin: controllerOnly}, want: []string{"VOLUME_ACCESSIBILITY_CONSTRAINTS"}},
 		"NoController": {reason: "There is nothing to call.", driver: csitest.Options{Plugin: topologyOnly}, want: []string{"CONTROLLER_SERVICE"}},
 		"NoSegments":   {reason: "The node is nowhere.", driver: csitest.Options{Plugin: both}, want: []string{"accessible_topology", `"node-1"`}},
 		"BadSegments":  {reason: "The place could not be written into a PersistentVolume.", driver: csitest.Options{Topology: map[string]string{"a b": "c"}}, want: []string{"NodeGetInfo", "a b"}},
@@ -146,7 +146,7 @@ func TestUnfitForOneNode(t *testing.T) {
 			fault: csitest.Fault{Method: "NodeGetInfo", Code: codes.Unimplemented}, want: []string{"Node service", "/run/csi/socket"},
 		},
 		"Broken": {
-			reason: "An error that time does not cure is told.", driver: csitest.Options{Topology: map[string]string{"node": "n1"}},
+			reason: "An error that a retry cannot resolve is returned.", driver: csitest.Options{Topology: map[string]string{"node": "n1"}},
 			fault: csitest.Fault{Method: "NodeGetInfo", Code: codes.Internal, Message: "no disk"}, want: []string{"no disk"},
 		},
 	}

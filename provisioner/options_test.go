@@ -55,7 +55,7 @@ func TestOwnDefaults(t *testing.T) {
 	})
 }
 
-// TestNodeOptions checks what an instance for one node can be told.
+// TestNodeOptions checks the options of an instance for one node.
 func TestNodeOptions(t *testing.T) {
 	t.Setenv(EnvNodeName, "n1")
 	commandtest.Validate(t, NewOptions, map[string]commandtest.Case{
@@ -66,7 +66,7 @@ func TestNodeOptions(t *testing.T) {
 			Args:   []string{"--node-deployment", "--leader-election"}, Errors: []string{"--node-deployment=true and --leader-election=true"},
 		},
 		"NoTopology": {
-			Reason: "Nothing would tell where a volume is.",
+			Reason: "The segment of a volume would be unknown.",
 			Args:   []string{"--node-deployment", "--feature-gates=Topology=false"}, Errors: []string{"--feature-gates=Topology=false"},
 			Warnings: []string{"Topology is generally available"},
 		},

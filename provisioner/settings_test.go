@@ -244,8 +244,8 @@ func TestWithoutCancel(t *testing.T) {
 	}{
 		"None":     {reason: "No error stays none."},
 		"Canceled": {reason: "The end of the context is no news.", err: fmt.Errorf("wait for lists: %w", context.Canceled)},
-		"Lost":     {reason: "The loss of the lease is told by package leader.", err: fmt.Errorf("wait for lists: %w", leader.ErrLost)},
-		"Other":    {reason: "Everything else is told.", err: other, want: other},
+		"Lost":     {reason: "Package leader logs the loss of the lease.", err: fmt.Errorf("wait for lists: %w", leader.ErrLost)},
+		"Other":    {reason: "Every other error is returned.", err: other, want: other},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

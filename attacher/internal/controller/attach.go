@@ -66,7 +66,7 @@ func (c *Controller) attach(ctx context.Context, va *storagev1.VolumeAttachment,
 	return va, c.saveAttached(ctx, va, metadata)
 }
 
-// prepareAttach makes sure that whatever the publish call does can be undone later.
+// prepareAttach undoes a stale publish, and writes finalizers and annotations so that the publish call can be undone later.
 func (c *Controller) prepareAttach(
 	ctx context.Context, va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, plan attachPlan,
 ) (*storagev1.VolumeAttachment, error) {
@@ -124,7 +124,7 @@ func (c *Controller) attachFailed(
 	if isTransientAPIError(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
 	}
-	if errors.Is(failure, errGone) { // the next look, soon, finds what the cache has learned meanwhile
+	if errors.Is(failure, errGone) { // the retry after a conflict is fast, and reads the newer cache
 		return reconcile.Result{}, apierrors.NewConflict(storagev1.Resource("volumeattachments"), va.Name, failure)
 	}
 	if c.outdated(va) {
@@ -188,7 +188,7 @@ func (c *Controller) findSource(ctx context.Context, va *storagev1.VolumeAttachm
 	return newSource(va, pv)
 }
 
-// attachNodeID returns the node ID to publish to, or nothing.
+// attachNodeID returns the node ID to publish to, "" if it is unknown.
 func (c *Controller) attachNodeID(ctx context.Context, va *storagev1.VolumeAttachment) (string, error) {
 	csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
 	if id := attachNodeID(csiNode, va); id != "" {
@@ -226,7 +226,7 @@ func (c *Controller) nodeAnnotation(ctx context.Context, name string) (string, e
 	return id, err
 }
 
-// waitForDriver returns when to try again after a failure that ends with an answer of the driver or of its node.
+// waitForDriver returns the pause until the node ID is looked up again.
 func (c *Controller) waitForDriver(va *storagev1.VolumeAttachment) reconcile.Result {
 	return reconcile.Result{After: max(c.cfg.NodeRetry, c.nodes.wait(va.Spec.NodeName, time.Now()))}
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Operation is one in progress.
+// Operation is an attach or detach operation in progress.
 type Operation struct {
 	Attachment string    `json:"attachment"`
 	Step       string    `json:"step"`

@@ -38,7 +38,7 @@ type Recorder interface {
 	Warning(obj runtime.Object, reason, message string)
 }
 
-// Config says what a Controller works on and how. All fields without a default are required.
+// Config of a Controller. All fields without a default are required.
 type Config struct {
 	// Driver is the name of the CSI driver; VolumeAttachments of other drivers are skipped.
 	Driver string
@@ -46,9 +46,9 @@ type Config struct {
 	Kube kube.Client
 	// CSI is the driver's controller service.
 	CSI csi.ControllerClient
-	// Features returns what the driver announces now; it is called before each decision.
+	// Features returns the capabilities that the driver announces now; it is called before each decision.
 	Features func() Features
-	// Events records what users should read about.
+	// Events records events for users.
 	Events Recorder
 
 	// Workers is the number of attach operations, and separately of detach operations, in progress at a time.

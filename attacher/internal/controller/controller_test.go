@@ -32,7 +32,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// notebook is a Recorder that keeps what it is told.
+// notebook is a Recorder that keeps the events.
 type notebook struct {
 	mu    sync.Mutex
 	lines []string

@@ -3,7 +3,7 @@
 // writes the outcome back.
 //
 // Decisions are pure functions (plan.go, source.go, node.go, status.go, patch.go); they
-// take objects and return a small plan. One file per phase acts on the plans: attach.go,
+// take objects and return a small plan. One file per step acts on the plans: attach.go,
 // detach.go, pv.go and resync.go; publish.go is about drivers without ControllerPublishVolume. Only these use
 // the API client and the driver.
 //

@@ -29,7 +29,7 @@ func jsonPatch(obj metav1.Object, ops ...operation) ([]byte, error) {
 type change func(obj metav1.Object, metadata map[string]any) bool
 
 // metadataPatch renders a strategic merge patch with those changes that the object needs, nil when it needs none. Such a
-// patch edits single entries, so it neither fails because somebody has changed others meanwhile nor undoes that. With its UID
+// patch edits single entries, so it neither fails if another client has changed other entries meanwhile nor undoes that. With its UID
 // it applies only to the very object that was read.
 func metadataPatch(obj metav1.Object, changes ...change) ([]byte, error) {
 	metadata := map[string]any{"uid": obj.GetUID()}

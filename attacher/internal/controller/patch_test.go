@@ -47,7 +47,7 @@ func TestPatches(t *testing.T) {
 			finalizers: []string{testFinalizer, "a/b"},
 		},
 		"AddToStaleList": {
-			reason: "a finalizer that somebody added meanwhile is neither lost nor in the way",
+			reason: "a finalizer that another client added meanwhile is kept, and causes no conflict",
 			read:   same, server: finalizers("a/b"), ops: add,
 			finalizers: []string{testFinalizer, "a/b"},
 		},
@@ -61,7 +61,7 @@ func TestPatches(t *testing.T) {
 			finalizers: []string{"a/b", "c/d"},
 		},
 		"RemoveFromStaleList": {
-			reason: "a finalizer that somebody added meanwhile is neither lost nor in the way",
+			reason: "a finalizer that another client added meanwhile is kept, and causes no conflict",
 			read:   finalizers(testFinalizer), server: finalizers(testFinalizer, "a/b"), ops: remove,
 			finalizers: []string{"a/b"},
 		},
@@ -82,7 +82,7 @@ func TestPatches(t *testing.T) {
 			annotations: map[string]string{"x": "y", "a/b": "2", "til.de": "3"},
 		},
 		"AnnotationsAppeared": {
-			reason: "annotations that somebody added meanwhile are neither lost nor in the way",
+			reason: "annotations that another client added meanwhile are kept, and cause no conflict",
 			read:   same, server: vaAnnotated("x", "y"), ops: annotate(map[string]string{"a/b": "1"}),
 			annotations: map[string]string{"x": "y", "a/b": "1"},
 		},

@@ -65,8 +65,8 @@ func detachedPatch(va *storagev1.VolumeAttachment) ([]byte, error) {
 	return jsonPatch(va, op("add", "/status", storagev1.VolumeAttachmentStatus{}))
 }
 
-// volumeError describes err for the status, cut to what the API server takes. The
-// code is that of the driver's answer, if it was one.
+// volumeError describes err for the status, cut to the limit of the API server. The code is set if err is an answer of
+// the driver.
 func volumeError(err error, now time.Time, withCode bool) *storagev1.VolumeError {
 	e := &storagev1.VolumeError{Time: metav1.NewTime(now), Message: cut(failureText(err), maxErrorMessage)}
 	if code, ok := grpcCode(err); ok && withCode {
@@ -85,7 +85,7 @@ func errorPatch(va *storagev1.VolumeAttachment, during step, now *storagev1.Volu
 	return jsonPatch(va, op("add", "/status/"+during.String()+"Error", now))
 }
 
-// currentError returns what the status says went wrong.
+// currentError returns the attachError or detachError of the status.
 func currentError(va *storagev1.VolumeAttachment, during step) *storagev1.VolumeError {
 	if during == stepDetach {
 		return va.Status.DetachError
@@ -99,8 +99,8 @@ func sameError(had, now *storagev1.VolumeError) bool {
 	return had.Message == now.Message && (had.ErrorCode == nil || now.ErrorCode != nil && *had.ErrorCode == *now.ErrorCode)
 }
 
-// failureText returns what users read: the driver's own words behind its code, or
-// the error itself if the driver was not asked.
+// failureText returns the text for status and events: the gRPC code and the message of the driver, or the error
+// itself if it does not come from the driver.
 func failureText(err error) string {
 	if code, ok := grpcCode(err); ok {
 		return code.String() + ": " + outcome.Message(err)
@@ -129,8 +129,8 @@ func cut(text string, limit int) string {
 	return text[:end] + mark
 }
 
-// isTransientAPIError reports whether an error comes from the way to the API server and will pass: a conflict, or a server that is
-// overloaded or away. It is not for users: they can do nothing about it, and the write would make it worse.
+// isTransientAPIError reports whether an error is a conflict, or means that the API server is overloaded or cannot be reached.
+// Such errors are not written to the status: users cannot fix them, and the write would add load.
 func isTransientAPIError(err error) bool {
 	if _, fromDriver := grpcCode(err); fromDriver {
 		return false

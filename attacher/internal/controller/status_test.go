@@ -153,7 +153,7 @@ func TestIsTransientAPIError(t *testing.T) {
 		"Stale":     {reason: "the next try sees the new object", err: apierrors.NewConflict(resource, "va-1", nil), want: true},
 		"Away":      {reason: "the server comes back", err: fmt.Errorf("patch: %w", apierrors.NewServiceUnavailable("x")), want: true},
 		"Busy":      {reason: "the server wants less, not more", err: apierrors.NewTooManyRequests("x", 1), want: true},
-		"Forbidden": {reason: "somebody must do something", err: apierrors.NewForbidden(resource, "va-1", nil)},
+		"Forbidden": {reason: "the user must fix the role", err: apierrors.NewForbidden(resource, "va-1", nil)},
 		"Driver":    {reason: "what the driver says is for users", err: status.Error(codes.Unavailable, "x")},
 	}
 	for name, tt := range tests {

@@ -12,7 +12,7 @@ import (
 )
 
 // slimVA reduces VolumeAttachments of other drivers to their names. Our own stay
-// as they are: what a patch must change is found out by comparing with them.
+// as they are: patches are computed from them.
 func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	return func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 		if va.Spec.Attacher == driver {
@@ -25,7 +25,7 @@ func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAt
 	}
 }
 
-// slimCSINode keeps the name of a node and what the driver registered there.
+// slimCSINode keeps the name of a node and its node ID of the driver.
 func slimCSINode(driver string) func(*storagev1.CSINode) *storagev1.CSINode {
 	return func(node *storagev1.CSINode) *storagev1.CSINode {
 		slim := &storagev1.CSINode{
@@ -81,7 +81,7 @@ func (c *Controller) vaChanged(before, after *storagev1.VolumeAttachment) {
 	}
 }
 
-// vaGone forgets va, and queues its volume, which may wait for that.
+// vaGone drops the state of va, and queues its PersistentVolume, whose finalizer may now be removed.
 func (c *Controller) vaGone(va *storagev1.VolumeAttachment) {
 	c.forced.drop(va.UID)
 	if name := pvName(va); name != "" && c.ours(va) {
@@ -134,7 +134,7 @@ func (c *Controller) route(va *storagev1.VolumeAttachment) {
 	}
 }
 
-// queueOf returns the queue of what va needs next, nil for nothing.
+// queueOf returns the queue of the step that va needs next, nil if va needs none.
 func (c *Controller) queueOf(va *storagev1.VolumeAttachment) *reconcile.Controller[string] {
 	switch c.step(va) {
 	case stepAttach:
@@ -151,12 +151,12 @@ func (c *Controller) step(va *storagev1.VolumeAttachment) step {
 	return nextStep(va, c.finalizer, c.forced.has(va.UID))
 }
 
-// phase does one step for one VolumeAttachment.
-type phase func(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error)
+// stepFunc does one step for one VolumeAttachment.
+type stepFunc func(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error)
 
-// withVALock makes a reconcile function of a phase: it runs while no other phase works on the same VolumeAttachment, and only
-// if the VolumeAttachment still needs that phase.
-func (c *Controller) withVALock(want step, do phase) func(context.Context, string) (reconcile.Result, error) {
+// withVALock makes a reconcile function of a step: it runs while no other step works on the same VolumeAttachment, and only
+// if the VolumeAttachment still needs that step.
+func (c *Controller) withVALock(want step, do stepFunc) func(context.Context, string) (reconcile.Result, error) {
 	return func(ctx context.Context, name string) (reconcile.Result, error) {
 		if !c.busy.begin(name, want) {
 			return reconcile.Result{}, nil // the worker that holds the VolumeAttachment re-queues it
@@ -170,7 +170,7 @@ func (c *Controller) withVALock(want step, do phase) func(context.Context, strin
 	}
 }
 
-// release unlocks the VolumeAttachment and re-queues it if it now needs the other phase. It unlocks first: a worker that was
+// release unlocks the VolumeAttachment and re-queues it if it now needs the other step. It unlocks first: a worker that was
 // turned away meanwhile has dropped its key.
 func (c *Controller) release(name string, done step) {
 	c.busy.end(name)

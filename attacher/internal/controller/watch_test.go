@@ -18,11 +18,11 @@ func TestNeedsSync(t *testing.T) {
 		before, after *storagev1.VolumeAttachment
 		want          bool
 	}{
-		"New":         {reason: "somebody wants something", after: newVA(), want: true},
+		"New":         {reason: "the volume is to be attached", after: newVA(), want: true},
 		"Resync":      {reason: "the periodic look", before: newVA(), after: newVA(), want: true},
 		"Deleted":     {reason: "it is to be detached", before: newVA(), after: newVA(vaVersion("2"), vaDeleting), want: true},
 		"Recreated":   {reason: "another object under the same name", before: newVA(vaDeleting), after: newVA(vaVersion("2"), vaUID("new")), want: true},
-		"Reset":       {reason: "somebody took attached back", before: newVA(vaAttached), after: newVA(vaVersion("2")), want: true},
+		"Reset":       {reason: "another client has reset attached", before: newVA(vaAttached), after: newVA(vaVersion("2")), want: true},
 		"OwnError":    {reason: "our own error must not cut the pause short", before: newVA(), after: newVA(vaVersion("2"), vaAttachError("x"))},
 		"OwnPrepare":  {reason: "our own finalizer and annotations change nothing", before: newVA(), after: newVA(vaVersion("2"), vaFinalized, vaAnnotated(AnnotationNodeID, "id"))},
 		"OwnAttached": {reason: "our own success changes nothing", before: newVA(), after: newVA(vaVersion("2"), vaAttached)},

@@ -15,7 +15,7 @@ import (
 type actor struct {
 	name  string
 	state state
-	// wake has room for one: it says that the state has changed.
+	// wake is signalled when the state has changed; its buffer holds one signal.
 	wake chan struct{}
 }
 
@@ -51,7 +51,7 @@ func (m *Manager) run(ctx context.Context, a *actor) {
 	}
 }
 
-// next decides on the next step, and what pods are told about their wait. A volume that is gone leaves the Manager
+// next decides on the next step, and on the notices to waiting pods. A volume that is gone leaves the Manager
 // under the same lock under which pods ask for volumes, so no request is lost.
 func (m *Manager) next(a *actor) (j job, notices []report, finished bool) {
 	m.mu.Lock()

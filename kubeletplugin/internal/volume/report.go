@@ -54,7 +54,7 @@ func failed(what string, k Key, err error) string {
 	return fmt.Sprintf("%s failed for volume %q : %v", what, k.SpecName, err)
 }
 
-// notices lists what pods have not been told yet about what their volume waits for.
+// notices lists the reasons for which volumes wait that are not reported to their pods yet.
 func (s *state) notices() []report {
 	var all []report
 	for _, k := range s.keys() {

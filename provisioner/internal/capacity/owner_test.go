@@ -30,7 +30,7 @@ func TestFindOwner(t *testing.T) {
 		want   *metav1.OwnerReference
 		err    string
 	}{
-		"Nobody":     {reason: "A negative level is nobody, and reads nothing.", pod: "no-such-pod", level: -1},
+		"Nobody":     {reason: "A negative level means no owner, and reads nothing.", pod: "no-such-pod", level: -1},
 		"Pod":        {reason: "The pod itself.", pod: "driver-0", level: 0, want: &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "driver-0", UID: "uid-0"}},
 		"ReplicaSet": {reason: "Its controller, and not another owner; that is not read.", pod: "driver-0", level: 1, want: &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "driver-5d", UID: "uid-1"}},
 		"Deployment": {reason: "The controller of that.", pod: "driver-0", level: 2, want: &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "driver", UID: "uid-1"}},

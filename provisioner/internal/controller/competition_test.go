@@ -41,15 +41,15 @@ type member struct {
 	dead bool
 }
 
-// onFleet runs five nodes, each with room for that many bytes.
-func onFleet(t *testing.T, base time.Duration, room int64, random *rand.Rand, play func(t *testing.T, f *fleet)) {
+// onFleet runs five nodes, each with that capacity in bytes.
+func onFleet(t *testing.T, base time.Duration, capacity int64, random *rand.Rand, play func(t *testing.T, f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{chaos: &chaos{t: t, random: random, cluster: kubetest.New(newClass())}, base: base, nodes: map[string]*member{}}
 		for i := range 5 {
 			name := fmt.Sprintf("n%d", i)
 			f.apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
-			f.nodes[name] = &member{driver: csitest.New(csitest.Options{NodeID: name, Topology: map[string]string{"node": name}, Capacity: room})}
+			f.nodes[name] = &member{driver: csitest.New(csitest.Options{NodeID: name, Topology: map[string]string{"node": name}, Capacity: capacity})}
 			f.start(name)
 		}
 		synctest.Wait()
@@ -240,7 +240,7 @@ func TestConflictsLoseNothing(t *testing.T) {
 	})
 }
 
-// TestCompetitionUnderStress lets nodes run out of room, restart and disappear, and the API and the drivers fail, while claims are
+// TestCompetitionUnderStress lets nodes run out of capacity, restart and disappear, and the API and the drivers fail, while claims are
 // made: in the end each claim has one volume, and no node has another.
 func TestCompetitionUnderStress(t *testing.T) {
 	seed := rand.Uint64()
@@ -254,7 +254,7 @@ func TestCompetitionSeeds(t *testing.T) {
 	}
 }
 
-// stress plays one game. There is room for 240 volumes on four nodes, so that the last claims have to search.
+// stress plays one game. There is capacity for 240 volumes on four nodes, so that the last claims have to search.
 func stress(t *testing.T, seed uint64) {
 	t.Helper()
 	const n = 200
@@ -349,7 +349,7 @@ func (f *fleet) selectFor(claim *corev1.PersistentVolumeClaim) {
 	f.apply(claim)
 }
 
-// doubt lets the next volumes of a node be made, or not, without anybody being told.
+// doubt makes the next CreateVolume calls of a node fail with an unknown outcome, with or without effect.
 func (f *fleet) doubt() {
 	names := f.names()
 	f.nodes[names[f.random.IntN(len(names))]].driver.Inject(csitest.Fault{

@@ -100,7 +100,7 @@ func TestDeleteVolumeRequest(t *testing.T) {
 			want:   map[string]string{"user": "eve"},
 		},
 		"Unresolvable": {
-			reason: "A template with annotations of the claim cannot be resolved any more: the user is told what to do.",
+			reason: "A template with annotations of the claim cannot be resolved any more: an event says what to do.",
 			pv:     releasedPV(), others: []runtime.Object{secretClass("${pvc.annotations['a']}")},
 			err: volume.AnnDeletionSecretName,
 		},
@@ -257,7 +257,7 @@ func TestWaitForDetach(t *testing.T) {
 		if result, _ = r.reconcileVolume(quiet(t), "pvc-uid-1"); result.After != 0 {
 			t.Errorf("another look after %v, want none: the end of the attachment is an event", result.After)
 		}
-		contains(t, "The user is told what is waited for.", r.events.take(), "Normal WaitForDetach", "VolumeAttachments left: 2")
+		contains(t, "An event names the number of VolumeAttachments.", r.events.take(), "Normal WaitForDetach", "VolumeAttachments left: 2")
 
 		for _, name := range []string{"csi-node-1", "csi-node-2"} {
 			if calls := r.calls(); calls != nil {
@@ -275,7 +275,7 @@ func TestWaitForDetach(t *testing.T) {
 	}, releasedPV(), attachmentOf("node-1"), attachmentOf("node-2"))
 }
 
-// TestRefusedDeletion tells the user about volumes that this driver cannot delete.
+// TestRefusedDeletion records events on volumes that this driver cannot delete.
 func TestRefusedDeletion(t *testing.T) {
 	none := csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{}}
 	onRigWith(t, none, rigSettings(), func(t *testing.T, r *rig) {

@@ -45,7 +45,7 @@ func TestReaches(t *testing.T) {
 		"Own":       {reason: "A volume of the node.", node: newNode(), affinity: affinity(in, "n1"), want: true},
 		"Other":     {reason: "A volume of another one.", node: newNode(), affinity: affinity(in, "n2")},
 		"Nothing":   {reason: "A volume that can be used everywhere.", node: newNode(), want: true},
-		"Malformed": {reason: "What nobody understands is nobody's to delete.", node: newNode(), affinity: affinity("Like", "n1")},
+		"Malformed": {reason: "A volume with an affinity of another form must not be deleted.", node: newNode(), affinity: affinity("Like", "n1")},
 		"OtherForm": {reason: "Affinities that people write count as well.", node: newNode(), affinity: affinity(corev1.NodeSelectorOpNotIn, "n2"), want: true},
 	}
 	for name, tc := range cases {
@@ -246,8 +246,8 @@ func TestCapacity(t *testing.T) {
 		answer *csi.GetCapacityResponse
 		want   int64
 	}{
-		"Available": {reason: "All the room there is, if nothing else is said.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7}, want: 7},
-		"Maximum":   {reason: "The largest volume counts, if it is told.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7, MaximumVolumeSize: wrapperspb.Int64(3)}, want: 3},
+		"Available": {reason: "The available capacity, if there is no maximum volume size.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7}, want: 7},
+		"Maximum":   {reason: "The maximum volume size counts, if the driver reports it.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7, MaximumVolumeSize: wrapperspb.Int64(3)}, want: 3},
 		"MaximumNothing": {
 			reason: "Also if there is none.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7, MaximumVolumeSize: wrapperspb.Int64(0)},
 		},
@@ -272,8 +272,8 @@ func TestCapacityIsAskedOnce(t *testing.T) {
 		taken  bool
 	}{
 		"Asked":  {reason: "The driver is asked.", calls: []string{"GetCapacity"}, taken: true},
-		"Unable": {reason: "A driver that cannot tell is not asked.", caps: []csi.ControllerServiceCapability_RPC_Type{create}, taken: true},
-		"Fails": {reason: "A driver that fails has no room.", change: func(r *rig, _ *corev1.PersistentVolumeClaim) {
+		"Unable": {reason: "GetCapacity is not called without the capability.", caps: []csi.ControllerServiceCapability_RPC_Type{create}, taken: true},
+		"Fails": {reason: "A driver whose GetCapacity fails gets no claim.", change: func(r *rig, _ *corev1.PersistentVolumeClaim) {
 			r.driver.Inject(csitest.Fault{Method: "GetCapacity", Code: codes.Internal})
 		}, calls: []string{"GetCapacity"}},
 		"NoRequest": {reason: "A claim that cannot be asked for is taken, to be refused.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes = nil }, taken: true},

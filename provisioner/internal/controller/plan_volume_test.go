@@ -77,12 +77,12 @@ func TestPlanVolume(t *testing.T) {
 		"Static":              {reason: "Volumes made by hand obey their policy too.", change: changes{static, released}, want: volumeDelete},
 		"StaticUnprotected":   {reason: "Volumes made by hand get the finalizer when bound.", change: changes{static, unprotected}, want: volumeProtect},
 		"Available":           {reason: "A volume that nobody claimed yet waits.", change: changes{phase(corev1.VolumeAvailable), unclaimed}},
-		"AvailableDeleting":   {reason: "The policy is about released volumes: this one is kept, and the user is told.", change: changes{phase(corev1.VolumeAvailable), unclaimed, deleting}, want: volumeRefuse},
-		"AvailableRetained":   {reason: "The way out that the user was told.", change: changes{phase(corev1.VolumeAvailable), unclaimed, deleting, retained}, want: volumeRelease},
+		"AvailableDeleting":   {reason: "The policy is about released volumes: this one is kept, and an event says so.", change: changes{phase(corev1.VolumeAvailable), unclaimed, deleting}, want: volumeRefuse},
+		"AvailableRetained":   {reason: "The remedy that the event named.", change: changes{phase(corev1.VolumeAvailable), unclaimed, deleting, retained}, want: volumeRelease},
 		"ReservedDeleting":    {reason: "A volume that is reserved for a claim waits until the claim is gone.", change: changes{phase(corev1.VolumeAvailable), deleting}},
 		"OtherProvisioner":    {reason: "Other provisioners delete their own.", change: changes{released, func(s *volumeState) { s.pv.Annotations[volume.AnnProvisionedBy] = "other" }}},
 		"OtherDriver":         {reason: "Other drivers delete their own.", change: changes{static, released, func(s *volumeState) { s.pv.Spec.CSI.Driver = "other" }}},
-		"StaticNotCSI":        {reason: "A volume of unknown make is nobody's.", change: changes{static, released, func(s *volumeState) { s.pv.Spec.CSI = nil }}},
+		"StaticNotCSI":        {reason: "A volume that is no CSI volume is left unchanged.", change: changes{static, released, func(s *volumeState) { s.pv.Spec.CSI = nil }}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -87,7 +87,7 @@ func apply[T any](to *T, change func(*T)) {
 }
 
 // TestRescheduledClaimIsLeftAlone looks at the claim before the watch has brought the missing node: it must
-// not be provisioned for the node that had no room.
+// not be provisioned for the node without capacity.
 func TestRescheduledClaimIsLeftAlone(t *testing.T) {
 	claim, class := onNode("node-1"), newClass()
 	late(class)

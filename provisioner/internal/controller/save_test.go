@@ -82,7 +82,7 @@ func TestSave(t *testing.T) {
 			stage:  "closed", event: []string{"Normal ProvisioningSucceeded", "pvc-uid-1"},
 		},
 		"SavedBefore": {
-			reason: "The very same, saved by a process that did not live to tell, is a success.",
+			reason: "The very same, saved by a process that crashed before it got the answer, is a success.",
 			exists: func(*corev1.PersistentVolume) {},
 			stage:  "closed", event: []string{"Normal ProvisioningSucceeded"},
 		},
@@ -267,7 +267,7 @@ func TestSaveRefusesBadTopology(t *testing.T) {
 		if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
-		contains(t, "The user is told.", r.events.take(), "Warning ProvisioningFailed", "Deleting the new volume", "accessible topology")
+		contains(t, "An event reports it.", r.events.take(), "Warning ProvisioningFailed", "Deleting the new volume", "accessible topology")
 	}, newClaim(), newClass())
 }
 

@@ -125,7 +125,7 @@ func TestSlimAttachment(t *testing.T) {
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
 		Status:     storagev1.VolumeAttachmentStatus{Attached: true},
 	}
-	checkSlim(t, "An attachment tells which volume is where.", slimAttachment, attachment, &storagev1.VolumeAttachment{
+	checkSlim(t, "An attachment says which volume is attached to which node.", slimAttachment, attachment, &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "u"},
 		Spec:       storagev1.VolumeAttachmentSpec{NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
 	})

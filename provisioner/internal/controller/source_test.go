@@ -105,7 +105,7 @@ func TestCheckClone(t *testing.T) {
 		"NoSize":      {reason: "The claim itself is wrong.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
 		"NoCSI":       {reason: "The volume has no driver.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.CSI = nil }, want: "not of CSI driver"},
 		"OtherDriver": {reason: "It has another.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.CSI.Driver = "other" }, want: "not of CSI driver"},
-		"Unclaimed":   {reason: "The volume is nobody's.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.ClaimRef = nil }, want: "not bound to it"},
+		"Unclaimed":   {reason: "The volume has no claim.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.ClaimRef = nil }, want: "not bound to it"},
 		"OtherClaim":  {reason: "It is of a former claim of the name.", change: func(_ *sourceCheck, o *origin) { o.volume.Spec.ClaimRef.UID = "uid-0" }, want: "not bound to it"},
 		"Released":    {reason: "Its data may go any moment.", change: func(_ *sourceCheck, o *origin) { o.volume.Status.Phase = corev1.VolumeReleased }, want: "not bound to it"},
 		"Block":       {reason: "A file system is no device.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: "Block"},

@@ -65,7 +65,7 @@ func TestPrepare(t *testing.T) {
 			},
 		},
 		"ExtraMetadata": {
-			reason:   "--extra-create-metadata tells the driver who the volume is for.",
+			reason:   "--extra-create-metadata passes the claim and the volume name to the driver.",
 			settings: func(s *Settings) { s.ExtraCreateMetadata = true },
 			want: func(r *csi.CreateVolumeRequest) {
 				r.Parameters = map[string]string{reserved + "pvc/name": "data", reserved + "pvc/namespace": "team", reserved + "pv/name": "pvc-uid-1"}
@@ -149,7 +149,7 @@ func mounted(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
 	}
 }
 
-// TestPrepareErrors tells errors that only the claim or its class can cure from those that time can.
+// TestPrepareErrors distinguishes errors that need a change of the claim or its class from those that a retry may resolve.
 func TestPrepareErrors(t *testing.T) {
 	withGold := func(c *corev1.PersistentVolumeClaim) {
 		name := "gold"
@@ -170,7 +170,7 @@ func TestPrepareErrors(t *testing.T) {
 			want:  `storage class "fast"`,
 		},
 		"BadTemplate": {
-			reason: "A template that the claim does not fit is told with the class.", blocked: true,
+			reason: "A template that the claim does not fit is reported with the class.", blocked: true,
 			class: func(c *storagev1.StorageClass) { c.Parameters = secretClass("${pvc.annotations['a']}").Parameters },
 			want:  `unknown token "pvc.annotations['a']"`,
 		},

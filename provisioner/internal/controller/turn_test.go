@@ -168,23 +168,23 @@ func TestTurns(t *testing.T) {
 	n := newNode()
 	t.Run("Longer", func(t *testing.T) {
 		at := n.firstTurn("u", now)
-		told := 0
+		warnings := 0
 		for i := range 5 {
 			next := n.nextTurn(at, "u", at.due)
 			if next.tries != i+1 || next.due.Sub(at.due) != n.pause("u", i+1) {
 				t.Errorf("turn %+v after %+v", next, at)
 			}
 			if n.worthWarning(next) {
-				told++
+				warnings++
 				next.warned = true
 				if next.tries != 2 {
-					t.Errorf("the user is told after %d pauses, want when they grow no more", next.tries)
+					t.Errorf("the user is warned after %d pauses, want when they grow no more", next.tries)
 				}
 			}
 			at = next
 		}
-		if told != 1 {
-			t.Errorf("the user is told %d times", told)
+		if warnings != 1 {
+			t.Errorf("the user is warned %d times", warnings)
 		}
 	})
 	t.Run("Held", func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestTurns(t *testing.T) {
 				mine := n.afterNoCapacity(turn{holder: "n3", gone: true, tries: tries, warned: true}, claim, now)
 				other := Node{Name: "n2", BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}.firstTurn(claim, now)
 				if !mine.due.After(other.due) || mine.holder != "" || mine.gone || mine.tries != tries+1 || !mine.warned {
-					t.Errorf("turn %+v of the node without room, and %+v of another one", mine, other)
+					t.Errorf("turn %+v of the node without capacity, and %+v of another one", mine, other)
 				}
 			}
 		}
@@ -214,7 +214,7 @@ func TestOffer(t *testing.T) {
 		offer  offer
 		want   string
 	}{
-		"Unknown": {reason: "A driver that does not tell is taken to have room.", offer: offer{wanted: 5}},
+		"Unknown": {reason: "A driver that does not report its capacity is taken to have enough.", offer: offer{wanted: 5}},
 		"Equal":   {reason: "Just enough is enough.", offer: offer{wanted: 5, available: 5, known: true}},
 		"Nothing": {reason: "Nothing is enough for nothing.", offer: offer{known: true}},
 		"Less":    {reason: "Less is not.", offer: offer{wanted: 5, available: 4, known: true}, want: `Node "n1" has not enough capacity for the volume: 4 bytes are available, 5 bytes are requested`},

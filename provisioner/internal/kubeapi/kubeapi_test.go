@@ -234,7 +234,7 @@ func TestCapacities(t *testing.T) {
 	}
 }
 
-// TestIsAbsent tells a cluster without snapshots, whose server does not know the path, from one without that snapshot.
+// TestIsAbsent distinguishes a cluster without snapshots, whose server does not know the path, from one without that snapshot.
 func TestIsAbsent(t *testing.T) {
 	status := func(w http.ResponseWriter, err *apierrors.StatusError) {
 		w.Header().Set("Content-Type", "application/json")

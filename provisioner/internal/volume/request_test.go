@@ -72,7 +72,7 @@ func TestAccessModes(t *testing.T) {
 			modes:  all, want: []csi.VolumeCapability_AccessMode_Mode{writer, writer, readers, writers},
 		},
 		"SingleNodeModes": {
-			reason: "Drivers with the capability tell one writer from many.",
+			reason: "Drivers with the capability distinguish one writer from many.",
 			modes:  all, singleNode: true, want: []csi.VolumeCapability_AccessMode_Mode{multi, single, readers, writers},
 		},
 		"None": {

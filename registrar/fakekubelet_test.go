@@ -145,7 +145,7 @@ func findSocket(t *testing.T, path string, old ...fs.FileInfo) *kubelet {
 // same reports whether two files are one. The number of an inode is used again.
 func same(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
 
-// decide tells the registrar how its registration went.
+// decide reports the result of the registration to the registrar.
 func (k *kubelet) decide(t *testing.T, registered bool, reason string) {
 	t.Helper()
 	_, err := k.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{PluginRegistered: registered, Error: reason})

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore-csi/longshore/registrar/internal/state"
 )
 
-// keeper keeps one registration socket in place. It makes the socket again when the
-// kubelet has refused the driver or another process has removed the socket.
+// keeper keeps one registration socket in place. It re-creates the socket when the kubelet
+// has refused the driver or another process has removed the socket.
 type keeper struct {
 	o       Options
 	machine *state.Machine
@@ -83,7 +83,7 @@ func (k *keeper) verdicts() <-chan regserver.Verdict {
 }
 
 // publish makes the socket, replacing the present one if there is one: the socket appears by a
-// rename, which makes the kubelet look at it. If that fails, publish returns when to try again.
+// rename, which the kubelet notices. If that fails, publish returns a timer for the next attempt.
 func (k *keeper) publish(ctx context.Context) <-chan time.Time {
 	path := k.o.socketPath(k.driver.Name)
 	socket, err := regsocket.Listen(path)
@@ -124,8 +124,8 @@ func (k *keeper) nextRetry() <-chan time.Time {
 	return time.After(delay)
 }
 
-// retryNow makes the socket again, unless another registrar serves the path: a refused registrar must not take the
-// path from its successor, and two registrars that both took it would never stop. checkSocket notices when the other ends.
+// retryNow re-creates the socket, unless another registrar serves the path: a refused registrar must not replace the
+// socket of its successor, and two registrars that did so would never stop. checkSocket notices when the other ends.
 func (k *keeper) retryNow(ctx context.Context) <-chan time.Time {
 	if k.checkSocket(ctx) == regsocket.Replaced {
 		return nil

@@ -19,7 +19,7 @@ func TestRefusedRegistrarLeavesItsSuccessorAlone(t *testing.T) {
 		again  func(k *keeper)
 	}{
 		"Retry":  {reason: "the pause after the refusal is over", again: func(k *keeper) { k.onVerdict(t.Context(), regserver.Verdict{Reason: "no"}) }},
-		"Driver": {reason: "the driver has told another node ID", again: func(k *keeper) { k.setIdentity(t.Context(), drivername.Identity{Name: driverName, Generation: 2}) }},
+		"Driver": {reason: "the driver reports another node ID", again: func(k *keeper) { k.setIdentity(t.Context(), drivername.Identity{Name: driverName, Generation: 2}) }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -295,7 +295,7 @@ func TestDriverThatComesBackOnAnotherNode(t *testing.T) {
 	k := findSocket(t, r.socket(driverName))
 	for _, c := range changes {
 		k.decide(t, true, "")
-		eventually(t, "the driver to have told about its node", func() bool { return called(d, "NodeGetInfo") })
+		eventually(t, "a call of NodeGetInfo", func() bool { return called(d, "NodeGetInfo") })
 		stop()
 		c.change(&options)
 		d = csitest.New(options)

@@ -26,30 +26,30 @@ func watch(t *testing.T, address string) <-chan Identity {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan Identity, 10)
+	identities := make(chan Identity, 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.Run(ctx, func(who Identity) { told <- who })
+		w.Run(ctx, func(who Identity) { identities <- who })
 	}()
 	t.Cleanup(func() {
 		cancel()
 		<-done
 	})
-	return told
+	return identities
 }
 
 func TestWhatHasChangedIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "csi.sock")
-	told := watch(t, path) // before the driver is there
+	identities := watch(t, path) // before the driver is there
 	lives := []struct {
 		reason  string
 		options csitest.Options
 		want    []Identity
 	}{
 		{
-			reason: "the name is told at once", options: csitest.Options{Name: "one.example"},
+			reason: "the name is reported at once", options: csitest.Options{Name: "one.example"},
 			want: []Identity{{Name: "one.example", Generation: 1}},
 		},
 		{reason: "a new process that is like the old one is no news", options: csitest.Options{Name: "one.example"}},
@@ -73,13 +73,13 @@ func TestWhatHasChangedIsTold(t *testing.T) {
 		stop := d.ServeAt(t, path)
 		waitForCall(t, d, "NodeGetInfo")
 		for _, want := range life.want {
-			if got := <-told; got != want {
+			if got := <-identities; got != want {
 				t.Errorf("%s: got %+v, want %+v", life.reason, got, want)
 			}
 		}
 		stop()
-		if len(told) > 0 {
-			t.Fatalf("%s: also told %+v", life.reason, <-told)
+		if len(identities) > 0 {
+			t.Fatalf("%s: also reported %+v", life.reason, <-identities)
 		}
 	}
 }
@@ -110,12 +110,12 @@ func TestWhatIsAsked(t *testing.T) {
 		calls  []string
 	}{
 		"Name": {
-			reason: "the name is asked for until it is told, and nothing of readiness",
+			reason: "GetPluginInfo is called until the driver answers, and Probe is not called",
 			fault:  csitest.Fault{Method: "GetPluginInfo", Code: codes.Unavailable, Times: 2},
 			calls:  append(repeat("GetPluginInfo", 3), "NodeGetInfo"),
 		},
 		"NodeLater": {
-			reason: "a driver that is not ready to tell about its node is asked again",
+			reason: "NodeGetInfo is called again for a driver that is not ready to answer it",
 			fault:  csitest.Fault{Method: "NodeGetInfo", Code: codes.Unavailable, Times: 2},
 			calls:  append([]string{"GetPluginInfo"}, repeat("NodeGetInfo", 3)...),
 		},
@@ -135,8 +135,8 @@ func TestWhatIsAsked(t *testing.T) {
 			d := csitest.New(csitest.Options{Name: "one.example"})
 			d.SetReady(false)
 			d.Inject(tc.fault)
-			told := watch(t, d.Serve(t))
-			if got, want := <-told, (Identity{Name: "one.example", Generation: 1}); got != want {
+			identities := watch(t, d.Serve(t))
+			if got, want := <-identities, (Identity{Name: "one.example", Generation: 1}); got != want {
 				t.Errorf("%s: got %+v, want %+v", tc.reason, got, want)
 			}
 			for len(d.Calls()) < len(tc.calls) && t.Context().Err() == nil {
@@ -156,16 +156,16 @@ func TestWhatIsAsked(t *testing.T) {
 // A driver that hangs must not keep the watcher from seeing the next one.
 func TestHangingNodeGetInfo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "csi.sock")
-	told := watch(t, path)
+	identities := watch(t, path)
 	hangs := csitest.New(csitest.Options{Name: "one.example"})
 	hangs.Inject(csitest.Fault{Method: "NodeGetInfo", Hang: true})
 	stop := hangs.ServeAt(t, path)
-	if got := <-told; got.Name != "one.example" {
+	if got := <-identities; got.Name != "one.example" {
 		t.Errorf("got %+v", got)
 	}
 	stop()
 	csitest.New(csitest.Options{Name: "two.example"}).ServeAt(t, path)
-	if got := <-told; got.Name != "two.example" {
+	if got := <-identities; got.Name != "two.example" {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
-// nodeAttempts is how often a driver that is not ready to tell about its node
+// nodeAttempts is how often a driver that is not ready to answer NodeGetInfo
 // is asked. It suffices for the start of a driver; a registration does not
 // depend on the answer.
 const nodeAttempts = 60

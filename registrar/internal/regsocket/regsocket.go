@@ -34,7 +34,7 @@ const maxPath = 107
 // hiddenPrefix begins the name of a socket that is not published yet.
 const hiddenPrefix = ".reg"
 
-// answerTimeout bounds the check whether somebody listens at a path.
+// answerTimeout bounds the check whether a process listens at a path.
 const answerTimeout = time.Second
 
 // State is what became of a socket's path.

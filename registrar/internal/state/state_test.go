@@ -19,8 +19,8 @@ func TestMachine(t *testing.T) {
 		"WaitingForDriver":  {reason: "without a driver there is no socket", now: Snapshot{Phase: WaitingForDriver}, text: "waiting for driver"},
 		"WaitingForKubelet": {reason: "all is done that can be done", now: Snapshot{Phase: WaitingForKubelet}, text: "waiting for kubelet", healthy: true},
 		"Registered":        {reason: "the aim", now: Snapshot{Phase: Registered}, text: "registered", healthy: true, ready: true},
-		"Rejected":          {reason: "the reason is told", now: Snapshot{Phase: Rejected, Reason: "node is gone"}, text: "rejected: node is gone"},
-		"Failed":            {reason: "the reason is told", now: Snapshot{Phase: Failed, Reason: "no directory"}, text: "failed: no directory"},
+		"Rejected":          {reason: "the text has the reason", now: Snapshot{Phase: Rejected, Reason: "node is gone"}, text: "rejected: node is gone"},
+		"Failed":            {reason: "the text has the reason", now: Snapshot{Phase: Failed, Reason: "no directory"}, text: "failed: no directory"},
 		"Replaced":          {reason: "another one does it", now: Snapshot{Phase: Replaced, Reason: "by x"}, text: "replaced: by x"},
 	}
 	for name, tc := range cases {

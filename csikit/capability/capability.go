@@ -1,7 +1,7 @@
 // Package capability says in CSI's words how Kubernetes uses a volume: VolumeCapability (CSI v1.13).
 //
-// Provisioner, attacher and node tell the driver about one volume in three calls each, and drivers compare
-// what they hear. All three therefore translate here.
+// Provisioner, attacher and node describe one volume to the driver in three calls each, and drivers compare
+// the descriptions. All three therefore translate here.
 //
 // What differs stays with the callers, because Kubernetes differs: a claim is asked for with one capability
 // for each of its access modes, an attachment with the one that includes all, and a node uses the first.
@@ -20,7 +20,7 @@ type Use struct {
 	// AccessMode is one that Mode knows.
 	AccessMode corev1.PersistentVolumeAccessMode
 	// VolumeMode is Block for a raw device. Nil means Filesystem, as in the API. All that follows is
-	// about file systems and is not told about devices.
+	// about file systems and is not applied to devices.
 	VolumeMode *corev1.PersistentVolumeMode
 	// FSType is the type of the file system. Empty: the driver's choice.
 	FSType string

@@ -27,7 +27,7 @@ func TestMode(t *testing.T) {
 	}{
 		"RWO":     {reason: "many writers on one node", mode: corev1.ReadWriteOnce, without: writer, with: multi},
 		"RWOP":    {reason: "one writer on one node", mode: corev1.ReadWriteOncePod, without: writer, with: single},
-		"ROX":     {reason: "readers were always told apart", mode: corev1.ReadOnlyMany, without: readers, with: readers},
+		"ROX":     {reason: "readers always had a mode of their own", mode: corev1.ReadOnlyMany, without: readers, with: readers},
 		"RWX":     {reason: "writers on all nodes", mode: corev1.ReadWriteMany, without: writers, with: writers},
 		"None":    {reason: "nothing was asked for", without: unknown, with: unknown},
 		"Unknown": {reason: "a mode of the future is not guessed", mode: "ReadWriteSometimes", without: unknown, with: unknown},
@@ -57,7 +57,7 @@ func TestCapability(t *testing.T) {
 	}{
 		"Plain": {reason: "a mount is the default, and a driver may choose the file system", want: mounted(&csi.VolumeCapability_MountVolume{})},
 		"Mount": {
-			reason: "all that is known about the file system is told",
+			reason: "type and options of the file system are passed on",
 			use:    capability.Use{VolumeMode: &filesystem, FSType: "xfs", MountFlags: []string{"noatime", "ro"}, MountGroup: "2000"},
 			want:   mounted(&csi.VolumeCapability_MountVolume{FsType: "xfs", MountFlags: []string{"noatime", "ro"}, VolumeMountGroup: "2000"}),
 		},

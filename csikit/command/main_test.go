@@ -62,7 +62,7 @@ func TestProcess(t *testing.T) {
 	}{
 		"Passes":  {reason: "An end without error is success.", does: "passes", stdout: "n is 7\n"},
 		"Flags":   {reason: "Flags come from the command line.", does: "passes", args: []string{"-n", "3"}, stdout: "n is 3\n"},
-		"Fails":   {reason: "The error is told once, with the name of the program.", does: "fails", code: 1, stderr: "csi-thing: no driver\n"},
+		"Fails":   {reason: "The error is printed once, with the name of the program.", does: "fails", code: 1, stderr: "csi-thing: no driver\n"},
 		"Usage":   {reason: "A wrong command line has an exit code of its own.", does: "passes", args: []string{"--none"}, code: 2, stderr: "flag provided but not defined: -none"},
 		"Invalid": {reason: "An invalid value is named.", does: "passes", args: []string{"--n=-3"}, code: 1, stderr: "csi-thing: --n=-3: must not be negative\n"},
 		"Help":    {reason: "Help is no failure.", does: "fails", args: []string{"--help"}, stderr: "Usage of csi-thing:"},
@@ -143,7 +143,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A deadline of the component itself is its failure, also when the process is told to end later.
+// A deadline of the component itself is its failure, also when the process is stopped later.
 func TestOtherEndsAreErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cancel bool

@@ -12,7 +12,7 @@ const Allowed = ""
 // fewestPackages is less than any binary with gRPC links. A shorter list is not that of a binary.
 const fewestPackages = 100
 
-// Links tests what a binary is made of, as the go command tells it: pattern names its package, such as
+// Links tests the packages that a binary links, as the go command lists them: pattern names its package, such as
 // "./cmd/csi-attacher". rules maps import paths to the reason why they must not be linked, or to Allowed.
 // A path stands for everything below it as well; the longest path that fits a package decides, and what
 // none fits may be linked.

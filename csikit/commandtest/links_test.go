@@ -16,7 +16,7 @@ func TestLinks(t *testing.T) {
 		},
 		"Exact": {
 			reason: "the package itself", pattern: "../csiserver",
-			rules: map[string]string{own + "/redact": "secrets may be told"}, want: []string{own + "/redact: secrets may be told"},
+			rules: map[string]string{own + "/redact": "secrets may be printed"}, want: []string{own + "/redact: secrets may be printed"},
 		},
 		"Below": {
 			reason: "what is below a path, with exceptions", pattern: "../csiserver",

@@ -33,7 +33,7 @@ func TestDefaults(t *testing.T) {
 		"Good":    {reason: "own flags and those of every binary", flags: map[string]string{"workers": "10", "v": "0", "version": "false", "automaxprocs": ""}},
 		"Value":   {reason: "another default", flags: map[string]string{"workers": "9"}, want: []string{`--workers defaults to "10", want "9"`}},
 		"Unknown": {reason: "a flag that is gone", flags: map[string]string{"worker": "10", "driver": "d"}, want: []string{"--worker is unknown"}},
-		"Both":    {reason: "everything is told", flags: map[string]string{"worker": "10", "driver": ""}, want: []string{"--worker is unknown", "--driver defaults"}},
+		"Both":    {reason: "all differences are reported", flags: map[string]string{"worker": "10", "driver": ""}, want: []string{"--worker is unknown", "--driver defaults"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestValidate(t *testing.T) {
 		"Usage":    {Reason: "no number", Args: []string{"--workers=many"}, Usage: []string{`"many"`, "workers"}},
 		"Warnings": {Reason: "in order", Args: []string{"--threads=1", "--automaxprocs"}, Warnings: []string{"--automaxprocs", "--threads"}},
 		"BadAndWarned": {
-			Reason: "both are told", Args: []string{"--workers=0", "--threads=1"},
+			Reason: "both are reported", Args: []string{"--workers=0", "--threads=1"},
 			Errors: []string{"--workers"}, Warnings: []string{"--threads"},
 		},
 	})

@@ -164,7 +164,7 @@ func TestWait(t *testing.T) {
 		"BadName":        {reason: "the name is not valid", fault: csitest.Fault{Method: "None"}, driver: csitest.Options{Name: "a_b"}, err: `CSI driver name "a_b"`},
 		"NoNodeService":  {reason: "a controller plugin has no node service", fault: csitest.Fault{Method: "NodeGetCapabilities", Code: codes.Unimplemented}},
 		"NoController":   {reason: "the controller service runs elsewhere", fault: csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Unimplemented}},
-		"CapabilitiesNo": {reason: "a driver that cannot tell its capabilities is of no use", fault: csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Internal}, err: "read capabilities"},
+		"CapabilitiesNo": {reason: "a driver whose capabilities cannot be read is not used", fault: csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Internal}, err: "read capabilities"},
 		"NeverReady":     {reason: "the end of the context ends the wait", fault: csitest.Fault{Method: "Probe", Code: codes.Unavailable, Message: "no socket"}, took: time.Minute, err: "no socket"},
 	}
 	for name, c := range cases {
@@ -201,7 +201,7 @@ func TestWaitTellsWhatItWaitsFor(t *testing.T) {
 			t.Errorf("Wait: %v, want the context's error", err)
 		}
 		if n := strings.Count(out.String(), "Waiting for the CSI driver"); n != 3 {
-			t.Errorf("%d lines tell of waiting, want 3 (at 0 s, 30 s and 60 s):\n%s", n, out.String())
+			t.Errorf("%d lines say that the client waits, want 3 (at 0 s, 30 s and 60 s):\n%s", n, out.String())
 		}
 		for _, part := range []string{`address="/csi/csi.sock"`, "not ready yet"} {
 			if !strings.Contains(out.String(), part) {

@@ -13,8 +13,8 @@ import (
 )
 
 // A connection is made by the first call and again after each loss, and it is
-// told of before a call uses it.
-func TestDialTellsOfEachConnection(t *testing.T) {
+// reported before a call uses it.
+func TestDialReportsEachConnection(t *testing.T) {
 	p := newProcess(t)
 	d := csitest.New(csitest.Options{})
 	var made atomic.Int64

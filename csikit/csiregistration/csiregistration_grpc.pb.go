@@ -34,7 +34,7 @@ const (
 // socket, beside pluginregistration.Registration. A registrar without it
 // answers UNIMPLEMENTED, which means: default options.
 type CSIRegistrationClient interface {
-	// GetCSIDriverInfo tells the node how to treat the driver.
+	// GetCSIDriverInfo returns the options of the driver for the node.
 	GetCSIDriverInfo(ctx context.Context, in *CSIDriverInfoRequest, opts ...grpc.CallOption) (*CSIDriverInfo, error)
 }
 
@@ -64,7 +64,7 @@ func (c *cSIRegistrationClient) GetCSIDriverInfo(ctx context.Context, in *CSIDri
 // socket, beside pluginregistration.Registration. A registrar without it
 // answers UNIMPLEMENTED, which means: default options.
 type CSIRegistrationServer interface {
-	// GetCSIDriverInfo tells the node how to treat the driver.
+	// GetCSIDriverInfo returns the options of the driver for the node.
 	GetCSIDriverInfo(context.Context, *CSIDriverInfoRequest) (*CSIDriverInfo, error)
 	mustEmbedUnimplementedCSIRegistrationServer()
 }

@@ -1,6 +1,6 @@
-// Package csiregistration is the wire API by which a driver's registrar tells
-// the node more about a CSI driver than pluginregistration.PluginInfo can
-// carry: service csiregistration.CSIRegistration, version v1alpha1, of the
+// Package csiregistration is the wire API by which a driver's registrar reports
+// options of a CSI driver that pluginregistration.PluginInfo has no field for:
+// service csiregistration.CSIRegistration, version v1alpha1, of the
 // design document "Pod in CSI NodePublish request".
 //
 // The registrar serves it on the registration socket; the node asks it once

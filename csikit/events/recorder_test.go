@@ -124,7 +124,7 @@ func TestOnlyNewsIsTold(t *testing.T) {
 		recreated.UID = "uid-2"
 		f.Warning(recreated, "Failed", "no space")
 		if got := f.messages(); len(got) != 6 {
-			t.Errorf("what differs in something is told once, got %q", got)
+			t.Errorf("want one event for each difference, got %q", got)
 		}
 		time.Sleep(time.Hour)
 		f.Warning(claim("data"), "Failed", "no space")
@@ -132,7 +132,7 @@ func TestOnlyNewsIsTold(t *testing.T) {
 		writes := f.cluster.Writes()
 		last, ok := writes[len(writes)-1].Object.(*corev1.Event)
 		if !ok || len(writes) != 7 || last.Count != 11 || last.LastTimestamp.Sub(last.FirstTimestamp.Time) != 70*time.Minute {
-			t.Errorf("after an hour it is told again, with how often and since when, got %+v", last)
+			t.Errorf("after an hour it is recorded again, with count and first time, got %+v", last)
 		}
 		f.end(t)
 	})

@@ -272,7 +272,7 @@ func TestFeatureGates(t *testing.T) {
 			reason: "A stage can be switched off.", args: []string{"--feature-gates=AllBeta=false,New=true"}, want: map[string]bool{"New": true, "Mid": false},
 		},
 		"Unknown": {
-			reason: "A typing error is told, with what is known, and every error at once.", args: []string{"--feature-gates=Nwe=true,Mid,New=maybe,Done=false"},
+			reason: "An unknown gate is reported with the known ones, and all errors at once.", args: []string{"--feature-gates=Nwe=true,Mid,New=maybe,Done=false"},
 			err: []string{`unknown feature gate "Nwe", known are: Done, Mid, New, Old`, `"Mid" must be name=true or name=false`, `New="maybe" must be true or false`, "Done is locked to true"},
 		},
 	}

@@ -15,7 +15,7 @@ type Group interface {
 	Validate() error
 }
 
-// Warner is a Group that can tell about flags which were given although they are
+// Warner is a Group that can report flags which were set although they are
 // deprecated or without effect.
 type Warner interface {
 	// Warnings returns one sentence per such flag, in the order of registration.

@@ -177,7 +177,7 @@ func TestEveryWrongValueIsNamed(t *testing.T) {
 			want: []string{"--retry-interval-max=9s", "(10s)"},
 		},
 		"GateUnknown": {
-			reason: "A typing error is told, with what is known.", args: []string{"--feature-gates=Topologie=true"},
+			reason: "An unknown gate is reported with the known ones.", args: []string{"--feature-gates=Topologie=true"},
 			want: []string{`"Topologie"`, "Fixed, Slow, Topology"},
 		},
 		"GateWithoutValue": {
@@ -272,7 +272,7 @@ func TestFeatureGatesAreSetTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	e := newEverything()
 	err := e.gates.Set("Slow=true,Other=true,Fixed=false")
-	check(t, "everything wrong is told at once", err, []string{`"Other"`, "Fixed is locked"})
+	check(t, "all errors are reported at once", err, []string{`"Other"`, "Fixed is locked"})
 	if e.gates.Enabled("Slow") || e.gates.Explicit("Slow") {
 		t.Error("the right part of a wrong value has taken effect")
 	}
@@ -291,7 +291,7 @@ func TestWarnings(t *testing.T) {
 		"AlphaGate":  {reason: "An alpha gate is there to be switched.", args: []string{"--feature-gates=Slow=true"}},
 		"StableGate": {reason: "A stable one will go.", args: []string{"--feature-gates=Topology=true"}, want: []string{"--feature-gates: Topology is generally available and will be removed"}},
 		"All": {
-			reason: "All of them are told, in the order of the groups.", args: []string{"--metrics-address=:1", "--feature-gates=Topology=false,Fixed=true"},
+			reason: "All of them are reported, in the order of the groups.", args: []string{"--metrics-address=:1", "--feature-gates=Topology=false,Fixed=true"},
 			want: []string{
 				"--metrics-address is deprecated, use --http-endpoint",
 				"--feature-gates: Fixed is generally available and will be removed",

@@ -94,7 +94,7 @@ func TestHealth(t *testing.T) {
 		"ReadyWithoutChecks": {reason: "nothing speaks against it", path: "/readyz", want: answer{200, "ok"}},
 		"HealthzIsLivez":     {reason: "without a check of its own", cfg: httpserve.Config{Live: named{"loop": fails}}, path: "/healthz", want: answer{500, "[-]loop failed: no driver\nhealthz check failed\n"}},
 		"Healthz":            {reason: "a check of its own", cfg: httpserve.Config{Health: passes, Live: named{"loop": fails}}, path: "/healthz", want: answer{200, "ok"}},
-		"HealthzFails":       {reason: "the reason is told", cfg: httpserve.Config{Health: fails}, path: "/healthz", want: answer{500, "no driver\n"}},
+		"HealthzFails":       {reason: "the answer has the reason", cfg: httpserve.Config{Health: fails}, path: "/healthz", want: answer{500, "no driver\n"}},
 		"Ready":              {reason: "all checks pass", cfg: httpserve.Config{Ready: named{"b": passes, "a": passes}}, path: "/readyz", want: answer{200, "ok"}},
 		"ReadyVerbose":       {reason: "checks are listed in order", cfg: httpserve.Config{Ready: named{"b": passes, "a": passes}}, path: "/readyz?verbose", want: answer{200, "[+]a ok\n[+]b ok\nreadyz check passed\n"}},
 		"ReadyFails":         {reason: "one failing check is enough", cfg: httpserve.Config{Ready: named{"b": fails, "a": passes}}, path: "/readyz", want: answer{500, "[+]a ok\n[-]b failed: no driver\nreadyz check failed\n"}},
@@ -215,7 +215,7 @@ func TestListenChecks(t *testing.T) {
 		err    string
 	}{
 		"NoPort":          {reason: "a port is required", cfg: httpserve.Config{Address: "localhost"}, err: `HTTP address "localhost"`},
-		"Taken":           {reason: "somebody listens there", cfg: httpserve.Config{Address: taken.Addr().String()}, err: "listen for HTTP on"},
+		"Taken":           {reason: "another process listens there", cfg: httpserve.Config{Address: taken.Addr().String()}, err: "listen for HTTP on"},
 		"BadPort":         {reason: "no such port", cfg: httpserve.Config{Address: "127.0.0.1:99999"}, err: "99999"},
 		"RelativeMetrics": {reason: "a path begins with /", cfg: httpserve.Config{MetricsPath: "metrics"}, err: `metrics path "metrics"`},
 		"PatternMetrics":  {reason: "a path is no pattern", cfg: httpserve.Config{MetricsPath: "/{x}"}, err: "must not contain"},
@@ -262,7 +262,7 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// A request that is running when the server is told to stop is answered.
+// A request that is running when the server stops is answered.
 func TestRunFinishesRequests(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	server, err := httpserve.Listen(httpserve.Config{Address: lonely, Logger: klog.Background(), Health: func(context.Context) error {

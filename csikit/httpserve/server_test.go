@@ -81,7 +81,7 @@ func TestCheckTimeout(t *testing.T) {
 		want   answer
 	}{
 		"Live": {
-			reason: "The check is named, those that pass are told as well.", path: "/livez",
+			reason: "The failing check is named, and those that pass.", path: "/livez",
 			want: answer{500, "[+]fine ok\n[-]stuck failed: context deadline exceeded\nlivez check failed\n"},
 		},
 		"Excluded": {reason: "What is excluded is not run.", path: "/livez?exclude=stuck&exclude=none", want: answer{200, "ok"}},

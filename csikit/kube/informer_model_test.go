@@ -48,13 +48,13 @@ type mirror struct {
 	cluster  *kubetest.Cluster
 	client   kube.Pods
 	informer *kube.Informer[*corev1.Pod]
-	told     map[string]string // name -> node
+	notified map[string]string // name -> node
 	end      func(*testing.T)
 }
 
 func newMirror(t *testing.T, random *rand.Rand) *mirror {
 	t.Helper()
-	m := &mirror{random: random, cluster: kubetest.New(), told: map[string]string{}}
+	m := &mirror{random: random, cluster: kubetest.New(), notified: map[string]string{}}
 	m.client = m.cluster.Client().Pods("ns")
 	m.informer = kube.NewInformer(m.cluster.Client().Pods(""), kube.InformerOptions[*corev1.Pod]{
 		Index:     map[string]func(*corev1.Pod) []string{"node": func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} }},
@@ -62,10 +62,10 @@ func newMirror(t *testing.T, random *rand.Rand) *mirror {
 	})
 	m.informer.OnChange(func(before, after *corev1.Pod) {
 		if after == nil {
-			delete(m.told, before.Name)
+			delete(m.notified, before.Name)
 			return
 		}
-		m.told[after.Name] = after.Spec.NodeName
+		m.notified[after.Name] = after.Spec.NodeName
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -151,7 +151,7 @@ func (m *mirror) compare(t *testing.T, did string) {
 			want[p.Name] = p.Spec.NodeName
 		}
 	}
-	views := map[string]map[string]string{"notifications": m.told, "List": {}, "Get": {}, "ByIndex": {}}
+	views := map[string]map[string]string{"notifications": m.notified, "List": {}, "Get": {}, "ByIndex": {}}
 	for _, p := range m.informer.List() {
 		views["List"][p.Name] = p.Spec.NodeName
 		if p.Spec.Hostname != "" || p.ManagedFields != nil {

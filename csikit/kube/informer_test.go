@@ -102,7 +102,7 @@ func TestInformerFollows(t *testing.T) {
 	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
 		t.Helper()
 		if d := cmp.Diff([]string{"add a"}, f.take()); d != "" {
-			t.Errorf("what is there is new, and told before WaitSynced returns (-want +got):\n%s", d)
+			t.Errorf("existing objects are notified as new before WaitSynced returns (-want +got):\n%s", d)
 		}
 		if got, ok := f.informer.Get("ns", "a"); !ok || got.ManagedFields != nil || got.Spec.Hostname == "" {
 			t.Errorf("found without managedFields, got %+v", got)
@@ -176,7 +176,7 @@ func TestInformerOptions(t *testing.T) {
 		got := f.take()
 		slices.Sort(got)
 		if d := cmp.Diff([]string{"resync a", "resync b"}, got); d != "" {
-			t.Errorf("the resync is told (-want +got):\n%s", d)
+			t.Errorf("the resync is notified (-want +got):\n%s", d)
 		}
 	}, pod("a", "n1"), pod("b", "n2"), pod("unscheduled", ""), hidden)
 }

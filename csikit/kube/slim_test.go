@@ -72,7 +72,7 @@ func TestSlim(t *testing.T) {
 			want:   &corev1.PersistentVolume{ObjectMeta: all, Spec: ours, Status: bound},
 		},
 		"TheirPV": {
-			reason: "Of others only what tells them apart stays.",
+			reason: "Of others only the identifying fields stay.",
 			got:    kube.SlimPV("other", kube.Keep{})(&corev1.PersistentVolume{ObjectMeta: full(), Spec: ours, Status: bound}),
 			want:   &corev1.PersistentVolume{ObjectMeta: all, Spec: theirs, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}},
 		},

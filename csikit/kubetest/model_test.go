@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// follower keeps a copy by a watch, as an informer does, and checks the order of what it is told.
+// follower keeps a copy by a watch, as an informer does, and checks the order of the events.
 type follower struct {
 	watch   watch.Interface
 	objects map[string]string // name -> resourceVersion

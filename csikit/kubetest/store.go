@@ -291,7 +291,7 @@ func graceLeft(obj kube.Object) *int64 {
 
 func inGrace(obj kube.Object) bool { return *graceLeft(obj) > 0 }
 
-// storeLocked gives obj the next version, keeps it and tells the watchers.
+// storeLocked gives obj the next version, keeps it and notifies the watchers.
 func (c *Cluster) storeLocked(k *kind, before, obj kube.Object) {
 	c.version++
 	obj.SetResourceVersion(strconv.FormatUint(c.version, 10))

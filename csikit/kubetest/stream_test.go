@@ -154,7 +154,7 @@ func TestCompaction(t *testing.T) {
 	})
 }
 
-// Events are snapshots: what comes later does not change what was told before.
+// Events are snapshots: later changes do not alter earlier events.
 func TestEventsAreSnapshots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

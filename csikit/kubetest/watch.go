@@ -129,7 +129,7 @@ func (s *store) since(version string, match selector) ([]watch.Event, error) {
 	return events, nil
 }
 
-// event tells a change to somebody who sees only what match accepts.
+// event describes a change to a watcher that sees only the objects which match accepts.
 func (ch change) event(match selector) (watch.Event, bool) {
 	was := ch.before != nil && match(ch.before)
 	is := ch.now != nil && match(ch.now)

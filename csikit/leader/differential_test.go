@@ -65,7 +65,7 @@ func (l *lock) Identity() string   { return l.who }
 func (l *lock) Describe() string   { return namespace + "/" + name }
 
 // theirs starts an instance with client-go's elector.
-func theirs(t *testing.T, cluster *kubetest.Cluster, r *reigns, who string) *candidate {
+func theirs(t *testing.T, cluster *kubetest.Cluster, r *leaderships, who string) *candidate {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &candidate{cancel: cancel, session: cluster.NewSession(), done: make(chan struct{})}
@@ -93,8 +93,8 @@ func theirs(t *testing.T, cluster *kubetest.Cluster, r *reigns, who string) *can
 // Ours and client-go's follow each other in both directions, as during an upgrade.
 func TestHandOverBothWays(t *testing.T) {
 	t.Parallel()
-	type start func(t *testing.T, cluster *kubetest.Cluster, r *reigns, who string) *candidate
-	our := func(t *testing.T, cluster *kubetest.Cluster, r *reigns, who string) *candidate {
+	type start func(t *testing.T, cluster *kubetest.Cluster, r *leaderships, who string) *candidate
+	our := func(t *testing.T, cluster *kubetest.Cluster, r *leaderships, who string) *candidate {
 		t.Helper()
 		return ours(t, cluster, r, who, 0)
 	}
@@ -115,7 +115,7 @@ func TestHandOverBothWays(t *testing.T) {
 		t.Run(label, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				cluster, r := kubetest.New(), &reigns{}
+				cluster, r := kubetest.New(), &leaderships{}
 				first := tc.first(t, cluster, r, "first")
 				synctest.Wait()
 				second := tc.second(t, cluster, r, "second")
@@ -151,7 +151,7 @@ func TestNeverTwoLeaders(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // no secret
-				cluster, r := kubetest.New(), &reigns{excused: "theirs"}
+				cluster, r := kubetest.New(), &leaderships{excused: "theirs"}
 				candidates := map[string]*candidate{}
 				launch := func(who string) {
 					if who[0] == 'o' {
@@ -196,7 +196,7 @@ func TestNeverTwoLeaders(t *testing.T) {
 					<-candidates[who].done
 				}
 				if r.twice {
-					t.Errorf("somebody began while ours led: %q", r.lines)
+					t.Errorf("another instance began to lead while ours led: %q", r.lines)
 				}
 				if leaders != 1 {
 					t.Errorf("want one leader after all that, got %d: %q", leaders, r.lines)

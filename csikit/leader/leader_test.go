@@ -26,8 +26,8 @@ const (
 	name      = "lease"
 )
 
-// reigns notes who leads, and whether two did at a time.
-type reigns struct {
+// leaderships records which instance leads, and whether two led at the same time.
+type leaderships struct {
 	mu      sync.Mutex
 	current map[string]bool
 	lines   []string
@@ -35,7 +35,7 @@ type reigns struct {
 	excused string // prefix of those beside whom others may begin
 }
 
-func (r *reigns) begin(who string) {
+func (r *leaderships) begin(who string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current == nil {
@@ -50,14 +50,14 @@ func (r *reigns) begin(who string) {
 	r.lines = append(r.lines, "+"+who)
 }
 
-func (r *reigns) end(who string) {
+func (r *leaderships) end(who string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.current, who)
 	r.lines = append(r.lines, "-"+who)
 }
 
-func (r *reigns) leads(who string) bool {
+func (r *leaderships) leads(who string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.current[who]
@@ -72,7 +72,7 @@ type candidate struct {
 }
 
 // ours starts an instance whose work takes cleanup to end.
-func ours(t *testing.T, cluster *kubetest.Cluster, r *reigns, who string, cleanup time.Duration, change ...func(*leader.Config)) *candidate {
+func ours(t *testing.T, cluster *kubetest.Cluster, r *leaderships, who string, cleanup time.Duration, change ...func(*leader.Config)) *candidate {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &candidate{cancel: cancel, session: cluster.NewSession(), done: make(chan struct{})}
@@ -115,7 +115,7 @@ func lease(t *testing.T, cluster *kubetest.Cluster) *coordinationv1.Lease {
 func TestFirstOneLeads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, r := kubetest.New(), &reigns{}
+		cluster, r := kubetest.New(), &leaderships{}
 		a := ours(t, cluster, r, "a", 0, func(c *leader.Config) { c.Labels = map[string]string{"app": "x"} })
 		synctest.Wait()
 		b := ours(t, cluster, r, "b", 0)
@@ -154,7 +154,7 @@ func TestFirstOneLeads(t *testing.T) {
 func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, r := kubetest.New(), &reigns{}
+		cluster, r := kubetest.New(), &leaderships{}
 		a := ours(t, cluster, r, "a", 5*time.Minute)
 		synctest.Wait()
 		b := ours(t, cluster, r, "b", 0)
@@ -175,7 +175,7 @@ func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
 func TestCrashedLeaderIsReplacedAfterExpiry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, r := kubetest.New(), &reigns{}
+		cluster, r := kubetest.New(), &leaderships{}
 		a := ours(t, cluster, r, "a", 0)
 		synctest.Wait()
 		b := ours(t, cluster, r, "b", 0)
@@ -263,7 +263,7 @@ func TestLostLeaseEndsTheWork(t *testing.T) {
 func TestRenewalIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, r := kubetest.New(), &reigns{}
+		cluster, r := kubetest.New(), &leaderships{}
 		a := ours(t, cluster, r, "a", 0)
 		time.Sleep(20 * time.Second)
 		cluster.Fail("update", "leases", apierrors.NewServiceUnavailable("down"), 1)
@@ -370,7 +370,7 @@ func TestWorkThatEndsByItself(t *testing.T) {
 func TestSameIdentityContinues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, r := kubetest.New(), &reigns{}
+		cluster, r := kubetest.New(), &leaderships{}
 		first := ours(t, cluster, r, "a", 0)
 		synctest.Wait()
 		first.session.Cut()
@@ -399,7 +399,7 @@ func TestCoordinatedLease(t *testing.T) {
 				HolderIdentity: ptr.To("other"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: ptr.To(metav1.NowMicro()),
 				Strategy: ptr.To(coordinationv1.OldestEmulationVersion), PreferredHolder: ptr.To("third"),
 			},
-		}), &reigns{}
+		}), &leaderships{}
 		a := ours(t, cluster, r, "a", 0)
 		time.Sleep(14 * time.Second)
 		if l := lease(t, cluster); r.leads("a") || l.Spec.Strategy == nil || l.Spec.PreferredHolder == nil {
@@ -418,7 +418,7 @@ func TestSlowpathIsCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, w := kubetest.New(), &watcher{}
-		a := ours(t, cluster, &reigns{}, "a", 0, func(c *leader.Config) { c.Metrics = w })
+		a := ours(t, cluster, &leaderships{}, "a", 0, func(c *leader.Config) { c.Metrics = w })
 		time.Sleep(time.Minute)
 		if err := cluster.Merge("leases", namespace, name, []byte(`{"metadata":{"labels":{"a":"b"}}}`)); err != nil {
 			t.Fatal(err)
@@ -435,7 +435,7 @@ func TestSlowpathIsCounted(t *testing.T) {
 func TestEmptyLeaseIsFree(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, r := kubetest.New(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}), &reigns{}
+		cluster, r := kubetest.New(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}), &leaderships{}
 		a := ours(t, cluster, r, "a", 0, func(c *leader.Config) { c.LeaseDuration = 15500 * time.Millisecond })
 		synctest.Wait()
 		l := lease(t, cluster)
@@ -446,7 +446,7 @@ func TestEmptyLeaseIsFree(t *testing.T) {
 	})
 }
 
-// watcher is a Recorder and Metrics that notes what it is told.
+// watcher is a Recorder and Metrics that records its calls.
 type watcher struct {
 	mu    sync.Mutex
 	lines []string
@@ -471,12 +471,12 @@ func TestOthersAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := &watcher{}
-		a := ours(t, kubetest.New(), &reigns{}, "a", 0, func(c *leader.Config) { c.Metrics, c.Recorder = w, w })
+		a := ours(t, kubetest.New(), &leaderships{}, "a", 0, func(c *leader.Config) { c.Metrics, c.Recorder = w, w })
 		time.Sleep(time.Minute)
 		a.stop()
 		want := []string{"off lease", "*v1.Lease LeaderElection a became leader", "on lease", "off lease"}
 		if d := cmp.Diff(want, w.lines); d != "" {
-			t.Errorf("told (-want +got):\n%s", d)
+			t.Errorf("recorded (-want +got):\n%s", d)
 		}
 	})
 }
@@ -485,7 +485,7 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, health := kubetest.New(), &leader.Health{}
-		a := ours(t, cluster, &reigns{}, "a", time.Hour, func(c *leader.Config) { c.Health = health })
+		a := ours(t, cluster, &leaderships{}, "a", time.Hour, func(c *leader.Config) { c.Health = health })
 		if err := health.Check(); err != nil {
 			t.Errorf("who does not lead is healthy, got %v", err)
 		}

@@ -50,7 +50,7 @@ func TestLateAnswers(t *testing.T) {
 		t.Run(label, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				cluster, r := kubetest.New(), &reigns{}
+				cluster, r := kubetest.New(), &leaderships{}
 				var changes []func(*leader.Config)
 				if tc.change != nil {
 					changes = append(changes, tc.change)
@@ -73,7 +73,7 @@ func TestLateAnswers(t *testing.T) {
 func TestDeletedLeaseIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, r := kubetest.New(), &reigns{}
+		cluster, r := kubetest.New(), &leaderships{}
 		a := ours(t, cluster, r, "a", 0)
 		time.Sleep(20 * time.Second)
 		if err := cluster.Remove("leases", namespace, name); err != nil {
@@ -99,7 +99,7 @@ func TestReleaseAfterAConflict(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				cluster := kubetest.New()
-				a := ours(t, cluster, &reigns{}, "a", 0)
+				a := ours(t, cluster, &leaderships{}, "a", 0)
 				synctest.Wait()
 				if err := cluster.Merge("leases", namespace, name, []byte(tc.patch)); err != nil {
 					t.Fatal(err)

@@ -38,7 +38,7 @@ type Options struct {
 	// that a crash loses no line. Default 5 s.
 	FlushFrequency time.Duration
 	// TextSplitStream and JSONSplitStream send info messages to InfoOutput, so
-	// that only errors go where New was told to write.
+	// that only errors go to the writer of New.
 	TextSplitStream, JSONSplitStream bool
 	// TextInfoBufferSize and JSONInfoBufferSize are accepted as quantities of
 	// bytes and have no effect, as FlushFrequency.

@@ -4,7 +4,7 @@
 // small allocation and no walk over the message.
 //
 // It is for protobuf messages. Of anything else only the type is printed, as
-// nothing tells which of its parts are secret.
+// it does not say which of its parts are secret.
 package redact
 
 import (

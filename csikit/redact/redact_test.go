@@ -71,7 +71,7 @@ func TestMessage(t *testing.T) {
 		"Escapes":    {reason: "text cannot forge lines", in: &csi.DeleteVolumeRequest{VolumeId: "a\"b\\c\nd\te\x01f\x7fg\xffh ü"}, want: `{"volume_id":"a\"b\\c\nd\te\u0001f\u007fg�h ü"}`},
 		"NilMessage": {reason: "a typed nil", in: (*csi.ProbeRequest)(nil), want: `null`},
 		"Nil":        {reason: "nothing", in: nil, want: `null`},
-		"NoMessage":  {reason: "nothing tells what is secret in it", in: map[string]string{"password": "hunter2"}, want: `"map[string]string"`},
+		"NoMessage":  {reason: "it does not say which parts are secret", in: map[string]string{"password": "hunter2"}, want: `"map[string]string"`},
 		"NoError":    {reason: "nor in an error", in: errors.New("hunter2"), want: `"*errors.errorString"`},
 	}
 	for name, c := range cases {

@@ -16,7 +16,7 @@ func TestParse(t *testing.T) {
 	}{
 		"Nothing":         {reason: "nobody asked for traces"},
 		"ProtocolAlone":   {reason: "metrics may be exported by others", env: map[string]string{general: "grpc"}},
-		"Endpoint":        {reason: "somebody listens", env: map[string]string{endpoint: "http://collector:4318"}, want: overHTTP},
+		"Endpoint":        {reason: "a collector listens", env: map[string]string{endpoint: "http://collector:4318"}, want: overHTTP},
 		"OwnEndpoint":     {reason: "for traces alone", env: map[string]string{own: "https://collector/v1/traces"}, want: overHTTP},
 		"ExporterAlone":   {reason: "on this machine", env: map[string]string{exporter: "otlp"}, want: overHTTP},
 		"None":            {reason: "metrics only", env: map[string]string{exporter: "none", endpoint: "http://collector:4318"}},

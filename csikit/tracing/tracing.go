@@ -26,12 +26,12 @@ import (
 	"github.com/longshore-csi/longshore/csikit/version"
 )
 
-// flushTimeout bounds the export of the last spans: a process that is told to end does not wait for a collector that is gone.
+// flushTimeout bounds the export of the last spans: a process that stops does not wait for a collector that cannot be reached.
 const flushTimeout = 5 * time.Second
 
-// Run calls run, which is told whether spans are exported meanwhile, and exports the last ones when it returns. The service is
+// Run calls run, whose argument reports whether spans are exported meanwhile, and exports the last ones when it returns. The service is
 // the name that the spans have unless the environment has another. An error is that of run, or names the variable that makes no
-// sense. A collector that cannot be reached is no error: the logger of ctx is told, and spans are lost.
+// sense. A collector that cannot be reached is no error: it is logged by the logger of ctx, and spans are lost.
 func Run(ctx context.Context, service string, run func(ctx context.Context, on bool) error) error {
 	wanted, err := parse(os.Getenv)
 	if err != nil {

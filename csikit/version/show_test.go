@@ -9,7 +9,7 @@ import (
 func TestShow(t *testing.T) {
 	one, other := Get(), Get()
 	if one.String() == "" || one != other {
-		t.Errorf("a build always tells the same, got %s and %s", one, other)
+		t.Errorf("a build always prints the same, got %s and %s", one, other)
 	}
 	if os.Getenv("VERSION_TEST_SHOW") != "" {
 		t.Logf("version is %s", one)

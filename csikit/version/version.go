@@ -1,5 +1,5 @@
 // Package version says which build of a component is running. Release builds
-// set the version by the linker; any other build tells what the Go toolchain
+// set the version by the linker; any other build reports what the Go toolchain
 // has recorded in the binary.
 //
 // It is for --version, start-up logs and user agents. Decisions must not
@@ -45,8 +45,8 @@ func Get() Info {
 	return fromBuild(build, version, commit)
 }
 
-// fromBuild merges what the toolchain recorded, which may be nil, with what
-// the linker was told, which takes precedence.
+// fromBuild merges what the toolchain recorded, which may be nil, with the
+// values set by the linker, which take precedence.
 func fromBuild(build *debug.BuildInfo, version, commit string) Info {
 	info := Info{Version: version, Commit: commit, GoVersion: runtime.Version()}
 	if build != nil {

@@ -38,7 +38,7 @@ func patches(t *testing.T, s Server) { //nolint:funlen // one table
 			patch: `{"metadata":{"$deleteFromPrimitiveList/finalizers":["e.x/x","e.x/y","e.x/z"],"finalizers":["e.x/w"]}}`, path: finalizers, want: `["e.x/w"]`,
 		},
 		"StrategicOrder": {
-			reason: "The order of a list may be told.", kind: strategic,
+			reason: "A patch may set the order of a list.", kind: strategic,
 			patch: `{"metadata":{"$setElementOrder/finalizers":["e.x/z","e.x/y","e.x/x"],"finalizers":["e.x/x"]}}`, path: finalizers, want: `["e.x/z","e.x/y","e.x/x"]`,
 		},
 		"StrategicMap": {

@@ -20,24 +20,24 @@ const (
 	driverLabel  = "csi.storage.k8s.io/drivername"
 	managerLabel = "csi.storage.k8s.io/managed-by"
 	manager      = "external-provisioner"
-	// noRoom is what the scheduler says of nodes on which a volume does not fit.
-	noRoom = "did not have enough free storage"
+	// noCapacity is the scheduler's message about nodes without enough capacity for a volume.
+	noCapacity = "did not have enough free storage"
 )
 
-// told is what is told of the room for volumes of a class at one place.
-type told struct {
+// published is the capacity that is published for a class in one segment.
+type published struct {
 	Capacity, Largest string
 	Manager           string
 	Owner             string
 }
 
-// toldOf are the objects of a driver about a class, by where they are about; "" is everywhere.
-func (s *Scene) toldOf(ctx context.Context, driver, class string) (map[string]told, error) {
+// publishedOf returns the CSIStorageCapacity objects of a driver and a class, by segment; "" has all nodes.
+func (s *Scene) publishedOf(ctx context.Context, driver, class string) (map[string]published, error) {
 	list, err := s.Client.StorageV1().CSIStorageCapacities(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: driverLabel + "=" + driver})
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]told{}
+	found := map[string]published{}
 	for _, o := range list.Items {
 		if o.StorageClassName != class {
 			continue
@@ -46,7 +46,7 @@ func (s *Scene) toldOf(ctx context.Context, driver, class string) (map[string]to
 		if _, twice := found[place]; twice {
 			return nil, fmt.Errorf("class %s has two objects at %q", class, place)
 		}
-		t := told{Capacity: o.Capacity.String(), Manager: o.Labels[managerLabel], Owner: owners(o.OwnerReferences)}
+		t := published{Capacity: o.Capacity.String(), Manager: o.Labels[managerLabel], Owner: owners(o.OwnerReferences)}
 		if o.MaximumVolumeSize != nil {
 			t.Largest = o.MaximumVolumeSize.String()
 		}
@@ -64,70 +64,70 @@ func owners(refs []metav1.OwnerReference) string {
 	return strings.Join(names, ",")
 }
 
-// waitTold waits until what is told of a class is what is wanted.
-func (s *Scene) waitTold(driver, class string, want map[string]told) {
+// waitPublished waits until the published capacities of a class are the wanted ones.
+func (s *Scene) waitPublished(driver, class string, want map[string]published) {
 	s.t.Helper()
-	s.Wait("what is told of class "+class, func(ctx context.Context) (bool, error) {
-		got, err := s.toldOf(ctx, driver, class)
+	s.Wait("the published capacity of class "+class, func(ctx context.Context) (bool, error) {
+		got, err := s.publishedOf(ctx, driver, class)
 		if err != nil {
 			return false, err
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			return false, fmt.Errorf("told of class %s (-want +got):\n%s", class, diff)
+			return false, fmt.Errorf("published for class %s (-want +got):\n%s", class, diff)
 		}
 		return true, nil
 	})
 }
 
-// waitRoom waits until something is told of a class for each node.
-func (s *Scene) waitRoom(class string) {
+// waitNodeCapacities waits until a capacity of a class is published for each node.
+func (s *Scene) waitNodeCapacities(class string) {
 	s.t.Helper()
-	s.Wait("what is told of class "+class, func(ctx context.Context) (bool, error) {
-		got, err := s.toldOf(ctx, s.Driver, class)
+	s.Wait("the published capacity of class "+class, func(ctx context.Context) (bool, error) {
+		got, err := s.publishedOf(ctx, s.Driver, class)
 		return len(got) == len(s.Dev.Nodes), err
 	})
 }
 
 // TestCapacityOfEachNode looks at the objects of the driver that is installed, in whatever form: one for each node and class with late binding,
-// for as long as there is the class, owned by the workload of whoever told it.
+// for as long as there is the class, owned by the workload of its publisher.
 func TestCapacityOfEachNode(t *testing.T) {
 	beside(t)
 	s := bed.NewScene(t)
 	p := s.publisher()
-	places := map[string]told{}
+	places := map[string]published{}
 	for _, node := range s.driverNodes() {
-		places[topologyKey+"="+node] = told{Owner: p.owner, Manager: p.managerAt(node)}
+		places[topologyKey+"="+node] = published{Owner: p.owner, Manager: p.managerAt(node)}
 	}
 	s.Wait("an object for each node", func(ctx context.Context) (bool, error) {
-		got, err := s.toldOf(ctx, s.Driver, s.LateClass())
+		got, err := s.publishedOf(ctx, s.Driver, s.LateClass())
 		if err != nil {
 			return false, err
 		}
 		for place, t := range got {
 			if size, err := resource.ParseQuantity(t.Capacity); err != nil || size.Sign() <= 0 || t.Largest == "" {
-				return false, fmt.Errorf("told of %s: %+v, %w", place, t, err)
+				return false, fmt.Errorf("published for %s: %+v, %w", place, t, err)
 			}
-			got[place] = told{Owner: t.Owner, Manager: t.Manager}
+			got[place] = published{Owner: t.Owner, Manager: t.Manager}
 		}
 		if diff := cmp.Diff(places, got); diff != "" {
-			return false, fmt.Errorf("told (-want +got):\n%s", diff)
+			return false, fmt.Errorf("published (-want +got):\n%s", diff)
 		}
 		return true, nil
 	})
-	if got, err := s.toldOf(t.Context(), s.Driver, s.ImmediateClass()); err != nil || len(got) > 0 {
-		t.Errorf("of a class that asks no scheduler it is told %v, %v", got, err)
+	if got, err := s.publishedOf(t.Context(), s.Driver, s.ImmediateClass()); err != nil || len(got) > 0 {
+		t.Errorf("a class with immediate binding has published capacities %v, %v", got, err)
 	}
 	s.retry("delete the class", func(ctx context.Context) error {
 		return ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, s.LateClass(), metav1.DeleteOptions{}))
 	})
-	s.waitTold(s.Driver, s.LateClass(), map[string]told{})
+	s.waitPublished(s.Driver, s.LateClass(), map[string]published{})
 }
 
 // publisher is the provisioner that publishes the capacity of the installed driver.
 type publisher struct {
 	// owner is the workload of the provisioner, "" where it is a process.
 	owner string
-	// onEach is true where each node tells of itself.
+	// onEach is true where each node publishes its own capacity.
 	onEach bool
 }
 
@@ -180,45 +180,45 @@ func (s *Scene) workloadOf(ctx context.Context, pod *corev1.Pod) (string, error)
 	return owners(set.OwnerReferences), nil
 }
 
-// TestPodWaitsForRoom fills a pool: a pod whose volume does not fit has no node, and the scheduler says why. Once another volume is gone,
-// there is room.
-func TestPodWaitsForRoom(t *testing.T) {
+// TestPodWaitsForCapacity fills a pool: a pod whose volume does not fit has no node, and the scheduler says why. Once another volume is deleted,
+// there is enough capacity.
+func TestPodWaitsForCapacity(t *testing.T) {
 	beside(t)
-	r := newRoom(t, map[string]int64{"small": 1 << 30})
+	r := newPools(t, map[string]int64{"small": 1 << 30})
 	late, filler := r.class("late", storagev1.VolumeBindingWaitForFirstConsumer, ""), r.class("filler", storagev1.VolumeBindingImmediate, "")
 	r.askFor(sized(Claim(r.Namespace, "filler", filler), "900Mi"))
 	r.WaitBound("filler")
-	r.waitTold(r.driver, late, map[string]told{"": {Capacity: "124Mi", Largest: "124Mi", Manager: manager}})
+	r.waitPublished(r.driver, late, map[string]published{"": {Capacity: "124Mi", Largest: "124Mi", Manager: manager}})
 	r.askFor(sized(Claim(r.Namespace, "data", late), "500Mi"))
 	r.CreatePod("data", FromClaim("data"))
-	r.waitNoRoom("data")
+	r.waitNoCapacity("data")
 	r.DeleteClaim("filler")
 	r.waitScheduled("data")
 	r.WaitBound("data")
-	r.waitTold(r.driver, late, map[string]told{"": {Capacity: "524Mi", Largest: "524Mi", Manager: manager}})
+	r.waitPublished(r.driver, late, map[string]published{"": {Capacity: "524Mi", Largest: "524Mi", Manager: manager}})
 	r.DeletePod("data")
 	r.DeleteClaim("data")
 	r.WaitNothingLeft()
-	r.waitTold(r.driver, late, map[string]told{"": {Capacity: "1Gi", Largest: "1Gi", Manager: manager}})
+	r.waitPublished(r.driver, late, map[string]published{"": {Capacity: "1Gi", Largest: "1Gi", Manager: manager}})
 }
 
-// TestPoolsHaveRoomsOfTheirOwn: what is told of a class is about the pool that its parameters choose.
-func TestPoolsHaveRoomsOfTheirOwn(t *testing.T) {
+// TestPoolsHaveCapacitiesOfTheirOwn: the published capacity of a class is that of the pool which its parameters choose.
+func TestPoolsHaveCapacitiesOfTheirOwn(t *testing.T) {
 	beside(t)
-	r := newRoom(t, map[string]int64{"fast": 1 << 30, "slow": 3 << 30})
-	for pool, want := range map[string]told{
+	r := newPools(t, map[string]int64{"fast": 1 << 30, "slow": 3 << 30})
+	for pool, want := range map[string]published{
 		"fast": {Capacity: "1Gi", Largest: "1Gi", Manager: manager},
 		"slow": {Capacity: "3Gi", Largest: "3Gi", Manager: manager},
 		"":     {Capacity: "4Gi", Largest: "3Gi", Manager: manager}, // a volume lies in one pool
 	} {
 		name := "on" + pool
 		class := r.class(name, storagev1.VolumeBindingWaitForFirstConsumer, pool)
-		r.waitTold(r.driver, class, map[string]told{"": want})
+		r.waitPublished(r.driver, class, map[string]published{"": want})
 		r.askFor(sized(Claim(r.Namespace, name, class), "2Gi"))
 	}
 	r.CreatePod("fast", FromClaim("onfast"))
 	r.CreatePod("slow", FromClaim("onslow"))
-	r.waitNoRoom("fast")
+	r.waitNoCapacity("fast")
 	r.waitScheduled("slow")
 	r.WaitBound("onslow")
 	for _, pod := range []string{"fast", "slow"} {
@@ -230,25 +230,25 @@ func TestPoolsHaveRoomsOfTheirOwn(t *testing.T) {
 	r.WaitNothingLeft()
 }
 
-// TestCapacityGoesWithItsOwner: when the workload of a provisioner is deleted, the garbage collector deletes what it has told.
+// TestCapacityGoesWithItsOwner: when the workload of a provisioner is deleted, the garbage collector deletes its CSIStorageCapacity objects.
 func TestCapacityGoesWithItsOwner(t *testing.T) {
 	beside(t)
 	s := bed.NewScene(t)
 	s.createWorkload(s.Namespace, "driver")
 	pod := s.podOf(s.Namespace, "driver")
-	r := s.newRoom(map[string]int64{"pool": 1 << 30}, pod)
-	classes := map[string]map[string]told{}
+	r := s.newPools(map[string]int64{"pool": 1 << 30}, pod)
+	classes := map[string]map[string]published{}
 	for _, name := range []string{"one", "two"} {
 		class := r.class(name, storagev1.VolumeBindingWaitForFirstConsumer, "")
-		classes[class] = map[string]told{"": {Capacity: "1Gi", Largest: "1Gi", Manager: manager, Owner: "Deployment/driver"}}
+		classes[class] = map[string]published{"": {Capacity: "1Gi", Largest: "1Gi", Manager: manager, Owner: "Deployment/driver"}}
 	}
 	for class, want := range classes {
-		r.waitTold(r.driver, class, want)
+		r.waitPublished(r.driver, class, want)
 	}
 	r.end() // or it would write again what is deleted
 	s.deleteWorkload(s.Namespace, "driver")
 	for class := range maps.Keys(classes) {
-		r.waitTold(r.driver, class, map[string]told{})
+		r.waitPublished(r.driver, class, map[string]published{})
 	}
 }
 
@@ -258,10 +258,10 @@ func sized(claim *corev1.PersistentVolumeClaim, size string) *corev1.PersistentV
 	return claim
 }
 
-// waitNoRoom waits until the scheduler has found no node with room for a pod.
-func (s *Scene) waitNoRoom(pod string) {
+// waitNoCapacity waits until the scheduler has found no node with enough capacity for a pod.
+func (s *Scene) waitNoCapacity(pod string) {
 	s.t.Helper()
-	s.waitPodScheduled(pod, corev1.ConditionFalse, noRoom)
+	s.waitPodScheduled(pod, corev1.ConditionFalse, noCapacity)
 }
 
 // waitScheduled waits until the scheduler has found a node for a pod.

@@ -242,7 +242,7 @@ func TestLateBindingKilledInTheMiddle(t *testing.T) {
 	for name, victim := range victims() {
 		t.Run(name, func(t *testing.T) {
 			s := &story{Scene: bed.NewScene(t), t: t}
-			s.waitRoom(s.LateClass()) // the driver has to be asked for it, and the scheduler to know
+			s.waitNodeCapacities(s.LateClass()) // the driver has to be asked for it, and the scheduler to know
 			s.signal(controllerDriver, "STOP")
 			s.CreateClaim("data", s.LateClass())
 			s.createPod()

@@ -188,32 +188,32 @@ func (s *story) attributesClass() {
 	s.waitEvent("ProvisioningFailed", `get VolumeAttributesClass "no-such-class"`)
 }
 
-// capacity is a provisioner in a pod of a Deployment, which owns what is told of a driver's room. Somebody takes off a label by which the
+// capacity is a provisioner in a pod of a Deployment, which owns the CSIStorageCapacity objects of a driver. A user removes a label by which the
 // provisioner knows its objects: it finds that one of this name is there already.
 func (s *story) capacity() {
-	const name, namespace = "room", devcluster.Namespace
-	driver := csitest.New(csitest.Options{Name: "room.example.com"})
+	const name, namespace = "capacity", devcluster.Namespace
+	driver := csitest.New(csitest.Options{Name: "capacity.example.com"})
 	s.createWorkload(namespace, name)
 	pod := s.podOf(namespace, name)
-	class := Class(s.Namespace+"-room", "room.example.com", storagev1.VolumeBindingWaitForFirstConsumer)
+	class := Class(s.Namespace+"-capacity", "capacity.example.com", storagev1.VolumeBindingWaitForFirstConsumer)
 	s.addClass(class)
 	s.runWith([]string{"NAMESPACE=" + namespace, "POD_NAME=" + pod.Name}, "csi-provisioner", "--csi-address="+driver.Serve(s.t),
 		"--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"), "--enable-capacity", "--capacity-ownerref-level=2")
-	want := map[string]told{"": {Capacity: "1Ti", Largest: "1Ti", Manager: manager, Owner: "Deployment/" + name}}
-	s.waitTold("room.example.com", class.Name, want)
+	want := map[string]published{"": {Capacity: "1Ti", Largest: "1Ti", Manager: manager, Owner: "Deployment/" + name}}
+	s.waitPublished("capacity.example.com", class.Name, want)
 	s.retry("take off the label", func(ctx context.Context) error {
-		objects, err := s.Client.StorageV1().CSIStorageCapacities(namespace).List(ctx, metav1.ListOptions{LabelSelector: driverLabel + "=room.example.com"})
+		objects, err := s.Client.StorageV1().CSIStorageCapacities(namespace).List(ctx, metav1.ListOptions{LabelSelector: driverLabel + "=capacity.example.com"})
 		for _, o := range objects.Items {
 			patch := []byte(`{"metadata":{"labels":{"` + managerLabel + `":null}}}`)
 			_, err = s.Client.StorageV1().CSIStorageCapacities(namespace).Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		}
 		return err
 	})
-	s.waitTold("room.example.com", class.Name, want)
+	s.waitPublished("capacity.example.com", class.Name, want)
 	s.retry("delete the class", func(ctx context.Context) error {
 		return ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
 	})
-	s.waitTold("room.example.com", class.Name, map[string]told{})
+	s.waitPublished("capacity.example.com", class.Name, map[string]published{})
 }
 
 func (s *story) waitHolders(leases []string, want bool) {

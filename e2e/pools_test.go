@@ -21,30 +21,30 @@ import (
 	"github.com/longshore-csi/longshore/provisioner"
 )
 
-// room is the scene of a driver of its own, with pools of storage, and a provisioner that tells the scheduler of them. Both run in this
+// poolScene is a scene with a driver of its own, with pools of storage, and a provisioner that publishes their capacity. Both run in this
 // process, next to the driver that is installed, and on no node: pods get a node, and there they wait.
-type room struct {
+type poolScene struct {
 	*Scene
 	driver string
 	// end stops both; so does the end of the test.
 	end func()
 }
 
-// newRoom makes a room in a scene of its own.
-func newRoom(t *testing.T, pools map[string]int64) *room {
+// newPools makes a poolScene in a scene of its own.
+func newPools(t *testing.T, pools map[string]int64) *poolScene {
 	t.Helper()
-	return bed.NewScene(t).newRoom(pools, nil)
+	return bed.NewScene(t).newPools(pools, nil)
 }
 
-// newRoom makes a room in a scene. The objects are owned by the owner of the owner of a pod, if one is given.
-func (s *Scene) newRoom(pools map[string]int64, owned *corev1.Pod) *room {
+// newPools makes a poolScene in a scene. The objects are owned by the owner of the owner of a pod, if one is given.
+func (s *Scene) newPools(pools map[string]int64, owned *corev1.Pod) *poolScene {
 	s.t.Helper()
-	dir, err := os.MkdirTemp("", "room-") // sockets have short paths
+	dir, err := os.MkdirTemp("", "pools-") // sockets have short paths
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &room{Scene: s, driver: s.Namespace + ".example"}
+	r := &poolScene{Scene: s, driver: s.Namespace + ".example"}
 	s.createDriver(&storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: r.driver},
 		Spec:       storagev1.CSIDriverSpec{AttachRequired: new(false), StorageCapacity: new(true)},
@@ -63,7 +63,7 @@ func (s *Scene) newRoom(pools map[string]int64, owned *corev1.Pod) *room {
 }
 
 // start runs driver and provisioner.
-func (r *room) start(d hostpathdriver.Options, p provisioner.Options) {
+func (r *poolScene) start(d hostpathdriver.Options, p provisioner.Options) {
 	r.t.Helper()
 	if err := errors.Join(d.Validate(), p.Validate()); err != nil {
 		r.t.Fatal(err)
@@ -77,10 +77,10 @@ func (r *room) start(d hostpathdriver.Options, p provisioner.Options) {
 	r.end = sync.OnceFunc(func() {
 		cancel()
 		if err := running.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-			r.t.Errorf("driver and provisioner of the room ended with %v", err)
+			r.t.Errorf("driver and provisioner of the pools ended with %v", err)
 		}
 		if r.t.Failed() {
-			r.t.Logf("log of the room:\n%s", log.buffer.String())
+			r.t.Logf("log of driver and provisioner:\n%s", log.buffer.String())
 		}
 	})
 	r.t.Cleanup(r.end)
@@ -117,10 +117,10 @@ func (s *Scene) createDriver(driver *storagev1.CSIDriver) {
 	})
 }
 
-// class makes a class of the room's driver, for a pool or any.
-func (r *room) class(name string, mode storagev1.VolumeBindingMode, pool string) string {
+// class makes a class of the scene's driver, for a pool or any.
+func (r *poolScene) class(name string, mode storagev1.VolumeBindingMode, pool string) string {
 	r.t.Helper()
-	class := Class(r.Namespace+"-room-"+name, r.driver, mode)
+	class := Class(r.Namespace+"-pools-"+name, r.driver, mode)
 	if pool != "" {
 		class.Parameters = map[string]string{"kind": pool}
 	}

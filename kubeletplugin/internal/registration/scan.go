@@ -73,7 +73,7 @@ type tracker struct {
 }
 
 // change is the difference between two scans of the directories. A socket that
-// was replaced is in added only; its predecessor has the same path.
+// is superseded is in added only, with the path of its predecessor.
 type change struct{ added, gone []Generation }
 
 // update compares the sockets seen now with those known. A socket at one of

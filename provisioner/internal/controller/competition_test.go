@@ -307,7 +307,7 @@ func TestHandOvers(t *testing.T) {
 					f.schedule()
 				}
 				f.pass(30)
-				f.place()
+				f.assignNodes()
 				f.pass(30)
 				f.settled(n)
 			})
@@ -333,8 +333,8 @@ func (f *fleet) schedule() {
 	}
 }
 
-// place selects a node for all claims that have none.
-func (f *fleet) place() {
+// assignNodes selects a node for all claims that have none.
+func (f *fleet) assignNodes() {
 	for _, claim := range f.unbound() {
 		if selectedNode(claim) == "" {
 			f.selectFor(claim)

@@ -14,6 +14,7 @@ import (
 
 	filling "github.com/longshore-csi/longshore/hostpathdriver/internal/fill"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -134,6 +135,7 @@ func TestGroupOfVolumesInUse(t *testing.T) {
 // for nothing, unless the write was before all of them or behind all of them;
 // the next attempt has what was written, and nothing of the one before.
 func TestWriteBetweenCopies(t *testing.T) {
+	needs.Time(t)
 	eachDisk(t, func(t *testing.T, w *world) {
 		u := w.inUse()
 		refused := 0

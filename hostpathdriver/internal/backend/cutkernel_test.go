@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -225,6 +226,7 @@ func (c *counter) stop() {
 // the second one. After many refusals the writer has to rest, somewhere between
 // two writes.
 func TestGroupsUnderAWriter(t *testing.T) {
+	needs.Time(t)
 	if os.Geteuid() != 0 {
 		t.Skip("devices and mounts need root")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -36,6 +37,7 @@ func kernelWorld(t *testing.T, targets ...volume.ID) *world {
 // TestInlineImagesOfTheKernel: fsType is the type of the file system, size its
 // size, mode and owner those of its root directory.
 func TestInlineImagesOfTheKernel(t *testing.T) {
+	needs.Time(t)
 	const id = "csi-1"
 	for _, fsType := range support().FSTypes {
 		t.Run(fsType, func(t *testing.T) {

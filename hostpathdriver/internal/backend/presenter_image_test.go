@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -401,6 +402,7 @@ func TestLifeOfAnInlineImage(t *testing.T) {
 // TestImagesOfTheKernel is the life of one image of each type with real
 // devices, real file systems and real mounts, over a restart of the driver.
 func TestImagesOfTheKernel(t *testing.T) {
+	needs.Time(t)
 	if os.Geteuid() != 0 {
 		t.Skip("devices and mounts need root")
 	}

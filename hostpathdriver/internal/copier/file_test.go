@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // image is the layout of most files here: data at the start, in the middle,
@@ -141,6 +143,7 @@ func TestFile(t *testing.T) {
 // TestFileCrash ends a copy at each of its steps, loses what was not synced,
 // and goes on: nothing before the last checkpoint is written again.
 func TestFileCrash(t *testing.T) {
+	needs.Time(t)
 	c, open, seen := newCopyOfImage(t), descriptors(t), map[string]bool{}
 	for number := 1; ; number++ {
 		c.again()

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // swap exchanges what two names stand for.
@@ -23,6 +25,7 @@ func swap(t testing.TB, a, b string) {
 // outside, at each step of the copy, in the source and in the destination. What
 // is outside is neither read nor changed.
 func TestSwapAttack(t *testing.T) {
+	needs.Time(t)
 	const secret = "secret of the machine"
 	if unix.Access("/dev/shm", unix.W_OK) == nil {
 		t.Setenv("TMPDIR", "/dev/shm") // hundreds of copies that are synced
@@ -130,6 +133,7 @@ func TestVanishingSource(t *testing.T) {
 
 // TestVanishingDestination: the volume is deleted while it is filled.
 func TestVanishingDestination(t *testing.T) {
+	needs.Time(t)
 	for number := 1; ; number += 3 {
 		c, count, open := crashTree(t), number, descriptors(t)
 		_, err := Tree(t.Context(), c.from, c.to, c.options(func(string) {
@@ -204,6 +208,7 @@ func TestWideTree(t *testing.T) {
 // TestDeepTree: no path of it would be short enough for a system call, and few
 // of its directories are open at a time.
 func TestDeepTree(t *testing.T) {
+	needs.Time(t)
 	const depth = 600
 	name := strings.Repeat("n", 50)
 	c := newCopyOfTree(t)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // telling is a directory whose file system tells of each change in a tree.
@@ -46,6 +48,7 @@ func look(t testing.TB, path string) Stamp {
 // TestStamps: whatever is changed, and however it is hidden, the stamp is
 // another one. What only looks changes nothing.
 func TestStamps(t *testing.T) {
+	needs.Time(t)
 	times := []unix.Timespec{{Sec: 1000}, {Sec: 1000}}
 	cases := map[string]struct {
 		reason string

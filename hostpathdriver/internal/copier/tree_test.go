@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // copyOfTree is a copy of a directory that a test interrupts.
@@ -169,6 +171,7 @@ func TestTreeRootOnly(t *testing.T) {
 // TestTreeProperty copies random trees, with a crash at a random step now and
 // then, after which what was not synced is lost.
 func TestTreeProperty(t *testing.T) {
+	needs.Time(t)
 	s := seed(t)
 	r := rand.New(rand.NewPCG(s, 1))
 	for round := range uint64(8) {
@@ -221,6 +224,7 @@ func crashTree(t testing.TB) *copyOfTree {
 // TestTreeCrash ends a copy at each of its steps, loses what was not synced,
 // and goes on: nothing before the last checkpoint is written again.
 func TestTreeCrash(t *testing.T) {
+	needs.Time(t)
 	c, open, seen := crashTree(t), descriptors(t), map[string]bool{}
 	for number := 1; ; number++ {
 		c.again()
@@ -247,6 +251,7 @@ func TestTreeCrash(t *testing.T) {
 
 // TestTreeCancel cancels at each step: no byte is written twice.
 func TestTreeCancel(t *testing.T) {
+	needs.Time(t)
 	c := crashTree(t)
 	total := c.finish()
 	for number := 1; ; number++ {

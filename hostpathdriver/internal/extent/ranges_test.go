@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -113,6 +114,7 @@ func TestLengthOfFile(t *testing.T) {
 
 // TestEveryOffset begins at each byte of a disk.
 func TestEveryOffset(t *testing.T) {
+	needs.Time(t)
 	const size = 5 * block
 	base := sparseOf(size, piece{0, 1, 1}, piece{3 * block, 1, 1})
 	target := sparseOf(size, piece{block + 1, 1, 1}, piece{2 * block, 1, 1}, piece{4*block + sector, 1, 1})
@@ -131,6 +133,7 @@ func TestEveryOffset(t *testing.T) {
 
 // TestRandomDisks compares random disks with what a look at each byte finds.
 func TestRandomDisks(t *testing.T) {
+	needs.Time(t)
 	random := seeded(t)
 	for range 100 {
 		base, target := randomSparse(random), randomSparse(random)

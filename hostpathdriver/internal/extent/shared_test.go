@@ -93,6 +93,7 @@ func (f *files) reads(base, target volume.ID) ([]volume.Extent, int) {
 // TestSharedBlocks: what two snapshots share is not read, and nothing that
 // differs is taken for shared.
 func TestSharedBlocks(t *testing.T) {
+	needs.Time(t)
 	f := newFiles(t)
 	f.dir = xfs(t)
 	random := seeded(t)
@@ -198,6 +199,7 @@ func TestCutMappings(t *testing.T) {
 // TestRandomClones changes clones at random, over and over, and compares them
 // with what a look at each byte finds.
 func TestRandomClones(t *testing.T) {
+	needs.Time(t)
 	f := newFiles(t)
 	f.dir = xfs(t)
 	random := seeded(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -76,6 +77,7 @@ func TestSourceRules(t *testing.T) {
 // TestRandomFiles is TestRandomDisks with the file system. That may have larger
 // blocks, and say of more than was written that it is data.
 func TestRandomFiles(t *testing.T) {
+	needs.Time(t)
 	random := seeded(t)
 	f := newFiles(t)
 	for range 50 {

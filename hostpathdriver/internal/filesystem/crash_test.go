@@ -9,11 +9,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // TestKernelCrashInFormat kills mkfs at many of its system calls. What it
 // leaves is neither taken for a file system nor for something foreign.
 func TestKernelCrashInFormat(t *testing.T) {
+	needs.Time(t)
 	r := kernelRig(t)
 	eachType(t, r, func(t *testing.T, fsType string) {
 		all := killAtCall(t, r, fsType, math.MaxInt)
@@ -88,6 +91,7 @@ func traceUntil(t *testing.T, n int, cmd *exec.Cmd) (stops int) {
 // TestKernelHalfMade: what an interrupted mkfs.xfs has left stays as it is when
 // it is to be read, and is wiped as a whole.
 func TestKernelHalfMade(t *testing.T) {
+	needs.Time(t)
 	r := kernelRig(t)
 	needType(t, r, "xfs")
 	device, d := halfMade(t, r)

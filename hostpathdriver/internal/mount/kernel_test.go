@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 
 // needRoot skips a test that makes real mounts.
@@ -214,6 +216,7 @@ func TestKernelNoMount(t *testing.T) {
 // TestUnmountBesidePrograms: programs that are started meanwhile, for other
 // volumes, keep no mount busy.
 func TestUnmountBesidePrograms(t *testing.T) {
+	needs.Time(t)
 	needRoot(t)
 	d := dirs(t, "source", "target")
 	source, target := d[0], d[1]

@@ -1,4 +1,4 @@
-// Package needs skips tests that run programs which this machine lacks. Only tests import it.
+// Package needs skips tests that need programs which this machine lacks, or more time than -short gives. Only tests import it.
 package needs
 
 import (
@@ -18,5 +18,13 @@ func Programs(t testing.TB, names ...string) {
 			t.Fatalf("the virtual machine has no %s", name)
 		}
 		t.Skipf("needs %s: `make test` installs it, as root on Debian or Ubuntu", name)
+	}
+}
+
+// Time skips a test that takes many seconds when go test has -short.
+func Time(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes many seconds, and -short is set")
 	}
 }

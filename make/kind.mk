@@ -24,10 +24,12 @@ kind-down: $(KIND) ## Remove the kind cluster and its volumes
 	@rm -rf $${XDG_STATE_HOME:-$$HOME/.local/state}/longshore/kind/$(KIND_CLUSTER)
 
 # Both run on a cluster made by `make kind-up deploy`.
-e2e-kind: $(KIND) $(TOOLS)/testsum ## Run the end-to-end tests on the kind cluster
+# A kubelet changes nothing about these tests, which `make test` runs on a development cluster of the same Kubernetes.
+E2E_NO_KUBELET := ^Test(Manifests|DryRun|InlineVolumePolicy|InlineVolumesOfNamedDrivers|MissingParameter|PodWaitsForCapacity|PoolsHave|CapacityOf|CapacityGoes|ClaimsSpread|ClaimIsMade|RetainedVolume|VolumeDeletedBefore)
+e2e-kind: $(KIND) $(TOOLS)/testsum ## Run the end-to-end tests on the kind cluster (E2E_KIND=kubelet: only those that a kubelet changes)
 	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
 	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER) >$$config && \
-	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
+	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) $(if $(filter kubelet,$(E2E_KIND)),-skip '$(E2E_NO_KUBELET)') ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
 	$(TOOLS)/testsum -total $(TOOLS)/e2e-kind.json
 e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the kind cluster (FOCUS, SKIP, PROCS=12)
 	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)

@@ -144,7 +144,7 @@ func (c *catalog[T]) page(req volume.ListRequest, match func(T) bool) (objects [
 	}
 	most := 0
 	if req.Max > 0 {
-		most = req.Max + 1 // one more tells whether there is another page
+		most = req.Max + 1 // the extra object shows that there is another page
 	}
 	list := c.after(at, most, match)
 	if req.Max > 0 && len(list) > req.Max {

@@ -144,7 +144,7 @@ func (i *InlineRequest) CheckPodInfo(a Attributes, f Form) error {
 	case f.Disk:
 		return fmt.Errorf("parameter %q: is for directories, and this is %v: %w", keyPodInfo, f, ErrInvalid)
 	case i.Pod.UID == "":
-		return fmt.Errorf("parameter %q: nothing is told about the pod; set podInfoOnMount in the CSIDriver object: %w", keyPodInfo, ErrPrecondition)
+		return fmt.Errorf("parameter %q: the call has no information about the pod; set podInfoOnMount in the CSIDriver object: %w", keyPodInfo, ErrPrecondition)
 	}
 	return nil
 }

@@ -27,8 +27,10 @@ test: | test-setup ## Run all tests: units, csi-sanity, end to end; skips by nam
 $(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-setup
 	@mkdir -p $(RESULTS)
 	@echo "== $*"
-	@start=$$SECONDS status=0; cd $* && { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(TESTPACKAGES)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(TESTPACKAGES))),$(call gotest,$(TESTALSO_$*));) } | \
-	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json || status=$$?; echo "== $* took $$((SECONDS - start))s"; exit $$status
+	@cd $* && $(took) { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(TESTPACKAGES)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(TESTPACKAGES))),$(call gotest,$(TESTALSO_$*));) } | \
+	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
+# Prints the seconds that a pipeline takes, beside its output.
+took = exec 2>&1; TIMEFORMAT="== $(or $*,virtual machine) took %0Rs (processors: %0Us user, %0Ss system)"; time
 # The race detector needs cgo. Without a C compiler tests run without it.
 gotest = $(if $(and $(filter -race,$(1)),$(RACE)),CGO_ENABLED=1 go test -json $(1),go test -json $(filter-out -race,$(1)))
 RACE = $(shell make/setup race)
@@ -42,8 +44,7 @@ VM_PACKAGES ?= . ./internal/quota ./internal/backend ./internal/filesystem
 test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum | test-setup ## Run tests that need another kernel in a virtual machine (VM_RUN, VM_PACKAGES)
 	@mkdir -p $(RESULTS)
 	@echo "== virtual machine"
-	@start=$$SECONDS status=0; cd hostpathdriver && $(TOOLS)/vmtest -run '$(VM_RUN)' $(VM_PACKAGES) | \
-	$(TOOLS)/testsum -keep $(RESULTS)/vm.json || status=$$?; echo "== virtual machine took $$((SECONDS - start))s"; exit $$status
+	@cd hostpathdriver && $(took) $(TOOLS)/vmtest -run '$(VM_RUN)' $(VM_PACKAGES) | $(TOOLS)/testsum -keep $(RESULTS)/vm.json
 
 .PHONY: exhaustive
 exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, the longest walks (hours)

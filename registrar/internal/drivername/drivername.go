@@ -10,6 +10,7 @@ package drivername
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -56,6 +57,8 @@ type Watcher struct {
 	cfg    Config
 	conn   *grpc.ClientConn
 	client *csiclient.Client
+	// connections is how many were made. Calls make them, so that none is made between two calls.
+	connections atomic.Int64
 }
 
 // New checks cfg. No driver need be there yet.
@@ -63,7 +66,8 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Poll == 0 {
 		cfg.Poll = defaultPoll
 	}
-	conn, err := csiclient.Dial(cfg.Address, nil)
+	w := &Watcher{cfg: cfg}
+	conn, err := csiclient.Dial(cfg.Address, func() { w.connections.Add(1) })
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +76,8 @@ func New(cfg Config) (*Watcher, error) {
 		_ = conn.Close() // it was never used
 		return nil, fmt.Errorf("connect to CSI driver at %q: %w", cfg.Address, err)
 	}
-	return &Watcher{cfg: cfg, conn: conn, client: client}, nil
+	w.conn, w.client = conn, client
+	return w, nil
 }
 
 // Close ends the connection. It is not needed after Run.
@@ -95,7 +100,8 @@ func (w *Watcher) Run(ctx context.Context, onIdentity func(Identity)) {
 			known, node = Identity{Name: name, Generation: known.Generation + 1}, ""
 			onIdentity(known)
 		}
-		if now, ok := w.askNode(ctx); ok {
+		connection := w.connections.Load()
+		if now, ok := w.askNode(ctx, connection); ok {
 			if node != "" && now != node {
 				logger.Info("CSI driver reported another node ID or topology", logging.KeyDriver, name, logging.KeyNode, now)
 				known.Generation++
@@ -103,7 +109,8 @@ func (w *Watcher) Run(ctx context.Context, onIdentity func(Identity)) {
 			}
 			node = now
 		}
-		if !w.conn.WaitForStateChange(ctx, connectivity.Ready) {
+		// A repeated NodeGetInfo may have made another connection, which is ready, maybe to another driver.
+		if w.connections.Load() == connection && !w.conn.WaitForStateChange(ctx, connectivity.Ready) {
 			return
 		}
 		logger.Info("Connection to the CSI driver is lost", logging.KeyAddress, w.cfg.Address, logging.KeyDriver, name)

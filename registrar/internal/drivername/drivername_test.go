@@ -40,6 +40,18 @@ func watch(t *testing.T, address string) <-chan Identity {
 	return identities
 }
 
+// next returns the next identity.
+func next(t *testing.T, identities <-chan Identity) Identity {
+	t.Helper()
+	select {
+	case got := <-identities:
+		return got
+	case <-time.After(5 * time.Minute):
+		t.Fatal("waited 5 minutes for the next identity")
+		return Identity{}
+	}
+}
+
 func TestWhatHasChangedIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	identities := watch(t, path) // before the driver is there
@@ -73,7 +85,7 @@ func TestWhatHasChangedIsTold(t *testing.T) {
 		stop := d.ServeAt(t, path)
 		waitForCall(t, d, "NodeGetInfo")
 		for _, want := range life.want {
-			if got := <-identities; got != want {
+			if got := next(t, identities); got != want {
 				t.Errorf("%s: got %+v, want %+v", life.reason, got, want)
 			}
 		}
@@ -136,7 +148,7 @@ func TestWhatIsAsked(t *testing.T) {
 			d.SetReady(false)
 			d.Inject(tc.fault)
 			identities := watch(t, d.Serve(t))
-			if got, want := <-identities, (Identity{Name: "one.example", Generation: 1}); got != want {
+			if got, want := next(t, identities), (Identity{Name: "one.example", Generation: 1}); got != want {
 				t.Errorf("%s: got %+v, want %+v", tc.reason, got, want)
 			}
 			for len(d.Calls()) < len(tc.calls) && t.Context().Err() == nil {
@@ -160,12 +172,12 @@ func TestHangingNodeGetInfo(t *testing.T) {
 	hangs := csitest.New(csitest.Options{Name: "one.example"})
 	hangs.Inject(csitest.Fault{Method: "NodeGetInfo", Hang: true})
 	stop := hangs.ServeAt(t, path)
-	if got := <-identities; got.Name != "one.example" {
+	if got := next(t, identities); got.Name != "one.example" {
 		t.Errorf("got %+v", got)
 	}
 	stop()
 	csitest.New(csitest.Options{Name: "two.example"}).ServeAt(t, path)
-	if got := <-identities; got.Name != "two.example" {
+	if got := next(t, identities); got.Name != "two.example" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -186,7 +198,7 @@ func TestTCP(t *testing.T) {
 		server.Stop()
 		<-done
 	}()
-	if got := <-watch(t, "tcp://"+listener.Addr().String()); got.Name != "tcp.example" {
+	if got := next(t, watch(t, "tcp://"+listener.Addr().String())); got.Name != "tcp.example" {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -22,12 +22,16 @@ import (
 const nodeAttempts = 60
 
 // askNode returns the driver's description of its node, or false if there is
-// none: the driver has no node service, fails each time, or is lost.
-func (w *Watcher) askNode(ctx context.Context) (string, bool) {
+// none: the driver has no node service, fails each time, or is lost. An answer over a later connection than the given one may be that of
+// another driver, and does not count.
+func (w *Watcher) askNode(ctx context.Context, connection int64) (string, bool) {
 	var err error
 	for range nodeAttempts {
 		var info *csi.NodeGetInfoResponse
-		if info, err = w.nodeInfo(ctx); err == nil {
+		if info, err = w.nodeInfo(ctx); w.connections.Load() != connection {
+			return "", false
+		}
+		if err == nil {
 			return describe(info), true
 		}
 		if !mayAnswerLater(err) || w.conn.GetState() != connectivity.Ready || !w.pause(ctx) {

@@ -95,7 +95,7 @@ func checkRange(r *csi.CapacityRange) error {
 	return nil
 }
 
-// pickSize returns a size in the range that is at least least bytes.
+// pickSize returns a size in the range, not less than the parameter least (bytes).
 func pickSize(r *csi.CapacityRange, least int64) (int64, error) {
 	size := max(r.GetRequiredBytes(), least)
 	limit := r.GetLimitBytes()

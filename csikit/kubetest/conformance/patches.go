@@ -56,7 +56,7 @@ func patches(t *testing.T, s Server) { //nolint:funlen // one table
 				`{"lastHeartbeatTime":null,"lastTransitionTime":null,"status":"False","type":"DiskPressure"}]`,
 		},
 		"StrategicDeletesByKey": {
-			reason: "An element goes by its key.", kind: strategic, status: true,
+			reason: "An element is found by its key.", kind: strategic, status: true,
 			patch: `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, path: []string{"status", "conditions"},
 			want: `[{"lastHeartbeatTime":null,"lastTransitionTime":null,"status":"False","type":"DiskPressure"}]`,
 		},

@@ -1,6 +1,7 @@
 package csiclient
 
 import (
+	"context"
 	"sync/atomic"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -16,7 +17,9 @@ type Client struct {
 	// dials counts the connections made; Run compares it with readAt.
 	dials  atomic.Int64
 	readAt atomic.Int64
-	info   atomic.Pointer[Info]
+	// wake ends the wait of Run when a connection is made.
+	wake atomic.Pointer[context.CancelFunc]
+	info atomic.Pointer[Info]
 	// unreachable is why the last attempt to connect failed; nil once connected.
 	unreachable atomic.Pointer[error]
 }
@@ -58,6 +61,9 @@ func (c *Client) dialed(err error) {
 	}
 	c.unreachable.Store(nil)
 	c.dials.Add(1)
+	if wake := c.wake.Load(); wake != nil {
+		(*wake)()
+	}
 }
 
 // Identity returns the driver's identity service.

@@ -3,6 +3,7 @@ package csiclient
 import (
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc/connectivity"
 	"k8s.io/klog/v2"
@@ -50,15 +51,20 @@ func (c *Client) Run(ctx context.Context, onChange func(*Info)) error {
 	return nil
 }
 
-// waitForStateChange returns when the connection has left state, and at the
-// latest when the next log line about it may be due.
+// waitForStateChange returns when the connection has left state, or another
+// one is made, and at the latest when the next log line about it may be due.
 func (c *Client) waitForStateChange(ctx context.Context, state connectivity.State) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.wake.Store(&cancel)
 	if state == connectivity.TransientFailure {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(c.cfg.LogEvery, minLogGap))
-		defer cancel()
+		defer time.AfterFunc(min(c.cfg.LogEvery, minLogGap), cancel).Stop()
 	}
-	c.conn.WaitForStateChange(ctx, state)
+	// A call may have lost one connection and made another since state was
+	// read, which is ready again: that is no change of state.
+	if state != connectivity.Ready || !c.stale() {
+		c.conn.WaitForStateChange(ctx, state)
+	}
 }
 
 // logUnreachable logs why the driver cannot be reached.

@@ -30,7 +30,7 @@ var errRan = errors.New("the component was run")
 //
 //   - --help prints testdata/help.txt;
 //   - docs/flags.md lists the flags, below a heading, words on how to renew it, and prose at will;
-//   - --version names the binary; a flag that does not exist and a word that nobody reads are wrong
+//   - --version names the binary; an unknown flag and an unexpected argument are wrong
 //     command lines; invalid, an argument that Validate must refuse, ends in an error that names its flag.
 //
 // The component itself is never run.

@@ -33,7 +33,7 @@ func Accepts[O any, P command.Options[O]](t testing.TB, newOptions func() O, arg
 	return o
 }
 
-// Defaults tests that the binary knows these flags and what their values are when nobody sets them, as
+// Defaults tests that the binary knows these flags and what their default values are, as
 // --help prints them. A manifest may rely on both. It looks at no other flags.
 func Defaults[O any, P command.Options[O]](t testing.TB, newOptions func() O, want map[string]string) {
 	t.Helper()

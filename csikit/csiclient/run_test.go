@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds what must happen soon; it is no measure of speed.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // process is a driver process that can be started and stopped on one socket.
 type process struct {

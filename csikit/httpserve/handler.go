@@ -158,8 +158,8 @@ func failing(cfg Config, path string, err error) {
 	cfg.Logger.V(2).Info("Health check failed", logging.KeyPath, path, logging.KeyReason, err.Error())
 }
 
-// state answers what the component is doing, as indented JSON. It names volumes and quotes drivers, and nobody is
-// authenticated: other hosts get it only where profiles are served, too. A kubectl port-forward is not another host.
+// state answers what the component is doing, as indented JSON. It names volumes and quotes drivers, and clients are
+// not authenticated: other hosts get it only where profiles are served, too. A kubectl port-forward is not another host.
 func state(cfg Config) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !cfg.Pprof && !isLoopback(r.RemoteAddr) {

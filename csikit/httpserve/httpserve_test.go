@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what must happen soon; it is no measure of speed.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // lonely is an address of the loopback interface that nobody else uses: a port of it that was freed stays free.
 const lonely = "127.86.71.3:0"

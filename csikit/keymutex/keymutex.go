@@ -19,8 +19,8 @@ type Locks[K comparable] struct {
 	keys map[K]*lock
 }
 
-// lock is held by whoever has put the token into held. users counts the holder
-// and all who wait; at zero the lock is forgotten.
+// lock is held by the goroutine that has put the token into held. users counts
+// the holder and the goroutines that wait; at zero the lock is forgotten.
 type lock struct {
 	held  chan struct{}
 	users int

@@ -160,7 +160,7 @@ func (c *Cluster) publishLocked(s *store, ch change) {
 	}
 }
 
-// watcher is one watch: an unbounded queue, so that a slow reader delays nobody.
+// watcher is one watch: an unbounded queue, so that a slow reader delays no other.
 type watcher struct {
 	resource string
 	match    selector

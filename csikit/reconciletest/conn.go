@@ -57,7 +57,7 @@ func (c *conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	err := c.inner.Invoke(ctx, method, args, reply, opts...)
 	switch {
 	case c.cut.Load():
-		c.stage.log.end(call, "nobody waits for the answer")
+		c.stage.log.end(call, "the caller has given up")
 		return errCut()
 	case c.crashes(name, true):
 		c.stage.log.end(call, status.Code(err).String()+", crash after the call")

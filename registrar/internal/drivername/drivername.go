@@ -42,7 +42,7 @@ type Config struct {
 	OnFailure func(reason string)
 }
 
-// Identity is what a registration with a kubelet rests on.
+// Identity is the driver and the node that a registration with a kubelet names.
 type Identity struct {
 	// Name of the driver.
 	Name string

@@ -106,7 +106,7 @@ func (r *registration) NotifyRegistrationStatus(_ context.Context, status *regis
 		default:
 		}
 		select {
-		case <-r.verdicts: // nobody has read the one before; the new one counts
+		case <-r.verdicts: // the previous verdict was not read; the new one replaces it
 		default:
 		}
 	}

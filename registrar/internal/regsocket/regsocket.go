@@ -1,7 +1,7 @@
 // Package regsocket makes the registration socket and watches that it stays.
 //
-// A socket appears at its path complete: with mode 0600 and with somebody
-// listening, because it is bound under a hidden name in the same directory
+// A socket appears at its path complete: with mode 0600 and with a
+// listener, because it is bound under a hidden name in the same directory
 // (kubelets skip names that begin with a dot) and then renamed. The process's
 // umask is never touched, so several registrars can run in one process.
 //
@@ -28,7 +28,7 @@ import (
 const mode = 0o600
 
 // maxPath is the longest path, in bytes, that a unix socket can be dialled at
-// on Linux. A rename could make a longer one, which nobody could reach.
+// on Linux. A rename could make a longer one, which no client could dial.
 const maxPath = 107
 
 // hiddenPrefix begins the name of a socket that is not published yet.
@@ -43,7 +43,7 @@ type State int
 const (
 	// Present: the path is the socket that this process made.
 	Present State = iota
-	// Gone: nothing is there, or a socket that nobody listens on.
+	// Gone: the path does not exist, or no process listens on its socket.
 	Gone
 	// Replaced: another process listens there.
 	Replaced
@@ -150,13 +150,13 @@ func (s *Socket) State(ctx context.Context) State {
 	}
 }
 
-// mine reports whether the file is the socket of s. The number of an inode
-// alone does not tell: it is soon used again for the next socket.
+// mine reports whether the file is the socket of s. The inode number
+// alone does not identify it: the next socket may get the same number.
 func (s *Socket) mine(file fs.FileInfo) bool {
 	return os.SameFile(file, s.made) && file.ModTime().Equal(s.made.ModTime())
 }
 
-// abandoned reports whether nobody listens at path. Only a refusal says so: a listener that is slow, or a context
+// abandoned reports whether no process listens at path. Only a refusal proves that: a listener that is slow, or a context
 // that has ended, must not cost another registrar its socket.
 func abandoned(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)

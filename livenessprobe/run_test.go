@@ -20,7 +20,7 @@ import (
 
 // patience is how long a test waits for what must happen. It only matters
 // when the test fails.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -29,7 +29,7 @@ func start(t *testing.T, change func(*Options)) []string {
 	t.Helper()
 	o := NewOptions()
 	o.HTTP.Endpoint = "127.0.0.1:0"
-	o.ResultMaxAge, o.CSI.Timeout = 0, patience
+	o.ResultMaxAge, o.CSI.Timeout = 0, 50*time.Second // the longest that is valid
 	listening := make(chan string, 2)
 	o.listening = func(address string) { listening <- address }
 	change(&o)
@@ -48,7 +48,13 @@ func start(t *testing.T, change func(*Options)) []string {
 	}
 	addresses := make([]string, 0, listeners)
 	for range listeners {
-		addresses = append(addresses, <-listening)
+		select {
+		case address := <-listening:
+			addresses = append(addresses, address)
+		case err := <-done:
+			done <- err
+			t.Fatalf("Run ended before it listened: %v", err)
+		}
 	}
 	return addresses
 }
@@ -103,7 +109,7 @@ func TestHealth(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		driver  func(*csitest.Driver)
-		timeout time.Duration // patience if zero
+		timeout time.Duration // the longest if zero
 		code    int
 		body    string
 	}{

@@ -31,7 +31,7 @@ type NodeOptions struct {
 	Enabled bool
 	// Name is the name of that node; NewOptions takes it from the environment variable EnvNodeName.
 	Name string
-	// Immediate lets the instances compete for claims with immediate binding. Otherwise nobody provisions those.
+	// Immediate lets the instances compete for claims with immediate binding. Otherwise such claims are not provisioned.
 	Immediate bool
 	// BaseDelay and MaxDelay are the limits of the pause before an instance takes such a claim.
 	BaseDelay, MaxDelay time.Duration

@@ -123,8 +123,8 @@ func (e unwantedError) Error() string {
 	return string(e)
 }
 
-// clash looks at what keeps a PersistentVolume from being saved: the API refuses it for good, nobody
-// wants it any more, or there is one of its name, which may be the very same.
+// clash handles a PersistentVolume that cannot be saved: the API refuses it permanently, its claim no
+// longer wants it, or one of its name exists, which may be the same volume.
 func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal error) error {
 	var unwanted unwantedError
 	existing, err := c.cfg.Kube.PersistentVolumes().Get(ctx, intent.PV.Name, metav1.GetOptions{})

@@ -147,7 +147,7 @@ func (c *Controller) writeOrigin(ctx context.Context, found origin) error {
 	return err
 }
 
-// reconcileSource takes the finalizer off a source that nobody needs any more.
+// reconcileSource removes the finalizer from a source that no claim needs any more.
 func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) (reconcile.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file decides how instances on many nodes compete for claims with immediate binding, for which nobody selects a
-// node: each waits for its turn, and the first whose node has enough capacity takes the claim. No worker waits: a turn is a
+// This file decides how instances on many nodes compete for claims with immediate binding, for which no node is
+// selected: each waits for its turn, and the first whose node has enough capacity takes the claim. No worker waits: a turn is a
 // time in a table, and a key that comes back to the queue then.
 
 // soon is the shortest pause: a queue takes none for "never".

@@ -23,7 +23,7 @@ type Spec struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Class is the StorageClass as it was then.
 	Class *storagev1.StorageClass
-	// FSType is the file system type; empty for raw block volumes and where nobody chose one.
+	// FSType is the file system type; empty for raw block volumes and where none is set.
 	FSType string
 	// Parameters are the parameters for the driver.
 	Parameters map[string]string

@@ -107,7 +107,7 @@ var _ volume.Events = podEvents{}
 // Failed implements volume.Events.
 func (e podEvents) Failed(pod volume.Pod, reason, message string) {
 	if pod.Name == "" {
-		return // found on disk; nobody knows its name any more
+		return // found on disk; its name is no longer known
 	}
 	e.recorder.Warning(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,

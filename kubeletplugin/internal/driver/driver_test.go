@@ -213,7 +213,7 @@ func TestNodeCapabilitiesAreReadOncePerConnection(t *testing.T) {
 	after.SetNode(stage, expand)
 	after.ServeAt(t, path)
 	// The driver was updated; whatever call comes first makes the new connection.
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if _, err := d.Node().NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{}); err == nil {
 			break
 		}

@@ -98,7 +98,7 @@ func (l *link) release() {
 	}
 	l.closed = true
 	if l.closer != nil {
-		_ = l.closer.Close() // nothing runs on it, and nobody could act on the error
+		_ = l.closer.Close() // no call runs on it, and no caller could act on the error
 	}
 }
 

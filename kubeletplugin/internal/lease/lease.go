@@ -1,6 +1,6 @@
 // Package lease renews the Lease by which the node lifecycle controller knows that the agent lives.
 //
-// It is a heartbeat and not a lock: nobody else writes the Lease, so there is no election. For
+// It is a heartbeat and not a lock: no other process writes the Lease, so there is no election. For
 // that see csikit/leader.
 package lease
 

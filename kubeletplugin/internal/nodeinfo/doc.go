@@ -8,5 +8,5 @@
 // that are mounted are served on while the API server is away.
 //
 // What to write is decided by the pure functions of entry.go, labels.go and
-// annotation.go. Asking the driver (NodeGetInfo) is the caller's business.
+// annotation.go. The caller calls NodeGetInfo.
 package nodeinfo

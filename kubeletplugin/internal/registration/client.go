@@ -19,11 +19,11 @@ import (
 	"github.com/longshore-csi/longshore/csikit/drivername"
 )
 
-// errUnreachable marks a socket that nobody listens on, not yet or no more.
-var errUnreachable = errors.New("nobody answers")
+// errUnreachable marks a socket on which no registrar listens, not yet or no more.
+var errUnreachable = errors.New("no registrar answers")
 
-// errConnectionUsed stops gRPC from connecting a second time: whoever listens
-// then may be another registrar, with another answer.
+// errConnectionUsed stops gRPC from connecting a second time: the listener
+// may then be another registrar, with another answer.
 var errConnectionUsed = errors.New("connection to the registrar has ended")
 
 // registrar is the one connection of an attempt to register.

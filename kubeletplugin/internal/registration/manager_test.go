@@ -17,7 +17,7 @@ import (
 
 // patience is how long a test waits for what must happen. It only matters
 // when the test fails.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // lines collects what happened.
 type lines struct {

@@ -433,6 +433,7 @@ func TestAnything(t *testing.T) {
 		for _, k := range kinds() {
 			f.makeIt(k)
 		}
+		synctest.Wait() // the last job ends after the call that waited for it
 		if left, err := f.Unfilled(f.ctx); err != nil || len(left) > 0 || len(f.jobs) > 0 || f.memory.most > 2 {
 			t.Errorf("unfilled %v, %v, %d jobs, %d copies at once", left, err, len(f.jobs), f.memory.most)
 		}

@@ -2,8 +2,8 @@
 RESULTS := $(CURDIR)/.tools/results
 # The time limit is there for tests that hang: on a new machine devcluster's first builds the control plane, which takes minutes.
 TESTFLAGS ?= -race -vet=off -timeout 30m
-# Modules that are tested at a time: the end-to-end suite, which is the first, takes as long as all others, and waits most of it.
-TESTJOBS ?= 2
+# Modules that are tested at a time: the end-to-end suite waits for processes most of its time, the others for a disk now and then.
+TESTJOBS ?= 3
 # The end-to-end suite drives processes of its own; the detector would only watch the driver's seat.
 # Its result is never taken from the cache: go does not know which programs it ran.
 # Where tests play at the same time they all wait for kubelets, so that there may be more of them than processors.
@@ -19,7 +19,9 @@ TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1
 ##@ Test
 .PHONY: test $(MODULES:%=test/%)
 # What `make test` runs: all modules, and what needs another kernel. Fewer: make test TESTS="test/attacher test/e2e"
-TESTS ?= $(addprefix test/,e2e $(filter-out e2e,$(MODULES))) test-vm
+TESTS ?= $(addprefix test/,$(LONGEST)) test-vm $(addprefix test/,$(filter-out $(LONGEST),$(MODULES)))
+# They come first, so that none of them is left alone at the end.
+LONGEST := e2e hostpathdriver
 test: | test-setup ## Run all tests: units, csi-sanity, end to end; skips by name those that need root or a program that is missing
 	@rm -rf $(RESULTS)
 	@failed=0; $(MAKE) --no-print-directory -k -j$(TESTJOBS) --output-sync=target SETUP=done $(TESTS) || failed=1; \
@@ -37,14 +39,15 @@ RACE = $(shell make/setup race)
 # Packages of a module that are tested; other than all are tested without what TESTALSO adds.
 TESTPACKAGES ?= ./...
 
-# Tests of hostpathdriver that need a kernel with more than this machine's may have: those that skip themselves elsewhere.
+# Tests of hostpathdriver that need a kernel with more than this machine's may have: those that skip themselves elsewhere. The processor of
+# the machine is a program.
 VM_RUN ?= ^TestOnQuotas$$|^TestWalkGrown$$|^TestKernelContract$$/^ext[34]$$/Grow
 VM_PACKAGES ?= . ./internal/quota ./internal/backend ./internal/filesystem
 .PHONY: test-vm
 test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum | test-setup ## Run tests that need another kernel in a virtual machine (VM_RUN, VM_PACKAGES)
 	@mkdir -p $(RESULTS)
 	@echo "== virtual machine"
-	@cd hostpathdriver && $(took) $(TOOLS)/vmtest -run '$(VM_RUN)' $(VM_PACKAGES) | $(TOOLS)/testsum -keep $(RESULTS)/vm.json
+	@cd hostpathdriver && $(took) $(TOOLS)/vmtest $(if $(LONGSHORE_EXHAUSTIVE),,-short) -run '$(VM_RUN)' $(VM_PACKAGES) | $(TOOLS)/testsum -keep $(RESULTS)/vm.json
 
 .PHONY: exhaustive
 exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, the longest walks (hours)

@@ -18,6 +18,7 @@ type task struct {
 	Modules []string
 	// Run is the regular expression of tests.
 	Run    string
+	Short  bool
 	Suites []suite
 }
 

@@ -89,7 +89,7 @@ func runAll(port *os.File) error {
 	}
 	for _, s := range todo.Suites {
 		fmt.Fprintf(port, "%s%s %s\n", marker, markBegin, s.Package)
-		code, err := runPackage(port, s, todo.Run)
+		code, err := runPackage(port, s, todo)
 		if err != nil {
 			return err
 		}
@@ -108,8 +108,9 @@ func load(file string) error {
 	return unix.FinitModule(int(module.Fd()), "", 0)
 }
 
-func runPackage(port io.Writer, s suite, pattern string) (code int, err error) {
-	cmd := exec.Command(s.Dir+"/package.test", "-test.v=test2json", "-test.paniconexit0", "-test.run="+pattern) //nolint:noctx // the machine ends at its time
+func runPackage(port io.Writer, s suite, todo task) (code int, err error) {
+	//nolint:noctx // the machine ends at its time
+	cmd := exec.Command(s.Dir+"/package.test", "-test.v=test2json", "-test.paniconexit0", "-test.run="+todo.Run, fmt.Sprintf("-test.short=%t", todo.Short))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, port, port
 	cmd.Env = []string{"PATH=/bin", "HOME=/root", "TMPDIR=/tmp", "VMTEST=1"}
 	err = cmd.Run()

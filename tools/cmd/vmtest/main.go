@@ -25,6 +25,7 @@ func main() {
 	}
 	options := options{out: os.Stdout, log: os.Stderr}
 	flag.StringVar(&options.run, "run", ".", "regular expression of the tests to run")
+	flag.BoolVar(&options.short, "short", false, "leave out what takes long, as the flag of go test")
 	flag.StringVar(&options.kernel, "kernel", "linux-image-cloud-amd64", "Debian package of the kernel, or one that depends on it")
 	flag.StringVar(&options.memory, "memory", "2G", "memory of the machine, which is its disk, too")
 	flag.DurationVar(&options.timeout, "timeout", 10*time.Minute, "time that the machine may take")

@@ -14,6 +14,7 @@ import (
 type options struct {
 	packages            []string
 	run, kernel, memory string
+	short               bool
 	timeout             time.Duration
 	out, log            io.Writer
 }
@@ -86,7 +87,7 @@ func fill(ctx context.Context, archive, scratch string, linux kernel, o options,
 	for _, name := range programs() {
 		errs = append(errs, w.program(ctx, name))
 	}
-	todo := task{Run: o.run}
+	todo := task{Run: o.run, Short: o.short}
 	if todo.Modules, err = w.modules(ctx, linux, modules()); err != nil {
 		return err
 	}

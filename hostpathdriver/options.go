@@ -105,7 +105,7 @@ type Options struct {
 	MaxVolumeSizeNode int64
 	// Modify serves ControllerModifyVolume, whose parameters are kept and mean
 	// nothing else. MutableParameters are the names of those that exist; none
-	// stands for all.
+	// means all.
 	Modify            bool
 	MutableParameters []string
 	// ListSnapshots serves the call of that name.

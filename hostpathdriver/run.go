@@ -86,7 +86,7 @@ type service interface {
 }
 
 // open takes the lock of the node and reads the state. The driver it returns
-// with an error is to be closed as well.
+// with an error is to be closed, too.
 func open(ctx context.Context, o Options) (*driver, error) {
 	d := &driver{options: o, registry: metrics.NewRegistry(), stateDir: newDirCheck(o.StateDir)}
 	pools := o.pools()

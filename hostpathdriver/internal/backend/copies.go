@@ -52,7 +52,7 @@ func (v *Volumes) Copy(ctx context.Context, id volume.ID, then func(context.Cont
 	defer func() { err = errors.Join(err, unlock()) }()
 	w, err := v.readWork(id)
 	if errors.Is(err, volume.ErrNotFound) || (err == nil && w == nil) {
-		v.forgetCopy(ctx, id) // whoever waits for the lock will find the same
+		v.forgetCopy(ctx, id) // the next holder of the lock will find the same
 	}
 	if err != nil || w == nil {
 		return err

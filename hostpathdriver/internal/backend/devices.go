@@ -133,7 +133,7 @@ func (n *Node) ownDisk(shown loop.Shown) string {
 
 // diskRoots are the directories in which the drivers of this state directory keep
 // disks: itself, those of nodes, and homes in pools. In the directory of a pool are
-// disks of other drivers as well.
+// disks of other drivers, too.
 func (n *Node) diskRoots() []string {
 	roots := []string{n.cfg.StateDir}
 	nodes, _ := nodeNames(n.cfg.StateDir) // what is not known is not released

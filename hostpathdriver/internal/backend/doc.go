@@ -35,7 +35,7 @@
 //
 // A volume exists when its record exists. Its directory is made before and
 // moved to the trash before the record goes, so that a crash leaves at most
-// a volume that nobody has written to, or one in the trash; both are removed at
+// a volume that no workload has written to, or one in the trash; both are removed at
 // start, unless something is mounted inside. What has contents and no record is never
 // removed, only reported.
 package backend

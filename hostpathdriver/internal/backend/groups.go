@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// The snapshots of a group are of one moment, because nobody writes while they
+// The snapshots of a group are of one moment, because no workload writes while they
 // are made: a volume that is held cannot be staged for writing. Of one that is
 // in use already it is found out whether somebody did, see cut.go. The group's
 // record is written when each member has its own, and makes all of them exist;
@@ -131,7 +131,7 @@ func (v *Volumes) hold(source *volume.Volume, group volume.ID) error {
 	return v.release(source.ID, group)
 }
 
-// writable reports whether somebody can write to a volume now.
+// writable reports whether a workload can write to a volume now.
 func (v *Volumes) writable(source *volume.Volume) (bool, error) {
 	nodes, err := v.stagedOn(source)
 	if err != nil {

@@ -31,7 +31,7 @@ func (n *Node) Renew(_ context.Context, req *volume.TargetRequest) error {
 
 // showPod writes files with pod information into an inline volume that asks for
 // them. What changes is replaced at once; the other files stay as they are, so
-// that nobody who watches them is woken up.
+// that no watcher of the files is woken up.
 func (n *Node) showPod(known *volume.NodeVolume, req *volume.TargetRequest, attributes volume.Attributes) error {
 	if err := req.Inline.CheckPodInfo(attributes, known.Form()); err != nil || !attributes.PodInfo {
 		return err

@@ -34,7 +34,7 @@ func (v *Volumes) ListSnapshots(_ context.Context, req volume.SnapshotListReques
 	return &volume.SnapshotPage{Snapshots: list, Next: next}, nil
 }
 
-// SnapshotDisk tells where the blocks of a snapshot are.
+// SnapshotDisk returns where the blocks of a snapshot are.
 func SnapshotDisk(stateDir string, s *volume.Snapshot) *volume.SnapshotDisk {
 	disk := &volume.SnapshotDisk{ID: s.ID, Volume: s.Source, Size: s.Size, Filling: s.Filling}
 	if s.Form.Disk {

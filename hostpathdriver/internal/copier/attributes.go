@@ -12,8 +12,8 @@ import (
 
 // attributes gives the target owner, mode, extended attributes and times. The
 // order matters: a change of owner clears the setuid bit and capabilities, an
-// access control list changes the mode, and whoever may not write to a file may
-// not change its user attributes.
+// access control list changes the mode, and a process that may not write to a
+// file may not change its user attributes.
 func (t *tree) attributes(source, target *os.File, want *unix.Stat_t) error {
 	have, err := status(target)
 	if err != nil {

@@ -6,8 +6,8 @@
 // and btrfs); else only data is copied, so that a sparse file stays sparse.
 //
 // Only a shared file is a copy of one moment. Bytes that are copied are as old
-// as the call that copied them: who needs one moment keeps the source still
-// until the last call is over, and Result.Torn tells if that did not work.
+// as the call that copied them: a caller that needs one moment keeps the
+// source still until the last call is over; Result.Torn reports if it changed.
 //
 // A workload may change source and destination meanwhile: nothing follows a
 // symbolic link or leaves the two directories. It needs /proc and Linux 5.8.
@@ -31,7 +31,7 @@ type Options struct {
 	Progress string
 	// NoReflink copies bytes where blocks could be shared.
 	NoReflink bool
-	// Report is told how many bytes of files, holes included, are passed, in
+	// Report receives how many bytes of files, holes included, are copied by
 	// this call and those before it.
 	Report func(done int64)
 	// Step is called before each change on disk with a name of the change.

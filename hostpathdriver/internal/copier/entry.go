@@ -11,7 +11,7 @@ import (
 
 // entry copies one name of the topmost directory, or puts it on the stack if it
 // is a directory. The source stays open from the first look at it, so that all
-// that is copied is of one file, whoever exchanges the name.
+// that is copied is of one file, even when another process replaces the name.
 func (t *tree) entry(ctx context.Context, name string) error {
 	l := t.top()
 	source, err := openAt(l.source, name, unix.O_PATH)
@@ -48,8 +48,8 @@ func (t *tree) entry(ctx context.Context, name string) error {
 	return t.spend(t.limits.entry)
 }
 
-// enter puts a directory on the stack. It is nobody else's until it is
-// complete.
+// enter puts a directory on the stack. Only this process can enter it
+// until it is complete.
 func (t *tree) enter(name string, source *os.File, st *unix.Stat_t, where standing) error {
 	if err := t.outside(st); err != nil {
 		return err

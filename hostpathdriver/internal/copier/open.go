@@ -15,7 +15,7 @@ import (
 
 // openAt opens what a path below a directory names. It follows no symbolic
 // link, not even the last, and crosses no mount point, not even one of the same
-// file system, which a device number would not tell.
+// file system, which a device number would not show.
 func openAt(dir *os.File, path string, flags int) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC),
@@ -68,7 +68,7 @@ func handle(file *os.File) string {
 // trace in the time of the last access.
 func reopen(file *os.File, flags int) (*os.File, error) {
 	opened, err := os.OpenFile(handle(file), flags|unix.O_NOATIME, 0)
-	if errors.Is(err, unix.EPERM) { // it belongs to somebody else
+	if errors.Is(err, unix.EPERM) { // another user owns the file
 		opened, err = os.OpenFile(handle(file), flags, 0)
 	}
 	return opened, err

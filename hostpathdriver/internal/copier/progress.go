@@ -16,7 +16,7 @@ import (
 // progressVersion changes with the meaning of the fields of progress.
 const progressVersion = 1
 
-// identity tells a file from all others of its file system, also from a later
+// identity distinguishes a file from all others of its file system, also from a later
 // one with the same inode number. The device number is not part of it: it may
 // change when the machine starts again.
 type identity struct {

@@ -14,8 +14,8 @@ const (
 	// chunk is how many bytes are compared at a time; between two of them the
 	// context is looked at.
 	chunk = 1 << 20
-	// longest is where an extent is cut although it goes on: who is
-	// interrupted loses what was not told yet.
+	// longest is where an extent is cut although it goes on: a caller
+	// that is interrupted loses what was not yielded yet.
 	longest = 1 << 30
 )
 

@@ -14,7 +14,7 @@ const (
 	ioctlMap = 0xc020660b // FS_IOC_FIEMAP
 	mapSync  = 0x1        // FIEMAP_FLAG_SYNC
 	// FIEMAP_EXTENT_LAST, _MERGED and _SHARED. Other flags say that an address
-	// is not known, or does not tell the contents.
+	// is not known, or does not identify the contents.
 	mapLast, mapMerged, mapShared = 0x1, 0x1000, 0x2000
 )
 
@@ -46,8 +46,8 @@ func shared(a, b *disk, e volume.Extent) bool {
 }
 
 // mappings asks the file system where the bytes of a range are; nil where that
-// does not tell contents. What was written and is still in memory goes to the
-// disk first: it has no place yet, and the file system would tell the old one.
+// does not identify the contents. Dirty pages are written to the disk first:
+// they have no place yet, and the file system would return the old one.
 func (d *disk) mappings(e volume.Extent) []mapping {
 	req := &mapRequest{start: uint64(e.Offset), length: uint64(e.Length), flags: mapSync}
 	req.capacity = uint32(len(req.mappings))

@@ -54,7 +54,7 @@ func (s Source) lookUp(ctx context.Context, id volume.ID) (*volume.SnapshotDisk,
 }
 
 // metadata describes the first snapshot, in comparison with the second one if
-// there is one. Files are open while somebody ranges over the extents.
+// there is one. Files are open while the caller ranges over the extents.
 func metadata(ctx context.Context, offset int64, snapshots ...*volume.SnapshotDisk) (*volume.Metadata, error) {
 	if err := snapshots[0].CheckOffset(offset); err != nil {
 		return nil, err

@@ -100,7 +100,7 @@ func kinds() []kind {
 			format: []string{"-E", "lazy_journal_init=1"},
 		},
 		// mkfs.xfs refuses less since version 5.19. Copies of one image have
-		// one UUID, of which xfs mounts only one at a time unless told.
+		// one UUID, of which xfs mounts only one at a time without nouuid.
 		{
 			name: "xfs", programs: []string{"mkfs.xfs", "fsck.xfs", "xfs_growfs"}, minSize: 300 * mib,
 			flags: []string{"nouuid"},

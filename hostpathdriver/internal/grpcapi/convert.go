@@ -32,8 +32,8 @@ func noGroup(group string) error {
 	return status.Errorf(codes.InvalidArgument, "%s: %q, but VOLUME_MOUNT_GROUP is not advertised", fieldMountGroup, group)
 }
 
-// capabilityFrom converts one capability. Its parts must be there; whether
-// the backend serves them is the backend's business.
+// capabilityFrom converts one capability. Its parts must be there; the
+// backend checks whether it serves them.
 func capabilityFrom(c *csi.VolumeCapability) (volume.Capability, error) {
 	if c == nil {
 		return volume.Capability{}, status.Error(codes.InvalidArgument, "volume_capability: is required")

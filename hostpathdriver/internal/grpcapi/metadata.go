@@ -117,12 +117,12 @@ func (m *Metadata) stream(ctx context.Context, found *volume.Metadata, maxResult
 	return statusOf(ctx.Err())
 }
 
-// messages yields what each message has to say. Where there is nothing to say,
-// there is one message nevertheless: it tells the capacity.
+// messages yields the blocks of each message. Without blocks there is one message
+// nevertheless: it carries the capacity.
 func (m *Metadata) messages(extents iter.Seq2[volume.Extent, error], most int) iter.Seq2[blockList, error] {
 	return func(yield func(blockList, error) bool) {
 		var list blockList
-		told := false
+		sent := false
 		for extent, err := range extents {
 			if err != nil {
 				yield(nil, err)
@@ -136,10 +136,10 @@ func (m *Metadata) messages(extents iter.Seq2[volume.Extent, error], most int) i
 				if !yield(list, nil) {
 					return
 				}
-				list, told = nil, true
+				list, sent = nil, true
 			}
 		}
-		if !told || len(list) > 0 {
+		if !sent || len(list) > 0 {
 			yield(list, nil)
 		}
 	}

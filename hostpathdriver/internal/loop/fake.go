@@ -67,7 +67,7 @@ func (f *Fake) Attach(ctx context.Context, file string, readOnly bool) (string, 
 	return device, nil
 }
 
-// attach returns no device while it has to wait for somebody.
+// attach returns no device while another process keeps it waiting.
 func (f *Fake) attach(file string, readOnly bool) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // (LOOP_CONFIGURE), /sys, and in a container the /dev of the host.
 //
 // Its devices do not clear themselves (no LO_FLAGS_AUTOCLEAR): between
-// NodeStageVolume and the first use nobody has them open, and they would be
+// NodeStageVolume and the first use no process has them open, and they would be
 // gone. They do no direct I/O: that depends on the file system and the sector
 // size of the disk below (LO_FLAGS_DIRECT_IO falls back in silence), and
 // through the page cache of the file a reader of the file sees what was synced
@@ -44,9 +44,9 @@ func (k Kernel) Attach(ctx context.Context, file string, readOnly bool) (string,
 	return device, nil
 }
 
-// attach returns no device while it has to wait for somebody. The lock has an
-// open file of its own: the kernel keeps the one that it is given, and with it
-// the lock, for as long as the device lives.
+// attach returns no device while another process keeps it waiting. The lock has
+// an open file of its own: the kernel keeps the file that LOOP_CONFIGURE passes,
+// and with it the lock, until the device is detached.
 func (k Kernel) attach(ctx context.Context, file string, readOnly bool) (string, error) {
 	b, err := openBacking(file, os.O_RDONLY)
 	if err != nil {
@@ -106,9 +106,9 @@ func (k Kernel) openControl() (*os.File, error) {
 	return control, err
 }
 
-// configureFree gives the first free device its file. Others look for a free
-// device at the same time, and the one that is free may be claimed by
-// somebody: it goes on to higher numbers.
+// configureFree attaches the file to the first free device. Other processes look
+// for a free device at the same time and may take it first: configureFree goes
+// on to higher numbers.
 func (k Kernel) configureFree(ctx context.Context, control *os.File, config *unix.LoopConfig) (string, error) {
 	for taken := -1; ; {
 		if err := ctx.Err(); err != nil {
@@ -206,7 +206,7 @@ func (k Kernel) detach(ctx context.Context, file string, readOnly bool) error {
 		return err
 	}
 	defer b.Close()
-	// Clearing comes once: a device that appears later is somebody else's.
+	// Clearing comes once: a device that appears later is another caller's.
 	// The lock does not cover the waiting, which would stop all others.
 	err = until(ctx, func() (bool, error) {
 		locked, err := b.tryLock()
@@ -224,8 +224,8 @@ func (k Kernel) detach(ctx context.Context, file string, readOnly bool) error {
 	})
 }
 
-// clearAll gives up the devices of one kind. The kernel clears a device when
-// nobody else has it open, and else marks it to be cleared on the last close.
+// clearAll gives up the devices of one kind. The kernel clears a device that
+// no other process has open, and else marks it to be cleared on the last close.
 func (k Kernel) clearAll(id Identity, readOnly bool) error {
 	found, err := k.find(id)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // Source: Linux, include/linux/blk_types.h, SECTOR_SIZE.
 const SectorSize = 512
 
-// ErrBusy says that somebody still had a device, or was just changing the
+// ErrBusy says that another process still had a device, or was just changing the
 // devices of the file, when the context ended. The error that carries it also
 // carries the one of the context. Repeating the call later is right.
 var ErrBusy = errors.New("loop device is in use")
@@ -76,7 +76,7 @@ type Devices interface {
 }
 
 // Identity is what makes a file the same file under any path, as long as
-// somebody keeps it from being freed; an attached device does.
+// a reference keeps its inode from being freed; an attached device is one.
 type Identity struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
@@ -160,8 +160,8 @@ func (b *backing) unlock() error {
 	return nil
 }
 
-// The pauses between two looks. The kernel tells nobody when the last user of
-// a device has closed it, so that looking again is the only way.
+// The pauses between two polls. The kernel sends no notification when the last
+// user of a device has closed it, so that the device must be polled.
 const (
 	firstPause = 2 * time.Millisecond
 	lastPause  = 200 * time.Millisecond

@@ -4,7 +4,7 @@
 //
 // The files belong to workloads, which may change them meanwhile: nothing
 // follows a symbolic link or leaves the file system and the mount that it began
-// in. Do not use it for directories that others use as well.
+// in. Do not use it for directories that other volumes share.
 package ownership
 
 import (
@@ -173,8 +173,8 @@ func wanted(mode uint32) uint32 {
 	return permitted
 }
 
-// vanished tells that something was removed or replaced meanwhile, or that
-// something else is mounted there.
+// vanished reports whether a file was removed or replaced meanwhile, or
+// another file system is mounted there.
 func vanished(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV)
 }

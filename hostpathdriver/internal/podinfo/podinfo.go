@@ -1,10 +1,10 @@
-// Package podinfo reads what the kubelet tells a driver about the pod in
+// Package podinfo reads the information about the pod that the kubelet sends in
 // NodePublishVolume: its names in the volume_context, when the CSIDriver object
 // asks for them (podInfoOnMount), and tokens of its service account
 // (tokenRequests).
 //
 // Do not use it to authorise: without podInfoOnMount the same keys may come
-// from whoever wrote the volume attributes.
+// from the author of the volume attributes.
 package podinfo
 
 import (
@@ -37,13 +37,13 @@ const (
 const legacyPrefix = "csi.kubernetes.io/"
 
 // Info is the pod for which a volume is published. The zero value means that
-// the kubelet told nothing.
+// the kubelet sent none.
 type Info struct {
 	Name           string
 	Namespace      string
 	UID            string
 	ServiceAccount string
-	// Ephemeral tells an inline volume from a persistent one. A missing key
+	// Ephemeral is true for an inline volume. A missing key
 	// means persistent.
 	Ephemeral bool
 	// Tokens are those of the service account.
@@ -83,7 +83,7 @@ func (i Info) String() string {
 }
 
 // Files are the information as contents of files by name. Empty ones are
-// those that the kubelet does not tell; they are to be removed.
+// those that the kubelet does not send; they are to be removed.
 func (i Info) Files() map[string]string {
 	return map[string]string{
 		FilePodName:        i.Name,

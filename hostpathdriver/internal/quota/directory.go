@@ -40,7 +40,7 @@ func (d *directory) enforced() (bool, error) {
 
 // project returns the project that the directory has for itself, or 0. One that
 // Limit has completed is inherited by what is in it. Before, at a crash, the
-// directory is the only one that has it, or somebody else has it by rights.
+// directory is the only one that has it, or another directory inherits it rightly.
 func (d *directory) project() (uint32, error) {
 	own, err := d.attributes()
 	if err != nil {
@@ -80,8 +80,8 @@ func (d *directory) mayClaim() error {
 }
 
 // take gives the directory a project if nothing else has it. The kernel has no
-// call to do so at once: who looks, takes and finds that it is alone was first,
-// and whoever else looked at the same moment finds that it is not.
+// atomic call for that: the process that checks, takes the project and then finds
+// itself its only user was first; a process that checked meanwhile finds two users.
 func (d *directory) take(project uint32) (bool, error) {
 	a, err := d.account(project)
 	if err != nil || !a.unused() {

@@ -17,7 +17,7 @@ import (
 const fakeBlock = 4096
 
 // Fake is a Quotas without privileges, for tests. It knows limits, and measures
-// directories by walking through them, but it stops nobody. It is safe for
+// directories by walking through them, but it enforces none. It is safe for
 // concurrent use, by one process.
 type Fake struct {
 	// Roots are the directories below which limits are enforced.

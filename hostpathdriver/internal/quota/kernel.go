@@ -12,7 +12,7 @@ import (
 // The projects that directories get. The kernel has 2^32-1 of them and no
 // registry. Administrators count from 1 (/etc/projects), the kubelet from
 // 1048577 for its emptyDir volumes; this range is far from both, and ids in it
-// are positive in 32 bits for whoever prints them so.
+// are positive as signed 32-bit numbers, too.
 const (
 	firstProject uint32 = 1 << 30
 	lastProject  uint32 = 1<<31 - 1

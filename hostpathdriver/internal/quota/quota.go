@@ -2,12 +2,12 @@
 // the project quotas of file systems. Behind it stand Kernel, for machines, and
 // Fake, for tests without privileges. Directories have to be limited before
 // anything is in them; do not use it to limit disks, which are files of their
-// size, nor for directories that are limited by somebody else.
+// size, nor for directories that another program limits.
 //
 // Project quotas are those of XFS mounted with prjquota, and of ext4 made with
 // -O quota,project (or changed by tune2fs) and mounted with prjquota.
 //
-// They stop who fills a disk by accident, not who wants to: outside of a user
+// They stop a workload that fills a disk by accident, not a malicious one: outside of a user
 // namespace, the owner of a file may give it to another project
 // (FS_IOC_FSSETXATTR), and on ext4 a process with CAP_SYS_RESOURCE, such as a
 // privileged container, may exceed every limit.
@@ -29,7 +29,7 @@ var ErrUnavailable = errors.New("project quotas are not enforced there: they nee
 // it already would not count.
 var ErrNotEmpty = errors.New("only an empty directory can get a limit")
 
-// ErrInherited says that a directory cannot be limited because somebody else
+// ErrInherited says that a directory cannot be limited because another program
 // limits the one above it: no directory with a project of its own could be
 // renamed from one such place to another.
 var ErrInherited = errors.New("the directory above it has a project that is inherited (lsattr -p shows P)")

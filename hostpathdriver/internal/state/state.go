@@ -59,8 +59,8 @@ type envelope[T any] struct {
 }
 
 // Identified is what a record implements that has its own name in it. A file
-// of another name, such as a copy that somebody made, is unreadable then: it
-// would stand for the same thing twice.
+// of another name, such as a copy made by hand, is unreadable then: two
+// files would be the record of one object.
 type Identified interface {
 	RecordID() string
 }

@@ -116,7 +116,7 @@ func (s Support) CheckCapability(f Form, c Capability) error {
 		return err
 	}
 	if f.FSType != "" && c.Mode.MultiNode() && !c.Mode.ReadOnly() {
-		return fmt.Errorf("access mode %q: %v is mounted by one node at a time when somebody writes: %w", c.Mode, f, ErrInvalid)
+		return fmt.Errorf("access mode %q: %v can be mounted for writing by one node at a time: %w", c.Mode, f, ErrInvalid)
 	}
 	return s.checkMountFlags(f, c.MountFlags)
 }

@@ -13,7 +13,7 @@ import (
 type Mutable struct {
 	// Enabled serves mutable parameters at all.
 	Enabled bool
-	// Names are the parameters that exist; none stands for all.
+	// Names are the parameters that exist; none means all.
 	Names []string
 }
 

@@ -91,8 +91,8 @@ type Capacity struct {
 	Largest int64
 }
 
-// Capacity returns what a kind has left; the empty kind stands for all. It knows
-// nothing of unlimited ones.
+// Capacity returns what a kind has left; the empty kind means all. Unlimited
+// kinds are not counted.
 func (p *Pools) Capacity(kind string) (Capacity, error) {
 	if err := p.check(kind); err != nil {
 		return Capacity{}, err

@@ -224,7 +224,7 @@ func (n *NodeVolume) CheckInline(inline *InlineRequest) error {
 }
 
 // CheckTarget decides on publishing at a path, as the second table of CSI
-// v1.13, "NodePublishVolume", tells:
+// v1.13, "NodePublishVolume", says:
 //
 //	                        same path                      another path
 //	mode                    same arguments  others         any arguments

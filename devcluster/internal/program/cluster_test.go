@@ -35,7 +35,7 @@ type cluster struct {
 // failed test leaves is taken down.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	work, err := os.MkdirTemp("/var/tmp", "dc-")
+	work, err := os.MkdirTemp("", "dc-")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func run(m *testing.M) (code int) {
 		fmt.Println("skipped all of internal/program: needs root, because a cluster mounts volumes")
 		return 0
 	}
-	work, err := os.MkdirTemp("/var/tmp", "dc-bin-")
+	work, err := os.MkdirTemp("", "dc-bin-")
 	if err == nil {
 		built, err = build(context.Background(), work)
 	}

@@ -84,7 +84,7 @@ func (c *child) waitSocket(ctx context.Context, client *Client) error {
 	}
 }
 
-// follow is follow for the one who started the supervisor: that one can tell how it ended.
+// follow is the function follow for the process that started the supervisor, which knows how the supervisor ended.
 func (c *child) follow(ctx context.Context, client *Client, out io.Writer) (Status, error) {
 	status, err := follow(ctx, client, out, 0)
 	if err == nil || status.Phase != "" || ctx.Err() != nil {

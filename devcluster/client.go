@@ -85,7 +85,7 @@ func (c *Client) stop(ctx context.Context) error {
 }
 
 // ask reads what a path has. A supervisor that was killed takes connections for as long as the kernel needs to close its socket,
-// and drops them: it is asked again until it answers or nobody listens.
+// and drops them: ask repeats the request until the supervisor answers or no process listens.
 func (c *Client) ask(ctx context.Context, path string) (body []byte, err error) {
 	ask := func(context.Context) (done bool, _ error) {
 		body, err = c.do(ctx, http.MethodGet, path)
@@ -120,7 +120,7 @@ func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-// isDown reports whether nobody listens at the socket. A path that is too long for a socket is invalid: nobody can listen there.
+// isDown reports whether no process listens at the socket. A path that is too long for a socket is invalid: no process can listen there.
 func isDown(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL)
 }

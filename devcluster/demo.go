@@ -24,7 +24,7 @@ type DemoOptions struct {
 	Examples string
 }
 
-// Demo applies the examples to a running cluster, tells each step, shows where the bytes lie and deletes everything again.
+// Demo applies the examples to a running cluster, prints each step, shows where the data is stored and deletes everything again.
 // It fails when any step of the volumes' life did not happen.
 func Demo(ctx context.Context, o DemoOptions, out io.Writer) error {
 	if o.Examples == "" {

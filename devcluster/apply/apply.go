@@ -38,7 +38,7 @@ import (
 type Config struct {
 	// REST reaches the API server. Required; it is not changed.
 	REST *rest.Config
-	// Manager is who owns the fields that are applied: managedFields of the objects tell. Required.
+	// Manager is the owner of the applied fields, as managedFields of the objects names it. Required.
 	Manager string
 	// Namespace is where objects of a namespaced kind go that name no namespace. Empty: default.
 	Namespace string

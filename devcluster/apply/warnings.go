@@ -16,7 +16,7 @@ func (w *warnings) collect(ctx context.Context) context.Context {
 	return context.WithValue(ctx, warningsKey{}, w)
 }
 
-// collector hands each warning to the request that it came with. Those that nobody collects are logged.
+// collector hands each warning to the request that it came with. Warnings of requests without a collector are logged.
 type collector struct{}
 
 var _ rest.WarningHandlerWithContext = collector{}

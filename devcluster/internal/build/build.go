@@ -247,7 +247,7 @@ func lock(ctx context.Context, c Config, b Binaries) (unlock func(), err error) 
 	if err != nil {
 		return nil, fmt.Errorf("lock the cache of the control plane: %w", err)
 	}
-	for told := false; ; told = true {
+	for announced := false; ; announced = true {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() { _ = f.Close() }, nil
@@ -255,13 +255,13 @@ func lock(ctx context.Context, c Config, b Binaries) (unlock func(), err error) 
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, errors.Join(fmt.Errorf("lock %q: %w", f.Name(), err), f.Close())
 		}
-		if !told {
-			fmt.Fprintf(c.Progress, "waiting for another process that fills %s with the control plane\n", b.Dir)
+		if !announced {
+			fmt.Fprintf(c.Progress, "waiting for another process that builds the control plane in %s\n", b.Dir)
 		}
 		select {
 		case <-time.After(lockPoll):
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("wait for another process that fills %q: %w", b.Dir, ctx.Err()), f.Close())
+			return nil, errors.Join(fmt.Errorf("wait for another process that builds the control plane in %q: %w", b.Dir, ctx.Err()), f.Close())
 		}
 	}
 }

@@ -250,7 +250,7 @@ func TestWaitForAnotherBuildIsToldAndCanBeCutOff(t *testing.T) {
 		told = append(told, line)
 		cancel()
 	})
-	want := "waiting for another process that fills " + other.Dir + " with the control plane\n"
+	want := "waiting for another process that builds the control plane in " + other.Dir + "\n"
 	if _, err := ControlPlane(ctx, c); !errors.Is(err, context.Canceled) || !slices.Equal(told, []string{want}) {
 		t.Errorf("got %v, told %q, want %q", err, told, want)
 	}

@@ -146,8 +146,8 @@ func Marked(marker string) ([]int, error) {
 }
 
 // environment reads the environment of a process, given as its directory in /proc. A process that ended, a zombie, a kernel
-// thread or somebody else's has none to read. One that is just being executed shows none, or a part of it, for a moment, and is
-// looked at again: it would otherwise be overlooked and live on.
+// thread or a process of another user has none to read. A process that is just being executed shows none, or a part of it, for a
+// moment, and is read again: it would otherwise be overlooked and keep running.
 func environment(process string) string {
 	began, pause := time.Now(), execPause
 	for attempt := 0; ; attempt++ {

@@ -31,7 +31,7 @@ func (b *syncBuffer) String() string {
 // waitFor waits until the text was written; the deadline only ends a test that would hang.
 func (b *syncBuffer) waitFor(t *testing.T, text string) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(3 * time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !strings.Contains(b.String(), text) {

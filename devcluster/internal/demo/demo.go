@@ -1,5 +1,5 @@
-// Package demo shows on a running cluster what the project does: it applies the examples, tells each step as it happens,
-// looks where the bytes lie, and cleans up again.
+// Package demo shows on a running cluster what the project does: it applies the examples, prints each step as it happens,
+// shows where the data is stored, and deletes everything again.
 //
 // It asserts as it goes: a demo that ends without an error has seen the whole life of the volumes.
 package demo

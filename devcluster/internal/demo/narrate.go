@@ -8,8 +8,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// describe says in a line what an object's state means to its user; the same state gives the same line. An empty line is
-// nothing to tell.
+// describe says in a line what an object's state means to its user; the same state gives the same line. An empty line means
+// that nothing is printed.
 func describe(obj any) string {
 	switch o := obj.(type) {
 	case *corev1.PersistentVolumeClaim:
@@ -94,7 +94,7 @@ func describePod(p *corev1.Pod) string {
 	return fmt.Sprintf("%s: %s on %s", name, p.Status.Phase, p.Spec.NodeName)
 }
 
-// describeEvent tells warnings only: what went well shows in the objects themselves.
+// describeEvent describes warnings only: successes show in the objects themselves.
 func describeEvent(e *corev1.Event) string {
 	if e.Type != corev1.EventTypeWarning {
 		return ""

@@ -70,8 +70,8 @@ func TestNarratorTellsEachStateOnce(t *testing.T) {
 	var out bytes.Buffer
 	n := &narrator{out: &out, start: time.Now(), last: map[string]string{}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}}
-	n.tell(pod)
-	n.tell(pod)
+	n.print(pod)
+	n.print(pod)
 	n.gone(cache.DeletedFinalStateUnknown{Key: "default/a", Obj: pod})
 	n.gone(&corev1.Event{})
 	n.title("next %d", 2)

@@ -61,15 +61,15 @@ func (n *narrator) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
 			if !initial {
-				n.tell(obj)
+				n.print(obj)
 			}
 		},
-		UpdateFunc: func(_, obj any) { n.tell(obj) },
+		UpdateFunc: func(_, obj any) { n.print(obj) },
 		DeleteFunc: n.gone,
 	}
 }
 
-func (n *narrator) tell(obj any) {
+func (n *narrator) print(obj any) {
 	key, err := cache.MetaNamespaceKeyFunc(obj)
 	line := describe(obj)
 	if err != nil || line == "" {
@@ -90,7 +90,7 @@ func (n *narrator) gone(obj any) {
 	}
 }
 
-// say prints a line unless it is the last one told of the same object.
+// say prints a line unless it is the last one printed for the same object.
 func (n *narrator) say(key, line string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reservedPort is a port on loopback that is bound and not listened on. As long as it is open the kernel gives the port to
-// nobody who asks for any port, and lets the one who names it listen there, again after a restart too. For that both set
-// SO_REUSEADDR, as every listener of a Go program does.
+// reservedPort is a port on loopback that is bound and not listened on. As long as it is open the kernel does not
+// choose the port for a listener on port 0, and lets a process that names the port listen there, again after a restart, too. For
+// that both set SO_REUSEADDR, as every listener of a Go program does.
 type reservedPort struct {
 	number int
 	socket *os.File
@@ -54,7 +54,7 @@ func closePorts(ports map[string]reservedPort) error {
 	var errs []error
 	for name, r := range ports {
 		if err := r.socket.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("give back the port of %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("release the port of %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)

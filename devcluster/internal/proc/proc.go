@@ -39,7 +39,7 @@ const (
 	// healthyAfter is how long a process must have lived for the next restart to be quick again.
 	healthyAfter = 10 * time.Second
 	readyPeriod  = 50 * time.Millisecond
-	// hopeless is how often in a row a process may end without having been ready before nobody waits for it any longer.
+	// hopeless is how often in a row a process may end without having been ready before waiting for it ends with an error.
 	hopeless = 5
 )
 

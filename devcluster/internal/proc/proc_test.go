@@ -33,7 +33,7 @@ func shell(t *testing.T, name, script string) proc.Spec {
 // await waits for a status that satisfies ok; the deadline only ends a test that would hang.
 func await(t *testing.T, m *proc.Manager, name string, ok func(proc.Status) bool) proc.Status {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(3 * time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -59,7 +59,7 @@ func start(t *testing.T, m *proc.Manager, spec proc.Spec) {
 
 func waitReady(t *testing.T, m *proc.Manager, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if err := m.WaitReady(ctx, name); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestHoldIsTold(t *testing.T) {
 	}
 	select {
 	case <-held:
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Errorf("nobody was told: %+v", m.Statuses())
 	}
 }
@@ -164,7 +164,7 @@ func TestStopEndsGrandchildrenToo(t *testing.T) {
 	m.Stop()
 	// The grandchild was killed and belongs to init now. It dies when it is scheduled next, and its entry stays until init
 	// collects it.
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(3 * time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for alive(grandchild) {

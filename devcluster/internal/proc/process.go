@@ -102,15 +102,15 @@ func (p *process) run() {
 
 // mayRun waits while the process is held; it answers false once the process must not run again.
 func (p *process) mayRun() bool {
-	for told := false; ; {
+	for announced := false; ; {
 		stop, held, changed := p.wish()
 		switch {
 		case stop:
 			return false
 		case !held:
 			return true
-		case !told:
-			told = true
+		case !announced:
+			announced = true
 			p.update(func() { p.status.State, p.status.Since = Held, time.Now() })
 		default:
 			<-changed

@@ -216,7 +216,7 @@ func (c copier) put(rel string, data []byte, mode fs.FileMode) error {
 	return os.WriteFile(path, data, mode)
 }
 
-// checkLeftovers tells every line with an old name. NOTICE, which says where the copy is from, has to have them.
+// checkLeftovers returns an error for every line with an old name. NOTICE, which says where the copy is from, has to have them.
 func (c copier) checkLeftovers() error {
 	var errs []error
 	err := walk(c.out, func(path string) error {

@@ -2,11 +2,11 @@
 //
 //	newdriver -name foo.example.com -module example.com/foo -out ../foo
 //
-// The copy is a repository of its own. It has the packages of csikit that the driver rests on, its manifests and its tests, and
-// needs nothing that is here. hostpathdriver/COPYING.md tells how to go on from there.
+// The copy is a repository of its own. It has the packages of csikit that the driver imports, its manifests and its tests, and
+// needs nothing that is here. hostpathdriver/COPYING.md describes the next steps.
 //
 // It walks what is there: files and packages that come to the driver need no change here, except where they spell an old name in
-// a way that none of the rules in names.go fits. Then nothing is written, and the error tells where that is.
+// a way that none of the rules in names.go fits. Then nothing is written, and the error names the file and line.
 package main
 
 import (

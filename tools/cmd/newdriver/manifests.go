@@ -24,7 +24,7 @@ type kustomization struct {
 	} `json:"patches"`
 }
 
-// manifests copies the overlay with all that it is made of, and what the storage suite is told of the driver.
+// manifests copies the overlay with all that it is made of, and the description of the driver for the storage suite.
 func (c copier) manifests() error {
 	if err := c.kustomize(filepath.Join(deployDir, overlay)); err != nil {
 		return err

@@ -36,7 +36,7 @@ type names struct {
 	Objects string
 }
 
-// newNames derives all names from two, or tells everything that is wrong with these.
+// newNames derives all names from two, or returns an error for each rule that they break.
 func newNames(driver, modulePath string) (names, error) {
 	if err := errors.Join(checkDriver(driver), checkModule(modulePath)); err != nil {
 		return names{}, err

@@ -14,7 +14,7 @@ import (
 type suite struct {
 	SpecReports []spec
 	RunTime     time.Duration
-	// SpecialSuiteFailureReasons tell why a suite failed when it was no spec: a timeout, or nothing that could be run.
+	// SpecialSuiteFailureReasons say why a suite failed when no spec did: a timeout, or nothing that could be run.
 	SpecialSuiteFailureReasons []string
 }
 

@@ -50,7 +50,7 @@ func run(keep string, total bool, files []string, in io.Reader, out io.Writer) (
 
 func sumFiles(files []string, out io.Writer) (failed bool, err error) {
 	var failures bytes.Buffer
-	s := newSummary(io.Discard) // each package was told when it ended
+	s := newSummary(io.Discard) // each package was printed when it ended
 	s.failures = &failures
 	for _, name := range files {
 		err = errors.Join(err, s.readFile(name))

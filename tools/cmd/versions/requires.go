@@ -14,7 +14,7 @@ import (
 // apart is the module whose dependencies are the linters', which nothing else is compiled with.
 const apart = "tools"
 
-// checkRequirements tells which dependencies have several versions in the modules. In the workspace all have the newest, so that such a
+// checkRequirements returns an error for each dependency that has several versions in the modules. In the workspace all have the newest, so that such a
 // dependency, and everything above it, would be tested in another version than a module has that stands alone, and be compiled twice.
 func checkRequirements(tree fs.FS, modules []string) error {
 	users := map[string]map[string][]string{} // modules, by dependency and version

@@ -188,6 +188,26 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// The end of the wait is no answer of the driver.
+func TestWaitEndsDuringACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := csitest.New(csitest.Options{})
+		d.SetReady(false)
+		client := connect(t, csiclient.Config{Conn: d.Conn(), Address: "/csi/csi.sock", Timeout: time.Hour})
+		var out strings.Builder
+		ctx, cancel := context.WithTimeout(logTo(t.Context(), t, &out, 0), 65*time.Second)
+		defer cancel()
+		time.AfterFunc(10*time.Second, func() { d.Inject(csitest.Fault{Method: "Probe", Hang: true}) })
+		_, err := client.Wait(ctx)
+		if err == nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "last answer: driver answers that it is not ready yet") {
+			t.Errorf("Wait: %v, want the context's error with the last answer", err)
+		}
+		if strings.Contains(out.String(), "deadline exceeded") {
+			t.Errorf("the end of the wait is logged as a reason to wait:\n%s", out.String())
+		}
+	})
+}
+
 func TestWaitTellsWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := csitest.New(csitest.Options{})

@@ -1,6 +1,7 @@
 package csiclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,22 +50,26 @@ func (c *Client) Wait(ctx context.Context) (*Info, error) {
 		temporary = failedCall
 	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyAddress, c.cfg.Address)
-	start := time.Now()
+	start, last := time.Now(), ""
 	log := WaitLog{Every: c.cfg.LogEvery}
 	for {
 		info, err := c.tryRead(ctx)
-		if err == nil {
+		switch {
+		case err == nil:
 			logger.Info("CSI driver is ready", logging.KeyDriver, info.Name, logging.KeyVersion, info.Version)
 			return info, nil
-		}
-		if ctx.Err() == nil && !temporary(err) {
+		case ctx.Err() != nil: // err may be the end of ctx, and no answer
+			last = cmp.Or(last, outcome.Message(err))
+		case !temporary(err):
 			return nil, err
-		}
-		if log.Due(outcome.Message(err)) {
-			logger.Info("Waiting for the CSI driver", logging.KeyDuration, time.Since(start), logging.KeyReason, outcome.Message(err))
+		default:
+			last = outcome.Message(err)
+			if log.Due(last) {
+				logger.Info("Waiting for the CSI driver", logging.KeyDuration, time.Since(start), logging.KeyReason, last)
+			}
 		}
 		if !pause(ctx, c.cfg.Poll) {
-			return nil, fmt.Errorf("wait for the CSI driver at %q: %w (last answer: %s)", c.cfg.Address, context.Cause(ctx), outcome.Message(err))
+			return nil, fmt.Errorf("wait for the CSI driver at %q: %w (last answer: %s)", c.cfg.Address, context.Cause(ctx), last)
 		}
 	}
 }

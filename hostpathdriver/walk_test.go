@@ -397,9 +397,12 @@ func (w *walker) mayWait(err error) {
 	}
 }
 
-// retire has another driver take the place of one that was not killed.
+// retire replaces a driver that was not killed by one without faults, and lets no deadline pass any more.
 func (w *walker) retire() {
 	w.t.Helper()
+	if w.deadlines != nil {
+		w.deadlines.end()
+	}
 	if w.child == nil {
 		return
 	}
@@ -415,9 +418,6 @@ func (w *walker) retire() {
 // finish looks for everything that may be left.
 func (w *walker) finish() {
 	w.t.Helper()
-	if w.deadlines != nil {
-		w.deadlines.end()
-	}
 	w.retire()
 	w.checkCharge(0)
 	left := append(w.mounts(), w.devices()...)

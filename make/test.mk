@@ -39,8 +39,8 @@ RACE = $(shell make/setup race)
 # Packages of a module that are tested; other than all are tested without what TESTALSO adds.
 TESTPACKAGES ?= ./...
 
-# Tests of hostpathdriver that need a kernel with more than this machine's may have: those that skip themselves elsewhere. The processor of
-# the machine is a program.
+# Tests of hostpathdriver that need a kernel with more than this machine's may have: those that skip themselves elsewhere. An emulated
+# processor is slow, so that what takes long is left to `make exhaustive`.
 VM_RUN ?= ^TestOnQuotas$$|^TestWalkGrown$$|^TestKernelContract$$/^ext[34]$$/Grow
 VM_PACKAGES ?= . ./internal/quota ./internal/backend ./internal/filesystem
 .PHONY: test-vm

@@ -4,7 +4,7 @@
 //
 // The files belong to workloads, which may change them meanwhile: nothing
 // follows a symbolic link or leaves the file system and the mount that it began
-// in. Do not use it for directories that other volumes share.
+// in. Do not use it for directories that other programs use, too.
 package ownership
 
 import (

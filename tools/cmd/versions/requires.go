@@ -14,8 +14,8 @@ import (
 // apart is the module whose dependencies are the linters', which nothing else is compiled with.
 const apart = "tools"
 
-// checkRequirements returns an error for each dependency that has several versions in the modules. In the workspace all have the newest, so that such a
-// dependency, and everything above it, would be tested in another version than a module has that stands alone, and be compiled twice.
+// checkRequirements returns an error for each dependency that has several versions in the modules. In the workspace all have the newest,
+// so that such a dependency, and everything above it, would be tested in another version than a module has that stands alone, and be compiled twice.
 func checkRequirements(tree fs.FS, modules []string) error {
 	users := map[string]map[string][]string{} // modules, by dependency and version
 	for _, dir := range modules {

@@ -213,14 +213,25 @@ func TestNodeCapabilitiesAreReadOncePerConnection(t *testing.T) {
 	after.SetNode(stage, expand)
 	after.ServeAt(t, path)
 	// The driver was updated; whatever call comes first makes the new connection.
-	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if _, err := d.Node().NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{}); err == nil {
-			break
+	waitForLoss(t, d)
+	for range 3 {
+		caps, err := d.NodeCapabilities(t.Context())
+		if diff := cmp.Diff(Capabilities{stage: true, expand: true}, caps); err != nil || diff != "" {
+			t.Errorf("capabilities after the restart: %v, -want +got:\n%s", err, diff)
 		}
 	}
-	caps, err := d.NodeCapabilities(t.Context())
-	if diff := cmp.Diff(Capabilities{stage: true, expand: true}, caps); err != nil || diff != "" {
-		t.Errorf("capabilities after the restart: %v, -want +got:\n%s", err, diff)
+	if got := len(after.Calls()); got != 1 {
+		t.Errorf("%d calls after the restart, want 1: the call that makes the connection is remembered", got)
+	}
+}
+
+// waitForLoss waits until the connection to a driver is lost.
+func waitForLoss(t *testing.T, d *Driver) {
+	t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); d.link.connected(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("waited 3 minutes for the loss of the connection")
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 )
@@ -19,6 +20,8 @@ import (
 type link struct {
 	client *csiclient.Client
 	closer io.Closer
+	// conn is nil when the connection is none of gRPC's own.
+	conn *grpc.ClientConn
 	// epoch counts the connections made; capabilities are valid for one.
 	epoch atomic.Int64
 
@@ -39,6 +42,7 @@ func (r *Registry) link(spec Spec) (*link, error) {
 		return nil, fmt.Errorf("connect to CSI driver %q at %q: %w", spec.Name, spec.Endpoint, err)
 	}
 	l.closer, _ = conn.(io.Closer)
+	l.conn, _ = conn.(*grpc.ClientConn)
 	l.client, err = csiclient.New(csiclient.Config{
 		Address:      spec.Endpoint,
 		Conn:         conn,
@@ -102,9 +106,16 @@ func (l *link) release() {
 	}
 }
 
-// capabilities returns the node capabilities of the present connection.
+// connected reports whether there is a connection, as far as it is known.
+func (l *link) connected() bool {
+	return l.conn == nil || l.conn.GetState() == connectivity.Ready
+}
+
+// capabilities returns the node capabilities of the present connection. Those of a connection that is lost are not used: the
+// driver that is started next may have others.
 func (l *link) capabilities(ctx context.Context) (Capabilities, error) {
-	if caps, ok := l.cached(); ok {
+	connected := l.connected()
+	if caps, ok := l.cached(); ok && connected {
 		return caps, nil
 	}
 	before := l.epoch.Load()
@@ -117,8 +128,8 @@ func (l *link) capabilities(ctx context.Context) (Capabilities, error) {
 		caps[c.GetRpc().GetType()] = true
 	}
 	// When the connection changed meanwhile it is unknown which driver process
-	// answered; the first connection is made by this very call.
-	if after := l.epoch.Load(); before == after || before == 0 && after == 1 {
+	// answered, unless there was none, and this very call has made it.
+	if after := l.epoch.Load(); before == after || (before == 0 || !connected) && after == before+1 {
 		l.capsMu.Lock()
 		defer l.capsMu.Unlock()
 		l.caps, l.capsEpoch = caps, after

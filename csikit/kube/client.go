@@ -149,60 +149,60 @@ var _ Client = (*client)(nil)
 
 // PersistentVolumes implements Client.
 func (c *client) PersistentVolumes() PersistentVolumes {
-	return typed[corev1.PersistentVolume, corev1.PersistentVolumeList](c.core, c.params, "persistentvolumes", "")
+	return NewResource[corev1.PersistentVolume, corev1.PersistentVolumeList](c.core, c.params, "persistentvolumes", "")
 }
 
 // PersistentVolumeClaims implements Client.
 func (c *client) PersistentVolumeClaims(namespace string) PersistentVolumeClaims {
-	return typed[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](c.core, c.params, "persistentvolumeclaims", namespace)
+	return NewResource[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](c.core, c.params, "persistentvolumeclaims", namespace)
 }
 
 // Nodes implements Client.
 func (c *client) Nodes() Nodes {
-	return typed[corev1.Node, corev1.NodeList](c.core, c.params, "nodes", "")
+	return NewResource[corev1.Node, corev1.NodeList](c.core, c.params, "nodes", "")
 }
 
 // Pods implements Client.
 func (c *client) Pods(namespace string) Pods {
-	return typed[corev1.Pod, corev1.PodList](c.core, c.params, "pods", namespace)
+	return NewResource[corev1.Pod, corev1.PodList](c.core, c.params, "pods", namespace)
 }
 
 // Secrets implements Client.
 func (c *client) Secrets(namespace string) Secrets {
-	return typed[corev1.Secret, corev1.SecretList](c.core, c.params, "secrets", namespace)
+	return NewResource[corev1.Secret, corev1.SecretList](c.core, c.params, "secrets", namespace)
 }
 
 // Events implements Client.
 func (c *client) Events(namespace string) Events {
-	return typed[corev1.Event, corev1.EventList](c.core, c.params, "events", namespace)
+	return NewResource[corev1.Event, corev1.EventList](c.core, c.params, "events", namespace)
 }
 
 // StorageClasses implements Client.
 func (c *client) StorageClasses() StorageClasses {
-	return typed[storagev1.StorageClass, storagev1.StorageClassList](c.storage, c.params, "storageclasses", "")
+	return NewResource[storagev1.StorageClass, storagev1.StorageClassList](c.storage, c.params, "storageclasses", "")
 }
 
 // VolumeAttachments implements Client.
 func (c *client) VolumeAttachments() VolumeAttachments {
-	return typed[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](c.storage, c.params, "volumeattachments", "")
+	return NewResource[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](c.storage, c.params, "volumeattachments", "")
 }
 
 // CSINodes implements Client.
 func (c *client) CSINodes() CSINodes {
-	return typed[storagev1.CSINode, storagev1.CSINodeList](c.storage, c.params, "csinodes", "")
+	return NewResource[storagev1.CSINode, storagev1.CSINodeList](c.storage, c.params, "csinodes", "")
 }
 
 // CSIDrivers implements Client.
 func (c *client) CSIDrivers() CSIDrivers {
-	return typed[storagev1.CSIDriver, storagev1.CSIDriverList](c.storage, c.params, "csidrivers", "")
+	return NewResource[storagev1.CSIDriver, storagev1.CSIDriverList](c.storage, c.params, "csidrivers", "")
 }
 
 // VolumeAttributesClasses implements Client.
 func (c *client) VolumeAttributesClasses() VolumeAttributesClasses {
-	return typed[storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList](c.storage, c.params, "volumeattributesclasses", "")
+	return NewResource[storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList](c.storage, c.params, "volumeattributesclasses", "")
 }
 
 // Leases implements Client.
 func (c *client) Leases(namespace string) Leases {
-	return typed[coordinationv1.Lease, coordinationv1.LeaseList](c.coordination, c.params, "leases", namespace)
+	return NewResource[coordinationv1.Lease, coordinationv1.LeaseList](c.coordination, c.params, "leases", namespace)
 }

@@ -13,6 +13,6 @@
 // changed, and must not be sent back with Update, which would delete what was
 // stripped. Write with Patch, or Get the object first.
 //
-// For other kinds (custom resources), use client-go directly; kinds are added here
-// when a component of this project reads them.
+// Other kinds, such as custom resources, get the same methods by NewResource from a REST client
+// of their group; kinds that several components read are added here.
 package kube

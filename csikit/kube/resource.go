@@ -16,22 +16,25 @@ import (
 type restResource[T Object, L runtime.Object] struct {
 	rest      rest.Interface
 	params    runtime.ParameterCodec
-	resource  string
+	name      string
 	namespace string
 	newObject func() T
 	newList   func() L
 }
 
-// typed returns the resource of a kind, whose objects are V and whose lists are W.
-func typed[V, W any, T interface {
+// NewResource returns the resource of a kind whose objects are V and whose lists are W. The
+// name is the plural in paths, such as "pods"; the namespace is empty for kinds without one, and for all
+// namespaces. The client must be of the group and version of the kind, and know its types and those of
+// the options that params encodes. For kinds that Client has not.
+func NewResource[V, W any, T interface {
 	*V
 	Object
 }, L interface {
 	*W
 	runtime.Object
-}](r rest.Interface, params runtime.ParameterCodec, resource, namespace string) Resource[T, L] {
+}](r rest.Interface, params runtime.ParameterCodec, name, namespace string) Resource[T, L] {
 	return &restResource[T, L]{
-		rest: r, params: params, resource: resource, namespace: namespace,
+		rest: r, params: params, name: name, namespace: namespace,
 		newObject: func() T { return new(V) }, newList: func() L { return new(W) },
 	}
 }
@@ -39,7 +42,7 @@ func typed[V, W any, T interface {
 // on aims a request at the resource. Like client-go's clients it never retries by itself
 // except where the server asks for it with Retry-After.
 func (r *restResource[T, L]) on(request *rest.Request) *rest.Request {
-	return request.NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource)
+	return request.NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.name)
 }
 
 // Create implements Resource.

@@ -115,9 +115,7 @@ func setDefaults(cfg *Config) {
 	if cfg.RetryPeriod == 0 {
 		cfg.RetryPeriod = defaults.RetryPeriod
 	}
-	if cfg.Namespace == "" {
-		cfg.Namespace = namespace(os.Getenv("POD_NAMESPACE"), serviceAccount+"namespace")
-	}
+	cfg.Namespace = Namespace(cfg.Namespace)
 	if cfg.Identity == "" {
 		cfg.Identity = identity(os.Getenv("POD_NAME"), serviceAccount+"token")
 	}
@@ -255,6 +253,14 @@ func wait(ctx context.Context, other <-chan struct{}, pause time.Duration) bool 
 	case <-other:
 	}
 	return false
+}
+
+// Namespace returns the namespace that Run takes for a configured one, which may be empty; see Config.Namespace.
+func Namespace(configured string) string {
+	if configured != "" {
+		return configured
+	}
+	return namespace(os.Getenv("POD_NAMESPACE"), serviceAccount+"namespace")
 }
 
 // namespace returns the default namespace of the Lease.

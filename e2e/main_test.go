@@ -46,8 +46,11 @@ func run(m *testing.M) (code int) {
 func nothing(b *Bed) (code int) {
 	var left []string
 	err := poll(context.Background(), func(ctx context.Context) (done bool, err error) {
-		left, err = b.remains(ctx, "")
-		return len(left) == 0, err
+		now, err := b.remains(ctx, "")
+		if err == nil {
+			left = now
+		}
+		return len(now) == 0, err
 	})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "left by all tests: %q, %v\n", left, err)

@@ -75,6 +75,14 @@ $(TOOLS)/vmtest: $(wildcard tools/cmd/vmtest/*.go)
 bench: ## Measure claim to Bound and claim to mounted at 1 and 100 claims, and API writes per claim
 	cd e2e && go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./...
 
+.PHONY: leaktest
+leaktest: ## Kill the provisioner while claims come and go, and look for leaked volumes (N=3000 SEED=1 STORE=leases KILL=kill,term,lease FAULTS=late,lost,hang,...)
+	cd e2e && LEAKTEST_N=$(or $(N),1000) LEAKTEST_SEED=$(SEED) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \
+		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
+		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .
+# A comma in an argument of a function.
+, := ,
+
 .PHONY: try-new-machine
 try-new-machine: ## Try `make up` and `make test` in a bare Debian root file system with Go (root; FULL=1: without caches, all tests)
 	@tools/try-new-machine

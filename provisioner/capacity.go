@@ -9,8 +9,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 )
@@ -101,24 +99,6 @@ func (p *instance) findOwner(ctx context.Context) (err error) {
 	}
 	p.owner, err = capacity.FindOwner(ctx, p.kube, o.Namespace, o.Pod, o.OwnerLevel)
 	return err
-}
-
-// publish runs a controller and publishes the capacity of what it knows.
-func (p *instance) publish(ctx context.Context, current *controller.Controller) error {
-	publisher, err := capacity.New(capacity.Config{
-		Driver: p.driver.Info().Name, Client: p.driver.Controller(), Kube: p.kube, Source: current,
-		Queues: p.queues, Ages: p.registry, Settings: p.capacitySettings(),
-	})
-	if err != nil {
-		return err
-	}
-	current.SetCapacityObserver(publisher)
-	p.counts.Watch(publisher)
-	defer p.counts.Watch(nil)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return current.Run(ctx) })
-	group.Go(func() error { return publisher.Run(ctx) })
-	return group.Wait()
 }
 
 // capacitySettings returns the options that the publication acts on.

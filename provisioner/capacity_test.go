@@ -115,9 +115,6 @@ func TestCapacitySettings(t *testing.T) {
 			if diff := cmp.Diff(want, p.capacitySettings()); diff != "" {
 				t.Errorf("settings with %q (-want +got):\n%s", arg, diff)
 			}
-			if !p.settings("d").KeepAffinity {
-				t.Error("the places of volumes are not kept")
-			}
 		})
 	}
 }

@@ -37,7 +37,7 @@ func (p *instance) listen(logger klog.Logger) (*httpserve.Server, error) {
 func (p *instance) cachesReady(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.current != nil && !p.current.Synced() {
+	if p.currentView != nil && !p.currentView.Synced() {
 		return errors.New("the first lists of the API server are not complete")
 	}
 	return nil

@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,25 +65,44 @@ func newClaim(name string) *corev1.PersistentVolumeClaim {
 type process struct {
 	*instance
 	session *kubetest.Session
-	cancel  context.CancelFunc
-	err     chan error
+	// silent says that the process and its driver hear nothing of each other any more.
+	silent atomic.Bool
+	cancel context.CancelFunc
+	err    chan error
 }
 
 // launch starts an instance on the cluster, with the driver in the same process.
 func launch(t *testing.T, name string, cluster *kubetest.Cluster, driver *csitest.Driver, o Options) *process {
 	t.Helper()
-	client, err := csiclient.New(csiclient.Config{Conn: driver.Conn()})
+	p := &process{session: cluster.NewSession(), err: make(chan error, 1)}
+	client, err := csiclient.New(csiclient.Config{Conn: driver.Conn(), Interceptors: []grpc.UnaryClientInterceptor{p.intercept}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := cluster.NewSession()
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &process{
-		instance: newInstance(o, environment{kube: kubeapitest.New(session.Client()), driver: client, registry: metrics.NewRegistry(), identity: name, host: name}),
-		session:  session, cancel: cancel, err: make(chan error, 1),
-	}
+	p.cancel = cancel
+	p.instance = newInstance(o, environment{kube: kubeapitest.New(p.session.Client()), driver: client, registry: metrics.NewRegistry(), identity: name, host: name})
 	go func() { p.err <- p.serve(ctx, nil) }()
 	return p
+}
+
+// intercept loses calls and answers once the process is killed.
+func (p *process) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	lost := status.Error(codes.Unavailable, "the process is killed")
+	if p.silent.Load() {
+		return lost
+	}
+	if err := call(ctx, method, req, reply, cc, opts...); !p.silent.Load() {
+		return err
+	}
+	return lost
+}
+
+// kill ends the instance without giving it any chance to finish its work.
+func (p *process) kill() {
+	p.session.Cut()
+	p.silent.Store(true)
+	p.cancel()
 }
 
 // stop ends the instance in good order.
@@ -183,6 +207,106 @@ func TestLostLease(t *testing.T) {
 		}
 		second.stop(t)
 	})
+}
+
+// TestKilled kills a process around a CreateVolume, with an election and without. The next one must leave no volume behind,
+// and no record.
+func TestKilled(t *testing.T) {
+	gone := func(t *testing.T, cluster *kubetest.Cluster) {
+		t.Helper()
+		if err := errors.Join(cluster.Remove("persistentvolumeclaims", "team", "a"), cluster.Remove("storageclasses", "", "fast"), cluster.Remove("secrets", "team", "login")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cases := map[string]struct {
+		reason string
+		faults []csitest.Fault
+		// after is the time from the claim to the death, and between what happens before the next process starts.
+		after   time.Duration
+		between func(t *testing.T, cluster *kubetest.Cluster)
+		// volumes is how many there are in the end, and calls how often they were asked for in all.
+		volumes, calls int
+	}{
+		"Wanted": {
+			reason: "A claim that is still there gets the volume that was made for it.",
+			faults: []csitest.Fault{{Method: "CreateVolume", After: true, Hang: true, Times: 1}}, after: time.Second, volumes: 1, calls: 2,
+		},
+		"ClaimGone": {
+			reason: "The volume of a claim that is gone, with its class and its secret, is found and deleted.",
+			faults: []csitest.Fault{{Method: "CreateVolume", After: true, Hang: true, Times: 1}}, after: time.Second, between: gone, calls: 2,
+		},
+		"Elsewhere": {
+			reason: "So is one that cannot be found where it was preferred to be.",
+			faults: []csitest.Fault{{Method: "CreateVolume", After: true, Hang: true, Times: 1}, {Method: "CreateVolume", Code: codes.AlreadyExists, Match: topological, Times: 5}},
+			after:  time.Second, between: gone, calls: 3,
+		},
+		"Saved": {
+			reason: "A volume that has its PersistentVolume is not asked for again, although its record is still there.",
+			after:  time.Millisecond, volumes: 1, calls: 1,
+		},
+	}
+	for name, tc := range cases {
+		for how, o := range map[string]Options{"Elected": withElection(), "Alone": NewOptions()} {
+			t.Run(name+how, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					class := newClass()
+					class.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret-name": "login", "csi.storage.k8s.io/provisioner-secret-namespace": "team"}
+					secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "login"}, Data: map[string][]byte{"password": []byte("hunter2")}}
+					node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
+					registered := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
+						Drivers: []storagev1.CSINodeDriver{{Name: csitest.DefaultName, NodeID: "n1", TopologyKeys: []string{"zone"}}},
+					}}
+					cluster := kubetest.New(class, secret, node, registered)
+					driver := csitest.New(csitest.Options{NodeID: "n1", Topology: map[string]string{"zone": "a"}})
+					o.CSI.Timeout = time.Minute
+					first := launch(t, "first", cluster, driver, o)
+					pass(time.Second)
+					for _, fault := range tc.faults {
+						driver.Inject(fault)
+					}
+					apply(t, cluster, newClaim("a"))
+					pass(tc.after)
+					if n := len(driver.Volumes()); n != 1 {
+						t.Fatalf("%s\nthe driver has %d volumes when the leader is killed, want 1", tc.reason, n)
+					}
+					first.kill()
+					if tc.between != nil {
+						tc.between(t, cluster)
+					}
+					second := launch(t, "second", cluster, driver, o)
+					pass(2 * time.Minute)
+					if n := len(driver.Volumes()); n != tc.volumes || len(makers(cluster)) != tc.volumes {
+						t.Errorf("%s\nthe driver has %d volumes, the API %d, want %d", tc.reason, n, len(makers(cluster)), tc.volumes)
+					}
+					calls := 0
+					for _, call := range driver.Calls() {
+						if call.Method == "CreateVolume" {
+							calls++
+						}
+					}
+					if calls != tc.calls {
+						t.Errorf("%s\n%d calls of CreateVolume, want %d", tc.reason, calls, tc.calls)
+					}
+					for _, object := range append(cluster.Objects("leases"), cluster.Objects("persistentvolumeclaims")...) {
+						if text := object.GetAnnotations()[intents.Annotation]; strings.Contains(text, "uid-a") || strings.Contains(text, "hunter2") {
+							t.Errorf("%s\n%q has %s", tc.reason, object.GetName(), text)
+						}
+					}
+					if n := len(cluster.Objects("persistentvolumeclaims")); n != tc.volumes {
+						t.Errorf("%s\n%d claims are left, want %d", tc.reason, n, tc.volumes)
+					}
+					second.stop(t)
+					<-first.err
+				})
+			})
+		}
+	}
+}
+
+// topological matches requests that say where the volume must be.
+func topological(request proto.Message) bool {
+	create, ok := request.(*csi.CreateVolumeRequest)
+	return ok && create.GetAccessibilityRequirements() != nil
 }
 
 // TestNewCapabilities lets the driver come back with other capabilities while the outcome of CreateVolume is

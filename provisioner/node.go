@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -75,7 +76,7 @@ func (n *NodeOptions) node(segment topology.Segment) controller.Node {
 	if !n.Enabled {
 		return controller.Node{}
 	}
-	return controller.Node{Name: n.Name, Segments: segment.Map(), Immediate: n.Immediate, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}
+	return controller.Node{Node: view.Node{Name: n.Name, Segments: segment.Map()}, Immediate: n.Immediate, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}
 }
 
 // locate asks the driver for the segment of the node, if the instance provisions for its node alone.

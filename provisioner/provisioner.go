@@ -26,6 +26,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -88,8 +89,11 @@ type environment struct {
 // instance is one running provisioner.
 type instance struct {
 	environment
-	options  Options
-	intents  *intents.Memory
+	options Options
+	// intents has the volumes in progress: journal with an election, claims without.
+	intents  intents.Store
+	journal  *intents.Journal
+	claims   *intents.Claims
 	queues   *kubemetrics.Queues
 	leading  *kubemetrics.Leader
 	metrics  *controller.Metrics
@@ -103,10 +107,11 @@ type instance struct {
 	mu sync.Mutex
 	// noAttributes says that the API server does not serve VolumeAttributesClasses.
 	noAttributes bool
-	// current is the controller at work, nil while there is none.
-	current *controller.Controller
+	// current is the controller at work, and currentView what it knows; nil while there is none.
+	current     *controller.Controller
+	currentView *view.View
 	// shape is the shape that current was made for.
-	shape controller.Shape
+	shape view.Shape
 	// reshape ends the work of current.
 	reshape context.CancelCauseFunc
 	// segment is that of the node, for an instance that provisions for one node; currentSegment is the one that current
@@ -119,11 +124,17 @@ func newInstance(o Options, env environment) *instance {
 	p := &instance{
 		environment: env,
 		options:     o,
-		intents:     intents.NewMemory(),
 		queues:      kubemetrics.NewQueues(env.registry),
 		leading:     kubemetrics.NewLeader(env.registry),
 		metrics:     controller.NewMetrics(env.registry),
 		counts:      capacity.NewMetrics(),
+	}
+	if o.LeaderElection.Enabled {
+		p.journal = intents.NewJournal()
+		p.intents = p.journal
+	} else {
+		p.claims = intents.NewClaims(env.kube.PersistentVolumeClaims)
+		p.intents = p.claims
 	}
 	env.registry.MustRegister(controller.NewUnderWay(p.intents))
 	if o.Capacity.Enabled {
@@ -303,27 +314,63 @@ func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) err
 		return err
 	}
 	p.findAttributes(ctx)
-	current, err := p.begin(end)
+	closeJournal, err := p.startJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeJournal()
+	w, err := p.begin(end)
 	if err != nil {
 		return err
 	}
 	defer p.finish()
-	if !p.options.Capacity.Enabled {
-		return current.Run(ctx)
+	stop := w.view.Start(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return w.controller.Run(ctx) })
+	if w.capacity != nil {
+		p.counts.Watch(w.capacity)
+		defer p.counts.Watch(nil)
+		group.Go(func() error { return w.capacity.Run(ctx) })
 	}
-	return p.publish(ctx, current)
+	return group.Wait()
 }
 
-// begin makes a controller and notes what it was made for.
-func (p *instance) begin(end context.CancelCauseFunc) (*controller.Controller, error) {
+// work is what one session runs.
+type work struct {
+	view       *view.View
+	controller *controller.Controller
+	// capacity is nil when no capacity is published.
+	capacity *capacity.Controller
+}
+
+// begin makes the controllers of a session and notes what they were made for.
+func (p *instance) begin(end context.CancelCauseFunc) (work, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// One and the same reading of the capabilities decides about shape and controller.
 	info := p.driver.Info()
+	w := work{view: view.New(p.viewConfig(info))}
+	if p.claims != nil {
+		p.claims.Follow(w.view.Claims.Remember)
+	}
+	var observer controller.Capacity
+	if p.options.Capacity.Enabled {
+		publisher, err := capacity.New(capacity.Config{
+			Info: p.driver.Info, Client: p.driver.Controller(), Kube: p.kube, Source: w.view,
+			Queues: p.queues, Ages: p.registry, Settings: p.capacitySettings(),
+		})
+		if err != nil {
+			return work{}, err
+		}
+		w.capacity, observer = publisher, publisher
+	}
 	current, err := controller.New(controller.Config{
 		Info:     p.driver.Info,
 		Driver:   p.driver.Controller(),
 		Kube:     p.kube,
+		View:     w.view,
+		Capacity: observer,
 		Events:   p.recorder,
 		Intents:  p.intents,
 		Queues:   p.queues,
@@ -332,17 +379,45 @@ func (p *instance) begin(end context.CancelCauseFunc) (*controller.Controller, e
 		Settings: p.settings(info.Name),
 	})
 	if err != nil {
-		return nil, err
+		return work{}, err
 	}
-	p.current, p.shape, p.currentSegment, p.reshape = current, controller.ShapeOf(info, p.features()), p.segment, end
-	return current, nil
+	w.controller = current
+	p.current, p.currentView, p.shape, p.currentSegment, p.reshape = current, w.view, controller.ShapeOf(info, p.features()), p.segment, end
+	return w, nil
+}
+
+// viewConfig returns what is watched for a driver, and what is kept of it. p.mu must be held.
+func (p *instance) viewConfig(info *csiclient.Info) view.Config {
+	return view.Config{
+		Kube:          p.kube,
+		Driver:        info.Name,
+		Shape:         controller.ShapeOf(info, p.features()),
+		Node:          p.options.Node.node(p.segment).Node,
+		Naming:        p.options.naming(),
+		SnapshotSweep: p.options.SnapshotSweepInterval,
+		KeepAffinity:  p.options.Capacity.Enabled,
+	}
 }
 
 // finish forgets the controller.
 func (p *instance) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.current, p.reshape = nil, nil
+	p.current, p.currentView, p.reshape = nil, nil, nil
+}
+
+// startJournal has volumes in progress recorded in Leases beside the one of the election, and opens those of the leader before.
+func (p *instance) startJournal(ctx context.Context) (stop func(), err error) {
+	election := p.options.LeaderElection
+	if p.journal == nil {
+		return func() {}, nil
+	}
+	return p.journal.Start(ctx, intents.JournalConfig{
+		Leases:   p.kube.Leases(leader.Namespace(election.Namespace)),
+		Name:     leader.SanitizeName(p.driver.Info().Name),
+		Identity: p.identity,
+		Labels:   election.Labels,
+	})
 }
 
 // findAttributes finds out whether the API server serves VolumeAttributesClasses, which Kubernetes does from 1.34 on. Without
@@ -385,9 +460,7 @@ func (p *instance) settings(driver string) controller.Settings {
 		Identity:            p.identityFor(driver),
 		Features:            p.features(),
 		SourceWorkers:       o.CloningProtectionWorkers,
-		SnapshotSweep:       o.SnapshotSweepInterval,
 		ModeConversion:      !o.PreventVolumeModeConversion,
-		KeepAffinity:        o.Capacity.Enabled,
 		Node:                o.Node.node(p.segment),
 		Shutdown:            o.shutdown(),
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -46,11 +47,11 @@ func TestSettings(t *testing.T) {
 	base := controller.Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 100,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "17-4-d",
-		Features: controller.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, SnapshotSweep: 5 * time.Minute, Shutdown: 20 * time.Second,
+		Features: controller.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, Shutdown: 20 * time.Second,
 	}
 	forNode := func(s *controller.Settings) {
 		s.Identity = "17-4-d-n1"
-		s.Node = controller.Node{Name: "n1", Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: time.Minute}
+		s.Node = controller.Node{Node: view.Node{Name: "n1"}, Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: time.Minute}
 	}
 	cases := map[string]func(*controller.Settings){
 		"":                                            func(*controller.Settings) {},
@@ -72,7 +73,6 @@ func TestSettings(t *testing.T) {
 		"--feature-gates=VolumeAttributesClass=false": func(s *controller.Settings) { s.Features.AttributesClass = false },
 		"--termination-grace-period=2m":               func(s *controller.Settings) { s.Shutdown = 110 * time.Second },
 		"--cloning-protection-threads=9":              func(s *controller.Settings) { s.SourceWorkers = 9 },
-		"--snapshot-orphan-sweep-interval=1m":         func(s *controller.Settings) { s.SnapshotSweep = time.Minute },
 		"--prevent-volume-mode-conversion=false":      func(s *controller.Settings) { s.ModeConversion = true },
 		"--node-deployment":                           forNode,
 		"--node-deployment --node-deployment-immediate-binding=false": func(s *controller.Settings) { forNode(s); s.Node.Immediate = false },
@@ -95,6 +95,44 @@ func TestSettings(t *testing.T) {
 			change(&want)
 			if diff := cmp.Diff(want, idle(t, *o, csitest.New(csitest.Options{})).settings("d")); diff != "" {
 				t.Errorf("settings with %q (-want +got):\n%s", arg, diff)
+			}
+		})
+	}
+}
+
+// TestViewConfig gives every flag that decides what is watched another value.
+func TestViewConfig(t *testing.T) {
+	t.Setenv(EnvNodeName, "n1")
+	t.Setenv(EnvNamespace, "storage")
+	info := &csiclient.Info{
+		Name:       "d",
+		Plugin:     map[csi.PluginCapability_Service_Type]bool{csi.PluginCapability_Service_CONTROLLER_SERVICE: true, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS: true},
+		Controller: map[csi.ControllerServiceCapability_RPC_Type]bool{csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME: true},
+	}
+	base := view.Config{
+		Driver: "d", Shape: view.Shape{Topology: true, Attachments: true}, Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, SnapshotSweep: 5 * time.Minute,
+	}
+	for arg, change := range map[string]func(*view.Config){
+		"":                                    func(*view.Config) {},
+		"--volume-name-prefix=vol":            func(c *view.Config) { c.Naming.Prefix = "vol" },
+		"--snapshot-orphan-sweep-interval=1m": func(c *view.Config) { c.SnapshotSweep = time.Minute },
+		"--feature-gates=Topology=false":      func(c *view.Config) { c.Shape.Topology = false },
+		"--node-deployment":                   func(c *view.Config) { c.Node.Name = "n1" },
+		"--enable-capacity --capacity-ownerref-level=-1": func(c *view.Config) { c.KeepAffinity = true },
+	} {
+		t.Run(strings.TrimLeft(arg, "-"), func(t *testing.T) {
+			o, fs := newFlags()
+			if err := fs.Parse(strings.Fields(arg)); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			want, got := base, idle(t, *o, csitest.New(csitest.Options{})).viewConfig(info)
+			change(&want)
+			got.Kube = nil
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("what is watched with %q (-want +got):\n%s", arg, diff)
 			}
 		})
 	}

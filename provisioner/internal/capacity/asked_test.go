@@ -27,7 +27,7 @@ func waiting(t *testing.T, within time.Duration, act func(c *Controller, w *worl
 		w := newWorld(t)
 		cluster, server := kubetest.New(), csitest.New(csitest.Options{})
 		c, err := New(Config{
-			Driver: driver, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(cluster.Client()), Source: w,
+			Info: w.info, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(cluster.Client()), Source: w,
 			Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Hour, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
 		})
 		if err != nil {
@@ -93,20 +93,20 @@ func TestAskedAgain(t *testing.T) {
 		"Anywhere":  {reason: "Its segment is unknown.", act: func(_ *testing.T, c *Controller, _ *world) { c.VolumeChanged("fast", nil) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "fast@zone=a"}},
 		"NoTopology": {reason: "There is one segment, which all classes share.", act: func(_ *testing.T, c *Controller, w *world) {
 			w.segments = []topology.Segment{{}}
-			c.TopologyChanged()
+			c.topologyChanged()
 			time.Sleep(time.Minute)
 			c.VolumeChanged("fast", nil)
 		}, want: []string{"fast@", "fast@", "slow@", "slow@"}},
 		"Exhausted":           {reason: "The preferred segment has no capacity.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.Exhausted("fast", preferred(t, "zone=a")) }, want: []string{"fast@zone=a"}},
 		"NoTopologyExhausted": {reason: "No segment has capacity.", act: func(_ *testing.T, c *Controller, _ *world) { c.Exhausted("slow", nil) }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
-		"Class":               {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, _ *world) { c.ClassChanged("slow") }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
+		"Class":               {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, _ *world) { c.classChanged("slow") }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
 		"NewSegment": {reason: "GetCapacity is called only for the new segment.", act: func(t *testing.T, c *Controller, w *world) {
 			t.Helper()
 			w.segments = append(w.segments, segment(t, "zone=c"))
-			c.TopologyChanged()
-			c.TopologyChanged()
+			c.topologyChanged()
+			c.topologyChanged()
 		}, want: []string{"fast@zone=c", "slow@zone=c"}},
-		"SegmentGone": {reason: "GetCapacity is not called for a segment without nodes.", act: func(_ *testing.T, c *Controller, w *world) { w.segments = w.segments[:1]; c.TopologyChanged() }},
+		"SegmentGone": {reason: "GetCapacity is not called for a segment without nodes.", act: func(_ *testing.T, c *Controller, w *world) { w.segments = w.segments[:1]; c.topologyChanged() }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -125,11 +125,11 @@ func TestAskedAgain(t *testing.T) {
 func TestClassesDoNotWait(t *testing.T) {
 	class := func(c *Controller, w *world) {
 		w.classes["new"] = lateClass("new")
-		c.ClassChanged("new")
+		c.classChanged("new")
 	}
 	place := func(c *Controller, w *world) {
 		w.segments = append(w.segments, segment(t, "zone=c"))
-		c.TopologyChanged()
+		c.topologyChanged()
 	}
 	volume := func(c *Controller, _ *world) { c.VolumeChanged("fast", nil) }
 	cases := map[string]struct {
@@ -165,7 +165,7 @@ func TestNewClassesAreFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, server := newWorld(t), csitest.New(csitest.Options{})
 		c, err := New(Config{
-			Driver: driver, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(kubetest.New().Client()), Source: w,
+			Info: w.info, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(kubetest.New().Client()), Source: w,
 			Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Hour, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
 		})
 		if err != nil {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -44,18 +45,18 @@ const (
 	byItem = "item"
 )
 
-// Source lists classes and segments; package controller has them in its caches.
+// Source lists classes and segments, as view.View does.
 type Source interface {
 	// WaitSynced waits until its caches are complete.
 	WaitSynced(ctx context.Context) error
-	// Classes returns all StorageClasses.
-	Classes() []*storagev1.StorageClass
-	// Class returns one.
+	// AllClasses returns all StorageClasses, and Class returns one.
+	AllClasses() []*storagev1.StorageClass
 	Class(name string) (*storagev1.StorageClass, bool)
 	// Segments returns the segments that the nodes of the driver are in.
 	Segments() []topology.Segment
-	// ReportsCapacity reports whether the driver has GET_CAPACITY.
-	ReportsCapacity() bool
+	// OnClass and OnTopology have functions called with changes of classes and of segments.
+	OnClass(changed func(name string))
+	OnTopology(changed func())
 }
 
 // Settings are the options of the publication.
@@ -82,12 +83,12 @@ type Settings struct {
 
 // Config is what a Controller works with. All fields are required but Queues and Ages.
 type Config struct {
-	// Driver is the name of the driver, and Client its controller service.
-	Driver string
+	// Info returns the name and the capabilities of the driver, as last read, and Client is its controller service.
+	Info   func() *csiclient.Info
 	Client csi.ControllerClient
 	// Kube is the API.
 	Kube kubeapi.Client
-	// Source lists classes and segments.
+	// Source lists classes and segments. It must not be started before New has returned.
 	Source Source
 	// Queues receives the metrics of the queue. nil: no metrics.
 	Queues workqueue.MetricsProvider
@@ -100,6 +101,7 @@ type Config struct {
 // Controller publishes the capacity of one driver.
 type Controller struct {
 	cfg     Config
+	driver  string
 	objects *kube.Informer[*storagev1.CSIStorageCapacity]
 	items   *reconcile.Controller[item]
 	// segmentsChanged and classesChanged signal that segments, or classes, have changed.
@@ -119,7 +121,14 @@ type Controller struct {
 
 // New returns a controller.
 func New(cfg Config) (*Controller, error) {
-	c := &Controller{cfg: cfg, segmentsChanged: make(chan struct{}, 1), classesChanged: make(chan struct{}, 1), classes: map[string]struct{}{}, published: map[item]struct{}{}, written: map[string]string{}}
+	info := cfg.Info()
+	if info == nil {
+		return nil, errors.New("make controller of capacities: the driver is not ready")
+	}
+	c := &Controller{
+		cfg: cfg, driver: info.Name, segmentsChanged: make(chan struct{}, 1), classesChanged: make(chan struct{}, 1),
+		classes: map[string]struct{}{}, published: map[item]struct{}{}, written: map[string]string{},
+	}
 	c.objects = kube.NewInformer(cfg.Kube.CSIStorageCapacities(cfg.Settings.Namespace), kube.InformerOptions[*storagev1.CSIStorageCapacity]{
 		Name:          "CSIStorageCapacity",
 		LabelSelector: labels.SelectorFromSet(c.labels()).String(),
@@ -133,12 +142,14 @@ func New(cfg Config) (*Controller, error) {
 		return nil, fmt.Errorf("make queue of capacities: %w", err)
 	}
 	c.items = items
+	cfg.Source.OnTopology(c.topologyChanged)
+	cfg.Source.OnClass(c.classChanged)
 	return c, nil
 }
 
 // labels are those of the objects of this instance.
 func (c *Controller) labels() map[string]string {
-	return map[string]string{LabelDriver: c.cfg.Driver, LabelManagedBy: c.cfg.Settings.ManagedBy}
+	return map[string]string{LabelDriver: c.driver, LabelManagedBy: c.cfg.Settings.ManagedBy}
 }
 
 // Run publishes until ctx ends. It does not delete the objects, which stay correct until the next instance updates them. It
@@ -158,7 +169,7 @@ func (c *Controller) work(ctx context.Context) error {
 		// The queue starts no work any more, and unregisters its metrics.
 		return errors.Join(err, c.items.Run(ctx))
 	}
-	klog.FromContext(ctx).Info("Publishing storage capacity", logging.KeyDriver, c.cfg.Driver, "namespace", c.cfg.Settings.Namespace, "managedBy", c.cfg.Settings.ManagedBy)
+	klog.FromContext(ctx).Info("Publishing storage capacity", logging.KeyDriver, c.driver, "namespace", c.cfg.Settings.Namespace, "managedBy", c.cfg.Settings.ManagedBy)
 	var working errgroup.Group
 	working.Go(func() error { return c.items.Run(ctx) })
 	c.follow(ctx)
@@ -212,7 +223,7 @@ func notify(signal chan<- struct{}) {
 
 // update recomputes the items that are to be published, and returns the added and the removed ones.
 func (c *Controller) update() (changed []item) {
-	goal := goalOf(c.cfg.Driver, c.cfg.Settings.Immediate, c.cfg.Source)
+	goal := goalOf(c.cfg.Info(), c.cfg.Settings.Immediate, c.cfg.Source)
 	classesAt := map[topology.Segment][]string{}
 	for wanted := range goal {
 		classesAt[wanted.segment] = append(classesAt[wanted.segment], wanted.class)

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
@@ -43,8 +44,8 @@ var _ Source = (*world)(nil)
 // WaitSynced implements Source.
 func (w *world) WaitSynced(context.Context) error { return nil }
 
-// Classes implements Source.
-func (w *world) Classes() (all []*storagev1.StorageClass) {
+// AllClasses implements Source.
+func (w *world) AllClasses() (all []*storagev1.StorageClass) {
 	for _, class := range w.classes {
 		all = append(all, class)
 	}
@@ -60,8 +61,20 @@ func (w *world) Class(name string) (*storagev1.StorageClass, bool) {
 // Segments implements Source.
 func (w *world) Segments() []topology.Segment { return w.segments }
 
-// ReportsCapacity implements Source.
-func (w *world) ReportsCapacity() bool { return !w.unable }
+// OnClass implements Source.
+func (w *world) OnClass(func(string)) {}
+
+// OnTopology implements Source.
+func (w *world) OnTopology(func()) {}
+
+// info describes the driver.
+func (w *world) info() *csiclient.Info {
+	return &csiclient.Info{
+		Name:       driver,
+		Plugin:     map[csi.PluginCapability_Service_Type]bool{csi.PluginCapability_Service_CONTROLLER_SERVICE: true},
+		Controller: map[csi.ControllerServiceCapability_RPC_Type]bool{csi.ControllerServiceCapability_RPC_GET_CAPACITY: !w.unable},
+	}
+}
 
 // segment returns a segment of its text.
 func segment(t *testing.T, text string) topology.Segment {
@@ -92,7 +105,7 @@ func newWorld(t *testing.T) *world {
 func newController(t *testing.T, w *world) *Controller {
 	t.Helper()
 	c, err := New(Config{
-		Driver: driver, Client: csi.NewControllerClient(csitest.New(csitest.Options{}).Conn()), Kube: kubeapitest.New(kubetest.New().Client()), Source: w,
+		Info: w.info, Client: csi.NewControllerClient(csitest.New(csitest.Options{}).Conn()), Kube: kubeapitest.New(kubetest.New().Client()), Source: w,
 		Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Minute, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
 	})
 	if err != nil {
@@ -196,7 +209,7 @@ func TestGoal(t *testing.T) {
 				tc.change(w, w.classes["fast"])
 			}
 			var items []item
-			for i := range goalOf(driver, tc.immediate, w) {
+			for i := range goalOf(w.info(), tc.immediate, w) {
 				items = append(items, i)
 			}
 			slices.SortFunc(items, item.compare)
@@ -262,8 +275,8 @@ func TestNamesDiffer(t *testing.T) {
 	for _, by := range []string{"external-provisioner", "external-provisioner-n1"} {
 		for _, name := range []string{driver, "other"} {
 			c := newController(t, newWorld(t))
-			c.cfg.Driver, c.cfg.Settings.ManagedBy = name, by
-			for i := range goalOf(driver, false, newWorld(t)) {
+			c.driver, c.cfg.Settings.ManagedBy = name, by
+			for i := range goalOf(newWorld(t).info(), false, newWorld(t)) {
 				what := fmt.Sprint(by, name, i)
 				object := c.object(i, &csi.GetCapacityResponse{}).Name
 				if other, taken := seen[object]; taken {

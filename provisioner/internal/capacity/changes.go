@@ -9,13 +9,13 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// TopologyChanged says that the segments may have changed.
-func (c *Controller) TopologyChanged() {
+// topologyChanged says that the segments may have changed.
+func (c *Controller) topologyChanged() {
 	notify(c.segmentsChanged)
 }
 
-// ClassChanged says that a StorageClass was created, changed or deleted.
-func (c *Controller) ClassChanged(name string) {
+// classChanged says that a StorageClass was created, changed or deleted.
+func (c *Controller) classChanged(name string) {
 	c.mu.Lock()
 	c.classes[name] = struct{}{}
 	c.mu.Unlock()

@@ -16,7 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -85,15 +87,20 @@ func itemOf(object *storagev1.CSIStorageCapacity) item {
 	return item{segment: segment, class: object.StorageClassName}
 }
 
-// goalOf returns the items that are to be published.
-func goalOf(driver string, immediate bool, source Source) map[item]struct{} {
+// reported reports whether a driver reports its capacity.
+func reported(info *csiclient.Info) bool {
+	return info != nil && info.Plugin[csi.PluginCapability_Service_CONTROLLER_SERVICE] && info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY]
+}
+
+// goalOf returns the items that are to be published: none while the driver does not report its capacity.
+func goalOf(info *csiclient.Info, immediate bool, source Source) map[item]struct{} {
 	goal := map[item]struct{}{}
-	if !source.ReportsCapacity() {
+	if !reported(info) {
 		return goal
 	}
 	segments := source.Segments()
-	for _, class := range source.Classes() {
-		if !publishable(class, driver, immediate) {
+	for _, class := range source.AllClasses() {
+		if !publishable(class, info.Name, immediate) {
 			continue
 		}
 		for _, segment := range segments {
@@ -108,9 +115,8 @@ func goalOf(driver string, immediate bool, source Source) map[item]struct{} {
 
 // publishable reports whether anything is to be published for a class. Nothing can be made of one whose parameters are malformed.
 func publishable(class *storagev1.StorageClass, driver string, immediate bool) bool {
-	late := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	_, err := params.Parse(class.Parameters)
-	return class.Provisioner == driver && (late || immediate) && err == nil
+	return class.Provisioner == driver && (immediate || view.WaitsForConsumer(class)) && err == nil
 }
 
 // request is what the driver is asked: with the parameters that CreateVolume gets from the class.
@@ -129,7 +135,7 @@ func request(class *storagev1.StorageClass, segment topology.Segment) (*csi.GetC
 // object returns the object for an answer of GetCapacity. Its name is always the same for the same item, so that an object whose
 // creation was not heard to its end is found again.
 func (c *Controller) object(i item, answer *csi.GetCapacityResponse) *storagev1.CSIStorageCapacity {
-	identity := sha256.Sum256([]byte(c.cfg.Driver + "\n" + c.cfg.Settings.ManagedBy + "\n" + i.String()))
+	identity := sha256.Sum256([]byte(c.driver + "\n" + c.cfg.Settings.ManagedBy + "\n" + i.String()))
 	object := &storagev1.CSIStorageCapacity{
 		ObjectMeta:       metav1.ObjectMeta{Name: "csisc-" + hex.EncodeToString(identity[:10]), Namespace: c.cfg.Settings.Namespace, Labels: c.labels()},
 		NodeTopology:     &metav1.LabelSelector{MatchLabels: i.segment.Map()},

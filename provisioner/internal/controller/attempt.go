@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,7 +19,10 @@ import (
 
 // resume repeats the request of an intent whose outcome is unknown.
 func (c *Controller) resume(ctx context.Context, s claimState) (reconcile.Result, error) {
-	intent := c.renew(ctx, s)
+	intent, err := c.renew(ctx, s)
+	if err != nil {
+		return reconcile.Result{}, c.failedIfWanted(intent, err)
+	}
 	secrets, err := c.intentSecrets(ctx, intent)
 	if err != nil {
 		return reconcile.Result{}, c.failedIfWanted(intent, err)
@@ -31,18 +35,37 @@ func (c *Controller) resume(ctx context.Context, s claimState) (reconcile.Result
 }
 
 // renew returns the intent of a claim with a request that is made from what is known now, if the intent allows that and
-// the claim still wants the volume. Otherwise, and if no request can be made now, the request stays as it was.
-func (c *Controller) renew(ctx context.Context, s claimState) intents.Intent {
+// the claim still wants the volume. Otherwise, and if no request can be made now, the request stays as it was, unless the
+// intent was recovered: then the claim waits until one can be made.
+func (c *Controller) renew(ctx context.Context, s claimState) (intents.Intent, error) {
 	intent := *s.intent
-	if !intent.Renewable || s.class == nil || !c.wanted(intent) {
-		return intent
+	if !intent.Renewable && !intent.Recovered || !c.wanted(intent) {
+		return intent, nil
+	}
+	if s.class == nil || s.claim == nil {
+		if intent.Recovered {
+			return intent, errors.New("the volume may exist, and the StorageClass of the claim does not")
+		}
+		return intent, nil
 	}
 	renewed, err := c.prepare(ctx, s)
-	if err != nil {
+	switch {
+	case err == nil:
+		intent.Spec, intent.Request, intent.Recovered = renewed.Spec, renewed.Request, false
+	case intent.Recovered:
+		return intent, fmt.Errorf("the volume may exist, and no request can be made for it: %w", err)
+	default:
 		klog.FromContext(ctx).V(2).Info("Request cannot be made again, repeating the last one", logging.KeyReason, describe(err))
-		return intent
 	}
-	intent.Spec, intent.Request = renewed.Spec, renewed.Request
+	return intent, nil
+}
+
+// otherTopology returns a recovered intent with the other form of its request, as far as the topology goes. The record has one
+// segment, which the volume is most likely in; one that is elsewhere is found without any.
+func otherTopology(intent intents.Intent) intents.Intent {
+	request := withSecrets(intent.Request, nil)
+	request.AccessibilityRequirements, intent.OtherTopology = intent.OtherTopology, request.GetAccessibilityRequirements()
+	intent.Request = request
 	return intent
 }
 
@@ -93,6 +116,9 @@ func (c *Controller) attempt(ctx context.Context, intent intents.Intent) (reconc
 // repeat records that a volume may exist which the driver has not confirmed, and returns the error with which the queue
 // repeats the request.
 func (c *Controller) repeat(ctx context.Context, intent intents.Intent, err error) error {
+	if intent.Recovered && !mayStillRun(err) {
+		intent = otherTopology(intent)
+	}
 	intent = uncertain(intent, err, time.Now())
 	if updateErr := c.cfg.Intents.Update(ctx, intent); updateErr != nil {
 		return fmt.Errorf("record that the outcome for volume %q is unknown: %w", intent.Spec.Name, updateErr)
@@ -103,10 +129,11 @@ func (c *Controller) repeat(ctx context.Context, intent intents.Intent, err erro
 // failedIfWanted returns the error of an attempt for the queue to repeat it, and reports it to the user of the claim while
 // there is one.
 func (c *Controller) failedIfWanted(intent intents.Intent, err error) error {
-	if !c.wanted(intent) {
+	claim, ok := c.claim(keyOf(intent.Spec.Claim))
+	if !ok || !c.wanted(intent) {
 		return err
 	}
-	return c.failed(intent.Spec.Claim, err)
+	return c.failed(claim, err)
 }
 
 // withoutVolume goes on after the driver has said for certain that there is no volume.
@@ -126,7 +153,8 @@ func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, v
 	err = c.failed(claim, err)
 	switch verb {
 	case attemptRest:
-		c.resting.put(claim.UID, rest{what: fingerprintOf(intent), until: time.Now().Add(c.cfg.Settings.Retry.Max)})
+		pause := rest{what: fingerprintOf(intent), until: time.Now().Add(c.cfg.Settings.Retry.Max)}
+		c.claimRecords.change(claim.UID, func(r *claimRecord) { r.rest = pause })
 		// The next look decides how long it rests: not at all if the request would be another one by now.
 		c.claims.Add(keyOf(claim))
 		return reconcile.Result{}, nil

@@ -4,6 +4,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // capabilities is what the driver can do, less what the features switch off.
@@ -45,19 +46,9 @@ func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 	}
 }
 
-// Shape is the part of the capabilities that decides which objects are watched. A driver that comes back
-// with another shape needs a new Controller.
-type Shape struct {
-	// Topology says that Nodes and CSINodes are watched.
-	Topology bool
-	// Attachments says that VolumeAttachments are watched.
-	Attachments bool
-	// Snapshots says that VolumeSnapshots are watched, once the cluster has them.
-	Snapshots bool
-}
-
-// ShapeOf returns the shape for a driver.
-func ShapeOf(info *csiclient.Info, features Features) Shape {
+// ShapeOf returns the part of the capabilities of a driver that decides which objects are watched. A driver that comes back
+// with another shape needs another view, and another Controller.
+func ShapeOf(info *csiclient.Info, features Features) view.Shape {
 	caps := capabilitiesOf(info, features)
-	return Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot}
+	return view.Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot}
 }

@@ -8,11 +8,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,7 +27,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/leader"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // chaos plays users, the controller manager, a bad driver and a bad API server against one controller.
@@ -56,6 +62,22 @@ func TestChaos(t *testing.T) {
 	}
 }
 
+// TestChaosKills is TestChaos with a process that is killed now and then: the next one goes on from the records, in Leases or
+// on claims.
+func TestChaosKills(t *testing.T) {
+	for range 3 {
+		for _, leases := range []bool{true, false} {
+			seed := rand.Uint64()
+			t.Run(fmt.Sprintf("Leases%tSeed%d", leases, seed), func(t *testing.T) {
+				t.Logf("seed %d; add it to TestChaosSeeds to play the same game again", seed)
+				synctest.Test(t, func(t *testing.T) {
+					playKills(t, leases, rand.New(rand.NewPCG(seed, 0)))
+				})
+			})
+		}
+	}
+}
+
 // TestChaosSeeds repeats games that found something once, or might.
 func TestChaosSeeds(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3} {
@@ -63,7 +85,106 @@ func TestChaosSeeds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				playChaos(t, rand.New(rand.NewPCG(seed, 0)))
 			})
+			for _, leases := range []bool{true, false} {
+				synctest.Test(t, func(t *testing.T) {
+					playKills(t, leases, rand.New(rand.NewPCG(seed, 0)))
+				})
+			}
 		})
+	}
+}
+
+// life is one process.
+type life struct {
+	session *kubetest.Session
+	conn    *cutConn
+	stop    context.CancelCauseFunc
+	ended   chan error
+}
+
+// cutConn is the connection of a process to the driver, which a test can cut: then nothing reaches the driver, and no answer
+// comes back.
+type cutConn struct {
+	grpc.ClientConnInterface
+	cut atomic.Bool
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *cutConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	lost := status.Error(codes.Unavailable, "the connection is cut")
+	if c.cut.Load() {
+		return lost
+	}
+	if err := c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...); !c.cut.Load() {
+		return err
+	}
+	return lost
+}
+
+// live starts a process with records in Leases or on claims.
+func (g *chaos) live(ctx context.Context, leases bool, name string) *life {
+	g.t.Helper()
+	ctx, stop := context.WithCancelCause(ctx)
+	l := &life{session: g.cluster.NewSession(), conn: &cutConn{ClientConnInterface: g.driver.Conn()}, stop: stop, ended: make(chan error, 1)}
+	var store intents.Store = intents.NewClaims(l.session.Client().PersistentVolumeClaims)
+	stopStore := func() {}
+	if leases {
+		journal := intents.NewJournal()
+		var err error
+		stopStore, err = journal.Start(ctx, intents.JournalConfig{Leases: l.session.Client().Leases("storage"), Name: "driver", Identity: name})
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		store = journal
+	}
+	go func() {
+		err := runWith(ctx, &reconciletest.Env{Kube: l.session.Client(), Conn: l.conn, Driver: g.driver, Cluster: g.cluster}, store)
+		stopStore()
+		l.ended <- err
+	}()
+	return l
+}
+
+// kill ends a process without giving it any chance to finish its work. What it still tries has no effect.
+func (l *life) kill() {
+	l.session.Cut()
+	l.conn.cut.Store(true)
+	l.stop(leader.ErrLost)
+}
+
+// playKills plays one game with several processes.
+func playKills(t *testing.T, leases bool, random *rand.Rand) {
+	t.Helper()
+	g := &chaos{t: t, random: random, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+	g.heal()
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	lives := []*life{g.live(ctx, leases, "life-0")}
+	for range 150 {
+		g.move()
+		time.Sleep(time.Duration(random.IntN(20000)) * time.Millisecond)
+		if random.IntN(4) == 0 {
+			lives[len(lives)-1].kill()
+			lives = append(lives, g.live(ctx, leases, fmt.Sprint("life-", len(lives))))
+		}
+		g.manage()
+	}
+	g.heal()
+	for range 30 { // long enough for the longest pause
+		time.Sleep(time.Minute)
+		g.manage()
+	}
+	g.check()
+	last := lives[len(lives)-1]
+	last.stop(context.Canceled)
+	for i, l := range lives {
+		if err := <-l.ended; err != nil && l == last {
+			t.Errorf("process %d ended with %v", i, err)
+		}
+	}
+	for _, object := range append(g.cluster.Objects("leases"), g.cluster.Objects("persistentvolumeclaims")...) {
+		if text := object.GetAnnotations()[intents.Annotation]; strings.Contains(text, "uid") {
+			t.Errorf("records are left: %s", text)
+		}
 	}
 }
 
@@ -121,7 +242,7 @@ func (g *chaos) create() {
 	claim.Name, claim.ResourceVersion = fmt.Sprintf("claim-%d", g.made), ""
 	claim.UID = types.UID(claim.Name)
 	if source := g.pickBound(); source != "" && g.random.IntN(2) == 0 {
-		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: kindClaim, Name: source}
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: source}
 	}
 	g.apply(claim)
 }
@@ -322,7 +443,7 @@ func (g *chaos) check() {
 		if source := claim.Spec.DataSource; source != nil && !g.exists(source.Name) {
 			orphans[name] = true
 		}
-		if slices.Contains(claim.Finalizers, FinalizerClone) {
+		if slices.Contains(claim.Finalizers, view.FinalizerClone) {
 			g.t.Errorf("claim %q is kept for nothing", claim.Name)
 		}
 	}

@@ -14,21 +14,22 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
 
 // await notes the next turn and lets the claim come back for it.
 func (c *Controller) await(s claimState, next turn) reconcile.Result {
-	c.turns.put(s.claim.UID, next)
+	c.setTurn(s.claim.UID, next)
 	return reconcile.Result{After: max(soon, next.due.Sub(s.now))}
 }
 
 // excluded says why the own node may not have the volume of a class at all.
 func (c *Controller) excluded(s claimState) error {
-	if c.node().mine(s.claim) || c.caches.index == nil {
+	if c.node().Mine(s.claim) || c.view.Index == nil {
 		return nil
 	}
-	_, err := c.caches.index.Require(topology.Request{
+	_, err := c.view.Index.Require(topology.Request{
 		Policy:            c.policy(),
 		AllowedTopologies: s.class.AllowedTopologies,
 		SelectedNode:      c.node().Name,
@@ -60,7 +61,7 @@ func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Resul
 // sourceElsewhere says why the volume cannot be made from its source on the own node. Whatever else is wrong with the
 // source, the one node that takes the claim reports it.
 func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	ref, ok := sourceOf(claim)
+	ref, ok := view.SourceOf(claim)
 	if !ok {
 		return nil
 	}
@@ -127,20 +128,20 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 		return nil
 	case err != nil:
 		return fmt.Errorf("get claim %s to take it: %w", klog.KObj(claim), err)
-	case live.UID != claim.UID || !pending(live, c.driver) || leaving(live) || selectedNode(live) != selectedNode(claim):
+	case live.UID != claim.UID || !view.Pending(live, c.driver) || leaving(live) || view.SelectedNode(live) != view.SelectedNode(claim):
 		return nil
 	}
 	if live.Annotations == nil {
 		live.Annotations = map[string]string{}
 	}
-	live.Annotations[AnnSelectedNode] = c.node().Name
+	live.Annotations[view.AnnSelectedNode] = c.node().Name
 	updated, err := client.Update(ctx, live, metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("take claim %s for node %q: %w", klog.KObj(claim), c.node().Name, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Claim is taken", logging.KeyNode, c.node().Name)
-	c.unverified.drop(claim.UID)
-	c.caches.claims.Remember(updated)
+	c.claimRecords.change(claim.UID, func(r *claimRecord) { r.unverified = false })
+	c.view.Claims.Remember(updated)
 	return nil
 }
 
@@ -148,7 +149,7 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 // Claims with late binding are the scheduler's.
 func (c *Controller) stepBack(claim *corev1.PersistentVolumeClaim) {
 	if c.claimableByAnyNode(claim) {
-		last, _ := c.turns.get(claim.UID)
-		c.turns.put(claim.UID, c.node().afterNoCapacity(last, claim.UID, time.Now()))
+		last := c.claimRecords.get(claim.UID).turn
+		c.setTurn(claim.UID, c.node().afterNoCapacity(last, claim.UID, time.Now()))
 	}
 }

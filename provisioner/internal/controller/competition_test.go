@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // fleet is one instance on each node, with a driver of its own, at one API server.
@@ -133,8 +134,8 @@ func (f *fleet) settled(claims int) {
 	}
 	for _, obj := range f.cluster.Objects("persistentvolumeclaims") {
 		claim, ok := obj.(*corev1.PersistentVolumeClaim)
-		if name := "pvc-" + string(obj.GetUID()); !ok || home[name] == "" || home[name] != selectedNode(claim) && !f.moved {
-			f.t.Errorf("volume %q is on node %q, its claim was taken by %q", name, home[name], selectedNode(claim))
+		if name := "pvc-" + string(obj.GetUID()); !ok || home[name] == "" || home[name] != view.SelectedNode(claim) && !f.moved {
+			f.t.Errorf("volume %q is on node %q, its claim was taken by %q", name, home[name], view.SelectedNode(claim))
 		}
 	}
 	if len(home) != claims {
@@ -336,7 +337,7 @@ func (f *fleet) schedule() {
 // assignNodes selects a node for all claims that have none.
 func (f *fleet) assignNodes() {
 	for _, claim := range f.unbound() {
-		if selectedNode(claim) == "" {
+		if view.SelectedNode(claim) == "" {
 			f.selectFor(claim)
 		}
 	}
@@ -345,7 +346,7 @@ func (f *fleet) assignNodes() {
 // selectFor selects some node for a claim.
 func (f *fleet) selectFor(claim *corev1.PersistentVolumeClaim) {
 	names := f.names()
-	claim.Annotations[AnnSelectedNode] = names[f.random.IntN(len(names))]
+	claim.Annotations[view.AnnSelectedNode] = names[f.random.IntN(len(names))]
 	f.apply(claim)
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -39,10 +40,6 @@ const (
 	saveWorkers = 4
 	// saveRetryStart and saveRetryMax are the pauses between attempts to save a PersistentVolume.
 	saveRetryStart, saveRetryMax = 500 * time.Millisecond, time.Minute
-	// snapshotPoll is the pause between two looks whether the cluster has snapshots by now.
-	snapshotPoll = time.Minute
-	// snapshotGrace is how long the first list of snapshots may hold up the work.
-	snapshotGrace = 10 * time.Second
 	// topologySettle is how long a change of the topology settles before waiting claims are looked at.
 	topologySettle = 3 * time.Second
 	// registerGrace is how long a claim waits for the driver to register on the selected node.
@@ -83,26 +80,26 @@ type Settings struct {
 	Features Features
 	// SourceWorkers is the number of workers that remove protection finalizers from clone and snapshot sources.
 	SourceWorkers int
-	// SnapshotSweep is the pause after which all snapshots are looked at again, 0: never.
-	SnapshotSweep time.Duration
 	// ModeConversion allows all snapshots to be restored in another volume mode.
 	ModeConversion bool
-	// KeepAffinity keeps the node affinity of volumes in memory, to notify Capacity of it when they are deleted.
-	KeepAffinity bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
 	Node Node
 	// Shutdown is how long Run may take to return after the end of its context.
 	Shutdown time.Duration
 }
 
-// Config is what a Controller works with. All fields are required but Queues, Ages and Metrics.
+// Config is what a Controller works with. All fields are required but Capacity, Queues, Ages and Metrics.
 type Config struct {
 	// Info returns the name and the capabilities of the driver, as last read.
 	Info func() *csiclient.Info
 	// Driver is the driver's controller service.
 	Driver csi.ControllerClient
-	// Kube is the API.
+	// Kube is the API, and View what is known of it. The view must know the node of the settings, have the shape of the driver
+	// (ShapeOf), be started before Run is called and not be stopped before Run has returned.
 	Kube kubeapi.Client
+	View *view.View
+	// Capacity is notified of what may change the capacity of the driver; nil: nothing is.
+	Capacity Capacity
 	// Events records what happens to claims and volumes.
 	Events events.Recorder
 	// Intents has the volumes with an operation in progress. Those that are in it when Run begins are finished.
@@ -127,7 +124,7 @@ type claimKey struct {
 type Controller struct {
 	cfg    Config
 	driver string
-	caches *caches
+	view   *view.View
 	// capacity is notified of what may change the capacity of the driver.
 	capacity Capacity
 
@@ -136,25 +133,13 @@ type Controller struct {
 	unsaved *reconcile.Controller[types.UID]
 	sources *reconcile.Controller[volume.SourceRef]
 
-	// unverified marks claims of which the cache may show a state from before they were provisioned.
-	unverified marks
-	// unplaced has the claims for which there is no topology.
-	unplaced table[unplaced]
-	// resting holds the claims whose request was infeasible.
-	resting table[rest]
-	// turns holds the claims that are competed for with other nodes.
-	turns table[turn]
+	// claimRecords and volumeRecords have what is remembered of claims and of PersistentVolumes.
+	claimRecords  records[claimRecord]
+	volumeRecords records[volumeRecord]
 	// holders has the nodes that have taken claims.
 	holders holders
-	// holds has the sources of the claims that are served from one, and locks keeps the work on a source apart.
-	holds table[volume.SourceRef]
+	// locks keeps the work on a source apart.
 	locks keymutex.Locks[volume.SourceRef]
-	// deleted marks PersistentVolumes whose volume is deleted.
-	deleted marks
-	// removed marks those of them that are deleted themselves.
-	removed marks
-	// attached marks PersistentVolumes that wait for their volume to be detached.
-	attached marks
 }
 
 // New returns a controller for the driver that cfg.Info describes.
@@ -166,11 +151,13 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
-	c := &Controller{cfg: cfg, driver: info.Name, capacity: noCapacity{}}
+	c := &Controller{cfg: cfg, driver: info.Name, view: cfg.View, capacity: noCapacity{}}
+	if cfg.Capacity != nil {
+		c.capacity = cfg.Capacity
+	}
 	if err := c.makeQueues(); err != nil {
 		return nil, err
 	}
-	c.caches = newCaches(cfg.Kube, info.Name, cfg.Settings, ShapeOf(info, cfg.Settings.Features), c.topologyChanged, c.nodeChanged)
 	c.watch()
 	return c, nil
 }
@@ -179,7 +166,7 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) makeQueues() (err error) {
 	settings := c.cfg.Settings
 	c.claims, err = reconcile.New(reconcile.Config[claimKey]{
-		Name: "claims", Reconcile: c.reconcileClaim, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+		Name: "claims", Reconcile: c.reconcileClaim, HighPriority: c.inProgress, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of claims: %w", err)
@@ -206,12 +193,19 @@ func (c *Controller) makeQueues() (err error) {
 	return nil
 }
 
+// inProgress reports whether a volume operation is in progress for a claim. Such claims come first: the volume may exist.
+func (c *Controller) inProgress(key claimKey) bool {
+	if _, ok := c.cfg.Intents.Get(key.UID); ok {
+		return true
+	}
+	claim, ok := c.claim(key)
+	return ok && c.recorded(claim)
+}
+
 // Run works until ctx ends. Running calls then get time to end, and volumes whose operation is not finished are finished
 // or deleted, both within Settings.Shutdown. It may be called once.
 func (c *Controller) Run(ctx context.Context) error {
-	stop := c.caches.start(ctx)
-	defer stop()
-	if err := c.caches.waitSynced(ctx); err != nil {
+	if err := c.view.WaitSynced(ctx); err != nil {
 		return errors.Join(err, c.retire(ctx))
 	}
 	c.begin()
@@ -228,13 +222,14 @@ func (c *Controller) retire(ctx context.Context) error {
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be
 // read again before their volume is asked for, their sources may be in use, and volume operations in progress are continued.
 func (c *Controller) begin() {
-	now := time.Now()
-	for _, claim := range c.caches.claims.List() {
-		if c.relevant(claim) && c.node().assignedElsewhere(claim) == "" {
-			c.unverified.put(claim.UID, now)
-			if source, ok := sourceOf(claim); ok && pending(claim, c.driver) {
-				c.holds.put(claim.UID, source)
-			}
+	for _, claim := range c.view.Claims.List() {
+		if c.relevant(claim) && c.node().AssignedElsewhere(claim) == "" {
+			c.claimRecords.change(claim.UID, func(r *claimRecord) {
+				r.unverified = true
+				if source, ok := view.SourceOf(claim); ok && view.Pending(claim, c.driver) {
+					r.source = source
+				}
+			})
 		}
 	}
 	for _, intent := range c.cfg.Intents.List() {
@@ -257,17 +252,12 @@ func (c *Controller) Requeue() {
 	for _, intent := range c.cfg.Intents.List() {
 		c.claims.Add(keyOf(intent.Spec.Claim))
 	}
-	for _, claim := range c.caches.claims.List() {
+	for _, claim := range c.view.Claims.List() {
 		c.claimChanged(nil, claim)
 	}
-	for _, pv := range c.caches.volumes.List() {
+	for _, pv := range c.view.Volumes.List() {
 		c.volumeChanged(nil, pv)
 	}
-}
-
-// Synced reports whether the caches are complete.
-func (c *Controller) Synced() bool {
-	return c.caches.synced()
 }
 
 // caps returns the present capabilities of the driver.

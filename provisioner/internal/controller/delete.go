@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -48,20 +49,19 @@ func (c *Controller) reconcileVolume(ctx context.Context, name string) (reconcil
 // volumeState collects what the decision about a PersistentVolume depends on.
 func (c *Controller) volumeState(name string) volumeState {
 	s := volumeState{driver: c.driver, caps: c.caps()}
-	pv, ok := c.caches.volumes.Get("", name)
+	pv, ok := c.view.Volumes.Get("", name)
 	if !ok {
 		return s
 	}
-	s.deleted, s.removed = c.deleted.has(pv.UID), c.removed.has(pv.UID)
-	// The marks are dropped once the object is gone from the cache. If it went while they were read, their absence means
+	record := c.volumeRecords.get(pv.UID)
+	s.deleted, s.removed = record.deleted, record.removed
+	// The record is dropped once the object is gone from the cache. If it went while the record was read, its absence means
 	// nothing, and the volume must not be deleted a second time.
-	if again, ok := c.caches.volumes.Get("", name); !ok || again.UID != pv.UID {
+	if again, ok := c.view.Volumes.Get("", name); !ok || again.UID != pv.UID {
 		return s
 	}
 	s.pv = pv
-	if c.caches.attachments != nil {
-		s.attachments = len(c.caches.attachments.ByIndex(attachmentsByVolume, name))
-	}
+	s.attachments = len(c.view.AttachmentsOf(name))
 	return s
 }
 
@@ -69,7 +69,12 @@ func (c *Controller) volumeState(name string) volumeState {
 // event is recorded only when it takes long: a short wait is the normal course of things.
 func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) reconcile.Result {
 	now := time.Now()
-	if waited := now.Sub(c.attached.put(pv.UID, now)); waited < detachGrace {
+	_, record := c.volumeRecords.change(pv.UID, func(r *volumeRecord) {
+		if r.attached.IsZero() {
+			r.attached = now
+		}
+	})
+	if waited := now.Sub(record.attached); waited < detachGrace {
 		return reconcile.Result{After: detachGrace - waited}
 	}
 	c.cfg.Events.Normal(pv, reasonWaitDetach, fmt.Sprintf("Waiting for detach before the volume is deleted: VolumeAttachments left: %d", attachments))
@@ -78,17 +83,17 @@ func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) 
 
 // deleteVolume deletes the volume, then its PersistentVolume.
 func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume) error {
-	c.attached.drop(pv.UID)
+	c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.attached = time.Time{} })
 	start := time.Now()
 	if err := c.deleteBackend(ctx, pv); err != nil {
 		c.cfg.Metrics.deleteFailed(pv)
 		c.cfg.Events.Warning(pv, reasonDeleteFailed, describe(err))
 		return err
 	}
-	// The deletion of the object comes back as an event; the mark keeps it from a second DeleteVolume.
-	c.deleted.put(pv.UID, time.Now())
+	// The deletion of the object comes back as an event; the record keeps it from a second DeleteVolume.
+	c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.deleted = true })
 	c.cfg.Metrics.deleted(pv, time.Since(start))
-	c.capacity.VolumeChanged(volumeClassName(pv), pv.Spec.NodeAffinity)
+	c.capacity.VolumeChanged(view.VolumeClassName(pv), pv.Spec.NodeAffinity)
 	klog.FromContext(ctx).V(2).Info("Volume is deleted", logging.KeyVolumeID, pv.Spec.CSI.VolumeHandle)
 	return c.remove(ctx, pv)
 }
@@ -115,7 +120,7 @@ func (c *Controller) callDelete(ctx context.Context, volumeID string, secrets ma
 
 // deletionSecrets reads the secret for DeleteVolume.
 func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentVolume) (map[string]string, error) {
-	class, _ := c.caches.classes.Get("", volumeClassName(pv))
+	class, _ := c.view.Class(view.VolumeClassName(pv))
 	var parameters map[string]string
 	if class != nil {
 		parameters = class.Parameters
@@ -151,7 +156,7 @@ func deletionSecret(pv *corev1.PersistentVolume, parameters map[string]string) (
 	}
 	class, err := params.Parse(parameters)
 	if err != nil {
-		return nil, fmt.Errorf("storage class %q: %w", volumeClassName(pv), err)
+		return nil, fmt.Errorf("storage class %q: %w", view.VolumeClassName(pv), err)
 	}
 	values := params.Values{PVName: pv.Name}
 	if ref := pv.Spec.ClaimRef; ref != nil {
@@ -160,17 +165,9 @@ func deletionSecret(pv *corev1.PersistentVolume, parameters map[string]string) (
 	secret, err := class.ResolveProvision(values)
 	if err != nil {
 		return nil, fmt.Errorf("storage class %q (set the annotations %q and %q of the PersistentVolume instead): %w",
-			volumeClassName(pv), volume.AnnDeletionSecretName, volume.AnnDeletionSecretNamespace, err)
+			view.VolumeClassName(pv), volume.AnnDeletionSecretName, volume.AnnDeletionSecretNamespace, err)
 	}
 	return secret, nil
-}
-
-// volumeClassName returns the StorageClass of a PersistentVolume.
-func volumeClassName(pv *corev1.PersistentVolume) string {
-	if name, ok := pv.Annotations[annBetaClass]; ok {
-		return name
-	}
-	return pv.Spec.StorageClassName
 }
 
 // remove deletes the object of a volume that is gone. The finalizer goes first: the deletion wakes up other
@@ -186,7 +183,7 @@ func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) er
 			return err
 		}
 	}
-	c.removed.put(pv.UID, time.Now())
+	c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.removed = true })
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -95,7 +96,7 @@ func TestDeleteVolumeRequest(t *testing.T) {
 		},
 		"BetaClass": {
 			reason: "The annotation names the class that counts.",
-			pv:     releasedPV(annotated(annBetaClass, "fast"), func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "gone" }),
+			pv:     releasedPV(annotated(view.AnnBetaClass, "fast"), func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "gone" }),
 			others: []runtime.Object{secretClass("plain"), secretOf("team", "plain", "eve")},
 			want:   map[string]string{"user": "eve"},
 		},

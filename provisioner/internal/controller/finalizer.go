@@ -43,6 +43,6 @@ func (c *Controller) patchFinalizers(ctx context.Context, pv *corev1.PersistentV
 	case err != nil:
 		return fmt.Errorf("patch finalizers of PersistentVolume %q: %w", pv.Name, err)
 	}
-	c.caches.volumes.Remember(patched)
+	c.view.Volumes.Remember(patched)
 	return nil
 }

@@ -62,7 +62,7 @@ func TestFinalizerPatches(t *testing.T) {
 					t.Errorf("%s\nfinalizers (-want +got):\n%s", tc.reason, diff)
 				}
 				// The cache knows before the watch has brought it.
-				cached, _ := r.caches.volumes.Get("", pv.Name)
+				cached, _ := r.view.Volumes.Get("", pv.Name)
 				if diff := cmp.Diff(tc.want, cached.Finalizers, inAnyOrder); diff != "" {
 					t.Errorf("%s\nfinalizers in the cache (-want +got):\n%s", tc.reason, diff)
 				}

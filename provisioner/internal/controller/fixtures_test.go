@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -26,7 +27,7 @@ func newClaim() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "team", Name: "data", UID: "uid-1", ResourceVersion: "7",
-			Annotations: map[string]string{AnnProvisioner: driver},
+			Annotations: map[string]string{view.AnnProvisioner: driver},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,

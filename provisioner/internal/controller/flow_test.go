@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // onFlow runs a controller with all its queues; the test plays the users and the controller manager.
@@ -122,7 +123,7 @@ func TestCloneBudget(t *testing.T) {
 		for i := range n {
 			claim := newClaim()
 			claim.Name, claim.UID, claim.ResourceVersion = fmt.Sprintf("c%02d", i), types.UID(fmt.Sprintf("u%02d", i)), ""
-			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: kindClaim, Name: "source"}
+			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: "source"}
 			g.apply(claim)
 		}
 		time.Sleep(time.Minute)
@@ -390,7 +391,7 @@ func TestNodeTakenWhileCreating(t *testing.T) {
 		if !ok {
 			t.Fatal("no claim")
 		}
-		delete(taken.Annotations, AnnSelectedNode)
+		delete(taken.Annotations, view.AnnSelectedNode)
 		g.apply(taken)
 		time.Sleep(time.Minute)
 		requests := g.calls("CreateVolume")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // nodesOnly is an API server that has nodes, and counts how often one is read.
@@ -61,7 +62,7 @@ func play(t *testing.T, server *nodesOnly, instances, claims, holders int, d tim
 	for i := range claims {
 		claim := newClaim()
 		claim.UID = types.UID(fmt.Sprint("u", i))
-		claim.Annotations[AnnSelectedNode] = fmt.Sprint("holder", i%holders)
+		claim.Annotations[view.AnnSelectedNode] = fmt.Sprint("holder", i%holders)
 		list = append(list, claim)
 	}
 	var running sync.WaitGroup
@@ -84,9 +85,9 @@ func (c *Controller) follow(ctx context.Context, claims []*corev1.PersistentVolu
 		next := time.Now().Add(time.Hour)
 		for _, claim := range claims {
 			s := claimState{claim: claim, node: c.node(), now: time.Now()}
-			if s.turn, _ = c.turns.get(claim.UID); !s.turn.gone && !s.now.Before(s.turn.due) {
+			if s.turn = c.claimRecords.get(claim.UID).turn; !s.turn.gone && !s.now.Before(s.turn.due) {
 				c.seek(ctx, s)
-				s.turn, _ = c.turns.get(claim.UID)
+				s.turn = c.claimRecords.get(claim.UID).turn
 			}
 			if !s.turn.gone && s.turn.due.Before(next) {
 				next = s.turn.due
@@ -121,14 +122,14 @@ func TestHolders(t *testing.T) {
 		for i := range 20 {
 			claim := newClaim()
 			claim.UID = types.UID(fmt.Sprint("u", i))
-			claim.Annotations[AnnSelectedNode] = "n2"
+			claim.Annotations[view.AnnSelectedNode] = "n2"
 			claims = append(claims, claim)
 		}
 		ctx, cancel := context.WithTimeout(quiet(t), 12*time.Minute)
 		defer cancel()
 		c.follow(ctx, claims)
 		for _, claim := range claims {
-			if turn, _ := c.turns.get(claim.UID); !turn.gone {
+			if turn := c.claimRecords.get(claim.UID).turn; !turn.gone {
 				t.Errorf("claim %s still waits for a node that is gone: %+v", claim.UID, turn)
 			}
 		}

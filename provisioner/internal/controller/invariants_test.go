@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -88,7 +89,7 @@ func TestNoClaimIsServedTwice(t *testing.T) {
 			s.claim.Spec.VolumeName = "pv"
 		}
 		if on(3) {
-			s.claim.Annotations[AnnProvisioner] = "other"
+			s.claim.Annotations[view.AnnProvisioner] = "other"
 		}
 		if on(4) {
 			s.class = nil
@@ -144,7 +145,7 @@ func TestNoVolumeIsForgotten(t *testing.T) {
 				}
 				s.intent.Request = &csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 100}}
 				if on(2) {
-					s.intent.Spec.Claim.Annotations[AnnSelectedNode] = "n"
+					s.intent.Spec.Claim.Annotations[view.AnnSelectedNode] = "n"
 				}
 				if code == codes.OK {
 					s.created = answer
@@ -183,22 +184,22 @@ func TestWhatObjectsSay(t *testing.T) {
 		"Nothing": {reason: "A bare claim says nothing."},
 		"Present": {
 			reason:      "The present names are read.",
-			annotations: map[string]string{AnnProvisioner: "d", AnnSelectedNode: "n"}, driver: "d", node: "n",
+			annotations: map[string]string{view.AnnProvisioner: "d", view.AnnSelectedNode: "n"}, driver: "d", node: "n",
 		},
 		"Deprecated": {
 			reason:      "So are the deprecated ones.",
-			annotations: map[string]string{annBetaProvisioner: "d", annAlphaSelectedNode: "n"}, driver: "d", node: "n",
+			annotations: map[string]string{view.AnnBetaProvisioner: "d", view.AnnAlphaSelectedNode: "n"}, driver: "d", node: "n",
 		},
 		"Both": {
 			reason: "The present names win.",
 			annotations: map[string]string{
-				AnnProvisioner: "d", annBetaProvisioner: "old", AnnSelectedNode: "n", annAlphaSelectedNode: "old",
+				view.AnnProvisioner: "d", view.AnnBetaProvisioner: "old", view.AnnSelectedNode: "n", view.AnnAlphaSelectedNode: "old",
 			},
 			driver: "d", node: "n",
 		},
 		"PresentEmpty": {
 			reason:      "A present name wins even when it is empty: the deprecated one is older.",
-			annotations: map[string]string{AnnProvisioner: "", annBetaProvisioner: "old", AnnSelectedNode: "", annAlphaSelectedNode: "old"},
+			annotations: map[string]string{view.AnnProvisioner: "", view.AnnBetaProvisioner: "old", view.AnnSelectedNode: "", view.AnnAlphaSelectedNode: "old"},
 		},
 		"DataSource": {
 			reason: "The older field of the data source wins: the API keeps both the same where it knows the kind.",
@@ -218,13 +219,13 @@ func TestWhatObjectsSay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: tc.spec}
 			source := ""
-			if s, ok := dataSource(claim); ok {
+			if s, ok := view.DataSource(claim); ok {
 				source = *cmp.Or(s.APIGroup, new(string)) + "/" + s.Kind
 			}
-			if got := claimDriver(claim); got != tc.driver {
+			if got := view.DriverOf(claim); got != tc.driver {
 				t.Errorf("%s\ndriver %q, want %q", tc.reason, got, tc.driver)
 			}
-			if got := selectedNode(claim); got != tc.node {
+			if got := view.SelectedNode(claim); got != tc.node {
 				t.Errorf("%s\nnode %q, want %q", tc.reason, got, tc.node)
 			}
 			if source != tc.source {

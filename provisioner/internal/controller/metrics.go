@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // Metrics count and time what the controller does, under the names that dashboards know.
@@ -49,8 +50,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // labelsOf returns the storage class of a claim and the kind of its data source.
 func labelsOf(claim *corev1.PersistentVolumeClaim) []string {
-	source, _ := dataSource(claim)
-	return []string{className(claim), source.Kind}
+	source, _ := view.DataSource(claim)
+	return []string{view.ClassName(claim), source.Kind}
 }
 
 // provisioned counts a claim that got its volume.
@@ -67,25 +68,25 @@ func (m *Metrics) provisionFailed(claim *corev1.PersistentVolumeClaim) {
 
 // deleted counts a volume that was deleted.
 func (m *Metrics) deleted(pv *corev1.PersistentVolume, took time.Duration) {
-	m.remove.WithLabelValues(volumeClassName(pv)).Inc()
-	m.removeSeconds.WithLabelValues(volumeClassName(pv)).Observe(took.Seconds())
+	m.remove.WithLabelValues(view.VolumeClassName(pv)).Inc()
+	m.removeSeconds.WithLabelValues(view.VolumeClassName(pv)).Observe(took.Seconds())
 }
 
 // deleteFailed counts an attempt in vain.
 func (m *Metrics) deleteFailed(pv *corev1.PersistentVolume) {
-	m.removeErrors.WithLabelValues(volumeClassName(pv)).Inc()
+	m.removeErrors.WithLabelValues(view.VolumeClassName(pv)).Inc()
 }
 
 // underWay are the gauges of volumes with an operation in progress.
 type underWay struct {
-	store                intents.Store
-	stages, unknown, age *prometheus.Desc
+	store                         intents.Store
+	stages, unknown, age, durable *prometheus.Desc
 }
 
 var _ prometheus.Collector = underWay{}
 
 // NewUnderWay returns gauges of the volumes with an operation in progress: their number by stage, and how many of them may
-// exist without the driver having confirmed it, since when.
+// exist without the driver having confirmed it, since when, and whether they are recorded.
 func NewUnderWay(store intents.Store) prometheus.Collector {
 	return underWay{
 		store: store,
@@ -95,6 +96,8 @@ func NewUnderWay(store intents.Store) prometheus.Collector {
 			"Volumes that may exist because the outcome of a CreateVolume is unknown; the request is repeated.", nil, nil),
 		age: prometheus.NewDesc("provisioner_volumes_outcome_unknown_since_timestamp_seconds",
 			"Unix time since when the outcome of the oldest such CreateVolume is unknown, 0 without one.", nil, nil),
+		durable: prometheus.NewDesc("provisioner_journal_durable",
+			"1 if volumes in progress are recorded in the API, so that another process finishes or deletes them; 0 if they are forgotten when the process is killed.", nil, nil),
 	}
 }
 
@@ -103,6 +106,7 @@ func (u underWay) Describe(ch chan<- *prometheus.Desc) {
 	ch <- u.stages
 	ch <- u.unknown
 	ch <- u.age
+	ch <- u.durable
 }
 
 // Collect implements prometheus.Collector.
@@ -128,4 +132,9 @@ func (u underWay) Collect(ch chan<- prometheus.Metric) {
 		oldest = float64(since.Unix())
 	}
 	ch <- prometheus.MustNewConstMetric(u.age, prometheus.GaugeValue, oldest)
+	var durable float64
+	if u.store.Durable() {
+		durable = 1
+	}
+	ch <- prometheus.MustNewConstMetric(u.durable, prometheus.GaugeValue, durable)
 }

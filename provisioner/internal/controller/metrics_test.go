@@ -148,7 +148,7 @@ func TestState(t *testing.T) {
 		if err := r.intents.Open(quiet(t), intent); err != nil {
 			t.Fatal(err)
 		}
-		r.resting.put("uid-9", rest{until: since.Add(time.Minute)})
+		r.claimRecords.change("uid-9", func(record *claimRecord) { record.rest.until = since.Add(time.Minute) })
 		want := State{Driver: driver, Synced: true, Resting: 1, Queues: []reconcile.State{{Name: "claims"}, {Name: "volumes"}, {Name: "unsavedpvs"}, {Name: "sources"}}, UnderWay: []VolumeState{{
 			Volume: "pvc-uid-1", Claim: "team/data", Stage: "undoing", VolumeID: "vol-1", Reason: "claim was deleted", Since: since,
 		}}}

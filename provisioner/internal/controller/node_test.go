@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // onNode1 runs a test on a rig whose instance provisions for the node n1.
@@ -33,63 +34,10 @@ func affinity(operator corev1.NodeSelectorOperator, node string) *corev1.VolumeN
 	}}}}
 }
 
-func TestReaches(t *testing.T) {
-	in := corev1.NodeSelectorOpIn
-	cases := map[string]struct {
-		reason   string
-		node     Node
-		affinity *corev1.VolumeNodeAffinity
-		want     bool
-	}{
-		"Cluster":   {reason: "An instance for the whole cluster has all volumes.", affinity: affinity(in, "n2"), want: true},
-		"Own":       {reason: "A volume of the node.", node: newNode(), affinity: affinity(in, "n1"), want: true},
-		"Other":     {reason: "A volume of another one.", node: newNode(), affinity: affinity(in, "n2")},
-		"Nothing":   {reason: "A volume that can be used everywhere.", node: newNode(), want: true},
-		"Malformed": {reason: "A volume with an affinity of another form must not be deleted.", node: newNode(), affinity: affinity("Like", "n1")},
-		"OtherForm": {reason: "Affinities that people write count as well.", node: newNode(), affinity: affinity(corev1.NodeSelectorOpNotIn, "n2"), want: true},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			pv := newPV()
-			pv.Spec.NodeAffinity = tc.affinity
-			if got := tc.node.reaches(pv); got != tc.want {
-				t.Errorf("%s\ngot %v, want %v", tc.reason, got, tc.want)
-			}
-		})
-	}
-}
-
-// TestSlimVolumeOfAnotherNode keeps nothing by which the volume of another node could be taken for one of this node.
-func TestSlimVolumeOfAnotherNode(t *testing.T) {
-	pv := newPV()
-	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n2")
-	want := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv.Name, UID: pv.UID}, Spec: corev1.PersistentVolumeSpec{ClaimRef: pv.Spec.ClaimRef}}
-	checkSlim(t, "A volume of another node keeps its claim alone.", slimVolume(driver, newNode()), pv.DeepCopy(), want)
-	if ours(want, driver) || handlesOf(driver)(want) != nil {
-		t.Error("a volume of another node is taken for one of this node")
-	}
-	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n1")
-	if got := slimVolume(driver, newNode())(pv); !ours(got, driver) || got.Spec.NodeAffinity != nil {
-		t.Errorf("a volume of this node is kept as %+v", got)
-	}
-}
-
-// TestNothingIsWatchedOfNodes lets the API refuse everything about nodes: an instance for one node works all the same.
-func TestNothingIsWatchedOfNodes(t *testing.T) {
-	onNode1(t, func(t *testing.T, r *rig) {
-		if r.caches.nodes != nil || r.caches.csiNodes != nil || len(r.caches.all()) != 4 {
-			t.Errorf("%d kinds are watched, want claims, volumes, classes and attachments", len(r.caches.all()))
-		}
-		segment, err := r.caches.index.NodeSegment("n1")
-		if err != nil || segment.String() != "node=n1" {
-			t.Errorf("the index knows %q, %v of the own node", segment, err)
-		}
-	})
-}
-
 // notes returns which notes there are about the test claim.
 func (r *rig) notes() []bool {
-	return []bool{r.unverified.has("uid-1"), r.unplaced.len() > 0, r.resting.len() > 0, r.turns.len() > 0}
+	record := r.claimRecords.get("uid-1")
+	return []bool{record.unverified, record.unplaced.waits(), record.rest != rest{}, record.turn != turn{}}
 }
 
 // TestNothingIsKeptOfClaimsElsewhere makes all kinds of notes about a claim, and hands it to another node.
@@ -100,15 +48,15 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 		want   []bool
 	}{
 		"Own":       {reason: "A claim of this node keeps its notes.", change: func(*rig, *corev1.PersistentVolumeClaim) {}, want: []bool{true, true, true, true}},
-		"Elsewhere": {reason: "One that another node has taken keeps its turn, should that node be gone.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Annotations[AnnSelectedNode] = "n2" }, want: []bool{false, false, false, true}},
+		"Elsewhere": {reason: "One that another node has taken keeps its turn, should that node be gone.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnSelectedNode] = "n2" }, want: []bool{false, false, false, true}},
 		"Late": {reason: "With late binding not even that.", change: func(r *rig, c *corev1.PersistentVolumeClaim) {
 			class := newClass()
 			late(class)
 			r.apply(class)
-			c.Annotations[AnnSelectedNode] = "n2"
+			c.Annotations[view.AnnSelectedNode] = "n2"
 		}, want: []bool{false, false, false, false}},
 		"Bound": {reason: "A claim that has its volume keeps nothing.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) {
-			c.Annotations[AnnSelectedNode], c.Spec.VolumeName = "n2", "pvc-uid-1"
+			c.Annotations[view.AnnSelectedNode], c.Spec.VolumeName = "n2", "pvc-uid-1"
 		}, want: []bool{false, false, false, false}},
 		"Gone": {reason: "A claim that is gone keeps nothing.", change: nil, want: []bool{false, false, false, false}},
 	}
@@ -116,14 +64,16 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onNode1(t, func(t *testing.T, r *rig) {
 				claim := newClaim()
-				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", "n1"
+				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n1"
 				r.apply(claim)
 				r.watchesCatchUp()
 				now := time.Now()
-				r.unverified.put(claim.UID, now)
-				r.unplaced.put(claim.UID, unplaced{})
-				r.resting.put(claim.UID, rest{until: now.Add(time.Hour)})
-				r.turns.put(claim.UID, turn{holder: "n2", due: now.Add(time.Hour)})
+				r.claimRecords.change(claim.UID, func(record *claimRecord) {
+					*record = claimRecord{
+						unverified: true, unplaced: unplaced{key: keyOf(claim)}, rest: rest{until: now.Add(time.Hour)},
+						turn: turn{holder: "n2", due: now.Add(time.Hour)},
+					}
+				})
 				if tc.change == nil {
 					if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
 						t.Fatal(err)
@@ -162,17 +112,17 @@ func TestUnverifiedAtStart(t *testing.T) {
 		t.Run("Selected"+node, func(t *testing.T) {
 			onNode1(t, func(t *testing.T, r *rig) {
 				claim := newClaim()
-				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", node
+				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", node
 				r.apply(claim)
 				r.watchesCatchUp()
 				r.begin()
-				if got := r.unverified.has(claim.UID); got != want {
+				if got := r.claimRecords.get(claim.UID).unverified; got != want {
 					t.Errorf("the claim for node %q is to be read live: %v, want %v", node, got, want)
 				}
 				gone := newPV()
-				r.unverified.drop(claim.UID)
+				r.claimRecords.drop(claim.UID)
 				r.volumeGone(gone)
-				if got := r.unverified.has(claim.UID); got != want {
+				if got := r.claimRecords.get(claim.UID).unverified; got != want {
 					t.Errorf("the claim for node %q is to be read live when its volume is gone: %v, want %v", node, got, want)
 				}
 			})
@@ -189,12 +139,14 @@ func TestTake(t *testing.T) {
 		taken  bool
 		fails  bool
 	}{
-		"Free":     {reason: "A claim that is free is taken.", change: func(*corev1.PersistentVolumeClaim) {}, taken: true},
-		"Bare":     {reason: "The deprecated annotation alone makes it ours as well.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annBetaProvisioner: driver} }, taken: true},
+		"Free": {reason: "A claim that is free is taken.", change: func(*corev1.PersistentVolumeClaim) {}, taken: true},
+		"Bare": {reason: "The deprecated annotation alone makes it ours as well.", change: func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations = map[string]string{view.AnnBetaProvisioner: driver}
+		}, taken: true},
 		"Kept":     {reason: "What others have written meanwhile is kept.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations["example.com/a"] = "b" }, taken: true},
-		"Taken":    {reason: "Another node was faster.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[AnnSelectedNode] = "n2" }},
+		"Taken":    {reason: "Another node was faster.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnSelectedNode] = "n2" }},
 		"Bound":    {reason: "It has a volume.", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" }},
-		"Foreign":  {reason: "It is for another driver.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[AnnProvisioner] = "other" }},
+		"Foreign":  {reason: "It is for another driver.", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnProvisioner] = "other" }},
 		"Another":  {reason: "It is another claim of the same name.", change: func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-2" }},
 		"Gone":     {reason: "It is gone.", change: nil},
 		"Conflict": {reason: "A conflict is tried again.", change: func(*corev1.PersistentVolumeClaim) {}, fault: apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), "data", nil), fails: true},
@@ -228,10 +180,10 @@ func TestTake(t *testing.T) {
 					t.Errorf("%s\nerror %v, want one: %v", tc.reason, err, tc.fails)
 				}
 				live := r.claim()
-				if taken := live != nil && selectedNode(live) == "n1"; taken != tc.taken {
+				if taken := live != nil && view.SelectedNode(live) == "n1"; taken != tc.taken {
 					t.Errorf("%s\ntaken: %v, want %v", tc.reason, taken, tc.taken)
 				}
-				if cached, ok := r.caches.claims.Get("team", "data"); tc.taken && (!ok || selectedNode(cached) != "n1" || len(live.Annotations) < 2) {
+				if cached, ok := r.view.Claims.Get("team", "data"); tc.taken && (!ok || view.SelectedNode(cached) != "n1" || len(live.Annotations) < 2) {
 					t.Errorf("%s\nthe cache has %v, the API %v", tc.reason, cached, live.Annotations)
 				}
 			})
@@ -302,7 +254,7 @@ func TestCapacityIsAskedOnce(t *testing.T) {
 				if diff := cmp.Diff(tc.calls, r.calls()); diff != "" {
 					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
 				}
-				if taken := selectedNode(r.claim()) == "n1"; taken != tc.taken {
+				if taken := view.SelectedNode(r.claim()) == "n1"; taken != tc.taken {
 					t.Errorf("%s\ntaken: %v, want %v", tc.reason, taken, tc.taken)
 				}
 			}, newClass())
@@ -319,7 +271,7 @@ func TestClassBringsClaims(t *testing.T) {
 			settings.Node = newNode()
 			onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments}, settings, func(t *testing.T, r *rig) {
 				claim := newClaim()
-				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", "n2"
+				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n2"
 				r.apply(claim)
 				r.watchesCatchUp()
 				if got := r.waiting()[0]; got != 0 {
@@ -362,7 +314,7 @@ func TestSeek(t *testing.T) {
 				reads := 0
 				r.cluster.Inject(kubetest.Fault{Verb: "get", Resource: "nodes", Err: tc.fault, Do: func() { reads++ }})
 				claim := newClaim()
-				claim.ResourceVersion, claim.Annotations[AnnSelectedNode] = "", "n2"
+				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n2"
 				r.apply(claim)
 				r.watchesCatchUp()
 				for range 5 {
@@ -372,7 +324,7 @@ func TestSeek(t *testing.T) {
 					}
 					time.Sleep(result.After)
 				}
-				if got := selectedNode(r.claim()); got != tc.node || reads != tc.reads {
+				if got := view.SelectedNode(r.claim()); got != tc.node || reads != tc.reads {
 					t.Errorf("%s\nthe claim is for node %q after %d looks, want %q after %d", tc.reason, got, reads, tc.node, tc.reads)
 				}
 			})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -66,7 +67,7 @@ func planAttempt(s attemptState) attemptPlan {
 		return attemptPlan{verb: attemptForget}
 	case code == codes.InvalidArgument:
 		return attemptPlan{verb: attemptRest}
-	case class == outcome.Exhausted && s.topology && selectedNode(s.intent.Spec.Claim) != "":
+	case class == outcome.Exhausted && s.topology && view.SelectedNode(s.intent.Spec.Claim) != "":
 		return attemptPlan{verb: attemptReschedule}
 	}
 	return attemptPlan{verb: attemptRetry}
@@ -111,6 +112,8 @@ func planCreated(s attemptState) attemptPlan {
 		return attemptPlan{verb: attemptUndo, why: err.Error()}
 	case s.unwanted != "":
 		return attemptPlan{verb: attemptUndo, why: s.unwanted}
+	case s.intent.Recovered:
+		return attemptPlan{verb: attemptRepeat, why: "the claim, which was not known at first, is to have a request of its own"}
 	}
 	return attemptPlan{verb: attemptSave}
 }

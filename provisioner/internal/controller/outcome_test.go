@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -58,7 +59,7 @@ func TestPlanAttempt(t *testing.T) {
 			tc.state.intent = *newIntent(intents.Creating)
 			tc.state.intent.Request = &csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 100}}
 			if tc.node != "" {
-				tc.state.intent.Spec.Claim.Annotations[AnnSelectedNode] = tc.node
+				tc.state.intent.Spec.Claim.Annotations[view.AnnSelectedNode] = tc.node
 			}
 			got := planAttempt(tc.state)
 			if got.verb != tc.want {

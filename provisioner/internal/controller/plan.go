@@ -9,21 +9,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
-)
-
-// Annotations of claims that other components write.
-const (
-	// AnnProvisioner names the driver that is to provision a claim; the controller manager writes it.
-	AnnProvisioner = "volume.kubernetes.io/storage-provisioner"
-	// annBetaProvisioner is the deprecated form of AnnProvisioner.
-	annBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
-	// AnnSelectedNode names the node for which a claim with late binding is provisioned.
-	AnnSelectedNode = "volume.kubernetes.io/selected-node"
-	// annAlphaSelectedNode is the name that the design document gave AnnSelectedNode.
-	annAlphaSelectedNode = "volume.alpha.kubernetes.io/selected-node"
-	// annBetaClass overrides spec.storageClassName, of claims and of volumes.
-	annBetaClass = "volume.beta.kubernetes.io/storage-class"
 )
 
 // finalizerInUse keeps a claim that is being deleted while a pod uses it.
@@ -47,6 +34,8 @@ const (
 	claimResume
 	// claimUndo: delete a volume that came out unwanted.
 	claimUndo
+	// claimSettled: the volume has its PersistentVolume, which the process that had it in progress has not recorded.
+	claimSettled
 	// claimBegin: begin to compete with other nodes for the claim.
 	claimBegin
 	// claimSeek: check whether the node that has taken the claim still exists.
@@ -104,7 +93,7 @@ func refuse(format string, args ...any) claimPlan {
 // nothing that is found out about the claim or its class may end work that may still be running.
 func planClaim(s claimState) claimPlan {
 	if s.intent != nil {
-		return planIntent(*s.intent)
+		return planIntent(s)
 	}
 	if plan, ok := planForeign(s); ok {
 		return plan
@@ -128,9 +117,13 @@ func planClaim(s claimState) claimPlan {
 }
 
 // planIntent continues a volume operation that is in progress.
-func planIntent(intent intents.Intent) claimPlan {
+func planIntent(s claimState) claimPlan {
+	intent := s.intent
 	switch intent.Stage {
 	case intents.Creating:
+		if intent.Recovered && s.pv != nil && s.pv.Spec.ClaimRef != nil && s.pv.Spec.ClaimRef.UID == intent.UID() {
+			return claimPlan{verb: claimSettled, why: "volume exists"}
+		}
 		return claimPlan{verb: claimResume, why: "outcome of creation is unknown"}
 	case intents.Undoing:
 		return claimPlan{verb: claimUndo, why: intent.Reason}
@@ -148,7 +141,7 @@ func planForeign(s claimState) (claimPlan, bool) {
 		return leave("claim is being deleted"), true
 	case s.claim.Spec.VolumeName != "":
 		return leave("claim is bound"), true
-	case claimDriver(s.claim) != s.driver:
+	case view.DriverOf(s.claim) != s.driver:
 		return leave("claim is for another provisioner"), true
 	}
 	return claimPlan{}, false
@@ -169,7 +162,7 @@ func planWaiting(s claimState) (claimPlan, bool) {
 		return leave("storage class does not exist"), true
 	case s.class.Provisioner != s.driver:
 		return leave("storage class is for another provisioner"), true
-	case waitsForConsumer(s.class) && selectedNode(s.claim) == "":
+	case view.WaitsForConsumer(s.class) && view.SelectedNode(s.claim) == "":
 		return leave("no node was selected yet"), true
 	}
 	return claimPlan{}, false
@@ -192,44 +185,12 @@ func planUnsupported(s claimState) (claimPlan, bool) {
 	return claimPlan{}, false
 }
 
-// claimDriver returns the driver that the controller manager wants to provision the claim.
-func claimDriver(claim *corev1.PersistentVolumeClaim) string {
-	if driver, ok := claim.Annotations[AnnProvisioner]; ok {
-		return driver
-	}
-	return claim.Annotations[annBetaProvisioner]
-}
-
-// selectedNode returns the node that the scheduler chose, empty for immediate binding.
-func selectedNode(claim *corev1.PersistentVolumeClaim) string {
-	if node, ok := claim.Annotations[AnnSelectedNode]; ok {
-		return node
-	}
-	return claim.Annotations[annAlphaSelectedNode]
-}
-
-// className returns the StorageClass of the claim.
-func className(claim *corev1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[annBetaClass]; ok {
-		return name
-	}
-	if claim.Spec.StorageClassName != nil {
-		return *claim.Spec.StorageClassName
-	}
-	return ""
-}
-
 // attributesClass returns the VolumeAttributesClass of the claim.
 func attributesClass(claim *corev1.PersistentVolumeClaim) string {
 	if claim.Spec.VolumeAttributesClassName != nil {
 		return *claim.Spec.VolumeAttributesClassName
 	}
 	return ""
-}
-
-// waitsForConsumer reports whether volumes of the class are made for a node that was selected.
-func waitsForConsumer(class *storagev1.StorageClass) bool {
-	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
 // wants reports whether a claim still wants the volume of that name, which is being made for it. A claim that is bound to

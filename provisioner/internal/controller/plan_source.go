@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -18,69 +19,25 @@ import (
 
 // Names that users and other components know, and which therefore never change.
 const (
-	// FinalizerClone keeps a claim that a volume is being made from.
-	FinalizerClone = "provisioner.storage.kubernetes.io/cloning-protection"
-	// FinalizerRestore keeps a VolumeSnapshot that a volume is being made from.
-	FinalizerRestore = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 	// AnnModeChange allows, on a VolumeSnapshotContent, another volume mode than that of its source (KEP-3141).
 	AnnModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 	// LabelManagedBy names, on a VolumeSnapshotContent, the node that the snapshot is on, where there is a snapshotter on each.
 	LabelManagedBy = "snapshot.storage.kubernetes.io/managed-by"
 )
 
-// The kinds of data sources that CSI drivers, and no populators, serve.
-const (
-	kindClaim    = "PersistentVolumeClaim"
-	kindSnapshot = "VolumeSnapshot"
-)
-
-// dataSource returns the data source of a claim; the older field wins. A namespace is given for another one only.
-func dataSource(claim *corev1.PersistentVolumeClaim) (source corev1.TypedObjectReference, ok bool) {
-	if s := claim.Spec.DataSource; s != nil {
-		return corev1.TypedObjectReference{APIGroup: s.APIGroup, Kind: s.Kind, Name: s.Name}, true
-	}
-	s := claim.Spec.DataSourceRef
-	if s == nil {
-		return corev1.TypedObjectReference{}, false
-	}
-	source = *s
-	if s.Namespace != nil && (*s.Namespace == "" || *s.Namespace == claim.Namespace) {
-		source.Namespace = nil
-	}
-	return source, true
-}
-
-// served reports whether a data source is one that CSI drivers serve.
-func served(source corev1.TypedObjectReference) bool {
-	group := ""
-	if source.APIGroup != nil {
-		group = *source.APIGroup
-	}
-	return group == "" && source.Kind == kindClaim || group == snapshotv1.GroupName && source.Kind == kindSnapshot
-}
-
-// sourceOf returns the claim or snapshot that the volume of a claim is to be made from.
-func sourceOf(claim *corev1.PersistentVolumeClaim) (ref volume.SourceRef, ok bool) {
-	source, ok := dataSource(claim)
-	if !ok || !served(source) || source.Namespace != nil {
-		return volume.SourceRef{}, false
-	}
-	return volume.SourceRef{Kind: source.Kind, Namespace: claim.Namespace, Name: source.Name}, true
-}
-
 // planSource looks at what the volume is to be filled with.
 func planSource(s claimState) (claimPlan, bool) {
-	source, ok := dataSource(s.claim)
+	source, ok := view.DataSource(s.claim)
 	switch {
 	case !ok:
 		return claimPlan{}, false
-	case !served(source):
+	case !view.Served(source):
 		return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", source.Kind)}, true
 	case source.Namespace != nil:
 		return refuse("data source in namespace %q: must be in the claim's own namespace %q", *source.Namespace, s.claim.Namespace), true
-	case source.Kind == kindClaim && !s.caps.clone:
+	case source.Kind == view.KindClaim && !s.caps.clone:
 		return refuse("data source of kind %q: CSI driver %q lacks the capability CLONE_VOLUME", source.Kind, s.driver), true
-	case source.Kind == kindSnapshot && !s.caps.snapshot:
+	case source.Kind == view.KindSnapshot && !s.caps.snapshot:
 		return refuse("data source of kind %q: CSI driver %q lacks the capability CREATE_DELETE_SNAPSHOT", source.Kind, s.driver), true
 	}
 	return claimPlan{}, false
@@ -105,9 +62,9 @@ func (o origin) object() metav1.Object {
 // finalizer returns the name of the finalizer that keeps the object.
 func (o origin) finalizer() string {
 	if o.claim != nil {
-		return FinalizerClone
+		return view.FinalizerClone
 	}
-	return FinalizerRestore
+	return view.FinalizerRestore
 }
 
 // kept reports whether the finalizer is on the object.
@@ -156,10 +113,10 @@ type sourceCheck struct {
 func (n Node) canUseSource(o origin) bool {
 	switch {
 	case o.volume != nil:
-		return n.reaches(o.volume)
+		return n.Reaches(o.volume)
 	case o.content != nil:
 		holder := o.content.Labels[LabelManagedBy]
-		return !n.alone() || holder == "" || holder == n.Name
+		return !n.Alone() || holder == "" || holder == n.Name
 	}
 	return true
 }
@@ -208,7 +165,7 @@ func (w sourceCheck) checkVolume(pv *corev1.PersistentVolume) error {
 		return fmt.Errorf("its PersistentVolume %q is not of CSI driver %q", pv.Name, w.driver)
 	case asked != is:
 		return fmt.Errorf("the claim asks for volume mode %s, its source has %s", asked, is)
-	case !w.node.reaches(pv):
+	case !w.node.Reaches(pv):
 		return elsewhereError{fmt.Sprintf("its PersistentVolume %q cannot be accessed from node %q", pv.Name, w.node.Name)}
 	}
 	return nil
@@ -229,13 +186,13 @@ func (w sourceCheck) fits(source int64) error {
 // checkSnapshot looks at the snapshot that is to be restored, and at its content.
 func (w sourceCheck) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
 	switch {
-	case contentName(snapshot) == "":
+	case view.ContentName(snapshot) == "":
 		return errors.New("it is not bound to a VolumeSnapshotContent")
 	case content == nil:
-		return fmt.Errorf("its VolumeSnapshotContent %q does not exist", contentName(snapshot))
+		return fmt.Errorf("its VolumeSnapshotContent %q does not exist", view.ContentName(snapshot))
 	case !isOf(content.Spec.VolumeSnapshotRef, snapshot):
 		return fmt.Errorf("its VolumeSnapshotContent %q is not bound to it", content.Name)
-	case !ready(snapshot):
+	case !view.Ready(snapshot):
 		return errors.New("it is not ready to use")
 	}
 	if size := snapshot.Status.RestoreSize; size != nil {
@@ -267,14 +224,6 @@ func (w sourceCheck) checkContent(content *snapshotv1.VolumeSnapshotContent) err
 		return elsewhereError{fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", content.Labels[LabelManagedBy], w.node.Name)}
 	}
 	return nil
-}
-
-// contentName returns the VolumeSnapshotContent of a snapshot, empty while there is none.
-func contentName(snapshot *snapshotv1.VolumeSnapshot) string {
-	if snapshot.Status == nil || snapshot.Status.BoundVolumeSnapshotContentName == nil {
-		return ""
-	}
-	return *snapshot.Status.BoundVolumeSnapshotContentName
 }
 
 // modeOf returns a volume mode, whose default is Filesystem.

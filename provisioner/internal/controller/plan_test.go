@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 func TestPlanClaim(t *testing.T) {
@@ -37,7 +38,7 @@ func TestPlanClaim(t *testing.T) {
 		"ForeignWhileCreating": {
 			reason: "No check may end what may still run.",
 			change: func(s *claimState) {
-				s.claim.Annotations[AnnProvisioner], s.intent = other, newIntent(intents.Creating)
+				s.claim.Annotations[view.AnnProvisioner], s.intent = other, newIntent(intents.Creating)
 			},
 			want: claimResume,
 		},
@@ -57,12 +58,14 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"Deleting": {
 			reason: "Nothing is begun for a claim that is being deleted.",
-			change: func(s *claimState) { s.claim.DeletionTimestamp, s.claim.Finalizers = &now, []string{FinalizerClone} },
+			change: func(s *claimState) {
+				s.claim.DeletionTimestamp, s.claim.Finalizers = &now, []string{view.FinalizerClone}
+			},
 		},
 		"DeletingInUse": {
 			reason: "A pod waits for the volume of a claim that is being deleted.",
 			change: func(s *claimState) {
-				s.claim.DeletionTimestamp, s.claim.Finalizers = &now, []string{FinalizerClone, "kubernetes.io/pvc-protection"}
+				s.claim.DeletionTimestamp, s.claim.Finalizers = &now, []string{view.FinalizerClone, "kubernetes.io/pvc-protection"}
 			},
 			want: claimCreate,
 		},
@@ -72,11 +75,11 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"OtherDriver": {
 			reason: "Other drivers have their own provisioners.",
-			change: func(s *claimState) { s.claim.Annotations[AnnProvisioner] = other },
+			change: func(s *claimState) { s.claim.Annotations[view.AnnProvisioner] = other },
 		},
 		"BetaAnnotation": {
 			reason: "The deprecated annotation still counts.",
-			change: func(s *claimState) { s.claim.Annotations = map[string]string{annBetaProvisioner: driver} },
+			change: func(s *claimState) { s.claim.Annotations = map[string]string{view.AnnBetaProvisioner: driver} },
 			want:   claimCreate,
 		},
 		"NoAnnotation": {
@@ -111,7 +114,7 @@ func TestPlanClaim(t *testing.T) {
 			reason: "Late binding goes on once a node is selected.",
 			change: func(s *claimState) {
 				s.class.VolumeBindingMode = &wait
-				s.claim.Annotations[AnnSelectedNode] = "node-1"
+				s.claim.Annotations[view.AnnSelectedNode] = "node-1"
 			},
 			want: claimCreate,
 		},
@@ -119,7 +122,7 @@ func TestPlanClaim(t *testing.T) {
 			reason: "The name that the design gave the annotation is read as well.",
 			change: func(s *claimState) {
 				s.class.VolumeBindingMode = &wait
-				s.claim.Annotations[annAlphaSelectedNode] = "node-1"
+				s.claim.Annotations[view.AnnAlphaSelectedNode] = "node-1"
 			},
 			want: claimCreate,
 		},
@@ -127,7 +130,7 @@ func TestPlanClaim(t *testing.T) {
 			reason: "An empty annotation selects no node.",
 			change: func(s *claimState) {
 				s.class.VolumeBindingMode = &wait
-				s.claim.Annotations[AnnSelectedNode] = ""
+				s.claim.Annotations[view.AnnSelectedNode] = ""
 			},
 		},
 		"Populator": {
@@ -234,14 +237,14 @@ func TestPlanClaim(t *testing.T) {
 
 func TestClassName(t *testing.T) {
 	claim := newClaim()
-	if got := className(claim); got != "fast" {
+	if got := view.ClassName(claim); got != "fast" {
 		t.Errorf("class %q, want that of the spec", got)
 	}
-	claim.Annotations[annBetaClass] = "old"
-	if got := className(claim); got != "old" {
+	claim.Annotations[view.AnnBetaClass] = "old"
+	if got := view.ClassName(claim); got != "old" {
 		t.Errorf("class %q, want that of the annotation, which overrides the spec", got)
 	}
-	if got := className(&corev1.PersistentVolumeClaim{}); got != "" {
+	if got := view.ClassName(&corev1.PersistentVolumeClaim{}); got != "" {
 		t.Errorf("class %q of a claim without", got)
 	}
 }

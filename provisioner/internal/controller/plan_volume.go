@@ -3,6 +3,7 @@ package controller
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -53,7 +54,7 @@ func planVolume(s volumeState) volumePlan {
 	switch {
 	case s.pv == nil:
 		return volumePlan{why: "volume is gone"}
-	case !ours(s.pv, s.driver):
+	case !view.Ours(s.pv, s.driver):
 		return volumePlan{why: "volume is of another provisioner"}
 	case s.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		return planRetained(s)
@@ -114,13 +115,4 @@ func deletable(pv *corev1.PersistentVolume) bool {
 		return made || hasFinalizer(pv)
 	}
 	return pv.Status.Phase == corev1.VolumeReleased
-}
-
-// ours reports whether a PersistentVolume is this provisioner's to delete: it was made by it, or it was
-// made by hand for our driver.
-func ours(pv *corev1.PersistentVolume, driver string) bool {
-	if by, ok := pv.Annotations[volume.AnnProvisionedBy]; ok {
-		return by == driver
-	}
-	return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver
 }

@@ -1,10 +1,13 @@
 package controller
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -156,4 +159,36 @@ func TestDeletionSecret(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPlanVolumeFromView compares the decisions about volumes as the API has them and as the view keeps them.
+func TestPlanVolumeFromView(t *testing.T) {
+	now := metav1.Now()
+	var all []*corev1.PersistentVolume
+	var objs []runtime.Object
+	for _, phase := range []corev1.PersistentVolumePhase{corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed} {
+		for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
+			for _, leaving := range []*metav1.Time{nil, &now} {
+				pv := newPV()
+				pv.Name, pv.UID = fmt.Sprint("pv-", len(all)), types.UID(fmt.Sprint("uid-of-pv-", len(all)))
+				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.DeletionTimestamp = phase, policy, leaving
+				all, objs = append(all, pv), append(objs, pv.DeepCopy())
+			}
+		}
+	}
+	onRig(t, func(t *testing.T, r *rig) {
+		for _, pv := range all {
+			kept, ok := r.view.Volumes.Get("", pv.Name)
+			if !ok {
+				t.Fatalf("the view has no PersistentVolume %q", pv.Name)
+			}
+			full := volumeState{driver: driver, caps: capabilities{create: true}, pv: pv}
+			slim := full
+			slim.pv = kept
+			if a, b := planVolume(full), planVolume(slim); a != b {
+				t.Errorf("phase %s, policy %s, leaving %v: full %+v, slim %+v",
+					pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.DeletionTimestamp, a, b)
+			}
+		}
+	}, objs...)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -31,7 +32,7 @@ const (
 func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcile.Result, error) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, klog.KRef(key.Namespace, key.Name))
 	ctx = klog.NewContext(ctx, logger)
-	defer c.tidyClaim(key)
+	defer c.tidyKey(key)
 	state := c.claimState(ctx, key)
 	plan := planClaim(state)
 	logger.V(4).Info("Decided about claim", logging.KeyReason, plan.why)
@@ -48,6 +49,8 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 		return c.resume(ctx, state)
 	case claimUndo:
 		return c.undo(ctx, *state.intent)
+	case claimSettled:
+		return reconcile.Result{}, c.close(ctx, *state.intent)
 	case claimBegin:
 		return c.await(state, c.beginTurn(state)), nil
 	case claimSeek:
@@ -62,16 +65,21 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 // claimState collects what the decision about a claim depends on.
 func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), now: time.Now()}
-	if claim, ok := c.claim(key); ok {
-		s.claim = claim
+	s.claim, _ = c.claim(key)
+	intent, ok := c.cfg.Intents.Get(key.UID)
+	if !ok && s.claim != nil && c.recorded(s.claim) {
+		intent, ok = c.cfg.Intents.Recover(ctx, s.claim)
 	}
-	if intent, ok := c.cfg.Intents.Get(key.UID); ok {
+	if ok {
 		s.intent = &intent
+		if pv, ok := c.view.Volumes.Get("", intent.Spec.Name); ok {
+			s.pv = pv
+		}
 	}
 	if s.claim == nil {
 		return s
 	}
-	if class, ok := c.caches.classes.Get("", className(s.claim)); ok {
+	if class, ok := c.view.Class(view.ClassName(s.claim)); ok {
 		s.class = class
 	}
 	if s.intent != nil {
@@ -79,10 +87,10 @@ func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 	}
 	if s.class != nil {
 		s.infeasible = c.restLeft(ctx, s)
-		s.turn, _ = c.turns.get(key.UID)
+		s.turn = c.claimRecords.get(key.UID).turn
 		s.excluded = c.excluded(s)
 	}
-	if pv, ok := c.caches.volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {
+	if pv, ok := c.view.Volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {
 		s.pv = pv
 	}
 	return s
@@ -98,7 +106,7 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 		return c.unprepared(ctx, s.claim, err)
 	}
 	if err := c.cfg.Intents.Open(ctx, intent); err != nil {
-		return reconcile.Result{}, fmt.Errorf("open intent for volume %q: %w", intent.Spec.Name, err)
+		return reconcile.Result{}, c.failed(s.claim, err)
 	}
 	c.cfg.Events.Normal(s.claim, reasonProvisioning, fmt.Sprintf("Asking CSI driver %q for a volume", c.driver))
 	return c.attempt(ctx, intent)
@@ -134,10 +142,10 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	case errors.As(err, &blocked):
 		c.refuse(claim, describe(err))
 		return reconcile.Result{}, nil
-	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && selectedNode(claim) != "":
+	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && view.SelectedNode(claim) != "":
 		c.refuse(claim, describe(err))
 		return c.reschedule(ctx, claim)
-	case errors.Is(err, topology.ErrNotRegistered) && selectedNode(claim) != "":
+	case errors.Is(err, topology.ErrNotRegistered) && view.SelectedNode(claim) != "":
 		return c.awaitRegistration(ctx, claim, err)
 	}
 	return reconcile.Result{}, c.failed(claim, err)
@@ -154,7 +162,7 @@ func (c *Controller) whyUnwanted(intent intents.Intent) string {
 	if !ok || !wants(claim, intent.Spec.Name) {
 		return "claim was deleted"
 	}
-	if node := c.node().assignedElsewhere(claim); node != "" {
+	if node := c.node().AssignedElsewhere(claim); node != "" {
 		return fmt.Sprintf("claim is for node %q now", node)
 	}
 	return ""
@@ -164,7 +172,7 @@ func (c *Controller) whyUnwanted(intent intents.Intent) string {
 // there before this process began to work, or when a volume of its was deleted. All other claims cost no
 // read. The result is false when the claim needs no volume.
 func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolumeClaim) (bool, error) {
-	if !c.unverified.has(cached.UID) {
+	if !c.claimRecords.get(cached.UID).unverified {
 		return true, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
@@ -175,10 +183,10 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolume
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("get claim %s/%s: %w", cached.Namespace, cached.Name, err)
-	case live.UID != cached.UID || leaving(live) || live.Spec.VolumeName != "" || !c.node().mine(live):
+	case live.UID != cached.UID || leaving(live) || live.Spec.VolumeName != "" || !c.node().Mine(live):
 		return false, nil
 	}
-	c.unverified.drop(cached.UID)
+	c.claimRecords.change(cached.UID, func(r *claimRecord) { r.unverified = false })
 	return true, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // TestWithSecretsLosesNothing fills every field that CreateVolumeRequest has, also those that a later
@@ -91,10 +92,10 @@ func TestCapabilities(t *testing.T) {
 		info     *csiclient.Info
 		features Features
 		want     capabilities
-		shape    Shape
+		shape    view.Shape
 	}{
-		"All":      {reason: "What the driver can do is used.", info: all, features: on, want: capabilities{true, true, true, true, true, true, true, true, true}, shape: Shape{true, true, true}},
-		"Features": {reason: "Features that are off are not.", info: all, want: capabilities{create: true, publish: true, capacity: true, clone: true, snapshot: true, singleNode: true}, shape: Shape{Attachments: true, Snapshots: true}},
+		"All":      {reason: "What the driver can do is used.", info: all, features: on, want: capabilities{true, true, true, true, true, true, true, true, true}, shape: view.Shape{Topology: true, Attachments: true, Snapshots: true}},
+		"Features": {reason: "Features that are off are not.", info: all, want: capabilities{create: true, publish: true, capacity: true, clone: true, snapshot: true, singleNode: true}, shape: view.Shape{Attachments: true, Snapshots: true}},
 		"Unknown":  {reason: "A driver that was not heard of can do nothing.", features: on, want: capabilities{}},
 		"NoController": {
 			reason: "Without the controller service its capabilities are void.", features: on,
@@ -134,7 +135,7 @@ func TestUnderWay(t *testing.T) {
 		}
 		return got
 	}
-	want := map[string]float64{"under_way creating": 0, "under_way saving": 0, "under_way undoing": 0, "outcome_unknown": 0, "outcome_unknown_since_timestamp_seconds": 0}
+	want := map[string]float64{"provisioner_journal_durable": 0, "under_way creating": 0, "under_way saving": 0, "under_way undoing": 0, "outcome_unknown": 0, "outcome_unknown_since_timestamp_seconds": 0}
 	if diff := cmp.Diff(want, gather()); diff != "" {
 		t.Errorf("without a volume (-want +got):\n%s", diff)
 	}
@@ -153,7 +154,7 @@ func TestUnderWay(t *testing.T) {
 	if err := store.Open(t.Context(), undoing); err != nil {
 		t.Fatal(err)
 	}
-	want = map[string]float64{"under_way creating": 3, "under_way saving": 0, "under_way undoing": 1, "outcome_unknown": 2, "outcome_unknown_since_timestamp_seconds": 100}
+	want = map[string]float64{"provisioner_journal_durable": 0, "under_way creating": 3, "under_way saving": 0, "under_way undoing": 1, "outcome_unknown": 2, "outcome_unknown_since_timestamp_seconds": 100}
 	if diff := cmp.Diff(want, gather()); diff != "" {
 		t.Errorf("with volumes (-want +got):\n%s", diff)
 	}

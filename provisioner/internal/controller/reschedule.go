@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // reschedule gives a claim back to the scheduler, by taking away the node that it had selected. The claim
@@ -26,16 +27,16 @@ func (c *Controller) reschedule(ctx context.Context, claim *corev1.PersistentVol
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("get claim %s to reschedule it: %w", klog.KObj(claim), err)
-	case live.UID != claim.UID || selectedNode(live) != selectedNode(claim):
+	case live.UID != claim.UID || view.SelectedNode(live) != view.SelectedNode(claim):
 		return reconcile.Result{}, nil
 	}
-	delete(live.Annotations, AnnSelectedNode)
-	delete(live.Annotations, annAlphaSelectedNode)
+	delete(live.Annotations, view.AnnSelectedNode)
+	delete(live.Annotations, view.AnnAlphaSelectedNode)
 	updated, err := client.Update(ctx, live, metav1.UpdateOptions{})
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("take node %q from claim %s: %w", selectedNode(claim), klog.KObj(claim), err)
+		return reconcile.Result{}, fmt.Errorf("take node %q from claim %s: %w", view.SelectedNode(claim), klog.KObj(claim), err)
 	}
-	c.caches.claims.Remember(updated)
-	klog.FromContext(ctx).V(2).Info("Claim is given back to the scheduler", logging.KeyNode, selectedNode(claim))
+	c.view.Claims.Remember(updated)
+	klog.FromContext(ctx).V(2).Info("Claim is given back to the scheduler", logging.KeyNode, view.SelectedNode(claim))
 	return reconcile.Result{}, nil
 }

@@ -8,12 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // onNode returns a claim for which the scheduler has selected a node.
 func onNode(node string) *corev1.PersistentVolumeClaim {
 	claim := newClaim()
-	claim.Annotations[AnnSelectedNode] = node
+	claim.Annotations[view.AnnSelectedNode] = node
 	claim.Annotations["example.com/note"] = "stays"
 	return claim
 }
@@ -27,27 +29,27 @@ func TestReschedule(t *testing.T) {
 	}{
 		"TakesTheNode": {
 			reason: "The node goes, all else stays.",
-			want:   map[string]string{AnnProvisioner: driver, "example.com/note": "stays"},
+			want:   map[string]string{view.AnnProvisioner: driver, "example.com/note": "stays"},
 		},
 		"TakesBothNames": {
 			reason: "The old name of the annotation would be read next.",
-			live:   func(c *corev1.PersistentVolumeClaim) { c.Annotations[annAlphaSelectedNode] = "node-0" },
-			want:   map[string]string{AnnProvisioner: driver, "example.com/note": "stays"},
+			live:   func(c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnAlphaSelectedNode] = "node-0" },
+			want:   map[string]string{view.AnnProvisioner: driver, "example.com/note": "stays"},
 		},
 		"OtherNodeMeanwhile": {
 			reason: "The scheduler was faster: its new choice stands.",
-			live:   func(c *corev1.PersistentVolumeClaim) { c.Annotations[AnnSelectedNode] = "node-2" },
-			want:   map[string]string{AnnProvisioner: driver, "example.com/note": "stays", AnnSelectedNode: "node-2"},
+			live:   func(c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnSelectedNode] = "node-2" },
+			want:   map[string]string{view.AnnProvisioner: driver, "example.com/note": "stays", view.AnnSelectedNode: "node-2"},
 		},
 		"TakenMeanwhile": {
 			reason: "There is nothing left to take.",
-			live:   func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, AnnSelectedNode) },
-			want:   map[string]string{AnnProvisioner: driver, "example.com/note": "stays"},
+			live:   func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, view.AnnSelectedNode) },
+			want:   map[string]string{view.AnnProvisioner: driver, "example.com/note": "stays"},
 		},
 		"Successor": {
 			reason: "A claim that took the name has a node of its own.",
 			live:   func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-2" },
-			want:   map[string]string{AnnProvisioner: driver, "example.com/note": "stays", AnnSelectedNode: "node-1"},
+			want:   map[string]string{view.AnnProvisioner: driver, "example.com/note": "stays", view.AnnSelectedNode: "node-1"},
 		},
 		"Gone": {
 			reason: "A claim that is gone needs no node.",
@@ -127,7 +129,7 @@ func TestRescheduleErrors(t *testing.T) {
 						t.Errorf("%s\nerror %q, want it to contain %s", tc.reason, err, text)
 					}
 				}
-				if got := selectedNode(r.claim()); got != "node-1" {
+				if got := view.SelectedNode(r.claim()); got != "node-1" {
 					t.Errorf("%s\nnode %q, want it untouched", tc.reason, got)
 				}
 			}, onNode("node-1"))

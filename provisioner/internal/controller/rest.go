@@ -16,7 +16,7 @@ import (
 // not watched.
 const restLook = time.Minute
 
-// rest is the pause of a claim after a request that the driver has called invalid.
+// rest is the pause of a claim after a request that the driver has called invalid. The zero value is over.
 type rest struct {
 	// what identifies all that went into the request.
 	what fingerprint
@@ -57,13 +57,13 @@ func fingerprintOf(intent intents.Intent) fingerprint {
 
 // restLeft returns how long the claim rests before it is looked at again: not at all once a request would be another one.
 func (c *Controller) restLeft(ctx context.Context, s claimState) time.Duration {
-	resting, ok := c.resting.get(s.claim.UID)
-	if !ok {
+	resting := c.claimRecords.get(s.claim.UID).rest
+	left := max(0, resting.until.Sub(s.now))
+	if left == 0 {
 		return 0
 	}
-	left := max(0, resting.until.Sub(s.now))
 	spec, err := c.classSpec(s)
-	if err != nil || left == 0 {
+	if err != nil {
 		return 0
 	}
 	now := inputs{claim: s.claim, class: s.class}

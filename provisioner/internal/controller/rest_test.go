@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 func TestRestLeft(t *testing.T) {
@@ -35,7 +36,8 @@ func TestRestLeft(t *testing.T) {
 				if got := r.restLeft(quiet(t), s); got != 0 {
 					t.Errorf("a claim without a rest rests for %v", got)
 				}
-				r.resting.put("uid-1", rest{what: inputs{claim: s.claim, class: s.class}.fingerprint(), until: now.Add(5 * time.Minute)})
+				resting := rest{what: inputs{claim: s.claim, class: s.class}.fingerprint(), until: now.Add(5 * time.Minute)}
+				r.claimRecords.change("uid-1", func(record *claimRecord) { record.rest = resting })
 				if tc.other {
 					s.claim = newClaim()
 					s.claim.Annotations["a"] = "b"
@@ -60,7 +62,7 @@ func TestFingerprint(t *testing.T) {
 		"Nothing":    {reason: "The same inputs have one fingerprint.", change: func(*inputs) {}, same: true},
 		"Labels":     {reason: "What is no part of a request changes nothing.", change: func(i *inputs) { i.claim.ResourceVersion, i.claim.Labels = "8", map[string]string{"a": "b"} }, same: true},
 		"Size":       {reason: "The size is part of it.", change: func(i *inputs) { i.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi") }},
-		"Node":       {reason: "So is the selected node.", change: func(i *inputs) { i.claim.Annotations[AnnSelectedNode] = "n" }},
+		"Node":       {reason: "So is the selected node.", change: func(i *inputs) { i.claim.Annotations[view.AnnSelectedNode] = "n" }},
 		"Class":      {reason: "So is the class.", change: func(i *inputs) { i.class.UID = "class-2" }},
 		"Secret":     {reason: "So are the values of the secret.", change: func(i *inputs) { i.secrets["user"] = "bob" }},
 		"Attributes": {reason: "So are the parameters of the VolumeAttributesClass.", change: func(i *inputs) { i.attributes["iops"] = "20" }},

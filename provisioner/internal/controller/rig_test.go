@@ -24,7 +24,9 @@ import (
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -104,20 +106,29 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 		if _, err := client.Wait(quiet(t)); err != nil {
 			t.Fatal(err)
 		}
+		api := kubeapitest.New(r.cluster.Client())
 		r.Controller, err = New(Config{
-			Info: client.Info, Driver: client.Controller(), Kube: kubeapitest.New(r.cluster.Client()), Events: r.events,
+			Info: client.Info, Driver: client.Controller(), Kube: api, View: viewOf(api, client.Info(), settings), Events: r.events,
 			Intents: r.intents, Metrics: NewMetrics(r.registry), Settings: settings,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := r.caches.start(quiet(t))
+		stop := r.view.Start(quiet(t))
 		defer stop()
-		if err := r.caches.waitSynced(quiet(t)); err != nil {
+		if err := r.view.WaitSynced(quiet(t)); err != nil {
 			t.Fatal(err)
 		}
 		r.driver.ResetCalls()
 		test(t, r)
+	})
+}
+
+// viewOf returns a view for a controller with these settings.
+func viewOf(api kubeapi.Client, info *csiclient.Info, settings Settings) *view.View {
+	return view.New(view.Config{
+		Kube: api, Driver: info.Name, Shape: ShapeOf(info, settings.Features), Node: settings.Node.Node, Naming: settings.Naming,
+		SnapshotSweep: 5 * time.Minute, KeepAffinity: true,
 	})
 }
 

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -36,14 +35,15 @@ func (c *Controller) save(ctx context.Context, intent intents.Intent, created *c
 	if err := c.cfg.Intents.Update(ctx, intent); err != nil {
 		return reconcile.Result{}, fmt.Errorf("record volume %q: %w", intent.VolumeID, err)
 	}
-	if err := c.write(ctx, intent); err != nil {
+	result, err := c.write(ctx, intent)
+	switch {
+	case err != nil:
 		klog.FromContext(ctx).Error(err, "Volume exists, but its PersistentVolume is not saved yet", logging.KeyVolumeID, intent.VolumeID)
 		c.unsaved.AddAfter(intent.UID(), saveRetryStart)
-	}
-	// A volume that was given up is deleted in this same step: its end is an error, and so the pause before the claim
-	// starts over grows from one time to the next.
-	if givenUp, ok := c.undoing(intent.UID()); ok {
-		return c.undo(ctx, givenUp)
+	case result.verb == saveUndo:
+		// The volume is deleted in this same step: its end is an error, and so the pause before the claim starts over grows
+		// from one time to the next.
+		return c.unwanted(ctx, intent, intent.VolumeID, result.why)
 	}
 	return reconcile.Result{}, nil
 }
@@ -54,55 +54,79 @@ func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (recon
 	if !ok || intent.Stage != intents.Saving {
 		return reconcile.Result{}, nil
 	}
-	defer c.tidyClaim(keyOf(intent.Spec.Claim))
-	err := c.saveAgain(ctx, intent)
-	if _, ok := c.undoing(uid); ok {
+	defer c.tidyKey(keyOf(intent.Spec.Claim))
+	undo, err := c.saveAgain(ctx, intent)
+	if undo {
 		c.claims.Add(keyOf(intent.Spec.Claim))
 	}
 	return reconcile.Result{}, err
 }
 
-// saveAgain writes a PersistentVolume if it is still wanted.
-func (c *Controller) saveAgain(ctx context.Context, intent intents.Intent) error {
+// saveAgain writes a PersistentVolume if it is still wanted, and reports whether its volume is to be deleted, which the
+// intent says then.
+func (c *Controller) saveAgain(ctx context.Context, intent intents.Intent) (undo bool, err error) {
+	var result saveResult
 	if why := c.whyUnwanted(intent); why != "" {
-		return c.abandon(ctx, intent, unwantedError(why))
+		result, err = c.clash(ctx, intent, why, true)
+	} else {
+		result, err = c.write(ctx, intent)
 	}
-	return c.write(ctx, intent)
+	if err != nil || result.verb != saveUndo {
+		return false, err
+	}
+	_, err = c.discard(ctx, intent, intent.VolumeID, result.why)
+	return err == nil, err
 }
 
-// undoing returns the intent of a claim whose volume is to be deleted.
-func (c *Controller) undoing(claim types.UID) (intents.Intent, bool) {
-	intent, ok := c.cfg.Intents.Get(claim)
-	return intent, ok && intent.Stage == intents.Undoing
+// saveVerb is what follows from one attempt to save a PersistentVolume.
+type saveVerb int
+
+const (
+	// saveRepeat: it is not known to be saved, repeat the attempt. It is the zero value, so that a case that was forgotten can
+	// cost time but no volume.
+	saveRepeat saveVerb = iota
+	// saveSettled: the volume has a PersistentVolume, and its intent is closed.
+	saveSettled
+	// saveUndo: there can be no PersistentVolume of it, the volume is to be deleted.
+	saveUndo
+)
+
+// saveResult is the result of one attempt to save a PersistentVolume.
+type saveResult struct {
+	verb saveVerb
+	// why says for what reason the volume is to be deleted.
+	why string
 }
 
-// abandon stops saving a volume that its claim does not want any more, unless it is saved already: an attempt whose
-// answer was lost may have succeeded.
-func (c *Controller) abandon(ctx context.Context, intent intents.Intent, why unwantedError) error {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+// settled is the result of an attempt after which the intent was closed, if closing it succeeded.
+func settled(err error) (saveResult, error) {
+	if err != nil {
+		return saveResult{verb: saveRepeat}, err
+	}
+	return saveResult{verb: saveSettled}, nil
+}
+
+// write creates the PersistentVolume once. With an error it is to be tried again.
+func (c *Controller) write(ctx context.Context, intent intents.Intent) (saveResult, error) {
+	callCtx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	return c.clash(ctx, intent, why)
-}
-
-// write creates the PersistentVolume once. An error means that it is to be tried again.
-func (c *Controller) write(ctx context.Context, intent intents.Intent) error {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	saved, err := c.cfg.Kube.PersistentVolumes().Create(ctx, intent.PV, metav1.CreateOptions{})
+	saved, err := c.cfg.Kube.PersistentVolumes().Create(callCtx, intent.PV, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		return c.written(ctx, intent, saved)
-	case apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err):
-		return c.clash(ctx, intent, err)
+		return settled(c.written(ctx, intent, saved))
+	case apierrors.IsAlreadyExists(err):
+		return c.clash(ctx, intent, describe(err), false)
+	case apierrors.IsInvalid(err):
+		return c.clash(ctx, intent, "the API refuses its PersistentVolume: "+describe(err), true)
 	}
 	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
 	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving its PersistentVolume is retried: "+describe(err))
-	return err
+	return saveResult{}, err
 }
 
 // written ends the provisioning of a claim.
 func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *corev1.PersistentVolume) error {
-	c.caches.volumes.Remember(saved)
+	c.view.Volumes.Remember(saved)
 	if err := c.close(ctx, intent); err != nil {
 		return err
 	}
@@ -115,41 +139,33 @@ func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *
 	return nil
 }
 
-// unwantedError is why a volume that is not saved yet is not saved any more.
-type unwantedError string
-
-// Error implements error.
-func (e unwantedError) Error() string {
-	return string(e)
-}
-
-// clash handles a PersistentVolume that cannot be saved: the API refuses it permanently, its claim no
-// longer wants it, or one of its name exists, which may be the same volume.
-func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal error) error {
-	var unwanted unwantedError
-	existing, err := c.cfg.Kube.PersistentVolumes().Get(ctx, intent.PV.Name, metav1.GetOptions{})
+// clash handles a PersistentVolume that cannot be saved: its claim no longer wants it, the API refuses it, or one of its name
+// exists, which may be the same volume: an attempt whose answer was lost may have succeeded. The refusal is final if the
+// volume is to be deleted when there is none.
+func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal string, final bool) (saveResult, error) {
+	callCtx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	existing, err := c.cfg.Kube.PersistentVolumes().Get(callCtx, intent.PV.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err) && errors.As(refusal, &unwanted):
-		return c.giveUp(ctx, intent, refusal.Error())
-	case apierrors.IsNotFound(err) && apierrors.IsInvalid(refusal):
-		return c.giveUp(ctx, intent, "the API refuses its PersistentVolume: "+describe(refusal))
+	case apierrors.IsNotFound(err) && final:
+		return saveResult{verb: saveUndo, why: refusal}, nil
 	case err != nil:
-		return fmt.Errorf("get PersistentVolume %q, which was refused (%w): %w", intent.PV.Name, refusal, err)
+		return saveResult{}, fmt.Errorf("get PersistentVolume %q, which was not saved (%s): %w", intent.PV.Name, refusal, err)
 	}
 	switch c.compare(existing, intent.PV) {
 	case volume.Same:
-		return c.written(ctx, intent, existing)
+		return settled(c.written(ctx, intent, existing))
 	case volume.Leaving, volume.Taken:
-		return c.conceded(ctx, intent, existing)
+		return settled(c.conceded(ctx, intent, existing))
 	case volume.Foreign:
 	}
-	return c.giveUp(ctx, intent, fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name))
+	return saveResult{verb: saveUndo, why: fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name)}, nil
 }
 
 // compare returns how an existing PersistentVolume relates to the one that was to be saved. On different nodes, volumes of
 // the same handle are not the same.
 func (c *Controller) compare(existing, wanted *corev1.PersistentVolume) volume.Match {
-	if c.node().reaches(wanted) && !c.node().reaches(existing) {
+	if c.node().Reaches(wanted) && !c.node().Reaches(existing) {
 		return volume.Foreign
 	}
 	return volume.Compare(existing, wanted)
@@ -160,14 +176,9 @@ func (c *Controller) compare(existing, wanted *corev1.PersistentVolume) volume.M
 // again when that PersistentVolume is gone.
 func (c *Controller) conceded(ctx context.Context, intent intents.Intent, existing *corev1.PersistentVolume) error {
 	claim := intent.Spec.Claim
-	c.unverified.put(claim.UID, time.Now())
-	c.caches.volumes.Remember(existing)
+	c.unverify(claim.UID)
+	c.view.Volumes.Remember(existing)
 	c.cfg.Events.Warning(claim, reasonFailed,
 		fmt.Sprintf("PersistentVolume %q has the volume already, and is deleted or for another claim", existing.Name))
 	return c.close(ctx, intent)
-}
-
-// giveUp records that a volume is to be deleted, for there can be no PersistentVolume. The caller sees to it that it is.
-func (c *Controller) giveUp(ctx context.Context, intent intents.Intent, why string) error {
-	return c.discard(ctx, intent, intent.VolumeID, why)
 }

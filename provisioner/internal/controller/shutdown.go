@@ -137,7 +137,8 @@ func (c *Controller) finish(ctx context.Context, intent intents.Intent, leading 
 // instance may be working on is left to that instance: everything but volumes whose claim does not exist any more.
 func (c *Controller) finishStep(ctx context.Context, intent intents.Intent, leading bool) (again bool, err error) {
 	if intent.Stage == intents.Saving {
-		return true, c.saveAgain(ctx, intent)
+		_, err := c.saveAgain(ctx, intent)
+		return true, err
 	}
 	if !leading {
 		if c.wanted(intent) {
@@ -175,9 +176,9 @@ func (c *Controller) claimExists(ctx context.Context, intent intents.Intent) (bo
 func (c *Controller) logUnfinished(ctx context.Context, intent intents.Intent) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeName, intent.Spec.Name, logging.KeyVolumeID, intent.VolumeID,
 		logging.KeyClaim, klog.KObj(intent.Spec.Claim), logging.KeyState, intent.Stage.String())
-	if why := c.whyUnwanted(intent); why != "" {
+	if why := c.whyUnwanted(intent); why != "" && !c.cfg.Intents.Durable() {
 		logger.Error(nil, "Shutting down with a volume that may be left behind: look for it in the storage system", logging.KeyReason, why)
 		return
 	}
-	logger.Info("Shutting down with an unfinished volume operation, the next instance goes on with the claim")
+	logger.Info("Shutting down with an unfinished volume operation, the next instance goes on with it")
 }

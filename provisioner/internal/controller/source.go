@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -23,7 +24,7 @@ import (
 
 // source returns what the volume of a claim is filled with, which is kept from now on; nil for an empty volume.
 func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*volume.Source, error) {
-	ref, ok := sourceOf(claim)
+	ref, ok := view.SourceOf(claim)
 	if !ok {
 		return nil, nil //nolint:nilnil // no source means an empty volume, which is not an error
 	}
@@ -38,7 +39,7 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 	if err != nil {
 		return nil, err
 	}
-	c.holds.put(claim.UID, ref)
+	c.claimRecords.change(claim.UID, func(r *claimRecord) { r.source = ref })
 	if err := c.protectOrigin(ctx, found); err != nil {
 		return nil, fmt.Errorf("protect %s, the source of the volume: %w", ref, err)
 	}
@@ -51,9 +52,8 @@ func (c *Controller) validateSource(ctx context.Context, claim *corev1.Persisten
 	if err != nil {
 		return origin{}, err
 	}
-	_, begun := c.holds.get(claim.UID)
 	w := sourceCheck{
-		driver: c.driver, claim: claim, begun: begun,
+		driver: c.driver, claim: claim, begun: c.claimRecords.get(claim.UID).source != volume.SourceRef{},
 		convert: c.cfg.Settings.ModeConversion, node: c.node(),
 	}
 	if err := w.check(found); err != nil {
@@ -64,7 +64,7 @@ func (c *Controller) validateSource(ctx context.Context, claim *corev1.Persisten
 
 // read reads a source and what is behind it from the server, for the caches keep little of it.
 func (c *Controller) read(ctx context.Context, ref volume.SourceRef) (origin, error) {
-	if ref.Kind == kindClaim {
+	if ref.Kind == view.KindClaim {
 		return c.readClaim(ctx, ref)
 	}
 	return c.readSnapshot(ctx, ref)
@@ -101,7 +101,7 @@ func (c *Controller) readSnapshot(ctx context.Context, ref volume.SourceRef) (or
 		return origin{}, fmt.Errorf("get %s, the source: %w", ref, err)
 	}
 	found := origin{snapshot: snapshot}
-	name := contentName(snapshot)
+	name := view.ContentName(snapshot)
 	if name == "" {
 		return found, nil
 	}
@@ -136,13 +136,13 @@ func (c *Controller) writeOrigin(ctx context.Context, found origin) error {
 	if found.claim != nil {
 		updated, err := c.cfg.Kube.PersistentVolumeClaims(found.claim.Namespace).Update(ctx, found.claim, metav1.UpdateOptions{})
 		if err == nil {
-			c.caches.claims.Remember(updated)
+			c.view.Claims.Remember(updated)
 		}
 		return err
 	}
 	updated, err := c.cfg.Kube.VolumeSnapshots(found.snapshot.Namespace).Update(ctx, found.snapshot, metav1.UpdateOptions{})
-	if err == nil && c.caches.snapshots != nil {
-		c.caches.snapshots.Remember(updated)
+	if err == nil && c.view.Snapshots != nil {
+		c.view.Snapshots.Remember(updated)
 	}
 	return err
 }
@@ -180,7 +180,7 @@ func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) 
 // needed reports whether a volume may be in creation from a source: one is, as far as this process knows, a claim that it has
 // begun to serve or found at its start waits for one, or another node has its hand on such a claim.
 func (c *Controller) needed(ref volume.SourceRef) bool {
-	if c.holds.any(func(held volume.SourceRef) bool { return held == ref }) {
+	if len(c.claimRecords.matching(func(r claimRecord) bool { return r.source == ref })) > 0 {
 		return true
 	}
 	for _, intent := range c.cfg.Intents.List() {
@@ -188,38 +188,38 @@ func (c *Controller) needed(ref volume.SourceRef) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(c.caches.claims.ByIndex(claimsBySource, ref.String()), func(claim *corev1.PersistentVolumeClaim) bool {
-		return c.node().assignedElsewhere(claim) != ""
+	return slices.ContainsFunc(c.view.ClaimsFrom(ref), func(claim *corev1.PersistentVolumeClaim) bool {
+		return c.node().AssignedElsewhere(claim) != ""
 	})
 }
 
 // wantsElsewhere returns the source of a claim that another node has its hand on.
 func (c *Controller) wantsElsewhere(claim *corev1.PersistentVolumeClaim) (ref volume.SourceRef, ok bool) {
-	if claim == nil || !pending(claim, c.driver) || c.node().assignedElsewhere(claim) == "" {
+	if claim == nil || !view.Pending(claim, c.driver) || c.node().AssignedElsewhere(claim) == "" {
 		return volume.SourceRef{}, false
 	}
-	return sourceOf(claim)
+	return view.SourceOf(claim)
 }
 
 // sourceElsewhereFree looks at a source that was kept for a claim of another node, once that needs it no more. Only the nodes
 // that have the volume look at a claim; snapshots, of which that is not in the cache, are left to the sweep.
 func (c *Controller) sourceElsewhereFree(before, after *corev1.PersistentVolumeClaim) {
 	ref, wanted := c.wantsElsewhere(before)
-	if _, still := c.wantsElsewhere(after); !wanted || still || ref.Kind != kindClaim {
+	if _, still := c.wantsElsewhere(after); !wanted || still || ref.Kind != view.KindClaim {
 		return
 	}
-	source, ok := c.caches.claims.Get(ref.Namespace, ref.Name)
-	if !ok || !slices.Contains(source.Finalizers, FinalizerClone) {
+	source, ok := c.view.Claims.Get(ref.Namespace, ref.Name)
+	if !ok || !slices.Contains(source.Finalizers, view.FinalizerClone) {
 		return
 	}
-	if pv, ok := c.caches.volumes.Get("", source.Spec.VolumeName); ok && pv.Spec.CSI != nil {
+	if pv, ok := c.view.Volumes.Get("", source.Spec.VolumeName); ok && pv.Spec.CSI != nil {
 		c.sources.Add(ref)
 	}
 }
 
 // sourceChanged looks at the claims that wait for a source. Those with an open intent do not: its request is repeated as it was.
 func (c *Controller) sourceChanged(ref volume.SourceRef) {
-	for _, claim := range c.caches.claims.ByIndex(claimsBySource, ref.String()) {
+	for _, claim := range c.view.ClaimsFrom(ref) {
 		if _, open := c.cfg.Intents.Get(claim.UID); !open && c.concerns(claim) {
 			c.claims.Add(keyOf(claim))
 		}
@@ -231,11 +231,11 @@ func (c *Controller) claimAsSource(before, after *corev1.PersistentVolumeClaim) 
 	if after == nil {
 		return
 	}
-	ref := volume.SourceRef{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name}
+	ref := volume.SourceRef{Kind: view.KindClaim, Namespace: after.Namespace, Name: after.Name}
 	if before == nil || before.UID != after.UID || before.Spec.VolumeName != after.Spec.VolumeName || before.Status.Phase != after.Status.Phase {
 		c.sourceChanged(ref)
 	}
-	if slices.Contains(after.Finalizers, FinalizerClone) {
+	if slices.Contains(after.Finalizers, view.FinalizerClone) {
 		c.sources.Add(ref)
 	}
 }
@@ -245,16 +245,11 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	if after == nil {
 		return
 	}
-	ref := volume.SourceRef{Kind: kindSnapshot, Namespace: after.Namespace, Name: after.Name}
-	if before == nil || before.UID != after.UID || contentName(before) != contentName(after) || ready(before) != ready(after) {
+	ref := volume.SourceRef{Kind: view.KindSnapshot, Namespace: after.Namespace, Name: after.Name}
+	if before == nil || before.UID != after.UID || view.ContentName(before) != view.ContentName(after) || view.Ready(before) != view.Ready(after) {
 		c.sourceChanged(ref)
 	}
-	if slices.Contains(after.Finalizers, FinalizerRestore) {
+	if slices.Contains(after.Finalizers, view.FinalizerRestore) {
 		c.sources.Add(ref)
 	}
-}
-
-// ready reports whether a snapshot can be restored.
-func ready(snapshot *snapshotv1.VolumeSnapshot) bool {
-	return snapshot.Status != nil && snapshot.Status.ReadyToUse != nil && *snapshot.Status.ReadyToUse
 }

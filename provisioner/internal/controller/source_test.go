@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -89,8 +90,8 @@ func TestCheckClone(t *testing.T) {
 	file := corev1.PersistentVolumeFilesystem
 	check(t, fitClaim, map[string]checkCase{
 		"Fit":          {reason: "A bound claim of the driver.", change: func(*sourceCheck, *origin) {}},
-		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *sourceCheck, o *origin) { leaveObject(o.claim, FinalizerClone) }, want: "being deleted"},
-		"DeletingKept": {reason: "What was begun is finished.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.claim, FinalizerClone) }},
+		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *sourceCheck, o *origin) { leaveObject(o.claim, view.FinalizerClone) }, want: "being deleted"},
+		"DeletingKept": {reason: "What was begun is finished.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.claim, view.FinalizerClone) }},
 		"DeletingFree": {reason: "Nothing keeps it until the copy is made.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.claim, "other") }, want: "being deleted"},
 		"Pending":      {reason: "There is no volume.", change: func(_ *sourceCheck, o *origin) { o.claim.Status.Phase = corev1.ClaimPending }, want: `"Pending"`},
 		"Lost":         {reason: "There is none any more.", change: func(_ *sourceCheck, o *origin) { o.claim.Status.Phase = corev1.ClaimLost }, want: `"Lost"`},
@@ -121,8 +122,8 @@ func TestCheckRestore(t *testing.T) {
 	larger := resource.MustParse("2Gi")
 	check(t, fitSnapshot, map[string]checkCase{
 		"Fit":          {reason: "A snapshot that is ready.", change: func(*sourceCheck, *origin) {}},
-		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *sourceCheck, o *origin) { leaveObject(o.snapshot, FinalizerRestore) }, want: "being deleted"},
-		"DeletingKept": {reason: "What was begun is finished.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.snapshot, FinalizerRestore) }},
+		"Deleting":     {reason: "Nothing is begun from what goes.", change: func(_ *sourceCheck, o *origin) { leaveObject(o.snapshot, view.FinalizerRestore) }, want: "being deleted"},
+		"DeletingKept": {reason: "What was begun is finished.", change: func(w *sourceCheck, o *origin) { w.begun = true; leaveObject(o.snapshot, view.FinalizerRestore) }},
 		"New":          {reason: "Nobody has looked at it yet.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status = nil }, want: "not bound"},
 		"Unbound":      {reason: "It has no content.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: "not bound"},
 		"ContentGone":  {reason: "It has none any more.", change: func(_ *sourceCheck, o *origin) { o.content = nil }, want: `"content" does not exist`},
@@ -171,12 +172,12 @@ func TestCheckRestore(t *testing.T) {
 
 // TestNeeded looks at each thing that keeps a source alone.
 func TestNeeded(t *testing.T) {
-	ref := volume.SourceRef{Kind: kindClaim, Namespace: "team", Name: "source"}
+	ref := volume.SourceRef{Kind: view.KindClaim, Namespace: "team", Name: "source"}
 	waiting := func(node string) *corev1.PersistentVolumeClaim {
 		claim := newClaim()
-		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: kindClaim, Name: "source"}
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: "source"}
 		if node != "" {
-			claim.Annotations[AnnSelectedNode] = node
+			claim.Annotations[view.AnnSelectedNode] = node
 		}
 		return claim
 	}
@@ -218,7 +219,7 @@ func TestNeeded(t *testing.T) {
 				if got := r.needed(ref); got != tc.want {
 					t.Errorf("%s\nneeded: %v, want %v", tc.reason, got, tc.want)
 				}
-				if r.needed(volume.SourceRef{Kind: kindSnapshot, Namespace: "team", Name: "source"}) {
+				if r.needed(volume.SourceRef{Kind: view.KindSnapshot, Namespace: "team", Name: "source"}) {
 					t.Errorf("%s\na snapshot of the same name is another source", tc.reason)
 				}
 			}, objs...)
@@ -230,7 +231,7 @@ func TestNeeded(t *testing.T) {
 func TestFreeing(t *testing.T) {
 	kept := func() *corev1.PersistentVolumeClaim {
 		claim := fitClaim().claim
-		claim.Finalizers, claim.ResourceVersion = []string{"example.com/other", FinalizerClone}, ""
+		claim.Finalizers, claim.ResourceVersion = []string{"example.com/other", view.FinalizerClone}, ""
 		return claim
 	}
 	away := apierrors.NewServiceUnavailable("away")
@@ -259,7 +260,7 @@ func TestFreeing(t *testing.T) {
 				if tc.err != nil {
 					r.cluster.Fail(tc.verb, tc.res, tc.err, 1)
 				}
-				_, err := r.reconcileSource(quiet(t), volume.SourceRef{Kind: kindClaim, Namespace: "team", Name: "data"})
+				_, err := r.reconcileSource(quiet(t), volume.SourceRef{Kind: view.KindClaim, Namespace: "team", Name: "data"})
 				if (err != nil) != tc.fails || apierrors.IsConflict(err) != apierrors.IsConflict(tc.err) {
 					t.Errorf("%s\nerror %v, want one: %v", tc.reason, err, tc.fails)
 				}

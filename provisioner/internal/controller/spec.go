@@ -8,10 +8,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -73,13 +75,13 @@ func (c *Controller) classSpec(s claimState) (volume.Spec, error) {
 
 // requirement asks where the volume must be accessible from; nil when the driver does not care.
 func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error) {
-	if !s.caps.topology || c.caches.index == nil {
+	if !s.caps.topology || c.view.Index == nil {
 		return nil, nil
 	}
-	requirement, err := c.caches.index.Require(topology.Request{
+	requirement, err := c.view.Index.Require(topology.Request{
 		Policy:            c.policy(),
 		AllowedTopologies: s.class.AllowedTopologies,
-		SelectedNode:      selectedNode(s.claim),
+		SelectedNode:      view.SelectedNode(s.claim),
 		ClaimName:         s.claim.Name,
 		ClaimUID:          s.claim.UID,
 	})
@@ -87,11 +89,11 @@ func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error)
 		c.noTopology(s)
 		return nil, fmt.Errorf("decide about the topology: %w", err)
 	}
-	c.unplaced.drop(s.claim.UID)
+	c.placed(s.claim.UID)
 	return requirement, nil
 }
 
-// unplaced is a claim for which there is no topology.
+// unplaced is a claim for which there is no topology. The zero value is a claim that does not wait for one.
 type unplaced struct {
 	key claimKey
 	// node is the selected node, empty for immediate binding.
@@ -100,19 +102,30 @@ type unplaced struct {
 	since time.Time
 }
 
+// waits reports whether the claim waits for a topology.
+func (u unplaced) waits() bool {
+	return u != unplaced{}
+}
+
 // noTopology notes that there is no topology for a claim, which is looked at again when that may have changed.
 func (c *Controller) noTopology(s claimState) {
-	node := selectedNode(s.claim)
-	if before, ok := c.unplaced.get(s.claim.UID); ok && before.node == node {
-		return
-	}
-	c.unplaced.put(s.claim.UID, unplaced{key: keyOf(s.claim), node: node, since: s.now})
+	node := view.SelectedNode(s.claim)
+	c.claimRecords.change(s.claim.UID, func(r *claimRecord) {
+		if !r.unplaced.waits() || r.unplaced.node != node {
+			r.unplaced = unplaced{key: keyOf(s.claim), node: node, since: s.now}
+		}
+	})
+}
+
+// placed records that a claim waits for no topology any more.
+func (c *Controller) placed(claim types.UID) {
+	c.claimRecords.change(claim, func(r *claimRecord) { r.unplaced = unplaced{} })
 }
 
 // awaitRegistration waits for the driver to register on the selected node of a claim, which the watch of that node reports,
 // and gives the claim back to the scheduler when the driver has had time enough.
 func (c *Controller) awaitRegistration(ctx context.Context, claim *corev1.PersistentVolumeClaim, missing error) (reconcile.Result, error) {
-	waiting, _ := c.unplaced.get(claim.UID)
+	waiting := c.claimRecords.get(claim.UID).unplaced
 	if left := registerGrace - time.Since(waiting.since); left > 0 {
 		c.refuse(claim, describe(missing))
 		return reconcile.Result{After: left}, nil
@@ -120,7 +133,7 @@ func (c *Controller) awaitRegistration(ctx context.Context, claim *corev1.Persis
 	c.refuse(claim, fmt.Sprintf("%s (for %v: the scheduler is asked for another node)", describe(missing), registerGrace))
 	result, err := c.reschedule(ctx, claim)
 	if err == nil {
-		c.unplaced.drop(claim.UID) // the scheduler may select the same node again
+		c.placed(claim.UID) // the scheduler may select the same node again
 	}
 	return result, err
 }
@@ -129,7 +142,7 @@ func (c *Controller) awaitRegistration(ctx context.Context, claim *corev1.Persis
 // delete the volume again.
 func (c *Controller) policy() topology.Policy {
 	policy := c.cfg.Settings.Topology
-	policy.Strict = policy.Strict || c.node().alone()
+	policy.Strict = policy.Strict || c.node().Alone()
 	return policy
 }
 

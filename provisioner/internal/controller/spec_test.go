@@ -250,7 +250,7 @@ func TestVerify(t *testing.T) {
 			}
 			onRig(t, func(t *testing.T, r *rig) {
 				if tc.marked {
-					r.unverified.put("uid-1", metav1.Now().Time)
+					r.unverify("uid-1")
 				}
 				if tc.err != nil {
 					r.cluster.Fail("get", "persistentvolumeclaims", tc.err, 1)
@@ -259,7 +259,7 @@ func TestVerify(t *testing.T) {
 				if got != tc.want || !errors.Is(err, tc.err) {
 					t.Errorf("%s\ngot %v, %v, want %v, %v", tc.reason, got, err, tc.want, tc.err)
 				}
-				if left := r.unverified.has("uid-1"); left != (tc.marked && !tc.want) {
+				if left := r.claimRecords.get("uid-1").unverified; left != (tc.marked && !tc.want) {
 					t.Errorf("%s\nstill to be verified: %v", tc.reason, left)
 				}
 			}, objs...)

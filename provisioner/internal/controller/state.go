@@ -46,10 +46,13 @@ type VolumeState struct {
 
 // State returns a snapshot of the controller.
 func (c *Controller) State() State {
-	s := State{Driver: c.driver, Synced: c.Synced(), UnderWay: []VolumeState{}, Resting: c.resting.len(), Competing: c.turns.len(),
-		Queues: []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()}}
-	if c.caches.index != nil {
-		s.Topology = c.caches.index.State()
+	s := State{Driver: c.driver, Synced: c.view.Synced(), UnderWay: []VolumeState{},
+		Resting:   len(c.claimRecords.matching(func(r claimRecord) bool { return r.rest != rest{} })),
+		Competing: len(c.claimRecords.matching(func(r claimRecord) bool { return r.turn != turn{} })),
+		Queues:    []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()},
+	}
+	if c.view.Index != nil {
+		s.Topology = c.view.Index.State()
 	}
 	for _, intent := range c.cfg.Intents.List() {
 		volume := VolumeState{

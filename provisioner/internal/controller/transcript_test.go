@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -28,6 +29,11 @@ func TestTranscripts(t *testing.T) {
 
 // runController runs a controller, and the recorder of its events, on the stage of a transcript.
 func runController(ctx context.Context, env *reconciletest.Env) error {
+	return runWith(ctx, env, intents.NewMemory())
+}
+
+// runWith is runController with a store of intents.
+func runWith(ctx context.Context, env *reconciletest.Env, store intents.Store) error {
 	if id := env.Arg("snapshot", ""); id != "" {
 		env.Driver.AddSnapshot(csitest.Snapshot{ID: id})
 	}
@@ -44,13 +50,19 @@ func runController(ctx context.Context, env *reconciletest.Env) error {
 	if err != nil {
 		return err
 	}
+	api, settings := kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent"}, transcriptSettings(env)
+	known := viewOf(api, client.Info(), settings)
 	controller, err := New(Config{
-		Info: client.Info, Driver: client.Controller(), Kube: kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent"}, Events: recorder,
-		Intents: intents.NewMemory(), Settings: transcriptSettings(env),
+		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Events: recorder,
+		Intents: store, Settings: settings,
 	})
 	if err != nil {
 		return err
 	}
+	if claims, ok := store.(*intents.Claims); ok {
+		claims.Follow(known.Claims.Remember)
+	}
+	defer known.Start(ctx)()
 	outlive, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var recording errgroup.Group
@@ -80,7 +92,6 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 		Features:            Features{Topology: env.Arg("topology", "true") == "true", AttributesClass: env.Arg("attributes-class", "true") == "true"},
 		Shutdown:            20 * time.Second,
 		SourceWorkers:       1,
-		SnapshotSweep:       5 * time.Minute,
 		ModeConversion:      on("mode-conversion"),
 		Node:                transcriptNode(env),
 	}
@@ -94,7 +105,7 @@ func transcriptNode(env *reconciletest.Env) Node {
 	}
 	base, _ := time.ParseDuration(env.Arg("base", "20s"))
 	return Node{
-		Name: name, Segments: map[string]string{"node": name}, Immediate: env.Arg("immediate", "true") == "true",
+		Node: view.Node{Name: name, Segments: map[string]string{"node": name}}, Immediate: env.Arg("immediate", "true") == "true",
 		BaseDelay: base, MaxDelay: 3 * base,
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // This file decides how instances on many nodes compete for claims with immediate binding, for which no node is
@@ -31,11 +33,11 @@ type turn struct {
 
 // planNode decides about a claim that is not for the own node: it is left to another one, or competed for.
 func planNode(s claimState) (claimPlan, bool) {
-	holder := selectedNode(s.claim)
+	holder := view.SelectedNode(s.claim)
 	switch {
-	case s.node.mine(s.claim):
+	case s.node.Mine(s.claim):
 		return claimPlan{}, false
-	case waitsForConsumer(s.class):
+	case view.WaitsForConsumer(s.class):
 		return leave(fmt.Sprintf("claim is for node %q", holder)), true
 	case !s.node.Immediate:
 		return leave("claims with immediate binding are left to other nodes"), true

@@ -9,11 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // newNode returns the node of an instance with the defaults of the binary.
 func newNode() Node {
-	return Node{Name: "n1", Segments: map[string]string{"node": "n1"}, Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: time.Minute}
+	return Node{Node: view.Node{Name: "n1", Segments: map[string]string{"node": "n1"}}, Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: time.Minute}
 }
 
 func TestPlanNode(t *testing.T) {
@@ -75,7 +77,7 @@ func TestPlanNode(t *testing.T) {
 
 // selects returns a change that selects a node.
 func selects(node string) func(*claimState) {
-	return func(s *claimState) { s.claim.Annotations[AnnSelectedNode] = node }
+	return func(s *claimState) { s.claim.Annotations[view.AnnSelectedNode] = node }
 }
 
 // TestNoClaimIsServedByTwoNodes goes through all that a claim can say: of two nodes at most one asks for its volume, and
@@ -153,7 +155,7 @@ func TestPauses(t *testing.T) {
 // TestPausesNeverEnd tries pauses that are hardly any, and many attempts: a claim always comes back.
 func TestPausesNeverEnd(t *testing.T) {
 	for _, n := range []Node{
-		{Name: "n", BaseDelay: 1, MaxDelay: 1}, {Name: "n", BaseDelay: time.Second, MaxDelay: time.Second}, {Name: "n", BaseDelay: 1, MaxDelay: 1 << 62},
+		{Node: view.Node{Name: "n"}, BaseDelay: 1, MaxDelay: 1}, {Node: view.Node{Name: "n"}, BaseDelay: time.Second, MaxDelay: time.Second}, {Node: view.Node{Name: "n"}, BaseDelay: 1, MaxDelay: 1 << 62},
 	} {
 		for _, tries := range []int{0, 1, 61, 62, 63, 64, 10000} {
 			if got := n.pause("u", tries); got < soon || got > max(soon, n.MaxDelay) {
@@ -199,7 +201,7 @@ func TestTurns(t *testing.T) {
 			for i := range 100 {
 				claim := types.UID(fmt.Sprint("u", i))
 				mine := n.afterNoCapacity(turn{holder: "n3", gone: true, tries: tries, warned: true}, claim, now)
-				other := Node{Name: "n2", BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}.firstTurn(claim, now)
+				other := Node{Node: view.Node{Name: "n2"}, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}.firstTurn(claim, now)
 				if !mine.due.After(other.due) || mine.holder != "" || mine.gone || mine.tries != tries+1 || !mine.warned {
 					t.Errorf("turn %+v of the node without capacity, and %+v of another one", mine, other)
 				}

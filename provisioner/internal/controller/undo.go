@@ -13,27 +13,28 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // unwanted deletes a volume that was created and is of no use.
 func (c *Controller) unwanted(ctx context.Context, intent intents.Intent, volumeID, why string) (reconcile.Result, error) {
-	if err := c.discard(ctx, intent, volumeID, why); err != nil {
+	intent, err := c.discard(ctx, intent, volumeID, why)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	intent, _ = c.cfg.Intents.Get(intent.UID())
 	return c.undo(ctx, intent)
 }
 
-// discard records that a volume is to be deleted, and reports it to the user of the claim while there is one.
-func (c *Controller) discard(ctx context.Context, intent intents.Intent, volumeID, why string) error {
+// discard records in the intent that a volume is to be deleted, and reports it to the user of the claim while there is one.
+func (c *Controller) discard(ctx context.Context, intent intents.Intent, volumeID, why string) (intents.Intent, error) {
 	intent.Stage, intent.VolumeID, intent.Reason, intent.PV = intents.Undoing, volumeID, why, nil
 	if err := c.cfg.Intents.Update(ctx, intent); err != nil {
-		return fmt.Errorf("record that volume %q is unwanted: %w", volumeID, err)
+		return intent, fmt.Errorf("record that volume %q is unwanted: %w", volumeID, err)
 	}
 	if c.wanted(intent) {
 		c.refuse(intent.Spec.Claim, "Deleting the new volume: "+why)
 	}
-	return nil
+	return intent, nil
 }
 
 // undo deletes an unwanted volume. The claim, if it is still there, starts over after a pause.
@@ -63,7 +64,7 @@ func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile
 // holder returns the PersistentVolume that has an unwanted volume, empty for none. The one of the volume's own name is read
 // from the server: the cache may not have it yet, when the leader before this one has saved it just before.
 func (c *Controller) holder(ctx context.Context, intent intents.Intent) (string, error) {
-	if holders := c.caches.volumes.ByIndex(volumesByHandle, intent.VolumeID); len(holders) > 0 {
+	if holders := c.view.VolumesOf(intent.VolumeID); len(holders) > 0 {
 		return holders[0].Name, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
@@ -74,7 +75,7 @@ func (c *Controller) holder(ctx context.Context, intent intents.Intent) (string,
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("get PersistentVolume %q before its volume is deleted: %w", intent.Spec.Name, err)
-	case slices.Contains(handlesOf(c.driver)(pv), intent.VolumeID) && c.node().reaches(pv):
+	case slices.Contains(view.Handles(c.driver)(pv), intent.VolumeID) && c.node().Reaches(pv):
 		return pv.Name, nil
 	}
 	return "", nil

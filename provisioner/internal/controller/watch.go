@@ -1,23 +1,25 @@
 package controller
 
 import (
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // watch fills the queues by what changes. Objects of other drivers are dropped here.
 func (c *Controller) watch() {
-	c.caches.claims.OnChange(c.claimChanged)
-	c.caches.volumes.OnChange(c.volumeChanged)
-	c.caches.classes.OnChange(c.classChanged)
-	if c.caches.attachments != nil {
-		c.caches.attachments.OnChange(c.attachmentChanged)
+	c.view.Claims.OnChange(c.claimChanged)
+	c.view.Volumes.OnChange(c.volumeChanged)
+	c.view.Classes.OnChange(c.classChanged)
+	c.view.OnTopology(c.topologyChanged)
+	c.view.OnNode(c.nodeChanged)
+	if c.view.Attachments != nil {
+		c.view.Attachments.OnChange(c.attachmentChanged)
 	}
-	if c.caches.snapshots != nil {
-		c.caches.snapshots.OnChange(c.snapshotChanged)
+	if c.view.Snapshots != nil {
+		c.view.Snapshots.OnChange(c.snapshotChanged)
 	}
 }
 
@@ -28,80 +30,52 @@ func keyOf(claim *corev1.PersistentVolumeClaim) claimKey {
 
 // relevant reports whether a claim is ours to look at: it is to be provisioned, or has an open intent.
 func (c *Controller) relevant(claim *corev1.PersistentVolumeClaim) bool {
-	if c.concerns(claim) {
+	if c.concerns(claim) || c.recorded(claim) {
 		return true
 	}
 	_, open := c.cfg.Intents.Get(claim.UID)
 	return open
 }
 
+// recorded reports whether a claim has the record of a volume in progress that is this instance's to finish.
+func (c *Controller) recorded(claim *corev1.PersistentVolumeClaim) bool {
+	return intents.Recorded(claim) && view.DriverOf(claim) == c.driver && c.node().AssignedElsewhere(claim) == ""
+}
+
 // claimChanged looks at a claim. A watch that was interrupted may bring a claim and its successor of the
 // same name as one change.
 func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before != nil && (after == nil || after.UID != before.UID) {
-		c.claimGone(before)
+		c.tidyClaim(before.UID, nil)
+		if _, open := c.cfg.Intents.Get(before.UID); open {
+			c.claims.Add(keyOf(before))
+		}
 	}
 	c.claimAsSource(before, after)
 	c.sourceElsewhereFree(before, after)
 	if after == nil {
 		return
 	}
-	c.tidyNotes(after)
+	c.tidyClaim(after.UID, after)
 	if c.relevant(after) {
 		c.claims.Add(keyOf(after))
 	}
 }
 
-// claimGone forgets a claim, but for its open intent.
-func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
-	c.forgetClaim(claim.UID)
-	if _, open := c.cfg.Intents.Get(claim.UID); open {
-		c.claims.Add(keyOf(claim))
-	}
+// tidyKey is tidyClaim for a claim that came to its end while it was worked on: what was recorded meanwhile may have come
+// too late for the event that says so.
+func (c *Controller) tidyKey(key claimKey) {
+	claim, _ := c.claim(key)
+	c.tidyClaim(key.UID, claim)
 }
 
-// forgetClaim drops the notes about a claim that needs no volume any more.
-func (c *Controller) forgetClaim(uid types.UID) {
-	c.forgetWork(uid)
-	c.turns.drop(uid)
-}
-
-// forgetWork drops the notes about the work on a claim.
-func (c *Controller) forgetWork(uid types.UID) {
-	c.unverified.drop(uid)
-	c.unplaced.drop(uid)
-	c.resting.drop(uid)
-	if source, ok := c.holds.drop(uid); ok {
-		c.sources.Add(source)
-	}
-}
-
-// tidyNotes drops what was noted about a claim and is of no use any more. Of a claim that another node has taken only the
-// turn is kept, for as long as it may have to be taken from there.
-func (c *Controller) tidyNotes(claim *corev1.PersistentVolumeClaim) {
-	switch {
-	case !c.concerns(claim):
-		c.forgetClaim(claim.UID)
-	case c.node().assignedElsewhere(claim) != "":
-		c.forgetWork(claim.UID)
-	}
-}
-
-// tidyClaim forgets a claim that came to its end while it was worked on: what was noted meanwhile may have come too late
-// for the event that says so.
-func (c *Controller) tidyClaim(key claimKey) {
-	claim, ok := c.claim(key)
-	if !ok {
-		c.forgetClaim(key.UID)
-		return
-	}
-	c.tidyNotes(claim)
-}
-
-// claim returns a claim from the cache, unless another has its name by now.
+// claim returns a claim from the cache, nil when it is not there or another has its name by now.
 func (c *Controller) claim(key claimKey) (*corev1.PersistentVolumeClaim, bool) {
-	claim, ok := c.caches.claims.Get(key.Namespace, key.Name)
-	return claim, ok && claim.UID == key.UID
+	claim, ok := c.view.Claims.Get(key.Namespace, key.Name)
+	if !ok || claim.UID != key.UID {
+		return nil, false
+	}
+	return claim, true
 }
 
 // volumeChanged looks at a volume of ours, and at the claim that wants a volume of its name. As with claims,
@@ -110,7 +84,7 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.volumeGone(before)
 	}
-	if after != nil && ours(after, c.driver) {
+	if after != nil && view.Ours(after, c.driver) {
 		c.volumes.Add(after.Name)
 	}
 }
@@ -118,38 +92,22 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 // volumeGone forgets a volume. The claim that it was for, should it still be there, is asked about live
 // before it gets another one: the cache of claims may be behind that of volumes.
 func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
-	c.forgetVolume(pv.UID)
-	for _, claim := range c.caches.claims.ByIndex(claimsByVolume, pv.Name) {
-		if c.node().assignedElsewhere(claim) != "" {
+	c.volumeRecords.drop(pv.UID)
+	for _, claim := range c.view.ClaimsOfVolume(pv.Name) {
+		if c.node().AssignedElsewhere(claim) != "" {
 			continue
 		}
-		c.unverified.put(claim.UID, time.Now())
+		c.unverify(claim.UID)
 		c.claims.Add(keyOf(claim))
 	}
 }
 
-// forgetVolume drops the notes about a PersistentVolume that is gone.
-func (c *Controller) forgetVolume(uid types.UID) {
-	c.deleted.drop(uid)
-	c.removed.drop(uid)
-	c.attached.drop(uid)
-}
-
-// tidyVolume is tidyClaim for PersistentVolumes.
-func (c *Controller) tidyVolume(name string, uid types.UID) {
-	if pv, ok := c.caches.volumes.Get("", name); !ok || pv.UID != uid {
-		c.forgetVolume(uid)
-	}
-}
-
 // classChanged looks at the claims of a class.
-func (c *Controller) classChanged(before, after *storagev1.StorageClass) {
+func (c *Controller) classChanged(_, after *storagev1.StorageClass) {
 	if after == nil {
-		c.capacity.ClassChanged(before.Name)
 		return
 	}
-	c.capacity.ClassChanged(after.Name)
-	for _, claim := range c.caches.claims.ByIndex(claimsByClass, after.Name) {
+	for _, claim := range c.view.ClaimsOfClass(after.Name) {
 		if c.relevant(claim) {
 			c.claims.Add(keyOf(claim))
 		}
@@ -161,8 +119,8 @@ func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment
 	if before == nil || after != nil {
 		return
 	}
-	for _, name := range attachmentVolume(before) {
-		if pv, ok := c.caches.volumes.Get("", name); ok && ours(pv, c.driver) {
+	for _, name := range view.AttachedVolume(before) {
+		if pv, ok := c.view.Volumes.Get("", name); ok && view.Ours(pv, c.driver) {
 			c.volumes.Add(name)
 		}
 	}
@@ -171,15 +129,14 @@ func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment
 // topologyChanged looks at the claims for which there was no topology, once more nodes have had time to
 // follow: where a driver is being rolled out, the first node must not get all volumes.
 func (c *Controller) topologyChanged() {
-	c.capacity.TopologyChanged()
-	c.unplaced.each(func(waiting unplaced) { c.claims.AddAfter(waiting.key, topologySettle) })
+	for _, record := range c.claimRecords.matching(func(r claimRecord) bool { return r.unplaced.waits() }) {
+		c.claims.AddAfter(record.unplaced.key, topologySettle)
+	}
 }
 
 // nodeChanged looks at the claims that wait for the topology of a node.
 func (c *Controller) nodeChanged(name string) {
-	c.unplaced.each(func(waiting unplaced) {
-		if waiting.node == name {
-			c.claims.Add(waiting.key)
-		}
-	})
+	for _, record := range c.claimRecords.matching(func(r claimRecord) bool { return r.unplaced.waits() && r.unplaced.node == name }) {
+		c.claims.Add(record.unplaced.key)
+	}
 }

@@ -12,11 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -29,7 +29,7 @@ func TestQueued(t *testing.T) {
 	}
 	foreignClaim := func() *corev1.PersistentVolumeClaim {
 		claim := newClaim()
-		claim.Annotations[AnnProvisioner] = "other"
+		claim.Annotations[view.AnnProvisioner] = "other"
 		return claim
 	}
 	foreignPV := func() *corev1.PersistentVolume {
@@ -135,28 +135,14 @@ func TestForgotten(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				now := time.Now()
-				ofClaims, ofVolumes := []*marks{&r.unverified}, []*marks{&r.deleted, &r.removed, &r.attached}
-				put(ofClaims, "uid-1")
-				put(ofVolumes, "pv-1")
-				r.resting.put("uid-1", rest{until: now.Add(time.Hour)})
-				r.unplaced.put("uid-1", unplaced{})
+				r.claimRecords.change("uid-1", func(record *claimRecord) { record.unverified = true })
+				r.volumeRecords.change("pv-1", func(record *volumeRecord) { record.deleted = true })
 				tc.change(r.Controller)
-				for i, m := range ofClaims {
-					if m.has("uid-1") != tc.claim {
-						t.Errorf("%s\nnote %d about the claim is kept: %v, want %v", tc.reason, i, !tc.claim, tc.claim)
-					}
+				if got := r.claimRecords.get("uid-1") != (claimRecord{}); got != tc.claim {
+					t.Errorf("%s\nthe record of the claim is kept: %v, want %v", tc.reason, got, tc.claim)
 				}
-				if (r.resting.len() == 1) != tc.claim {
-					t.Errorf("%s\n%d requests rest, want one: %v", tc.reason, r.resting.len(), tc.claim)
-				}
-				if (r.unplaced.len() == 1) != tc.claim {
-					t.Errorf("%s\n%d claims wait for a topology, want one: %v", tc.reason, r.unplaced.len(), tc.claim)
-				}
-				for i, m := range ofVolumes {
-					if m.has("pv-1") != tc.volume {
-						t.Errorf("%s\nnote %d about the volume is kept: %v, want %v", tc.reason, i, !tc.volume, tc.volume)
-					}
+				if got := r.volumeRecords.get("pv-1") != (volumeRecord{}); got != tc.volume {
+					t.Errorf("%s\nthe record of the volume is kept: %v, want %v", tc.reason, got, tc.volume)
 				}
 			})
 		})
@@ -233,25 +219,11 @@ func TestNothingIsNotedTooLate(t *testing.T) {
 					t.Fatalf("%s\n%v", tc.reason, err)
 				}
 				r.watchesCatchUp()
-				for what, notes := range map[string]*marks{
-					"unverified": &r.unverified, "deleted": &r.deleted, "removed": &r.removed, "attached": &r.attached,
-				} {
-					if notes.len() > 0 {
-						t.Errorf("%s\nnotes %q stay", tc.reason, what)
-					}
-				}
-				if rests, waits := r.resting.len(), r.unplaced.len(); rests > 0 || waits > 0 {
-					t.Errorf("%s\n%d requests rest, %d claims wait for a topology", tc.reason, rests, waits)
+				if len(r.claimRecords.by) > 0 || len(r.volumeRecords.by) > 0 {
+					t.Errorf("%s\nwhat stays: %+v, %+v", tc.reason, r.claimRecords.by, r.volumeRecords.by)
 				}
 			}, tc.objs...)
 		})
-	}
-}
-
-// put puts a mark into each set.
-func put(sets []*marks, uid types.UID) {
-	for _, m := range sets {
-		m.put(uid, time.Now())
 	}
 }
 
@@ -259,7 +231,7 @@ func put(sets []*marks, uid types.UID) {
 func TestVolumeGoneIsVerified(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.volumeChanged(newPV(), nil)
-		if !r.unverified.has("uid-1") {
+		if !r.claimRecords.get("uid-1").unverified {
 			t.Error("the claim is provisioned from the cache, which may be behind")
 		}
 	}, newClaim())
@@ -271,7 +243,7 @@ func TestTopologySettles(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.emptyQueues()
 		r.topologyChanged()
-		r.unplaced.put("uid-1", unplaced{key: keyOf(newClaim())})
+		r.claimRecords.change("uid-1", func(record *claimRecord) { record.unplaced.key = keyOf(newClaim()) })
 		r.topologyChanged()
 		r.topologyChanged()
 		ctx, stop := context.WithCancel(quiet(t))

@@ -2,9 +2,8 @@
 // forgotten while the driver may still be making it. An intent is opened before CreateVolume and closed when one of three
 // things is certain: the PersistentVolume is saved, the volume is deleted, or the driver has no such volume.
 //
-// Memory, the implementation here, keeps intents as long as the process lives. The Store interface is cut
-// so that a durable one can replace it: Open must have stored the intent when it returns, a store that outlives the
-// process must leave out Intent.Secrets, and the stages are all that a successor needs to finish or undo a volume.
+// Memory keeps intents as long as the process lives. Journal keeps them in Leases besides, and Claims in annotations of their
+// claims, so that the next process finishes or deletes the volumes of one that was killed.
 //
 // Do not use this package to cache anything: an intent is an obligation.
 package intents
@@ -75,6 +74,12 @@ type Intent struct {
 	// Renewable says that the volume is known by ALREADY_EXISTS alone: another process has made it with another request, and
 	// no attempt with Request may still be running. The request may then be made again from what is known now.
 	Renewable bool
+	// Recovered says that the intent was read from a Journal after the process that had opened it: Spec has no class, its
+	// claim has a name and a UID only, and Request asks for one segment of the topology at most, so that it serves to find a
+	// volume and not to make one.
+	Recovered bool
+	// OtherTopology is the requirement of the other form of a recovered request, of which one has a segment and one has none.
+	OtherTopology *csi.TopologyRequirement
 	// Secrets are the values that CreateVolume was called with last. They are kept for the case that the secret is deleted
 	// while the volume is not settled.
 	Secrets Secrets
@@ -120,9 +125,13 @@ type Store interface {
 	Get(claim types.UID) (Intent, bool)
 	// List returns all open intents, by volume name.
 	List() []Intent
+	// Recover opens the intent that a claim has a record of, by which another process has left it; ok is false without one.
+	Recover(ctx context.Context, claim *corev1.PersistentVolumeClaim) (intent Intent, ok bool)
+	// Durable reports whether the intents outlive the process.
+	Durable() bool
 }
 
-// Memory is a Store that lives as long as the process. After a crash the claims that still exist are
+// Memory is a Store that lives as long as the process. After a crash, the claims that still exist are
 // provisioned again under the same volume names, which recovers their volumes; only volumes whose claims
 // were deleted around the crash are left behind.
 type Memory struct {
@@ -163,6 +172,14 @@ func (m *Memory) Close(_ context.Context, claim types.UID) error {
 	delete(m.open, claim)
 	return nil
 }
+
+// Recover implements Store: there are no records.
+func (m *Memory) Recover(context.Context, *corev1.PersistentVolumeClaim) (Intent, bool) {
+	return Intent{}, false
+}
+
+// Durable implements Store.
+func (m *Memory) Durable() bool { return false }
 
 // Get implements Store.
 func (m *Memory) Get(claim types.UID) (Intent, bool) {

@@ -15,7 +15,7 @@ import (
 
 // newIntent returns an intent of a claim.
 func newIntent(uid string, stage Stage) Intent {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: uid, UID: types.UID(uid)}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: uid, UID: types.UID(uid)}}
 	return Intent{Stage: stage, Spec: volume.Spec{Name: "pvc-" + uid, Claim: claim}}
 }
 

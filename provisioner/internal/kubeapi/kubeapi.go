@@ -109,17 +109,17 @@ func New(cfg Config) (Client, error) {
 
 // VolumeSnapshots implements Client.
 func (c *client) VolumeSnapshots(namespace string) VolumeSnapshots {
-	return typed[snapshotv1.VolumeSnapshot, snapshotv1.VolumeSnapshotList](c.snapshots, c.params, "volumesnapshots", namespace)
+	return kube.NewResource[snapshotv1.VolumeSnapshot, snapshotv1.VolumeSnapshotList](c.snapshots, c.params, "volumesnapshots", namespace)
 }
 
 // VolumeSnapshotContents implements Client.
 func (c *client) VolumeSnapshotContents() VolumeSnapshotContents {
-	return typed[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.snapshots, c.params, "volumesnapshotcontents", "")
+	return kube.NewResource[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.snapshots, c.params, "volumesnapshotcontents", "")
 }
 
 // CSIStorageCapacities implements Client.
 func (c *client) CSIStorageCapacities(namespace string) CSIStorageCapacities {
-	return typed[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](c.capacities, c.params, "csistoragecapacities", namespace)
+	return kube.NewResource[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](c.capacities, c.params, "csistoragecapacities", namespace)
 }
 
 // Owner implements Client.

@@ -26,6 +26,9 @@ const (
 	// for which a PersistentVolume has no field.
 	AnnModifySecretName      = "volume.kubernetes.io/controller-modify-secret-name"
 	AnnModifySecretNamespace = "volume.kubernetes.io/controller-modify-secret-namespace"
+	// FinalizerInProgress keeps a claim while the driver may be making its volume, and AnnInProgress has the record of that.
+	FinalizerInProgress = "csi.longshore.dev/provisioner-in-progress"
+	AnnInProgress       = "csi.longshore.dev/provisioner-journal"
 	// Finalizer keeps a PersistentVolume until its reclaim policy was honoured (KEP-2644).
 	Finalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 	// AttrIdentity is the volume attribute that identifies the process that made the volume.

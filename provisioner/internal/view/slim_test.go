@@ -1,4 +1,4 @@
-package controller
+package view
 
 import (
 	"testing"
@@ -69,7 +69,7 @@ func TestSlimVolume(t *testing.T) {
 	now := metav1.Now()
 	ours := newPV()
 	ours.Annotations[volume.AnnDeletionSecretName] = "s"
-	ours.Annotations[annBetaClass] = "old"
+	ours.Annotations[AnnBetaClass] = "old"
 	ours.DeletionTimestamp = &now
 	want := ours.DeepCopy()
 	ours.Annotations["example.com/note"] = "long text"
@@ -94,27 +94,8 @@ func TestSlimVolume(t *testing.T) {
 	static := newPV()
 	static.Annotations, static.Spec.CSI.Driver = nil, "other"
 	got := slimVolume(driver, Node{})(static)
-	if planned := planVolume(volumeState{driver: driver, pv: got}); planned.verb != volumeLeave {
-		t.Errorf("a volume of another driver becomes ours by being slim: %+v", planned)
-	}
-}
-
-// TestSlimVolumeDecidesAlike compares the decisions about full and slim volumes.
-func TestSlimVolumeDecidesAlike(t *testing.T) {
-	now := metav1.Now()
-	for _, phase := range []corev1.PersistentVolumePhase{corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed} {
-		for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
-			for _, leaving := range []*metav1.Time{nil, &now} {
-				pv := newPV()
-				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.DeletionTimestamp = phase, policy, leaving
-				full := volumeState{driver: driver, caps: capabilities{create: true}, pv: pv}
-				slim := full
-				slim.pv = slimVolume(driver, Node{})(pv.DeepCopy())
-				if a, b := planVolume(full), planVolume(slim); a != b {
-					t.Errorf("phase %s, policy %s, leaving %v: full %+v, slim %+v", phase, policy, leaving, a, b)
-				}
-			}
-		}
+	if Ours(got, driver) {
+		t.Errorf("a volume of another driver becomes ours by being slim: %+v", got)
 	}
 }
 
@@ -129,7 +110,7 @@ func TestSlimAttachment(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "u"},
 		Spec:       storagev1.VolumeAttachmentSpec{NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
 	})
-	if got := attachmentVolume(&storagev1.VolumeAttachment{}); got != nil {
+	if got := AttachedVolume(&storagev1.VolumeAttachment{}); got != nil {
 		t.Errorf("an attachment of an inline volume is filed under %q", got)
 	}
 }
@@ -162,10 +143,55 @@ func TestIndexes(t *testing.T) {
 	if got := indexes[claimsByVolume](claim); got != nil {
 		t.Errorf("a bound claim is filed under %q", got)
 	}
-	if got := handlesOf(driver)(newPV()); !cmp.Equal(got, []string{"vol-1"}) {
+	if got := Handles(driver)(newPV()); !cmp.Equal(got, []string{"vol-1"}) {
 		t.Errorf("handles %q", got)
 	}
-	if got := handlesOf("other")(newPV()); got != nil {
+	if got := Handles("other")(newPV()); got != nil {
 		t.Errorf("a volume of another driver is filed under %q", got)
+	}
+}
+
+// TestSlimVolumeOfAnotherNode keeps nothing by which the volume of another node could be taken for one of this node.
+func TestSlimVolumeOfAnotherNode(t *testing.T) {
+	pv := newPV()
+	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n2")
+	want := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv.Name, UID: pv.UID}, Spec: corev1.PersistentVolumeSpec{ClaimRef: pv.Spec.ClaimRef}}
+	checkSlim(t, "A volume of another node keeps its claim alone.", slimVolume(driver, Node{Name: "n1", Segments: map[string]string{"node": "n1"}}), pv.DeepCopy(), want)
+	if Ours(want, driver) || Handles(driver)(want) != nil {
+		t.Error("a volume of another node is taken for one of this node")
+	}
+	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n1")
+	if got := slimVolume(driver, Node{Name: "n1", Segments: map[string]string{"node": "n1"}})(pv); !Ours(got, driver) || got.Spec.NodeAffinity != nil {
+		t.Errorf("a volume of this node is kept as %+v", got)
+	}
+}
+
+// TestAffinitiesAreShared keeps one affinity for many volumes, and none for volumes of other drivers or without segments.
+func TestAffinitiesAreShared(t *testing.T) {
+	slim := withAffinity(slimVolume(driver, Node{}))
+	volumeAt := func(zone string) *corev1.PersistentVolume {
+		pv := newPV()
+		pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, zone)
+		return slim(pv)
+	}
+	one, two, other := volumeAt("a"), volumeAt("a"), volumeAt("b")
+	if one.Spec.NodeAffinity == nil || one.Spec.NodeAffinity != two.Spec.NodeAffinity {
+		t.Error("two volumes of one segment have two affinities")
+	}
+	if other.Spec.NodeAffinity == one.Spec.NodeAffinity {
+		t.Error("volumes of two places have one affinity")
+	}
+	if again := slim(one); again.Spec.NodeAffinity != two.Spec.NodeAffinity {
+		t.Error("the affinity of a volume that was seen before is lost")
+	}
+	odd := newPV()
+	odd.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpNotIn, "a")
+	foreign := newPV()
+	foreign.Annotations, foreign.Spec.NodeAffinity = map[string]string{"pv.kubernetes.io/provisioned-by": "other"}, affinity(corev1.NodeSelectorOpIn, "a")
+	foreign.Spec.CSI.Driver = "other"
+	for name, pv := range map[string]*corev1.PersistentVolume{"other form": odd, "other driver": foreign, "none": newPV()} {
+		if got := slim(pv).Spec.NodeAffinity; got != nil {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

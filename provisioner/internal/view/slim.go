@@ -1,4 +1,4 @@
-package controller
+package view
 
 import (
 	"slices"
@@ -10,11 +10,6 @@ import (
 
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
-
-// pending reports whether a claim is one that the driver may have to provision.
-func pending(claim *corev1.PersistentVolumeClaim, driver string) bool {
-	return claim.Spec.VolumeName == "" && claimDriver(claim) == driver
-}
 
 // slimMeta keeps what identifies an object.
 func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
@@ -28,12 +23,16 @@ func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // slimClaim keeps claims that are to be provisioned, but for most of their status, and of all others, which are
-// most, only what identifies them, and what clones of them wait for.
+// most, only what identifies them, what clones of them wait for, and the record of a volume in progress.
 func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-		if !pending(claim, driver) {
+		if !Pending(claim, driver) {
 			slim := &corev1.PersistentVolumeClaim{ObjectMeta: slimMeta(claim.ObjectMeta)}
 			slim.Finalizers = keepFinalizer(claim.Finalizers, FinalizerClone)
+			if slices.Contains(claim.Finalizers, volume.FinalizerInProgress) {
+				slim.Finalizers = append(slim.Finalizers, volume.FinalizerInProgress)
+				slim.Annotations = keep(claim.Annotations, AnnProvisioner, AnnBetaProvisioner, AnnSelectedNode, AnnAlphaSelectedNode, volume.AnnInProgress)
+			}
 			slim.Spec.VolumeName, slim.Status.Phase = claim.Spec.VolumeName, claim.Status.Phase
 			return slim
 		}
@@ -47,17 +46,17 @@ func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.Persis
 func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.PersistentVolumeClaim) []string {
 	when := func(of func(*corev1.PersistentVolumeClaim) string) func(*corev1.PersistentVolumeClaim) []string {
 		return func(claim *corev1.PersistentVolumeClaim) []string {
-			if !pending(claim, driver) {
+			if !Pending(claim, driver) {
 				return nil
 			}
 			return []string{of(claim)}
 		}
 	}
 	return map[string]func(*corev1.PersistentVolumeClaim) []string{
-		claimsByClass: when(className),
+		claimsByClass: when(ClassName),
 		claimsBySource: func(claim *corev1.PersistentVolumeClaim) []string {
-			ref, ok := sourceOf(claim)
-			if !ok || !pending(claim, driver) {
+			ref, ok := SourceOf(claim)
+			if !ok || !Pending(claim, driver) {
 				return nil
 			}
 			return []string{ref.String()}
@@ -72,9 +71,9 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
 		slim.Spec.ClaimRef = pv.Spec.ClaimRef
-		source, mine := pv.Spec.CSI, ours(pv, driver)
+		source, mine := pv.Spec.CSI, Ours(pv, driver)
 		related := mine || source != nil && source.Driver == driver
-		if related && !node.reaches(pv) {
+		if related && !node.Reaches(pv) {
 			return slim
 		}
 		if related && source != nil {
@@ -85,7 +84,7 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 			return slim
 		}
 		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnDeletionSecretName,
-			volume.AnnDeletionSecretNamespace, annBetaClass)
+			volume.AnnDeletionSecretNamespace, AnnBetaClass)
 		slim.Finalizers = pv.Finalizers
 		slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
 		slim.Spec.StorageClassName = pv.Spec.StorageClassName
@@ -128,8 +127,8 @@ func keep(annotations map[string]string, names ...string) map[string]string {
 	return kept
 }
 
-// handlesOf indexes the volumes of our driver by their handle.
-func handlesOf(driver string) func(*corev1.PersistentVolume) []string {
+// Handles indexes the volumes of our driver by their handle.
+func Handles(driver string) func(*corev1.PersistentVolume) []string {
 	return func(pv *corev1.PersistentVolume) []string {
 		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != driver {
 			return nil
@@ -146,8 +145,8 @@ func slimAttachment(attachment *storagev1.VolumeAttachment) *storagev1.VolumeAtt
 	return slim
 }
 
-// attachmentVolume returns the PersistentVolume of an attachment; inline volumes have none.
-func attachmentVolume(attachment *storagev1.VolumeAttachment) []string {
+// AttachedVolume returns the PersistentVolume of an attachment; inline volumes have none.
+func AttachedVolume(attachment *storagev1.VolumeAttachment) []string {
 	if name := attachment.Spec.Source.PersistentVolumeName; name != nil {
 		return []string{*name}
 	}

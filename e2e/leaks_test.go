@@ -1,0 +1,353 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/devcluster"
+)
+
+const (
+	leakDriver = "leaktest.example.com"
+	leakLease  = "leaktest-example-com"
+	// claimsPerKill is how many claims are made between two deaths of the provisioner.
+	claimsPerKill = 10
+)
+
+// leakTest makes and deletes claims while its driver ends calls in all ways, and kills the provisioner.
+type leakTest struct {
+	*story
+	random *rand.Rand
+	driver *csitest.Driver
+	class  string
+	// logs is the file with the output of all provisioners.
+	logs        string
+	provisioner *exec.Cmd
+	// election says that there is an election, and records are in Leases; otherwise they are on the claims.
+	election bool
+	// kills and faults are the ways to end the provisioner and a call.
+	kills, faults []string
+
+	mu sync.Mutex
+	// counts says how often what was done.
+	counts map[string]int
+	// late has the requests that the driver is still working on although it has ended their calls.
+	late map[string]*csi.CreateVolumeRequest
+}
+
+// setting returns an environment variable of make leaktest, or its default.
+func setting(name, preset string) string {
+	if value := os.Getenv("LEAKTEST_" + name); value != "" {
+		return value
+	}
+	return preset
+}
+
+// TestLeaks kills the provisioner again and again while claims come and go. In the end each claim that is left has its volume, the
+// driver has no other, and nothing is recorded. `make leaktest` plays longer games.
+func TestLeaks(t *testing.T) {
+	dev(t)
+	claims, err := strconv.Atoi(setting("N", "20"))
+	if err != nil {
+		t.Fatalf("N=%s: must be a number", setting("N", "20"))
+	}
+	seed, err := strconv.ParseUint(setting("SEED", fmt.Sprint(rand.Uint64())), 10, 64)
+	if err != nil {
+		t.Fatalf("SEED=%s: must be a number", setting("SEED", ""))
+	}
+	for _, store := range strings.Split(setting("STORE", "leases"), ",") {
+		t.Run(store, func(t *testing.T) {
+			s := &story{Scene: bed.NewScene(t), t: t}
+			l := &leakTest{
+				story: s, random: rand.New(rand.NewPCG(seed, 0)), driver: csitest.New(csitest.Options{Name: leakDriver}), class: s.Namespace + "-leaks",
+				logs: filepath.Join(t.TempDir(), "log"), counts: map[string]int{}, late: map[string]*csi.CreateVolumeRequest{},
+				election: store == "leases",
+				kills:    strings.Split(setting("KILL", "kill,term,lease"), ","),
+				faults:   strings.Split(setting("FAULTS", "late,lost,hang,crash,uncertain-then-final,already-exists"), ","),
+			}
+			if !l.election {
+				l.kills = slices.DeleteFunc(l.kills, func(how string) bool { return how == "lease" })
+			}
+			t.Logf("seed %d: `make leaktest N=%d SEED=%d STORE=%s` plays the same game, as far as processes are alike", seed, claims, seed, store)
+			s.addClass(Class(l.class, leakDriver, storagev1.VolumeBindingImmediate))
+			l.play(claims)
+		})
+	}
+}
+
+// play plays one game.
+func (l *leakTest) play(claims int) {
+	l.t.Helper()
+	l.t.Cleanup(func() {
+		if l.t.Failed() {
+			text, _ := os.ReadFile(l.logs)
+			l.t.Logf("the end of the log of the provisioners:\n%s", text[max(0, len(text)-20000):])
+		}
+	})
+	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.ending, Code: codes.Internal})
+	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.working, Code: codes.Aborted})
+	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("hang"), After: true, Hang: true})
+	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("lost"), After: true, Code: codes.Unavailable})
+	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("late"), Code: codes.DeadlineExceeded})
+	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("already-exists"), Code: codes.AlreadyExists})
+	address := filepath.Join(l.t.TempDir(), "csi.sock")
+	stop := l.driver.ServeAt(l.t, address)
+	l.start(address)
+	defer func() { _ = l.provisioner.Process.Kill() }()
+	for n := range claims {
+		l.CreateClaim(claimName(n), l.class)
+		time.Sleep(time.Duration(l.random.IntN(50)) * time.Millisecond)
+		l.deleteMaybe(l.random.IntN(n + 1))
+		switch n % claimsPerKill {
+		case 2:
+			if slices.Contains(l.faults, "crash") {
+				stop()
+				stop = l.driver.ServeAt(l.t, address)
+				l.count("crash")
+			}
+		case 6:
+			if slices.Contains(l.faults, "api-away") && n%(5*claimsPerKill) == 6 {
+				l.signal("kube-apiserver", "STOP")
+				time.Sleep(2 * time.Second)
+				l.signal("kube-apiserver", "CONT")
+				l.count("api-away")
+			}
+		case claimsPerKill - 1:
+			l.kill(l.kills[l.random.IntN(len(l.kills))])
+			// Of the volumes that were in progress some are not wanted any more when the next process starts.
+			for m := max(0, n-claimsPerKill/2); m <= n; m++ {
+				l.deleteMaybe(m)
+			}
+			l.start(address)
+		}
+	}
+	l.heal()
+	l.check()
+	l.t.Logf("%d claims were made, %d are left and have the only volumes of the driver, 0 records; done: %v", claims, len(l.driver.Volumes()), l.counts)
+	for n := range claims {
+		l.DeleteClaim(claimName(n))
+	}
+	l.Wait("the driver to have no volume, as all claims are deleted", func(context.Context) (bool, error) { return len(l.driver.Volumes()) == 0, nil })
+	l.check()
+}
+
+// deleteMaybe deletes every other claim.
+func (l *leakTest) deleteMaybe(n int) {
+	l.t.Helper()
+	if l.random.IntN(2) == 0 {
+		l.DeleteClaim(claimName(n))
+		l.count("deleted")
+	}
+}
+
+// claimName returns the name of a claim.
+func claimName(n int) string { return fmt.Sprintf("claim-%d", n) }
+
+// count counts what was done.
+func (l *leakTest) count(what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts[what]++
+}
+
+// fault returns the condition of a fault, which matches every fifth call for which it is possible.
+func (l *leakTest) fault(kind string) func(proto.Message) bool {
+	return func(request proto.Message) bool {
+		create, ok := request.(*csi.CreateVolumeRequest)
+		if !ok || !slices.Contains(l.faults, kind) {
+			return false
+		}
+		exists := slices.ContainsFunc(l.driver.Volumes(), func(v csitest.Volume) bool { return v.Name == create.GetName() })
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		// A driver says that a volume exists only if it does, and that it still works on it only if it does not.
+		if l.random.IntN(5) > 0 || exists != (kind == "already-exists") {
+			return false
+		}
+		if kind == "late" {
+			l.late[create.GetName()] = proto.CloneOf(create)
+			time.AfterFunc(time.Duration(l.random.IntN(5000))*time.Millisecond, func() { l.finish(create.GetName()) })
+		}
+		l.counts[kind]++
+		return true
+	}
+}
+
+// working matches the requests that the driver is still working on.
+func (l *leakTest) working(request proto.Message) bool {
+	create, ok := request.(*csi.CreateVolumeRequest)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, late := l.late[create.GetName()]
+	return ok && late
+}
+
+// ending matches every other one of them: their calls end with an error that says nothing about the work.
+func (l *leakTest) ending(request proto.Message) bool {
+	if !slices.Contains(l.faults, "uncertain-then-final") || !l.working(request) {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.random.IntN(2) == 0 {
+		return false
+	}
+	l.counts["uncertain-then-final"]++
+	return true
+}
+
+// finish ends the work on a volume.
+func (l *leakTest) finish(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if request, ok := l.late[name]; ok {
+		_, _ = l.driver.CreateVolume(context.Background(), request)
+		delete(l.late, name)
+	}
+}
+
+// heal ends all faults, and what the driver still works on.
+func (l *leakTest) heal() {
+	l.driver.Heal()
+	l.mu.Lock()
+	names := slices.Collect(maps.Keys(l.late))
+	l.mu.Unlock()
+	for _, name := range names {
+		l.finish(name)
+	}
+}
+
+// start starts a provisioner, which has the name of the one before, as a container that is restarted in its pod has.
+func (l *leakTest) start(address string) {
+	l.t.Helper()
+	log, err := os.OpenFile(l.logs, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	args := []string{
+		"run", "csi-provisioner", "-v=2", "--csi-address=" + address, "--kubeconfig=" + l.Dev.kubeconfig("csi-provisioner"),
+		"--timeout=3s", "--retry-interval-max=5s", "--termination-grace-period=20s",
+	}
+	if l.election {
+		args = append(args, "--leader-election", "--leader-election-namespace="+devcluster.Namespace, "--leader-election-lease-duration="+leaseDuration.String(),
+			"--leader-election-renew-deadline="+renewDeadline.String(), "--leader-election-retry-period="+retryPeriod.String())
+	}
+	l.provisioner = exec.Command(l.Dev.program, args...)
+	l.provisioner.Env = append(os.Environ(), "POD_NAME=leaktest-0", "KUBE_FEATURE_WatchListClient=false")
+	l.provisioner.Stdout, l.provisioner.Stderr = log, log
+	if err := l.provisioner.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// kill ends the provisioner.
+func (l *leakTest) kill(how string) {
+	l.t.Helper()
+	l.count(how)
+	leases := l.Client.CoordinationV1().Leases(devcluster.Namespace)
+	switch how {
+	case "term":
+		_ = l.provisioner.Process.Signal(syscall.SIGTERM)
+	case "lease":
+		l.Wait("the lease to be taken away", func(ctx context.Context) (bool, error) {
+			lease, err := leases.Get(ctx, leakLease, metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			now := metav1.NowMicro()
+			lease.Spec.HolderIdentity, lease.Spec.RenewTime = new("a thief"), &now
+			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+			return err == nil, err
+		})
+	default:
+		_ = l.provisioner.Process.Kill()
+	}
+	_ = l.provisioner.Wait()
+	if how == "lease" {
+		l.retry("give the lease back", func(ctx context.Context) error {
+			return ignoreNotFound(leases.Delete(ctx, leakLease, metav1.DeleteOptions{}))
+		})
+	}
+}
+
+// check waits until claims, PersistentVolumes, volumes of the driver and records agree.
+func (l *leakTest) check() {
+	l.t.Helper()
+	var problem string
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("not in order: %s; done: %v", problem, l.counts)
+		}
+	}()
+	l.Wait("claims, volumes and records to agree", func(ctx context.Context) (bool, error) {
+		now, err := l.disorder(ctx)
+		if err == nil {
+			problem = now
+		}
+		return now == "" && err == nil, err
+	})
+	for _, violation := range l.driver.Violations() {
+		l.t.Errorf("against the life cycle of CSI: %s", violation)
+	}
+}
+
+// disorder says what is not in order, empty for nothing.
+func (l *leakTest) disorder(ctx context.Context) (string, error) {
+	claims, err1 := l.Client.CoreV1().PersistentVolumeClaims(l.Namespace).List(ctx, metav1.ListOptions{})
+	volumes, err2 := l.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	leases, err3 := l.Client.CoordinationV1().Leases(devcluster.Namespace).List(ctx, metav1.ListOptions{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return "", err
+	}
+	handles := map[string]bool{}
+	for _, v := range volumes.Items {
+		if v.Spec.CSI != nil && v.Spec.CSI.Driver == leakDriver {
+			handles[v.Spec.CSI.VolumeHandle] = true
+		}
+	}
+	for _, claim := range claims.Items {
+		if record := claim.Annotations["csi.longshore.dev/provisioner-journal"]; record != "" {
+			return fmt.Sprintf("claim %s has the record %s", claim.Name, record), nil
+		}
+		if claim.Status.Phase != corev1.ClaimBound {
+			return fmt.Sprintf("claim %s is %s", claim.Name, claim.Status.Phase), nil
+		}
+	}
+	made := l.driver.Volumes()
+	for _, v := range made {
+		if !handles[v.ID] {
+			return fmt.Sprintf("volume %s of %d in the driver has no PersistentVolume", v.Name, len(made)), nil
+		}
+	}
+	if len(made) != len(handles) || len(handles) != len(claims.Items) {
+		return fmt.Sprintf("%d claims, %d PersistentVolumes, %d volumes in the driver", len(claims.Items), len(handles), len(made)), nil
+	}
+	for _, lease := range leases.Items {
+		if text := lease.Annotations["csi.longshore.dev/provisioner-journal"]; strings.HasPrefix(lease.Name, leakLease) && strings.Contains(text, "uid") {
+			return fmt.Sprintf("the Lease %s has %s", lease.Name, text), nil
+		}
+	}
+	return "", nil
+}

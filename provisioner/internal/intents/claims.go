@@ -1,0 +1,243 @@
+package intents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+const (
+	// editAttempts is how often a claim is read and written again when other writers are faster.
+	editAttempts = 5
+	// leavingGrace is the age from which on a claim that is being deleted, and is still kept for pods, has one.
+	leavingGrace = 15 * time.Second
+	// finalizerInUse keeps a claim that is being deleted while a pod uses it.
+	finalizerInUse = "kubernetes.io/pvc-protection"
+)
+
+var (
+	// errGone is returned when a claim that is to be written does not exist any more, or is being deleted and not in use.
+	errGone = errors.New("the claim does not exist any more")
+	// errLeaving is returned when a claim that is being deleted and in use is to have a finalizer.
+	errLeaving = errors.New("the claim is being deleted")
+	// errUndecided is returned while it is open whether a pod uses a claim that is being deleted: the controller manager takes
+	// its finalizer off soon if none does.
+	errUndecided = errors.New("the claim is being deleted, and it is not known yet whether a pod uses it")
+)
+
+// Claims is a Store whose intents outlive the process as annotations of their claims. A finalizer keeps each claim until the
+// outcome of its volume is known, so that the record cannot vanish while the driver may be making the volume. It is for
+// instances without an election, and for those that provision for one node, which have no Leases.
+//
+// Where claims may not be updated, it is no more than Memory.
+type Claims struct {
+	*Memory
+	api func(namespace string) kube.PersistentVolumeClaims
+
+	mu sync.Mutex
+	// written is called with each claim that was written.
+	written func(*corev1.PersistentVolumeClaim)
+	// recorded has the claims with a record, and refused says that they may not be written.
+	recorded map[types.UID]bool
+	refused  bool
+}
+
+var _ Store = (*Claims)(nil)
+
+// NewClaims returns a store that writes claims by a client of each namespace.
+func NewClaims(api func(namespace string) kube.PersistentVolumeClaims) *Claims {
+	return &Claims{Memory: NewMemory(), api: api, written: func(*corev1.PersistentVolumeClaim) {}, recorded: map[types.UID]bool{}}
+}
+
+// Follow has a function called with each claim as it was written, until another is set: a cache must not show a record that
+// is gone.
+func (s *Claims) Follow(written func(*corev1.PersistentVolumeClaim)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.written = written
+}
+
+// Durable implements Store.
+func (s *Claims) Durable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.refused
+}
+
+// Open implements Store: it returns once the claim has the record. A claim that is being deleted can have no new finalizer: it
+// is served without a record, for the pod that keeps it.
+func (s *Claims) Open(ctx context.Context, intent Intent) error {
+	text, err := textOf(intent)
+	if err != nil {
+		return err
+	}
+	err = s.edit(ctx, intent.Spec.Claim, func(claim *corev1.PersistentVolumeClaim) error { return addRecord(claim, text) })
+	switch {
+	case errors.Is(err, errLeaving):
+	case apierrors.IsForbidden(err):
+		s.refuse(ctx, err)
+	case err != nil:
+		return fmt.Errorf("store the record of volume %q: %w", intent.Spec.Name, err)
+	default:
+		s.note(intent.UID(), true)
+	}
+	return s.Memory.Open(ctx, intent)
+}
+
+// addRecord puts the record and the finalizer on a claim.
+func addRecord(claim *corev1.PersistentVolumeClaim, text string) error {
+	switch {
+	case Recorded(claim):
+	case claim.DeletionTimestamp != nil && slices.Contains(claim.Finalizers, finalizerInUse):
+		if time.Since(claim.DeletionTimestamp.Time) < leavingGrace {
+			return errUndecided
+		}
+		return errLeaving
+	case claim.DeletionTimestamp != nil:
+		return errGone
+	default:
+		claim.Finalizers = append(claim.Finalizers, volume.FinalizerInProgress)
+	}
+	if claim.Annotations == nil {
+		claim.Annotations = map[string]string{}
+	}
+	claim.Annotations[Annotation] = text
+	return nil
+}
+
+// dropRecord takes them off.
+func dropRecord(claim *corev1.PersistentVolumeClaim) error {
+	claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(name string) bool { return name == volume.FinalizerInProgress })
+	delete(claim.Annotations, Annotation)
+	return nil
+}
+
+// textOf returns the document of one intent.
+func textOf(intent Intent) (string, error) {
+	r, shared, err := recordOf(intent)
+	if err != nil {
+		return "", err
+	}
+	return encode(map[types.UID]record{r.UID: r}, shared)
+}
+
+// refuse notes that claims may not be written, and logs it once.
+func (s *Claims) refuse(ctx context.Context, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.refused {
+		klog.FromContext(ctx).Error(err, "Volumes in progress are not recorded: a volume whose claim is deleted while this process ends may be left behind. Allow update of persistentvolumeclaims")
+	}
+	s.refused = true
+}
+
+// note notes whether a claim has a record.
+func (s *Claims) note(claim types.UID, has bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if has {
+		s.recorded[claim], s.refused = true, false
+		return
+	}
+	delete(s.recorded, claim)
+}
+
+// has reports whether a claim has a record.
+func (s *Claims) has(claim types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recorded[claim]
+}
+
+// Close implements Store: it lets the claim go. With an error the intent is still open.
+func (s *Claims) Close(ctx context.Context, claim types.UID) error {
+	intent, ok := s.Get(claim)
+	if !ok || !s.has(claim) {
+		return s.Memory.Close(ctx, claim)
+	}
+	err := s.edit(ctx, intent.Spec.Claim, dropRecord)
+	if err != nil && !errors.Is(err, errGone) {
+		return fmt.Errorf("take the record of volume %q off claim %s: %w", intent.Spec.Name, klog.KObj(intent.Spec.Claim), err)
+	}
+	s.note(claim, false)
+	return s.Memory.Close(ctx, claim)
+}
+
+// Recover implements Store.
+func (s *Claims) Recover(ctx context.Context, claim *corev1.PersistentVolumeClaim) (Intent, bool) {
+	if !Recorded(claim) {
+		return Intent{}, false
+	}
+	intent, err := intentOf(claim)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Record of a volume in progress cannot be read: look for the volume in the storage system, then take the finalizer "+volume.FinalizerInProgress+" off the claim",
+			logging.KeyClaim, klog.KObj(claim))
+		return Intent{}, false
+	}
+	s.note(claim.UID, true)
+	_ = s.Memory.Open(ctx, intent) // never fails
+	return intent, true
+}
+
+// Recorded reports whether a claim has a record.
+func Recorded(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Finalizers, volume.FinalizerInProgress)
+}
+
+// intentOf reads the record of a claim.
+func intentOf(claim *corev1.PersistentVolumeClaim) (Intent, error) {
+	d, err := decode(claim.Annotations[Annotation])
+	if err != nil {
+		return Intent{}, err
+	}
+	i := slices.IndexFunc(d.Records, func(r record) bool { return r.UID == claim.UID })
+	if i < 0 {
+		return Intent{}, fmt.Errorf("annotation %s: has no record of this claim", Annotation)
+	}
+	return d.Records[i].intent(d.Parts)
+}
+
+// edit changes a claim as the server has it, and writes it as a whole: the permissions that provisioners have always had allow
+// updates of claims, and no patches.
+func (s *Claims) edit(ctx context.Context, claim *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client := s.api(claim.Namespace)
+	for range editAttempts {
+		live, getErr := client.Get(ctx, claim.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(getErr) || getErr == nil && live.UID != claim.UID:
+			return errGone
+		case getErr != nil:
+			return fmt.Errorf("get claim %s: %w", klog.KObj(claim), getErr)
+		}
+		if err := change(live); err != nil {
+			return err
+		}
+		updated, updateErr := client.Update(ctx, live, metav1.UpdateOptions{})
+		if updateErr == nil {
+			s.mu.Lock()
+			written := s.written
+			s.mu.Unlock()
+			written(updated)
+			return nil
+		}
+		if err = fmt.Errorf("update claim %s: %w", klog.KObj(claim), updateErr); !apierrors.IsConflict(updateErr) {
+			return err
+		}
+	}
+	return err
+}

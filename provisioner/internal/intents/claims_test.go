@@ -1,0 +1,161 @@
+package intents
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// live returns a claim as the cluster has it, nil when it is gone.
+func live(t *testing.T, cluster *kubetest.Cluster, name string) *corev1.PersistentVolumeClaim {
+	t.Helper()
+	for _, object := range cluster.Objects("persistentvolumeclaims") {
+		if claim, ok := object.(*corev1.PersistentVolumeClaim); ok && claim.Name == name {
+			return claim
+		}
+	}
+	return nil
+}
+
+func TestClaimsAreAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var objs []runtime.Object
+		for _, uid := range []string{"a", "b"} {
+			claim := newIntent(uid, Creating).Spec.Claim
+			objs = append(objs, claim.DeepCopy())
+		}
+		testStore(t, NewClaims(kubetest.New(objs...).Client().PersistentVolumeClaims))
+	})
+}
+
+// TestClaimsOutliveTheProcess has one store write a record, and another go on with it.
+func TestClaimsOutliveTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		intent := full(t, longUID(1), 5000)
+		before := intent.Spec.Claim.DeepCopy()
+		before.Finalizers = []string{"kubernetes.io/pvc-protection"}
+		cluster := kubetest.New(before.DeepCopy())
+		one := NewClaims(cluster.Client().PersistentVolumeClaims)
+		var written []*corev1.PersistentVolumeClaim
+		one.Follow(func(claim *corev1.PersistentVolumeClaim) { written = append(written, claim) })
+		if err := one.Open(quiet(t), intent); err != nil {
+			t.Fatal(err)
+		}
+		recorded := live(t, cluster, before.Name)
+		if !Recorded(recorded) || len(written) != 1 || !Recorded(written[0]) || !one.Durable() {
+			t.Fatalf("the claim has finalizers %q, %d claims were passed on", recorded.Finalizers, len(written))
+		}
+
+		two := NewClaims(cluster.Client().PersistentVolumeClaims)
+		got, ok := two.Recover(quiet(t), recorded)
+		if !ok || !got.Recovered || !got.Unknown() || got.Spec.Name != intent.Spec.Name || *got.Spec.Secrets.Provision != *intent.Spec.Secrets.Provision {
+			t.Errorf("recovered %v: %+v", ok, got)
+		}
+		if _, ok := two.Get(intent.UID()); !ok {
+			t.Error("the recovered intent is not open")
+		}
+		if err := two.Close(quiet(t), intent.UID()); err != nil {
+			t.Fatal(err)
+		}
+		after := live(t, cluster, before.Name)
+		if Recorded(after) || after.Annotations[Annotation] != "" || !slices.Equal(after.Finalizers, before.Finalizers) {
+			t.Errorf("the claim keeps finalizers %q, annotations %q", after.Finalizers, after.Annotations)
+		}
+	})
+}
+
+// TestClaimsFaults has a case for each answer of the API to Open, and then to Close.
+func TestClaimsFaults(t *testing.T) {
+	now, old := metav1.Now(), metav1.Unix(0, 0)
+	away := apierrors.NewServiceUnavailable("away")
+	forbidden := apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "data", nil)
+	cases := map[string]struct {
+		reason string
+		change func(*corev1.PersistentVolumeClaim)
+		fault  *kubetest.Fault
+		err    error
+		// open says that there is an intent, recorded that the claim says so, and volatile that the store is not durable.
+		open, recorded, volatile bool
+	}{
+		"Stored":   {reason: "A claim gets its record.", open: true, recorded: true},
+		"Conflict": {reason: "Another writer was faster.", fault: &kubetest.Fault{Verb: "update", Err: apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), "data", nil), Times: 2}, open: true, recorded: true},
+		"Away":     {reason: "Without a record no volume is asked for.", fault: &kubetest.Fault{Verb: "update", Err: away, Times: 1}, err: away},
+		"Unread":   {reason: "Nor without the claim.", fault: &kubetest.Fault{Verb: "get", Err: away, Times: 1}, err: away},
+		"Forbidden": {
+			reason: "Without the permission there is no record, as before there were any.",
+			fault:  &kubetest.Fault{Verb: "update", Err: forbidden, Times: 1}, open: true, volatile: true,
+		},
+		"Replaced": {reason: "Its successor is another claim.", change: func(c *corev1.PersistentVolumeClaim) { c.UID = "other" }, err: errGone},
+		"Leaving":  {reason: "A claim that is being deleted needs no volume.", change: func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp, c.Finalizers = &now, []string{"f"} }, err: errGone},
+		"InUse": {
+			reason: "Unless a pod uses it; then it can have no record.",
+			change: func(c *corev1.PersistentVolumeClaim) {
+				c.DeletionTimestamp, c.Finalizers = &old, []string{finalizerInUse}
+			}, open: true,
+		},
+		"Undecided": {
+			reason: "One that was deleted just now is kept for pods in any case.",
+			change: func(c *corev1.PersistentVolumeClaim) {
+				c.DeletionTimestamp, c.Finalizers = &now, []string{finalizerInUse}
+			}, err: errUndecided,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				intent := full(t, longUID(1), 1)
+				claim := intent.Spec.Claim.DeepCopy()
+				if tc.change != nil {
+					tc.change(claim)
+				}
+				cluster := kubetest.New(claim)
+				store := NewClaims(cluster.Client().PersistentVolumeClaims)
+				if tc.fault != nil {
+					tc.fault.Resource = "persistentvolumeclaims"
+					cluster.Inject(*tc.fault)
+				}
+				if err := store.Open(quiet(t), intent); !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
+					t.Errorf("%s\nerror %v, want %v", tc.reason, err, tc.err)
+				}
+				_, open := store.Get(intent.UID())
+				if recorded := Recorded(live(t, cluster, claim.Name)); open != tc.open || recorded != tc.recorded || store.Durable() == tc.volatile {
+					t.Errorf("%s\nopen %v, recorded %v, durable %v", tc.reason, open, recorded, store.Durable())
+				}
+				cluster.Fail("update", "persistentvolumeclaims", away, 1)
+				if err := store.Close(quiet(t), intent.UID()); (err != nil) != tc.recorded {
+					t.Errorf("%s\nclose while the API is away: %v", tc.reason, err)
+				}
+				if _, open := store.Get(intent.UID()); open != tc.recorded {
+					t.Errorf("%s\nthe intent of a claim that could not be written is open: %v", tc.reason, open)
+				}
+				cluster.Heal()
+				if err := store.Close(quiet(t), intent.UID()); err != nil || Recorded(live(t, cluster, claim.Name)) {
+					t.Errorf("%s\nclose: %v", tc.reason, err)
+				}
+			})
+		})
+	}
+}
+
+// TestClaimsUnreadable finds a finalizer without a record that this version can read.
+func TestClaimsUnreadable(t *testing.T) {
+	for name, text := range map[string]string{"None": "", "Version": `{"version":7}`, "Other": `{"version":1,"records":[{"uid":"u","volume":"v","request":"0a"}]}`} {
+		t.Run(name, func(t *testing.T) {
+			claim := full(t, longUID(1), 1).Spec.Claim
+			claim.Finalizers, claim.Annotations = []string{volume.FinalizerInProgress}, map[string]string{Annotation: text}
+			store := NewClaims(kubetest.New().Client().PersistentVolumeClaims)
+			if intent, ok := store.Recover(quiet(t), claim); ok {
+				t.Errorf("recovered %+v", intent)
+			}
+		})
+	}
+}

@@ -1,0 +1,391 @@
+// Package view watches the cluster for the provisioner. Of each kind it keeps what is read of it, and no more, in caches that
+// the controller of claims and volumes and that of capacities share. The files objects.go and node.go have what is read from
+// single objects, slim.go what is kept of them.
+package view
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
+)
+
+const (
+	// apiTimeout is the deadline of one request to the API server.
+	apiTimeout = 30 * time.Second
+	// snapshotPoll is the pause between two looks whether the cluster has snapshots by now.
+	snapshotPoll = time.Minute
+	// snapshotGrace is how long the first list of snapshots may hold up the work.
+	snapshotGrace = 10 * time.Second
+)
+
+// Names of the indexes.
+const (
+	claimsByClass       = "class"
+	claimsBySource      = "source"
+	claimsByVolume      = "volume"
+	volumesByHandle     = "handle"
+	attachmentsByVolume = "volume"
+)
+
+// Shape says which kinds are watched beside those that always are.
+type Shape struct {
+	// Topology says that Nodes and CSINodes are watched.
+	Topology bool
+	// Attachments says that VolumeAttachments are watched.
+	Attachments bool
+	// Snapshots says that VolumeSnapshots are watched, once the cluster has them.
+	Snapshots bool
+}
+
+// Config says what is watched, and what is kept of it.
+type Config struct {
+	// Kube is the API.
+	Kube kubeapi.Client
+	// Driver is the name of the driver.
+	Driver string
+	// Shape is which kinds are watched.
+	Shape Shape
+	// Node is the node that is provisioned for; the zero value: all.
+	Node Node
+	// Naming makes the names of volumes, by which their claims are found.
+	Naming volume.Naming
+	// SnapshotSweep is the pause after which all snapshots are reported again, 0: never.
+	SnapshotSweep time.Duration
+	// KeepAffinity keeps the node affinity of the volumes of the driver.
+	KeepAffinity bool
+}
+
+// View is the part of the cluster that the provisioner knows.
+type View struct {
+	// Claims has the claims: those that are to be provisioned with all that a request is made of.
+	Claims *kube.Informer[*corev1.PersistentVolumeClaim]
+	// Volumes has the PersistentVolumes: those of the driver with what their deletion depends on.
+	Volumes *kube.Informer[*corev1.PersistentVolume]
+	// Classes has the StorageClasses.
+	Classes *kube.Informer[*storagev1.StorageClass]
+	// Attachments is nil when the driver attaches nothing.
+	Attachments *kube.Informer[*storagev1.VolumeAttachment]
+	// Snapshots is nil when the driver has none, and empty while the cluster has none; the work does not depend on it.
+	Snapshots *kube.Informer[*snapshotv1.VolumeSnapshot]
+	// Index has the topology; nil when the driver has none.
+	Index *topology.Index
+
+	// nodes and csiNodes feed the index. They are nil when the driver has no topology, and when the instance provisions for
+	// one node, which is then all that the index knows.
+	nodes    *kube.Informer[*corev1.Node]
+	csiNodes *kube.Informer[*storagev1.CSINode]
+	// onTopology and onNode are called with changes of the topology.
+	onTopology []func()
+	onNode     []func(name string)
+	// probe lists a snapshot, and probed is closed once that was tried.
+	probe  func(ctx context.Context) error
+	probed chan struct{}
+}
+
+// New returns a view that is empty until Start.
+func New(cfg Config) *View {
+	slim := slimVolume(cfg.Driver, cfg.Node)
+	if cfg.KeepAffinity {
+		slim = withAffinity(slim)
+	}
+	v := &View{
+		Claims: kube.NewInformer(cfg.Kube.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
+			Name:      "PersistentVolumeClaim",
+			Transform: slimClaim(cfg.Driver),
+			Index:     claimIndexes(cfg.Driver, cfg.Naming),
+		}),
+		Volumes: kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
+			Name:      "PersistentVolume",
+			Transform: slim,
+			Index:     map[string]func(*corev1.PersistentVolume) []string{volumesByHandle: Handles(cfg.Driver)},
+		}),
+		Classes: kube.NewInformer(cfg.Kube.StorageClasses(), kube.InformerOptions[*storagev1.StorageClass]{Name: "StorageClass"}),
+	}
+	if cfg.Shape.Attachments {
+		v.Attachments = kube.NewInformer(cfg.Kube.VolumeAttachments(), kube.InformerOptions[*storagev1.VolumeAttachment]{
+			Name:      "VolumeAttachment",
+			Transform: slimAttachment,
+			Index:     map[string]func(*storagev1.VolumeAttachment) []string{attachmentsByVolume: AttachedVolume},
+		})
+	}
+	if cfg.Shape.Snapshots {
+		v.addSnapshots(cfg)
+	}
+	switch {
+	case cfg.Node.Alone():
+		v.fixTopology(cfg.Driver, cfg.Node)
+	case cfg.Shape.Topology:
+		v.addTopology(cfg)
+	}
+	return v
+}
+
+// addSnapshots makes the informer of snapshots.
+func (v *View) addSnapshots(cfg Config) {
+	snapshots := cfg.Kube.VolumeSnapshots(metav1.NamespaceAll)
+	v.Snapshots = kube.NewInformer(snapshots, kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
+		Name: "VolumeSnapshot", Transform: slimSnapshot, Resync: cfg.SnapshotSweep,
+	})
+	v.probed = make(chan struct{})
+	v.probe = func(ctx context.Context) error {
+		_, err := snapshots.List(ctx, metav1.ListOptions{Limit: 1})
+		return err
+	}
+}
+
+// addTopology makes the informers that feed the index.
+func (v *View) addTopology(cfg Config) {
+	v.Index = topology.New(cfg.Driver)
+	v.nodes = kube.NewInformer(cfg.Kube.Nodes(), kube.InformerOptions[*corev1.Node]{
+		Name: "Node", Transform: kube.SlimNode(kube.Keep{Annotations: []string{}}),
+	})
+	v.csiNodes = kube.NewInformer(cfg.Kube.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{
+		Name: "CSINode", Transform: slimCSINode(cfg.Driver),
+	})
+	v.nodes.OnChange(func(before, after *corev1.Node) {
+		changed := v.setNode(before, after)
+		v.topologyChanged(changed, after != nil && (before == nil || !maps.Equal(before.Labels, after.Labels)), after)
+	})
+	v.csiNodes.OnChange(func(before, after *storagev1.CSINode) {
+		changed := v.setCSINode(before, after, cfg.Driver)
+		v.topologyChanged(changed, after != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec)), after)
+	})
+}
+
+// topologyChanged reports that the segments of the cluster have changed, or the topology of one node.
+func (v *View) topologyChanged(segments, node bool, object metav1.Object) {
+	if segments {
+		for _, call := range v.onTopology {
+			call()
+		}
+	}
+	if node {
+		for _, call := range v.onNode {
+			call(object.GetName())
+		}
+	}
+}
+
+// OnTopology has a function called whenever the segments of the cluster may have changed. It must be called before Start.
+func (v *View) OnTopology(changed func()) {
+	v.onTopology = append(v.onTopology, changed)
+}
+
+// OnNode has a function called whenever the topology of a node may have changed, which may be in a segment that others are
+// in. It must be called before Start.
+func (v *View) OnNode(changed func(name string)) {
+	v.onNode = append(v.onNode, changed)
+}
+
+// OnClass has a function called with the name of each StorageClass that was created, changed or deleted. It must be called
+// before Start.
+func (v *View) OnClass(changed func(name string)) {
+	v.Classes.OnChange(func(before, after *storagev1.StorageClass) {
+		if after == nil {
+			after = before
+		}
+		changed(after.Name)
+	})
+}
+
+// Class returns a StorageClass.
+func (v *View) Class(name string) (*storagev1.StorageClass, bool) {
+	return v.Classes.Get("", name)
+}
+
+// AllClasses returns all StorageClasses.
+func (v *View) AllClasses() []*storagev1.StorageClass {
+	return v.Classes.List()
+}
+
+// Segments returns the segments that the nodes of the driver are in: without topology the one that has them all.
+func (v *View) Segments() []topology.Segment {
+	if v.Index == nil {
+		return []topology.Segment{{}}
+	}
+	return v.Index.Segments()
+}
+
+// ClaimsOfClass returns the claims of a StorageClass that are to be provisioned.
+func (v *View) ClaimsOfClass(name string) []*corev1.PersistentVolumeClaim {
+	return v.Claims.ByIndex(claimsByClass, name)
+}
+
+// ClaimsFrom returns the claims that are to be provisioned from a claim or snapshot.
+func (v *View) ClaimsFrom(source volume.SourceRef) []*corev1.PersistentVolumeClaim {
+	return v.Claims.ByIndex(claimsBySource, source.String())
+}
+
+// ClaimsOfVolume returns the claim that is to get the volume of a name.
+func (v *View) ClaimsOfVolume(name string) []*corev1.PersistentVolumeClaim {
+	return v.Claims.ByIndex(claimsByVolume, name)
+}
+
+// VolumesOf returns the PersistentVolumes that have a volume of the driver.
+func (v *View) VolumesOf(handle string) []*corev1.PersistentVolume {
+	return v.Volumes.ByIndex(volumesByHandle, handle)
+}
+
+// AttachmentsOf returns the VolumeAttachments of a PersistentVolume, none when the driver attaches nothing.
+func (v *View) AttachmentsOf(volume string) []*storagev1.VolumeAttachment {
+	if v.Attachments == nil {
+		return nil
+	}
+	return v.Attachments.ByIndex(attachmentsByVolume, volume)
+}
+
+// fixTopology makes an index that knows one node alone, which no event changes.
+func (v *View) fixTopology(driver string, node Node) {
+	v.Index = topology.New(driver)
+	v.Index.SetNode(node.Name, node.Segments)
+	v.Index.SetCSINode(node.Name, true, slices.Collect(maps.Keys(node.Segments)))
+}
+
+// setNode passes a Node to the index.
+func (v *View) setNode(before, after *corev1.Node) (changed bool) {
+	if after == nil {
+		return v.Index.DeleteNode(before.Name)
+	}
+	return v.Index.SetNode(after.Name, after.Labels)
+}
+
+// setCSINode passes a CSINode to the index.
+func (v *View) setCSINode(before, after *storagev1.CSINode, driver string) (changed bool) {
+	if after == nil {
+		return v.Index.DeleteCSINode(before.Name)
+	}
+	registered, keys := topology.Registration(after, driver)
+	return v.Index.SetCSINode(after.Name, registered, keys)
+}
+
+// informer is what all informers have in common.
+type informer interface {
+	Run(ctx context.Context) error
+	WaitSynced(ctx context.Context) error
+	HasSynced() bool
+}
+
+// all lists the informers that are in use.
+func (v *View) all() []informer {
+	list := []informer{v.Claims, v.Volumes, v.Classes}
+	if v.Attachments != nil {
+		list = append(list, v.Attachments)
+	}
+	if v.nodes != nil {
+		list = append(list, v.nodes, v.csiNodes)
+	}
+	return list
+}
+
+// Start runs the informers until the returned function is called, which waits for them. They outlive ctx,
+// for work that is being finished still reads them.
+func (v *View) Start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	for _, inf := range v.all() {
+		running.Go(func() {
+			if err := inf.Run(ctx); err != nil {
+				klog.FromContext(ctx).Error(err, "Informer ended")
+			}
+		})
+	}
+	if v.Snapshots != nil {
+		running.Go(func() { v.watchSnapshots(ctx) })
+	}
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// watchSnapshots watches snapshots until ctx ends, from when the cluster has them and they may be listed.
+func (v *View) watchSnapshots(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	ticker := time.NewTicker(snapshotPoll)
+	defer ticker.Stop()
+	begin := sync.OnceFunc(func() { close(v.probed) })
+	for said := ""; ; {
+		err := v.probeOnce(ctx)
+		if err == nil {
+			break
+		}
+		begin()
+		if why := strings.Join(strings.Fields(err.Error()), " "); why != said && ctx.Err() == nil {
+			said = why
+			logger.Info("Snapshots cannot be watched, claims that wait for one are looked at from time to time", logging.KeyReason, why)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+	var synced sync.WaitGroup
+	synced.Go(func() {
+		if v.Snapshots.WaitSynced(ctx) == nil {
+			begin()
+		}
+	})
+	if err := v.Snapshots.Run(ctx); err != nil {
+		logger.Error(err, "Informer ended")
+	}
+	synced.Wait()
+}
+
+// waitSnapshots waits until snapshots are known or cannot be, but not for long: all other claims are served without.
+func (v *View) waitSnapshots(ctx context.Context) {
+	if v.Snapshots == nil {
+		return
+	}
+	timer := time.NewTimer(snapshotGrace)
+	defer timer.Stop()
+	select {
+	case <-v.probed:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// probeOnce reports whether snapshots can be listed.
+func (v *View) probeOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	return v.probe(ctx)
+}
+
+// WaitSynced waits until every cache is complete that the work depends on.
+func (v *View) WaitSynced(ctx context.Context) error {
+	v.waitSnapshots(ctx)
+	for _, inf := range v.all() {
+		if err := inf.WaitSynced(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Synced reports whether every cache is complete.
+func (v *View) Synced() bool {
+	for _, inf := range v.all() {
+		if !inf.HasSynced() {
+			return false
+		}
+	}
+	return true
+}

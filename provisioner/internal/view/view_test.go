@@ -1,0 +1,174 @@
+package view
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// watching runs a test on a view that is complete, in virtual time.
+func watching(t *testing.T, cfg Config, test func(t *testing.T, v *View, cluster *kubetest.Cluster), objs ...runtime.Object) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		cluster := kubetest.New(objs...)
+		cfg.Kube, cfg.Driver, cfg.Naming = kubeapitest.New(cluster.Client()), driver, volume.Naming{Prefix: "pvc", UUIDLength: -1}
+		v := New(cfg)
+		if v.Synced() {
+			t.Error("a view that was not started is complete")
+		}
+		test(t, v, cluster)
+	})
+}
+
+// start completes a view.
+func start(t *testing.T, v *View) {
+	t.Helper()
+	t.Cleanup(v.Start(quiet(t)))
+	if err := v.WaitSynced(quiet(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !v.Synced() {
+		t.Error("the view is not complete")
+	}
+	synctest.Wait()
+}
+
+// node is a node in a zone, and what the driver has registered there.
+func node(name, zone string) []runtime.Object {
+	return []runtime.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}},
+		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+			Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name, TopologyKeys: []string{"zone"}}},
+		}},
+	}
+}
+
+// TestObservers has a case for each change that is reported.
+func TestObservers(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		act    func(cluster *kubetest.Cluster) error
+		want   []string
+	}{
+		"NewClass": {
+			reason: "A new class has a capacity to publish.", act: func(c *kubetest.Cluster) error {
+				slow := newClass()
+				slow.Name, slow.UID = "slow", "class-2"
+				return c.Apply(slow)
+			}, want: []string{"class slow"},
+		},
+		"ClassGone": {
+			reason: "A deleted class has none.",
+			act:    func(c *kubetest.Cluster) error { return c.Remove("storageclasses", "", "fast") }, want: []string{"class fast"},
+		},
+		"NewSegment": {
+			reason: "The second of Node and CSINode adds a segment.",
+			act:    func(c *kubetest.Cluster) error { return c.Apply(node("n2", "b")...) }, want: []string{"node n2", "node n2", "topology"},
+		},
+		"OldSegment": {
+			reason: "A claim may wait for a node in a segment that others are in.",
+			act:    func(c *kubetest.Cluster) error { return c.Apply(node("n2", "a")...) }, want: []string{"node n2", "node n2"},
+		},
+		"NodeGone": {
+			reason: "The segment goes with its last node.",
+			act:    func(c *kubetest.Cluster) error { return c.Remove("csinodes", "", "n1") }, want: []string{"topology"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			watching(t, Config{Shape: Shape{Topology: true}}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
+				lines := make(chan string, 100)
+				v.OnClass(func(name string) { lines <- "class " + name })
+				v.OnTopology(func() { lines <- "topology" })
+				v.OnNode(func(name string) { lines <- "node " + name })
+				start(t, v)
+				take(lines)
+				if err := tc.act(cluster); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				got := take(lines)
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("%s\nreported (-want +got):\n%s", tc.reason, diff)
+				}
+			}, append(node("n1", "a"), newClass())...)
+		})
+	}
+}
+
+// take returns what is in a channel, sorted, so that the order of kinds does not matter.
+func take(lines chan string) (all []string) {
+	for len(lines) > 0 {
+		all = append(all, <-lines)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestLookups asks for objects by what others know of them.
+func TestLookups(t *testing.T) {
+	source, name := volume.SourceRef{Kind: KindClaim, Namespace: "team", Name: "origin"}, "pvc-uid-1"
+	clone := newClaim()
+	clone.ResourceVersion, clone.Spec.DataSource = "", &corev1.TypedLocalObjectReference{Kind: KindClaim, Name: "origin"}
+	attachment := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "va"},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+	}
+	watching(t, Config{Shape: Shape{Attachments: true}}, func(t *testing.T, v *View, _ *kubetest.Cluster) {
+		start(t, v)
+		for what, n := range map[string]int{
+			"claims of the class": len(v.ClaimsOfClass("fast")), "claims of another": len(v.ClaimsOfClass("slow")) + 1,
+			"claims from the source": len(v.ClaimsFrom(source)), "claims of the volume": len(v.ClaimsOfVolume(name)),
+			"volumes of the handle": len(v.VolumesOf("vol-1")), "attachments": len(v.AttachmentsOf(name)),
+			"classes": len(v.AllClasses()), "segments without topology": len(v.Segments()),
+		} {
+			if n != 1 {
+				t.Errorf("%s: %d, want 1", what, n)
+			}
+		}
+		if _, ok := v.Class("fast"); !ok {
+			t.Error("the class is not found")
+		}
+		if !v.Segments()[0].IsEmpty() {
+			t.Errorf("segment %q of a driver without topology, want the one that has all nodes", v.Segments()[0])
+		}
+	}, clone, newPV(), newClass(), attachment)
+	watching(t, Config{}, func(t *testing.T, v *View, _ *kubetest.Cluster) {
+		start(t, v)
+		if got := v.AttachmentsOf(name); got != nil {
+			t.Errorf("attachments %v of a driver that attaches nothing", got)
+		}
+	}, attachment)
+}
+
+// TestOneNode watches no nodes for an instance on each: it knows its own.
+func TestOneNode(t *testing.T) {
+	own := Node{Name: "n1", Segments: map[string]string{"zone": "a"}}
+	watching(t, Config{Node: own, Shape: Shape{Topology: true, Attachments: true}}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
+		for _, resource := range []string{"nodes", "csinodes"} {
+			cluster.Fail("list", resource, apierrors.NewForbidden(corev1.Resource(resource), "", nil), 1000)
+		}
+		start(t, v)
+		if v.nodes != nil || v.csiNodes != nil || len(v.all()) != 4 {
+			t.Errorf("%d kinds are watched, want claims, volumes, classes and attachments", len(v.all()))
+		}
+		segment, err := v.Index.NodeSegment("n1")
+		if err != nil || segment.String() != "zone=a" {
+			t.Errorf("the index knows %q, %v of the own node", segment, err)
+		}
+		if got := v.Segments(); len(got) != 1 || got[0] != segment {
+			t.Errorf("segments %v, want that of the own node", got)
+		}
+	})
+}

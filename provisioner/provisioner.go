@@ -129,12 +129,11 @@ func newInstance(o Options, env environment) *instance {
 		metrics:     controller.NewMetrics(env.registry),
 		counts:      capacity.NewMetrics(),
 	}
+	p.claims = intents.NewClaims(env.kube.PersistentVolumeClaims, o.Node.node(topology.Segment{}).Name)
+	p.intents = p.claims
 	if o.LeaderElection.Enabled {
-		p.journal = intents.NewJournal()
+		p.journal = intents.NewJournal(p.claims)
 		p.intents = p.journal
-	} else {
-		p.claims = intents.NewClaims(env.kube.PersistentVolumeClaims)
-		p.intents = p.claims
 	}
 	env.registry.MustRegister(controller.NewUnderWay(p.intents))
 	if o.Capacity.Enabled {
@@ -351,9 +350,7 @@ func (p *instance) begin(end context.CancelCauseFunc) (work, error) {
 	// One and the same reading of the capabilities decides about shape and controller.
 	info := p.driver.Info()
 	w := work{view: view.New(p.viewConfig(info))}
-	if p.claims != nil {
-		p.claims.Follow(w.view.Claims.Remember)
-	}
+	p.claims.Follow(w.view.Claims.Remember)
 	var observer controller.Capacity
 	if p.options.Capacity.Enabled {
 		publisher, err := capacity.New(capacity.Config{

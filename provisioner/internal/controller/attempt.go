@@ -131,7 +131,7 @@ func (c *Controller) repeat(ctx context.Context, intent intents.Intent, err erro
 func (c *Controller) failedIfWanted(intent intents.Intent, err error) error {
 	claim, ok := c.claim(keyOf(intent.Spec.Claim))
 	if !ok || !c.wanted(intent) {
-		return err
+		return c.unsettled(intent, err)
 	}
 	return c.failed(claim, err)
 }

@@ -126,10 +126,10 @@ func (g *chaos) live(ctx context.Context, leases bool, name string) *life {
 	g.t.Helper()
 	ctx, stop := context.WithCancelCause(ctx)
 	l := &life{session: g.cluster.NewSession(), conn: &cutConn{ClientConnInterface: g.driver.Conn()}, stop: stop, ended: make(chan error, 1)}
-	var store intents.Store = intents.NewClaims(l.session.Client().PersistentVolumeClaims)
+	var store intents.Store = intents.NewClaims(l.session.Client().PersistentVolumeClaims, "")
 	stopStore := func() {}
 	if leases {
-		journal := intents.NewJournal()
+		journal := intents.NewJournal(intents.NewClaims(l.session.Client().PersistentVolumeClaims, ""))
 		var err error
 		stopStore, err = journal.Start(ctx, intents.JournalConfig{Leases: l.session.Client().Leases("storage"), Name: "driver", Identity: name})
 		if err != nil {

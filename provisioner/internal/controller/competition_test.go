@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -28,13 +30,18 @@ type fleet struct {
 	// base is the shortest pause of the competition.
 	base  time.Duration
 	nodes map[string]*member
+	// recorded says that the instances keep records on claims.
+	recorded bool
 	// moved says that a scheduler selects other nodes for claims whose volume is under way.
 	moved bool
 }
 
 // member is one node.
 type member struct {
-	driver  *csitest.Driver
+	driver *csitest.Driver
+	// segment is the part of the topology that the node is in, empty for one of its own.
+	segment string
+	conn    *cutConn
 	session *kubetest.Session
 	cancel  context.CancelFunc
 	ended   chan error
@@ -43,10 +50,10 @@ type member struct {
 }
 
 // onFleet runs five nodes, each with that capacity in bytes.
-func onFleet(t *testing.T, base time.Duration, capacity int64, random *rand.Rand, play func(t *testing.T, f *fleet)) {
+func onFleet(t *testing.T, base time.Duration, capacity int64, recorded bool, random *rand.Rand, play func(t *testing.T, f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{chaos: &chaos{t: t, random: random, cluster: kubetest.New(newClass())}, base: base, nodes: map[string]*member{}}
+		f := &fleet{chaos: &chaos{t: t, random: random, cluster: kubetest.New(newClass())}, base: base, recorded: recorded, nodes: map[string]*member{}}
 		for i := range 5 {
 			name := fmt.Sprintf("n%d", i)
 			f.apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -75,11 +82,16 @@ func (f *fleet) start(name string) {
 	m := f.nodes[name]
 	ctx, cancel := context.WithCancel(quiet(f.t))
 	m.session, m.cancel, m.ended = f.cluster.NewSession(), cancel, make(chan error, 1)
+	m.conn = &cutConn{ClientConnInterface: m.driver.Conn()}
 	env := &reconciletest.Env{
-		Kube: m.session.Client(), Conn: m.driver.Conn(), Driver: m.driver, Cluster: f.cluster,
-		Args: map[string]string{"node": name, "base": f.base.String()},
+		Kube: m.session.Client(), Conn: m.conn, Driver: m.driver, Cluster: f.cluster,
+		Args: map[string]string{"node": name, "base": f.base.String(), "segment": cmp.Or(m.segment, name)},
 	}
-	go func() { m.ended <- runController(ctx, env) }()
+	var store intents.Store = intents.NewMemory()
+	if f.recorded {
+		store = intents.NewClaims(env.Kube.PersistentVolumeClaims, name)
+	}
+	go func() { m.ended <- runWith(ctx, env, store) }()
 }
 
 // stop ends the instance of a node.
@@ -94,11 +106,19 @@ func (f *fleet) stop(name string) {
 // kill takes a node away, with its instance and its volumes.
 func (f *fleet) kill(name string) {
 	f.t.Helper()
-	m := f.nodes[name]
-	m.dead = true
-	m.session.Cut()
-	f.stop(name)
+	f.nodes[name].dead = true
+	f.crash(name)
 	f.remove("nodes", "", name)
+}
+
+// crash ends the instance of a node, which cannot finish anything.
+func (f *fleet) crash(name string) {
+	f.t.Helper()
+	m := f.nodes[name]
+	m.session.Cut()
+	m.conn.cut.Store(true)
+	m.cancel()
+	<-m.ended
 }
 
 // claimOf returns the name of a claim. Instances end and start again here, and what a process knows about a volume that may
@@ -194,7 +214,7 @@ func (f *fleet) once(method string, volumes int) {
 // is made, and deleted, on that node alone. All nodes get their share.
 func TestCompetition(t *testing.T) {
 	const n = 200
-	onFleet(t, 20*time.Second, 0, nil, func(t *testing.T, f *fleet) {
+	onFleet(t, 20*time.Second, 0, false, nil, func(t *testing.T, f *fleet) {
 		f.order(0, n)
 		f.pass(2)
 		f.settled(n)
@@ -219,7 +239,7 @@ func TestCompetition(t *testing.T) {
 // TestConflictsLoseNothing has all nodes take all claims at the same moment, at a slow API: one of them is let through.
 func TestConflictsLoseNothing(t *testing.T) {
 	const n = 50
-	onFleet(t, time.Nanosecond, 0, nil, func(t *testing.T, f *fleet) {
+	onFleet(t, time.Nanosecond, 0, false, nil, func(t *testing.T, f *fleet) {
 		f.cluster.Inject(kubetest.Fault{Verb: "update", Resource: "persistentvolumeclaims", Delay: 20 * time.Millisecond})
 		f.order(0, n)
 		f.pass(5)
@@ -244,22 +264,25 @@ func TestConflictsLoseNothing(t *testing.T) {
 // TestCompetitionUnderStress lets nodes run out of capacity, restart and disappear, and the API and the drivers fail, while claims are
 // made: in the end each claim has one volume, and no node has another.
 func TestCompetitionUnderStress(t *testing.T) {
-	seed := rand.Uint64()
-	t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { stress(t, seed) })
+	for _, recorded := range []bool{false, true} {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("Recorded%tSeed%d", recorded, seed), func(t *testing.T) { stress(t, recorded, seed) })
+	}
 }
 
 // TestCompetitionSeeds repeats games that found something once, or might.
 func TestCompetitionSeeds(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
-		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { stress(t, seed) })
+		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { stress(t, seed == 2, seed) })
 	}
 }
 
-// stress plays one game. There is capacity for 240 volumes on four nodes, so that the last claims have to search.
-func stress(t *testing.T, seed uint64) {
+// stress plays one game, with records on claims or without; with them, instances do not end by themselves but are killed. There is
+// capacity for 240 volumes on four nodes, so that the last claims have to search.
+func stress(t *testing.T, recorded bool, seed uint64) {
 	t.Helper()
 	const n = 200
-	onFleet(t, 5*time.Second, 60<<30, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
+	onFleet(t, 5*time.Second, 60<<30, recorded, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
 		for i := range 20 {
 			f.order(10*i, 10*i+10)
 			for range 3 {
@@ -286,7 +309,7 @@ func TestHandOvers(t *testing.T) {
 	for _, seed := range []uint64{rand.Uint64(), 1} {
 		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
 			const n = 60
-			onFleet(t, time.Second, 0, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
+			onFleet(t, time.Second, 0, seed != 1, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
 				class := newClass()
 				late(class)
 				f.apply(class)
@@ -294,6 +317,11 @@ func TestHandOvers(t *testing.T) {
 				f.order(0, n)
 				for i := range 400 {
 					f.schedule()
+					if f.recorded && i%20 == 0 {
+						name := f.names()[f.random.IntN(len(f.names()))]
+						f.crash(name)
+						f.start(name)
+					}
 					if i%4 == 0 {
 						f.doubt()
 					}
@@ -365,7 +393,11 @@ func (f *fleet) disturb() {
 	name := names[f.random.IntN(len(names))]
 	switch f.random.IntN(6) {
 	case 0:
-		f.stop(name)
+		if f.recorded {
+			f.crash(name)
+		} else {
+			f.stop(name)
+		}
 		f.start(name)
 	case 1:
 		f.cluster.BreakWatches()

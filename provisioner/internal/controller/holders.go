@@ -11,7 +11,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 const (
@@ -104,8 +103,8 @@ func (h *holders) end(n Node, name string, gone bool, now time.Time) holder {
 }
 
 // beginTurn returns the first turn for a claim. One that another node has taken waits until that node is checked.
-func (c *Controller) beginTurn(s claimState) turn {
-	if holder := view.SelectedNode(s.claim); holder != "" {
+func (c *Controller) beginTurn(s claimState, holder string) turn {
+	if holder != "" {
 		return turn{holder: holder, due: c.holders.get(s.node, holder, s.now).next}
 	}
 	return s.node.firstTurn(s.claim.UID, s.now)

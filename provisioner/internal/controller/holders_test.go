@@ -79,7 +79,7 @@ func play(t *testing.T, server *nodesOnly, instances, claims, holders int, d tim
 func (c *Controller) follow(ctx context.Context, claims []*corev1.PersistentVolumeClaim) {
 	for _, claim := range claims {
 		s := claimState{claim: claim, node: c.node(), now: time.Now()}
-		c.await(s, c.beginTurn(s))
+		c.await(s, c.beginTurn(s, view.SelectedNode(claim)))
 	}
 	for ctx.Err() == nil {
 		next := time.Now().Add(time.Hour)

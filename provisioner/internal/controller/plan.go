@@ -42,6 +42,8 @@ const (
 	claimSeek
 	// claimCompete: take the claim for the own node, if that has enough capacity.
 	claimCompete
+	// claimAdopt: deal with the record of a node that does not exist any more.
+	claimAdopt
 )
 
 // claimState is all that the decision about a claim depends on.
@@ -66,6 +68,8 @@ type claimState struct {
 	excluded error
 	// turn is its place in the competition for the claim.
 	turn turn
+	// orphans are the other nodes that have left records on the claim.
+	orphans []string
 	// now is the time.
 	now time.Time
 }
@@ -77,6 +81,8 @@ type claimPlan struct {
 	why string
 	// after is how long to wait, for claimDelay.
 	after time.Duration
+	// node is the other node that it is about, for claimBegin, claimSeek and claimAdopt.
+	node string
 }
 
 // leave is the plan to do nothing.
@@ -95,6 +101,15 @@ func planClaim(s claimState) claimPlan {
 	if s.intent != nil {
 		return planIntent(s)
 	}
+	plan := planNew(s)
+	if plan.verb == claimLeave && len(s.orphans) > 0 {
+		return planOrphan(s)
+	}
+	return plan
+}
+
+// planNew decides about a claim of which no volume is in progress here.
+func planNew(s claimState) claimPlan {
 	if plan, ok := planForeign(s); ok {
 		return plan
 	}
@@ -121,7 +136,7 @@ func planIntent(s claimState) claimPlan {
 	intent := s.intent
 	switch intent.Stage {
 	case intents.Creating:
-		if intent.Recovered && s.pv != nil && s.pv.Spec.ClaimRef != nil && s.pv.Spec.ClaimRef.UID == intent.UID() {
+		if intent.Recovered && s.savedHere() {
 			return claimPlan{verb: claimSettled, why: "volume exists"}
 		}
 		return claimPlan{verb: claimResume, why: "outcome of creation is unknown"}
@@ -130,6 +145,15 @@ func planIntent(s claimState) claimPlan {
 	case intents.Saving:
 	}
 	return leave("volume is being saved")
+}
+
+// savedHere reports whether the PersistentVolume of the intent's claim is there, with the volume that the intent is about: the driver
+// of another node may have made another one, of which the view shows no source.
+func (s claimState) savedHere() bool {
+	if s.pv == nil || s.node.Alone() && s.pv.Spec.CSI == nil {
+		return false
+	}
+	return s.pv.Spec.ClaimRef != nil && s.pv.Spec.ClaimRef.UID == s.intent.UID()
 }
 
 // planForeign finds claims that are not ours to provision, or not any more.

@@ -52,11 +52,13 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	case claimSettled:
 		return reconcile.Result{}, c.close(ctx, *state.intent)
 	case claimBegin:
-		return c.await(state, c.beginTurn(state)), nil
+		return c.await(state, c.beginTurn(state, plan.node)), nil
 	case claimSeek:
 		return c.seek(ctx, state), nil
 	case claimCompete:
 		return c.compete(ctx, state)
+	case claimAdopt:
+		return c.adopt(ctx, state, plan.node)
 	case claimLeave:
 	}
 	return reconcile.Result{}, nil
@@ -85,9 +87,9 @@ func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 	if s.intent != nil {
 		return s
 	}
+	s.turn, s.orphans = c.claimRecords.get(key.UID).turn, c.recordedElsewhere(s.claim)
 	if s.class != nil {
 		s.infeasible = c.restLeft(ctx, s)
-		s.turn = c.claimRecords.get(key.UID).turn
 		s.excluded = c.excluded(s)
 	}
 	if pv, ok := c.view.Volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {

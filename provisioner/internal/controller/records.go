@@ -101,6 +101,7 @@ func (c *Controller) tidyClaim(uid types.UID, claim *corev1.PersistentVolumeClai
 	if concerns && c.node().AssignedElsewhere(claim) == "" {
 		return
 	}
+	concerns = concerns || claim != nil && len(c.recordedElsewhere(claim)) > 0
 	before, _ := c.claimRecords.change(uid, func(r *claimRecord) {
 		kept := claimRecord{}
 		if concerns {

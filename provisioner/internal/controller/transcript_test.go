@@ -10,6 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csitest"
@@ -59,7 +60,9 @@ func runWith(ctx context.Context, env *reconciletest.Env, store intents.Store) e
 	if err != nil {
 		return err
 	}
-	if claims, ok := store.(*intents.Claims); ok {
+	if claims, ok := store.(interface {
+		Follow(func(*corev1.PersistentVolumeClaim))
+	}); ok {
 		claims.Follow(known.Claims.Remember)
 	}
 	defer known.Start(ctx)()
@@ -97,7 +100,7 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 	}
 }
 
-// transcriptNode is the node of the command "start", with the defaults of the binary; none stands for the whole cluster.
+// transcriptNode is the node of the command "start", with the defaults of the binary; without a name it is the whole cluster.
 func transcriptNode(env *reconciletest.Env) Node {
 	name := env.Arg("node", "")
 	if name == "" {
@@ -105,7 +108,7 @@ func transcriptNode(env *reconciletest.Env) Node {
 	}
 	base, _ := time.ParseDuration(env.Arg("base", "20s"))
 	return Node{
-		Node: view.Node{Name: name, Segments: map[string]string{"node": name}}, Immediate: env.Arg("immediate", "true") == "true",
+		Node: view.Node{Name: name, Segments: map[string]string{"node": env.Arg("segment", name)}}, Immediate: env.Arg("immediate", "true") == "true",
 		BaseDelay: base, MaxDelay: 3 * base,
 	}
 }

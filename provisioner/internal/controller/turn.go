@@ -54,7 +54,7 @@ func planNode(s claimState) (claimPlan, bool) {
 func planTurn(s claimState, holder string) claimPlan {
 	switch {
 	case s.turn.due.IsZero() || s.turn.holder != holder:
-		return claimPlan{verb: claimBegin, why: "node is to be found"}
+		return claimPlan{verb: claimBegin, why: "node is to be found", node: holder}
 	case s.now.Before(s.turn.due):
 		return claimPlan{verb: claimDelay, why: "waits for its turn", after: s.turn.due.Sub(s.now)}
 	case holder != "" && !s.turn.gone:

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -15,6 +18,9 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
+
+// unsettledAfter is how long a volume may be in progress before events report that it is not known to be gone.
+const unsettledAfter = time.Minute
 
 // unwanted deletes a volume that was created and is of no use.
 func (c *Controller) unwanted(ctx context.Context, intent intents.Intent, volumeID, why string) (reconcile.Result, error) {
@@ -48,7 +54,7 @@ func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile
 		logger.Info("Not deleting an unwanted volume, a PersistentVolume has it", logging.KeyVolumeID, intent.VolumeID, logging.KeyVolume, holder)
 	default:
 		if err := c.deleteUnwanted(ctx, intent); err != nil {
-			return reconcile.Result{}, err
+			return reconcile.Result{}, c.unsettled(intent, err)
 		}
 	}
 	if err := c.close(ctx, intent); err != nil {
@@ -59,6 +65,21 @@ func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, fmt.Errorf("provision claim %s: %w", klog.KObj(intent.Spec.Claim), errors.New(intent.Reason))
+}
+
+// unsettled returns the error for which an unwanted volume is still not known to be gone. Once that has taken some time it is reported
+// by an event: on the claim or, where that does not exist any more, on the CSIDriver object.
+func (c *Controller) unsettled(intent intents.Intent, err error) error {
+	if time.Since(intent.Opened) < unsettledAfter {
+		return err
+	}
+	var about runtime.Object = &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: c.driver}}
+	if claim, ok := c.claim(keyOf(intent.Spec.Claim)); ok {
+		about = claim
+	}
+	c.cfg.Events.Warning(about, reasonDeleteFailed, fmt.Sprintf("Volume %q of claim %s is not needed, and may be left in the storage system: %s",
+		intent.Spec.Name, klog.KObj(intent.Spec.Claim), describe(err)))
+	return err
 }
 
 // holder returns the PersistentVolume that has an unwanted volume, empty for none. The one of the volume's own name is read

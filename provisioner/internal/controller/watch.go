@@ -4,7 +4,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -28,18 +27,13 @@ func keyOf(claim *corev1.PersistentVolumeClaim) claimKey {
 	return claimKey{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 }
 
-// relevant reports whether a claim is ours to look at: it is to be provisioned, or has an open intent.
+// relevant reports whether a claim is ours to look at: it is to be provisioned, or has a record or an open intent.
 func (c *Controller) relevant(claim *corev1.PersistentVolumeClaim) bool {
-	if c.concerns(claim) || c.recorded(claim) {
+	if c.concerns(claim) || c.recorded(claim) || len(c.recordedElsewhere(claim)) > 0 {
 		return true
 	}
 	_, open := c.cfg.Intents.Get(claim.UID)
 	return open
-}
-
-// recorded reports whether a claim has the record of a volume in progress that is this instance's to finish.
-func (c *Controller) recorded(claim *corev1.PersistentVolumeClaim) bool {
-	return intents.Recorded(claim) && view.DriverOf(claim) == c.driver && c.node().AssignedElsewhere(claim) == ""
 }
 
 // claimChanged looks at a claim. A watch that was interrupted may bring a claim and its successor of the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -46,20 +45,24 @@ var (
 type Claims struct {
 	*Memory
 	api func(namespace string) kube.PersistentVolumeClaims
+	// node is the node of the instance, empty for the whole cluster.
+	node string
 
 	mu sync.Mutex
 	// written is called with each claim that was written.
 	written func(*corev1.PersistentVolumeClaim)
-	// recorded has the claims with a record, and refused says that they may not be written.
-	recorded map[types.UID]bool
+	// recorded has the claims with a record that is this instance's to finish, each with the node in it; refused says that they may
+	// not be written.
+	recorded map[types.UID]string
 	refused  bool
 }
 
 var _ Store = (*Claims)(nil)
 
-// NewClaims returns a store that writes claims by a client of each namespace.
-func NewClaims(api func(namespace string) kube.PersistentVolumeClaims) *Claims {
-	return &Claims{Memory: NewMemory(), api: api, written: func(*corev1.PersistentVolumeClaim) {}, recorded: map[types.UID]bool{}}
+// NewClaims returns a store that writes claims by a client of each namespace, for the instance of a node or, without one, for that of
+// the whole cluster.
+func NewClaims(api func(namespace string) kube.PersistentVolumeClaims, node string) *Claims {
+	return &Claims{Memory: NewMemory(), api: api, node: node, written: func(*corev1.PersistentVolumeClaim) {}, recorded: map[types.UID]string{}}
 }
 
 // Follow has a function called with each claim as it was written, until another is set: a cache must not show a record that
@@ -80,11 +83,11 @@ func (s *Claims) Durable() bool {
 // Open implements Store: it returns once the claim has the record. A claim that is being deleted can have no new finalizer: it
 // is served without a record, for the pod that keeps it.
 func (s *Claims) Open(ctx context.Context, intent Intent) error {
-	text, err := textOf(intent)
+	r, shared, err := recordOf(intent, s.node)
 	if err != nil {
 		return err
 	}
-	err = s.edit(ctx, intent.Spec.Claim, func(claim *corev1.PersistentVolumeClaim) error { return addRecord(claim, text) })
+	err = s.edit(ctx, intent.Spec.Claim, func(claim *corev1.PersistentVolumeClaim) error { return addRecord(claim, r, shared) })
 	switch {
 	case errors.Is(err, errLeaving):
 	case apierrors.IsForbidden(err):
@@ -92,46 +95,9 @@ func (s *Claims) Open(ctx context.Context, intent Intent) error {
 	case err != nil:
 		return fmt.Errorf("store the record of volume %q: %w", intent.Spec.Name, err)
 	default:
-		s.note(intent.UID(), true)
+		s.note(intent.UID(), s.node)
 	}
 	return s.Memory.Open(ctx, intent)
-}
-
-// addRecord puts the record and the finalizer on a claim.
-func addRecord(claim *corev1.PersistentVolumeClaim, text string) error {
-	switch {
-	case Recorded(claim):
-	case claim.DeletionTimestamp != nil && slices.Contains(claim.Finalizers, finalizerInUse):
-		if time.Since(claim.DeletionTimestamp.Time) < leavingGrace {
-			return errUndecided
-		}
-		return errLeaving
-	case claim.DeletionTimestamp != nil:
-		return errGone
-	default:
-		claim.Finalizers = append(claim.Finalizers, volume.FinalizerInProgress)
-	}
-	if claim.Annotations == nil {
-		claim.Annotations = map[string]string{}
-	}
-	claim.Annotations[Annotation] = text
-	return nil
-}
-
-// dropRecord takes them off.
-func dropRecord(claim *corev1.PersistentVolumeClaim) error {
-	claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(name string) bool { return name == volume.FinalizerInProgress })
-	delete(claim.Annotations, Annotation)
-	return nil
-}
-
-// textOf returns the document of one intent.
-func textOf(intent Intent) (string, error) {
-	r, shared, err := recordOf(intent)
-	if err != nil {
-		return "", err
-	}
-	return encode(map[types.UID]record{r.UID: r}, shared)
 }
 
 // refuse notes that claims may not be written, and logs it once.
@@ -144,70 +110,56 @@ func (s *Claims) refuse(ctx context.Context, err error) {
 	s.refused = true
 }
 
-// note notes whether a claim has a record.
-func (s *Claims) note(claim types.UID, has bool) {
+// note notes that a claim has a record of a node.
+func (s *Claims) note(claim types.UID, node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if has {
-		s.recorded[claim], s.refused = true, false
-		return
-	}
-	delete(s.recorded, claim)
+	s.recorded[claim], s.refused = node, false
 }
 
-// has reports whether a claim has a record.
-func (s *Claims) has(claim types.UID) bool {
+// noted returns the node of the record that a claim has; ok is false without one.
+func (s *Claims) noted(claim types.UID) (node string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.recorded[claim]
+	node, ok = s.recorded[claim]
+	return node, ok
 }
 
 // Close implements Store: it lets the claim go. With an error the intent is still open.
 func (s *Claims) Close(ctx context.Context, claim types.UID) error {
-	intent, ok := s.Get(claim)
-	if !ok || !s.has(claim) {
+	intent, open := s.Get(claim)
+	node, recorded := s.noted(claim)
+	if !open || !recorded {
 		return s.Memory.Close(ctx, claim)
 	}
-	err := s.edit(ctx, intent.Spec.Claim, dropRecord)
+	err := s.edit(ctx, intent.Spec.Claim, func(claim *corev1.PersistentVolumeClaim) error { return DropRecord(claim, node) })
 	if err != nil && !errors.Is(err, errGone) {
 		return fmt.Errorf("take the record of volume %q off claim %s: %w", intent.Spec.Name, klog.KObj(intent.Spec.Claim), err)
 	}
-	s.note(claim, false)
+	s.mu.Lock()
+	delete(s.recorded, claim)
+	s.mu.Unlock()
 	return s.Memory.Close(ctx, claim)
 }
 
-// Recover implements Store.
+// Recover implements Store. An instance for the whole cluster goes on with the records of any node.
 func (s *Claims) Recover(ctx context.Context, claim *corev1.PersistentVolumeClaim) (Intent, bool) {
 	if !Recorded(claim) {
 		return Intent{}, false
 	}
-	intent, err := intentOf(claim)
+	owner, err := ownerFor(claim, s.node)
+	var intent Intent
+	if err == nil {
+		intent, err = intentOf(claim, owner)
+	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Record of a volume in progress cannot be read: look for the volume in the storage system, then take the finalizer "+volume.FinalizerInProgress+" off the claim",
 			logging.KeyClaim, klog.KObj(claim))
 		return Intent{}, false
 	}
-	s.note(claim.UID, true)
+	s.note(claim.UID, owner)
 	_ = s.Memory.Open(ctx, intent) // never fails
 	return intent, true
-}
-
-// Recorded reports whether a claim has a record.
-func Recorded(claim *corev1.PersistentVolumeClaim) bool {
-	return slices.Contains(claim.Finalizers, volume.FinalizerInProgress)
-}
-
-// intentOf reads the record of a claim.
-func intentOf(claim *corev1.PersistentVolumeClaim) (Intent, error) {
-	d, err := decode(claim.Annotations[Annotation])
-	if err != nil {
-		return Intent{}, err
-	}
-	i := slices.IndexFunc(d.Records, func(r record) bool { return r.UID == claim.UID })
-	if i < 0 {
-		return Intent{}, fmt.Errorf("annotation %s: has no record of this claim", Annotation)
-	}
-	return d.Records[i].intent(d.Parts)
 }
 
 // edit changes a claim as the server has it, and writes it as a whole: the permissions that provisioners have always had allow

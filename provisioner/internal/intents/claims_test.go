@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +34,7 @@ func TestClaimsAreAStore(t *testing.T) {
 			claim := newIntent(uid, Creating).Spec.Claim
 			objs = append(objs, claim.DeepCopy())
 		}
-		testStore(t, NewClaims(kubetest.New(objs...).Client().PersistentVolumeClaims))
+		testStore(t, NewClaims(kubetest.New(objs...).Client().PersistentVolumeClaims, ""))
 	})
 }
 
@@ -44,7 +45,7 @@ func TestClaimsOutliveTheProcess(t *testing.T) {
 		before := intent.Spec.Claim.DeepCopy()
 		before.Finalizers = []string{"kubernetes.io/pvc-protection"}
 		cluster := kubetest.New(before.DeepCopy())
-		one := NewClaims(cluster.Client().PersistentVolumeClaims)
+		one := NewClaims(cluster.Client().PersistentVolumeClaims, "")
 		var written []*corev1.PersistentVolumeClaim
 		one.Follow(func(claim *corev1.PersistentVolumeClaim) { written = append(written, claim) })
 		if err := one.Open(quiet(t), intent); err != nil {
@@ -55,7 +56,7 @@ func TestClaimsOutliveTheProcess(t *testing.T) {
 			t.Fatalf("the claim has finalizers %q, %d claims were passed on", recorded.Finalizers, len(written))
 		}
 
-		two := NewClaims(cluster.Client().PersistentVolumeClaims)
+		two := NewClaims(cluster.Client().PersistentVolumeClaims, "")
 		got, ok := two.Recover(quiet(t), recorded)
 		if !ok || !got.Recovered || !got.Unknown() || got.Spec.Name != intent.Spec.Name || *got.Spec.Secrets.Provision != *intent.Spec.Secrets.Provision {
 			t.Errorf("recovered %v: %+v", ok, got)
@@ -118,7 +119,7 @@ func TestClaimsFaults(t *testing.T) {
 					tc.change(claim)
 				}
 				cluster := kubetest.New(claim)
-				store := NewClaims(cluster.Client().PersistentVolumeClaims)
+				store := NewClaims(cluster.Client().PersistentVolumeClaims, "")
 				if tc.fault != nil {
 					tc.fault.Resource = "persistentvolumeclaims"
 					cluster.Inject(*tc.fault)
@@ -152,10 +153,99 @@ func TestClaimsUnreadable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := full(t, longUID(1), 1).Spec.Claim
 			claim.Finalizers, claim.Annotations = []string{volume.FinalizerInProgress}, map[string]string{Annotation: text}
-			store := NewClaims(kubetest.New().Client().PersistentVolumeClaims)
+			store := NewClaims(kubetest.New().Client().PersistentVolumeClaims, "")
 			if intent, ok := store.Recover(quiet(t), claim); ok {
 				t.Errorf("recovered %+v", intent)
 			}
 		})
+	}
+}
+
+// TestJournalFinishesRecordsOnClaims has an instance with an election go on with what one without has left on a claim.
+func TestJournalFinishesRecordsOnClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		intent := newIntent("a", Creating)
+		cluster := kubetest.New(intent.Spec.Claim.DeepCopy())
+		api := cluster.Client().PersistentVolumeClaims
+		if err := NewClaims(api, "").Open(quiet(t), intent); err != nil {
+			t.Fatal(err)
+		}
+		name := intent.Spec.Claim.Name
+		journal := NewJournal(NewClaims(api, ""))
+		stop, err := journal.Start(quiet(t), JournalConfig{Leases: cluster.Client().Leases("storage"), Name: "driver", Identity: "one"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		if _, ok := journal.Recover(quiet(t), live(t, cluster, name)); !ok {
+			t.Fatal("the record on the claim is not read")
+		}
+		if err := journal.Close(quiet(t), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if Recorded(live(t, cluster, name)) {
+			t.Error("the claim keeps its record")
+		}
+	})
+}
+
+// TestRecordsOfNodes has the instances of two nodes leave records on one claim: each goes on with its own, and the claim is let go
+// with the last.
+func TestRecordsOfNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		intent := newIntent("a", Creating)
+		intent.Request = &csi.CreateVolumeRequest{Name: intent.Spec.Name}
+		intent.Request.AccessibilityRequirements = &csi.TopologyRequirement{Preferred: []*csi.Topology{{Segments: map[string]string{"zone": "z1"}}}}
+		cluster := kubetest.New(intent.Spec.Claim.DeepCopy())
+		api, name := cluster.Client().PersistentVolumeClaims, intent.Spec.Claim.Name
+		stores := map[string]*Claims{"n1": NewClaims(api, "n1"), "n2": NewClaims(api, "n2"), "": NewClaims(api, "")}
+		for _, node := range []string{"n1", "n2"} {
+			if err := stores[node].Open(quiet(t), intent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if owners, err := Owners(live(t, cluster, name)); err != nil || len(owners) != 2 || !slices.Contains(owners, "n1") || !slices.Contains(owners, "n2") {
+			t.Fatalf("records of %q, error %v, want those of n1 and n2", owners, err)
+		}
+		if segment, err := Segment(live(t, cluster, name), "n1"); err != nil || segment["zone"] != "z1" {
+			t.Errorf("segment %v, error %v, want zone z1", segment, err)
+		}
+		if err := stores["n1"].Close(quiet(t), "a"); err != nil || !Recorded(live(t, cluster, name)) {
+			t.Fatalf("after n1 has ended its own: error %v, recorded %v, want the record of n2", err, Recorded(live(t, cluster, name)))
+		}
+		if _, ok := NewClaims(api, "n1").Recover(quiet(t), live(t, cluster, name)); ok {
+			t.Error("n1 goes on with the record of n2")
+		}
+		if _, ok := stores[""].Recover(quiet(t), live(t, cluster, name)); !ok {
+			t.Error("an instance for the whole cluster does not go on with the record of n2")
+		}
+		if err := stores[""].Close(quiet(t), "a"); err != nil || Recorded(live(t, cluster, name)) {
+			t.Errorf("error %v, recorded %v, want no record", err, Recorded(live(t, cluster, name)))
+		}
+	})
+}
+
+// TestCopiedRecord has a claim with the annotation of another one, as tools for backups leave it.
+func TestCopiedRecord(t *testing.T) {
+	first, second := newIntent("a", Creating), newIntent("b", Creating)
+	r, shared, err := recordOf(first, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := second.Spec.Claim.DeepCopy()
+	text, err := encode([]record{r}, shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied.Annotations = map[string]string{Annotation: text}
+	r, shared, err = recordOf(second, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := addRecord(copied, r, shared); err != nil {
+		t.Fatal(err)
+	}
+	if owners, err := Owners(copied); err != nil || len(owners) != 1 {
+		t.Errorf("records of %q, error %v, want one", owners, err)
 	}
 }

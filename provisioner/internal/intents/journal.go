@@ -53,9 +53,10 @@ type JournalConfig struct {
 // stored; one write stores the records of all that wait for it. The holder of the Leases is the process that has the journal:
 // a former leader that still runs cannot write to it any more, and so cannot call CreateVolume.
 //
-// Until Start has succeeded, and where Leases may not be written, it is no more than Memory.
+// Until Start has succeeded, and where Leases may not be written, it is no more than Memory. Records on claims, left by an instance
+// without an election or on a node, are finished as well.
 type Journal struct {
-	*Memory
+	*Claims
 	cfg JournalConfig
 
 	mu sync.Mutex
@@ -71,9 +72,9 @@ type Journal struct {
 
 var _ Store = (*Journal)(nil)
 
-// NewJournal returns a journal that stores nothing yet.
-func NewJournal() *Journal {
-	return &Journal{Memory: NewMemory(), wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
+// NewJournal returns a journal that stores nothing yet, and finishes what is recorded on claims.
+func NewJournal(claims *Claims) *Journal {
+	return &Journal{Claims: claims, wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
 }
 
 // Durable implements Store.
@@ -152,7 +153,7 @@ func (j *Journal) Open(ctx context.Context, intent Intent) error {
 	if !j.Durable() {
 		return j.Memory.Open(ctx, intent)
 	}
-	stored, shared, err := recordOf(intent)
+	stored, shared, err := recordOf(intent, "")
 	if err != nil {
 		return err
 	}
@@ -197,9 +198,13 @@ func (j *Journal) Update(ctx context.Context, intent Intent) error {
 	return nil
 }
 
-// Close implements Store. The record goes with the next write.
+// Close implements Store. The record goes with the next write, or, if it is on the claim, at once.
 func (j *Journal) Close(ctx context.Context, claim types.UID) error {
+	if err := j.Claims.Close(ctx, claim); err != nil {
+		return err
+	}
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.waiting = slices.DeleteFunc(j.waiting, func(e *entry) bool { return e.record.UID == claim })
 	for _, p := range j.pages {
 		if _, ok := p.records[claim]; ok {
@@ -208,8 +213,7 @@ func (j *Journal) Close(ctx context.Context, claim types.UID) error {
 			notify(j.dirty)
 		}
 	}
-	j.mu.Unlock()
-	return j.Memory.Close(ctx, claim)
+	return nil
 }
 
 // notify sends a signal, unless one is pending already.

@@ -71,7 +71,7 @@ func longUID(n int) types.UID {
 // TestRecord stores and reads an intent.
 func TestRecord(t *testing.T) {
 	intent := full(t, longUID(1), 5000)
-	r, shared, err := recordOf(intent)
+	r, shared, err := recordOf(intent, strings.Repeat("n", 253))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,11 +116,11 @@ func TestRecordSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			intent := full(t, longUID(1), 5000)
 			change(&intent)
-			r, shared, err := recordOf(intent)
+			r, shared, err := recordOf(intent, strings.Repeat("n", 253))
 			if err != nil {
 				t.Fatal(err)
 			}
-			text, err := encode(map[types.UID]record{r.UID: r}, shared)
+			text, err := encode([]record{r}, shared)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +170,7 @@ func configOf(cluster *kubetest.Cluster, identity string) JournalConfig {
 // open returns a journal of a process that has started, and what stops it.
 func open(t *testing.T, cluster *kubetest.Cluster, identity string) (*Journal, func()) {
 	t.Helper()
-	j := NewJournal()
+	j := NewJournal(NewClaims(nil, ""))
 	stop, err := j.Start(quiet(t), configOf(cluster, identity))
 	if err != nil {
 		t.Fatal(err)

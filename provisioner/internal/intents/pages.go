@@ -229,7 +229,7 @@ func (j *Journal) text(p *page) (string, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	p.parts.keep(p.records)
-	text, err := encode(p.records, p.parts)
+	text, err := encode(slices.Collect(maps.Values(p.records)), p.parts)
 	p.changed, p.size = false, len(text)
 	return text, err
 }

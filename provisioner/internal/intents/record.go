@@ -48,12 +48,14 @@ type record struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// Named says that the parameters have the names of claim and volume (--extra-create-metadata).
 	Named bool `json:"named,omitempty"`
-	// Request, Secret, Segment and Source are the digests of a request without what is in the record itself, of a
-	// corev1.SecretReference, of the segment of the topology that was preferred, and of a source.
+	// Request, Secret, Segment, Source and Node are the digests of a request without what is in the record itself, of a
+	// corev1.SecretReference, of the segment of the topology that was preferred, of a source, and of the name of the node whose
+	// instance made the request.
 	Request string `json:"request"`
 	Secret  string `json:"secret,omitempty"`
 	Segment string `json:"segment,omitempty"`
 	Source  string `json:"source,omitempty"`
+	Node    string `json:"node,omitempty"`
 }
 
 // source is the stored form of a volume.Source.
@@ -81,10 +83,50 @@ func (p parts) add(value any) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	name := digest(text)
+	p[name] = text
+	return name, nil
+}
+
+// digest returns the name of a part.
+func digest(text []byte) string {
 	sum := sha256.Sum256(text)
-	digest := hex.EncodeToString(sum[:6])
-	p[digest] = text
-	return digest, nil
+	return hex.EncodeToString(sum[:6])
+}
+
+// addNode stores the name of a node and returns its digest; no name has none.
+func (p parts) addNode(name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	return p.add(name)
+}
+
+// digestOf returns what addNode returns.
+func digestOf(node string) string {
+	digest, _ := parts{}.addNode(node) // a string is always encoded
+	return digest
+}
+
+// node returns the name of the node whose instance made the request.
+func (r record) node(shared parts) (name string, err error) {
+	if r.Node == "" {
+		return "", nil
+	}
+	err = shared.read(r.Node, &name)
+	return name, err
+}
+
+// find returns the place of the record of the same claim and node as r, below 0 when there is none.
+func (d *document) find(r record) int {
+	return slices.IndexFunc(d.Records, func(other record) bool { return other.UID == r.UID && other.Node == r.Node })
+}
+
+// drop removes the record of the same claim and node as r.
+func (d *document) drop(r record) {
+	if i := d.find(r); i >= 0 {
+		d.Records = slices.Delete(d.Records, i, i+1)
+	}
 }
 
 // read reads a part into value.
@@ -99,8 +141,8 @@ func (p parts) read(digest string, value any) error {
 	return nil
 }
 
-// recordOf returns the stored form of an intent, and the parts that it refers to.
-func recordOf(intent Intent) (record, parts, error) {
+// recordOf returns the stored form of an intent of the instance of a node, and the parts that it refers to.
+func recordOf(intent Intent, node string) (record, parts, error) {
 	claim, shared := intent.Spec.Claim, parts{}
 	r := record{
 		UID: claim.UID, Volume: strings.Replace(intent.Spec.Name, string(claim.UID), uidMark, 1), Claim: claim.Namespace + "/" + claim.Name, Since: intent.Opened.Unix(),
@@ -120,6 +162,9 @@ func recordOf(intent Intent) (record, parts, error) {
 	}
 	if from := intent.Spec.Source; from != nil && err == nil {
 		r.Source, err = shared.addSource(from)
+	}
+	if err == nil {
+		r.Node, err = shared.addNode(node)
 	}
 	if r.size() > recordSize && err == nil {
 		r.ClaimPart, err = shared.add(r.Claim)
@@ -151,7 +196,7 @@ func (r record) size() int {
 
 // digests returns the parts that the record refers to.
 func (r record) digests() []string {
-	return slices.DeleteFunc([]string{r.ClaimPart, r.Request, r.Secret, r.Segment, r.Source}, func(digest string) bool { return digest == "" })
+	return slices.DeleteFunc([]string{r.ClaimPart, r.Request, r.Secret, r.Segment, r.Source, r.Node}, func(digest string) bool { return digest == "" })
 }
 
 // templateOf returns a request without what records have for themselves, and whether its parameters had the names of claim
@@ -266,8 +311,9 @@ func (r record) readSource(intent *Intent, shared parts) error {
 }
 
 // encode returns a document with records and the parts that they refer to, always the same for the same records.
-func encode(records map[types.UID]record, shared parts) (string, error) {
-	d := document{Version: formatVersion, Records: slices.SortedFunc(maps.Values(records), func(a, b record) int { return cmp.Compare(a.UID, b.UID) }), Parts: parts{}}
+func encode(records []record, shared parts) (string, error) {
+	byClaim := func(a, b record) int { return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Node, b.Node)) }
+	d := document{Version: formatVersion, Records: slices.SortedFunc(slices.Values(records), byClaim), Parts: parts{}}
 	for _, r := range d.Records {
 		for _, digest := range r.digests() {
 			d.Parts[digest] = shared[digest]

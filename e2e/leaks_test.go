@@ -20,19 +20,33 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/devcluster"
 )
 
+// recordAnnotation has the records of volumes in progress.
+const recordAnnotation = "csi.longshore.dev/provisioner-journal"
+
+// claimsPerKill is how many claims are made between two deaths of the provisioner.
+const claimsPerKill = 10
+
+// The values of STORE: where volumes in progress are recorded.
 const (
-	leakDriver = "leaktest.example.com"
-	leakLease  = "leaktest-example-com"
-	// claimsPerKill is how many claims are made between two deaths of the provisioner.
-	claimsPerKill = 10
+	// inLeases: there is an election.
+	inLeases = "leases"
+	// onClaims: there is none.
+	onClaims = "claims"
+	// onClaimsOfNode: the provisioner is that of a node.
+	onClaimsOfNode = "node"
+	// inMemory: there is an election, and no permission to write other Leases than its own. Volumes may be leaked.
+	inMemory = "forbidden"
 )
 
 // leakTest makes and deletes claims while its driver ends calls in all ways, and kills the provisioner.
@@ -40,12 +54,13 @@ type leakTest struct {
 	*story
 	random *rand.Rand
 	driver *csitest.Driver
-	class  string
+	// name is the name of the driver, lease that of its Lease.
+	name, lease, class string
 	// logs is the file with the output of all provisioners.
 	logs        string
 	provisioner *exec.Cmd
-	// election says that there is an election, and records are in Leases; otherwise they are on the claims.
-	election bool
+	// store says where records are, and kubeconfig is that of the provisioner.
+	store, kubeconfig string
 	// kills and faults are the ways to end the provisioner and a call.
 	kills, faults []string
 
@@ -65,34 +80,89 @@ func setting(name, preset string) string {
 }
 
 // TestLeaks kills the provisioner again and again while claims come and go. In the end each claim that is left has its volume, the
-// driver has no other, and nothing is recorded. `make leaktest` plays longer games.
+// driver has no other, and nothing is recorded. `make leaktest` plays longer games, with several seeds at a time.
 func TestLeaks(t *testing.T) {
 	dev(t)
 	claims, err := strconv.Atoi(setting("N", "20"))
 	if err != nil {
 		t.Fatalf("N=%s: must be a number", setting("N", "20"))
 	}
-	seed, err := strconv.ParseUint(setting("SEED", fmt.Sprint(rand.Uint64())), 10, 64)
-	if err != nil {
-		t.Fatalf("SEED=%s: must be a number", setting("SEED", ""))
+	for _, text := range strings.Split(setting("SEED", fmt.Sprint(rand.Uint64())), ",") {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("SEED=%s: must be numbers", text)
+		}
+		for _, store := range strings.Split(setting("STORE", inLeases+","+onClaims), ",") {
+			t.Run(fmt.Sprintf("%s/%d", store, seed), func(t *testing.T) {
+				t.Parallel()
+				t.Logf("seed %d: `make leaktest N=%d SEED=%d STORE=%s` plays the same game, as far as processes are alike", seed, claims, seed, store)
+				newLeakTest(t, store, seed).play(claims)
+			})
+		}
 	}
-	for _, store := range strings.Split(setting("STORE", "leases"), ",") {
-		t.Run(store, func(t *testing.T) {
-			s := &story{Scene: bed.NewScene(t), t: t}
-			l := &leakTest{
-				story: s, random: rand.New(rand.NewPCG(seed, 0)), driver: csitest.New(csitest.Options{Name: leakDriver}), class: s.Namespace + "-leaks",
-				logs: filepath.Join(t.TempDir(), "log"), counts: map[string]int{}, late: map[string]*csi.CreateVolumeRequest{},
-				election: store == "leases",
-				kills:    strings.Split(setting("KILL", "kill,term,lease"), ","),
-				faults:   strings.Split(setting("FAULTS", "late,lost,hang,crash,uncertain-then-final,already-exists"), ","),
-			}
-			if !l.election {
-				l.kills = slices.DeleteFunc(l.kills, func(how string) bool { return how == "lease" })
-			}
-			t.Logf("seed %d: `make leaktest N=%d SEED=%d STORE=%s` plays the same game, as far as processes are alike", seed, claims, seed, store)
-			s.addClass(Class(l.class, leakDriver, storagev1.VolumeBindingImmediate))
-			l.play(claims)
-		})
+}
+
+// newLeakTest returns a game with a driver of its own.
+func newLeakTest(t *testing.T, store string, seed uint64) *leakTest {
+	t.Helper()
+	s := &story{Scene: bed.NewScene(t), t: t}
+	l := &leakTest{
+		story: s, random: rand.New(rand.NewPCG(seed, 0)), name: s.Namespace + ".leaktest.example.com", class: s.Namespace + "-leaks",
+		lease: strings.ReplaceAll(s.Namespace+".leaktest.example.com", ".", "-"), logs: filepath.Join(t.TempDir(), "log"),
+		counts: map[string]int{}, late: map[string]*csi.CreateVolumeRequest{},
+		store: store, kubeconfig: s.Dev.kubeconfig("csi-provisioner"),
+		kills:  strings.Split(setting("KILL", "kill,term,lease"), ","),
+		faults: strings.Split(setting("FAULTS", "late,lost,hang,crash,uncertain-then-final,already-exists"), ","),
+	}
+	options := csitest.Options{Name: l.name}
+	switch store {
+	case inLeases:
+	case inMemory:
+		l.forbid()
+	case onClaimsOfNode:
+		options.NodeID, options.Topology = l.node(), map[string]string{"example.com/node": l.node()}
+		fallthrough
+	case onClaims:
+		l.kills = slices.DeleteFunc(l.kills, func(how string) bool { return how == "lease" })
+	default:
+		t.Fatalf("STORE=%s: must be of %q", store, []string{inLeases, onClaims, onClaimsOfNode, inMemory})
+	}
+	l.driver = csitest.New(options)
+	s.addClass(Class(l.class, l.name, storagev1.VolumeBindingImmediate))
+	return l
+}
+
+// node returns the node of a provisioner for one node.
+func (l *leakTest) node() string { return l.Dev.Nodes[0] }
+
+// forbid gives the provisioner a user that may write its Lease and no other.
+func (l *leakTest) forbid() {
+	l.t.Helper()
+	user := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: l.lease}}
+	cluster, meta := metav1.ObjectMeta{Name: l.lease}, metav1.ObjectMeta{Namespace: devcluster.Namespace, Name: l.lease}
+	l.retry("give the provisioner few rights", func(ctx context.Context) error {
+		_, err1 := l.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: cluster, Subjects: user, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "longshore:csi-provisioner"},
+		}, metav1.CreateOptions{})
+		_, err2 := l.Client.RbacV1().Roles(meta.Namespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{l.lease}, Verbs: []string{"get", "update"}},
+		}}, metav1.CreateOptions{})
+		_, err3 := l.Client.RbacV1().RoleBindings(meta.Namespace).Create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: meta, Subjects: user, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: l.lease},
+		}, metav1.CreateOptions{})
+		_, err4 := l.Client.CoordinationV1().Leases(meta.Namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: meta}, metav1.CreateOptions{})
+		return errors.Join(ignoreExists(err1), ignoreExists(err2), ignoreExists(err3), ignoreExists(err4))
+	})
+	config, err := clientcmd.LoadFromFile(l.Dev.Kubeconfig)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, info := range config.AuthInfos {
+		info.Impersonate = l.lease
+	}
+	l.kubeconfig = filepath.Join(l.t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, l.kubeconfig); err != nil {
+		l.t.Fatal(err)
 	}
 }
 
@@ -143,6 +213,10 @@ func (l *leakTest) play(claims int) {
 		}
 	}
 	l.heal()
+	if l.store == inMemory {
+		l.countLeaks()
+		return
+	}
 	l.check()
 	l.t.Logf("%d claims were made, %d are left and have the only volumes of the driver, 0 records; done: %v", claims, len(l.driver.Volumes()), l.counts)
 	for n := range claims {
@@ -247,15 +321,18 @@ func (l *leakTest) start(address string) {
 	}
 	defer func() { _ = log.Close() }()
 	args := []string{
-		"run", "csi-provisioner", "-v=2", "--csi-address=" + address, "--kubeconfig=" + l.Dev.kubeconfig("csi-provisioner"),
+		"run", "csi-provisioner", "-v=2", "--csi-address=" + address, "--kubeconfig=" + l.kubeconfig,
 		"--timeout=3s", "--retry-interval-max=5s", "--termination-grace-period=20s",
 	}
-	if l.election {
+	switch l.store {
+	case onClaimsOfNode:
+		args = append(args, "--node-deployment", "--node-deployment-base-delay=100ms", "--node-deployment-max-delay=1s")
+	case inLeases, inMemory:
 		args = append(args, "--leader-election", "--leader-election-namespace="+devcluster.Namespace, "--leader-election-lease-duration="+leaseDuration.String(),
 			"--leader-election-renew-deadline="+renewDeadline.String(), "--leader-election-retry-period="+retryPeriod.String())
 	}
 	l.provisioner = exec.Command(l.Dev.program, args...)
-	l.provisioner.Env = append(os.Environ(), "POD_NAME=leaktest-0", "KUBE_FEATURE_WatchListClient=false")
+	l.provisioner.Env = append(os.Environ(), "POD_NAME=leaktest-0", "NODE_NAME="+l.node(), "KUBE_FEATURE_WatchListClient=false")
 	l.provisioner.Stdout, l.provisioner.Stderr = log, log
 	if err := l.provisioner.Start(); err != nil {
 		l.t.Fatal(err)
@@ -266,30 +343,34 @@ func (l *leakTest) start(address string) {
 func (l *leakTest) kill(how string) {
 	l.t.Helper()
 	l.count(how)
-	leases := l.Client.CoordinationV1().Leases(devcluster.Namespace)
 	switch how {
 	case "term":
 		_ = l.provisioner.Process.Signal(syscall.SIGTERM)
 	case "lease":
-		l.Wait("the lease to be taken away", func(ctx context.Context) (bool, error) {
-			lease, err := leases.Get(ctx, leakLease, metav1.GetOptions{})
-			if err != nil {
-				return false, err
-			}
-			now := metav1.NowMicro()
-			lease.Spec.HolderIdentity, lease.Spec.RenewTime = new("a thief"), &now
-			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-			return err == nil, err
-		})
+		l.hold("a thief")
 	default:
 		_ = l.provisioner.Process.Kill()
 	}
 	_ = l.provisioner.Wait()
 	if how == "lease" {
-		l.retry("give the lease back", func(ctx context.Context) error {
-			return ignoreNotFound(leases.Delete(ctx, leakLease, metav1.DeleteOptions{}))
-		})
+		l.hold("")
 	}
+}
+
+// hold makes a process, or none, the holder of the Lease.
+func (l *leakTest) hold(identity string) {
+	l.t.Helper()
+	leases := l.Client.CoordinationV1().Leases(devcluster.Namespace)
+	l.Wait("the lease to have another holder", func(ctx context.Context) (bool, error) {
+		lease, err := leases.Get(ctx, l.lease, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		now := metav1.NowMicro()
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime = &identity, &now
+		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+		return err == nil, err
+	})
 }
 
 // check waits until claims, PersistentVolumes, volumes of the driver and records agree.
@@ -302,52 +383,76 @@ func (l *leakTest) check() {
 		}
 	}()
 	l.Wait("claims, volumes and records to agree", func(ctx context.Context) (bool, error) {
-		now, err := l.disorder(ctx)
-		if err == nil {
-			problem = now
+		now, leaks, err := l.disorder(ctx)
+		if err != nil {
+			return false, err
 		}
-		return now == "" && err == nil, err
+		if problem = now; now == "" && len(leaks) > 0 {
+			problem = fmt.Sprintf("volumes %q of %d in the driver have no PersistentVolume", leaks, len(l.driver.Volumes()))
+		}
+		return problem == "", nil
 	})
 	for _, violation := range l.driver.Violations() {
 		l.t.Errorf("against the life cycle of CSI: %s", violation)
 	}
 }
 
-// disorder says what is not in order, empty for nothing.
-func (l *leakTest) disorder(ctx context.Context) (string, error) {
+// countLeaks waits until each claim has its volume, and counts the volumes without a PersistentVolume. Each provisioner must have
+// logged that this can be.
+func (l *leakTest) countLeaks() {
+	l.t.Helper()
+	var leaks []string
+	l.Wait("claims and volumes to agree, apart from leaks", func(ctx context.Context) (bool, error) {
+		problem, found, err := l.disorder(ctx)
+		leaks = found
+		return problem == "", err
+	})
+	text, err := os.ReadFile(l.logs)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	warnings, leaders := strings.Count(string(text), "Volumes in progress are not recorded"), strings.Count(string(text), "Became leader")
+	if warnings == 0 || warnings != leaders {
+		l.t.Errorf("%d warnings by %d leaders, want one by each", warnings, leaders)
+	}
+	l.t.Logf("%d volumes of %d are leaked, %d warnings; done: %v", len(leaks), len(l.driver.Volumes()), warnings, l.counts)
+}
+
+// disorder says what is not in order, empty for nothing, and which volumes of the driver have no PersistentVolume.
+func (l *leakTest) disorder(ctx context.Context) (problem string, leaks []string, err error) {
 	claims, err1 := l.Client.CoreV1().PersistentVolumeClaims(l.Namespace).List(ctx, metav1.ListOptions{})
 	volumes, err2 := l.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	leases, err3 := l.Client.CoordinationV1().Leases(devcluster.Namespace).List(ctx, metav1.ListOptions{})
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	handles := map[string]bool{}
 	for _, v := range volumes.Items {
-		if v.Spec.CSI != nil && v.Spec.CSI.Driver == leakDriver {
+		if v.Spec.CSI != nil && v.Spec.CSI.Driver == l.name {
 			handles[v.Spec.CSI.VolumeHandle] = true
-		}
-	}
-	for _, claim := range claims.Items {
-		if record := claim.Annotations["csi.longshore.dev/provisioner-journal"]; record != "" {
-			return fmt.Sprintf("claim %s has the record %s", claim.Name, record), nil
-		}
-		if claim.Status.Phase != corev1.ClaimBound {
-			return fmt.Sprintf("claim %s is %s", claim.Name, claim.Status.Phase), nil
 		}
 	}
 	made := l.driver.Volumes()
 	for _, v := range made {
 		if !handles[v.ID] {
-			return fmt.Sprintf("volume %s of %d in the driver has no PersistentVolume", v.Name, len(made)), nil
+			leaks = append(leaks, v.Name)
 		}
 	}
-	if len(made) != len(handles) || len(handles) != len(claims.Items) {
-		return fmt.Sprintf("%d claims, %d PersistentVolumes, %d volumes in the driver", len(claims.Items), len(handles), len(made)), nil
+	for _, claim := range claims.Items {
+		if record := claim.Annotations[recordAnnotation]; record != "" {
+			return fmt.Sprintf("claim %s has the record %s", claim.Name, record), leaks, nil
+		}
+		if claim.Status.Phase != corev1.ClaimBound {
+			return fmt.Sprintf("claim %s is %s", claim.Name, claim.Status.Phase), leaks, nil
+		}
+	}
+	if len(made)-len(leaks) != len(handles) || len(handles) != len(claims.Items) {
+		return fmt.Sprintf("%d claims, %d PersistentVolumes, %d volumes in the driver", len(claims.Items), len(handles), len(made)), leaks, nil
 	}
 	for _, lease := range leases.Items {
-		if text := lease.Annotations["csi.longshore.dev/provisioner-journal"]; strings.HasPrefix(lease.Name, leakLease) && strings.Contains(text, "uid") {
-			return fmt.Sprintf("the Lease %s has %s", lease.Name, text), nil
+		if text := lease.Annotations[recordAnnotation]; strings.HasPrefix(lease.Name, l.lease) && strings.Contains(text, "uid") {
+			return fmt.Sprintf("the Lease %s has %s", lease.Name, text), leaks, nil
 		}
 	}
-	return "", nil
+	return "", leaks, nil
 }

@@ -18,15 +18,16 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// mayRelease reports whether only the attacher's finalizer keeps a deleted volume: no VolumeAttachment refers to it any more.
-func mayRelease(pv *corev1.PersistentVolume, finalizer string, attachments int) bool {
-	return isDeleting(pv) && hasFinalizer(pv, finalizer) && attachments == 0
+// isReleasable reports whether the attacher's finalizer has to leave pv once no VolumeAttachment refers to pv: it is deleted, or the
+// in-tree plugin serves it again.
+func isReleasable(driver string, pv *corev1.PersistentVolume) bool {
+	return (isDeleting(pv) || isRolledBack(driver, pv)) && hasFinalizer(pv, FinalizerName(driver))
 }
 
 // reconcilePV removes the finalizer of a deleted PersistentVolume that is detached from all nodes.
 func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Result, error) {
 	pv, ok := c.pvs.Get("", name)
-	if !ok || !mayRelease(pv, c.finalizer, len(c.vas.ByIndex(indexPV, name))) {
+	if !ok || !isReleasable(c.cfg.Driver, pv) || len(c.vas.ByIndex(indexPV, name)) > 0 {
 		return reconcile.Result{}, nil
 	}
 	patch, err := metadataPatch(pv, withoutFinalizer(c.finalizer))

@@ -248,6 +248,45 @@ func TestSecretRefRoundTrip(t *testing.T) {
 	}
 }
 
+func TestPlanRecord(t *testing.T) {
+	none := func(pv *corev1.PersistentVolume) { pv.Spec.CSI = nil }
+	tests := map[string]struct {
+		reason string
+		va     *storagev1.VolumeAttachment
+		pv     *corev1.PersistentVolume
+		want   string
+	}{
+		"Attached": {
+			reason: "the external-attacher has recorded the node ID only", va: newVA(vaFinalized, vaAttached, vaAnnotated(AnnotationNodeID, "id-1")), pv: newPV(pvDeleting),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Secret": {
+			reason: "detaching needs the secret as well", va: newVA(vaFinalized, vaAttached), pv: newPV(pvDeleting, pvSecret("ns", "keys")),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/publish-secret":"ns/keys","csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Uncertain": {
+			reason: "the call of the external-attacher may have had an effect", va: newVA(vaFinalized, vaAttachError("timeout")), pv: newPV(pvDeleting),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Detaching": {
+			reason: "detaching may have to be retried without the volume", va: newVA(vaFinalized, vaAttached, vaDeleting), pv: newPV(pvDeleting),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Recorded":      {reason: "a record is final: it has the volume in use", va: newVA(vaFinalized, vaAttached, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(pvDeleting)},
+		"NeverAttached": {reason: "there is nothing to detach", va: newVA(), pv: newPV(pvDeleting)},
+		"NotDeleting":   {reason: "the volume itself has everything", va: newVA(vaFinalized, vaAttached), pv: newPV()},
+		"NotCSI":        {reason: "no driver can detach it", va: newVA(vaFinalized, vaAttached), pv: newPV(pvDeleting, none)},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			patch, err := planRecord(tt.va, tt.pv, testFinalizer)
+			if err != nil || string(patch) != tt.want {
+				t.Errorf("%s: got %s, %v, want %s", tt.reason, patch, err, tt.want)
+			}
+		})
+	}
+}
+
 func TestIsReleasable(t *testing.T) {
 	plugin := func(pv *corev1.PersistentVolume) {
 		pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}

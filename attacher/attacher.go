@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	driver, err := csiclient.New(csiclient.Config{
 		Address:      o.CSI.Address,
-		Metrics:      metrics.NewSidecarCSI(registry),
+		Metrics:      measureCalls(registry),
 		Services:     csiclient.ControllerService,
 		MaxLogLength: max(o.MaxGRPCLogLength, 0),
 		ExitOnLoss:   o.ExitOnConnectionLoss,
@@ -64,6 +64,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 	c := &component{options: o, kube: client, driver: driver, registry: registry}
 	return errors.Join(c.run(ctx), driver.Close())
+}
+
+// measureCalls makes the metric of the calls to the driver.
+func measureCalls(registry prometheus.Registerer) *metrics.CSI {
+	return metrics.NewSidecarCSI(registry, metrics.ForMigration(controller.ReplacesPlugin))
 }
 
 func connectKube(o Options, registry prometheus.Registerer) (kube.Client, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
@@ -83,7 +85,7 @@ func newComponent(t *testing.T, s socket, args ...string) (*component, *kubetest
 	registry := metrics.NewRegistry()
 	driver, err := csiclient.New(csiclient.Config{
 		Address: o.CSI.Address, Services: csiclient.ControllerService, ExitOnLoss: o.ExitOnConnectionLoss,
-		Metrics: metrics.NewSidecarCSI(registry), Poll: 10 * time.Millisecond,
+		Metrics: measureCalls(registry), Poll: 10 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -210,6 +212,62 @@ func TestHTTP(t *testing.T) {
 	stopDriver()
 	if code, body := r.get(t, "/readyz"); code == http.StatusOK {
 		t.Errorf("ready without a driver: %s", body)
+	}
+	r.end(t)
+}
+
+// TestMigratedLabel attaches a volume of the in-tree plugin that the driver replaces, one that the VolumeAttachment describes,
+// and one of the driver's own: the metric separates them.
+func TestMigratedLabel(t *testing.T) {
+	const ebs = "ebs.csi.aws.com"
+	driver := csitest.New(csitest.Options{Name: ebs})
+	node := testCSINode()
+	node.Spec.Drivers[0].Name = ebs
+	own, plugin := testPV(), testPV()
+	own.Name, own.Spec.CSI.Driver, own.Spec.CSI.VolumeHandle = "own", ebs, "vol-own"
+	plugin.Name, plugin.Spec.CSI = "plugin", nil
+	plugin.Spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-plugin"}
+	sources := map[string]storagev1.VolumeAttachmentSource{
+		"own":    {PersistentVolumeName: &own.Name},
+		"plugin": {PersistentVolumeName: &plugin.Name},
+		"inline": {InlineVolumeSpec: &corev1.PersistentVolumeSpec{
+			AccessModes: own.Spec.AccessModes,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: ebs, VolumeHandle: "vol-inline"},
+			},
+		}},
+	}
+	s := socket(filepath.Join(t.TempDir(), "s"))
+	defer s.serve(t, driver)()
+	r := start(t, s)
+	if err := r.cluster.Apply(node, own, plugin); err != nil {
+		t.Fatal(err)
+	}
+	for name, source := range sources {
+		driver.AddVolume(csitest.Volume{ID: "vol-" + name})
+		va := testVA(name)
+		va.Spec.Attacher, va.Spec.Source = ebs, source
+		if err := r.cluster.Apply(va); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually(t, "attach "+name, r.attached(t, name))
+		if err := r.cluster.Remove("volumeattachments", "", name); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually(t, "detach "+name, func() bool {
+			_, err := r.cluster.Client().VolumeAttachments().Get(t.Context(), name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
+	}
+	_, body := r.get(t, "/metrics")
+	for _, call := range []string{"ControllerPublishVolume", "ControllerUnpublishVolume"} {
+		for migrated, want := range map[bool]int{true: 2, false: 1} {
+			line := fmt.Sprintf("csi_sidecar_operations_seconds_count{driver_name=%q,grpc_status_code=\"OK\",method_name=\"/csi.v1.Controller/%s\",migrated=\"%t\"} %d\n",
+				ebs, call, migrated, want)
+			if !strings.Contains(body, line) {
+				t.Errorf("/metrics lacks %s in:\n%s", line, body)
+			}
+		}
 	}
 	r.end(t)
 }

@@ -18,12 +18,16 @@ require (
 	k8s.io/klog/v2 v2.140.0
 )
 
-require github.com/longshore-csi/longshore/csikit v0.0.0
+require (
+	github.com/cockroachdb/datadriven v1.0.3
+	github.com/longshore-csi/longshore/csikit v0.0.0
+	k8s.io/csi-translation-lib v0.37.2
+	sigs.k8s.io/yaml v1.6.0
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/cockroachdb/datadriven v1.0.3 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/fxamacker/cbor/v2 v2.9.2 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
@@ -69,7 +73,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace github.com/longshore-csi/longshore/csikit => ../csikit

@@ -117,7 +117,11 @@ func tokensOf(obj kube.Object) []string {
 		}
 		return tokens
 	case *storagev1.VolumeAttachment:
-		return []string{"attachment " + o.Name}
+		tokens := []string{"attachment " + o.Name}
+		if spec := o.Spec.Source.InlineVolumeSpec; spec != nil && spec.CSI != nil {
+			tokens = append(tokens, "volume "+spec.CSI.VolumeHandle)
+		}
+		return tokens
 	}
 	return nil
 }

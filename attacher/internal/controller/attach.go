@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
@@ -27,6 +29,7 @@ func (c *Controller) attachOrMark(ctx context.Context, va *storagev1.VolumeAttac
 	}
 	source, err := c.findSource(ctx, va)
 	if err == nil {
+		ctx = metrics.WithMigrated(ctx, source.migrated)
 		va, err = c.attach(ctx, va, source)
 	}
 	if err != nil {
@@ -167,25 +170,35 @@ func (c *Controller) outdated(va *storagev1.VolumeAttachment) bool {
 	return !ok || now.UID != va.UID || isDeleting(now)
 }
 
-// findSource finds the volume in the cache, or reads it from the server.
+// findSource finds the volume, and translates one of an in-tree plugin unless the cache has done that.
 func (c *Controller) findSource(ctx context.Context, va *storagev1.VolumeAttachment) (source, error) {
-	name := pvName(va)
+	pv, err := c.findPV(ctx, pvName(va))
+	if err != nil {
+		return source{}, err
+	}
+	pv, err = translate(c.cfg.Driver, pv)
+	found, sourceErr := newSource(va, pv)
+	return found, cmp.Or(err, sourceErr)
+}
+
+// findPV finds a PersistentVolume in the cache, or reads it from the server. nil: there is none of that name.
+func (c *Controller) findPV(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	if name == "" {
-		return newSource(va, nil)
+		return nil, nil //nolint:nilnil // an inline volume has none
 	}
 	if pv, ok := c.pvs.Get("", name); ok {
-		return newSource(va, pv)
+		return pv, nil
 	}
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	pv, err := c.cfg.Kube.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return newSource(va, nil)
+		return nil, nil //nolint:nilnil // its absence is an answer
 	case err != nil:
-		return source{}, lookupError("PersistentVolume", name, err)
+		return nil, lookupError("PersistentVolume", name, err)
 	}
-	return newSource(va, pv)
+	return pv, nil
 }
 
 // attachNodeID returns the node ID to publish to, "" if it is unknown.

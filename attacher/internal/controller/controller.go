@@ -117,7 +117,7 @@ func New(cfg Config) *Controller {
 	c.pvs = kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
 		Name:      "PersistentVolume",
 		Resync:    cfg.Resync,
-		Transform: kube.SlimPV(cfg.Driver, kube.Keep{Labels: []string{}, Annotations: []string{}}),
+		Transform: slimPV(cfg.Driver),
 	})
 	c.csiNodes = kube.NewInformer(cfg.Kube.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{
 		Name:      "CSINode",

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
@@ -20,6 +21,7 @@ import (
 func (c *Controller) detach(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error) {
 	ctx = withAttachment(ctx, va)
 	source, err := c.detachSource(ctx, va)
+	ctx = metrics.WithMigrated(ctx, source.migrated)
 	var plan detachPlan
 	if err == nil {
 		plan, err = c.planDetach(ctx, va, source)

@@ -21,6 +21,9 @@ const (
 	// AnnotationNodeIDs on a Node is a JSON object of driver name to node ID (seed 001,
 	// "Attaching and Detaching"). The kubelet keeps it beside the CSINode.
 	AnnotationNodeIDs = "csi.volume.kubernetes.io/nodeid"
+	// AnnotationMigratedTo on a PersistentVolume of an in-tree plugin is the CSI driver that serves the volume.
+	// kube-controller-manager maintains it.
+	AnnotationMigratedTo = "pv.kubernetes.io/migrated-to"
 )
 
 // Reasons of the events on the VolumeAttachment and on the claim of its volume.

@@ -114,12 +114,31 @@ func (p *attachPlan) addPatches(in attachInput, volume *corev1.CSIPersistentVolu
 			return err
 		}
 	}
-	p.vaPatch, err = metadataPatch(in.va, withFinalizer(in.finalizer), withAnnotations(map[string]string{
-		AnnotationNodeID:        in.nodeID,
+	record := volumeRecord(volume)
+	record[AnnotationNodeID] = in.nodeID
+	p.vaPatch, err = metadataPatch(in.va, withFinalizer(in.finalizer), withAnnotations(record))
+	return err
+}
+
+// volumeRecord returns the annotations of a VolumeAttachment with which the volume can be detached when its PersistentVolume is gone.
+func volumeRecord(volume *corev1.CSIPersistentVolumeSource) map[string]string {
+	return map[string]string{
 		AnnotationVolumeHandle:  volume.VolumeHandle,
 		AnnotationPublishSecret: formatSecretRef(volume.ControllerPublishSecretRef),
-	}))
-	return err
+	}
+}
+
+// planRecord returns the patch that adds the record to a VolumeAttachment that the external-attacher has attached, before its deleted
+// PersistentVolume goes away. nil: there is a record, the volume was never attached, or it cannot be detached anyway.
+func planRecord(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, finalizer string) ([]byte, error) {
+	if !isDeleting(pv) || !hasFinalizer(va, finalizer) || va.Annotations[AnnotationVolumeHandle] != "" {
+		return nil, nil
+	}
+	volume, err := source{spec: &pv.Spec}.csi(va.Spec.Attacher)
+	if err != nil {
+		return nil, nil //nolint:nilerr // attaching and detaching report it
+	}
+	return metadataPatch(va, withAnnotations(volumeRecord(volume)))
 }
 
 // staleRequest returns the call that undoes an earlier attempt on another node ID or

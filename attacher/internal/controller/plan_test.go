@@ -248,22 +248,83 @@ func TestSecretRefRoundTrip(t *testing.T) {
 	}
 }
 
-func TestMayRelease(t *testing.T) {
+func TestPlanRecord(t *testing.T) {
+	none := func(pv *corev1.PersistentVolume) { pv.Spec.CSI = nil }
 	tests := map[string]struct {
-		reason      string
-		pv          *corev1.PersistentVolume
-		attachments int
-		want        bool
+		reason string
+		va     *storagev1.VolumeAttachment
+		pv     *corev1.PersistentVolume
+		want   string
 	}{
-		"Detached":    {reason: "nothing holds the volume any more", pv: newPV(pvDeleting, pvFinalized), want: true},
-		"Attached":    {reason: "detaching needs the volume", pv: newPV(pvDeleting, pvFinalized), attachments: 1},
-		"NotDeleting": {reason: "the finalizer serves the next attachment as well", pv: newPV(pvFinalized)},
-		"NotOurs":     {reason: "there is nothing to remove", pv: newPV(pvDeleting)},
+		"Attached": {
+			reason: "the external-attacher has recorded the node ID only", va: newVA(vaFinalized, vaAttached, vaAnnotated(AnnotationNodeID, "id-1")), pv: newPV(pvDeleting),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Secret": {
+			reason: "detaching needs the secret as well", va: newVA(vaFinalized, vaAttached), pv: newPV(pvDeleting, pvSecret("ns", "keys")),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/publish-secret":"ns/keys","csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Uncertain": {
+			reason: "the call of the external-attacher may have had an effect", va: newVA(vaFinalized, vaAttachError("timeout")), pv: newPV(pvDeleting),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Detaching": {
+			reason: "detaching may have to be retried without the volume", va: newVA(vaFinalized, vaAttached, vaDeleting), pv: newPV(pvDeleting),
+			want: `{"metadata":{"annotations":{"csi.longshore.dev/volume-handle":"vol-1"},"uid":"va-uid"}}`,
+		},
+		"Recorded":      {reason: "a record is final: it has the volume in use", va: newVA(vaFinalized, vaAttached, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(pvDeleting)},
+		"NeverAttached": {reason: "there is nothing to detach", va: newVA(), pv: newPV(pvDeleting)},
+		"NotDeleting":   {reason: "the volume itself has everything", va: newVA(vaFinalized, vaAttached), pv: newPV()},
+		"NotCSI":        {reason: "no driver can detach it", va: newVA(vaFinalized, vaAttached), pv: newPV(pvDeleting, none)},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := mayRelease(tt.pv, testFinalizer, tt.attachments); got != tt.want {
-				t.Errorf("%s: got %t", tt.reason, got)
+			patch, err := planRecord(tt.va, tt.pv, testFinalizer)
+			if err != nil || string(patch) != tt.want {
+				t.Errorf("%s: got %s, %v, want %s", tt.reason, patch, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestIsReleasable(t *testing.T) {
+	plugin := func(pv *corev1.PersistentVolume) {
+		pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}
+	}
+	otherPlugin := func(pv *corev1.PersistentVolume) {
+		pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "vol-1"}}
+	}
+	migratedTo := func(driver string) func(*corev1.PersistentVolume) {
+		return func(pv *corev1.PersistentVolume) { pv.Annotations = map[string]string{AnnotationMigratedTo: driver} }
+	}
+	finalized := func(pv *corev1.PersistentVolume) { pv.Finalizers = []string{FinalizerName(ebsDriver)} }
+
+	tests := map[string]struct {
+		reason string
+		driver string
+		pv     *corev1.PersistentVolume
+		want   bool
+	}{
+		"Deleting":    {reason: "the volume shall go", driver: testDriver, pv: newPV(pvDeleting, pvFinalized), want: true},
+		"NotDeleting": {reason: "the finalizer serves the next attachment as well", driver: testDriver, pv: newPV(pvFinalized)},
+		"NotOurs":     {reason: "there is nothing to remove", driver: testDriver, pv: newPV(pvDeleting)},
+		"Migrated":    {reason: "the driver serves the volume", driver: ebsDriver, pv: newPV(plugin, finalized, migratedTo(ebsDriver))},
+		"RolledBack":  {reason: "the plugin serves the volume again", driver: ebsDriver, pv: newPV(plugin, finalized), want: true},
+		"MovedOn":     {reason: "another driver serves the volume", driver: ebsDriver, pv: newPV(plugin, finalized, migratedTo("other")), want: true},
+		"OtherPlugin": {reason: "our driver never had to do with such volumes", driver: ebsDriver, pv: newPV(otherPlugin, finalized)},
+		"RolledBackUnused": {
+			reason: "never attached by the driver", driver: ebsDriver, pv: newPV(plugin),
+		},
+		"RolledBackDeleting": {
+			reason: "both are reasons", driver: ebsDriver, pv: newPV(plugin, finalized, pvDeleting), want: true,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for form, pv := range map[string]*corev1.PersistentVolume{"read": tt.pv, "cached": slimPV(tt.driver)(tt.pv.DeepCopy())} {
+				if got := isReleasable(tt.driver, pv); got != tt.want {
+					t.Errorf("%s: %s: got %t", form, tt.reason, got)
+				}
 			}
 		})
 	}

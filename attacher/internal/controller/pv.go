@@ -18,16 +18,21 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// mayRelease reports whether only the attacher's finalizer keeps a deleted volume: no VolumeAttachment refers to it any more.
-func mayRelease(pv *corev1.PersistentVolume, finalizer string, attachments int) bool {
-	return isDeleting(pv) && hasFinalizer(pv, finalizer) && attachments == 0
+// isReleasable reports whether the attacher's finalizer has to leave pv once no VolumeAttachment refers to pv: it is deleted, or the
+// in-tree plugin serves it again.
+func isReleasable(driver string, pv *corev1.PersistentVolume) bool {
+	return (isDeleting(pv) || isRolledBack(driver, pv)) && hasFinalizer(pv, FinalizerName(driver))
 }
 
-// reconcilePV removes the finalizer of a deleted PersistentVolume that is detached from all nodes.
+// reconcilePV removes the finalizer of a releasable PersistentVolume that is detached from all nodes. If a deleted one is still
+// attached, the VolumeAttachments get the record of the volume: users may remove the finalizer by force.
 func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Result, error) {
 	pv, ok := c.pvs.Get("", name)
-	if !ok || !mayRelease(pv, c.finalizer, len(c.vas.ByIndex(indexPV, name))) {
+	if !ok || !isReleasable(c.cfg.Driver, pv) {
 		return reconcile.Result{}, nil
+	}
+	if attachments := c.vas.ByIndex(indexPV, name); len(attachments) > 0 {
+		return reconcile.Result{}, c.recordVolume(ctx, pv, attachments)
 	}
 	patch, err := metadataPatch(pv, withoutFinalizer(c.finalizer))
 	if err != nil {
@@ -35,6 +40,20 @@ func (c *Controller) reconcilePV(ctx context.Context, name string) (reconcile.Re
 	}
 	klog.FromContext(ctx).V(2).Info("Releasing detached volume", logging.KeyVolume, name)
 	return reconcile.Result{}, ignoreNotFound(c.patchPV(ctx, pv, patch))
+}
+
+// recordVolume adds the record of the volume to those VolumeAttachments that lack it.
+func (c *Controller) recordVolume(ctx context.Context, pv *corev1.PersistentVolume, attachments []*storagev1.VolumeAttachment) error {
+	errs := make([]error, 0, len(attachments))
+	for _, va := range attachments {
+		patch, err := planRecord(va, pv, c.finalizer)
+		if err == nil && patch != nil {
+			klog.FromContext(ctx).V(2).Info("Recording deleted volume", logging.KeyAttachment, va.Name, logging.KeyVolume, pv.Name)
+			_, err = c.patchVA(ctx, va, patch)
+		}
+		errs = append(errs, ignoreNotFound(err))
+	}
+	return errors.Join(errs...)
 }
 
 // patchPV applies a patch to the PersistentVolume that pv was read from.

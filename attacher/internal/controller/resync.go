@@ -196,9 +196,13 @@ func expect(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, nodeID 
 	if handle := va.Annotations[AnnotationVolumeHandle]; handle != "" && handle != volume.VolumeHandle {
 		return expectation{}, false // the PersistentVolume was re-created and says nothing about the volume in use
 	}
+	handle, err := listedHandle(va.Spec.Attacher, source, volume.VolumeHandle, nodeID)
+	if err != nil {
+		return expectation{}, false
+	}
 	return expectation{
 		name: va.Name, uid: va.UID, resourceVersion: va.ResourceVersion, attached: va.Status.Attached,
-		handle: volume.VolumeHandle, nodeID: nodeID, recordedNodeID: va.Annotations[AnnotationNodeID],
+		handle: handle, nodeID: nodeID, recordedNodeID: va.Annotations[AnnotationNodeID],
 	}, true
 }
 

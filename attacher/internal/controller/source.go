@@ -22,6 +22,8 @@ type source struct {
 	// pv is nil for a volume that is described in the VolumeAttachment itself.
 	pv   *corev1.PersistentVolume
 	spec *corev1.PersistentVolumeSpec
+	// migrated: a volume of the in-tree plugin that the driver replaces. The spec is translated.
+	migrated bool
 }
 
 // pvName returns the name of the PersistentVolume that va refers to, or nothing.
@@ -33,20 +35,22 @@ func pvName(va *storagev1.VolumeAttachment) string {
 }
 
 // newSource pairs a VolumeAttachment with its volume. pv is nil when it does not
-// exist or when va describes the volume inline.
+// exist or when va describes the volume inline; translate has returned it otherwise.
 func newSource(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume) (source, error) {
 	name, inline := pvName(va), va.Spec.Source.InlineVolumeSpec
 	switch {
 	case name != "" && inline != nil:
 		return source{}, fmt.Errorf("VolumeAttachment %q %w: it names a PersistentVolume and an inline volume", va.Name, errSourceUnusable)
 	case inline != nil:
-		return source{label: "inline volume", spec: inline}, nil
+		return source{label: "inline volume", spec: inline, migrated: isMigrated(va.Spec.Attacher, nil)}, nil
 	case name == "":
 		return source{}, fmt.Errorf("VolumeAttachment %q %w: it names no volume", va.Name, errSourceUnusable)
 	case pv == nil:
 		return source{}, fmt.Errorf("PersistentVolume %q %w", name, errSourceMissing)
 	}
-	return source{label: fmt.Sprintf("PersistentVolume %q", name), pv: pv, spec: &pv.Spec}, nil
+	return source{
+		label: fmt.Sprintf("PersistentVolume %q", name), pv: pv, spec: &pv.Spec, migrated: isMigrated(va.Spec.Attacher, pv),
+	}, nil
 }
 
 // csi returns the CSI part of the source if it belongs to driver.
@@ -54,8 +58,8 @@ func (s source) csi(driver string) (*corev1.CSIPersistentVolumeSource, error) {
 	csi := s.spec.CSI
 	switch {
 	case csi == nil:
-		return nil, fmt.Errorf("%s %w: it is not a CSI volume, and migration of in-tree volumes is not supported",
-			s.label, errSourceUnusable)
+		return nil, fmt.Errorf("%s %w: it is neither a CSI volume nor one of an in-tree plugin that driver %q replaces",
+			s.label, errSourceUnusable, driver)
 	case csi.Driver != driver:
 		return nil, fmt.Errorf("%s %w: its driver is %q, ours is %q", s.label, errSourceUnusable, csi.Driver, driver)
 	case csi.VolumeHandle == "":

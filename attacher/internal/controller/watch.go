@@ -94,7 +94,7 @@ func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
 		return
 	}
 	c.notePV(after)
-	if isDeleting(after) && hasFinalizer(after, c.finalizer) {
+	if isReleasable(c.cfg.Driver, after) {
 		c.pvQueue.Add(after.Name)
 	}
 	if before == nil || before.UID != after.UID || !equality.Semantic.DeepEqual(before.Spec, after.Spec) {

@@ -16,7 +16,9 @@ type ban struct {
 }
 
 var (
-	noClient = []ban{
+	noMigration = ban{"k8s.io/csi-translation-lib", "in-tree plugins concern the attacher and the provisioner only"}
+	noClient    = []ban{
+		noMigration,
 		{"k8s.io/client-go", "a driver has no Kubernetes client: it costs 10 MiB of memory and a release with each of Kubernetes'"},
 		{"k8s.io/api/", "CSI knows no Kubernetes objects"},
 		{"k8s.io/apimachinery", "it comes with the client, or not at all"},
@@ -25,6 +27,7 @@ var (
 		{"github.com/stretchr", "tests use the standard library and go-cmp"},
 	}
 	noClientset = []ban{
+		noMigration,
 		{"k8s.io/client-go/kubernetes", "the clientset links all 56 API groups: 10 MiB of memory"},
 		{"k8s.io/client-go/informers", "it links the clientset"},
 		{"k8s.io/client-go/tools/leaderelection", "it links the clientset"},

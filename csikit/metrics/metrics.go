@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,9 @@ const (
 	LabelMethod = "method_name"
 	// LabelCode holds the name of the gRPC status code, as in DeadlineExceeded.
 	LabelCode = "grpc_status_code"
+	// LabelMigrated holds whether a call is for a volume of an in-tree plugin ("true" or "false"). Only calls to drivers that
+	// replace such a plugin have it, see ForMigration.
+	LabelMigrated = "migrated"
 
 	// UnknownDriver is the driver label until SetDriverName is called.
 	UnknownDriver = "unknown-driver"
@@ -55,15 +59,42 @@ func NewRegistry() *prometheus.Registry {
 // CSI measures CSI calls. It is safe for concurrent use. Several CSI values on
 // one registry share the histogram and differ by their driver name.
 type CSI struct {
-	calls  *prometheus.HistogramVec
-	driver atomic.Pointer[string]
+	calls          *histogram
+	replacesPlugin func(driver string) bool
+	driver         atomic.Pointer[string]
+}
+
+// Option changes a CSI that NewSidecarCSI makes.
+type Option func(*CSI)
+
+// ForMigration adds the label migrated to all calls to a driver for which replacesPlugin returns true: one that
+// replaces an in-tree plugin. The label appears with the name of the driver. WithMigrated decides about its value.
+func ForMigration(replacesPlugin func(driver string) bool) Option {
+	return func(m *CSI) { m.replacesPlugin = replacesPlugin }
+}
+
+// migratedKey is the key under which WithMigrated keeps its value.
+type migratedKey struct{}
+
+// WithMigrated marks the calls that are made with the context that it returns: whether their volume is one of an in-tree plugin.
+func WithMigrated(ctx context.Context, migrated bool) context.Context {
+	return context.WithValue(ctx, migratedKey{}, migrated)
+}
+
+func isMigrated(ctx context.Context) bool {
+	migrated, _ := ctx.Value(migratedKey{}).(bool)
+	return migrated
 }
 
 // NewSidecarCSI returns the metric csi_sidecar_operations_seconds on reg, for
 // components that call a driver. A nil reg measures without exposing. It
 // panics if the name is taken by a different kind of metric.
-func NewSidecarCSI(reg prometheus.Registerer) *CSI {
-	return newCSI(reg, SidecarOperations, "Time that calls to the CSI driver took, by method and gRPC status code.")
+func NewSidecarCSI(reg prometheus.Registerer, options ...Option) *CSI {
+	m := newCSI(reg, SidecarOperations, "Time that calls to the CSI driver took, by method and gRPC status code.")
+	for _, o := range options {
+		o(m)
+	}
+	return m
 }
 
 // NewPluginCSI returns the metric csi_plugin_operations_seconds on reg, for
@@ -74,24 +105,41 @@ func NewPluginCSI(reg prometheus.Registerer) *CSI {
 }
 
 func newCSI(reg prometheus.Registerer, name, help string) *CSI {
-	vec := prometheus.NewHistogramVec(
-		prometheus.HistogramOpts{Name: name, Help: help, Buckets: Buckets()},
-		[]string{LabelDriver, LabelMethod, LabelCode})
-	return &CSI{calls: registered(reg, name, vec)}
+	labels := []string{LabelDriver, LabelMethod, LabelCode}
+	vec := func(labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: Buckets()}, labels)
+	}
+	calls := &histogram{plain: vec(labels...), withMigrated: vec(append(labels, LabelMigrated)...)}
+	return &CSI{calls: registered(reg, name, calls), replacesPlugin: func(string) bool { return false }}
 }
 
-// registered returns vec, or the equal one that reg already has.
-func registered(reg prometheus.Registerer, name string, vec *prometheus.HistogramVec) *prometheus.HistogramVec {
+// histogram is one metric in two forms, without and with the label migrated: which of them a driver needs is known only after
+// the first calls to it. To a registry both are the same metric, as its name and its constant labels are.
+type histogram struct {
+	plain, withMigrated *prometheus.HistogramVec
+}
+
+// Describe implements prometheus.Collector.
+func (h *histogram) Describe(ch chan<- *prometheus.Desc) { h.plain.Describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (h *histogram) Collect(ch chan<- prometheus.Metric) {
+	h.plain.Collect(ch)
+	h.withMigrated.Collect(ch)
+}
+
+// registered returns h, or the equal one that reg already has.
+func registered(reg prometheus.Registerer, name string, h *histogram) *histogram {
 	if reg == nil {
-		return vec
+		return h
 	}
-	err := reg.Register(vec)
+	err := reg.Register(h)
 	if err == nil {
-		return vec
+		return h
 	}
 	var taken prometheus.AlreadyRegisteredError
 	if errors.As(err, &taken) {
-		if old, ok := taken.ExistingCollector.(*prometheus.HistogramVec); ok {
+		if old, ok := taken.ExistingCollector.(*histogram); ok {
 			return old
 		}
 	}
@@ -102,12 +150,18 @@ func registered(reg prometheus.Registerer, name string, vec *prometheus.Histogra
 func (m *CSI) SetDriverName(name string) { m.driver.Store(&name) }
 
 // Observe records that a call of method ended with err after d.
-func (m *CSI) Observe(method string, d time.Duration, err error) {
+func (m *CSI) Observe(method string, d time.Duration, err error) { m.observe(method, d, err, false) }
+
+func (m *CSI) observe(method string, d time.Duration, err error, migrated bool) {
 	driver := UnknownDriver
 	if name := m.driver.Load(); name != nil && *name != "" {
 		driver = *name
 	}
-	m.calls.WithLabelValues(driver, method, codeLabel(err)).Observe(d.Seconds())
+	calls, labels := m.calls.plain, []string{driver, method, codeLabel(err)}
+	if m.replacesPlugin(driver) {
+		calls, labels = m.calls.withMigrated, append(labels, strconv.FormatBool(migrated))
+	}
+	calls.WithLabelValues(labels...).Observe(d.Seconds())
 }
 
 func codeLabel(err error) string {
@@ -123,7 +177,7 @@ func (m *CSI) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		start := time.Now()
 		err := call(ctx, method, req, reply, cc, opts...)
-		m.Observe(method, time.Since(start), err)
+		m.observe(method, time.Since(start), err, isMigrated(ctx))
 		return err
 	}
 }

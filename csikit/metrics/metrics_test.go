@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
@@ -40,6 +42,9 @@ const (
 	pluginHelp  = "Time that the CSI driver took to serve calls, by method and gRPC status code."
 )
 
+// newSidecar is what components use whose drivers replace no in-tree plugin.
+func newSidecar(reg prometheus.Registerer) *metrics.CSI { return metrics.NewSidecarCSI(reg) }
+
 // Names, labels and buckets are what dashboards and alerts are made of.
 func TestExposition(t *testing.T) {
 	cases := map[string]struct {
@@ -51,7 +56,7 @@ func TestExposition(t *testing.T) {
 	}{
 		"Sidecar": {
 			reason: "a call to a driver",
-			make:   metrics.NewSidecarCSI, driver: "d.example",
+			make:   newSidecar, driver: "d.example",
 			want: exposition("csi_sidecar_operations_seconds", sidecarHelp, "d.example", "OK"),
 		},
 		"Plugin": {
@@ -61,22 +66,22 @@ func TestExposition(t *testing.T) {
 		},
 		"UnknownDriver": {
 			reason: "before the name is known",
-			make:   metrics.NewSidecarCSI,
+			make:   newSidecar,
 			want:   exposition("csi_sidecar_operations_seconds", sidecarHelp, "unknown-driver", "OK"),
 		},
 		"Status": {
 			reason: "an error of the driver",
-			make:   metrics.NewSidecarCSI, driver: "d.example", err: status.Error(codes.DeadlineExceeded, "x"),
+			make:   newSidecar, driver: "d.example", err: status.Error(codes.DeadlineExceeded, "x"),
 			want: exposition("csi_sidecar_operations_seconds", sidecarHelp, "d.example", "DeadlineExceeded"),
 		},
 		"Wrapped": {
 			reason: "an error of the driver with words around it",
-			make:   metrics.NewSidecarCSI, driver: "d.example", err: fmt.Errorf("call: %w", status.Error(codes.Aborted, "x")),
+			make:   newSidecar, driver: "d.example", err: fmt.Errorf("call: %w", status.Error(codes.Aborted, "x")),
 			want: exposition("csi_sidecar_operations_seconds", sidecarHelp, "d.example", "Aborted"),
 		},
 		"NotGRPC": {
 			reason: "an error of something else",
-			make:   metrics.NewSidecarCSI, driver: "d.example", err: errors.New("x"),
+			make:   newSidecar, driver: "d.example", err: errors.New("x"),
 			want: exposition("csi_sidecar_operations_seconds", sidecarHelp, "d.example", "unknown-non-grpc"),
 		},
 	}
@@ -201,5 +206,98 @@ func TestBucketsAreNotShared(t *testing.T) {
 	metrics.Buckets()[0] = 99
 	if metrics.Buckets()[0] == 99 {
 		t.Error("a caller can change the buckets")
+	}
+}
+
+// series lists the labels of the calls that were measured, sorted.
+func series(t *testing.T, reg *prometheus.Registry) []string {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatalf("gather: %v", err)
+	}
+	var found []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			found = append(found, fmt.Sprintf("%s %d", strings.Join(labels, ","), m.GetHistogram().GetSampleCount()))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// The label migrated is present only for drivers that replace an in-tree plugin, and only once their name is known; each call
+// decides about its value. The registry is one that verifies that metrics agree with their descriptions.
+func TestMigrated(t *testing.T) {
+	invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
+	replaces := metrics.ForMigration(func(driver string) bool { return driver == "new.example" })
+	cases := map[string]struct {
+		reason  string
+		options []metrics.Option
+		driver  string
+		want    []string
+	}{
+		"ReplacesPlugin": {
+			reason: "dashboards show migrated volumes on their own", options: []metrics.Option{replaces}, driver: "new.example",
+			want: []string{
+				"driver_name=new.example,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume,migrated=false 2",
+				"driver_name=new.example,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume,migrated=true 1",
+				"driver_name=unknown-driver,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume 1",
+			},
+		},
+		"ReplacesNone": {
+			reason: "a driver without a history", options: []metrics.Option{replaces}, driver: "other.example",
+			want: []string{
+				"driver_name=other.example,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume 3",
+				"driver_name=unknown-driver,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume 1",
+			},
+		},
+		"NoOption": {
+			reason: "a component that knows no in-tree plugins", driver: "new.example",
+			want: []string{
+				"driver_name=new.example,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume 3",
+				"driver_name=unknown-driver,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume 1",
+			},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			reg := prometheus.NewPedanticRegistry()
+			m := metrics.NewSidecarCSI(reg, c.options...)
+			call := func(ctx context.Context) {
+				if err := m.UnaryClientInterceptor()(ctx, method, nil, nil, nil, invoke); err != nil {
+					t.Fatal(err)
+				}
+			}
+			call(metrics.WithMigrated(t.Context(), true)) // the name of the driver is not known yet
+			m.SetDriverName(c.driver)
+			call(t.Context())
+			call(metrics.WithMigrated(t.Context(), false))
+			call(metrics.WithMigrated(t.Context(), true))
+			if diff := cmp.Diff(c.want, series(t, reg)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		})
+	}
+}
+
+// Drivers of both kinds may share a registry.
+func TestMigratedSharesRegistry(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	for _, driver := range []string{"new.example", "other.example"} {
+		m := metrics.NewSidecarCSI(reg, metrics.ForMigration(func(driver string) bool { return driver == "new.example" }))
+		m.SetDriverName(driver)
+		m.Observe(method, time.Second, nil)
+	}
+	want := []string{
+		"driver_name=new.example,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume,migrated=false 1",
+		"driver_name=other.example,grpc_status_code=OK,method_name=/csi.v1.Controller/CreateVolume 1",
+	}
+	if diff := cmp.Diff(want, series(t, reg)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -105,11 +105,13 @@ func NewPluginCSI(reg prometheus.Registerer) *CSI {
 }
 
 func newCSI(reg prometheus.Registerer, name, help string) *CSI {
-	labels := []string{LabelDriver, LabelMethod, LabelCode}
 	vec := func(labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: Buckets()}, labels)
 	}
-	calls := &histogram{plain: vec(labels...), withMigrated: vec(append(labels, LabelMigrated)...)}
+	calls := &histogram{
+		plain:        vec(LabelDriver, LabelMethod, LabelCode),
+		withMigrated: vec(LabelDriver, LabelMethod, LabelCode, LabelMigrated),
+	}
 	return &CSI{calls: registered(reg, name, calls), replacesPlugin: func(string) bool { return false }}
 }
 

@@ -83,6 +83,10 @@ leaktest: ## Kill the provisioner while claims come and go, and look for leaked 
 # A comma in an argument of a function.
 , := ,
 
+.PHONY: e2e-migration
+e2e-migration: ## Make and delete volumes of an in-tree plugin with a driver that replaces it, on a development cluster
+	cd e2e && go test -count=1 -v -run '^TestMigration$$' -timeout 30m .
+
 .PHONY: try-new-machine
 try-new-machine: ## Try `make up` and `make test` in a bare Debian root file system with Go (root; FULL=1: without caches, all tests)
 	@tools/try-new-machine

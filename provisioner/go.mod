@@ -22,6 +22,7 @@ require (
 require (
 	github.com/longshore-csi/longshore/csikit v0.0.0
 	github.com/longshore-csi/longshore/topology v0.0.0
+	k8s.io/csi-translation-lib v0.37.2
 	sigs.k8s.io/yaml v1.6.0
 )
 

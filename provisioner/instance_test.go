@@ -75,13 +75,14 @@ type process struct {
 func launch(t *testing.T, name string, cluster *kubetest.Cluster, driver *csitest.Driver, o Options) *process {
 	t.Helper()
 	p := &process{session: cluster.NewSession(), err: make(chan error, 1)}
-	client, err := csiclient.New(csiclient.Config{Conn: driver.Conn(), Interceptors: []grpc.UnaryClientInterceptor{p.intercept}})
+	registry := metrics.NewRegistry()
+	client, err := csiclient.New(csiclient.Config{Conn: driver.Conn(), Interceptors: []grpc.UnaryClientInterceptor{p.intercept}, Metrics: callMetrics(registry)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	p.cancel = cancel
-	p.instance = newInstance(o, environment{kube: kubeapitest.New(p.session.Client()), driver: client, registry: metrics.NewRegistry(), identity: name, host: name})
+	p.instance = newInstance(o, environment{kube: kubeapitest.New(p.session.Client()), driver: client, registry: registry, identity: name, host: name})
 	go func() { p.err <- p.serve(ctx, nil) }()
 	return p
 }
@@ -246,25 +247,30 @@ func TestKilled(t *testing.T) {
 		},
 	}
 	for name, tc := range cases {
-		for how, o := range map[string]Options{"Elected": withElection(), "Alone": NewOptions()} {
+		for how, o := range map[string]Options{"Elected": withElection(), "Alone": NewOptions(), "ElectedMigrated": withElection(), "AloneMigrated": NewOptions()} {
 			t.Run(name+how, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					class := newClass()
+					class, claim, name, zone := newClass(), newClaim("a"), csitest.DefaultName, "zone"
+					if strings.HasSuffix(how, "Migrated") {
+						name, zone = "ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"
+						class.Provisioner = "kubernetes.io/aws-ebs"
+						claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": class.Provisioner, volume.AnnMigratedTo: name}
+					}
 					class.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret-name": "login", "csi.storage.k8s.io/provisioner-secret-namespace": "team"}
 					secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "login"}, Data: map[string][]byte{"password": []byte("hunter2")}}
-					node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
+					node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{zone: "us-east-1a"}}}
 					registered := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
-						Drivers: []storagev1.CSINodeDriver{{Name: csitest.DefaultName, NodeID: "n1", TopologyKeys: []string{"zone"}}},
+						Drivers: []storagev1.CSINodeDriver{{Name: name, NodeID: "n1", TopologyKeys: []string{zone}}},
 					}}
 					cluster := kubetest.New(class, secret, node, registered)
-					driver := csitest.New(csitest.Options{NodeID: "n1", Topology: map[string]string{"zone": "a"}})
+					driver := csitest.New(csitest.Options{Name: name, NodeID: "n1", Topology: map[string]string{zone: "us-east-1a"}})
 					o.CSI.Timeout = time.Minute
 					first := launch(t, "first", cluster, driver, o)
 					pass(time.Second)
 					for _, fault := range tc.faults {
 						driver.Inject(fault)
 					}
-					apply(t, cluster, newClaim("a"))
+					apply(t, cluster, claim)
 					pass(tc.after)
 					if n := len(driver.Volumes()); n != 1 {
 						t.Fatalf("%s\nthe driver has %d volumes when the leader is killed, want 1", tc.reason, n)
@@ -275,8 +281,8 @@ func TestKilled(t *testing.T) {
 					}
 					second := launch(t, "second", cluster, driver, o)
 					pass(2 * time.Minute)
-					if n := len(driver.Volumes()); n != tc.volumes || len(makers(cluster)) != tc.volumes {
-						t.Errorf("%s\nthe driver has %d volumes, the API %d, want %d", tc.reason, n, len(makers(cluster)), tc.volumes)
+					if n, saved := len(driver.Volumes()), len(cluster.Objects("persistentvolumes")); n != tc.volumes || saved != tc.volumes {
+						t.Errorf("%s\nthe driver has %d volumes, the API %d, want %d", tc.reason, n, saved, tc.volumes)
 					}
 					calls := 0
 					for _, call := range driver.Calls() {

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -66,13 +67,18 @@ func Run(ctx context.Context, o Options) error {
 		Address:  o.CSI.Address,
 		Timeout:  o.CSI.Timeout,
 		Services: csiclient.ControllerService,
-		Metrics:  metrics.NewSidecarCSI(registry),
+		Metrics:  callMetrics(registry),
 	})
 	if err != nil {
 		return err
 	}
 	env := environment{kube: api, driver: driver, registry: registry, identity: fmt.Sprintf("%d-%d", time.Now().UnixMilli(), rand.IntN(10000))}
 	return errors.Join(run(ctx, o, env), driver.Close())
+}
+
+// callMetrics measures the calls to the driver, apart for volumes of an in-tree plugin if the driver replaces one.
+func callMetrics(registry *prometheus.Registry) *metrics.CSI {
+	return metrics.NewSidecarCSI(registry, metrics.ForMigration(func(driver string) bool { return migration.Of(driver).Name() != "" }))
 }
 
 // environment is what an instance is connected to.
@@ -349,7 +355,8 @@ func (p *instance) begin(end context.CancelCauseFunc) (work, error) {
 	defer p.mu.Unlock()
 	// One and the same reading of the capabilities decides about shape and controller.
 	info := p.driver.Info()
-	w := work{view: view.New(p.viewConfig(info))}
+	known := p.viewConfig(info)
+	w := work{view: view.New(known)}
 	p.claims.Follow(w.view.Claims.Remember)
 	var observer controller.Capacity
 	if p.options.Capacity.Enabled {
@@ -367,6 +374,7 @@ func (p *instance) begin(end context.CancelCauseFunc) (work, error) {
 		Driver:   p.driver.Controller(),
 		Kube:     p.kube,
 		View:     w.view,
+		Plugin:   known.Plugin,
 		Capacity: observer,
 		Events:   p.recorder,
 		Intents:  p.intents,
@@ -388,6 +396,7 @@ func (p *instance) viewConfig(info *csiclient.Info) view.Config {
 	return view.Config{
 		Kube:          p.kube,
 		Driver:        info.Name,
+		Plugin:        migration.Of(info.Name),
 		Shape:         controller.ShapeOf(info, p.features()),
 		Node:          p.options.Node.node(p.segment).Node,
 		Naming:        p.options.naming(),

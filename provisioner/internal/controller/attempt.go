@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
@@ -90,7 +91,7 @@ func (c *Controller) intentSecrets(ctx context.Context, intent intents.Intent) (
 
 // attempt calls CreateVolume once and does what follows from the answer.
 func (c *Controller) attempt(ctx context.Context, intent intents.Intent) (reconcile.Result, error) {
-	volume, err := c.callCreate(ctx, intent.Request, intent.Secrets)
+	volume, err := c.callCreate(metrics.WithMigrated(ctx, intent.Spec.InTree != ""), intent.Request, intent.Secrets)
 	plan := planAttempt(attemptState{
 		intent:   intent,
 		unwanted: c.whyUnwanted(intent),

@@ -85,7 +85,7 @@ func (f *fleet) start(name string) {
 	m.conn = &cutConn{ClientConnInterface: m.driver.Conn()}
 	env := &reconciletest.Env{
 		Kube: m.session.Client(), Conn: m.conn, Driver: m.driver, Cluster: f.cluster,
-		Args: map[string]string{"node": name, "base": f.base.String(), "segment": cmp.Or(m.segment, name)},
+		Args: map[string]string{"node": name, "base": f.base.String(), "value": cmp.Or(m.segment, name)},
 	}
 	var store intents.Store = intents.NewMemory()
 	if f.recorded {

@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -47,6 +48,9 @@ const (
 	// detachGrace is how long a volume may be attached before the wait is worth an event.
 	detachGrace = 30 * time.Second
 )
+
+// keyPlugin is the log key of the name of an in-tree plugin.
+const keyPlugin = "plugin"
 
 // Features are the features that can be switched off.
 type Features struct {
@@ -88,7 +92,7 @@ type Settings struct {
 	Shutdown time.Duration
 }
 
-// Config is what a Controller works with. All fields are required but Capacity, Queues, Ages and Metrics.
+// Config is what a Controller works with. All fields are required but Plugin, Capacity, Queues, Ages and Metrics.
 type Config struct {
 	// Info returns the name and the capabilities of the driver, as last read.
 	Info func() *csiclient.Info
@@ -98,6 +102,8 @@ type Config struct {
 	// (ShapeOf), be started before Run is called and not be stopped before Run has returned.
 	Kube kubeapi.Client
 	View *view.View
+	// Plugin is the in-tree plugin that the driver replaces, the same as that of the view; the zero value: none.
+	Plugin migration.Plugin
 	// Capacity is notified of what may change the capacity of the driver; nil: nothing is.
 	Capacity Capacity
 	// Events records what happens to claims and volumes.
@@ -209,7 +215,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		return errors.Join(err, c.retire(ctx))
 	}
 	c.begin()
-	klog.FromContext(ctx).Info("Provisioning", logging.KeyDriver, c.driver, logging.KeyWorkers, c.cfg.Settings.Workers)
+	logger := klog.FromContext(ctx)
+	logger.Info("Provisioning", logging.KeyDriver, c.driver, logging.KeyWorkers, c.cfg.Settings.Workers)
+	if name := c.cfg.Plugin.Name(); name != "" {
+		logger.Info("Serving also claims and volumes of the in-tree plugin that the CSI driver replaces", keyPlugin, name)
+	}
 	return c.work(ctx)
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -104,7 +105,7 @@ func (c *Controller) deleteBackend(ctx context.Context, pv *corev1.PersistentVol
 	if err != nil {
 		return fmt.Errorf("delete volume %q: %w", pv.Spec.CSI.VolumeHandle, err)
 	}
-	return c.callDelete(ctx, pv.Spec.CSI.VolumeHandle, secrets)
+	return c.callDelete(metrics.WithMigrated(ctx, c.cfg.Plugin.Made(pv)), pv.Spec.CSI.VolumeHandle, secrets)
 }
 
 // callDelete calls DeleteVolume.
@@ -120,9 +121,10 @@ func (c *Controller) callDelete(ctx context.Context, volumeID string, secrets ma
 
 // deletionSecrets reads the secret for DeleteVolume.
 func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentVolume) (map[string]string, error) {
-	class, _ := c.view.Class(view.VolumeClassName(pv))
 	var parameters map[string]string
-	if class != nil {
+	if class, ok := c.view.Class(view.VolumeClassName(pv)); ok {
+		// An in-tree class that has no CSI form has no parameters: the driver decides whether it needs a secret.
+		class, _ = c.cfg.Plugin.Class(klog.FromContext(ctx), class)
 		parameters = class.Parameters
 	}
 	ref, err := deletionSecret(pv, parameters)

@@ -58,6 +58,9 @@ type claimState struct {
 	intent *intents.Intent
 	// class is the StorageClass of the claim, nil when it does not exist.
 	class *storagev1.StorageClass
+	// inTree is the name of the in-tree plugin that the class is of, empty for CSI; class is in CSI form. classErr says why it has none.
+	inTree   string
+	classErr error
 	// pv is the PersistentVolume under the name that the claim's volume has.
 	pv *corev1.PersistentVolume
 	// infeasible is how long the claim rests after a request that cannot succeed.

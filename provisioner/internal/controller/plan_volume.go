@@ -93,6 +93,8 @@ func planKept(s volumeState) volumePlan {
 // planDelete decides about a volume that nothing but its attachments keeps.
 func planDelete(s volumeState) volumePlan {
 	switch {
+	case s.pv.Spec.CSI == nil && s.pv.Status.Message != "":
+		return volumePlan{verb: volumeRefuse, why: "PersistentVolume has no CSI form, a CSI driver cannot delete it: " + s.pv.Status.Message}
 	case s.pv.Spec.CSI == nil:
 		return volumePlan{verb: volumeRefuse, why: "PersistentVolume has no spec.csi, a CSI driver cannot delete it"}
 	case !s.caps.create:

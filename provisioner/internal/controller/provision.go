@@ -82,7 +82,10 @@ func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 		return s
 	}
 	if class, ok := c.view.Class(view.ClassName(s.claim)); ok {
-		s.class = class
+		s.class, s.classErr = c.cfg.Plugin.Class(klog.FromContext(ctx), class)
+		if s.class != class {
+			s.inTree = class.Provisioner
+		}
 	}
 	if s.intent != nil {
 		return s

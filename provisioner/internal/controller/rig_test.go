@@ -26,6 +26,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -108,7 +109,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 		}
 		api := kubeapitest.New(r.cluster.Client())
 		r.Controller, err = New(Config{
-			Info: client.Info, Driver: client.Controller(), Kube: api, View: viewOf(api, client.Info(), settings), Events: r.events,
+			Info: client.Info, Driver: client.Controller(), Kube: api, View: viewOf(api, client.Info(), settings), Plugin: migration.Of(client.Info().Name), Events: r.events,
 			Intents: r.intents, Metrics: NewMetrics(r.registry), Settings: settings,
 		})
 		if err != nil {
@@ -127,7 +128,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 // viewOf returns a view for a controller with these settings.
 func viewOf(api kubeapi.Client, info *csiclient.Info, settings Settings) *view.View {
 	return view.New(view.Config{
-		Kube: api, Driver: info.Name, Shape: ShapeOf(info, settings.Features), Node: settings.Node.Node, Naming: settings.Naming,
+		Kube: api, Driver: info.Name, Plugin: migration.Of(info.Name), Shape: ShapeOf(info, settings.Features), Node: settings.Node.Node, Naming: settings.Naming,
 		SnapshotSweep: 5 * time.Minute, KeepAffinity: true,
 	})
 }

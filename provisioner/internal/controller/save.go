@@ -22,12 +22,7 @@ import (
 // the queue of unsaved volumes goes on with it for as long as it takes: a volume that exists is not given
 // up because the API is away.
 func (c *Controller) save(ctx context.Context, intent intents.Intent, created *csi.Volume) (reconcile.Result, error) {
-	pv, err := intent.Spec.PersistentVolume(created, volume.Policy{
-		Driver:          c.driver,
-		Identity:        c.cfg.Settings.Identity,
-		PublishReadOnly: c.cfg.Settings.PublishReadOnly,
-		Topology:        c.caps().topology,
-	})
+	pv, err := c.newVolume(intent, created)
 	if err != nil {
 		return c.unwanted(ctx, intent, created.GetVolumeId(), describe(err))
 	}
@@ -46,6 +41,26 @@ func (c *Controller) save(ctx context.Context, intent intents.Intent, created *c
 		return c.unwanted(ctx, intent, intent.VolumeID, result.why)
 	}
 	return reconcile.Result{}, nil
+}
+
+// newVolume returns the PersistentVolume of a volume, for a claim of an in-tree class in the form of that plugin.
+func (c *Controller) newVolume(intent intents.Intent, created *csi.Volume) (*corev1.PersistentVolume, error) {
+	pv, err := intent.Spec.PersistentVolume(created, volume.Policy{
+		Driver:          c.driver,
+		Identity:        c.cfg.Settings.Identity,
+		PublishReadOnly: c.cfg.Settings.PublishReadOnly,
+		Topology:        c.caps().topology,
+	})
+	if err != nil || intent.Spec.InTree == "" {
+		return pv, err
+	}
+	return c.cfg.Plugin.ToInTree(pv)
+}
+
+// inCSIForm returns a PersistentVolume in CSI form if it has one, as the cache has it.
+func (c *Controller) inCSIForm(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	translated, _ := c.cfg.Plugin.ToCSI(pv) // returns pv with an error
+	return translated
 }
 
 // reconcileUnsaved tries again to write a PersistentVolume.
@@ -132,7 +147,7 @@ func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *
 	}
 	claim := intent.Spec.Claim
 	c.cfg.Metrics.provisioned(claim, time.Since(intent.Opened))
-	c.capacity.VolumeChanged(saved.Spec.StorageClassName, saved.Spec.NodeAffinity)
+	c.capacity.VolumeChanged(saved.Spec.StorageClassName, c.inCSIForm(saved).Spec.NodeAffinity)
 	c.cfg.Events.Normal(claim, reasonSucceeded, fmt.Sprintf("Provisioned volume %q", saved.Name))
 	klog.FromContext(ctx).V(2).Info("Volume is provisioned", logging.KeyClaim, klog.KObj(claim),
 		logging.KeyVolume, saved.Name, logging.KeyVolumeID, intent.VolumeID)
@@ -165,6 +180,7 @@ func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal s
 // compare returns how an existing PersistentVolume relates to the one that was to be saved. On different nodes, volumes of
 // the same handle are not the same.
 func (c *Controller) compare(existing, wanted *corev1.PersistentVolume) volume.Match {
+	existing, wanted = c.inCSIForm(existing), c.inCSIForm(wanted)
 	if c.node().Reaches(wanted) && !c.node().Reaches(existing) {
 		return volume.Foreign
 	}

@@ -83,7 +83,7 @@ func (c *Controller) readClaim(ctx context.Context, ref volume.SourceRef) (origi
 	pv, err := c.cfg.Kube.PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		found.volume = pv
+		found.volume = c.inCSIForm(pv)
 	case !apierrors.IsNotFound(err):
 		return origin{}, fmt.Errorf("get PersistentVolume %q of %s, the source: %w", claim.Spec.VolumeName, ref, err)
 	}

@@ -37,6 +37,9 @@ func (c *Controller) spec(ctx context.Context, s claimState) (volume.Spec, error
 
 // classSpec is the part of the decision that depends on nothing but the claim, its class and the options.
 func (c *Controller) classSpec(s claimState) (volume.Spec, error) {
+	if s.classErr != nil {
+		return volume.Spec{}, s.classErr
+	}
 	settings := c.cfg.Settings
 	class, err := params.Parse(s.class.Parameters)
 	if err != nil {
@@ -56,6 +59,7 @@ func (c *Controller) classSpec(s claimState) (volume.Spec, error) {
 		Name:            name,
 		Claim:           s.claim,
 		Class:           s.class,
+		InTree:          s.inTree,
 		FSType:          class.FSType,
 		Parameters:      class.Driver,
 		Secrets:         secrets,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -54,7 +56,7 @@ func runWith(ctx context.Context, env *reconciletest.Env, store intents.Store) e
 	api, settings := kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent"}, transcriptSettings(env)
 	known := viewOf(api, client.Info(), settings)
 	controller, err := New(Config{
-		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Events: recorder,
+		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Plugin: migration.Of(client.Info().Name), Events: recorder,
 		Intents: store, Settings: settings,
 	})
 	if err != nil {
@@ -108,13 +110,13 @@ func transcriptNode(env *reconciletest.Env) Node {
 	}
 	base, _ := time.ParseDuration(env.Arg("base", "20s"))
 	return Node{
-		Node: view.Node{Name: name, Segments: map[string]string{"node": env.Arg("segment", name)}}, Immediate: env.Arg("immediate", "true") == "true",
+		Node: view.Node{Name: name, Segments: map[string]string{env.Arg("key", "node"): env.Arg("value", name)}}, Immediate: env.Arg("immediate", "true") == "true",
 		BaseDelay: base, MaxDelay: 3 * base,
 	}
 }
 
 // shrink makes the driver answer CreateVolume with another size, or without an ID or a source, as the command "start"
-// says: drivers that break the specification in these ways exist.
+// says: drivers that break the specification in these ways exist. Others have volume IDs of another form.
 func shrink(env *reconciletest.Env) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := call(ctx, method, req, reply, cc, opts...)
@@ -125,8 +127,15 @@ func shrink(env *reconciletest.Env) grpc.UnaryClientInterceptor {
 		if size, sizeErr := strconv.ParseInt(env.Arg("answer-bytes", ""), 10, 64); sizeErr == nil {
 			created.Volume.CapacityBytes = size
 		}
-		if env.Arg("answer-id", "") == "none" {
+		switch id := env.Arg("answer-id", "*"); id {
+		case "*":
+		case "none":
 			created.Volume.VolumeId = ""
+		default: // a star is the volume ID of the test driver
+			created.Volume.VolumeId = strings.ReplaceAll(id, "*", created.Volume.VolumeId)
+		}
+		if path := env.Arg("answer-path", ""); path != "" { // as that of kubernetes.io/vsphere-volume
+			created.Volume.VolumeContext["initialvolumefilepath"] = path
 		}
 		if env.Arg("answer-source", "") == "none" {
 			created.Volume.ContentSource = nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -96,10 +98,19 @@ func (c *Controller) holder(ctx context.Context, intent intents.Intent) (string,
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("get PersistentVolume %q before its volume is deleted: %w", intent.Spec.Name, err)
-	case slices.Contains(view.Handles(c.driver)(pv), intent.VolumeID) && c.node().Reaches(pv):
+	case c.holds(pv, intent):
 		return pv.Name, nil
 	}
 	return "", nil
+}
+
+// holds reports whether the PersistentVolume of the name of an unwanted volume has that volume. Its claim decides where it has
+// an in-tree form, which does not always have the whole volume ID: that of kubernetes.io/gce-pd lacks the project.
+func (c *Controller) holds(pv *corev1.PersistentVolume, intent intents.Intent) bool {
+	if pv.Spec.CSI == nil {
+		return pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == intent.UID() && c.node().Reaches(c.inCSIForm(pv))
+	}
+	return slices.Contains(view.Handles(c.driver)(pv), intent.VolumeID) && c.node().Reaches(pv)
 }
 
 // deleteUnwanted calls DeleteVolume with the secrets that the volume was created with.
@@ -108,5 +119,5 @@ func (c *Controller) deleteUnwanted(ctx context.Context, intent intents.Intent) 
 	if err != nil {
 		return fmt.Errorf("delete unwanted volume %q: %w", intent.VolumeID, err)
 	}
-	return c.callDelete(ctx, intent.VolumeID, secrets)
+	return c.callDelete(metrics.WithMigrated(ctx, intent.Spec.InTree != ""), intent.VolumeID, secrets)
 }

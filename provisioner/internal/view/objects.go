@@ -1,6 +1,8 @@
 package view
 
 import (
+	"strings"
+
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -43,10 +45,20 @@ func Pending(claim *corev1.PersistentVolumeClaim, driver string) bool {
 
 // DriverOf returns the driver that the controller manager wants to provision the claim.
 func DriverOf(claim *corev1.PersistentVolumeClaim) string {
-	if driver, ok := claim.Annotations[AnnProvisioner]; ok {
-		return driver
+	name, ok := claim.Annotations[AnnProvisioner]
+	if !ok {
+		name = claim.Annotations[AnnBetaProvisioner]
 	}
-	return claim.Annotations[AnnBetaProvisioner]
+	return migrated(name, claim.Annotations)
+}
+
+// migrated returns the driver for the name of a provisioner in the annotations of an object: an in-tree plugin may have been
+// migrated to a driver, as another annotation says then.
+func migrated(provisioner string, annotations map[string]string) string {
+	if to := annotations[volume.AnnMigratedTo]; to != "" && strings.HasPrefix(provisioner, "kubernetes.io/") {
+		return to
+	}
+	return provisioner
 }
 
 // SelectedNode returns the node that the scheduler chose, empty for immediate binding.
@@ -120,13 +132,17 @@ func Ready(snapshot *snapshotv1.VolumeSnapshot) bool {
 	return snapshot.Status != nil && snapshot.Status.ReadyToUse != nil && *snapshot.Status.ReadyToUse
 }
 
-// Ours reports whether a PersistentVolume is this provisioner's to delete: it was made by it, or it was
-// made by hand for our driver.
+// Ours reports whether a PersistentVolume is this provisioner's to delete: it was made by it, it was made by hand for our
+// driver, or it is of an in-tree plugin and was migrated to our driver.
 func Ours(pv *corev1.PersistentVolume, driver string) bool {
-	if by, ok := pv.Annotations[volume.AnnProvisionedBy]; ok {
-		return by == driver
+	by, made := pv.Annotations[volume.AnnProvisionedBy]
+	switch {
+	case made:
+		return migrated(by, pv.Annotations) == driver
+	case pv.Spec.CSI != nil:
+		return pv.Spec.CSI.Driver == driver
 	}
-	return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver
+	return pv.Annotations[volume.AnnMigratedTo] == driver
 }
 
 // VolumeClassName returns the StorageClass of a PersistentVolume.

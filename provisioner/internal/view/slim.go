@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -31,7 +32,7 @@ func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.Persis
 			slim.Finalizers = keepFinalizer(claim.Finalizers, FinalizerClone)
 			if slices.Contains(claim.Finalizers, volume.FinalizerInProgress) {
 				slim.Finalizers = append(slim.Finalizers, volume.FinalizerInProgress)
-				slim.Annotations = keep(claim.Annotations, AnnProvisioner, AnnBetaProvisioner, AnnSelectedNode, AnnAlphaSelectedNode, volume.AnnInProgress)
+				slim.Annotations = keep(claim.Annotations, AnnProvisioner, AnnBetaProvisioner, volume.AnnMigratedTo, AnnSelectedNode, AnnAlphaSelectedNode, volume.AnnInProgress)
 			}
 			slim.Spec.VolumeName, slim.Status.Phase = claim.Spec.VolumeName, claim.Status.Phase
 			return slim
@@ -83,13 +84,28 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 			slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy)
 			return slim
 		}
-		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnDeletionSecretName,
+		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, volume.AnnDeletionSecretName,
 			volume.AnnDeletionSecretNamespace, AnnBetaClass)
 		slim.Finalizers = pv.Finalizers
 		slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
 		slim.Spec.StorageClassName = pv.Spec.StorageClassName
 		slim.Status.Phase = pv.Status.Phase
 		return slim
+	}
+}
+
+// inCSIForm translates volumes of the in-tree plugin before they are slimmed. Why one cannot be translated is in its message.
+func inCSIForm(plugin migration.Plugin, slim func(*corev1.PersistentVolume) *corev1.PersistentVolume) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
+	if plugin.Name() == "" {
+		return slim
+	}
+	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+		translated, err := plugin.ToCSI(pv)
+		kept := slim(translated)
+		if err != nil {
+			kept.Status.Message = err.Error()
+		}
+		return kept
 	}
 }
 

@@ -44,6 +44,14 @@ func TestSlimClaim(t *testing.T) {
 		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 	})
 
+	recorded := bound.DeepCopy()
+	recorded.Finalizers = []string{volume.FinalizerInProgress}
+	recorded.Annotations = map[string]string{AnnProvisioner: "kubernetes.io/aws-ebs", volume.AnnMigratedTo: driver, volume.AnnInProgress: "record", "example.com/note": "long text"}
+	want = recorded.DeepCopy()
+	want.Labels, want.Spec.StorageClassName = nil, nil
+	delete(want.Annotations, "example.com/note")
+	checkSlim(t, "A bound claim with a record keeps it, and what says whose it is.", slimClaim(driver), recorded.DeepCopy(), want)
+
 	foreign := newClaim()
 	foreign.Annotations[AnnProvisioner] = "other"
 	checkSlim(t, "A claim of another driver is of no interest.", slimClaim(driver), foreign, &corev1.PersistentVolumeClaim{

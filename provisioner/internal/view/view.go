@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -59,6 +60,8 @@ type Config struct {
 	Kube kubeapi.Client
 	// Driver is the name of the driver.
 	Driver string
+	// Plugin is the in-tree plugin that the driver replaces; the zero value: none.
+	Plugin migration.Plugin
 	// Shape is which kinds are watched.
 	Shape Shape
 	// Node is the node that is provisioned for; the zero value: all.
@@ -75,7 +78,8 @@ type Config struct {
 type View struct {
 	// Claims has the claims: those that are to be provisioned with all that a request is made of.
 	Claims *kube.Informer[*corev1.PersistentVolumeClaim]
-	// Volumes has the PersistentVolumes: those of the driver with what their deletion depends on.
+	// Volumes has the PersistentVolumes: those of the driver with what their deletion depends on, and those of the in-tree plugin
+	// in CSI form.
 	Volumes *kube.Informer[*corev1.PersistentVolume]
 	// Classes has the StorageClasses.
 	Classes *kube.Informer[*storagev1.StorageClass]
@@ -112,7 +116,7 @@ func New(cfg Config) *View {
 		}),
 		Volumes: kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
 			Name:      "PersistentVolume",
-			Transform: slim,
+			Transform: inCSIForm(cfg.Plugin, slim),
 			Index:     map[string]func(*corev1.PersistentVolume) []string{volumesByHandle: Handles(cfg.Driver)},
 		}),
 		Classes: kube.NewInformer(cfg.Kube.StorageClasses(), kube.InformerOptions[*storagev1.StorageClass]{Name: "StorageClass"}),

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +19,9 @@ import (
 const (
 	// AnnProvisionedBy names the provisioner of a PersistentVolume.
 	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// AnnMigratedTo names the CSI driver that a claim or PersistentVolume of an in-tree plugin was migrated to; the controller
+	// manager writes it.
+	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
 	// AnnDeletionSecretName and AnnDeletionSecretNamespace refer to the secret for DeleteVolume. Both are
 	// always written, and empty when there is no secret.
 	AnnDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
@@ -163,7 +167,7 @@ func readOnly(modes []corev1.PersistentVolumeAccessMode) bool {
 // annotations records who made the volume and which secrets it is deleted and modified with.
 func (s Spec) annotations() map[string]string {
 	annotations := map[string]string{
-		AnnProvisionedBy:           s.Class.Provisioner,
+		AnnProvisionedBy:           cmp.Or(s.InTree, s.Class.Provisioner),
 		AnnDeletionSecretName:      "",
 		AnnDeletionSecretNamespace: "",
 	}

@@ -23,6 +23,8 @@ type Spec struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Class is the StorageClass as it was then.
 	Class *storagev1.StorageClass
+	// InTree is the name of the in-tree plugin that the class is of, and in whose form the PersistentVolume is written; empty for CSI.
+	InTree string
 	// FSType is the file system type; empty for raw block volumes and where none is set.
 	FSType string
 	// Parameters are the parameters for the driver.

@@ -36,6 +36,9 @@ type elector struct {
 	seen     record
 	observed time.Time // when seen changed, by our clock
 	renewed  time.Time // when our last successful attempt began, by our clock
+
+	// unwatched says that the log has reported that the Lease may not be watched.
+	unwatched bool
 }
 
 // attempt acquires or renews the Lease. It returns nil if this instance holds it, errHeld if another one does.

@@ -167,8 +167,10 @@ func (e *elector) acquire(ctx context.Context) bool {
 			return false
 		} else if !errors.Is(err, errHeld) && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Lease cannot be acquired, trying again")
+			wait(ctx, nil, e.pause())
+			continue
 		}
-		wait(ctx, nil, e.pause())
+		e.standBy(ctx)
 	}
 	return false
 }

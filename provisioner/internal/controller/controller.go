@@ -54,6 +54,8 @@ type Features struct {
 	Topology bool
 	// AttributesClass sends the parameters of VolumeAttributesClasses.
 	AttributesClass bool
+	// SkipAttach deletes volumes without a look at VolumeAttachments, because the CSIDriver object says that there are none.
+	SkipAttach bool
 }
 
 // Settings are the options of the provisioner that the controller acts on.

@@ -89,7 +89,7 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 		DefaultFSType:       env.Arg("default-fstype", ""),
 		PublishReadOnly:     on("publish-readonly"),
 		Identity:            "identity",
-		Features:            Features{Topology: env.Arg("topology", "true") == "true", AttributesClass: env.Arg("attributes-class", "true") == "true"},
+		Features:            Features{Topology: env.Arg("topology", "true") == "true", AttributesClass: env.Arg("attributes-class", "true") == "true", SkipAttach: env.Arg("attach-required", "true") == "false"},
 		Shutdown:            20 * time.Second,
 		SourceWorkers:       1,
 		ModeConversion:      on("mode-conversion"),

@@ -449,6 +449,7 @@ func (p *instance) features() controller.Features {
 		Topology:        p.options.Features.Enabled(GateTopology),
 		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass) && !p.noAttributes,
 		SkipAttach:      p.skipAttach,
+		CrossNamespace:  p.options.Features.Enabled(GateCrossNamespace),
 	}
 }
 

@@ -50,5 +50,5 @@ func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 // with another shape needs another view, and another Controller.
 func ShapeOf(info *csiclient.Info, features Features) view.Shape {
 	caps := capabilitiesOf(info, features)
-	return view.Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot}
+	return view.Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot, Grants: features.CrossNamespace}
 }

@@ -56,6 +56,8 @@ type Features struct {
 	AttributesClass bool
 	// SkipAttach deletes volumes without a look at VolumeAttachments, because the CSIDriver object says that there are none.
 	SkipAttach bool
+	// CrossNamespace makes volumes from sources in other namespaces, where a ReferenceGrant allows that.
+	CrossNamespace bool
 }
 
 // Settings are the options of the provisioner that the controller acts on.

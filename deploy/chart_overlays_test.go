@@ -95,6 +95,8 @@ func TestChartIsOverlay(t *testing.T) {
 		"kind":                "kind",
 		"monitored":           monitored,
 		"inline-volumes":      "../testdata/inline-volumes",
+
+		"cross-namespace-sources": "../testdata/cross-namespace-sources",
 	}
 	for form, overlay := range forms {
 		t.Run(form, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 )
 
@@ -102,8 +103,39 @@ func TestRightsOnEachNode(t *testing.T) {
 	} {
 		delete(want, "list volumeattachments storage.k8s.io")
 		delete(want, "watch volumeattachments storage.k8s.io")
+		delete(want, "get csidrivers storage.k8s.io")
 		if diff := cmp.Diff(want.list(), got.list()); diff != "" || len(got) < 10 {
 			t.Errorf("%s (-%s +components/distributed):\n%s", where, where, diff)
+		}
+	}
+}
+
+// TestRightsOfCrossNamespaceSources: both forms of the component grant what the document says, to the account of the provisioner's pods.
+func TestRightsOfCrossNamespaceSources(t *testing.T) {
+	const role, binding = "longshore:csi-provisioner-reference-grants", "longshore:csi-hostpath:provisioner-reference-grants"
+	want := rightsIn(t, examplesIn(contentOf(t, "../provisioner/docs/rbac.md"))[3])
+	for overlay, account := range map[string]string{
+		"../testdata/cross-namespace-sources": "csi-hostpath-controller", "../testdata/cross-namespace-sources-of-node": "csi-hostpath-node",
+	} {
+		text := string(render(t, overlay))
+		if diff := cmp.Diff(want.list(), rightsIn(t, text, role).list()); diff != "" || len(want) == 0 {
+			t.Errorf("%s (-docs +rendered):\n%s", overlay, diff)
+		}
+		found := false
+		for _, object := range unstructuredObjects(t, []byte(text)) {
+			if object.GetKind() == "ClusterRoleBinding" && object.GetName() == binding {
+				found = true
+				var bound rbacv1.ClusterRoleBinding
+				if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &bound); err != nil {
+					t.Fatal(err)
+				}
+				if bound.RoleRef.Name != role || len(bound.Subjects) != 1 || bound.Subjects[0].Name != account {
+					t.Errorf("%s binds %q to %+v, want %q to %q", overlay, bound.RoleRef.Name, bound.Subjects, role, account)
+				}
+			}
+		}
+		if !found || strings.Count(text, "--feature-gates=CrossNamespaceVolumeDataSource=true") != 1 {
+			t.Errorf("%s: the binding is there: %v, the provisioner's arguments must have the feature gate once", overlay, found)
 		}
 	}
 }

@@ -74,13 +74,19 @@ type process struct {
 // launch starts an instance on the cluster, with the driver in the same process.
 func launch(t *testing.T, name string, cluster *kubetest.Cluster, driver *csitest.Driver, o Options) *process {
 	t.Helper()
+	return launchIn(t.Context(), t, name, cluster, driver, o)
+}
+
+// launchIn is launch with the context that the instance gets, which has its logger.
+func launchIn(ctx context.Context, t *testing.T, name string, cluster *kubetest.Cluster, driver *csitest.Driver, o Options) *process {
+	t.Helper()
 	p := &process{session: cluster.NewSession(), err: make(chan error, 1)}
 	registry := metrics.NewRegistry()
 	client, err := csiclient.New(csiclient.Config{Conn: driver.Conn(), Interceptors: []grpc.UnaryClientInterceptor{p.intercept}, Metrics: callMetrics(registry)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	p.cancel = cancel
 	p.instance = newInstance(o, environment{kube: kubeapitest.New(p.session.Client()), driver: client, registry: registry, identity: name, host: name})
 	go func() { p.err <- p.serve(ctx, nil) }()
@@ -387,7 +393,7 @@ func TestNewCapabilitiesAtStart(t *testing.T) {
 }
 
 // shapeNow reports whether VolumeAttachments are watched.
-func (p *process) shapeNow() bool {
+func (p *instance) shapeNow() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.shape.Attachments

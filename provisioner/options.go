@@ -20,7 +20,7 @@ const (
 	GateTopology = "Topology"
 	// GateVolumeAttributesClass sends the parameters of VolumeAttributesClasses to drivers.
 	GateVolumeAttributesClass = "VolumeAttributesClass"
-	// GateCrossNamespace takes data sources from other namespaces.
+	// GateCrossNamespace makes volumes from data sources in other namespaces, where a ReferenceGrant allows that.
 	GateCrossNamespace = "CrossNamespaceVolumeDataSource"
 	// GateReleaseLeader is without effect: the lease is always released when the process ends.
 	GateReleaseLeader = "ReleaseLeaderElectionOnExit"
@@ -187,9 +187,6 @@ func (o *Options) Validate() error {
 	}
 	if o.SnapshotSweepInterval < 0 {
 		errs = append(errs, fmt.Errorf("--snapshot-orphan-sweep-interval=%v: must not be negative", o.SnapshotSweepInterval))
-	}
-	if o.Features.Enabled(GateCrossNamespace) { // what silently did nothing would be worse than a clear refusal
-		errs = append(errs, fmt.Errorf("--feature-gates=%s=true: data sources in other namespaces are not supported by this version", GateCrossNamespace))
 	}
 	return errors.Join(errs...)
 }

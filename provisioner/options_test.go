@@ -103,10 +103,9 @@ func TestFlagForms(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Setenv(EnvNodeName, "")
 	commandtest.Validate(t, NewOptions, map[string]commandtest.Case{
-		"Defaults":       {Reason: "The defaults are good."},
-		"Harmless":       {Reason: "Flags about what is off have no effect and do no harm.", Args: []string{"--capacity-threads=0", "--capacity-for-immediate-binding", "--node-deployment-base-delay=0s", "--node-deployment-max-delay=-1s"}},
-		"NoNode":         {Reason: "An instance must know which node is its own.", Args: []string{"--node-deployment"}, Errors: []string{"--node-deployment=true", EnvNodeName}},
-		"CrossNamespace": {Reason: "What is not there is refused, not ignored.", Args: []string{"--feature-gates=CrossNamespaceVolumeDataSource=true"}, Errors: []string{"CrossNamespaceVolumeDataSource=true"}},
+		"Defaults": {Reason: "The defaults are good."},
+		"Harmless": {Reason: "Flags about what is off have no effect and do no harm.", Args: []string{"--capacity-threads=0", "--capacity-for-immediate-binding", "--node-deployment-base-delay=0s", "--node-deployment-max-delay=-1s"}},
+		"NoNode":   {Reason: "An instance must know which node is its own.", Args: []string{"--node-deployment"}, Errors: []string{"--node-deployment=true", EnvNodeName}},
 		"AllAtOnce": {
 			Reason: "One look shows all that is to be mended.",
 			Args: []string{

@@ -108,11 +108,15 @@ type instance struct {
 	// counts measures the CSIStorageCapacity objects, owner owns them.
 	counts *capacity.Metrics
 	owner  *metav1.OwnerReference
+	// attachDenied logs once that the CSIDriver object may not be read.
+	attachDenied sync.Once
 
 	// mu guards what follows.
 	mu sync.Mutex
 	// noAttributes says that the API server does not serve VolumeAttributesClasses.
 	noAttributes bool
+	// skipAttach says that the CSIDriver object has attachRequired false.
+	skipAttach bool
 	// current is the controller at work, and currentView what it knows; nil while there is none.
 	current     *controller.Controller
 	currentView *view.View
@@ -221,6 +225,7 @@ func (p *instance) follow(ctx context.Context, name string) error {
 			cancel(err)
 			return
 		}
+		p.findAttach(ctx, info)
 		p.driverIsBack(info)
 	})
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
@@ -319,6 +324,7 @@ func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) err
 		return err
 	}
 	p.findAttributes(ctx)
+	p.findAttach(ctx, p.driver.Info())
 	closeJournal, err := p.startJournal(ctx)
 	if err != nil {
 		return err
@@ -448,6 +454,8 @@ func (p *instance) features() controller.Features {
 	return controller.Features{
 		Topology:        p.options.Features.Enabled(GateTopology),
 		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass) && !p.noAttributes,
+		SkipAttach:      p.skipAttach,
+		CrossNamespace:  p.options.Features.Enabled(GateCrossNamespace),
 	}
 }
 

@@ -80,6 +80,7 @@ func TestSettings(t *testing.T) {
 		"--node-deployment --node-deployment-immediate-binding=false": func(s *controller.Settings) { forNode(s); s.Node.Immediate = false },
 		"--node-deployment --node-deployment-base-delay=3s":           func(s *controller.Settings) { forNode(s); s.Node.BaseDelay = 3 * time.Second },
 		"--node-deployment --node-deployment-max-delay=3m":            func(s *controller.Settings) { forNode(s); s.Node.MaxDelay = 3 * time.Minute },
+		"--feature-gates=CrossNamespaceVolumeDataSource=true":         func(s *controller.Settings) { s.Features.CrossNamespace = true },
 		// These have no effect on the controller, and must have none.
 		"--node-deployment-base-delay=3s":                  func(*controller.Settings) {},
 		"--feature-gates=ReleaseLeaderElectionOnExit=true": func(*controller.Settings) {},
@@ -120,7 +121,8 @@ func TestViewConfig(t *testing.T) {
 		"--snapshot-orphan-sweep-interval=1m": func(c *view.Config) { c.SnapshotSweep = time.Minute },
 		"--feature-gates=Topology=false":      func(c *view.Config) { c.Shape.Topology = false },
 		"--node-deployment":                   func(c *view.Config) { c.Node.Name = "n1" },
-		"--enable-capacity --capacity-ownerref-level=-1": func(c *view.Config) { c.KeepAffinity = true },
+		"--feature-gates=CrossNamespaceVolumeDataSource=true": func(c *view.Config) { c.Shape.Grants = true },
+		"--enable-capacity --capacity-ownerref-level=-1":      func(c *view.Config) { c.KeepAffinity = true },
 	} {
 		t.Run(strings.TrimLeft(arg, "-"), func(t *testing.T) {
 			o, fs := newFlags()

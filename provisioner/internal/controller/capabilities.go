@@ -13,7 +13,7 @@ type capabilities struct {
 	attributes bool
 	// create: it creates and deletes volumes.
 	create bool
-	// publish: it attaches volumes, so that deletion must wait for detach.
+	// publish: its volumes are attached, so that deletion must wait for detach.
 	publish bool
 	// modify: it takes mutable parameters.
 	modify bool
@@ -36,7 +36,7 @@ func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 	return capabilities{
 		attributes: features.AttributesClass,
 		create:     controller && info.Controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME],
-		publish:    controller && info.Controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME],
+		publish:    controller && !features.SkipAttach && info.Controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME],
 		modify:     controller && features.AttributesClass && info.Controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME],
 		topology:   features.Topology && info.Plugin[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS],
 		capacity:   controller && info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY],
@@ -50,5 +50,5 @@ func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 // with another shape needs another view, and another Controller.
 func ShapeOf(info *csiclient.Info, features Features) view.Shape {
 	caps := capabilitiesOf(info, features)
-	return view.Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot}
+	return view.Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot, Grants: features.CrossNamespace}
 }

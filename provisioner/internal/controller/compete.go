@@ -62,7 +62,7 @@ func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Resul
 // source, the one node that takes the claim reports it.
 func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	ref, ok := view.SourceOf(claim)
-	if !ok {
+	if !ok || c.mayUseSource(claim) != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)

@@ -58,6 +58,10 @@ type Features struct {
 	Topology bool
 	// AttributesClass sends the parameters of VolumeAttributesClasses.
 	AttributesClass bool
+	// SkipAttach deletes volumes without a look at VolumeAttachments, because the CSIDriver object says that there are none.
+	SkipAttach bool
+	// CrossNamespace makes volumes from sources in other namespaces, where a ReferenceGrant allows that.
+	CrossNamespace bool
 }
 
 // Settings are the options of the provisioner that the controller acts on.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -33,14 +34,49 @@ func planSource(s claimState) (claimPlan, bool) {
 		return claimPlan{}, false
 	case !view.Served(source):
 		return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", source.Kind)}, true
-	case source.Namespace != nil:
-		return refuse("data source in namespace %q: must be in the claim's own namespace %q", *source.Namespace, s.claim.Namespace), true
 	case source.Kind == view.KindClaim && !s.caps.clone:
 		return refuse("data source of kind %q: CSI driver %q lacks the capability CLONE_VOLUME", source.Kind, s.driver), true
 	case source.Kind == view.KindSnapshot && !s.caps.snapshot:
 		return refuse("data source of kind %q: CSI driver %q lacks the capability CREATE_DELETE_SNAPSHOT", source.Kind, s.driver), true
 	}
 	return claimPlan{}, false
+}
+
+// sourceAccess decides whether claims of a namespace may use a source in another one.
+type sourceAccess struct {
+	// enabled says that sources in other namespaces are allowed at all.
+	enabled bool
+	// grants are the ReferenceGrants in the namespace of the source; unknown says why not all of them are known.
+	grants  []*kubeapi.ReferenceGrant
+	unknown error
+}
+
+// check says why claims of a namespace may not use a source.
+func (a sourceAccess) check(namespace string, ref volume.SourceRef) error {
+	switch {
+	case !a.enabled:
+		return blockedError{fmt.Errorf("data source in namespace %q: must be in the claim's own namespace %q, unless the provisioner runs with --feature-gates=CrossNamespaceVolumeDataSource=true",
+			ref.Namespace, namespace)}
+	case slices.ContainsFunc(a.grants, func(grant *kubeapi.ReferenceGrant) bool { return grantAllows(grant.Spec, namespace, ref) }):
+		return nil
+	case kubeapi.IsAbsent(a.unknown):
+		return fmt.Errorf("use %s as source: this cluster has no ReferenceGrants, the CustomResourceDefinition of %s is not installed: %w", ref, kubeapi.GatewayGroup, a.unknown)
+	case a.unknown != nil:
+		return fmt.Errorf("use %s as source: ReferenceGrants cannot be listed: %w", ref, a.unknown)
+	}
+	return blockedError{fmt.Errorf("use %s as source: no ReferenceGrant in namespace %q allows PersistentVolumeClaims of namespace %q to use it", ref, ref.Namespace, namespace)}
+}
+
+// grantAllows reports whether a ReferenceGrant in the namespace of a source allows claims of a namespace to use it.
+func grantAllows(grant kubeapi.ReferenceGrantSpec, namespace string, ref volume.SourceRef) bool {
+	group := ""
+	if ref.Kind == view.KindSnapshot {
+		group = snapshotv1.GroupName
+	}
+	from := kubeapi.ReferenceGrantFrom{Kind: view.KindClaim, Namespace: namespace}
+	return slices.Contains(grant.From, from) && slices.ContainsFunc(grant.To, func(to kubeapi.ReferenceGrantTo) bool {
+		return to.Group == group && to.Kind == ref.Kind && (to.Name == "" || to.Name == ref.Name)
+	})
 }
 
 // origin is a source as the server has it: a claim with its volume, or a snapshot with its content. Either may lack the latter.

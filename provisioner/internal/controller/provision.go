@@ -34,6 +34,7 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	ctx = klog.NewContext(ctx, logger)
 	defer c.tidyKey(key)
 	state := c.claimState(ctx, key)
+	c.dropSourceOf(state)
 	plan := planClaim(state)
 	logger.V(4).Info("Decided about claim", logging.KeyReason, plan.why)
 	switch plan.verb {
@@ -119,6 +120,9 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 
 // prepare makes the request for the volume of a claim, and reads the secrets that the call takes.
 func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent, error) {
+	if err := c.mayUseSource(s.claim); err != nil {
+		return intents.Intent{}, err
+	}
 	spec, err := c.spec(ctx, s)
 	if err != nil {
 		return intents.Intent{}, err

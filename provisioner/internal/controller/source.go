@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -44,6 +45,19 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 		return nil, fmt.Errorf("protect %s, the source of the volume: %w", ref, err)
 	}
 	return &volume.Source{Ref: ref, Content: found.source()}, nil
+}
+
+// mayUseSource says why a claim may not use its source, nil if it may or has none.
+func (c *Controller) mayUseSource(claim *corev1.PersistentVolumeClaim) error {
+	ref, ok := view.SourceOf(claim)
+	if !ok || ref.Namespace == claim.Namespace {
+		return nil
+	}
+	access := sourceAccess{enabled: c.view.Grants != nil}
+	if access.enabled {
+		access.grants, access.unknown = c.view.GrantsIn(ref.Namespace)
+	}
+	return access.check(claim.Namespace, ref)
 }
 
 // validateSource reads a source, and returns what speaks against it.
@@ -178,7 +192,7 @@ func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) 
 }
 
 // needed reports whether a volume may be in creation from a source: one is, as far as this process knows, a claim that it has
-// begun to serve or found at its start waits for one, or another node has its hand on such a claim.
+// begun to serve or found at its start waits for one, or another node has its hand on such a claim and has begun, or may begin, to serve it.
 func (c *Controller) needed(ref volume.SourceRef) bool {
 	if len(c.claimRecords.matching(func(r claimRecord) bool { return r.source == ref })) > 0 {
 		return true
@@ -189,8 +203,20 @@ func (c *Controller) needed(ref volume.SourceRef) bool {
 		}
 	}
 	return slices.ContainsFunc(c.view.ClaimsFrom(ref), func(claim *corev1.PersistentVolumeClaim) bool {
-		return c.node().AssignedElsewhere(claim) != ""
+		return c.node().AssignedElsewhere(claim) != "" && (intents.Recorded(claim) || c.mayUseSource(claim) == nil)
 	})
+}
+
+// dropSourceOf frees the source of a claim that may not use it, or not any more, unless its volume is in progress: whoever creates such
+// a claim could hold up the deletion of the source.
+func (c *Controller) dropSourceOf(s claimState) {
+	if s.claim == nil || s.intent != nil || c.mayUseSource(s.claim) == nil {
+		return
+	}
+	before, _ := c.claimRecords.change(s.claim.UID, func(r *claimRecord) { r.source = volume.SourceRef{} })
+	if before.source != (volume.SourceRef{}) {
+		c.sources.Add(before.source)
+	}
 }
 
 // wantsElsewhere returns the source of a claim that another node has its hand on.
@@ -217,10 +243,25 @@ func (c *Controller) sourceElsewhereFree(before, after *corev1.PersistentVolumeC
 	}
 }
 
-// sourceChanged looks at the claims that wait for a source. Those with an open intent do not: its request is repeated as it was.
+// sourceChanged looks at the claims that wait for a source.
 func (c *Controller) sourceChanged(ref volume.SourceRef) {
-	for _, claim := range c.view.ClaimsFrom(ref) {
-		if _, open := c.cfg.Intents.Get(claim.UID); !open && c.concerns(claim) {
+	c.enqueueWaiting(c.view.ClaimsFrom(ref))
+}
+
+// grantChanged looks at the claims that wait for a ReferenceGrant, or must not use their source any more.
+func (c *Controller) grantChanged(before, after *kubeapi.ReferenceGrant) {
+	if after == nil {
+		after = before
+	}
+	c.enqueueWaiting(c.view.ClaimsFromNamespace(after.Namespace))
+}
+
+// enqueueWaiting looks at claims that wait for their source. Those with a volume in progress do not, for its request is repeated as it was, unless
+// the volume is that of a process before this one, and has no complete request yet.
+func (c *Controller) enqueueWaiting(claims []*corev1.PersistentVolumeClaim) {
+	for _, claim := range claims {
+		intent, open := c.cfg.Intents.Get(claim.UID)
+		if (!open || intent.Recovered) && c.concerns(claim) {
 			c.claims.Add(keyOf(claim))
 		}
 	}

@@ -1,19 +1,26 @@
 package controller
 
 import (
+	"cmp"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -170,6 +177,99 @@ func TestCheckRestore(t *testing.T) {
 	})
 }
 
+// TestSourceAccess looks at what allows claims of namespace team to use a source in namespace store.
+func TestSourceAccess(t *testing.T) {
+	claims := kubeapi.ReferenceGrantFrom{Kind: view.KindClaim, Namespace: "team"}
+	anyClaim, oneClaim := kubeapi.ReferenceGrantTo{Kind: view.KindClaim}, kubeapi.ReferenceGrantTo{Kind: view.KindClaim, Name: "data"}
+	anySnapshot := kubeapi.ReferenceGrantTo{Group: snapshotv1.GroupName, Kind: view.KindSnapshot}
+	grant := func(from kubeapi.ReferenceGrantFrom, to ...kubeapi.ReferenceGrantTo) []*kubeapi.ReferenceGrant {
+		return []*kubeapi.ReferenceGrant{{}, {Spec: kubeapi.ReferenceGrantSpec{From: []kubeapi.ReferenceGrantFrom{{Group: "apps", Kind: "Deployment"}, from}, To: to}}}
+	}
+	absent := apierrors.NewGenericServerResponse(http.StatusNotFound, "list", schema.GroupResource{Group: kubeapi.GatewayGroup, Resource: "referencegrants"}, "", "404 page not found", 0, true)
+	cases := map[string]struct {
+		reason string
+		access sourceAccess
+		kind   string
+		// want is part of the error, empty for none; blocked says that only a change of claims or grants can help.
+		want    string
+		blocked bool
+	}{
+		"GateOff":        {reason: "A grant does not replace the gate.", access: sourceAccess{grants: grant(claims, anyClaim)}, want: "CrossNamespaceVolumeDataSource=true", blocked: true},
+		"Kind":           {reason: "All claims are allowed.", access: sourceAccess{enabled: true, grants: grant(claims, anyClaim)}},
+		"Name":           {reason: "This claim is allowed.", access: sourceAccess{enabled: true, grants: grant(claims, anySnapshot, oneClaim)}},
+		"OtherName":      {reason: "Another one is.", access: sourceAccess{enabled: true, grants: grant(claims, kubeapi.ReferenceGrantTo{Kind: view.KindClaim, Name: "other"})}, want: `"team"`, blocked: true},
+		"OtherKind":      {reason: "Snapshots are.", access: sourceAccess{enabled: true, grants: grant(claims, anySnapshot)}, want: "no ReferenceGrant", blocked: true},
+		"OtherGroup":     {reason: "The kind of another group is.", access: sourceAccess{enabled: true, grants: grant(claims, kubeapi.ReferenceGrantTo{Group: "example.com", Kind: view.KindClaim})}, want: "no ReferenceGrant", blocked: true},
+		"OtherNamespace": {reason: "Claims of another namespace are.", access: sourceAccess{enabled: true, grants: grant(kubeapi.ReferenceGrantFrom{Kind: view.KindClaim, Namespace: "else"}, anyClaim)}, want: "no ReferenceGrant", blocked: true},
+		"OtherReferrer":  {reason: "Objects of another kind are.", access: sourceAccess{enabled: true, grants: grant(kubeapi.ReferenceGrantFrom{Kind: "Pod", Namespace: "team"}, anyClaim)}, want: "no ReferenceGrant", blocked: true},
+		"ReferrerGroup":  {reason: "The kind of another group is.", access: sourceAccess{enabled: true, grants: grant(kubeapi.ReferenceGrantFrom{Group: "example.com", Kind: view.KindClaim, Namespace: "team"}, anyClaim)}, want: "no ReferenceGrant", blocked: true},
+		"Snapshot":       {reason: "All snapshots are allowed.", kind: view.KindSnapshot, access: sourceAccess{enabled: true, grants: grant(claims, anySnapshot)}},
+		"NotSnapshot":    {reason: "Claims are.", kind: view.KindSnapshot, access: sourceAccess{enabled: true, grants: grant(claims, anyClaim)}, want: "no ReferenceGrant", blocked: true},
+		"None":           {reason: "Nothing is.", access: sourceAccess{enabled: true}, want: `no ReferenceGrant in namespace "store"`, blocked: true},
+		"Absent":         {reason: "They may be installed later.", access: sourceAccess{enabled: true, unknown: absent}, want: "CustomResourceDefinition of gateway.networking.k8s.io"},
+		"Unknown":        {reason: "They may be listed later.", access: sourceAccess{enabled: true, unknown: errors.New("forbidden")}, want: "cannot be listed: forbidden"},
+		"KnownInPart":    {reason: "One is enough.", access: sourceAccess{enabled: true, unknown: errors.New("not complete"), grants: grant(claims, anyClaim)}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			err := tc.access.check("team", volume.SourceRef{Kind: cmp.Or(tc.kind, view.KindClaim), Namespace: "store", Name: "data"})
+			var blocked blockedError
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) || errors.As(err, &blocked) != tc.blocked {
+				t.Errorf("%s\nerror %v (blocked: %v), want %q (blocked: %v)", tc.reason, err, errors.As(err, &blocked), tc.want, tc.blocked)
+			}
+		})
+	}
+}
+
+// TestGateTurnedOff has the record of a volume from a source in another namespace, from a process whose gate was on. A request
+// without the source would make an empty volume under the same name.
+func TestGateTurnedOff(t *testing.T) {
+	store, claim := "store", newClaim()
+	claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "data", Namespace: &store}
+	for name, on := range map[string]bool{"Off": false, "OnWithoutGrant": true} {
+		t.Run(name, func(t *testing.T) {
+			settings := rigSettings()
+			settings.Features.CrossNamespace = on
+			onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
+				intent := newIntent(intents.Creating)
+				intent.Spec.Claim, intent.Recovered, intent.Request = claim, true, &csi.CreateVolumeRequest{Name: "pvc-uid-1"}
+				if err := r.intents.Open(quiet(t), *intent); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := r.reconcileClaim(quiet(t), keyOf(claim)); err == nil {
+					t.Error("no error says that the volume may exist")
+				}
+				contains(t, "The user learns why it waits.", r.events.take(), "the volume may exist", `namespace "store"`)
+				if _, open := r.intents.Get(claim.UID); !open || len(r.calls()) != 0 {
+					t.Errorf("calls %q, in progress: %v, want no call before the source may be used", r.calls(), open)
+				}
+			}, claim, newClass())
+		})
+	}
+}
+
+// TestSourceOfAStranger is not even read, by an instance for the cluster or for a node.
+func TestSourceOfAStranger(t *testing.T) {
+	store, claim := "store", newClaim()
+	claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "data", Namespace: &store}
+	for name, node := range map[string]Node{"Cluster": {}, "Node": newNode()} {
+		t.Run(name, func(t *testing.T) {
+			settings := rigSettings()
+			settings.Node, settings.Features.CrossNamespace = node, true
+			onRigWith(t, csitest.Options{NodeID: node.Name, Topology: node.Segments}, settings, func(t *testing.T, r *rig) {
+				r.cluster.Inject(kubetest.Fault{Verb: "get", Namespace: store, Do: func() { t.Error("the source is read") }})
+				if err := r.sourceElsewhere(quiet(t), claim); err != nil {
+					t.Errorf("the claim is left to another node: %v", err)
+				}
+				_, err := r.prepare(quiet(t), claimState{claim: claim, class: newClass(), caps: r.caps(), now: time.Now()})
+				if err == nil || !strings.Contains(err.Error(), "no ReferenceGrant") {
+					t.Errorf("error %v, want one about a grant", err)
+				}
+			}, claim, newClass())
+		})
+	}
+}
+
 // TestNeeded looks at each thing that keeps a source alone.
 func TestNeeded(t *testing.T) {
 	ref := volume.SourceRef{Kind: view.KindClaim, Namespace: "team", Name: "source"}
@@ -181,33 +281,49 @@ func TestNeeded(t *testing.T) {
 		}
 		return claim
 	}
+	abroad := func(node string, finalizers ...string) *corev1.PersistentVolumeClaim {
+		claim := waiting(node)
+		claim.Namespace, claim.Spec.DataSource, claim.Finalizers = "elsewhere", nil, finalizers
+		claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "source", Namespace: &ref.Namespace}
+		return claim
+	}
 	cases := map[string]struct {
 		reason string
 		node   Node
 		claim  *corev1.PersistentVolumeClaim
+		grant  bool
 		begin  bool
 		open   bool
 		want   bool
 	}{
-		"Nothing":  {reason: "Nobody wants anything."},
-		"NotBegun": {reason: "A claim that came later has not been begun.", claim: waiting("")},
-		"Found":    {reason: "One that was there at the start may have been.", claim: waiting(""), begin: true, want: true},
-		"Open":     {reason: "A volume is under way for a claim that is gone.", open: true, want: true},
-		"Own":      {reason: "The own node has not begun it.", node: newNode(), claim: waiting("n1")},
-		"Other":    {reason: "Another node may have.", node: newNode(), claim: waiting("n2"), want: true},
-		"OtherAll": {reason: "There is no other instance.", claim: waiting("n2")},
+		"Nothing":       {reason: "Nobody wants anything."},
+		"NotBegun":      {reason: "A claim that came later has not been begun.", claim: waiting("")},
+		"Found":         {reason: "One that was there at the start may have been.", claim: waiting(""), begin: true, want: true},
+		"Open":          {reason: "A volume is under way for a claim that is gone.", open: true, want: true},
+		"Own":           {reason: "The own node has not begun it.", node: newNode(), claim: waiting("n1")},
+		"Other":         {reason: "Another node may have.", node: newNode(), claim: waiting("n2"), want: true},
+		"OtherAll":      {reason: "There is no other instance.", claim: waiting("n2")},
+		"Granted":       {reason: "A claim of another namespace may have been begun.", claim: abroad(""), grant: true, begin: true, want: true},
+		"Stranger":      {reason: "One that may not use the source must not keep it.", claim: abroad(""), begin: true},
+		"OtherStranger": {reason: "The other node cannot have begun it.", node: newNode(), claim: abroad("n2")},
+		"OtherGranted":  {reason: "It may have.", node: newNode(), claim: abroad("n2"), grant: true, want: true},
+		"OtherRecorded": {reason: "It has.", node: newNode(), claim: abroad("n2", volume.FinalizerInProgress), want: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			settings := rigSettings()
-			settings.Node = tc.node
+			settings.Node, settings.Features.CrossNamespace = tc.node, true
 			var objs []runtime.Object
+			if tc.grant {
+				objs = append(objs, newGrant(ref.Namespace, "elsewhere"))
+			}
 			if tc.claim != nil {
 				objs = append(objs, tc.claim)
 			}
 			onRigWith(t, csitest.Options{NodeID: tc.node.Name, Topology: tc.node.Segments}, settings, func(t *testing.T, r *rig) {
 				if tc.begin {
 					r.begin()
+					r.dropSourceOf(claimState{claim: tc.claim})
 				}
 				if tc.open {
 					intent := newIntent(intents.Undoing)
@@ -224,6 +340,14 @@ func TestNeeded(t *testing.T) {
 				}
 			}, objs...)
 		})
+	}
+}
+
+// newGrant returns a ReferenceGrant, as package kubeapitest has it, for claims of another namespace to clone those in its own.
+func newGrant(namespace, from string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clones"}, Type: "ReferenceGrant",
+		StringData: map[string]string{"spec": `{from: [{group: "", kind: PersistentVolumeClaim, namespace: ` + from + `}], to: [{group: "", kind: PersistentVolumeClaim}]}`},
 	}
 }
 

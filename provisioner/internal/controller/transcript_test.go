@@ -53,7 +53,7 @@ func runWith(ctx context.Context, env *reconciletest.Env, store intents.Store) e
 	if err != nil {
 		return err
 	}
-	api, settings := kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent"}, transcriptSettings(env)
+	api, settings := kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent", NoGrants: noGrants(env)}, transcriptSettings(env)
 	known := viewOf(api, client.Info(), settings)
 	controller, err := New(Config{
 		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Plugin: migration.Of(client.Info().Name), Events: recorder,
@@ -94,12 +94,22 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 		DefaultFSType:       env.Arg("default-fstype", ""),
 		PublishReadOnly:     on("publish-readonly"),
 		Identity:            "identity",
-		Features:            Features{Topology: env.Arg("topology", "true") == "true", AttributesClass: env.Arg("attributes-class", "true") == "true"},
-		Shutdown:            20 * time.Second,
-		SourceWorkers:       1,
-		ModeConversion:      on("mode-conversion"),
-		Node:                transcriptNode(env),
+		Features: Features{
+			Topology: env.Arg("topology", "true") == "true", AttributesClass: env.Arg("attributes-class", "true") == "true",
+			SkipAttach: env.Arg("attach-required", "true") == "false", CrossNamespace: on("cross-namespace"),
+		},
+		Shutdown:       20 * time.Second,
+		SourceWorkers:  1,
+		ModeConversion: on("mode-conversion"),
+		Node:           transcriptNode(env),
 	}
+}
+
+// noGrants reports whether ReferenceGrants are not installed yet, which they are after the time that the command "start" says.
+func noGrants(env *reconciletest.Env) func() bool {
+	wait, _ := time.ParseDuration(env.Arg("grants-after", "0s"))
+	installed := time.Now().Add(wait)
+	return func() bool { return time.Now().Before(installed) }
 }
 
 // transcriptNode is the node of the command "start", with the defaults of the binary; without a name it is the whole cluster.

@@ -20,6 +20,9 @@ func (c *Controller) watch() {
 	if c.view.Snapshots != nil {
 		c.view.Snapshots.OnChange(c.snapshotChanged)
 	}
+	if c.view.Grants != nil {
+		c.view.Grants.OnChange(c.grantChanged)
+	}
 }
 
 // keyOf returns the key of a claim.

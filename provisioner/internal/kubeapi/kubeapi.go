@@ -1,8 +1,9 @@
 // Package kubeapi is the client of kinds that the provisioner alone uses, of the shape that csikit/kube gives all others:
-// snapshots, which are custom resources and may be absent from a cluster, and CSIStorageCapacity objects, which have a limit of
-// requests of their own.
+// snapshots and ReferenceGrants, which are custom resources and may be absent from a cluster, and CSIStorageCapacity objects,
+// which have a limit of requests of their own.
 //
-// Of snapshots, only the types are upstream's: its clientset links all of client-go's, 17 MiB in place of 32 KiB.
+// Of snapshots, only the types are upstream's: its clientset links all of client-go's, 17 MiB in place of 32 KiB. The type of
+// ReferenceGrants has the fields that are read.
 package kubeapi
 
 import (
@@ -33,6 +34,8 @@ type (
 	VolumeSnapshots = kube.Resource[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList]
 	// VolumeSnapshotContents reads and writes VolumeSnapshotContents.
 	VolumeSnapshotContents = kube.Resource[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList]
+	// ReferenceGrants reads ReferenceGrants.
+	ReferenceGrants = kube.Resource[*ReferenceGrant, *ReferenceGrantList]
 	// CSIStorageCapacities reads and writes CSIStorageCapacity objects.
 	CSIStorageCapacities = kube.Resource[*storagev1.CSIStorageCapacity, *storagev1.CSIStorageCapacityList]
 )
@@ -43,6 +46,8 @@ type Client interface {
 	kube.Client
 	VolumeSnapshots(namespace string) VolumeSnapshots
 	VolumeSnapshotContents() VolumeSnapshotContents
+	// ReferenceGrants are those of all namespaces, to be listed and watched.
+	ReferenceGrants() ReferenceGrants
 	CSIStorageCapacities(namespace string) CSIStorageCapacities
 	// Owner reads what an owner reference of an object in a namespace refers to, whatever its kind.
 	Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error)
@@ -71,7 +76,9 @@ type client struct {
 	kube.Client
 	// snapshots is the client of custom resources and of whatever has no types here; capacities has a limit of its own.
 	snapshots, capacities rest.Interface
-	params                runtime.ParameterCodec
+	// grants and betaGrants are the clients of the versions of ReferenceGrants.
+	grants, betaGrants rest.Interface
+	params             runtime.ParameterCodec
 }
 
 var _ Client = (*client)(nil)
@@ -79,7 +86,7 @@ var _ Client = (*client)(nil)
 // New returns a client. Nothing is sent yet.
 func New(cfg Config) (Client, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{snapshotv1.AddToScheme, storagev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{snapshotv1.AddToScheme, storagev1.AddToScheme, addGrants} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("make a scheme: %w", err)
 		}
@@ -90,18 +97,24 @@ func New(cfg Config) (Client, error) {
 		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = "/apis", &version, codecs
 		return c
 	}
-	snapshots, capacities := of(snapshotv1.SchemeGroupVersion), of(storagev1.SchemeGroupVersion)
-	// Custom resources have no protobuf.
-	snapshots.ContentType, snapshots.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	custom := func(version schema.GroupVersion) *rest.Config { // custom resources have no protobuf
+		c := of(version)
+		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+		return c
+	}
+	capacities := of(storagev1.SchemeGroupVersion)
 	capacities.QPS, capacities.Burst = unlimited, 0
 	if cfg.CapacityQPS > 0 {
 		capacities.QPS, capacities.Burst = float32(cfg.CapacityQPS), cfg.CapacityBurst
 	}
 	c := &client{Client: cfg.Others, params: runtime.NewParameterCodec(scheme)}
-	var snapshotErr, capacityErr error
-	c.snapshots, snapshotErr = rest.RESTClientFor(snapshots)
-	c.capacities, capacityErr = rest.RESTClientFor(capacities)
-	if err := errors.Join(snapshotErr, capacityErr); err != nil {
+	v1, beta := grantVersions()
+	var errs [4]error
+	c.snapshots, errs[0] = rest.RESTClientFor(custom(snapshotv1.SchemeGroupVersion))
+	c.capacities, errs[1] = rest.RESTClientFor(capacities)
+	c.grants, errs[2] = rest.RESTClientFor(custom(v1))
+	c.betaGrants, errs[3] = rest.RESTClientFor(custom(beta))
+	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make clients for %q: %w", cfg.REST.Host, err)
 	}
 	return c, nil
@@ -115,6 +128,11 @@ func (c *client) VolumeSnapshots(namespace string) VolumeSnapshots {
 // VolumeSnapshotContents implements Client.
 func (c *client) VolumeSnapshotContents() VolumeSnapshotContents {
 	return kube.NewResource[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.snapshots, c.params, "volumesnapshotcontents", "")
+}
+
+// ReferenceGrants implements Client.
+func (c *client) ReferenceGrants() ReferenceGrants {
+	return newGrants(c.grants, c.betaGrants, c.params)
 }
 
 // CSIStorageCapacities implements Client.

@@ -7,9 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -160,6 +162,89 @@ func TestContents(t *testing.T) {
 	}
 	if want := "GET /apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/content-1"; s.asked[0] != want {
 		t.Errorf("asked %q, want %q", s.asked, want)
+	}
+}
+
+// TestReferenceGrants lists and watches ReferenceGrants of servers with different versions of them.
+func TestReferenceGrants(t *testing.T) {
+	const path = "/apis/gateway.networking.k8s.io/"
+	want := ReferenceGrantSpec{
+		From: []ReferenceGrantFrom{{Kind: "PersistentVolumeClaim", Namespace: "team"}},
+		To:   []ReferenceGrantTo{{Group: "snapshot.storage.k8s.io", Kind: "VolumeSnapshot", Name: "monday"}, {Kind: "PersistentVolumeClaim"}},
+	}
+	cases := map[string]struct {
+		reason string
+		served []string
+		// want is what the server is asked; absent says that the list finds no such kind.
+		want   []string
+		absent bool
+	}{
+		"Both":  {reason: "v1 is preferred.", served: []string{"v1", "v1beta1"}, want: []string{"v1/referencegrants", "v1/referencegrants?watch=true"}},
+		"New":   {reason: "v1 suffices.", served: []string{"v1"}, want: []string{"v1/referencegrants", "v1/referencegrants?watch=true"}},
+		"Older": {reason: "Gateway API before 1.5 has no v1.", served: []string{"v1beta1"}, want: []string{"v1/referencegrants", "v1beta1/referencegrants", "v1beta1/referencegrants?watch=true"}},
+		"None":  {reason: "They are not installed.", want: []string{"v1/referencegrants", "v1beta1/referencegrants"}, absent: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			client, s := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+				version := strings.Split(strings.TrimPrefix(r.URL.Path, path), "/")[0]
+				if !slices.Contains(tc.served, version) {
+					http.NotFound(w, r)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				grant := fmt.Sprintf(`{"kind":"ReferenceGrant","apiVersion":"gateway.networking.k8s.io/%s","metadata":{"namespace":"store","name":"teams"},"spec":{`, version) +
+					`"from":[{"group":"","kind":"PersistentVolumeClaim","namespace":"team"}],"to":[{"group":"snapshot.storage.k8s.io","kind":"VolumeSnapshot","name":"monday"},{"group":"","kind":"PersistentVolumeClaim"}]}}`
+				if r.URL.Query().Get("watch") != "" {
+					fmt.Fprintf(w, `{"type":"ADDED","object":%s}`, grant)
+					return
+				}
+				fmt.Fprintf(w, `{"kind":"ReferenceGrantList","apiVersion":"gateway.networking.k8s.io/%s","metadata":{"resourceVersion":"7"},"items":[%s]}`, version, grant)
+			})
+			grants := client.ReferenceGrants()
+			list, err := grants.List(t.Context(), metav1.ListOptions{})
+			if IsAbsent(err) != tc.absent || (err != nil) != tc.absent {
+				t.Fatalf("%s\nerror %v, absent: want %v", tc.reason, err, tc.absent)
+			}
+			if !tc.absent {
+				stream, err := grants.Watch(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer stream.Stop()
+				watched, ok := (<-stream.ResultChan()).Object.(*ReferenceGrant)
+				if !ok || len(list.Items) != 1 {
+					t.Fatalf("%s\nlisted %v, watched %v", tc.reason, list, watched)
+				}
+				for how, got := range map[string]*ReferenceGrant{"listed": &list.Items[0], "watched": watched} {
+					if diff := cmp.Diff(want, got.Spec); diff != "" || got.Name != "teams" {
+						t.Errorf("%s\n%s %q (-want +got):\n%s", tc.reason, how, got.Name, diff)
+					}
+				}
+			}
+			for i := range tc.want {
+				tc.want[i] = "GET " + path + tc.want[i]
+			}
+			if diff := cmp.Diff(tc.want, s.asked); diff != "" {
+				t.Errorf("%s\nasked (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestGrantIsCopied changes a copy, which leaves the original as it was.
+func TestGrantIsCopied(t *testing.T) {
+	list := &ReferenceGrantList{Items: []ReferenceGrant{{
+		ObjectMeta: metav1.ObjectMeta{Name: "teams", Labels: map[string]string{"a": "b"}},
+		Spec:       ReferenceGrantSpec{From: []ReferenceGrantFrom{{Kind: "PersistentVolumeClaim"}}, To: []ReferenceGrantTo{{Kind: "VolumeSnapshot"}}},
+	}}}
+	copied, ok := list.DeepCopyObject().(*ReferenceGrantList)
+	if diff := cmp.Diff(list, copied); !ok || diff != "" {
+		t.Fatalf("copy (-original +copy):\n%s", diff)
+	}
+	copied.Items[0].Labels["a"], copied.Items[0].Spec.From[0].Kind, copied.Items[0].Spec.To[0].Kind = "c", "Pod", "Pod"
+	if got := list.Items[0]; got.Labels["a"] != "b" || got.Spec.From[0].Kind != "PersistentVolumeClaim" || got.Spec.To[0].Kind != "VolumeSnapshot" {
+		t.Errorf("the original is changed: %+v", got)
 	}
 }
 

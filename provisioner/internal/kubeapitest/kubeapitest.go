@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/yaml"
@@ -40,6 +41,8 @@ type Client struct {
 	kube.Client
 	// NoSnapshots says that the cluster has no snapshots.
 	NoSnapshots bool
+	// NoGrants reports whether the cluster has no ReferenceGrants at present; nil: it has them.
+	NoGrants func() bool
 }
 
 var _ kubeapi.Client = Client{}
@@ -51,30 +54,40 @@ func New(client kube.Client) Client {
 
 // VolumeSnapshots implements kubeapi.Client.
 func (c Client) VolumeSnapshots(namespace string) kubeapi.VolumeSnapshots {
-	return carry[snapshotv1.VolumeSnapshot, snapshotv1.VolumeSnapshotList](c.Secrets(namespace), "VolumeSnapshot", true, c.NoSnapshots)
+	return carry[snapshotv1.VolumeSnapshot, snapshotv1.VolumeSnapshotList](c.Secrets(namespace), schema.GroupKind{Group: snapshotv1.GroupName, Kind: "VolumeSnapshot"}, true, c.noSnapshots)
 }
 
 // VolumeSnapshotContents implements kubeapi.Client.
 func (c Client) VolumeSnapshotContents() kubeapi.VolumeSnapshotContents {
-	return carry[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.Secrets(clusterScope), "VolumeSnapshotContent", false, c.NoSnapshots)
+	return carry[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.Secrets(clusterScope), schema.GroupKind{Group: snapshotv1.GroupName, Kind: "VolumeSnapshotContent"}, false, c.noSnapshots)
+}
+
+// noSnapshots reports whether the cluster has no snapshots.
+func (c Client) noSnapshots() bool { return c.NoSnapshots }
+
+// ReferenceGrants implements kubeapi.Client.
+func (c Client) ReferenceGrants() kubeapi.ReferenceGrants {
+	kind := schema.GroupKind{Group: kubeapi.GatewayGroup, Kind: "ReferenceGrant"}
+	return carry[kubeapi.ReferenceGrant, kubeapi.ReferenceGrantList](c.Secrets(metav1.NamespaceAll), kind, true, c.NoGrants)
 }
 
 // CSIStorageCapacities implements kubeapi.Client.
 func (c Client) CSIStorageCapacities(namespace string) kubeapi.CSIStorageCapacities {
-	return carry[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](c.Secrets(namespace), "CSIStorageCapacity", true, false)
+	return carry[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](c.Secrets(namespace), schema.GroupKind{Group: storagev1.GroupName, Kind: "CSIStorageCapacity"}, true, nil)
 }
 
 // Owner implements kubeapi.Client.
 func (c Client) Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error) {
-	return carry[metav1.PartialObjectMetadata, metav1.PartialObjectMetadataList](c.Secrets(namespace), ref.Kind, true, false).Get(ctx, ref.Name, metav1.GetOptions{})
+	return carry[metav1.PartialObjectMetadata, metav1.PartialObjectMetadataList](c.Secrets(namespace), schema.GroupKind{Kind: ref.Kind}, true, nil).Get(ctx, ref.Name, metav1.GetOptions{})
 }
 
 // carried implements kube.Resource for a kind.
 type carried[T kube.Object, L runtime.Object] struct {
 	secrets    kube.Secrets
+	group      string
 	kind       string
 	namespaced bool
-	absent     bool
+	absent     func() bool
 	newObject  func() T
 	newList    func() L
 }
@@ -86,19 +99,19 @@ func carry[V, W any, T interface {
 }, L interface {
 	*W
 	runtime.Object
-}](secrets kube.Secrets, kind string, namespaced, absent bool) kube.Resource[T, L] {
+}](secrets kube.Secrets, kind schema.GroupKind, namespaced bool, absent func() bool) kube.Resource[T, L] {
 	return &carried[T, L]{
-		secrets: secrets, kind: kind, namespaced: namespaced, absent: absent,
+		secrets: secrets, group: kind.Group, kind: kind.Kind, namespaced: namespaced, absent: absent,
 		newObject: func() T { return new(V) }, newList: func() L { return new(W) },
 	}
 }
 
 // there returns the error of a kind that the cluster has not.
 func (c *carried[T, L]) there() error {
-	if !c.absent {
+	if c.absent == nil || !c.absent() {
 		return nil
 	}
-	return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", snapshotv1.Resource(c.kind), "", "404 page not found", 0, true)
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: c.group, Resource: c.kind}, "", "404 page not found", 0, true)
 }
 
 // pack returns the Secret that stands for an object.

@@ -110,13 +110,17 @@ func Served(source corev1.TypedObjectReference) bool {
 	return group == "" && source.Kind == KindClaim || group == snapshotv1.GroupName && source.Kind == KindSnapshot
 }
 
-// SourceOf returns the claim or snapshot that the volume of a claim is to be made from.
+// SourceOf returns the claim or snapshot that the volume of a claim is to be made from, which the claim may not be allowed to use.
 func SourceOf(claim *corev1.PersistentVolumeClaim) (ref volume.SourceRef, ok bool) {
 	source, ok := DataSource(claim)
-	if !ok || !Served(source) || source.Namespace != nil {
+	if !ok || !Served(source) {
 		return volume.SourceRef{}, false
 	}
-	return volume.SourceRef{Kind: source.Kind, Namespace: claim.Namespace, Name: source.Name}, true
+	ref = volume.SourceRef{Kind: source.Kind, Namespace: claim.Namespace, Name: source.Name}
+	if source.Namespace != nil {
+		ref.Namespace = *source.Namespace
+	}
+	return ref, true
 }
 
 // ContentName returns the VolumeSnapshotContent of a snapshot, empty while there is none.

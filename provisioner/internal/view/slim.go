@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -43,7 +44,7 @@ func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.Persis
 	}
 }
 
-// claimIndexes find the claims that are to be provisioned by their class and by the name of their volume.
+// claimIndexes find the claims that are to be provisioned by their class, their source and the name of their volume.
 func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.PersistentVolumeClaim) []string {
 	when := func(of func(*corev1.PersistentVolumeClaim) string) func(*corev1.PersistentVolumeClaim) []string {
 		return func(claim *corev1.PersistentVolumeClaim) []string {
@@ -61,6 +62,13 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 				return nil
 			}
 			return []string{ref.String()}
+		},
+		claimsBySourceNamespace: func(claim *corev1.PersistentVolumeClaim) []string {
+			ref, ok := SourceOf(claim)
+			if !ok || !Pending(claim, driver) || ref.Namespace == claim.Namespace {
+				return nil
+			}
+			return []string{ref.Namespace}
 		},
 		claimsByVolume: when(func(claim *corev1.PersistentVolumeClaim) string { return naming.Name(claim.UID) }),
 	}
@@ -125,6 +133,11 @@ func slimSnapshot(snapshot *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapsho
 		slim.Status = &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: status.BoundVolumeSnapshotContentName, ReadyToUse: status.ReadyToUse}
 	}
 	return slim
+}
+
+// slimGrant keeps what a grant allows.
+func slimGrant(grant *kubeapi.ReferenceGrant) *kubeapi.ReferenceGrant {
+	return &kubeapi.ReferenceGrant{ObjectMeta: slimMeta(grant.ObjectMeta), Spec: grant.Spec}
 }
 
 // keep returns the named annotations, nil when there are none.

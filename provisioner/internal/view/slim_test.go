@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -71,6 +72,14 @@ func TestSlimSnapshot(t *testing.T) {
 		Status:     &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: &content, ReadyToUse: &is},
 	})
 	checkSlim(t, "A new one has nothing yet.", slimSnapshot, &snapshotv1.VolumeSnapshot{}, &snapshotv1.VolumeSnapshot{})
+}
+
+func TestSlimGrant(t *testing.T) {
+	spec := kubeapi.ReferenceGrantSpec{From: []kubeapi.ReferenceGrantFrom{{Kind: KindClaim, Namespace: "team"}}, To: []kubeapi.ReferenceGrantTo{{Kind: KindClaim}}}
+	grant := &kubeapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams", UID: "u", Labels: map[string]string{"a": "b"}}, Spec: spec}
+	checkSlim(t, "Of a grant remains what it allows.", slimGrant, grant, &kubeapi.ReferenceGrant{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams", UID: "u"}, Spec: spec,
+	})
 }
 
 func TestSlimVolume(t *testing.T) {

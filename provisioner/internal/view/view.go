@@ -7,7 +7,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,29 +18,21 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
 
-const (
-	// apiTimeout is the deadline of one request to the API server.
-	apiTimeout = 30 * time.Second
-	// snapshotPoll is the pause between two looks whether the cluster has snapshots by now.
-	snapshotPoll = time.Minute
-	// snapshotGrace is how long the first list of snapshots may hold up the work.
-	snapshotGrace = 10 * time.Second
-)
-
 // Names of the indexes.
 const (
-	claimsByClass       = "class"
-	claimsBySource      = "source"
-	claimsByVolume      = "volume"
-	volumesByHandle     = "handle"
-	attachmentsByVolume = "volume"
+	claimsByClass           = "class"
+	claimsBySource          = "source"
+	claimsBySourceNamespace = "sourceNamespace"
+	claimsByVolume          = "volume"
+	volumesByHandle         = "handle"
+	attachmentsByVolume     = "volume"
+	grantsByNamespace       = "namespace"
 )
 
 // Shape says which kinds are watched beside those that always are.
@@ -52,6 +43,8 @@ type Shape struct {
 	Attachments bool
 	// Snapshots says that VolumeSnapshots are watched, once the cluster has them.
 	Snapshots bool
+	// Grants says that ReferenceGrants are watched, once the cluster has them.
+	Grants bool
 }
 
 // Config says what is watched, and what is kept of it.
@@ -87,6 +80,8 @@ type View struct {
 	Attachments *kube.Informer[*storagev1.VolumeAttachment]
 	// Snapshots is nil when the driver has none, and empty while the cluster has none; the work does not depend on it.
 	Snapshots *kube.Informer[*snapshotv1.VolumeSnapshot]
+	// Grants is nil when sources in other namespaces are not allowed at all, and empty while the cluster has none.
+	Grants *kube.Informer[*kubeapi.ReferenceGrant]
 	// Index has the topology; nil when the driver has none.
 	Index *topology.Index
 
@@ -97,9 +92,9 @@ type View struct {
 	// onTopology and onNode are called with changes of the topology.
 	onTopology []func()
 	onNode     []func(name string)
-	// probe lists a snapshot, and probed is closed once that was tried.
-	probe  func(ctx context.Context) error
-	probed chan struct{}
+	// optional has the kinds that the cluster may lack, and grants is that of Grants.
+	optional []*optional
+	grants   *optional
 }
 
 // New returns a view that is empty until Start.
@@ -131,6 +126,9 @@ func New(cfg Config) *View {
 	if cfg.Shape.Snapshots {
 		v.addSnapshots(cfg)
 	}
+	if cfg.Shape.Grants {
+		v.addGrants(cfg)
+	}
 	switch {
 	case cfg.Node.Alone():
 		v.fixTopology(cfg.Driver, cfg.Node)
@@ -146,11 +144,20 @@ func (v *View) addSnapshots(cfg Config) {
 	v.Snapshots = kube.NewInformer(snapshots, kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
 		Name: "VolumeSnapshot", Transform: slimSnapshot, Resync: cfg.SnapshotSweep,
 	})
-	v.probed = make(chan struct{})
-	v.probe = func(ctx context.Context) error {
-		_, err := snapshots.List(ctx, metav1.ListOptions{Limit: 1})
-		return err
-	}
+	v.optional = append(v.optional, newOptional(snapshots, v.Snapshots))
+}
+
+// addGrants makes the informer of ReferenceGrants.
+func (v *View) addGrants(cfg Config) {
+	grants := cfg.Kube.ReferenceGrants()
+	v.Grants = kube.NewInformer(grants, kube.InformerOptions[*kubeapi.ReferenceGrant]{
+		Name: "ReferenceGrant", Transform: slimGrant,
+		Index: map[string]func(*kubeapi.ReferenceGrant) []string{
+			grantsByNamespace: func(grant *kubeapi.ReferenceGrant) []string { return []string{grant.Namespace} },
+		},
+	})
+	v.grants = newOptional(grants, v.Grants)
+	v.optional = append(v.optional, v.grants)
 }
 
 // addTopology makes the informers that feed the index.
@@ -236,6 +243,17 @@ func (v *View) ClaimsFrom(source volume.SourceRef) []*corev1.PersistentVolumeCla
 	return v.Claims.ByIndex(claimsBySource, source.String())
 }
 
+// ClaimsFromNamespace returns the claims that are to be provisioned from a claim or snapshot in a namespace other than theirs.
+func (v *View) ClaimsFromNamespace(namespace string) []*corev1.PersistentVolumeClaim {
+	return v.Claims.ByIndex(claimsBySourceNamespace, namespace)
+}
+
+// GrantsIn returns the known ReferenceGrants in a namespace, and says why there may be more. Grants must not be nil.
+func (v *View) GrantsIn(namespace string) ([]*kubeapi.ReferenceGrant, error) {
+	incomplete := v.grants.known() // first: what is known then is in the list
+	return v.Grants.ByIndex(grantsByNamespace, namespace), incomplete
+}
+
 // ClaimsOfVolume returns the claim that is to get the volume of a name.
 func (v *View) ClaimsOfVolume(name string) []*corev1.PersistentVolumeClaim {
 	return v.Claims.ByIndex(claimsByVolume, name)
@@ -280,6 +298,7 @@ func (v *View) setCSINode(before, after *storagev1.CSINode, driver string) (chan
 
 // informer is what all informers have in common.
 type informer interface {
+	Name() string
 	Run(ctx context.Context) error
 	WaitSynced(ctx context.Context) error
 	HasSynced() bool
@@ -309,8 +328,8 @@ func (v *View) Start(ctx context.Context) (stop func()) {
 			}
 		})
 	}
-	if v.Snapshots != nil {
-		running.Go(func() { v.watchSnapshots(ctx) })
+	for _, kind := range v.optional {
+		running.Go(func() { kind.run(ctx) })
 	}
 	return func() {
 		cancel()
@@ -318,64 +337,14 @@ func (v *View) Start(ctx context.Context) (stop func()) {
 	}
 }
 
-// watchSnapshots watches snapshots until ctx ends, from when the cluster has them and they may be listed.
-func (v *View) watchSnapshots(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	ticker := time.NewTicker(snapshotPoll)
-	defer ticker.Stop()
-	begin := sync.OnceFunc(func() { close(v.probed) })
-	for said := ""; ; {
-		err := v.probeOnce(ctx)
-		if err == nil {
-			break
-		}
-		begin()
-		if why := strings.Join(strings.Fields(err.Error()), " "); why != said && ctx.Err() == nil {
-			said = why
-			logger.Info("Snapshots cannot be watched, claims that wait for one are looked at from time to time", logging.KeyReason, why)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-	var synced sync.WaitGroup
-	synced.Go(func() {
-		if v.Snapshots.WaitSynced(ctx) == nil {
-			begin()
-		}
-	})
-	if err := v.Snapshots.Run(ctx); err != nil {
-		logger.Error(err, "Informer ended")
-	}
-	synced.Wait()
-}
-
-// waitSnapshots waits until snapshots are known or cannot be, but not for long: all other claims are served without.
-func (v *View) waitSnapshots(ctx context.Context) {
-	if v.Snapshots == nil {
-		return
-	}
-	timer := time.NewTimer(snapshotGrace)
-	defer timer.Stop()
-	select {
-	case <-v.probed:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// probeOnce reports whether snapshots can be listed.
-func (v *View) probeOnce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	return v.probe(ctx)
-}
-
-// WaitSynced waits until every cache is complete that the work depends on.
+// WaitSynced waits until every cache is complete that the work depends on. For other kinds it does not wait for long: all claims that
+// need none of them are served without.
 func (v *View) WaitSynced(ctx context.Context) error {
-	v.waitSnapshots(ctx)
+	short, cancel := context.WithTimeout(ctx, optionalGrace)
+	defer cancel()
+	for _, kind := range v.optional {
+		kind.wait(short)
+	}
 	for _, inf := range v.all() {
 		if err := inf.WaitSynced(ctx); err != nil {
 			return err

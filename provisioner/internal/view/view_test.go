@@ -2,15 +2,19 @@ package view
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
@@ -150,6 +154,79 @@ func TestLookups(t *testing.T) {
 			t.Errorf("attachments %v of a driver that attaches nothing", got)
 		}
 	}, attachment)
+}
+
+// TestSourcesInOtherNamespaces finds what belongs to the namespace of a source.
+func TestSourcesInOtherNamespaces(t *testing.T) {
+	clone := func(name, group, kind string, namespace *string) *corev1.PersistentVolumeClaim {
+		claim := newClaim()
+		claim.Name, claim.UID, claim.ResourceVersion = name, types.UID(name), ""
+		claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: &group, Kind: kind, Name: "origin", Namespace: namespace}
+		return claim
+	}
+	store, team := "store", "team"
+	bound := clone("bound", "", KindClaim, &store)
+	bound.Spec.VolumeName = "pv"
+	grant := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: store, Name: "teams"}, Type: "ReferenceGrant"}
+	watching(t, Config{Shape: Shape{Grants: true}}, func(t *testing.T, v *View, _ *kubetest.Cluster) {
+		start(t, v)
+		var names []string
+		for _, claim := range v.ClaimsFromNamespace(store) {
+			names = append(names, claim.Name)
+		}
+		slices.Sort(names)
+		if diff := cmp.Diff([]string{"clone", "restore"}, names); diff != "" {
+			t.Errorf("claims from namespace %q (-want +got):\n%s", store, diff)
+		}
+		if got := v.ClaimsFromNamespace(team); len(got) != 0 {
+			t.Errorf("%d claims of namespace %q from that itself, want none", len(got), team)
+		}
+		if got := v.ClaimsFrom(volume.SourceRef{Kind: KindClaim, Namespace: store, Name: "origin"}); len(got) != 1 || got[0].Name != "clone" {
+			t.Errorf("claims from the source %v, want one", got)
+		}
+		for namespace, want := range map[string]int{store: 1, team: 0} {
+			if got, err := v.GrantsIn(namespace); err != nil || len(got) != want {
+				t.Errorf("grants in %q: %v, %v, want %d", namespace, got, err, want)
+			}
+		}
+	}, clone("clone", "", KindClaim, &store), clone("restore", snapshotv1.GroupName, KindSnapshot, &store), clone("populated", "example.com", "Backup", &store),
+		clone("own", "", KindClaim, &team), clone("local", "", KindClaim, nil), bound, grant)
+}
+
+// TestOptionalKind follows ReferenceGrants that cannot be listed at first. The view is complete without them.
+func TestOptionalKind(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		fault  kubetest.Fault
+		// wait is how long the start takes, and want is part of the reason why they are not known then.
+		wait time.Duration
+		want string
+	}{
+		"Forbidden": {reason: "An answer is an answer.", fault: kubetest.Fault{Err: apierrors.NewForbidden(corev1.Resource("referencegrants"), "", nil)}, want: "forbidden"},
+		"Slow":      {reason: "All other claims do not wait for long.", fault: kubetest.Fault{Delay: 20 * time.Second}, wait: optionalGrace, want: "not complete"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			watching(t, Config{Shape: Shape{Grants: true}}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
+				tc.fault.Verb, tc.fault.Resource = "list", "secrets"
+				cluster.Inject(tc.fault)
+				begun := time.Now()
+				start(t, v)
+				if waited := time.Since(begun); waited != tc.wait {
+					t.Errorf("%s\nthe start took %v, want %v", tc.reason, waited, tc.wait)
+				}
+				if _, err := v.GrantsIn("store"); err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.want)
+				}
+				cluster.Heal()
+				time.Sleep(2 * optionalPoll)
+				synctest.Wait()
+				if got, err := v.GrantsIn("store"); err != nil || len(got) != 1 {
+					t.Errorf("%s\ngrants %v, %v, want one", tc.reason, got, err)
+				}
+			}, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams"}, Type: "ReferenceGrant"})
+		})
+	}
 }
 
 // TestOneNode watches no nodes for an instance on each: it knows its own.

@@ -8,6 +8,9 @@
 // process, and the Lease is renewed until the leader's work has really ended, then released, so
 // that the successor starts at once and never beside us.
 //
+// An instance that waits watches the Lease, where it may, and so begins as soon as that is released, or when it has expired. Where it may
+// not, it reads the Lease every RetryPeriod.
+//
 // Clocks of machines are never compared: how long a Lease is still valid is measured from
 // when this instance has seen it change. The protocol cannot stop work that is under way outside
 // (a CSI call) when the API server is unreachable; writes to the API are safe by resourceVersions.

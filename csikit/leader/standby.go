@@ -23,7 +23,12 @@ var errNotSeen = errors.New("lease was not read yet")
 func (e *elector) standBy(ctx context.Context) {
 	watching, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
+	hangs := time.AfterFunc(e.untilExpiry(), cancel)
 	changes, err := e.watch(watching)
+	hangs.Stop()
+	if watching.Err() != nil {
+		return
+	}
 	if err != nil {
 		if apierrors.IsForbidden(err) && !e.unwatched {
 			e.unwatched = true

@@ -315,6 +315,34 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// TestHandedOver ends a leader in good order while a call hangs that may take a minute: the next one repeats the request within two
+// seconds.
+func TestHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster, driver, o := kubetest.New(newClass()), csitest.New(csitest.Options{}), withElection()
+		o.CSI.Timeout = time.Minute
+		first := launch(t, "first", cluster, driver, o)
+		pass(time.Second)
+		second := launch(t, "second", cluster, driver, o)
+		pass(10 * time.Second)
+		driver.Inject(csitest.Fault{Method: "CreateVolume", Hang: true, Times: 1})
+		apply(t, cluster, newClaim("a"))
+		pass(5 * time.Second)
+		if n := len(driver.Volumes()); n != 0 {
+			t.Fatalf("the driver has %d volumes, the call is to hang", n)
+		}
+		first.cancel()
+		pass(2 * time.Second)
+		if volumes, saved := len(driver.Volumes()), len(cluster.Objects("persistentvolumes")); volumes != 1 || saved != 1 {
+			t.Errorf("two seconds after the end of the first leader there are %d volumes and %d PersistentVolumes, want 1", volumes, saved)
+		}
+		if err := <-first.err; err != nil {
+			t.Errorf("the first leader ended with %v", err)
+		}
+		second.stop(t)
+	})
+}
+
 // topological matches requests that say where the volume must be.
 func topological(request proto.Message) bool {
 	create, ok := request.(*csi.CreateVolumeRequest)

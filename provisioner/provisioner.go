@@ -32,6 +32,9 @@ import (
 )
 
 // attributesTimeout is the deadline of the question whether the API server serves VolumeAttributesClasses.
+// handover is how long the end may take when another instance goes on with what is in progress.
+const handover = 1500 * time.Millisecond
+
 const attributesTimeout = 10 * time.Second
 
 // component is the name of the binary, in user agents and events.
@@ -476,8 +479,17 @@ func (p *instance) settings(driver string) controller.Settings {
 		SourceWorkers:       o.CloningProtectionWorkers,
 		ModeConversion:      !o.PreventVolumeModeConversion,
 		Node:                o.Node.node(p.segment),
-		Shutdown:            o.shutdown(),
+		Shutdown:            p.shutdown(),
 	}
+}
+
+// shutdown returns how long the end may take. With records in Leases another instance goes on with what is in progress at once, and
+// should not have to wait for calls that take long.
+func (p *instance) shutdown() time.Duration {
+	if p.journal != nil && p.journal.Durable() {
+		return min(handover, p.options.shutdown())
+	}
+	return p.options.shutdown()
 }
 
 // identityFor returns what volumes of the driver say about their maker.

@@ -71,7 +71,7 @@ func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 	s.claim, _ = c.claim(key)
 	intent, ok := c.cfg.Intents.Get(key.UID)
 	if !ok && s.claim != nil && c.recorded(s.claim) {
-		intent, ok = c.cfg.Intents.Recover(ctx, s.claim)
+		intent, ok = c.recoverIntent(ctx, s.claim)
 	}
 	if ok {
 		s.intent = &intent

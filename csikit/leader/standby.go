@@ -26,22 +26,32 @@ func (e *elector) standBy(ctx context.Context) {
 	hangs := time.AfterFunc(e.untilExpiry(), cancel)
 	changes, err := e.watch(watching)
 	hangs.Stop()
-	if watching.Err() != nil {
+	switch {
+	case watching.Err() != nil:
 		return
-	}
-	if err != nil {
-		if apierrors.IsForbidden(err) && !e.unwatched {
-			e.unwatched = true
-			klog.FromContext(ctx).Info("Lease may not be watched, it is read now and then instead. Allow watch of leases for a faster failover")
-		}
+	case err != nil:
+		e.reportUnwatched(ctx, err)
 		wait(ctx, nil, e.pause())
 		return
 	}
 	defer changes.Stop()
+	e.follow(watching, changes)
+}
+
+// reportUnwatched logs once that the Lease may not be watched.
+func (e *elector) reportUnwatched(ctx context.Context, err error) {
+	if apierrors.IsForbidden(err) && !e.unwatched {
+		e.unwatched = true
+		klog.FromContext(ctx).Info("Lease may not be watched, it is read now and then instead. Allow watch of leases for a faster failover")
+	}
+}
+
+// follow observes the changes of the Lease until it has no holder, or expires, or the watch ends.
+func (e *elector) follow(ctx context.Context, changes watch.Interface) {
 	for {
 		expiry := time.NewTimer(e.untilExpiry())
 		select {
-		case <-watching.Done():
+		case <-ctx.Done():
 		case <-expiry.C:
 		case change, ok := <-changes.ResultChan():
 			expiry.Stop()

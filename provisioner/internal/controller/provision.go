@@ -52,17 +52,24 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 		return c.undo(ctx, *state.intent)
 	case claimSettled:
 		return reconcile.Result{}, c.close(ctx, *state.intent)
-	case claimBegin:
-		return c.await(state, c.beginTurn(state, plan.node)), nil
-	case claimSeek:
-		return c.seek(ctx, state), nil
-	case claimCompete:
-		return c.compete(ctx, state)
-	case claimAdopt:
-		return c.adopt(ctx, state, plan.node)
+	case claimBegin, claimSeek, claimCompete, claimAdopt:
+		return c.takePart(ctx, state, plan)
 	case claimLeave:
 	}
 	return reconcile.Result{}, nil
+}
+
+// takePart takes a step among the instances of all nodes.
+func (c *Controller) takePart(ctx context.Context, s claimState, plan claimPlan) (reconcile.Result, error) {
+	switch {
+	case plan.verb == claimBegin:
+		return c.await(s, c.beginTurn(s, plan.node)), nil
+	case plan.verb == claimSeek:
+		return c.seek(ctx, s), nil
+	case plan.verb == claimAdopt:
+		return c.adopt(ctx, s, plan.node)
+	}
+	return c.compete(ctx, s)
 }
 
 // claimState collects what the decision about a claim depends on.

@@ -61,12 +61,13 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 
 // takePart takes a step among the instances of all nodes.
 func (c *Controller) takePart(ctx context.Context, s claimState, plan claimPlan) (reconcile.Result, error) {
-	switch {
-	case plan.verb == claimBegin:
+	if plan.verb == claimBegin {
 		return c.await(s, c.beginTurn(s, plan.node)), nil
-	case plan.verb == claimSeek:
+	}
+	if plan.verb == claimSeek {
 		return c.seek(ctx, s), nil
-	case plan.verb == claimAdopt:
+	}
+	if plan.verb == claimAdopt {
 		return c.adopt(ctx, s, plan.node)
 	}
 	return c.compete(ctx, s)

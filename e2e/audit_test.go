@@ -89,7 +89,9 @@ type auditEvent struct {
 	Verb       string
 	RequestURI string
 	User       struct{ Username string }
-	ObjectRef  struct{ Resource, Subresource, APIGroup, Namespace string }
+	// ImpersonatedUser is the user of a program that is measured (see contest), and empty for all others.
+	ImpersonatedUser struct{ Username string }
+	ObjectRef        struct{ Resource, Subresource, APIGroup, Namespace string }
 }
 
 // reads reports whether nothing was written. The log has reads, too, of some users.
@@ -111,8 +113,10 @@ func count(r io.Reader) (Writes, error) {
 		if e.ObjectRef.Subresource != "" {
 			what += "/" + e.ObjectRef.Subresource
 		}
-		// Heartbeats have nothing to do with claims.
-		if e.ObjectRef.Resource != "leases" {
+		switch {
+		case e.ImpersonatedUser.Username != "": // in Leases, too, where it may keep records of claims
+			w.add(who(e.ImpersonatedUser.Username), what, 1)
+		case e.ObjectRef.Resource != "leases": // heartbeats have nothing to do with claims
 			w.add(who(e.User.Username), what, 1)
 		}
 	}

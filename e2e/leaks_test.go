@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,12 +73,7 @@ type leakTest struct {
 }
 
 // setting returns an environment variable of make leaktest, or its default.
-func setting(name, preset string) string {
-	if value := os.Getenv("LEAKTEST_" + name); value != "" {
-		return value
-	}
-	return preset
-}
+func setting(name, preset string) string { return cmp.Or(os.Getenv("LEAKTEST_"+name), preset) }
 
 // TestLeaks kills the provisioner again and again while claims come and go. In the end each claim that is left has its volume, the
 // driver has no other, and nothing is recorded. `make leaktest` plays longer games, with several seeds at a time.
@@ -153,17 +149,24 @@ func (l *leakTest) forbid() {
 		_, err4 := l.Client.CoordinationV1().Leases(meta.Namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: meta}, metav1.CreateOptions{})
 		return errors.Join(ignoreExists(err1), ignoreExists(err2), ignoreExists(err3), ignoreExists(err4))
 	})
-	config, err := clientcmd.LoadFromFile(l.Dev.Kubeconfig)
+	l.kubeconfig = impersonate(l.t, l.Dev.Kubeconfig, l.lease)
+}
+
+// impersonate returns a copy of an administrator's kubeconfig that acts as another user.
+func impersonate(t testing.TB, kubeconfig, user string) (path string) {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, info := range config.AuthInfos {
-		info.Impersonate = l.lease
+		info.Impersonate = user
 	}
-	l.kubeconfig = filepath.Join(l.t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, l.kubeconfig); err != nil {
-		l.t.Fatal(err)
+	path = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
 	}
+	return path
 }
 
 // play plays one game.

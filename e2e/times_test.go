@@ -12,21 +12,29 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Times notes when the claims of a namespace are created and bound, and when the pods of the same names run, as a watcher
-// sees it.
+// storageProvisioner is the annotation by which kube-controller-manager asks a provisioner for the volume of a claim.
+const storageProvisioner = "volume.kubernetes.io/storage-provisioner"
+
+// Times notes when the claims of a namespace are created, when kube-controller-manager asks for their volumes, when these are created and
+// bound, and when the pods of the same names run, as a watcher sees it.
 type Times struct {
-	mu                      sync.Mutex
-	created, bound, mounted map[string]time.Time
-	changed                 chan struct{}
+	namespace                               string
+	mu                                      sync.Mutex
+	created, asked, volumes, bound, mounted map[string]time.Time
+	changed                                 chan struct{}
 }
 
 // WatchTimes begins to watch. A claim and its pod have one name.
 func WatchTimes(ctx context.Context, t testing.TB, client kubernetes.Interface, namespace string) *Times {
 	t.Helper()
-	w := &Times{created: map[string]time.Time{}, bound: map[string]time.Time{}, mounted: map[string]time.Time{}, changed: make(chan struct{}, 1)}
+	w := &Times{
+		namespace: namespace, created: map[string]time.Time{}, asked: map[string]time.Time{}, volumes: map[string]time.Time{},
+		bound: map[string]time.Time{}, mounted: map[string]time.Time{}, changed: make(chan struct{}, 1),
+	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 	handler := cache.ResourceEventHandlerFuncs{AddFunc: w.see, UpdateFunc: func(_, obj any) { w.see(obj) }}
-	for _, informer := range []cache.SharedIndexInformer{factory.Core().V1().PersistentVolumeClaims().Informer(), factory.Core().V1().Pods().Informer()} {
+	core := factory.Core().V1()
+	for _, informer := range []cache.SharedIndexInformer{core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(), core.Pods().Informer()} {
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			t.Fatal(err)
 		}
@@ -43,8 +51,15 @@ func (w *Times) see(obj any) {
 	switch o := obj.(type) {
 	case *corev1.PersistentVolumeClaim:
 		first(w.created, o.Name, now)
+		if o.Annotations[storageProvisioner] != "" {
+			first(w.asked, o.Name, now)
+		}
 		if o.Status.Phase == corev1.ClaimBound {
 			first(w.bound, o.Name, now)
+		}
+	case *corev1.PersistentVolume:
+		if claim := o.Spec.ClaimRef; claim != nil && claim.Namespace == w.namespace {
+			first(w.volumes, claim.Name, now)
 		}
 	case *corev1.Pod:
 		if o.Status.Phase == corev1.PodRunning {
@@ -66,29 +81,45 @@ func first(times map[string]time.Time, name string, now time.Time) {
 // Wait waits until n pods run and returns the times from the claims' creation on.
 func (w *Times) Wait(t testing.TB, n int) (bound, mounted []time.Duration) {
 	t.Helper()
+	w.wait(t, n, func() bool { return len(w.bound) == n && len(w.mounted) == n })
+	return w.between(w.created, w.bound), w.between(w.created, w.mounted)
+}
+
+// WaitBound waits until n claims are bound. It returns the times from the request for a volume to its PersistentVolume, and from the
+// creation of the claim until it is bound.
+func (w *Times) WaitBound(t testing.TB, n int) (volumes, bound []time.Duration) {
+	t.Helper()
+	w.wait(t, n, func() bool { return len(w.volumes) == n && len(w.bound) == n })
+	return w.between(w.asked, w.volumes), w.between(w.created, w.bound)
+}
+
+// wait gives up when nothing has changed for as long as a state is waited for.
+func (w *Times) wait(t testing.TB, n int, done func() bool) {
+	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	for {
 		w.mu.Lock()
-		nBound, nMounted := len(w.bound), len(w.mounted)
+		end, nBound, nMounted := done(), len(w.bound), len(w.mounted)
 		w.mu.Unlock()
-		if nBound == n && nMounted == n {
-			return w.since(w.bound), w.since(w.mounted)
+		if end {
+			return
 		}
 		select {
 		case <-w.changed:
+			deadline.Reset(patience)
 		case <-deadline.C:
 			t.Fatalf("of %d claims %d are bound and %d mounted", n, nBound, nMounted)
 		}
 	}
 }
 
-func (w *Times) since(ends map[string]time.Time) []time.Duration {
+func (w *Times) between(begins, ends map[string]time.Time) []time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []time.Duration
 	for name, end := range ends {
-		all = append(all, end.Sub(w.created[name]))
+		all = append(all, end.Sub(begins[name]))
 	}
 	return all
 }

@@ -72,8 +72,11 @@ $(TOOLS)/vmtest: $(wildcard tools/cmd/vmtest/*.go)
 	@cd tools && go build -o $@ ./cmd/vmtest
 
 .PHONY: bench
-bench: ## Measure claim to Bound and claim to mounted at 1 and 100 claims, and API writes per claim
-	cd e2e && go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./...
+# UPSTREAM: a directory with `unpack DIR csi-provisioner`, which puts kubernetes-csi's program into DIR.
+bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=provision|failover|memory: kubernetes-csi's provisioner and ours (N=1000 ROUNDS=1 FOREIGN=1 QUIET=30 UPSTREAM=DIR)
+	$(if $(filter-out claim provision failover memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, provision, failover or memory))
+	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
+		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 
 .PHONY: leaktest
 leaktest: ## Kill the provisioner while claims come and go, and look for leaked volumes (N=3000 SEED=1 STORE=leases KILL=kill,term,lease FAULTS=late,lost,hang,...)

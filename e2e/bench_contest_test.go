@@ -1,0 +1,281 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+)
+
+const (
+	// measuredUser is the user of the programs that are measured: a service account, which has the API server's priority of pods.
+	measuredUser = "system:serviceaccount:kube-system:measured"
+	// writers is the number of clients that write objects at the same time.
+	writers = 50
+)
+
+// program is a provisioner that is measured.
+type program struct{ name, path string }
+
+// programs returns the provisioner of kubernetes-csi, and ours as it is built for images.
+func programs(b *testing.B) [2]program {
+	b.Helper()
+	upstream := cmp.Or(os.Getenv("UPSTREAM"), "../../shared/upstream")
+	if _, err := os.Stat(filepath.Join(upstream, "unpack")); err != nil {
+		b.Fatalf("nothing to compare with: no `unpack DIR csi-provisioner` of kubernetes-csi's programs in %s; name another directory by UPSTREAM", upstream)
+	}
+	dev := bed.Dev
+	if dev == nil {
+		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", kubeconfigEnv)
+	}
+	dir := b.TempDir()
+	ours := filepath.Join(dir, "ours")
+	for _, cmd := range []*exec.Cmd{
+		exec.Command(filepath.Join(upstream, "unpack"), dir, "csi-provisioner"),
+		exec.Command("go", "build", "-C", "../provisioner", "-ldflags", "-s -w", "-o", ours, "./cmd/csi-provisioner"),
+	} {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("%s: %v\n%s", cmd, err, out)
+		}
+	}
+	return [2]program{{"upstream", filepath.Join(dir, "csi-provisioner")}, {"ours", ours}}
+}
+
+// contest is the same driver and the same API server for one program after the other. Nothing else uses the driver.
+type contest struct {
+	*Scene
+	// warm is the scene of claims that are not measured.
+	warm               *Scene
+	b                  *testing.B
+	driver             *csitest.Driver
+	name, class        string
+	address            string
+	kubeconfig, logDir string
+	warmed             int
+
+	mu sync.Mutex
+	// calls has the time of the first CreateVolume by the name of the volume.
+	calls map[string]time.Time
+}
+
+// newContest starts a driver, and stops the components of the cluster that would share the processor with the programs.
+func newContest(b *testing.B, on *Bed, o csitest.Options) *contest {
+	b.Helper()
+	s := on.NewScene(b)
+	c := &contest{
+		Scene: s, warm: &Scene{Bed: on, Namespace: metav1.NamespaceDefault, t: b}, b: b, name: s.Namespace + ".example.com", class: s.Namespace + "-measured",
+		kubeconfig: impersonate(b, on.kubeconfig, measuredUser), logDir: b.TempDir(), calls: map[string]time.Time{},
+	}
+	o.Name = c.name
+	c.driver = csitest.New(o)
+	c.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: c.see})
+	c.address = c.driver.Serve(b)
+	c.addClass(Class(c.class, c.name, storagev1.VolumeBindingImmediate))
+	c.retry("grant rights", func(ctx context.Context) error {
+		_, err := c.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "measured"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: measuredUser}},
+		}, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	c.hold("csi-provisioner", "csi-attacher")
+	b.Cleanup(func() {
+		if b.Failed() {
+			logs, _ := filepath.Glob(filepath.Join(c.logDir, "*"))
+			for _, log := range logs {
+				b.Logf("== end of the log of %s\n%s", filepath.Base(log), tail(log, 15))
+			}
+		}
+	})
+	return c
+}
+
+// hold stops processes of the cluster until the end of the benchmark.
+func (c *contest) hold(processes ...string) {
+	c.b.Helper()
+	for _, p := range processes {
+		c.retry("stop "+p, func(ctx context.Context) error { return c.Dev.Hold(ctx, p) })
+		c.b.Cleanup(func() {
+			if err := c.Dev.Release(context.Background(), p); err != nil {
+				c.b.Errorf("start %s: %v", p, err)
+			}
+		})
+	}
+}
+
+// see notes a call. It matches none.
+func (c *contest) see(request proto.Message) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if create, ok := request.(*csi.CreateVolumeRequest); ok {
+		first(c.calls, create.GetName(), time.Now())
+	}
+	return false
+}
+
+// called waits for the first CreateVolume for a claim, and returns its time.
+func (c *contest) called(s *Scene, claim string) (at time.Time) {
+	c.b.Helper()
+	name := "pvc-" + string(s.Claim(claim).UID)
+	c.Wait("CreateVolume for claim "+claim, func(context.Context) (ok bool, _ error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		at, ok = c.calls[name]
+		return ok, nil
+	})
+	return at
+}
+
+// start starts a program as on a host of its own, and waits until it has the driver's name. With --leader-election its identity is
+// the name of the host, in one program as in the other.
+func (c *contest) start(p program, host string, args ...string) *exec.Cmd {
+	c.b.Helper()
+	log, err := os.OpenFile(filepath.Join(c.logDir, p.name+"-"+host), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		c.b.Fatal(err)
+	}
+	defer log.Close()
+	c.driver.ResetCalls()
+	cmd := exec.Command("sh", slices.Concat([]string{"-c", `echo "$0" >/proc/sys/kernel/hostname && exec "$@"`, host, p.path,
+		"--csi-address=" + c.address, "--kubeconfig=" + c.kubeconfig, "--leader-election", "--leader-election-namespace=" + c.Namespace}, args)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUTS}
+	cmd.Env = []string{"KUBECONFIG=" + c.kubeconfig} // kubernetes-csi's program prefers it to the flag
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		c.b.Fatal(err)
+	}
+	c.b.Cleanup(func() { end(cmd) })
+	c.Wait(p.name+" to ask the driver for its name", func(context.Context) (bool, error) {
+		return slices.ContainsFunc(c.driver.Calls(), func(call csitest.Call) bool { return call.Method == "GetPluginInfo" }), nil
+	})
+	return cmd
+}
+
+// end kills a program that runs.
+func end(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// warmUp waits until a claim that is not measured is bound.
+func (c *contest) warmUp() {
+	c.b.Helper()
+	c.warmed++
+	name := fmt.Sprintf("%s-%d", c.Namespace, c.warmed)
+	c.warm.CreateClaim(name, c.class)
+	c.warm.WaitBound(name)
+}
+
+// clear deletes claims, PersistentVolumes and Leases, without help of a provisioner.
+func (c *contest) clear() {
+	c.b.Helper()
+	c.deleteLeases()
+	release := []byte(`{"metadata":{"finalizers":null}}`)
+	for _, namespace := range []string{c.Namespace, metav1.NamespaceDefault} {
+		claims := c.Client.CoreV1().PersistentVolumeClaims(namespace)
+		c.retry("delete all claims", func(ctx context.Context) error {
+			list, err := claims.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			return each(ctx, len(list.Items), func(ctx context.Context, i int) error {
+				_ = claims.Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{})
+				_, err := claims.Patch(ctx, list.Items[i].Name, types.MergePatchType, release, metav1.PatchOptions{})
+				return ignoreNotFound(err)
+			})
+		})
+	}
+	c.Wait("all volumes to be deleted", func(ctx context.Context) (bool, error) {
+		volumes := c.Client.CoreV1().PersistentVolumes()
+		list, err := volumes.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		return len(list.Items) == 0, each(ctx, len(list.Items), func(ctx context.Context, i int) error {
+			_ = volumes.Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{})
+			_, err := volumes.Patch(ctx, list.Items[i].Name, types.MergePatchType, release, metav1.PatchOptions{})
+			return ignoreNotFound(err)
+		})
+	})
+}
+
+// deleteLeases spares the next program the wait for the end of a lease.
+func (c *contest) deleteLeases() {
+	c.b.Helper()
+	c.retry("delete all leases", func(ctx context.Context) error {
+		return c.Client.CoordinationV1().Leases(c.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	})
+}
+
+// each calls do for 0 to n-1, for several at the same time.
+func each(ctx context.Context, n int, do func(context.Context, int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for i := range n {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+// figure is what was measured of one program.
+type figure struct {
+	unit  string
+	value float64
+}
+
+// compare prints the figures of both programs side by side.
+func compare(b *testing.B, upstream, ours []figure) {
+	b.Helper()
+	b.ReportMetric(0, "ns/op") // the whole of it says nothing
+	fmt.Printf("\n%s\n", b.Name())
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tupstream\tours\tours/upstream\t")
+	for i, u := range upstream {
+		o := ours[i]
+		b.ReportMetric(u.value, "upstream-"+u.unit)
+		b.ReportMetric(o.value, "ours-"+o.unit)
+		b.ReportMetric(o.value/u.value, "ratio-"+o.unit)
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.3f\t\n", u.unit, u.value, o.value, o.value/u.value)
+	}
+	t.Flush()
+}
+
+// quantiles returns the median and the 99th percentile.
+func quantiles(what string, times []time.Duration) []figure {
+	var all []figure
+	for _, p := range []float64{0.5, 0.99} {
+		all = append(all, figure{fmt.Sprintf("%s-p%.0f-ms", what, 100*p), 1000 * percentile(times, p).Seconds()})
+	}
+	return all
+}
+
+// benchSetting returns a number that make bench was given, or its default.
+func benchSetting(b *testing.B, name string, preset int) int {
+	b.Helper()
+	text := cmp.Or(os.Getenv("BENCH_"+name), strconv.Itoa(preset))
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		b.Fatalf("%s=%s: must be a number", name, text)
+	}
+	return n
+}

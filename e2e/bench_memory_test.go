@@ -1,0 +1,218 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+)
+
+const (
+	// clusterNodes is the number of Node objects, of which each has imagesOfNode names of images.
+	clusterNodes, imagesOfNode = 1000, 25
+	// zoneKey is the label of the driver's segments, of which there are zones.
+	zoneKey, zones = "topology.example.com/zone", 3
+)
+
+// BenchmarkMemory starts kubernetes-csi's provisioner and ours in turn in a cluster of its own with 1,000 nodes and many claims, and
+// reads their memory. There are no pods: neither program reads them. With FOREIGN=1, 90 % of the claims and volumes belong to another
+// driver: nine for each of the driver's own.
+func BenchmarkMemory(b *testing.B) {
+	both, n := programs(b), benchSetting(b, "N", 10_000)
+	foreign := 9 * n * benchSetting(b, "FOREIGN", 0)
+	// A Go program that is idle collects garbage every 2 minutes: a longer time may show less.
+	quiet := time.Duration(benchSetting(b, "QUIET", 30)) * time.Second
+	b.Run(fmt.Sprintf("%dClaims/%dForeign", n, foreign), func(b *testing.B) {
+		cluster, down, err := Up(b.Context(), 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			if err := down(); err != nil {
+				b.Error(err)
+			}
+		})
+		c := newContest(b, cluster, csitest.Options{Topology: map[string]string{zoneKey: zone(0)}})
+		// They would work on the objects for minutes, and mark the nodes as lost.
+		c.hold("kube-controller-manager", "kube-scheduler")
+		c.populate(n, foreign)
+		var peak, settled [2][]float64
+		for b.Loop() {
+			for i, p := range both {
+				c.remember(p, quiet, &peak[i], &settled[i])
+			}
+		}
+		compare(b, memoryFigures(peak[0], settled[0]), memoryFigures(peak[1], settled[1]))
+	})
+}
+
+// remember reads the memory of one program when its caches are synced and it has been quiet for a while: MiB at its peak and then.
+func (c *contest) remember(p program, quiet time.Duration, peak, settled *[]float64) {
+	c.b.Helper()
+	cmd := c.start(p, "a")
+	c.warmed++
+	claim := Claim(c.warm.Namespace, fmt.Sprintf("probe-%d", c.warmed), c.class)
+	// No kube-controller-manager runs that would ask for a volume.
+	claim.Annotations = map[string]string{storageProvisioner: c.name}
+	c.warm.askFor(claim)
+	c.called(c.warm, claim.Name)
+	settle := time.NewTimer(quiet)
+	defer settle.Stop()
+	select {
+	case <-settle.C:
+	case <-c.b.Context().Done():
+	}
+	*peak = append(*peak, procMiB(c.b, cmd.Process.Pid, "VmHWM"))
+	*settled = append(*settled, procMiB(c.b, cmd.Process.Pid, "VmRSS"))
+	end(cmd)
+	c.deleteLeases()
+}
+
+func memoryFigures(peak, settled []float64) []figure {
+	return []figure{{"peak-MiB", slices.Max(peak)}, {"settled-MiB", slices.Max(settled)}}
+}
+
+// procMiB returns an amount of /proc/PID/status.
+func procMiB(b *testing.B, pid int, name string) float64 {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\n"+name+":")
+	value, _, _ := strings.Cut(rest, "kB\n")
+	n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	if err != nil {
+		b.Fatalf("%s in /proc/%d/status: %v", name, pid, err)
+	}
+	return n / 1024
+}
+
+// populate creates nodes, and bound claims with their volumes. Only those of the driver have VolumeAttachments.
+func (c *contest) populate(own, foreign int) {
+	c.b.Helper()
+	began := time.Now()
+	err := errors.Join(
+		each(c.b.Context(), clusterNodes, c.createNode),
+		each(c.b.Context(), own, func(ctx context.Context, i int) error {
+			name := fmt.Sprintf("own-%d", i)
+			if err := c.createPair(ctx, name, c.name, c.class); err != nil {
+				return err
+			}
+			return c.attach(ctx, name, nodeName(i%clusterNodes))
+		}),
+		each(c.b.Context(), foreign, func(ctx context.Context, i int) error {
+			return c.createPair(ctx, fmt.Sprintf("foreign-%d", i), "foreign.example.com", "foreign")
+		}),
+	)
+	if err != nil {
+		c.b.Fatal(err)
+	}
+	fmt.Printf("created %d nodes, %d claims and attached volumes of the driver, %d of another driver in %s\n", clusterNodes, own, foreign, time.Since(began).Round(time.Second))
+}
+
+func nodeName(i int) string { return fmt.Sprintf("worker-%d.example.com", i) }
+
+func zone(i int) string { return fmt.Sprintf("zone-%d", i%zones) }
+
+// createNode creates a node as a kubelet registers it, with the driver on it.
+func (c *contest) createNode(ctx context.Context, i int) error {
+	name, now := nodeName(i), metav1.Now()
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("128Gi"),
+		corev1.ResourcePods: resource.MustParse("250"), corev1.ResourceEphemeralStorage: resource.MustParse("200Gi"),
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			zoneKey: zone(i), corev1.LabelTopologyZone: zone(i), corev1.LabelHostname: name, corev1.LabelOSStable: "linux",
+			corev1.LabelArchStable: "amd64", corev1.LabelInstanceTypeStable: "large",
+		}},
+		Status: corev1.NodeStatus{Capacity: resources, Allocatable: resources, Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}}},
+	}
+	for _, condition := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+			Type: condition, Status: corev1.ConditionTrue, Reason: "KubeletHasReported", Message: "kubelet has reported this condition", LastHeartbeatTime: now, LastTransitionTime: now,
+		})
+	}
+	for image := range imagesOfNode {
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{SizeBytes: 100 << 20, Names: []string{
+			fmt.Sprintf("images.example.com/team/program-%d@sha256:%064x", image, image), fmt.Sprintf("images.example.com/team/program-%d:v1.0.0", image),
+		}})
+	}
+	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: c.name, NodeID: name, TopologyKeys: []string{zoneKey}}, {Name: "foreign.example.com", NodeID: name}},
+	}}
+	_, err1 := c.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	_, err2 := c.Client.StorageV1().CSINodes().Create(ctx, csiNode, metav1.CreateOptions{})
+	return errors.Join(err1, err2)
+}
+
+// createPair creates a claim and a volume that are bound to each other.
+func (c *contest) createPair(ctx context.Context, name, driver, class string) error {
+	claims, volumes := c.Client.CoreV1().PersistentVolumeClaims(c.warm.Namespace), c.Client.CoreV1().PersistentVolumes()
+	claim := Claim(c.warm.Namespace, name, class)
+	claim.Spec.VolumeName = "pvc-" + name
+	claim.Annotations = map[string]string{storageProvisioner: driver, "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+	claim, err := claims.Create(ctx, claim, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests}
+	if _, err := claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	volume, err := volumes.Create(ctx, boundVolume(claim, driver), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	volume.Status.Phase = corev1.VolumeBound
+	_, err = volumes.UpdateStatus(ctx, volume, metav1.UpdateOptions{})
+	return err
+}
+
+// boundVolume returns the volume of a claim as provisioners make it.
+func boundVolume(claim *corev1.PersistentVolumeClaim, driver string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: claim.Spec.VolumeName, Finalizers: []string{"external-provisioner.volume.kubernetes.io/finalizer"}, Annotations: map[string]string{
+			"pv.kubernetes.io/provisioned-by":                            driver,
+			"volume.kubernetes.io/provisioner-deletion-secret-name":      "",
+			"volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
+		}},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes, StorageClassName: *claim.Spec.StorageClassName,
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			ClaimRef: &corev1.ObjectReference{
+				Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+			},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: driver, VolumeHandle: "vol-" + claim.Spec.VolumeName, FSType: "ext4",
+				VolumeAttributes: map[string]string{"name": claim.Name, "storage.kubernetes.io/csiProvisionerIdentity": "1700000000000-1234-" + driver},
+			}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zoneKey, Operator: corev1.NodeSelectorOpIn, Values: []string{zone(0)}}},
+			}}}},
+		},
+	}
+}
+
+// attach creates the attachment of a claim's volume.
+func (c *contest) attach(ctx context.Context, claim, node string) error {
+	volume := "pvc-" + claim
+	_, err := c.Client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("csi-%064x", claim)},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: c.name, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}},
+	}, metav1.CreateOptions{})
+	return err
+}

@@ -147,31 +147,38 @@ func (s *story) secondPair() {
 	driver := csitest.New(csitest.Options{Name: "second.example.com", Topology: map[string]string{"second.example.com/zone": "a"}})
 	address := driver.Serve(s.t)
 	var ends []func()
-	for _, component := range components() {
+	start := func(component string) {
 		args := []string{"--csi-address=" + address, "--kubeconfig=" + s.Dev.kubeconfig(component), "--leader-election", "--leader-election-namespace=" + devcluster.Namespace}
 		if component == "csi-provisioner" {
 			args = append(args, "--enable-capacity", "--capacity-ownerref-level=-1")
 		}
-		ends = append(ends, s.runWith([]string{"NAMESPACE=" + devcluster.Namespace}, component, args...))
+		ends = append(ends, s.runWith([]string{"NAMESPACE=" + devcluster.Namespace, fmt.Sprint("POD_NAME=second-", len(ends))}, component, args...))
 	}
 	leases := []string{"second-example-com", "external-attacher-leader-second-example-com"}
+	for _, component := range components() {
+		start(component)
+	}
 	s.waitHolders(leases, true)
-	s.waitLists()
+	s.waitAsked("list")
+	for _, component := range components() {
+		start(component) // it waits for the Lease
+	}
+	s.waitAsked("watch")
 	for _, end := range ends {
 		end()
 	}
 	s.waitHolders(leases, false) // whoever ends in peace gives the lease back
 }
 
-// waitLists waits until everything has been listed that may be.
-func (s *story) waitLists() {
+// waitAsked waits until all rights of a verb have been used.
+func (s *story) waitAsked(verb string) {
 	rules, err := granted()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.Wait("lists", func(context.Context) (bool, error) {
+	s.Wait("all requests of "+verb, func(context.Context) (bool, error) {
 		calls, err := s.Dev.Asked()
-		return !slices.ContainsFunc(rules.without(calls), func(right string) bool { return strings.Contains(right, ": list ") }), err
+		return !slices.ContainsFunc(rules.without(calls), func(right string) bool { return strings.Contains(right, ": "+verb+" ") }), err
 	})
 }
 

@@ -74,12 +74,12 @@ func TestStandbyReadsNothing(t *testing.T) {
 		counter := &reads{}
 		second := ours(t, cluster, r, "second", 0, func(c *leader.Config) { c.Client = counter.of(c.Client) })
 		time.Sleep(time.Hour)
+		first.stop()
+		second.stop()
 		// A watch is used for five minutes, and the Lease is read before the next.
 		if counter.gets > 15 || counter.watches > 15 || counter.watches == 0 {
 			t.Errorf("%d reads, %d watches in an hour, want at most 15 of each", counter.gets, counter.watches)
 		}
-		first.stop()
-		second.stop()
 	})
 }
 

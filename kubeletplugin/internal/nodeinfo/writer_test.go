@@ -91,7 +91,13 @@ func (w *world) expectIDs(want ...string) {
 // expectWrites compares the writes since the last call.
 func (w *world) expectWrites(want ...string) {
 	w.t.Helper()
-	var got []string
+	if diff := cmp.Diff(want, w.takeWrites()); diff != "" {
+		w.t.Errorf("writes, -want +got:\n%s", diff)
+	}
+}
+
+// takeWrites returns what was written since the last time.
+func (w *world) takeWrites() (got []string) {
 	for _, write := range w.c.Writes() {
 		text := write.Verb + " " + write.Resource
 		if write.Subresource != "" {
@@ -102,10 +108,8 @@ func (w *world) expectWrites(want ...string) {
 		}
 		got = append(got, text)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		w.t.Errorf("writes, -want +got:\n%s", diff)
-	}
 	w.c.ResetWrites()
+	return got
 }
 
 func (w *world) install(d Driver) {

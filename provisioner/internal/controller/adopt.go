@@ -19,7 +19,7 @@ import (
 )
 
 // This file finishes what nodes that do not exist any more have left behind: the records of their instances on claims, which
-// would keep the claims for ever. An instance in the same segment of the topology goes on with the volume. Where there is none, no
+// would keep the claims without end. An instance in the same segment of the topology goes on with the volume. Where there is none, no
 // driver reaches the volume, and another instance drops the record.
 
 // recorded reports whether a claim has the record of a volume in progress that is this instance's to finish.

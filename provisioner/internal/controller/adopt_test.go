@@ -74,7 +74,7 @@ func TestRecordsOfLostNodes(t *testing.T) {
 		"Shared":        {reason: "a2 reaches the volume: the claim gets it.", node: "a1", then: kept, want: state{Claim: true, Volumes: 1, PVs: 1, Drops: 1}},
 		"SharedDeleted": {reason: "a2 deletes the volume, and the claim is let go.", node: "a1", then: deleted, want: state{Drops: 1}},
 		"Own":           {reason: "No other node reaches the volume: the record is dropped, and the scheduler selects another node.", node: "b", then: kept, want: state{Claim: true, Volumes: 1, Drops: 1}},
-		"OwnDeleted":    {reason: "Nothing keeps the claim for ever.", node: "b", then: deleted, want: state{Volumes: 1, Drops: 1}},
+		"OwnDeleted":    {reason: "Nothing keeps the claim without end.", node: "b", then: deleted, want: state{Volumes: 1, Drops: 1}},
 		"NodeExists":    {reason: "The instance may come back: its record stays.", node: "a1", stays: true, then: kept, want: state{Claim: true, Recorded: true, Selected: true, Volumes: 1}},
 		"NodeReturns": {
 			reason: "The node has come back before its record was dropped, and finishes what it began.", node: "b",

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
-// recoverIntent opens the intent that a claim has a record of. Whoever may write the claim may have written the record: it serves for a volume
+// recoverIntent opens the intent that a claim has a record of. Anyone who may write the claim may have written the record: it serves for a volume
 // that has the claim's name, and with the secret that the class names. Without the class, the secret must be in the claim's namespace.
 func (c *Controller) recoverIntent(ctx context.Context, claim *corev1.PersistentVolumeClaim) (intents.Intent, bool) {
 	intent, ok := c.cfg.Intents.Recover(ctx, claim)

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// TestForgedRecord reads records that whoever may write the claim could have written.
+// TestForgedRecord reads records that anyone who may write the claim could have written.
 func TestForgedRecord(t *testing.T) {
 	cases := map[string]struct {
 		reason string

@@ -207,7 +207,7 @@ func (c *Controller) needed(ref volume.SourceRef) bool {
 	})
 }
 
-// dropSourceOf frees the source of a claim that may not use it, or not any more, unless its volume is in progress: whoever creates such
+// dropSourceOf frees the source of a claim that may not use it, or not any more, unless its volume is in progress: anyone who creates such
 // a claim could hold up the deletion of the source.
 func (c *Controller) dropSourceOf(s claimState) {
 	if s.claim == nil || s.intent != nil || c.mayUseSource(s.claim) == nil {

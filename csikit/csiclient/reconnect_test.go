@@ -47,6 +47,26 @@ func TestReconnectionIsNoticedWithoutAChangeOfState(t *testing.T) {
 	}
 }
 
+// Run may see the state "connecting" just after Wait has read the Info over that connection: it ended, for a loss that there was not.
+func TestOnlyALossEndsRun(t *testing.T) {
+	for state, want := range map[connectivity.State]bool{
+		connectivity.Connecting: false, connectivity.Ready: false, connectivity.Idle: true, connectivity.TransientFailure: true,
+	} {
+		c := ready(t.Context(), t)
+		c.info.Store(&Info{})
+		if c.mustExit(state) {
+			t.Errorf("state %v: a loss ends Run although Config.ExitOnLoss is not set", state)
+		}
+		c.cfg.ExitOnLoss = true
+		if got := c.mustExit(state); got != want {
+			t.Errorf("state %v: loss %t, want %t", state, got, want)
+		}
+		if c.dialed(nil); !c.mustExit(state) {
+			t.Errorf("state %v: another connection is no loss", state)
+		}
+	}
+}
+
 // ready returns a client whose connection is made, and known to Run.
 func ready(ctx context.Context, t *testing.T) *Client {
 	t.Helper()

@@ -74,9 +74,11 @@ func (c *Client) logUnreachable(ctx context.Context, log *WaitLog) {
 	}
 }
 
-// mustExit reports whether the connection that the Info was read from is lost, and that is fatal.
+// mustExit reports whether the connection that the Info was read from is lost, and that is fatal. "Connecting" does not show a
+// loss: gRPC lets calls use a new connection a moment before it reports that the connection is ready.
 func (c *Client) mustExit(state connectivity.State) bool {
-	return c.cfg.ExitOnLoss && c.info.Load() != nil && (state != connectivity.Ready || c.stale())
+	lost := c.stale() || state == connectivity.Idle || state == connectivity.TransientFailure
+	return lost && c.cfg.ExitOnLoss && c.info.Load() != nil
 }
 
 // redial connects, again if there was a connection.

@@ -110,11 +110,24 @@ func (w *Watcher) Run(ctx context.Context, onIdentity func(Identity)) {
 			node = now
 		}
 		// A repeated NodeGetInfo may have made another connection, which is ready, maybe to another driver.
-		if w.connections.Load() == connection && !w.conn.WaitForStateChange(ctx, connectivity.Ready) {
+		if w.connections.Load() == connection && w.state(ctx) == connectivity.Ready {
+			w.conn.WaitForStateChange(ctx, connectivity.Ready)
+		}
+		if ctx.Err() != nil {
 			return
 		}
 		logger.Info("Connection to the CSI driver is lost", logging.KeyAddress, w.cfg.Address, logging.KeyDriver, name)
 	}
+}
+
+// state returns the state of the connection, which is ready or not: gRPC lets calls use a new connection
+// a moment before it reports that the connection is ready.
+func (w *Watcher) state(ctx context.Context) connectivity.State {
+	state := w.conn.GetState()
+	for state == connectivity.Connecting && w.conn.WaitForStateChange(ctx, state) {
+		state = w.conn.GetState()
+	}
+	return state
 }
 
 // ask returns the driver's name, however long it takes, or false when ctx ends.

@@ -34,7 +34,7 @@ func (w *Watcher) askNode(ctx context.Context, connection int64) (string, bool) 
 		if err == nil {
 			return describe(info), true
 		}
-		if !mayAnswerLater(err) || w.conn.GetState() != connectivity.Ready || !w.pause(ctx) {
+		if !mayAnswerLater(err) || w.state(ctx) != connectivity.Ready || !w.pause(ctx) {
 			break
 		}
 	}

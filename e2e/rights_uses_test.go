@@ -163,22 +163,22 @@ func (s *story) secondPair() {
 	for _, component := range components() {
 		start(component) // it waits for the Lease
 	}
-	s.waitAsked("watch")
+	s.waitAsked("watch leases")
 	for _, end := range ends {
 		end()
 	}
-	s.waitHolders(leases, false) // whoever ends in peace gives the lease back
+	s.waitHolders(leases, false) // a holder that ends in peace gives the lease back
 }
 
-// waitAsked waits until all rights of a verb have been used.
-func (s *story) waitAsked(verb string) {
+// waitAsked waits until all rights that begin so have been used: a verb, or a verb and a resource.
+func (s *story) waitAsked(rights string) {
 	rules, err := granted()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.Wait("all requests of "+verb, func(context.Context) (bool, error) {
+	s.Wait("all requests that begin with "+rights, func(context.Context) (bool, error) {
 		calls, err := s.Dev.Asked()
-		return !slices.ContainsFunc(rules.without(calls), func(right string) bool { return strings.Contains(right, ": "+verb+" ") }), err
+		return !slices.ContainsFunc(rules.without(calls), func(right string) bool { return strings.Contains(right, ": "+rights) }), err
 	})
 }
 

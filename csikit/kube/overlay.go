@@ -44,7 +44,7 @@ func (o *overlay[T]) put(key string, obj T) {
 	if _, known := o.gone[obj.GetUID()]; known {
 		return
 	}
-	if item, ok := o.items[key]; ok && !newer(obj, item.obj) {
+	if item, ok := o.items[key]; ok && !(overlayItem[T]{obj: obj, deleted: deleted}).follows(item.obj) {
 		return
 	}
 	if o.items == nil {
@@ -95,7 +95,16 @@ func (o *overlay[T]) get(key string, lookup func(key string) (T, bool)) (obj T, 
 
 // supersedes reports whether the item is a later state than that of the store.
 func (item overlayItem[T]) supersedes(stored T, ok bool) bool {
-	return time.Now().Before(item.expires) && (!ok || newer(item.obj, stored))
+	return time.Now().Before(item.expires) && (!ok || item.follows(stored))
+}
+
+// follows reports whether the item is a later state than obj. The API server's answer to the write that removed an object has the version that the
+// object had before, and nothing follows a removal but an object with another UID.
+func (item overlayItem[T]) follows(obj T) bool {
+	if item.deleted && item.obj.GetUID() == obj.GetUID() {
+		return true
+	}
+	return newer(item.obj, obj)
 }
 
 // merge replaces and completes the list that read returns from the store. match reports whether a remembered
@@ -109,7 +118,7 @@ func (o *overlay[T]) merge(read func() []T, match func(T) bool, lookup func(key 
 	merged := make([]T, 0, len(stored)+len(own))
 	for _, obj := range stored {
 		key := cache.MetaObjectToName(obj).String()
-		if item, ok := own[key]; ok && newer(item.obj, obj) {
+		if item, ok := own[key]; ok && item.follows(obj) {
 			continue
 		}
 		delete(own, key) // the store has caught up
@@ -160,7 +169,7 @@ func (o *overlay[T]) observe(before, after T, gone bool) {
 	if !ok {
 		return
 	}
-	if gone && item.obj.GetUID() == obj.GetUID() || !newer(item.obj, obj) {
+	if gone && item.obj.GetUID() == obj.GetUID() || !item.follows(obj) {
 		delete(o.items, key)
 	}
 }

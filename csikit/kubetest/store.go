@@ -167,14 +167,16 @@ func (c *Cluster) writeLocked(k *kind, before, obj kube.Object, subresource stri
 	return stored, changed, nil
 }
 
-// replaceLocked stores obj in place of before, unless they are the same; the last finalizer takes the object along.
+// replaceLocked stores obj in place of before, unless they are the same; the last finalizer takes the object along, and the
+// answer then has the version that the object had before.
 func (c *Cluster) replaceLocked(k *kind, before, obj kube.Object) (stored kube.Object, changed bool) {
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if equality.Semantic.DeepEqual(before, obj) {
 		return before, false
 	}
 	if obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && !inGrace(obj) {
-		return c.dropLocked(k, obj), true
+		c.dropLocked(k, clone(obj))
+		return obj, true
 	}
 	c.storeLocked(k, before, obj)
 	return obj, true

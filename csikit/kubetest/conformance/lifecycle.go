@@ -49,30 +49,26 @@ func deletion(t *testing.T, s Server) {
 	}
 }
 
-// lastFinalizer checks that the removal of the last finalizer removes an object that is being deleted, by every verb.
+// lastFinalizer checks that the removal of the last finalizer removes an object that is being deleted, by every verb. The answer has
+// the version that the object had before.
 func lastFinalizer(t *testing.T, s Server) {
 	client := s.Client.Nodes()
-	patch := func(kind types.PatchType, patch string) func(*testing.T, string) error {
-		return func(t *testing.T, name string) error {
+	patch := func(kind types.PatchType, patch string) func(*testing.T, *corev1.Node) (*corev1.Node, error) {
+		return func(t *testing.T, node *corev1.Node) (*corev1.Node, error) {
 			t.Helper()
-			_, err := client.Patch(t.Context(), name, kind, []byte(patch), metav1.PatchOptions{})
-			return err
+			return client.Patch(t.Context(), node.Name, kind, []byte(patch), metav1.PatchOptions{})
 		}
 	}
-	verbs := map[string]func(t *testing.T, name string) error{
-		"Update": func(t *testing.T, name string) error {
+	verbs := map[string]func(*testing.T, *corev1.Node) (*corev1.Node, error){
+		"Update": func(t *testing.T, node *corev1.Node) (*corev1.Node, error) {
 			t.Helper()
-			node := must[*corev1.Node](t)(client.Get(t.Context(), name, metav1.GetOptions{}))
 			node.Finalizers = nil
-			_, err := client.Update(t.Context(), node, metav1.UpdateOptions{})
-			return err
+			return client.Update(t.Context(), node, metav1.UpdateOptions{})
 		},
-		"UpdateStatus": func(t *testing.T, name string) error {
+		"UpdateStatus": func(t *testing.T, node *corev1.Node) (*corev1.Node, error) {
 			t.Helper()
-			node := must[*corev1.Node](t)(client.Get(t.Context(), name, metav1.GetOptions{}))
 			node.Finalizers = nil
-			_, err := client.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
-			return err
+			return client.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
 		},
 		"Merge":     patch(types.MergePatchType, `{"metadata":{"finalizers":null}}`),
 		"Strategic": patch(types.StrategicMergePatchType, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["e.x/x","e.x/y","e.x/z"]}}`),
@@ -89,8 +85,10 @@ func lastFinalizer(t *testing.T, s Server) {
 						t.Fatal(err)
 					}
 				}
-				if err := remove(t, node.Name); err != nil {
-					t.Fatal(err)
+				before := must[*corev1.Node](t)(client.Get(t.Context(), node.Name, metav1.GetOptions{}))
+				last := must[*corev1.Node](t)(remove(t, before.DeepCopy()))
+				if same := last.ResourceVersion == before.ResourceVersion; same != deleted || len(last.Finalizers) > 0 {
+					t.Errorf("answer to the removal: version %s with finalizers %q, version before %s", last.ResourceVersion, last.Finalizers, before.ResourceVersion)
 				}
 				_, err := client.Get(t.Context(), node.Name, metav1.GetOptions{})
 				if got := answer(err); got != want {

@@ -26,10 +26,10 @@ func TestWaitingForNodesCostsFewRequests(t *testing.T) {
 		fault              error
 		limit              int64
 	}{
-		"OneNode":   {reason: "one request for all that wait for a node, less and less often", attachments: 1000, nodes: 1, limit: 20},
+		"OneNode":   {reason: "one request for all that wait for a node, less and less often", attachments: 1000, nodes: 1, limit: 40},
 		"ManyNodes": {reason: "each node less and less often", attachments: 500, nodes: 100, limit: 2000},
 		"Forbidden": {
-			reason: "the right is missing for all nodes", attachments: 500, nodes: 100, limit: 20,
+			reason: "the right is missing for all nodes", attachments: 500, nodes: 100, limit: 40,
 			fault: apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no right")),
 		},
 	}

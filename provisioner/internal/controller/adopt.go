@@ -8,8 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -68,14 +66,12 @@ func (c *Controller) adopt(ctx context.Context, s claimState, node string) (reco
 	if node != "" && !c.nodeGone(ctx, node) {
 		return c.await(s, turn{holder: node, due: c.holders.end(s.node, node, false, time.Now()).next}), nil
 	}
-	err = c.editOrphan(ctx, s.claim, node, func(claim *corev1.PersistentVolumeClaim) error {
-		if reaches {
-			return intents.PassRecord(claim, node, s.node.Name)
-		}
-		return intents.DropRecord(claim, node)
-	})
+	adopted, err := c.editClaim(ctx, s.claim, func(live *corev1.PersistentVolumeClaim) (bool, error) { return c.editOrphan(live, node, reaches) })
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("adopt the record of node %q on claim %s: %w", node, klog.KObj(s.claim), err)
+		return reconcile.Result{}, fmt.Errorf("adopt the record of node %q: %w", node, err)
+	}
+	if !adopted {
+		return reconcile.Result{}, nil
 	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyNode, node)
 	if reaches {
@@ -89,33 +85,17 @@ func (c *Controller) adopt(ctx context.Context, s claimState, node string) (reco
 	return reconcile.Result{}, nil
 }
 
-// editOrphan changes the record of a node on a claim, if it is still there. A claim with late binding that is for this node gets
-// another one from the scheduler.
-func (c *Controller) editOrphan(ctx context.Context, claim *corev1.PersistentVolumeClaim, node string, edit func(*corev1.PersistentVolumeClaim) error) error {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	client := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace)
-	live, err := client.Get(ctx, claim.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return err
-	}
-	if live.UID != claim.UID || !slices.Contains(c.recordedElsewhere(live), node) {
-		return nil
-	}
-	if err := edit(live); err != nil {
-		return err
+// editOrphan makes the record of a node on a claim the own one, or drops it, if it is still there. A claim with late binding that is for this node
+// gets another one from the scheduler.
+func (c *Controller) editOrphan(live *corev1.PersistentVolumeClaim, node string, reaches bool) (bool, error) {
+	if !slices.Contains(c.recordedElsewhere(live), node) {
+		return false, nil
 	}
 	if view.Pending(live, c.driver) && view.SelectedNode(live) == node {
-		delete(live.Annotations, view.AnnSelectedNode)
-		delete(live.Annotations, view.AnnAlphaSelectedNode)
+		unselect(live)
 	}
-	updated, err := client.Update(ctx, live, metav1.UpdateOptions{})
-	if err != nil {
-		return err
+	if reaches {
+		return true, intents.PassRecord(live, node, c.node().Name)
 	}
-	c.view.Claims.Remember(updated)
-	return nil
+	return true, intents.DropRecord(live, node)
 }

@@ -116,6 +116,31 @@ func TestRecordsOfLostNodes(t *testing.T) {
 	}
 }
 
+// TestClaimBoundElsewhere has an instance come back for a volume that it had in progress, while its claim got one on another node
+// and names the first node again: the second volume is deleted.
+func TestClaimBoundElsewhere(t *testing.T) {
+	onZones(t, func(f *fleet) {
+		b := f.nodes["b"].driver
+		b.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.Unavailable, Message: "the answer is lost"})
+		f.claimNamed("data", "uid-1")
+		f.choose("b")
+		f.pass(1)
+		f.crash("b")
+		f.choose("a1")
+		f.pass(1)
+		if claim := f.only(); claim.Spec.VolumeName == "" || !intents.Recorded(claim) || len(b.Volumes()) != 1 {
+			t.Fatalf("claim %v, %d volumes on node b, want a claim that is bound on node a1, and has a record of node b with a volume", claim, len(b.Volumes()))
+		}
+		f.choose("b")
+		b.Heal()
+		f.start("b")
+		f.pass(5)
+		if claim := f.only(); intents.Recorded(claim) || len(b.Volumes()) != 0 || len(f.nodes["a1"].driver.Volumes()) != 1 {
+			t.Errorf("claim %v, %d volumes on node b and %d on node a1, want the one that the claim is bound to, and no record", claim, len(b.Volumes()), len(f.nodes["a1"].driver.Volumes()))
+		}
+	})
+}
+
 // recordDrops returns the writes by which a claim has lost its last record.
 func recordDrops(f *fleet) []kubetest.Write {
 	return slices.DeleteFunc(slices.Clone(f.cluster.Writes()), func(w kubetest.Write) bool {

@@ -8,8 +8,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -116,32 +114,26 @@ func largest(answer *csi.GetCapacityResponse) int64 {
 }
 
 // take selects the own node for a claim, unless the claim has changed hands or needs no volume any more. In both cases the
-// watch brings the claim back: a second look besides that one would come before the pause after a first failure. Of
-// several nodes at a time the API lets one through; the others have a conflict, and look again.
+// watch brings the claim back: a second look besides that one would come before the pause after a first failure. Nodes
+// that have a conflict look again.
 func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	client := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace)
-	live, err := client.Get(ctx, claim.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("get claim %s to take it: %w", klog.KObj(claim), err)
-	case live.UID != claim.UID || !view.Pending(live, c.driver) || leaving(live) || view.SelectedNode(live) != view.SelectedNode(claim):
-		return nil
-	}
-	if live.Annotations == nil {
-		live.Annotations = map[string]string{}
-	}
-	live.Annotations[view.AnnSelectedNode] = c.node().Name
-	updated, err := client.Update(ctx, live, metav1.UpdateOptions{})
+	taken, err := c.editClaim(ctx, claim, func(live *corev1.PersistentVolumeClaim) (bool, error) {
+		if !view.Pending(live, c.driver) || leaving(live) || view.SelectedNode(live) != view.SelectedNode(claim) {
+			return false, nil
+		}
+		if live.Annotations == nil {
+			live.Annotations = map[string]string{}
+		}
+		live.Annotations[view.AnnSelectedNode] = c.node().Name
+		return true, nil
+	})
 	if err != nil {
-		return fmt.Errorf("take claim %s for node %q: %w", klog.KObj(claim), c.node().Name, err)
+		return fmt.Errorf("take claim for node %q: %w", c.node().Name, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Claim is taken", logging.KeyNode, c.node().Name)
-	c.claimRecords.change(claim.UID, func(r *claimRecord) { r.unverified = false })
-	c.view.Claims.Remember(updated)
+	if taken {
+		klog.FromContext(ctx).V(2).Info("Claim is taken", logging.KeyNode, c.node().Name)
+		c.claimRecords.change(claim.UID, func(r *claimRecord) { r.unverified = false })
+	}
 	return nil
 }
 

@@ -306,7 +306,7 @@ func stress(t *testing.T, recorded bool, seed uint64) {
 // TestHandOvers has a scheduler select one node after the other for claims with late binding, while drivers leave open what has
 // become of their volumes: wherever a volume is made in the end, all others are deleted.
 func TestHandOvers(t *testing.T) {
-	for _, seed := range []uint64{rand.Uint64(), 1} {
+	for _, seed := range []uint64{rand.Uint64(), 1, 2195291266584111024} {
 		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
 			const n = 60
 			onFleet(t, time.Second, 0, seed != 1, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {

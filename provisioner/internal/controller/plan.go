@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -150,13 +151,19 @@ func planIntent(s claimState) claimPlan {
 	return leave("volume is being saved")
 }
 
-// savedHere reports whether the PersistentVolume of the intent's claim is there, with the volume that the intent is about: the driver
-// of another node may have made another one, of which the view shows no source.
+// savedHere reports whether the PersistentVolume of the intent's claim is there, with the volume that the intent is about.
 func (s claimState) savedHere() bool {
-	if s.pv == nil || s.node.Alone() && s.pv.Spec.CSI == nil {
-		return false
-	}
-	return s.pv.Spec.ClaimRef != nil && s.pv.Spec.ClaimRef.UID == s.intent.UID()
+	return s.pv != nil && isFor(s.pv, s.intent.UID()) && !madeElsewhere(s.pv, s.node)
+}
+
+// isFor reports whether a PersistentVolume is that of a claim.
+func isFor(pv *corev1.PersistentVolume, claim types.UID) bool {
+	return pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim
+}
+
+// madeElsewhere reports whether the driver of another node has made the volume of a PersistentVolume: the view shows no source of it.
+func madeElsewhere(pv *corev1.PersistentVolume, node Node) bool {
+	return node.Alone() && pv.Spec.CSI == nil
 }
 
 // planForeign finds claims that are not ours to provision, or not any more.
@@ -176,7 +183,7 @@ func planForeign(s claimState) (claimPlan, bool) {
 
 // planExisting looks at the PersistentVolume that is already there under the volume's name.
 func planExisting(s claimState) claimPlan {
-	if ref := s.pv.Spec.ClaimRef; ref != nil && ref.UID == s.claim.UID {
+	if isFor(s.pv, s.claim.UID) {
 		return leave("volume exists")
 	}
 	return refuse("volume name %q is taken by a PersistentVolume that is not for this claim", s.pv.Name)

@@ -61,16 +61,16 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 
 // takePart takes a step among the instances of all nodes.
 func (c *Controller) takePart(ctx context.Context, s claimState, plan claimPlan) (reconcile.Result, error) {
-	if plan.verb == claimBegin {
+	switch plan.verb {
+	case claimBegin:
 		return c.await(s, c.beginTurn(s, plan.node)), nil
-	}
-	if plan.verb == claimSeek {
+	case claimSeek:
 		return c.seek(ctx, s), nil
-	}
-	if plan.verb == claimAdopt {
+	case claimAdopt:
 		return c.adopt(ctx, s, plan.node)
+	default:
+		return c.compete(ctx, s)
 	}
-	return c.compete(ctx, s)
 }
 
 // claimState collects what the decision about a claim depends on.
@@ -181,6 +181,9 @@ func (c *Controller) whyUnwanted(intent intents.Intent) string {
 	}
 	if node := c.node().AssignedElsewhere(claim); node != "" {
 		return fmt.Sprintf("claim is for node %q now", node)
+	}
+	if pv, ok := c.view.Volumes.Get("", intent.Spec.Name); ok && isFor(pv, claim.UID) && madeElsewhere(pv, c.node()) {
+		return "claim has a volume on another node"
 	}
 	return ""
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -14,29 +12,27 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
-// reschedule gives a claim back to the scheduler, by taking away the node that it had selected. The claim
-// is read first and written as a whole: the permissions that provisioners have always had allow updates
-// of claims, and no patches.
+// reschedule gives a claim back to the scheduler, by taking away the node that it had selected.
 func (c *Controller) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	client := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace)
-	live, err := client.Get(ctx, claim.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("get claim %s to reschedule it: %w", klog.KObj(claim), err)
-	case live.UID != claim.UID || view.SelectedNode(live) != view.SelectedNode(claim):
-		return reconcile.Result{}, nil
-	}
-	delete(live.Annotations, view.AnnSelectedNode)
-	delete(live.Annotations, view.AnnAlphaSelectedNode)
-	updated, err := client.Update(ctx, live, metav1.UpdateOptions{})
+	node := view.SelectedNode(claim)
+	given, err := c.editClaim(ctx, claim, func(live *corev1.PersistentVolumeClaim) (bool, error) {
+		if view.SelectedNode(live) != node {
+			return false, nil
+		}
+		unselect(live)
+		return true, nil
+	})
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("take node %q from claim %s: %w", view.SelectedNode(claim), klog.KObj(claim), err)
+		return reconcile.Result{}, fmt.Errorf("take node %q from the claim: %w", node, err)
 	}
-	c.view.Claims.Remember(updated)
-	klog.FromContext(ctx).V(2).Info("Claim is given back to the scheduler", logging.KeyNode, view.SelectedNode(claim))
+	if given {
+		klog.FromContext(ctx).V(2).Info("Claim is given back to the scheduler", logging.KeyNode, node)
+	}
 	return reconcile.Result{}, nil
+}
+
+// unselect takes the node from a claim that the scheduler had selected.
+func unselect(claim *corev1.PersistentVolumeClaim) {
+	delete(claim.Annotations, view.AnnSelectedNode)
+	delete(claim.Annotations, view.AnnAlphaSelectedNode)
 }

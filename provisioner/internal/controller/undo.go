@@ -108,7 +108,7 @@ func (c *Controller) holder(ctx context.Context, intent intents.Intent) (string,
 // an in-tree form, which does not always have the whole volume ID: that of kubernetes.io/gce-pd lacks the project.
 func (c *Controller) holds(pv *corev1.PersistentVolume, intent intents.Intent) bool {
 	if pv.Spec.CSI == nil {
-		return pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == intent.UID() && c.node().Reaches(c.inCSIForm(pv))
+		return isFor(pv, intent.UID()) && c.node().Reaches(c.inCSIForm(pv))
 	}
 	return slices.Contains(view.Handles(c.driver)(pv), intent.VolumeID) && c.node().Reaches(pv)
 }

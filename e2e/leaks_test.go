@@ -174,10 +174,10 @@ func (l *leakTest) play(claims int) {
 	l.t.Helper()
 	l.t.Cleanup(func() {
 		if l.t.Failed() {
-			text, _ := os.ReadFile(l.logs)
-			l.t.Logf("the end of the log of the provisioners:\n%s", text[max(0, len(text)-20000):])
+			l.t.Logf("what the log says of the volumes that were leaked, and its end:\n%s", l.excerpt())
 		}
 	})
+	l.driver.Inject(csitest.Fault{Match: l.trace})
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.ending, Code: codes.Internal})
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.working, Code: codes.Aborted})
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("hang"), After: true, Hang: true})
@@ -229,6 +229,35 @@ func (l *leakTest) play(claims int) {
 	l.check()
 }
 
+// trace adds a request to the log of the provisioners: it is no fault.
+func (l *leakTest) trace(request proto.Message) bool {
+	l.log("request %T: %v", request, request)
+	return false
+}
+
+// log adds a line of the driver to the log of the provisioners.
+func (l *leakTest) log(format string, args ...any) {
+	f, err := os.OpenFile(l.logs, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return // what is not logged is missing where the game has failed for another reason
+	}
+	defer func() { _ = f.Close() }()
+	fmt.Fprintf(f, "D%s driver: %s\n", time.Now().Format("0102 15:04:05.000000"), fmt.Sprintf(format, args...))
+}
+
+// excerpt returns the lines of the log about volumes without a PersistentVolume, and its last lines.
+func (l *leakTest) excerpt() string {
+	_, leaks, _ := l.disorder(context.Background())
+	text, _ := os.ReadFile(l.logs)
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if slices.ContainsFunc(leaks, func(name string) bool { return strings.Contains(line, strings.TrimPrefix(name, "pvc-")) }) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "") + "…\n" + string(text[max(0, len(text)-20000):])
+}
+
 // deleteMaybe deletes every other claim.
 func (l *leakTest) deleteMaybe(n int) {
 	l.t.Helper()
@@ -263,6 +292,7 @@ func (l *leakTest) fault(kind string) func(proto.Message) bool {
 			return false
 		}
 		if kind == "late" {
+			l.log("work on %s begins", create.GetName())
 			l.late[create.GetName()] = proto.CloneOf(create)
 			time.AfterFunc(time.Duration(l.random.IntN(5000))*time.Millisecond, func() { l.finish(create.GetName()) })
 		}
@@ -299,7 +329,8 @@ func (l *leakTest) finish(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if request, ok := l.late[name]; ok {
-		_, _ = l.driver.CreateVolume(context.Background(), request)
+		_, err := l.driver.CreateVolume(context.Background(), request)
+		l.log("end of the work on %s: %v", name, err)
 		delete(l.late, name)
 	}
 }

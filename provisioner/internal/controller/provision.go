@@ -33,6 +33,9 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, klog.KRef(key.Namespace, key.Name))
 	ctx = klog.NewContext(ctx, logger)
 	defer c.tidyKey(key)
+	if err := c.recoverRecord(ctx, key); err != nil {
+		return reconcile.Result{}, err
+	}
 	state := c.claimState(ctx, key)
 	c.dropSourceOf(state)
 	plan := planClaim(state)
@@ -77,11 +80,7 @@ func (c *Controller) takePart(ctx context.Context, s claimState, plan claimPlan)
 func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), now: time.Now()}
 	s.claim, _ = c.claim(key)
-	intent, ok := c.cfg.Intents.Get(key.UID)
-	if !ok && s.claim != nil && c.recorded(s.claim) {
-		intent, ok = c.recoverIntent(ctx, s.claim)
-	}
-	if ok {
+	if intent, ok := c.cfg.Intents.Get(key.UID); ok {
 		s.intent = &intent
 		if pv, ok := c.view.Volumes.Get("", intent.Spec.Name); ok {
 			s.pv = pv

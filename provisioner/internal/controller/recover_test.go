@@ -1,13 +1,14 @@
 package controller
 
 import (
+	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -55,7 +56,11 @@ func TestForgedRecord(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.watchesCatchUp()
-				s := r.claimState(quiet(t), claimKey{Namespace: "team", Name: "data", UID: types.UID("uid-1")})
+				key := keyOf(r.claim())
+				if err := r.recoverRecord(quiet(t), key); err != nil {
+					t.Fatal(err)
+				}
+				s := r.claimState(quiet(t), key)
 				if got := s.intent != nil; got != tc.want || intents.Recorded(r.claim()) != tc.want {
 					t.Fatalf("%s\nintent %t, recorded %t, want %t", tc.reason, got, intents.Recorded(r.claim()), tc.want)
 				}
@@ -74,5 +79,61 @@ func TestForgedRecord(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestRecordThatIsGoneIsNotRecovered has a cache show a record that another process has dropped, with its claim or from it.
+func TestRecordThatIsGoneIsNotRecovered(t *testing.T) {
+	away := errors.New("the API server is away")
+	for name, tc := range map[string]struct {
+		reason  string
+		change  func(t *testing.T, r *rig, store *intents.Claims)
+		want    bool
+		wantErr error
+	}{
+		"There":   {reason: "The record is there.", change: func(*testing.T, *rig, *intents.Claims) {}, want: true},
+		"Dropped": {reason: "The process before has dropped it.", change: func(t *testing.T, _ *rig, store *intents.Claims) { t.Helper(); closeIntent(t, store) }},
+		"ClaimGone": {reason: "The claim went with it.", change: func(t *testing.T, r *rig, store *intents.Claims) {
+			t.Helper()
+			if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+				t.Fatal(err)
+			}
+			closeIntent(t, store)
+		}},
+		"Unreachable": {reason: "It is not known: the volume is not made again meanwhile.", wantErr: away, change: func(_ *testing.T, r *rig, _ *intents.Claims) {
+			r.cluster.Inject(kubetest.Fault{Verb: "get", Resource: "persistentvolumeclaims", Err: away})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.apply(newClass())
+				claim := newClaim()
+				claim.ResourceVersion = ""
+				r.apply(claim)
+				before := intents.NewClaims(r.cluster.Client().PersistentVolumeClaims, "")
+				if err := before.Open(quiet(t), intents.Intent{Spec: volume.Spec{Name: "pvc-uid-1", Claim: r.claim()}, Request: &csi.CreateVolumeRequest{Name: "pvc-uid-1"}}); err != nil {
+					t.Fatal(err)
+				}
+				r.cfg.Intents = intents.NewClaims(r.cluster.Client().PersistentVolumeClaims, "")
+				r.watchesCatchUp()
+				key := keyOf(r.claim())
+				r.deaf("persistentvolumeclaims")
+				tc.change(t, r, before)
+				if err := r.recoverRecord(quiet(t), key); !errors.Is(err, tc.wantErr) {
+					t.Errorf("%s\nerror %v, want %v", tc.reason, err, tc.wantErr)
+				}
+				if _, got := r.cfg.Intents.Get(key.UID); got != tc.want {
+					t.Errorf("%s\nintent %t, want %t", tc.reason, got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// closeIntent closes the intent of the claim.
+func closeIntent(t *testing.T, store *intents.Claims) {
+	t.Helper()
+	if err := store.Close(quiet(t), "uid-1"); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -408,21 +408,11 @@ func (l *leakTest) hold(identity string) {
 // check waits until claims, PersistentVolumes, volumes of the driver and records agree, so that without claims there is nothing.
 func (l *leakTest) check() {
 	l.t.Helper()
-	var problem string
-	defer func() {
-		if l.t.Failed() {
-			l.t.Logf("not in order: %s; done: %v", problem, l.counts)
+	l.settle("claims, volumes and records to agree", func(problem string, leaks []string) string {
+		if problem == "" && len(leaks) > 0 {
+			return fmt.Sprintf("volumes %q of %d in the driver have no PersistentVolume", leaks, len(l.driver.Volumes()))
 		}
-	}()
-	l.Wait("claims, volumes and records to agree", func(ctx context.Context) (bool, error) {
-		now, leaks, err := l.disorder(ctx)
-		if err != nil {
-			return false, err
-		}
-		if problem = now; now == "" && len(leaks) > 0 {
-			problem = fmt.Sprintf("volumes %q of %d in the driver have no PersistentVolume", leaks, len(l.driver.Volumes()))
-		}
-		return problem == "", nil
+		return problem
 	})
 	for _, violation := range l.driver.Violations() {
 		l.t.Errorf("against the life cycle of CSI: %s", violation)
@@ -434,12 +424,7 @@ func (l *leakTest) check() {
 // logged that this can be.
 func (l *leakTest) countLeaks() {
 	l.t.Helper()
-	var leaks []string
-	l.Wait("claims and volumes to agree, apart from leaks", func(ctx context.Context) (bool, error) {
-		problem, found, err := l.disorder(ctx)
-		leaks = found
-		return problem == "", err
-	})
+	leaks := l.settle("claims and volumes to agree, apart from leaks", func(problem string, _ []string) string { return problem })
 	text, err := os.ReadFile(l.logs)
 	if err != nil {
 		l.t.Fatal(err)
@@ -449,6 +434,28 @@ func (l *leakTest) countLeaks() {
 		l.t.Errorf("%d warnings by %d leaders, want one by each", warnings, leaders)
 	}
 	l.t.Logf("%d volumes of %d are leaked, %d warnings; done: %v", len(leaks), len(l.driver.Volumes()), warnings, l.counts)
+}
+
+// settle waits until judge finds nothing wrong, and returns the volumes without a PersistentVolume. The end of a long game takes long: it waits as
+// long as something changes.
+func (l *leakTest) settle(what string, judge func(problem string, leaks []string) string) (leaks []string) {
+	l.t.Helper()
+	var problem string
+	for changed := time.Now(); time.Since(changed) < patience; {
+		begin := time.Now()
+		found, volumes, err := l.disorder(l.t.Context())
+		if err != nil {
+			found = err.Error()
+		} else if found = judge(found, volumes); found == "" {
+			return volumes
+		}
+		if found != problem {
+			problem, changed = found, time.Now()
+		}
+		time.Sleep(max(period, 4*time.Since(begin))) // lists of thousands of objects cost the API server more than the game does
+	}
+	l.t.Fatalf("waited in vain for %s: %s; done: %v", what, problem, l.counts)
+	return nil
 }
 
 // disorder says what is not in order, empty for nothing, and which volumes of the driver have no PersistentVolume.
@@ -471,16 +478,22 @@ func (l *leakTest) disorder(ctx context.Context) (problem string, leaks []string
 			leaks = append(leaks, v.Name)
 		}
 	}
+	counts := map[string]int{}
 	for _, claim := range claims.Items {
-		if record := claim.Annotations[recordAnnotation]; record != "" {
-			return fmt.Sprintf("claim %s has the record %s", claim.Name, record), leaks, nil
+		switch {
+		case claim.Annotations[recordAnnotation] != "":
+			counts["with a record"]++
+		case claim.DeletionTimestamp != nil:
+			counts["being deleted"]++
+		case claim.Status.Phase != corev1.ClaimBound:
+			counts[string(claim.Status.Phase)]++
+		default:
+			continue
 		}
-		if claim.DeletionTimestamp != nil {
-			return fmt.Sprintf("claim %s is being deleted", claim.Name), leaks, nil
-		}
-		if claim.Status.Phase != corev1.ClaimBound {
-			return fmt.Sprintf("claim %s is %s", claim.Name, claim.Status.Phase), leaks, nil
-		}
+		problem = fmt.Sprintf("of %d claims are %v, %s among them", len(claims.Items), counts, claim.Name)
+	}
+	if problem != "" {
+		return problem, leaks, nil
 	}
 	if len(made)-len(leaks) != len(handles) || len(handles) != len(claims.Items) {
 		return fmt.Sprintf("%d claims, %d PersistentVolumes, %d volumes in the driver", len(claims.Items), len(handles), len(made)), leaks, nil

@@ -24,6 +24,8 @@ const (
 	migratedDriver = "ebs.csi.aws.com"
 	inTreePlugin   = "kubernetes.io/aws-ebs"
 	annMigratedTo  = "pv.kubernetes.io/migrated-to"
+	// migratedNode is the node's ID in the driver.
+	migratedNode = "i-0123456789"
 )
 
 // migrationTest is a driver that replaces an in-tree plugin, beside the one that is installed.
@@ -34,16 +36,18 @@ type migrationTest struct {
 	metrics string
 }
 
-// TestMigration lets volumes of an in-tree plugin be made and deleted by the driver that replaces it. The controller manager decides
+// TestMigration lets volumes of an in-tree plugin be made, attached, detached and deleted by the driver that replaces it. The controller manager decides
 // which those are.
 func TestMigration(t *testing.T) {
 	dev(t)
 	s := &story{Scene: bed.NewScene(t), t: t}
-	m := &migrationTest{story: s, driver: csitest.New(csitest.Options{Name: migratedDriver}), metrics: freeAddress(t)}
+	m := &migrationTest{story: s, driver: csitest.New(csitest.Options{Name: migratedDriver, NodeID: migratedNode}), metrics: freeAddress(t)}
 	class := Class(s.Namespace+"-in-tree", inTreePlugin, storagev1.VolumeBindingImmediate)
 	class.Parameters = map[string]string{"type": "gp3", "fsType": "xfs"}
 	s.addClass(class)
-	s.run("csi-provisioner", "--csi-address="+m.driver.Serve(t), "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"), "--http-endpoint="+m.metrics,
+	address := m.driver.Serve(t)
+	s.run("csi-attacher", "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig("csi-attacher"))
+	s.run("csi-provisioner", "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"), "--http-endpoint="+m.metrics,
 		"--leader-election", "--leader-election-namespace="+devcluster.Namespace)
 
 	s.CreateClaim("data", class.Name)
@@ -55,6 +59,7 @@ func TestMigration(t *testing.T) {
 	if by := pv.Annotations["pv.kubernetes.io/provisioned-by"]; by != inTreePlugin {
 		t.Errorf("the volume was provisioned by %q, want %q", by, inTreePlugin)
 	}
+	m.attach(pv.Name)
 	s.DeleteClaim("data")
 	m.waitDeleted(pv.Name, "vol-"+pv.Name)
 
@@ -94,6 +99,57 @@ func (m *migrationTest) waitDeleted(name, handle string) {
 	if slices.ContainsFunc(m.driver.Volumes(), func(v csitest.Volume) bool { return v.ID == handle }) {
 		m.t.Errorf("the driver still has volume %s, whose PersistentVolume is gone", handle)
 	}
+}
+
+// attach has the attacher attach a volume in in-tree form to a node, and detach it again. Of the node only its registration exists.
+func (m *migrationTest) attach(name string) {
+	m.t.Helper()
+	node := m.Namespace + "-node"
+	registration := &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: node},
+		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: migratedDriver, NodeID: migratedNode}}},
+	}
+	m.retry("register the driver on "+node, func(ctx context.Context) error {
+		_, err := m.Client.StorageV1().CSINodes().Create(ctx, registration, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	m.t.Cleanup(func() { _ = m.Client.StorageV1().CSINodes().Delete(context.Background(), node, metav1.DeleteOptions{}) })
+	attachment := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: node},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: migratedDriver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+	}
+	client := m.Client.StorageV1().VolumeAttachments()
+	m.retry("attach "+name, func(ctx context.Context) error {
+		_, err := client.Create(ctx, attachment, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	m.Wait("volume "+name+" to be attached", func(ctx context.Context) (bool, error) {
+		got, err := client.Get(ctx, node, metav1.GetOptions{})
+		return err == nil && got.Status.Attached, err
+	})
+	if nodes := m.nodesOf("vol-" + name); !slices.Equal(nodes, []string{migratedNode}) {
+		m.t.Errorf("the driver has attached the volume to %q, want %q", nodes, migratedNode)
+	}
+	m.retry("detach "+name, func(ctx context.Context) error {
+		return ignoreNotFound(client.Delete(ctx, node, metav1.DeleteOptions{}))
+	})
+	m.Wait("volume "+name+" to be detached", func(ctx context.Context) (bool, error) {
+		_, err := client.Get(ctx, node, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), ignoreNotFound(err)
+	})
+	if nodes := m.nodesOf("vol-" + name); len(nodes) > 0 {
+		m.t.Errorf("the driver still has the volume attached to %q", nodes)
+	}
+}
+
+// nodesOf returns the IDs of the nodes that the driver has attached a volume to.
+func (m *migrationTest) nodesOf(handle string) []string {
+	for _, v := range m.driver.Volumes() {
+		if v.ID == handle {
+			return v.Nodes
+		}
+	}
+	return nil
 }
 
 // deleteOld lets the driver delete a volume that the in-tree plugin has made, with a volume ID of the form that it used. The claim of

@@ -343,6 +343,52 @@ func TestHandedOver(t *testing.T) {
 	})
 }
 
+// TestStandbyIsWarm ends the leader when lists and watches of claims take a minute to begin: the instance that waited knows
+// them already. Where the driver has other capabilities by then, other objects must be watched.
+func TestStandbyIsWarm(t *testing.T) {
+	create, publish := csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME
+	for name, tc := range map[string]struct {
+		reason   string
+		reshaped bool
+		want     int
+	}{
+		"Same":  {reason: "The view of the standby serves.", want: 2},
+		"Other": {reason: "A view of another shape does not.", reshaped: true, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cluster := kubetest.New(newClass())
+				driver := csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{create}})
+				first := launch(t, "first", cluster, driver, withElection())
+				pass(time.Second)
+				second := launch(t, "second", cluster, driver, withElection())
+				apply(t, cluster, newClaim("a"))
+				pass(10 * time.Second)
+				for _, verb := range []string{"list", "watch"} {
+					cluster.Inject(kubetest.Fault{Verb: verb, Resource: "persistentvolumeclaims", Delay: time.Minute})
+				}
+				if tc.reshaped {
+					driver.SetController(create, publish)
+					if _, err := second.driver.Wait(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				first.stop(t)
+				apply(t, cluster, newClaim("b"))
+				pass(5 * time.Second)
+				if got := len(cluster.Objects("persistentvolumes")); got != tc.want {
+					t.Errorf("%s: %d PersistentVolumes, want %d", tc.reason, got, tc.want)
+				}
+				pass(5 * time.Minute)
+				if got := len(cluster.Objects("persistentvolumes")); got != 2 || second.shapeNow() != tc.reshaped {
+					t.Errorf("%s: in the end %d PersistentVolumes, want 2; VolumeAttachments watched: %t", tc.reason, got, second.shapeNow())
+				}
+				second.stop(t)
+			})
+		})
+	}
+}
+
 // topological matches requests that say where the volume must be.
 func topological(request proto.Message) bool {
 	create, ok := request.(*csi.CreateVolumeRequest)

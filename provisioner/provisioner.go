@@ -31,11 +31,12 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// attributesTimeout is the deadline of the question whether the API server serves VolumeAttributesClasses.
-// handover is how long the end may take when another instance goes on with what is in progress.
-const handover = 1500 * time.Millisecond
-
-const attributesTimeout = 10 * time.Second
+const (
+	// attributesTimeout is the deadline of the question whether the API server serves VolumeAttributesClasses.
+	attributesTimeout = 10 * time.Second
+	// handover is how long the end may take when another instance goes on with what is in progress.
+	handover = 1500 * time.Millisecond
+)
 
 // component is the name of the binary, in user agents and events.
 const component = "csi-provisioner"
@@ -130,6 +131,8 @@ type instance struct {
 	// segment is that of the node, for an instance that provisions for one node; currentSegment is the one that current
 	// was made for.
 	segment, currentSegment topology.Segment
+	// standby is what was prepared while the instance waited for the lease; nil when there is nothing or it was used.
+	standby *standby
 }
 
 // newInstance returns an instance that is not running yet.
@@ -281,6 +284,8 @@ func (p *instance) lead(ctx context.Context, driver string) error {
 	if !election.Enabled {
 		return p.provision(ctx)
 	}
+	stop := p.prepare(ctx)
+	defer stop()
 	return leader.Run(ctx, leader.Config{
 		Client:        p.kube,
 		Namespace:     election.Namespace,
@@ -338,7 +343,7 @@ func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) err
 		return err
 	}
 	defer p.finish()
-	stop := w.view.Start(ctx)
+	stop := w.start(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return w.controller.Run(ctx) })
@@ -352,7 +357,9 @@ func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) err
 
 // work is what one session runs.
 type work struct {
-	view       *view.View
+	view *view.View
+	// start starts the view, if it does not run yet, and returns what stops it.
+	start      func(context.Context) (stop func())
 	controller *controller.Controller
 	// capacity is nil when no capacity is published.
 	capacity *capacity.Controller
@@ -365,7 +372,8 @@ func (p *instance) begin(end context.CancelCauseFunc) (work, error) {
 	// One and the same reading of the capabilities decides about shape and controller.
 	info := p.driver.Info()
 	known := p.viewConfig(info)
-	w := work{view: view.New(known)}
+	var w work
+	w.view, w.start = p.viewFor(known)
 	p.claims.Follow(w.view.Claims.Remember)
 	var observer controller.Capacity
 	if p.options.Capacity.Enabled {
@@ -446,8 +454,9 @@ func (p *instance) findAttributes(ctx context.Context) {
 	_, err := p.kube.VolumeAttributesClasses().Get(getCtx, "any", metav1.GetOptions{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	known := p.noAttributes
 	p.noAttributes = kubeapi.IsAbsent(err)
-	if p.noAttributes {
+	if p.noAttributes && !known {
 		klog.FromContext(ctx).Info("VolumeAttributesClasses of claims are ignored, the API server does not serve storage.k8s.io/v1 VolumeAttributesClasses")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,8 +40,10 @@ type Informer[T Object] struct {
 	prepared chan struct{} // closed when handlers is set
 	handlers cache.ResourceEventHandlerRegistration
 	index    map[string]func(T) []string
-	onChange []func(before, after T)
 	own      overlay[T]
+
+	mu       sync.Mutex
+	onChange []func(before, after T)
 }
 
 // NewInformer returns an informer for r, which starts with Run. It returns no error:
@@ -75,8 +78,15 @@ func (i *Informer[T]) Name() string { return i.name }
 
 // OnChange adds a function that is called after every change, one call at a time:
 // with before nil for an object that is new, with after nil for one that is gone, and with both
-// the same on a resync. It must return soon; typically it adds a key to a queue. Call it before Run.
+// the same on a resync. It must return soon, and not call OnChange; typically it adds a key to a queue. An informer that runs
+// already calls it at once for all objects, as new ones.
 func (i *Informer[T]) OnChange(f func(before, after T)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var none T
+	for _, obj := range i.List() {
+		f(none, obj)
+	}
 	i.onChange = append(i.onChange, f)
 }
 
@@ -201,6 +211,8 @@ func (i *Informer[T]) Remember(obj T) {
 func (i *Informer[T]) changed(oldObj, newObj any) {
 	before, after := unwrap[T](oldObj), unwrap[T](newObj)
 	i.own.observe(before, after, newObj == nil)
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	for _, f := range i.onChange {
 		f(before, after)
 	}

@@ -125,6 +125,25 @@ func TestInformerFollows(t *testing.T) {
 }
 
 // Deletions that nobody saw, as the watch was broken, are found by the next list.
+func TestOnChangeOfARunningInformer(t *testing.T) {
+	t.Parallel()
+	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+		t.Helper()
+		f.take()
+		late := &fixture{}
+		f.informer.OnChange(late.changed)
+		if got := late.take(); !slices.Equal(got, []string{"add a"}) {
+			t.Errorf("at once: got %v, want the object that is there", got)
+		}
+		if err := f.cluster.Apply(pod("b", "n1")); err != nil {
+			t.Fatal(err)
+		}
+		if early, late := f.take(), late.take(); !slices.Equal(early, []string{"add b"}) || !slices.Equal(early, late) {
+			t.Errorf("afterwards: %v and %v, want the same for both", early, late)
+		}
+	}, pod("a", "n1"))
+}
+
 func TestInformerFindsWhatItMissed(t *testing.T) {
 	t.Parallel()
 	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {

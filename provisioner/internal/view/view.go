@@ -89,12 +89,14 @@ type View struct {
 	// one node, which is then all that the index knows.
 	nodes    *kube.Informer[*corev1.Node]
 	csiNodes *kube.Informer[*storagev1.CSINode]
-	// onTopology and onNode are called with changes of the topology.
-	onTopology []func()
-	onNode     []func(name string)
 	// optional has the kinds that the cluster may lack, and grants is that of Grants.
 	optional []*optional
 	grants   *optional
+
+	// mu guards onTopology and onNode, which are called with changes of the topology.
+	mu         sync.Mutex
+	onTopology []func()
+	onNode     []func(name string)
 }
 
 // New returns a view that is empty until Start.
@@ -181,6 +183,8 @@ func (v *View) addTopology(cfg Config) {
 
 // topologyChanged reports that the segments of the cluster have changed, or the topology of one node.
 func (v *View) topologyChanged(segments, node bool, object metav1.Object) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if segments {
 		for _, call := range v.onTopology {
 			call()
@@ -193,19 +197,22 @@ func (v *View) topologyChanged(segments, node bool, object metav1.Object) {
 	}
 }
 
-// OnTopology has a function called whenever the segments of the cluster may have changed. It must be called before Start.
+// OnTopology has a function called whenever the segments of the cluster may have changed.
 func (v *View) OnTopology(changed func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.onTopology = append(v.onTopology, changed)
 }
 
 // OnNode has a function called whenever the topology of a node may have changed, which may be in a segment that others are
-// in. It must be called before Start.
+// in.
 func (v *View) OnNode(changed func(name string)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.onNode = append(v.onNode, changed)
 }
 
-// OnClass has a function called with the name of each StorageClass that was created, changed or deleted. It must be called
-// before Start.
+// OnClass has a function called with the name of each StorageClass that is there, or was created, changed or deleted.
 func (v *View) OnClass(changed func(name string)) {
 	v.Classes.OnChange(func(before, after *storagev1.StorageClass) {
 		if after == nil {

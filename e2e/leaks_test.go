@@ -375,17 +375,35 @@ func (l *leakTest) start(address string) {
 func (l *leakTest) kill(how string) {
 	l.t.Helper()
 	l.count(how)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = l.provisioner.Wait()
+	}()
 	switch how {
 	case "term":
 		_ = l.provisioner.Process.Signal(syscall.SIGTERM)
 	case "lease":
-		l.hold("a thief")
+		l.steal(ended)
 	default:
 		_ = l.provisioner.Process.Kill()
 	}
-	_ = l.provisioner.Wait()
-	if how == "lease" {
-		l.hold("")
+	<-ended
+}
+
+// steal takes the Lease from the provisioner until that has ended. One that has no Lease yet does not end for it.
+func (l *leakTest) steal(ended <-chan struct{}) {
+	l.t.Helper()
+	defer l.hold("")
+	for {
+		l.hold("a thief")
+		select {
+		case <-ended:
+			return
+		case <-time.After(leaseDuration):
+			l.hold("")
+			time.Sleep(2 * retryPeriod)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ const (
 // program is a provisioner that is measured.
 type program struct{ name, path string }
 
-// programs returns the provisioner of kubernetes-csi, and ours as it is built for images.
+// programs returns the provisioner of kubernetes-csi, and ours.
 func programs(b *testing.B) [2]program {
 	b.Helper()
 	upstream := cmp.Or(os.Getenv("UPSTREAM"), "../../shared/upstream")
@@ -48,17 +48,24 @@ func programs(b *testing.B) [2]program {
 		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", kubeconfigEnv)
 	}
 	dir := b.TempDir()
-	ours := filepath.Join(dir, "ours")
-	for _, cmd := range []*exec.Cmd{
-		exec.Command(filepath.Join(upstream, "unpack"), dir, "csi-provisioner"),
-		exec.Command("go", "build", "-C", "../provisioner", "-ldflags", "-s -w", "-o", ours, "./cmd/csi-provisioner"),
-	} {
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			b.Fatalf("%s: %v\n%s", cmd, err, out)
-		}
+	mustRun(b, exec.Command(filepath.Join(upstream, "unpack"), dir, "csi-provisioner"))
+	return [2]program{{"upstream", filepath.Join(dir, "csi-provisioner")}, ownProgram(b)}
+}
+
+// ownProgram returns our provisioner as it is built for images.
+func ownProgram(b *testing.B) program {
+	b.Helper()
+	path := filepath.Join(b.TempDir(), "ours")
+	mustRun(b, exec.Command("go", "build", "-C", "../provisioner", "-ldflags", "-s -w", "-o", path, "./cmd/csi-provisioner"))
+	return program{"ours", path}
+}
+
+func mustRun(b *testing.B, cmd *exec.Cmd) {
+	b.Helper()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
-	return [2]program{{"upstream", filepath.Join(dir, "csi-provisioner")}, {"ours", ours}}
 }
 
 // contest is the same driver and the same API server for one program after the other. Nothing else uses the driver.

@@ -60,6 +60,9 @@ type leakTest struct {
 	// logs is the file with the output of all provisioners.
 	logs        string
 	provisioner *exec.Cmd
+	// ended is closed once the provisioner has ended, and address is that of the driver.
+	ended   chan struct{}
+	address string
 	// store says where records are, and kubeconfig is that of the provisioner.
 	store, kubeconfig string
 	// kills and faults are the ways to end the provisioner and a call.
@@ -184,9 +187,9 @@ func (l *leakTest) play(claims int) {
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("lost"), After: true, Code: codes.Unavailable})
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("late"), Code: codes.DeadlineExceeded})
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("already-exists"), Code: codes.AlreadyExists})
-	address := filepath.Join(l.t.TempDir(), "csi.sock")
-	stop := l.driver.ServeAt(l.t, address)
-	l.start(address)
+	l.address = filepath.Join(l.t.TempDir(), "csi.sock")
+	stop := l.driver.ServeAt(l.t, l.address)
+	l.start()
 	defer func() { _ = l.provisioner.Process.Kill() }()
 	for n := range claims {
 		l.CreateClaim(claimName(n), l.class)
@@ -196,7 +199,7 @@ func (l *leakTest) play(claims int) {
 		case 2:
 			if slices.Contains(l.faults, "crash") {
 				stop()
-				stop = l.driver.ServeAt(l.t, address)
+				stop = l.driver.ServeAt(l.t, l.address)
 				l.count("crash")
 			}
 		case 6:
@@ -212,8 +215,9 @@ func (l *leakTest) play(claims int) {
 			for m := max(0, n-claimsPerKill/2); m <= n; m++ {
 				l.deleteMaybe(m)
 			}
-			l.start(address)
+			l.start()
 		}
+		l.restart()
 	}
 	l.heal()
 	order := l.check
@@ -345,7 +349,7 @@ func (l *leakTest) heal() {
 }
 
 // start starts a provisioner, which has the name of the one before, as a container that is restarted in its pod has.
-func (l *leakTest) start(address string) {
+func (l *leakTest) start() {
 	l.t.Helper()
 	log, err := os.OpenFile(l.logs, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -353,7 +357,7 @@ func (l *leakTest) start(address string) {
 	}
 	defer func() { _ = log.Close() }()
 	args := []string{
-		"run", "csi-provisioner", "-v=2", "--csi-address=" + address, "--kubeconfig=" + l.kubeconfig,
+		"run", "csi-provisioner", "-v=2", "--csi-address=" + l.address, "--kubeconfig=" + l.kubeconfig,
 		"--timeout=3s", "--retry-interval-max=5s", "--termination-grace-period=20s",
 	}
 	switch l.store {
@@ -369,36 +373,47 @@ func (l *leakTest) start(address string) {
 	if err := l.provisioner.Start(); err != nil {
 		l.t.Fatal(err)
 	}
+	l.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		defer close(ended)
+		_ = cmd.Wait()
+	}(l.provisioner, l.ended)
+}
+
+// restart starts the provisioner again if it has ended by itself, as a kubelet does: it loses its Lease where the API server is slow.
+func (l *leakTest) restart() {
+	l.t.Helper()
+	select {
+	case <-l.ended:
+		l.count("restart")
+		l.start()
+	default:
+	}
 }
 
 // kill ends the provisioner.
 func (l *leakTest) kill(how string) {
 	l.t.Helper()
 	l.count(how)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = l.provisioner.Wait()
-	}()
 	switch how {
 	case "term":
 		_ = l.provisioner.Process.Signal(syscall.SIGTERM)
 	case "lease":
-		l.steal(ended)
+		l.steal()
 	default:
 		_ = l.provisioner.Process.Kill()
 	}
-	<-ended
+	<-l.ended
 }
 
 // steal takes the Lease from the provisioner until that has ended. One that has no Lease yet does not end for it.
-func (l *leakTest) steal(ended <-chan struct{}) {
+func (l *leakTest) steal() {
 	l.t.Helper()
 	defer l.hold("")
 	for {
 		l.hold("a thief")
 		select {
-		case <-ended:
+		case <-l.ended:
 			return
 		case <-time.After(leaseDuration):
 			l.hold("")
@@ -460,6 +475,7 @@ func (l *leakTest) settle(what string, judge func(problem string, leaks []string
 	l.t.Helper()
 	var problem string
 	for changed := time.Now(); time.Since(changed) < patience; {
+		l.restart()
 		begin := time.Now()
 		found, volumes, err := l.disorder(l.t.Context())
 		if err != nil {

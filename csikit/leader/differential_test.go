@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
@@ -50,8 +51,12 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return err
 }
 
+// Update refuses to release the Lease of another: client-go's elector does that when it was late, and would end the leadership of ours.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	lease := l.lease.DeepCopy()
+	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); record.HolderIdentity == "" && holder != l.who {
+		return fmt.Errorf("release the Lease of %q: %q is not its holder", holder, l.who)
+	}
 	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
 	stored, err := l.client.Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
 	if err == nil {

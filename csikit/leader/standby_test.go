@@ -30,7 +30,7 @@ func TestStandbyWatches(t *testing.T) {
 		"Released":         {reason: "The watch shows that the Lease is free.", end: released, within: time.Millisecond},
 		"Crashed":          {reason: "The Lease expires 15 s after the last renewal, which was up to 6 s before.", end: crashed, notBefore: 9 * time.Second, within: 17 * time.Second},
 		"Forbidden":        {reason: "Without a watch the Lease is read every 5 to 6 s.", fault: kubetest.Fault{Err: apierrors.NewForbidden(coordinationv1.Resource("leases"), name, nil)}, end: released, within: 6 * time.Second},
-		"ForbiddenCrashed": {reason: "And expires as always.", fault: kubetest.Fault{Err: apierrors.NewForbidden(coordinationv1.Resource("leases"), name, nil)}, end: crashed, notBefore: 9 * time.Second, within: 22 * time.Second},
+		"ForbiddenCrashed": {reason: "And expires 15 s after it was last read as renewed.", fault: kubetest.Fault{Err: apierrors.NewForbidden(coordinationv1.Resource("leases"), name, nil)}, end: crashed, notBefore: 9 * time.Second, within: 28 * time.Second},
 		"Mute":             {reason: "A watch that brings nothing any more: the Lease is read when it seems to expire.", fault: kubetest.Fault{Hang: true}, end: released, within: 17 * time.Second},
 	}
 	for label, tc := range cases {

@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"reflect"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 )
 
 // InformerOptions say what an Informer watches and what it keeps.
@@ -33,26 +37,22 @@ type InformerOptions[T Object] struct {
 
 // Informer keeps a copy of all objects of a kind up to date.
 //
-// What it returns is shared: callers must not change it.
+// What it returns may be shared: callers must not change it.
 type Informer[T Object] struct {
-	name     string
-	informer cache.SharedIndexInformer
-	prepared chan struct{} // closed when handlers is set
-	handlers cache.ResourceEventHandlerRegistration
-	index    map[string]func(T) []string
-	own      overlay[T]
-
-	mu       sync.Mutex
-	onChange []func(before, after T)
+	name      string
+	reflector *cache.Reflector
+	copied    *duplicate[T]
+	index     map[string]func(T) []string
+	own       overlay[T]
+	started   atomic.Bool
+	onChange  []func(before, after T) // guarded by copied.change
 }
 
-// NewInformer returns an informer for r, which starts with Run. It returns no error:
-// what can be wrong with the options is reported by Run.
+// NewInformer returns an informer for r, which starts with Run.
 func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions[T]) *Informer[T] {
-	var example T
-	i := &Informer[T]{name: o.Name, index: o.Index, prepared: make(chan struct{})}
+	i := &Informer[T]{name: o.Name, index: o.Index}
 	if i.name == "" {
-		i.name = fmt.Sprintf("%T", example)
+		i.name = reflect.TypeFor[T]().String()
 	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -64,12 +64,11 @@ func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions
 			return r.Watch(ctx, opts)
 		},
 	}
-	i.informer = cache.NewSharedIndexInformerWithOptions(lw, newOf[T](), cache.SharedIndexInformerOptions{
-		ResyncPeriod:      o.Resync,
-		Indexers:          indexers(o.Index),
-		ObjectDescription: i.name,
+	i.copied = newDuplicate(o, i.changed)
+	i.own.transform = i.copied.transform
+	i.reflector = cache.NewReflectorWithOptions(lw, newOf[T](), i.copied, cache.ReflectorOptions{
+		Name: i.name, TypeDescription: i.name, ResyncPeriod: o.Resync,
 	})
-	i.own.transform = transform(o.Transform)
 	return i
 }
 
@@ -81,8 +80,8 @@ func (i *Informer[T]) Name() string { return i.name }
 // the same on a resync. It must return soon, and not call OnChange; typically it adds a key to a queue. An informer that runs
 // already calls it at once for all objects, as new ones.
 func (i *Informer[T]) OnChange(f func(before, after T)) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	i.copied.change.Lock()
+	defer i.copied.change.Unlock()
 	var none T
 	for _, obj := range i.List() {
 		f(none, obj)
@@ -92,48 +91,30 @@ func (i *Informer[T]) OnChange(f func(before, after T)) {
 
 // Run keeps the copy up to date until ctx is done. It may be called once.
 func (i *Informer[T]) Run(ctx context.Context) error {
-	if err := i.prepare(); err != nil {
-		return fmt.Errorf("start informer of %s: %w", i.name, err)
+	if i.started.Swap(true) {
+		return fmt.Errorf("start informer of %s: it was started before", i.name)
 	}
-	i.informer.RunWithContext(ctx)
-	return nil
-}
-
-func (i *Informer[T]) prepare() error {
-	err := i.informer.SetTransform(func(obj any) (any, error) {
-		if typed, ok := obj.(T); ok {
-			return i.own.transform(typed), nil
+	// The delays of client-go's own loop, which has an error handler that cannot be replaced.
+	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 6, Factor: 2, Jitter: 1}.
+		DelayWithReset(clock.RealClock{}, 2*time.Minute)
+	err := delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		if err := i.reflector.ListAndWatchWithContext(ctx); err != nil {
+			i.watchError(ctx, err)
 		}
-		return obj, nil // a tombstone: its object was transformed before
+		return false, nil
 	})
-	if err != nil {
-		return err
+	if ctx.Err() == nil {
+		return fmt.Errorf("informer of %s: %w", i.name, err)
 	}
-	if err := i.informer.SetWatchErrorHandlerWithContext(i.watchError); err != nil {
-		return err
-	}
-	i.handlers, err = i.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { i.changed(nil, obj) },
-		UpdateFunc: i.changed,
-		DeleteFunc: func(obj any) { i.changed(obj, nil) },
-	})
-	if err == nil {
-		close(i.prepared)
-	}
-	return err
+	return nil
 }
 
 // WaitSynced returns when the copy is complete and the OnChange functions have seen all of
 // it, or with an error when ctx is done first.
 func (i *Informer[T]) WaitSynced(ctx context.Context) error {
 	select {
-	case <-i.prepared:
-		// Not cache.WaitFor, which logs two lines per informer.
-		select {
-		case <-i.handlers.HasSyncedChecker().Done():
-			return nil
-		case <-ctx.Done():
-		}
+	case <-i.copied.synced:
+		return nil
 	case <-ctx.Done():
 	}
 	if i.HasSynced() { // of two channels that are ready, select takes any
@@ -145,8 +126,8 @@ func (i *Informer[T]) WaitSynced(ctx context.Context) error {
 // HasSynced reports whether WaitSynced would return at once.
 func (i *Informer[T]) HasSynced() bool {
 	select {
-	case <-i.prepared:
-		return i.handlers.HasSynced()
+	case <-i.copied.synced:
+		return true
 	default:
 		return false
 	}
@@ -154,22 +135,12 @@ func (i *Informer[T]) HasSynced() bool {
 
 // Get returns the object of that name; namespace is "" for kinds without namespaces.
 func (i *Informer[T]) Get(namespace, name string) (obj T, ok bool) {
-	return i.own.get(cache.NewObjectName(namespace, name).String(), i.stored)
-}
-
-// stored returns what the watch has brought.
-func (i *Informer[T]) stored(key string) (obj T, ok bool) {
-	item, found, err := i.informer.GetStore().GetByKey(key)
-	if err == nil && found {
-		obj, ok = item.(T)
-	}
-	return obj, ok
+	return i.own.get(cache.NewObjectName(namespace, name).String(), i.copied.get)
 }
 
 // List returns all objects, in no order.
 func (i *Informer[T]) List() []T {
-	read := func() []T { return typedList[T](i.informer.GetStore().List()) }
-	return i.own.merge(read, func(T) bool { return true }, i.stored)
+	return i.own.merge(i.copied.list, func(T) bool { return true }, i.copied.get)
 }
 
 // ByIndex returns the objects that the index function of that name files under value, in no order.
@@ -179,21 +150,8 @@ func (i *Informer[T]) ByIndex(index, value string) []T {
 	if !ok {
 		return nil
 	}
-	read := func() []T {
-		stored, err := i.informer.GetIndexer().ByIndex(index, value)
-		if err != nil {
-			return nil // an index that was declared exists
-		}
-		return typedList[T](stored)
-	}
-	return i.own.merge(read, func(obj T) bool {
-		for _, v := range values(obj) {
-			if v == value {
-				return true
-			}
-		}
-		return false
-	}, i.stored)
+	read := func() []T { return i.copied.byIndex(index, value) }
+	return i.own.merge(read, func(obj T) bool { return slices.Contains(values(obj), value) }, i.copied.get)
 }
 
 // Remember makes an own write visible before the watch brings it: obj is what Create, Update or
@@ -204,22 +162,19 @@ func (i *Informer[T]) Remember(obj T) {
 	if !ok {
 		return
 	}
-	i.own.put(cache.MetaObjectToName(copied).String(), copied)
+	i.own.put(keyOf(copied), copied)
 }
 
 // changed forgets own writes that the watch has caught up with, then calls the OnChange functions.
-func (i *Informer[T]) changed(oldObj, newObj any) {
-	before, after := unwrap[T](oldObj), unwrap[T](newObj)
-	i.own.observe(before, after, newObj == nil)
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (i *Informer[T]) changed(before, after T) {
+	i.own.observe(before, after)
 	for _, f := range i.onChange {
 		f(before, after)
 	}
 }
 
 // watchError logs what a user must know of, and no more: streams end all the time.
-func (i *Informer[T]) watchError(ctx context.Context, _ *cache.Reflector, err error) {
+func (i *Informer[T]) watchError(ctx context.Context, err error) {
 	logger := klog.FromContext(ctx).WithValues("kind", i.name)
 	switch {
 	case ctx.Err() != nil, errors.Is(err, context.Canceled):

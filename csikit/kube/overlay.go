@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 )
 
@@ -117,7 +116,7 @@ func (o *overlay[T]) merge(read func() []T, match func(T) bool, lookup func(key 
 	}
 	merged := make([]T, 0, len(stored)+len(own))
 	for _, obj := range stored {
-		key := cache.MetaObjectToName(obj).String()
+		key := keyOf(obj)
 		if item, ok := own[key]; ok && item.follows(obj) {
 			continue
 		}
@@ -151,8 +150,9 @@ func newestOnly[T Object](items map[string]overlayItem[T], lookup func(key strin
 }
 
 // observe drops the items that the watch has caught up with.
-func (o *overlay[T]) observe(before, after T, gone bool) {
-	obj := after
+func (o *overlay[T]) observe(before, after T) {
+	var none T
+	obj, gone := after, any(after) == any(none)
 	if gone {
 		obj = before
 	}
@@ -164,7 +164,7 @@ func (o *overlay[T]) observe(before, after T, gone bool) {
 	if len(o.items) == 0 {
 		return
 	}
-	key := cache.MetaObjectToName(obj).String()
+	key := keyOf(obj)
 	item, ok := o.items[key]
 	if !ok {
 		return

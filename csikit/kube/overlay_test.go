@@ -46,7 +46,7 @@ func TestOwnWriteIsSeenUntilTheWatchBringsIt(t *testing.T) {
 	if got := seen(o, first); got != "2" {
 		t.Errorf("before the watch: %q", got)
 	}
-	o.observe(first, second, false)
+	o.observe(first, second)
 	if len(o.items) != 0 || seen(o, second) != "2" {
 		t.Errorf("after the watch: %v", o.items)
 	}
@@ -55,7 +55,7 @@ func TestOwnWriteIsSeenUntilTheWatchBringsIt(t *testing.T) {
 func TestWriteRememberedAfterItsDeletionWasSeen(t *testing.T) {
 	o := newOverlay()
 	last := attachment("u", "2")
-	o.observe(attachment("u", "3"), nil, true)
+	o.observe(attachment("u", "3"), nil)
 	o.put(overlayKey, last)
 	if got := seen(o, nil); got != "" {
 		t.Errorf("a deleted object is back as version %q", got)
@@ -84,14 +84,14 @@ func TestObjectThatAnOwnWriteEndedIsGone(t *testing.T) {
 			t.Errorf("it is back as version %q, listed as %v, when the watch has delivered version %s", got, list(), stored.ResourceVersion)
 		}
 		last := attachment("u", "2", deleting("x/y"))
-		o.observe(stored, last, false)
+		o.observe(stored, last)
 		stored = last
 	}
 	stored = attachment("other", "4")
 	if got := seen(o, stored); got != "4" || len(list()) != 1 {
 		t.Errorf("its successor of the same name is %q, listed as %v", got, list())
 	}
-	o.observe(attachment("u", "3", deleting()), nil, true)
+	o.observe(attachment("u", "3", deleting()), nil)
 	if len(o.items) != 0 {
 		t.Errorf("after the watch: %v", o.items)
 	}
@@ -122,7 +122,7 @@ func TestWhatNobodyConfirmsIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOverlay()
 		o.put(overlayKey, attachment("u", "2"))
-		o.observe(attachment("old", "1"), nil, true)
+		o.observe(attachment("old", "1"), nil)
 		time.Sleep(overlayTTL)
 		if got := seen(o, nil); got != "" {
 			t.Errorf("still %q", got)
@@ -189,7 +189,7 @@ func TestOwnWriteThatArrivesDuringARead(t *testing.T) {
 			var store []*storagev1.VolumeAttachment
 			arrive := func() {
 				store = []*storagev1.VolumeAttachment{arrived}
-				o.observe(nil, arrived, false)
+				o.observe(nil, arrived)
 			}
 			if got := read(o, &store, arrive); got != 1 {
 				t.Errorf("seen %d times, want once", got)

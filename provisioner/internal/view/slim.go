@@ -79,7 +79,9 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
-		slim.Spec.ClaimRef = pv.Spec.ClaimRef
+		if ref := pv.Spec.ClaimRef; ref != nil {
+			slim.Spec.ClaimRef = &corev1.ObjectReference{Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID}
+		}
 		source, mine := pv.Spec.CSI, Ours(pv, driver)
 		related := mine || source != nil && source.Driver == driver
 		if related && !node.Reaches(pv) {

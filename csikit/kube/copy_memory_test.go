@@ -1,0 +1,43 @@
+package kube
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// An object costs the memory of what is kept of it, not that of all fields of its kind.
+func TestMemoryOfAnObject(t *testing.T) {
+	const objects, most = 10_000, 512
+	none := func(_, _ *corev1.PersistentVolume) {}
+	before := reachable()
+	d := newDuplicate(InformerOptions[*corev1.PersistentVolume]{
+		Index: map[string]func(*corev1.PersistentVolume) []string{"name": func(pv *corev1.PersistentVolume) []string { return []string{pv.Name} }},
+	}, none)
+	for n := range objects {
+		uid := types.UID(fmt.Sprintf("%036d", n))
+		if err := d.Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(uid), UID: uid, ResourceVersion: "1"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	per := (reachable() - before) / objects
+	t.Logf("%d bytes per object", per)
+	if per > most {
+		t.Errorf("%d bytes per object, want at most %d", per, most)
+	}
+	if n := len(d.list()); n != objects {
+		t.Errorf("%d objects, want %d", n, objects)
+	}
+}
+
+// reachable returns the bytes that are in use.
+func reachable() int64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}

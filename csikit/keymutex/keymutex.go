@@ -9,7 +9,10 @@ package keymutex
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // Locks is a set of locks, one for each key. The zero value is ready for use;
@@ -19,41 +22,45 @@ type Locks[K comparable] struct {
 	keys map[K]*lock
 }
 
-// lock is held by the goroutine that has put the token into held. users counts
-// the holder and the goroutines that wait; at zero the lock is forgotten.
+// all is the weight of a goroutine that shares the lock with no other.
+const all = math.MaxInt64
+
+// lock has the goroutines that hold the lock of a key, and those that wait, which are served in their order. users counts
+// both; at zero the lock is forgotten.
 type lock struct {
-	held  chan struct{}
+	held  *semaphore.Weighted
 	users int
 }
 
 // Lock waits until the key is free or ctx ends. The returned function unlocks;
 // calls of it after the first do nothing.
 func (l *Locks[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
+	return l.acquire(ctx, key, all)
+}
+
+// RLock is Lock for a holder that does not exclude others that have called RLock. It waits behind a Lock that waits.
+func (l *Locks[K]) RLock(ctx context.Context, key K) (unlock func(), err error) {
+	return l.acquire(ctx, key, 1)
+}
+
+func (l *Locks[K]) acquire(ctx context.Context, key K, weight int64) (unlock func(), err error) {
 	k := l.join(key)
-	select {
-	case k.held <- struct{}{}:
-		return l.unlocker(key, k), nil
-	default:
-	}
-	select {
-	case k.held <- struct{}{}:
-		return l.unlocker(key, k), nil
-	case <-ctx.Done():
+	// What is free is given even if ctx has ended.
+	if !k.held.TryAcquire(weight) && k.held.Acquire(ctx, weight) != nil {
 		l.leave(key, k)
 		return nil, fmt.Errorf("wait for the lock of %v: %w", key, context.Cause(ctx))
 	}
+	return l.unlocker(key, k, weight), nil
 }
 
 // TryLock locks the key if it is free, and reports whether it was.
 func (l *Locks[K]) TryLock(key K) (unlock func(), ok bool) {
 	k := l.join(key)
-	select {
-	case k.held <- struct{}{}:
-		return l.unlocker(key, k), true
-	default:
+	if !k.held.TryAcquire(all) {
 		l.leave(key, k)
 		return nil, false
 	}
+	return l.unlocker(key, k, all), true
 }
 
 // Len returns how many keys are locked or waited for.
@@ -63,9 +70,9 @@ func (l *Locks[K]) Len() int {
 	return len(l.keys)
 }
 
-func (l *Locks[K]) unlocker(key K, k *lock) func() {
+func (l *Locks[K]) unlocker(key K, k *lock, weight int64) func() {
 	return sync.OnceFunc(func() {
-		<-k.held
+		k.held.Release(weight)
 		l.leave(key, k)
 	})
 }
@@ -78,7 +85,7 @@ func (l *Locks[K]) join(key K) *lock {
 		if l.keys == nil {
 			l.keys = make(map[K]*lock)
 		}
-		k = &lock{held: make(chan struct{}, 1)}
+		k = &lock{held: semaphore.NewWeighted(all)}
 		l.keys[key] = k
 	}
 	k.users++

@@ -168,3 +168,41 @@ func BenchmarkLock(b *testing.B) {
 		unlock()
 	}
 }
+
+// Those that share a key do not wait for each other, and one that wants it alone waits for them, but not for those that come after it.
+func TestRLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l keymutex.Locks[string]
+		share := func() func() {
+			unlock, err := l.RLock(t.Context(), "a")
+			if err != nil {
+				t.Error(err)
+			}
+			return unlock
+		}
+		first, second := share(), share()
+		order := make(chan string, 2)
+		go func() {
+			defer mustLock(t, &l, "a")()
+			order <- "alone"
+		}()
+		synctest.Wait()
+		go func() {
+			defer share()()
+			order <- "shared"
+		}()
+		synctest.Wait()
+		first()
+		if _, ok := l.TryLock("a"); ok || len(order) != 0 {
+			t.Error("one still has the key")
+		}
+		second()
+		if a, b := <-order, <-order; a != "alone" || b != "shared" {
+			t.Errorf("%s came before %s", a, b)
+		}
+		synctest.Wait()
+		if n := l.Len(); n != 0 {
+			t.Errorf("%d keys are remembered, want none", n)
+		}
+	})
+}

@@ -19,9 +19,9 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// A source is kept by a finalizer from before CreateVolume until no claim needs the source any more. The worker that adds or
-// removes the finalizer holds the lock of the source, so that no other worker begins to need a source whose finalizer is
-// being removed.
+// A source is kept by a finalizer from before CreateVolume until no claim needs the source any more. Workers that begin to
+// need a source share its lock, and one that removes the finalizer has it alone, so that none begins to need a source whose
+// finalizer is being removed, and many claims of one source do not wait for each other.
 
 // source returns what the volume of a claim is filled with, which is kept from now on; nil for an empty volume.
 func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*volume.Source, error) {
@@ -31,7 +31,7 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	unlock, err := c.locks.Lock(ctx, ref)
+	unlock, err := c.locks.RLock(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,10 @@ package controller
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
@@ -394,4 +397,29 @@ func TestFreeing(t *testing.T) {
 			}, objs...)
 		})
 	}
+}
+
+// TestManyClaimsOfOneSource has none of them wait for the reads of the others: they would keep the workers from all other claims.
+func TestManyClaimsOfOneSource(t *testing.T) {
+	source := fitClaim()
+	source.claim.Finalizers = []string{view.FinalizerClone}
+	onRig(t, func(t *testing.T, r *rig) {
+		r.cluster.Inject(kubetest.Fault{Verb: "get", Resource: "persistentvolumeclaims", Delay: time.Second})
+		began := time.Now()
+		var work sync.WaitGroup
+		for n := range 50 {
+			claim := newClaim()
+			claim.Name, claim.UID = fmt.Sprintf("clone-%d", n), types.UID(fmt.Sprintf("uid-%d", n))
+			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: source.claim.Name}
+			work.Go(func() {
+				if _, err := r.source(quiet(t), claim); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		work.Wait()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("50 claims took %v, with a source that is read in a second", took)
+		}
+	}, source.claim, source.volume)
 }

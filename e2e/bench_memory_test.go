@@ -48,18 +48,24 @@ func BenchmarkMemory(b *testing.B) {
 		// They would work on the objects for minutes, and mark the nodes as lost.
 		c.hold("kube-controller-manager", "kube-scheduler")
 		c.populate(n, foreign)
-		var peak, settled [2][]float64
+		var seen [2]memory
 		for b.Loop() {
 			for i, p := range both {
-				c.remember(p, quiet, &peak[i], &settled[i])
+				c.remember(p, quiet, &seen[i])
 			}
 		}
-		compare(b, memoryFigures(peak[0], settled[0]), memoryFigures(peak[1], settled[1]))
+		compare(b, seen[0].figures(), seen[1].figures())
 	})
 }
 
-// remember reads the memory of one program when its caches are synced and it has been quiet for a while: MiB at its peak and then.
-func (c *contest) remember(p program, quiet time.Duration, peak, settled *[]float64) {
+// memory is that of one program in MiB: at its peak, and when it was quiet, then without the pages of its file, too, which the
+// system may drop and has once for all instances.
+type memory struct {
+	peak, settled, settledAnonymous []float64
+}
+
+// remember reads the memory of one program when its caches are synced, and when it has been quiet for a while.
+func (c *contest) remember(p program, quiet time.Duration, seen *memory) {
 	c.b.Helper()
 	cmd := c.start(p, "a")
 	c.warmed++
@@ -74,14 +80,15 @@ func (c *contest) remember(p program, quiet time.Duration, peak, settled *[]floa
 	case <-settle.C:
 	case <-c.b.Context().Done():
 	}
-	*peak = append(*peak, procMiB(c.b, cmd.Process.Pid, "VmHWM"))
-	*settled = append(*settled, procMiB(c.b, cmd.Process.Pid, "VmRSS"))
+	seen.peak = append(seen.peak, procMiB(c.b, cmd.Process.Pid, "VmHWM"))
+	seen.settled = append(seen.settled, procMiB(c.b, cmd.Process.Pid, "VmRSS"))
+	seen.settledAnonymous = append(seen.settledAnonymous, procMiB(c.b, cmd.Process.Pid, "RssAnon"))
 	end(cmd)
 	c.deleteLeases()
 }
 
-func memoryFigures(peak, settled []float64) []figure {
-	return []figure{{"peak-MiB", slices.Max(peak)}, {"settled-MiB", slices.Max(settled)}}
+func (m memory) figures() []figure {
+	return []figure{{"peak-MiB", slices.Max(m.peak)}, {"settled-MiB", slices.Max(m.settled)}, {"settled-anonymous-MiB", slices.Max(m.settledAnonymous)}}
 }
 
 // procMiB returns an amount of /proc/PID/status.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,15 +170,32 @@ func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, v
 
 // callCreate calls CreateVolume.
 func (c *Controller) callCreate(ctx context.Context, request *csi.CreateVolumeRequest, secrets map[string]string) (*csi.Volume, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
-	defer cancel()
+	var response *csi.CreateVolumeResponse
+	err := c.call(ctx, fmt.Sprintf("create volume %q", request.GetName()), func(ctx context.Context, option grpc.CallOption) (err error) {
+		response, err = c.cfg.Driver.CreateVolume(ctx, withSecrets(request, secrets), option)
+		return err
+	})
+	return response.GetVolume(), err
+}
+
+// call makes a call that creates or deletes a volume, as soon as the driver may have one more. Its error is a callError.
+func (c *Controller) call(ctx context.Context, what string, call func(ctx context.Context, option grpc.CallOption) error) error {
 	var to peer.Peer
-	response, err := c.cfg.Driver.CreateVolume(ctx, withSecrets(request, secrets), grpc.Peer(&to))
-	if err != nil {
+	var answer error
+	waiting := c.calls.Do(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
+		defer cancel()
+		answer = call(ctx, grpc.Peer(&to))
+		if to.Addr == nil {
+			return nil // it says nothing about the load of the driver
+		}
+		return answer
+	})
+	if err := cmp.Or(answer, waiting); err != nil {
 		// gRPC reports the peer of every call for which there was a connection. Without one, nothing was sent.
-		return nil, callError{what: fmt.Sprintf("create volume %q", request.GetName()), err: err, unsent: to.Addr == nil}
+		return callError{what: what, err: err, unsent: to.Addr == nil}
 	}
-	return response.GetVolume(), nil
+	return nil
 }
 
 // withSecrets returns the request with secrets in it; all else is shared, for topologies are large.

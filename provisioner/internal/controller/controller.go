@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/concurrency"
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
@@ -39,6 +40,8 @@ const (
 	apiTimeout = 30 * time.Second
 	// saveWorkers is the number of PersistentVolumes that are saved again at a time.
 	saveWorkers = 4
+	// leastCalls is the number of calls that even an overloaded driver gets at a time.
+	leastCalls = 10
 	// saveRetryStart and saveRetryMax are the pauses between attempts to save a PersistentVolume.
 	saveRetryStart, saveRetryMax = 500 * time.Millisecond, time.Minute
 	// topologySettle is how long a change of the topology settles before waiting claims are looked at.
@@ -150,6 +153,8 @@ type Controller struct {
 	holders holders
 	// locks keeps the work on a source apart.
 	locks keymutex.Locks[volume.SourceRef]
+	// calls bounds the calls that create and delete volumes.
+	calls *concurrency.Limit
 }
 
 // New returns a controller for the driver that cfg.Info describes.
@@ -162,6 +167,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 	c := &Controller{cfg: cfg, driver: info.Name, view: cfg.View, capacity: noCapacity{}}
+	c.calls = concurrency.NewLimit(leastCalls, 2*cfg.Settings.Workers) // Workers of claims, and as many of volumes
 	if cfg.Capacity != nil {
 		c.capacity = cfg.Capacity
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -110,13 +111,10 @@ func (c *Controller) deleteBackend(ctx context.Context, pv *corev1.PersistentVol
 
 // callDelete calls DeleteVolume.
 func (c *Controller) callDelete(ctx context.Context, volumeID string, secrets map[string]string) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
-	defer cancel()
-	_, err := c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: volumeID, Secrets: secrets})
-	if err != nil {
-		return callError{what: fmt.Sprintf("delete volume %q", volumeID), err: err}
-	}
-	return nil
+	return c.call(ctx, fmt.Sprintf("delete volume %q", volumeID), func(ctx context.Context, option grpc.CallOption) error {
+		_, err := c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: volumeID, Secrets: secrets}, option)
+		return err
+	})
 }
 
 // deletionSecrets reads the secret for DeleteVolume.

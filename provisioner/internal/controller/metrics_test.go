@@ -149,7 +149,7 @@ func TestState(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.claimRecords.change("uid-9", func(record *claimRecord) { record.rest.until = since.Add(time.Minute) })
-		want := State{Driver: driver, Synced: true, Resting: 1, Queues: []reconcile.State{{Name: "claims"}, {Name: "volumes"}, {Name: "unsavedpvs"}, {Name: "sources"}}, UnderWay: []VolumeState{{
+		want := State{Driver: driver, Synced: true, Resting: 1, CallLimit: 20, Queues: []reconcile.State{{Name: "claims"}, {Name: "volumes"}, {Name: "unsavedpvs"}, {Name: "sources"}}, UnderWay: []VolumeState{{
 			Volume: "pvc-uid-1", Claim: "team/data", Stage: "undoing", VolumeID: "vol-1", Reason: "claim was deleted", Since: since,
 		}}}
 		got := r.State()

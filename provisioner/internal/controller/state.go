@@ -20,6 +20,9 @@ type State struct {
 	// Competing is the number of claims that nodes compete for, with those that other nodes have taken and not
 	// provisioned yet.
 	Competing int `json:"competing"`
+	// CallLimit is the number of calls that create or delete volumes which may run at a time now. It is less than two for
+	// each of --worker-threads while the driver answers UNAVAILABLE or RESOURCE_EXHAUSTED.
+	CallLimit int `json:"callLimit"`
 	// Queues describes the queues of work.
 	Queues []reconcile.State `json:"queues"`
 	// Topology has the topology keys that the driver reports, with the number of nodes in each segment.
@@ -49,6 +52,7 @@ func (c *Controller) State() State {
 	s := State{Driver: c.driver, Synced: c.view.Synced(), UnderWay: []VolumeState{},
 		Resting:   len(c.claimRecords.matching(func(r claimRecord) bool { return r.rest != rest{} })),
 		Competing: len(c.claimRecords.matching(func(r claimRecord) bool { return r.turn != turn{} })),
+		CallLimit: c.calls.Bound(),
 		Queues:    []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()},
 	}
 	if c.view.Index != nil {

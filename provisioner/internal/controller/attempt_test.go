@@ -1,0 +1,82 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+)
+
+// narrowDriver stands so many calls beside each other, and refuses all others.
+type narrowDriver struct {
+	csi.ControllerClient
+
+	stands, running, refused atomic.Int64
+}
+
+// CreateVolume takes a second.
+func (d *narrowDriver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest, opts ...grpc.CallOption) (*csi.CreateVolumeResponse, error) {
+	_, _ = d.ControllerClient.CreateVolume(ctx, request, opts...) // for the peer of the call
+	defer d.running.Add(-1)
+	if d.running.Add(1) > d.stands.Load() {
+		d.refused.Add(1)
+		return nil, status.Error(codes.ResourceExhausted, "too many requests")
+	}
+	time.Sleep(time.Second)
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: request.GetName()}}, nil
+}
+
+// TestOverloadedDriver has 500 workers and a driver that stands 20 calls: it gets about as many, and all that it can serve, and more as soon
+// as it stands them.
+func TestOverloadedDriver(t *testing.T) {
+	settings := rigSettings()
+	settings.Workers = 500
+	onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
+		driver := &narrowDriver{ControllerClient: r.cfg.Driver}
+		driver.stands.Store(20)
+		r.cfg.Driver = driver
+		createAll := func() (took time.Duration) {
+			began := time.Now()
+			var work sync.WaitGroup
+			for n := range settings.Workers {
+				work.Go(func() {
+					for {
+						if _, err := r.callCreate(quiet(t), &csi.CreateVolumeRequest{Name: fmt.Sprintf("pvc-%d", n)}, nil); err == nil {
+							return
+						}
+						time.Sleep(time.Second) // the queue would wait longer each time
+					}
+				})
+			}
+			work.Wait()
+			return time.Since(began)
+		}
+		if took := createAll(); took > time.Minute {
+			t.Errorf("500 volumes took %v, of which 20 are made in a second", took)
+		}
+		if n := r.State().CallLimit; n > 40 {
+			t.Errorf("%d calls may run at a time, the driver stands 20", n)
+		}
+		before := driver.refused.Load()
+		createAll()
+		if n := driver.refused.Load() - before; n > 150 {
+			t.Errorf("%d calls were refused for 500 volumes", n)
+		}
+		driver.stands.Store(1000)
+		for range 5 {
+			createAll()
+		}
+		if n := r.State().CallLimit; n < 60 {
+			t.Errorf("%d calls may run at a time after 2500 answers of a driver that stands 1000", n)
+		}
+	})
+}

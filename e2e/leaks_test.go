@@ -86,11 +86,7 @@ func TestLeaks(t *testing.T) {
 	if err != nil {
 		t.Fatalf("N=%s: must be a number", setting("N", "20"))
 	}
-	for _, text := range strings.Split(setting("SEED", fmt.Sprint(rand.Uint64())), ",") {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("SEED=%s: must be numbers", text)
-		}
+	for _, seed := range seeds(t) {
 		for _, store := range strings.Split(setting("STORE", inLeases+","+onClaims), ",") {
 			t.Run(fmt.Sprintf("%s/%d", store, seed), func(t *testing.T) {
 				t.Parallel()
@@ -99,6 +95,27 @@ func TestLeaks(t *testing.T) {
 			})
 		}
 	}
+}
+
+// seeds returns those that SEED lists, "1,7" or "1..5", or a random one.
+func seeds(t *testing.T) []uint64 {
+	t.Helper()
+	var list []uint64
+	for _, text := range strings.Split(setting("SEED", fmt.Sprint(rand.Uint64())), ",") {
+		first, last, ok := strings.Cut(text, "..")
+		if !ok {
+			last = first
+		}
+		from, err1 := strconv.ParseUint(first, 10, 64)
+		to, err2 := strconv.ParseUint(last, 10, 64)
+		if err := errors.Join(err1, err2); err != nil || to < from {
+			t.Fatalf("SEED=%s: must be numbers, or the first and the last of some as in 1..5", text)
+		}
+		for seed := from; seed <= to; seed++ {
+			list = append(list, seed)
+		}
+	}
+	return list
 }
 
 // newLeakTest returns a game with a driver of its own.

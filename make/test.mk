@@ -79,7 +79,7 @@ bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH
 		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 
 .PHONY: leaktest
-leaktest: ## Kill the provisioner while claims come and go, and look for leaked volumes (N=3000 SEED=1 STORE=leases KILL=kill,term,lease FAULTS=late,lost,hang,...)
+leaktest: ## Kill the provisioner while claims come and go, and look for leaked volumes (N=3000 SEED=1..5 STORE=leases KILL=kill,term,lease FAULTS=late,lost,hang,...)
 	cd e2e && LEAKTEST_N=$(or $(N),1000) LEAKTEST_SEED=$(SEED) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \
 		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
 		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .

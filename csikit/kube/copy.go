@@ -1,7 +1,9 @@
 package kube
 
 import (
+	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/client-go/tools/cache"
@@ -10,40 +12,62 @@ import (
 // item is an object as a copy keeps it: encoded where its kind has an encoding, which takes a fraction of the memory of its
 // fields, most of which are empty.
 type item[T Object] struct {
-	key     string
-	encoded []byte
+	key string
+	kept[T]
+}
+
+// kept is an object without its key.
+type kept[T Object] struct {
+	// encoded is the object without name and namespace. It has its memory together with the key.
+	encoded string
 	plain   T // of a kind that has no encoding
 }
 
 // encoder is what the kinds of Kubernetes itself are, in protobuf, and those of CustomResourceDefinitions are not.
 type encoder interface {
-	Marshal() ([]byte, error)
+	Size() int
+	MarshalToSizedBuffer(data []byte) (int, error)
 	Unmarshal(data []byte) error
 }
 
-func newItem[T Object](obj T) *item[T] {
-	it := &item[T]{key: keyOf(obj)}
-	if e, ok := any(obj).(encoder); ok {
-		if data, err := e.Marshal(); err == nil {
-			it.encoded = slices.Clip(data)
-			return it
-		}
+// newItem returns the item of an object that has no other users.
+func newItem[T Object](obj T) item[T] {
+	key := keyOf(obj)
+	e, ok := any(obj).(encoder)
+	if !ok {
+		return item[T]{key: key, kept: kept[T]{plain: obj}}
 	}
-	it.plain = obj
-	return it
+	namespace, name := obj.GetNamespace(), obj.GetName()
+	obj.SetNamespace("")
+	obj.SetName("")
+	data := make([]byte, len(key)+e.Size())
+	_, err := e.MarshalToSizedBuffer(data[copy(data, key):])
+	obj.SetNamespace(namespace)
+	obj.SetName(name)
+	if err != nil {
+		return item[T]{key: key, kept: kept[T]{plain: obj}}
+	}
+	whole := string(data)
+	return item[T]{key: whole[:len(key)], kept: kept[T]{encoded: whole[len(key):]}}
 }
 
 func keyOf(obj Object) string { return cache.MetaObjectToName(obj).String() }
 
 // object returns the object, which is the caller's own if the kind has an encoding.
-func (it *item[T]) object() T {
-	if it.encoded == nil {
+func (it item[T]) object() T {
+	if it.encoded == "" {
 		return it.plain
 	}
 	obj := newOf[T]()
 	if e, ok := any(obj).(encoder); ok {
-		_ = e.Unmarshal(it.encoded) // what Marshal has made
+		_ = e.Unmarshal([]byte(it.encoded)) // what MarshalToSizedBuffer has made
 	}
+	namespace, name, found := strings.Cut(it.key, "/")
+	if !found {
+		namespace, name = "", it.key
+	}
+	obj.SetNamespace(namespace)
+	obj.SetName(name)
 	return obj
 }
 
@@ -60,9 +84,10 @@ type duplicate[T Object] struct {
 	change sync.Mutex
 	// mu guards items and keys, which no one but the holder of change writes.
 	mu    sync.RWMutex
-	items map[string]*item[T]
-	// keys are those of the objects of an index under a value.
-	keys map[string]map[string][]string
+	items map[string]kept[T]
+	// keys are those of the objects of an index under the hash of a value.
+	keys map[string]map[uint64][]string
+	seed maphash.Seed
 }
 
 var _ cache.TransformingStore = (*duplicate[Object])(nil)
@@ -70,10 +95,10 @@ var _ cache.TransformingStore = (*duplicate[Object])(nil)
 func newDuplicate[T Object](o InformerOptions[T], changed func(before, after T)) *duplicate[T] {
 	d := &duplicate[T]{
 		transform: transform(o.Transform), index: o.Index, changed: changed,
-		synced: make(chan struct{}), items: map[string]*item[T]{}, keys: map[string]map[string][]string{},
+		synced: make(chan struct{}), items: map[string]kept[T]{}, keys: map[string]map[uint64][]string{}, seed: maphash.MakeSeed(),
 	}
 	for name := range o.Index {
-		d.keys[name] = map[string][]string{}
+		d.keys[name] = map[uint64][]string{}
 	}
 	return d
 }
@@ -84,8 +109,8 @@ func (d *duplicate[T]) Transformer() cache.TransformFunc {
 }
 
 // itemOf returns an object of a reflector as it is kept, which it may be already.
-func (d *duplicate[T]) itemOf(obj any) *item[T] {
-	if it, ok := obj.(*item[T]); ok {
+func (d *duplicate[T]) itemOf(obj any) item[T] {
+	if it, ok := obj.(item[T]); ok {
 		return it
 	}
 	typed, _ := obj.(T) // a reflector passes on nothing else
@@ -152,7 +177,7 @@ func (d *duplicate[T]) Resync() error {
 }
 
 // put keeps an object. What is listed in the version that is known is no change.
-func (d *duplicate[T]) put(it *item[T], listed bool) {
+func (d *duplicate[T]) put(it item[T], listed bool) {
 	after := it.object()
 	before, known := d.get(it.key)
 	if known && listed && before.GetResourceVersion() == after.GetResourceVersion() {
@@ -162,7 +187,7 @@ func (d *duplicate[T]) put(it *item[T], listed bool) {
 	if known {
 		d.file(it.key, before, without)
 	}
-	d.items[it.key] = it
+	d.items[it.key] = it.kept
 	d.file(it.key, after, with)
 	d.mu.Unlock()
 	d.changed(before, after)
@@ -183,12 +208,13 @@ func (d *duplicate[T]) remove(key string, last T) {
 func (d *duplicate[T]) file(key string, obj T, edit func(keys []string, key string) []string) {
 	for name, values := range d.index {
 		for _, value := range values(obj) {
-			keys := edit(d.keys[name][value], key)
+			under := maphash.String(d.seed, value)
+			keys := edit(d.keys[name][under], key)
 			if len(keys) == 0 {
-				delete(d.keys[name], value)
+				delete(d.keys[name], under)
 				continue
 			}
-			d.keys[name][value] = keys
+			d.keys[name][under] = keys
 		}
 	}
 }
@@ -207,10 +233,10 @@ func without(keys []string, key string) []string {
 // get returns the object of a key.
 func (d *duplicate[T]) get(key string) (obj T, ok bool) {
 	d.mu.RLock()
-	it, ok := d.items[key]
+	found, ok := d.items[key]
 	d.mu.RUnlock()
 	if ok {
-		obj = it.object()
+		obj = item[T]{key, found}.object()
 	}
 	return obj, ok
 }
@@ -218,30 +244,33 @@ func (d *duplicate[T]) get(key string) (obj T, ok bool) {
 // list returns all objects.
 func (d *duplicate[T]) list() []T {
 	d.mu.RLock()
-	items := make([]*item[T], 0, len(d.items))
-	for _, it := range d.items {
-		items = append(items, it)
+	items := make([]item[T], 0, len(d.items))
+	for key, found := range d.items {
+		items = append(items, item[T]{key, found})
 	}
 	d.mu.RUnlock()
-	return objects(items)
+	list := make([]T, 0, len(items))
+	for _, it := range items {
+		list = append(list, it.object())
+	}
+	return list
 }
 
 // byIndex returns the objects that an index files under a value.
 func (d *duplicate[T]) byIndex(name, value string) []T {
 	d.mu.RLock()
-	keys := d.keys[name][value]
-	items := make([]*item[T], 0, len(keys))
+	keys := d.keys[name][maphash.String(d.seed, value)]
+	items := make([]item[T], 0, len(keys))
 	for _, key := range keys {
-		items = append(items, d.items[key])
+		items = append(items, item[T]{key, d.items[key]})
 	}
 	d.mu.RUnlock()
-	return objects(items)
-}
-
-func objects[T Object](items []*item[T]) []T {
 	list := make([]T, 0, len(items))
 	for _, it := range items {
-		list = append(list, it.object())
+		// Of two values with one hash, the other's objects are left out.
+		if obj := it.object(); slices.Contains(d.index[name](obj), value) {
+			list = append(list, obj)
+		}
 	}
 	return list
 }

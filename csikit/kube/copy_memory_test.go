@@ -12,7 +12,7 @@ import (
 
 // An object costs the memory of what is kept of it, not that of all fields of its kind.
 func TestMemoryOfAnObject(t *testing.T) {
-	const objects, most = 10_000, 512
+	const objects, most = 10_000, 350
 	none := func(_, _ *corev1.PersistentVolume) {}
 	before := reachable()
 	d := newDuplicate(InformerOptions[*corev1.PersistentVolume]{

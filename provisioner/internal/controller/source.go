@@ -19,9 +19,9 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// A source is kept by a finalizer from before CreateVolume until no claim needs the source any more. Workers that begin to
-// need a source share its lock, and one that removes the finalizer has it alone, so that none begins to need a source whose
-// finalizer is being removed, and many claims of one source do not wait for each other.
+// A source is kept by a finalizer from before CreateVolume until no claim needs the source any more. The worker that adds or
+// removes the finalizer has the lock of the source alone, so that no other worker begins to need a source whose finalizer is
+// being removed. Those that need one which has the finalizer share the lock.
 
 // source returns what the volume of a claim is filled with, which is kept from now on; nil for an empty volume.
 func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*volume.Source, error) {
@@ -31,7 +31,7 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	unlock, err := c.locks.RLock(ctx, ref)
+	unlock, err := c.lockSource(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +45,29 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 		return nil, fmt.Errorf("protect %s, the source of the volume: %w", ref, err)
 	}
 	return &volume.Source{Ref: ref, Content: found.source()}, nil
+}
+
+// lockSource gives a source that has the finalizer to all who need it, and one that has not to one of them, which puts it on.
+func (c *Controller) lockSource(ctx context.Context, ref volume.SourceRef) (unlock func(), err error) {
+	if !c.knownKept(ref) {
+		unlock, err := c.locks.Lock(ctx, ref)
+		if err != nil || !c.knownKept(ref) {
+			return unlock, err
+		}
+		unlock() // the one before has put it on
+	}
+	return c.locks.RLock(ctx, ref)
+}
+
+// knownKept reports whether a source has the finalizer as far as the caches know.
+func (c *Controller) knownKept(ref volume.SourceRef) bool {
+	var found origin
+	if ref.Kind == view.KindClaim {
+		found.claim, _ = c.view.Claims.Get(ref.Namespace, ref.Name)
+	} else if c.view.Snapshots != nil {
+		found.snapshot, _ = c.view.Snapshots.Get(ref.Namespace, ref.Name)
+	}
+	return (found.claim != nil || found.snapshot != nil) && found.kept()
 }
 
 // mayUseSource says why a claim may not use its source, nil if it may or has none.

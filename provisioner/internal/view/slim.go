@@ -74,13 +74,15 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 	}
 }
 
-// slimVolume keeps of our volumes what deletion reads, and of all others only what identifies them. The handle of a volume of our driver
-// is part of that, also when another component has made it, but not on another node: there it is another volume.
+// slimVolume keeps of our volumes what deletion reads, with all that DeleteVolume needs once their claim has released them, and of all others
+// only what identifies them. The handle of a volume of our driver is part of that, also when another component has made it, but not on
+// another node: there it is another volume.
 func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
-		if ref := pv.Spec.ClaimRef; ref != nil {
-			slim.Spec.ClaimRef = &corev1.ObjectReference{Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID}
+		ref := pv.Spec.ClaimRef
+		if ref != nil {
+			slim.Spec.ClaimRef = &corev1.ObjectReference{UID: ref.UID}
 		}
 		source, mine := pv.Spec.CSI, Ours(pv, driver)
 		related := mine || source != nil && source.Driver == driver
@@ -90,16 +92,23 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 		if related && source != nil {
 			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}
 		}
+		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy)
 		if !mine {
-			slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy)
 			return slim
 		}
-		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, volume.AnnDeletionSecretName,
-			volume.AnnDeletionSecretNamespace, AnnBetaClass)
 		slim.Finalizers = pv.Finalizers
 		slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
 		slim.Spec.StorageClassName = pv.Spec.StorageClassName
 		slim.Status.Phase = pv.Status.Phase
+		used := pv.Status.Phase == corev1.VolumeBound && pv.DeletionTimestamp == nil
+		if used && pv.Annotations[AnnBetaClass] == "" && pv.Annotations[volume.AnnMigratedTo] == "" {
+			return slim // most volumes are
+		}
+		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, volume.AnnDeletionSecretName,
+			volume.AnnDeletionSecretNamespace, AnnBetaClass)
+		if ref != nil {
+			slim.Spec.ClaimRef.Namespace, slim.Spec.ClaimRef.Name = ref.Namespace, ref.Name
+		}
 		return slim
 	}
 }

@@ -82,6 +82,11 @@ func TestSlimGrant(t *testing.T) {
 	})
 }
 
+// byUID returns what is kept of the claim of a volume that nothing is to be done about.
+func byUID(ref *corev1.ObjectReference) *corev1.ObjectReference {
+	return &corev1.ObjectReference{UID: ref.UID}
+}
+
 func TestSlimVolume(t *testing.T) {
 	now := metav1.Now()
 	ours := newPV()
@@ -96,11 +101,18 @@ func TestSlimVolume(t *testing.T) {
 	ours.Status.Message = "text"
 	checkSlim(t, "A volume of ours keeps what deletion reads.", slimVolume(driver, Node{}), ours, want)
 
+	used := newPV()
+	used.Status.Phase = corev1.VolumeBound
+	want = used.DeepCopy()
+	want.Spec.ClaimRef = byUID(want.Spec.ClaimRef)
+	used.Annotations[volume.AnnDeletionSecretName] = "s"
+	checkSlim(t, "Of a volume of ours that is in use, DeleteVolume needs nothing yet.", slimVolume(driver, Node{}), used, want)
+
 	foreign := newPV()
 	foreign.Annotations[volume.AnnProvisionedBy] = "other"
 	least := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-1", Annotations: map[string]string{volume.AnnProvisionedBy: "other"}},
-		Spec:       corev1.PersistentVolumeSpec{ClaimRef: foreign.Spec.ClaimRef},
+		Spec:       corev1.PersistentVolumeSpec{ClaimRef: byUID(foreign.Spec.ClaimRef)},
 	}
 	held := least.DeepCopy()
 	held.Spec.CSI = foreign.Spec.CSI
@@ -172,7 +184,7 @@ func TestIndexes(t *testing.T) {
 func TestSlimVolumeOfAnotherNode(t *testing.T) {
 	pv := newPV()
 	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n2")
-	want := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv.Name, UID: pv.UID}, Spec: corev1.PersistentVolumeSpec{ClaimRef: pv.Spec.ClaimRef}}
+	want := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv.Name, UID: pv.UID}, Spec: corev1.PersistentVolumeSpec{ClaimRef: byUID(pv.Spec.ClaimRef)}}
 	checkSlim(t, "A volume of another node keeps its claim alone.", slimVolume(driver, Node{Name: "n1", Segments: map[string]string{"node": "n1"}}), pv.DeepCopy(), want)
 	if Ours(want, driver) || Handles(driver)(want) != nil {
 		t.Error("a volume of another node is taken for one of this node")

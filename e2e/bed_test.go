@@ -71,7 +71,8 @@ func connect(kubeconfig string) (*Bed, error) {
 	return &Bed{Client: client, Driver: "hostpath.csi.k8s.io", kubeconfig: kubeconfig, config: config}, nil
 }
 
-func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {
+// devUp starts a development cluster, with more flags of `devcluster up`.
+func devUp(ctx context.Context, nodes int, flags ...string) (*Bed, func() error, error) {
 	// t.TempDir would have paths that are too long for sockets.
 	work, err := os.MkdirTemp("", "e2e-")
 	if err != nil {
@@ -93,7 +94,7 @@ func devUp(ctx context.Context, nodes int) (*Bed, func() error, error) {
 	if err := run("go", "build", "-o", program, "./cmd/devcluster"); err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(work))
 	}
-	if err := run(program, "up", "--dir", dir, "--audit", "--v=4", fmt.Sprintf("--nodes=%d", nodes)); err != nil {
+	if err := run(program, append([]string{"up", "--dir", dir, "--audit", "--v=4", fmt.Sprintf("--nodes=%d", nodes)}, flags...)...); err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
 	client := devcluster.Connect(dir)

@@ -39,16 +39,11 @@ type program struct{ name, path string }
 // programs returns the provisioner of kubernetes-csi, and ours.
 func programs(b *testing.B) [2]program {
 	b.Helper()
-	upstream := cmp.Or(os.Getenv("UPSTREAM"), "../../shared/upstream")
-	if _, err := os.Stat(filepath.Join(upstream, "unpack")); err != nil {
-		b.Fatalf("nothing to compare with: no `unpack DIR csi-provisioner` of kubernetes-csi's programs in %s; name another directory by UPSTREAM", upstream)
-	}
 	dev := bed.Dev
 	if dev == nil {
 		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", kubeconfigEnv)
 	}
-	dir := b.TempDir()
-	mustRun(b, exec.Command(filepath.Join(upstream, "unpack"), dir, "csi-provisioner"))
+	dir := unpackUpstream(b, "csi-provisioner")
 	return [2]program{{"upstream", filepath.Join(dir, "csi-provisioner")}, ownProgram(b)}
 }
 
@@ -60,7 +55,7 @@ func ownProgram(b *testing.B) program {
 	return program{"ours", path}
 }
 
-func mustRun(b *testing.B, cmd *exec.Cmd) {
+func mustRun(b testing.TB, cmd *exec.Cmd) {
 	b.Helper()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

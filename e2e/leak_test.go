@@ -52,18 +52,23 @@ func (s *Scene) Leftovers(ctx context.Context) ([]string, error) {
 // remains names what there is of volumes outside of namespaces and, on a development cluster, on the disks, where tests look alone. Volumes
 // of claims in other namespaces than this one are left out; no namespace at all: nothing is.
 func (b *Bed) remains(ctx context.Context, namespace string) ([]string, error) {
+	left, err := b.remainsInAPI(ctx, namespace)
+	if err != nil || b.Dev == nil {
+		return left, err
+	}
+	onDisk, err := b.Dev.Leftovers()
+	return append(left, onDisk...), err
+}
+
+// remainsInAPI is remains without the disks.
+func (b *Bed) remainsInAPI(ctx context.Context, namespace string) ([]string, error) {
 	nodes, err1 := b.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	attachments, err2 := b.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	volumes, err3 := b.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{}) // the last: what belongs to one is seen to
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	left := ownRemains(namespace, volumes.Items, attachments.Items, nodes.Items)
-	if b.Dev == nil {
-		return left, nil
-	}
-	onDisk, err := b.Dev.Leftovers()
-	return append(left, onDisk...), err
+	return ownRemains(namespace, volumes.Items, attachments.Items, nodes.Items), nil
 }
 
 // ownRemains leaves out the volumes of claims in other namespaces, their attachments, and their use: that is for those to look at who made

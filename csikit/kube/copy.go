@@ -256,6 +256,13 @@ func (d *duplicate[T]) list() []T {
 	return list
 }
 
+// size returns the number of objects.
+func (d *duplicate[T]) size() int {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return len(d.items)
+}
+
 // byIndex returns the objects that an index files under a value.
 func (d *duplicate[T]) byIndex(name, value string) []T {
 	d.mu.RLock()

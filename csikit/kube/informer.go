@@ -94,6 +94,15 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	if i.started.Swap(true) {
 		return fmt.Errorf("start informer of %s: it was started before", i.name)
 	}
+	filled := filling.begin()
+	defer filled(0)
+	go func() {
+		select {
+		case <-i.copied.synced:
+			filled(i.copied.size())
+		case <-ctx.Done():
+		}
+	}()
 	// The delays of client-go's own loop, which has an error handler that cannot be replaced.
 	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 6, Factor: 2, Jitter: 1}.
 		DelayWithReset(clock.RealClock{}, 2*time.Minute)

@@ -81,9 +81,15 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.volumeGone(before)
 	}
-	if after != nil && view.Ours(after, c.driver) {
+	if after != nil && !c.settled(after) {
 		c.volumes.Add(after.Name)
 	}
+}
+
+// settled reports whether nothing is to be done about a PersistentVolume in this state, as about most.
+func (c *Controller) settled(pv *corev1.PersistentVolume) bool {
+	plan := planVolume(volumeState{driver: c.driver, caps: c.caps(), pv: pv})
+	return plan.verb == volumeLeave && c.volumeRecords.get(pv.UID) == volumeRecord{}
 }
 
 // volumeGone forgets a volume. The claim that it was for, should it still be there, is asked about live

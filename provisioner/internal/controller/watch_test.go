@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
@@ -42,9 +43,9 @@ func TestQueued(t *testing.T) {
 		claim.UID = "uid-2"
 		return claim
 	}
-	nextPV := func() *corev1.PersistentVolume {
+	released := func(uid types.UID) *corev1.PersistentVolume {
 		pv := newPV()
-		pv.UID = "pv-2"
+		pv.UID, pv.Status.Phase = uid, corev1.VolumeReleased
 		return pv
 	}
 	cases := map[string]struct {
@@ -55,19 +56,24 @@ func TestQueued(t *testing.T) {
 		// want is how many claims and how many volumes are looked at.
 		want [2]int
 	}{
-		"NewClaim":          {reason: "A claim of ours is looked at.", change: func(c *Controller) { c.claimChanged(nil, newClaim()) }, want: [2]int{1, 0}},
-		"ForeignClaim":      {reason: "Claims of other drivers are dropped at the door.", change: func(c *Controller) { c.claimChanged(nil, foreignClaim()) }},
-		"BoundClaim":        {reason: "A claim that has its volume is done.", change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }},
-		"BoundClaimOpen":    {reason: "The fate of a volume that is under way is open, even if the claim has another.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }, want: [2]int{1, 0}},
-		"ClaimGone":         {reason: "Nothing is left to do for a claim that is gone.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }},
-		"ClaimGoneOpen":     {reason: "What is under way for it is brought to its end.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), nil) }, want: [2]int{1, 0}},
-		"ClaimReplaced":     {reason: "A claim and its successor are two.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), successor()) }, want: [2]int{2, 0}},
-		"ClaimUnchanged":    {reason: "The same claim twice is looked at once.", change: func(c *Controller) { c.claimChanged(nil, newClaim()); c.claimChanged(newClaim(), newClaim()) }, want: [2]int{1, 0}},
-		"NewVolume":         {reason: "A volume of ours is looked at.", change: func(c *Controller) { c.volumeChanged(nil, newPV()) }, want: [2]int{0, 1}},
+		"NewClaim":       {reason: "A claim of ours is looked at.", change: func(c *Controller) { c.claimChanged(nil, newClaim()) }, want: [2]int{1, 0}},
+		"ForeignClaim":   {reason: "Claims of other drivers are dropped at the door.", change: func(c *Controller) { c.claimChanged(nil, foreignClaim()) }},
+		"BoundClaim":     {reason: "A claim that has its volume is done.", change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }},
+		"BoundClaimOpen": {reason: "The fate of a volume that is under way is open, even if the claim has another.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }, want: [2]int{1, 0}},
+		"ClaimGone":      {reason: "Nothing is left to do for a claim that is gone.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }},
+		"ClaimGoneOpen":  {reason: "What is under way for it is brought to its end.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), nil) }, want: [2]int{1, 0}},
+		"ClaimReplaced":  {reason: "A claim and its successor are two.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), successor()) }, want: [2]int{2, 0}},
+		"ClaimUnchanged": {reason: "The same claim twice is looked at once.", change: func(c *Controller) { c.claimChanged(nil, newClaim()); c.claimChanged(newClaim(), newClaim()) }, want: [2]int{1, 0}},
+		"NewVolume":      {reason: "A volume of ours is looked at.", change: func(c *Controller) { c.volumeChanged(nil, released("pv-1")) }, want: [2]int{0, 1}},
+		"UsedVolume":     {reason: "Nothing is to be done about a volume in use, as most are.", change: func(c *Controller) { c.volumeChanged(nil, newPV()) }},
+		"UsedVolumeNoted": {reason: "Something was: the deletion of the volume has begun.", change: func(c *Controller) {
+			c.volumeRecords.change("pv-1", func(r *volumeRecord) { r.deleted = true })
+			c.volumeChanged(nil, newPV())
+		}, want: [2]int{0, 1}},
 		"ForeignVolume":     {reason: "Volumes of other drivers are dropped at the door.", change: func(c *Controller) { c.volumeChanged(nil, foreignPV()) }},
 		"VolumeGone":        {reason: "The claim that wants a volume of the name may have one now.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(newPV(), nil) }, want: [2]int{1, 0}},
 		"ForeignVolumeGone": {reason: "Also when another's volume had the name.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(foreignPV(), nil) }, want: [2]int{1, 0}},
-		"VolumeReplaced":    {reason: "A volume and its successor are two: the first is gone.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(newPV(), nextPV()) }, want: [2]int{1, 1}},
+		"VolumeReplaced":    {reason: "A volume and its successor are two: the first is gone.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(newPV(), released("pv-2")) }, want: [2]int{1, 1}},
 		"NewClass":          {reason: "The claims of the class are looked at.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.classChanged(nil, newClass()) }, want: [2]int{1, 0}},
 		"ClassGone":         {reason: "Without a class there is nothing to do.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.classChanged(newClass(), nil) }},
 		"OtherClass": {
@@ -82,7 +88,7 @@ func TestQueued(t *testing.T) {
 		"Attached":        {reason: "A new attachment lets nothing go on.", cached: []runtime.Object{newPV()}, change: func(c *Controller) { c.attachmentChanged(nil, attachmentOf("n")) }},
 		"DetachedForeign": {reason: "Attachments of other drivers are none of ours.", cached: []runtime.Object{foreignPV()}, change: func(c *Controller) { c.attachmentChanged(attachmentOf("n"), nil) }},
 		"DetachedInline":  {reason: "Attachments of inline volumes have no PersistentVolume.", change: func(c *Controller) { c.attachmentChanged(&storagev1.VolumeAttachment{}, nil) }},
-		"Requeue":         {reason: "A driver that is back may serve what it could not before.", cached: []runtime.Object{newClaim(), newPV()}, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 1}},
+		"Requeue":         {reason: "A driver that is back may serve what it could not before.", cached: []runtime.Object{newClaim(), released("pv-1")}, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 1}},
 		"RequeueOpen":     {reason: "What is under way for a claim that is gone need not wait for the end of its pause.", open: true, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 0}},
 	}
 	for name, tc := range cases {

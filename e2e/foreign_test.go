@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/devcluster"
+)
+
+// unpackUpstream puts programs of kubernetes-csi into a directory. They are unpacked by a program of the directory that UPSTREAM names, or of
+// the one beside the checkout. Without them a test is skipped, and a benchmark, which was asked for, fails.
+func unpackUpstream(t testing.TB, names ...string) (dir string) {
+	t.Helper()
+	upstream := cmp.Or(os.Getenv("UPSTREAM"), "../../shared/upstream")
+	unpack := filepath.Join(upstream, "unpack")
+	if _, err := os.Stat(unpack); errors.Is(err, os.ErrNotExist) {
+		why := fmt.Sprintf("there are no programs of kubernetes-csi in %s: name another directory by UPSTREAM, which has a program `unpack DIR NAME...`", upstream)
+		if _, ok := t.(*testing.B); ok {
+			t.Fatal(why)
+		}
+		t.Skip(why)
+	}
+	dir = t.TempDir()
+	mustRun(t, exec.Command(unpack, append([]string{dir}, names...)...))
+	return dir
+}
+
+// upstreamDriver runs kubernetes-csi's driver for devcluster, which starts a driver for the controller, and then one for each node. As
+// this driver knows only the volumes that it has made itself, the one for the node is the one for the controller.
+const upstreamDriver = `#!/bin/sh -eu
+# MODE ENDPOINT NODE STATEDIR
+socket=${2#unix://}
+if [ "$1" = controller ]; then
+	echo "$socket" >"$0.socket"
+	exec "$(dirname "$0")/hostpathplugin" --drivername=hostpath.csi.k8s.io --endpoint="$2" --nodeid=%s --statedir="$4" --enable-attach --v=5
+fi
+ln -sf "$(cat "$0.socket")" "$socket"
+trap exit TERM
+while :; do sleep 1; done
+`
+
+// TestForeignDriver has our sidecars and node agent serve the driver of kubernetes-csi.
+func TestForeignDriver(t *testing.T) {
+	dev(t)
+	dir := unpackUpstream(t, "hostpathplugin")
+	script := filepath.Join(dir, "driver")
+	if err := os.WriteFile(script, fmt.Appendf(nil, upstreamDriver, devcluster.NodeNames(1)[0]), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	s := foreignScene(t, "--driver="+script, "--driver-flags={mode} {endpoint} {node} {statedir}")
+	s.useVolumes()
+}
+
+// TestForeignSidecars has the sidecars of kubernetes-csi serve our driver.
+func TestForeignSidecars(t *testing.T) {
+	dev(t)
+	dir := unpackUpstream(t, "csi-provisioner", "csi-attacher")
+	s := foreignScene(t)
+	for _, name := range []string{"csi-provisioner", "csi-attacher"} {
+		s.retry("stop our "+name, func(ctx context.Context) error { return s.Dev.Hold(ctx, name) })
+		cmd := exec.Command(filepath.Join(dir, name), "--csi-address="+filepath.Join(s.Dev.dir, "run", "csi.sock"), "--v=5")
+		if name == "csi-provisioner" {
+			cmd.Args = append(cmd.Args, "--feature-gates=Topology=true", "--extra-create-metadata")
+		}
+		s.background(cmd, s.Dev.kubeconfig(name))
+	}
+	s.useVolumes()
+}
+
+// foreignScene returns a scene in a cluster of its own.
+func foreignScene(t *testing.T, flags ...string) *story {
+	t.Helper()
+	cluster, down, err := devUp(t.Context(), 1, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := down(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &story{Scene: cluster.NewScene(t), t: t}
+}
+
+// background runs a program with the rights of one of our components until the test ends.
+func (s *story) background(cmd *exec.Cmd, kubeconfig string) {
+	s.t.Helper()
+	log, err := os.Create(filepath.Join(s.t.TempDir(), "log"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd.Args = append(cmd.Args, "--kubeconfig="+kubeconfig)
+	cmd.Env = []string{"KUBECONFIG=" + kubeconfig} // kubernetes-csi's provisioner prefers it to the flag
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		end(cmd)
+		if s.t.Failed() {
+			s.t.Logf("== end of the log of %s\n%s", cmd.Path, tail(log.Name(), 30))
+		}
+		_ = log.Close()
+	})
+}
+
+// useVolumes has pods use a volume, a copy of it, and one with late binding, and deletes all of them.
+func (s *story) useVolumes() {
+	s.t.Helper()
+	immediate, late := s.ImmediateClass(), s.LateClass()
+	s.CreateClaim("data", immediate)
+	s.CreatePod("writer", FromClaim("data"))
+	s.CreateClaim("later", late)
+	s.CreatePod("late", FromClaim("later"))
+	for _, pod := range []string{"writer", "late"} {
+		s.WaitRunning(pod)
+	}
+	s.askFor(clone(Claim(s.Namespace, "copy", immediate), "data"))
+	s.WaitBound("copy")
+	s.CreatePod("reader", FromClaim("copy"))
+	s.WaitRunning("reader")
+	for _, name := range []string{"data", "later", "copy"} {
+		volume := s.Volume(name)
+		if source := volume.Spec.CSI; source == nil || source.Driver != "hostpath.csi.k8s.io" || source.VolumeHandle == "" {
+			s.t.Errorf("claim %s has the volume %+v", name, volume.Spec)
+		}
+		s.waitAttached(volume.Name)
+	}
+	for _, pod := range []string{"writer", "late", "reader"} {
+		s.DeletePod(pod)
+		s.WaitNoPod(pod)
+	}
+	for _, claim := range []string{"copy", "later", "data"} {
+		s.DeleteClaim(claim)
+	}
+	s.Wait("all volumes and attachments to be gone", func(ctx context.Context) (bool, error) {
+		left, err := s.remainsInAPI(ctx, "") // a foreign driver keeps files of its own
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("left: %q", left)
+		}
+		return err == nil, err
+	})
+}
+
+// waitAttached waits until a volume is attached to a node.
+func (s *story) waitAttached(volume string) {
+	s.t.Helper()
+	s.Wait("volume "+volume+" to be attached", func(ctx context.Context) (bool, error) {
+		list, err := s.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		return hasAttached(list.Items, volume), nil
+	})
+}
+
+func hasAttached(list []storagev1.VolumeAttachment, volume string) bool {
+	for _, a := range list {
+		if name := a.Spec.Source.PersistentVolumeName; name != nil && *name == volume && a.Status.Attached {
+			return true
+		}
+	}
+	return false
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,20 +20,13 @@ import (
 const (
 	// editAttempts is how often a claim is read and written again when other writers are faster.
 	editAttempts = 5
-	// leavingGrace is the age from which on a claim that is being deleted, and is still kept for pods, has one.
-	leavingGrace = 15 * time.Second
-	// finalizerInUse keeps a claim that is being deleted while a pod uses it.
-	finalizerInUse = "kubernetes.io/pvc-protection"
 )
 
 var (
-	// errGone is returned when a claim that is to be written does not exist any more, or is being deleted and not in use.
+	// errGone is returned when a claim that is to be written does not exist any more.
 	errGone = errors.New("the claim does not exist any more")
-	// errLeaving is returned when a claim that is being deleted and in use is to have a finalizer.
-	errLeaving = errors.New("the claim is being deleted")
-	// errUndecided is returned while it is open whether a pod uses a claim that is being deleted: the controller manager takes
-	// its finalizer off soon if none does.
-	errUndecided = errors.New("the claim is being deleted, and it is not known yet whether a pod uses it")
+	// errLeaving is returned when a claim that is being deleted is to have a record.
+	errLeaving = errors.New("the claim is being deleted, and gets no volume any more: nothing would say what to do with the volume once the claim is gone")
 )
 
 // Claims is a Store whose intents outlive the process as annotations of their claims. A finalizer keeps each claim until the
@@ -80,8 +72,8 @@ func (s *Claims) Durable() bool {
 	return !s.refused
 }
 
-// Open implements Store: it returns once the claim has the record. A claim that is being deleted can have no new finalizer: it
-// is served without a record, for the pod that keeps it.
+// Open implements Store: it returns once the claim has the record. A claim that is being deleted can have no new finalizer, and may
+// vanish at any moment, also if it seems that a pod uses it: a controller manager that is late takes its finalizer off minutes later.
 func (s *Claims) Open(ctx context.Context, intent Intent) error {
 	r, shared, err := recordOf(intent, s.node)
 	if err != nil {
@@ -89,7 +81,6 @@ func (s *Claims) Open(ctx context.Context, intent Intent) error {
 	}
 	err = s.edit(ctx, intent.Spec.Claim, func(claim *corev1.PersistentVolumeClaim) error { return addRecord(claim, r, shared) })
 	switch {
-	case errors.Is(err, errLeaving):
 	case apierrors.IsForbidden(err):
 		s.refuse(ctx, err)
 	case err != nil:

@@ -76,7 +76,7 @@ func TestClaimsOutliveTheProcess(t *testing.T) {
 
 // TestClaimsFaults has a case for each answer of the API to Open, and then to Close.
 func TestClaimsFaults(t *testing.T) {
-	now, old := metav1.Now(), metav1.Unix(0, 0)
+	old := metav1.Unix(0, 0)
 	away := apierrors.NewServiceUnavailable("away")
 	forbidden := apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "data", nil)
 	cases := map[string]struct {
@@ -96,18 +96,11 @@ func TestClaimsFaults(t *testing.T) {
 			fault:  &kubetest.Fault{Verb: "update", Err: forbidden, Times: 1}, open: true, volatile: true,
 		},
 		"Replaced": {reason: "Its successor is another claim.", change: func(c *corev1.PersistentVolumeClaim) { c.UID = "other" }, err: errGone},
-		"Leaving":  {reason: "A claim that is being deleted needs no volume.", change: func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp, c.Finalizers = &now, []string{"f"} }, err: errGone},
-		"InUse": {
-			reason: "Unless a pod uses it; then it can have no record.",
+		"Leaving": {
+			reason: "A claim that is being deleted can have no record, and may vanish at any moment, however long it was kept for a pod.",
 			change: func(c *corev1.PersistentVolumeClaim) {
-				c.DeletionTimestamp, c.Finalizers = &old, []string{finalizerInUse}
-			}, open: true,
-		},
-		"Undecided": {
-			reason: "One that was deleted just now is kept for pods in any case.",
-			change: func(c *corev1.PersistentVolumeClaim) {
-				c.DeletionTimestamp, c.Finalizers = &now, []string{finalizerInUse}
-			}, err: errUndecided,
+				c.DeletionTimestamp, c.Finalizers = &old, []string{"kubernetes.io/pvc-protection"}
+			}, err: errLeaving,
 		},
 	}
 	for name, tc := range cases {

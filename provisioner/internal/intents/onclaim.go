@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -80,13 +79,8 @@ func intentOf(claim *corev1.PersistentVolumeClaim, node string) (Intent, error) 
 func addRecord(claim *corev1.PersistentVolumeClaim, r record, shared parts) error {
 	switch {
 	case Recorded(claim):
-	case claim.DeletionTimestamp != nil && slices.Contains(claim.Finalizers, finalizerInUse):
-		if time.Since(claim.DeletionTimestamp.Time) < leavingGrace {
-			return errUndecided
-		}
-		return errLeaving
 	case claim.DeletionTimestamp != nil:
-		return errGone
+		return errLeaving
 	}
 	return change(claim, func(d *document) {
 		d.drop(r)

@@ -41,11 +41,11 @@ type InformerOptions[T Object] struct {
 type Informer[T Object] struct {
 	name      string
 	reflector *cache.Reflector
-	copied    *duplicate[T]
+	store     *store[T]
 	index     map[string]func(T) []string
 	own       overlay[T]
 	started   atomic.Bool
-	onChange  []func(before, after T) // guarded by copied.change
+	onChange  []func(before, after T) // guarded by store.change
 }
 
 // NewInformer returns an informer for r, which starts with Run.
@@ -64,9 +64,9 @@ func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions
 			return r.Watch(ctx, opts)
 		},
 	}
-	i.copied = newDuplicate(o, i.changed)
-	i.own.transform = i.copied.transform
-	i.reflector = cache.NewReflectorWithOptions(lw, newOf[T](), i.copied, cache.ReflectorOptions{
+	i.store = newStore(o, i.changed)
+	i.own.transform = i.store.transform
+	i.reflector = cache.NewReflectorWithOptions(lw, newOf[T](), i.store, cache.ReflectorOptions{
 		Name: i.name, TypeDescription: i.name, ResyncPeriod: o.Resync,
 	})
 	return i
@@ -80,8 +80,8 @@ func (i *Informer[T]) Name() string { return i.name }
 // the same on a resync. It must return soon, and not call OnChange; typically it adds a key to a queue. An informer that runs
 // already calls it at once for all objects, as new ones.
 func (i *Informer[T]) OnChange(f func(before, after T)) {
-	i.copied.change.Lock()
-	defer i.copied.change.Unlock()
+	i.store.change.Lock()
+	defer i.store.change.Unlock()
 	var none T
 	for _, obj := range i.List() {
 		f(none, obj)
@@ -98,8 +98,8 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	defer filled(0)
 	go func() {
 		select {
-		case <-i.copied.synced:
-			filled(i.copied.size())
+		case <-i.store.synced:
+			filled(i.store.size())
 		case <-ctx.Done():
 		}
 	}()
@@ -122,7 +122,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 // it, or with an error when ctx is done first.
 func (i *Informer[T]) WaitSynced(ctx context.Context) error {
 	select {
-	case <-i.copied.synced:
+	case <-i.store.synced:
 		return nil
 	case <-ctx.Done():
 	}
@@ -135,7 +135,7 @@ func (i *Informer[T]) WaitSynced(ctx context.Context) error {
 // HasSynced reports whether WaitSynced would return at once.
 func (i *Informer[T]) HasSynced() bool {
 	select {
-	case <-i.copied.synced:
+	case <-i.store.synced:
 		return true
 	default:
 		return false
@@ -144,12 +144,12 @@ func (i *Informer[T]) HasSynced() bool {
 
 // Get returns the object of that name; namespace is "" for kinds without namespaces.
 func (i *Informer[T]) Get(namespace, name string) (obj T, ok bool) {
-	return i.own.get(cache.NewObjectName(namespace, name).String(), i.copied.get)
+	return i.own.get(cache.NewObjectName(namespace, name).String(), i.store.get)
 }
 
 // List returns all objects, in no order.
 func (i *Informer[T]) List() []T {
-	return i.own.merge(i.copied.list, func(T) bool { return true }, i.copied.get)
+	return i.own.merge(i.store.list, func(T) bool { return true }, i.store.get)
 }
 
 // ByIndex returns the objects that the index function of that name files under value, in no order.
@@ -159,8 +159,8 @@ func (i *Informer[T]) ByIndex(index, value string) []T {
 	if !ok {
 		return nil
 	}
-	read := func() []T { return i.copied.byIndex(index, value) }
-	return i.own.merge(read, func(obj T) bool { return slices.Contains(values(obj), value) }, i.copied.get)
+	read := func() []T { return i.store.byIndex(index, value) }
+	return i.own.merge(read, func(obj T) bool { return slices.Contains(values(obj), value) }, i.store.get)
 }
 
 // Remember makes an own write visible before the watch brings it: obj is what Create, Update or

@@ -80,8 +80,7 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
-		ref := pv.Spec.ClaimRef
-		if ref != nil {
+		if ref := pv.Spec.ClaimRef; ref != nil {
 			slim.Spec.ClaimRef = &corev1.ObjectReference{UID: ref.UID}
 		}
 		source, mine := pv.Spec.CSI, Ours(pv, driver)
@@ -93,23 +92,27 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}
 		}
 		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy)
-		if !mine {
-			return slim
-		}
-		slim.Finalizers = pv.Finalizers
-		slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
-		slim.Spec.StorageClassName = pv.Spec.StorageClassName
-		slim.Status.Phase = pv.Status.Phase
-		used := pv.Status.Phase == corev1.VolumeBound && pv.DeletionTimestamp == nil
-		if used && pv.Annotations[AnnBetaClass] == "" && pv.Annotations[volume.AnnMigratedTo] == "" {
-			return slim // most volumes are
-		}
-		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, volume.AnnDeletionSecretName,
-			volume.AnnDeletionSecretNamespace, AnnBetaClass)
-		if ref != nil {
-			slim.Spec.ClaimRef.Namespace, slim.Spec.ClaimRef.Name = ref.Namespace, ref.Name
+		if mine {
+			keepOwn(slim, pv)
 		}
 		return slim
+	}
+}
+
+// keepOwn keeps what is read of a volume of ours.
+func keepOwn(slim, pv *corev1.PersistentVolume) {
+	slim.Finalizers = pv.Finalizers
+	slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
+	slim.Spec.StorageClassName = pv.Spec.StorageClassName
+	slim.Status.Phase = pv.Status.Phase
+	slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, AnnBetaClass)
+	if pv.Status.Phase == corev1.VolumeBound && pv.DeletionTimestamp == nil {
+		return // most volumes are in use
+	}
+	slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, AnnBetaClass,
+		volume.AnnDeletionSecretName, volume.AnnDeletionSecretNamespace)
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		slim.Spec.ClaimRef.Namespace, slim.Spec.ClaimRef.Name = ref.Namespace, ref.Name
 	}
 }
 

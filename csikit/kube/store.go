@@ -71,8 +71,8 @@ func (it item[T]) object() T {
 	return obj
 }
 
-// duplicate is the copy of all objects of a kind that a reflector feeds. Keys are those of cache.ObjectName.
-type duplicate[T Object] struct {
+// store is the copy of all objects of a kind that a reflector feeds. Keys are those of cache.ObjectName.
+type store[T Object] struct {
 	transform func(T) T
 	index     map[string]func(T) []string
 	// changed is called after each change, one call at a time, and for each object on a resync.
@@ -90,131 +90,131 @@ type duplicate[T Object] struct {
 	seed maphash.Seed
 }
 
-var _ cache.TransformingStore = (*duplicate[Object])(nil)
+var _ cache.TransformingStore = (*store[Object])(nil)
 
-func newDuplicate[T Object](o InformerOptions[T], changed func(before, after T)) *duplicate[T] {
-	d := &duplicate[T]{
+func newStore[T Object](o InformerOptions[T], changed func(before, after T)) *store[T] {
+	s := &store[T]{
 		transform: transform(o.Transform), index: o.Index, changed: changed,
 		synced: make(chan struct{}), items: map[string]kept[T]{}, keys: map[string]map[uint64][]string{}, seed: maphash.MakeSeed(),
 	}
 	for name := range o.Index {
-		d.keys[name] = map[uint64][]string{}
+		s.keys[name] = map[uint64][]string{}
 	}
-	return d
+	return s
 }
 
 // Transformer returns what a reflector applies to the objects that it collects of a list.
-func (d *duplicate[T]) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return d.itemOf(obj), nil }
+func (s *store[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return s.itemOf(obj), nil }
 }
 
 // itemOf returns an object of a reflector as it is kept, which it may be already.
-func (d *duplicate[T]) itemOf(obj any) item[T] {
+func (s *store[T]) itemOf(obj any) item[T] {
 	if it, ok := obj.(item[T]); ok {
 		return it
 	}
 	typed, _ := obj.(T) // a reflector passes on nothing else
-	return newItem(d.transform(typed))
+	return newItem(s.transform(typed))
 }
 
 // Add implements cache.ReflectorStore.
-func (d *duplicate[T]) Add(obj any) error { return d.Update(obj) }
+func (s *store[T]) Add(obj any) error { return s.Update(obj) }
 
 // Update implements cache.ReflectorStore.
-func (d *duplicate[T]) Update(obj any) error {
-	d.change.Lock()
-	defer d.change.Unlock()
-	d.put(d.itemOf(obj), false)
+func (s *store[T]) Update(obj any) error {
+	s.change.Lock()
+	defer s.change.Unlock()
+	s.put(s.itemOf(obj), false)
 	return nil
 }
 
 // Delete implements cache.ReflectorStore.
-func (d *duplicate[T]) Delete(obj any) error {
-	d.change.Lock()
-	defer d.change.Unlock()
-	last := d.itemOf(obj)
-	if _, ok := d.get(last.key); ok {
-		d.remove(last.key, last.object())
+func (s *store[T]) Delete(obj any) error {
+	s.change.Lock()
+	defer s.change.Unlock()
+	last := s.itemOf(obj)
+	if _, ok := s.get(last.key); ok {
+		s.remove(last.key, last.object())
 	}
 	return nil
 }
 
 // Replace implements cache.ReflectorStore: list has all objects that there are.
-func (d *duplicate[T]) Replace(list []any, _ string) error {
-	d.change.Lock()
-	defer d.change.Unlock()
-	missing := make(map[string]struct{}, len(d.items))
-	for key := range d.items {
+func (s *store[T]) Replace(list []any, _ string) error {
+	s.change.Lock()
+	defer s.change.Unlock()
+	missing := make(map[string]struct{}, len(s.items))
+	for key := range s.items {
 		missing[key] = struct{}{}
 	}
 	for n, obj := range list {
-		it := d.itemOf(obj)
+		it := s.itemOf(obj)
 		list[n] = nil // free to go
 		delete(missing, it.key)
-		d.put(it, true)
+		s.put(it, true)
 	}
 	for key := range missing {
-		if last, ok := d.get(key); ok {
-			d.remove(key, last)
+		if last, ok := s.get(key); ok {
+			s.remove(key, last)
 		}
 	}
 	select {
-	case <-d.synced:
+	case <-s.synced:
 	default:
-		close(d.synced)
+		close(s.synced)
 	}
 	return nil
 }
 
 // Resync implements cache.ReflectorStore.
-func (d *duplicate[T]) Resync() error {
-	d.change.Lock()
-	defer d.change.Unlock()
-	for _, obj := range d.list() {
-		d.changed(obj, obj)
+func (s *store[T]) Resync() error {
+	s.change.Lock()
+	defer s.change.Unlock()
+	for _, obj := range s.list() {
+		s.changed(obj, obj)
 	}
 	return nil
 }
 
 // put keeps an object. What is listed in the version that is known is no change.
-func (d *duplicate[T]) put(it item[T], listed bool) {
+func (s *store[T]) put(it item[T], listed bool) {
 	after := it.object()
-	before, known := d.get(it.key)
+	before, known := s.get(it.key)
 	if known && listed && before.GetResourceVersion() == after.GetResourceVersion() {
 		return
 	}
-	d.mu.Lock()
+	s.mu.Lock()
 	if known {
-		d.file(it.key, before, without)
+		s.file(it.key, before, without)
 	}
-	d.items[it.key] = it.kept
-	d.file(it.key, after, with)
-	d.mu.Unlock()
-	d.changed(before, after)
+	s.items[it.key] = it.kept
+	s.file(it.key, after, with)
+	s.mu.Unlock()
+	s.changed(before, after)
 }
 
 // remove drops the object of a key, of which last is the last state.
-func (d *duplicate[T]) remove(key string, last T) {
-	known, _ := d.get(key)
-	d.mu.Lock()
-	d.file(key, known, without)
-	delete(d.items, key)
-	d.mu.Unlock()
+func (s *store[T]) remove(key string, last T) {
+	known, _ := s.get(key)
+	s.mu.Lock()
+	s.file(key, known, without)
+	delete(s.items, key)
+	s.mu.Unlock()
 	var none T
-	d.changed(last, none)
+	s.changed(last, none)
 }
 
 // file changes the keys that the indexes have under the values of an object.
-func (d *duplicate[T]) file(key string, obj T, edit func(keys []string, key string) []string) {
-	for name, values := range d.index {
+func (s *store[T]) file(key string, obj T, edit func(keys []string, key string) []string) {
+	for name, values := range s.index {
 		for _, value := range values(obj) {
-			under := maphash.String(d.seed, value)
-			keys := edit(d.keys[name][under], key)
+			under := maphash.String(s.seed, value)
+			keys := edit(s.keys[name][under], key)
 			if len(keys) == 0 {
-				delete(d.keys[name], under)
+				delete(s.keys[name], under)
 				continue
 			}
-			d.keys[name][under] = keys
+			s.keys[name][under] = keys
 		}
 	}
 }
@@ -231,10 +231,10 @@ func without(keys []string, key string) []string {
 }
 
 // get returns the object of a key.
-func (d *duplicate[T]) get(key string) (obj T, ok bool) {
-	d.mu.RLock()
-	found, ok := d.items[key]
-	d.mu.RUnlock()
+func (s *store[T]) get(key string) (obj T, ok bool) {
+	s.mu.RLock()
+	found, ok := s.items[key]
+	s.mu.RUnlock()
 	if ok {
 		obj = item[T]{key, found}.object()
 	}
@@ -242,13 +242,13 @@ func (d *duplicate[T]) get(key string) (obj T, ok bool) {
 }
 
 // list returns all objects.
-func (d *duplicate[T]) list() []T {
-	d.mu.RLock()
-	items := make([]item[T], 0, len(d.items))
-	for key, found := range d.items {
+func (s *store[T]) list() []T {
+	s.mu.RLock()
+	items := make([]item[T], 0, len(s.items))
+	for key, found := range s.items {
 		items = append(items, item[T]{key, found})
 	}
-	d.mu.RUnlock()
+	s.mu.RUnlock()
 	list := make([]T, 0, len(items))
 	for _, it := range items {
 		list = append(list, it.object())
@@ -257,25 +257,25 @@ func (d *duplicate[T]) list() []T {
 }
 
 // size returns the number of objects.
-func (d *duplicate[T]) size() int {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return len(d.items)
+func (s *store[T]) size() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.items)
 }
 
 // byIndex returns the objects that an index files under a value.
-func (d *duplicate[T]) byIndex(name, value string) []T {
-	d.mu.RLock()
-	keys := d.keys[name][maphash.String(d.seed, value)]
+func (s *store[T]) byIndex(name, value string) []T {
+	s.mu.RLock()
+	keys := s.keys[name][maphash.String(s.seed, value)]
 	items := make([]item[T], 0, len(keys))
 	for _, key := range keys {
-		items = append(items, item[T]{key, d.items[key]})
+		items = append(items, item[T]{key, s.items[key]})
 	}
-	d.mu.RUnlock()
+	s.mu.RUnlock()
 	list := make([]T, 0, len(items))
 	for _, it := range items {
 		// Of two values with one hash, the other's objects are left out.
-		if obj := it.object(); slices.Contains(d.index[name](obj), value) {
+		if obj := it.object(); slices.Contains(s.index[name](obj), value) {
 			list = append(list, obj)
 		}
 	}

@@ -15,7 +15,7 @@ func TestMemoryOfAnObject(t *testing.T) {
 	const objects, most = 10_000, 350
 	none := func(_, _ *corev1.PersistentVolume) {}
 	before := reachable()
-	d := newDuplicate(InformerOptions[*corev1.PersistentVolume]{
+	d := newStore(InformerOptions[*corev1.PersistentVolume]{
 		Index: map[string]func(*corev1.PersistentVolume) []string{"name": func(pv *corev1.PersistentVolume) []string { return []string{pv.Name} }},
 	}, none)
 	for n := range objects {

@@ -93,6 +93,18 @@ func (w *Times) WaitBound(t testing.TB, n int) (volumes, bound []time.Duration) 
 	return w.between(w.asked, w.volumes), w.between(w.created, w.bound)
 }
 
+// LastVolume returns the time of the last PersistentVolume.
+func (w *Times) LastVolume() (last time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range w.volumes {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
 // wait gives up when nothing has changed for as long as a state is waited for.
 func (w *Times) wait(t testing.TB, n int, done func() bool) {
 	t.Helper()

@@ -2,4 +2,7 @@
 //
 // Without further ado they start a development cluster of their own and take it down again. E2E_KUBECONFIG makes them use
 // another cluster instead; tests that need to kill processes or look at the nodes' disks are skipped there and say so.
+//
+// Tests with programs of others (TestForeign...) take them from the directory that UPSTREAM names, by its program `unpack DIR NAME...`,
+// or from ../../shared/upstream, and are skipped without.
 package e2e

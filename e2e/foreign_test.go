@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -71,9 +72,51 @@ func TestForeignSidecars(t *testing.T) {
 		if name == "csi-provisioner" {
 			cmd.Args = append(cmd.Args, "--feature-gates=Topology=true", "--extra-create-metadata")
 		}
-		s.background(cmd, s.Dev.kubeconfig(name))
+		kubeconfig := s.Dev.kubeconfig(name)
+		cmd.Args = append(cmd.Args, "--kubeconfig="+kubeconfig)
+		cmd.Env = []string{"KUBECONFIG=" + kubeconfig} // the provisioner prefers it to the flag
+		s.background(cmd)
 	}
 	s.useVolumes()
+}
+
+// TestForeignInline has our registrar register the driver of SPIFFE with our node agent, for which it mounts a directory into a pod.
+func TestForeignInline(t *testing.T) {
+	dev(t)
+	dir := unpackUpstream(t, "spiffe-csi-driver")
+	s := &story{Scene: bed.NewScene(t), t: t}
+	readOnly, policy := true, storagev1.NoneFSGroupPolicy
+	driver := s.Namespace + ".spiffe.example.com"
+	s.createDriver(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{
+		AttachRequired: new(bool), PodInfoOnMount: &readOnly, FSGroupPolicy: &policy,
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral},
+	}})
+	node := s.Dev.Nodes[0]
+	root := s.Dev.NodeDirs[node]
+	socket, sockets := filepath.Join(root, "plugins", driver, "csi.sock"), filepath.Join(dir, "workload-api")
+	for _, path := range []string{filepath.Dir(socket), sockets} {
+		if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // of root, as in its manifests
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(socket)) })
+	if err := os.WriteFile(filepath.Join(sockets, "agent.sock"), []byte("of the node"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.background(exec.Command(filepath.Join(dir, "spiffe-csi-driver"), "-node-id", node, "-plugin-name", driver, "-csi-socket-path", socket, "-workload-api-socket-dir", sockets))
+	s.run("csi-node-driver-registrar", "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+filepath.Join(root, "plugins_registry"))
+
+	pod := Pod(s.Namespace, "workload", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driver, ReadOnly: &readOnly}})
+	pod.Spec.NodeName = node
+	s.Scene.createPod(pod)
+	pod = s.WaitRunning(pod.Name)
+	target := s.Dev.Target(node, string(pod.UID), "data")
+	if text, err := os.ReadFile(filepath.Join(target, "agent.sock")); string(text) != "of the node" {
+		t.Errorf("the pod has %q, %v in the volume, want the directory of the driver", text, err)
+	}
+	s.DeletePod(pod.Name)
+	s.WaitNoPod(pod.Name)
+	s.WaitNothingLeft()
 }
 
 // foreignScene returns a scene in a cluster of its own.
@@ -91,15 +134,13 @@ func foreignScene(t *testing.T, flags ...string) *story {
 	return &story{Scene: cluster.NewScene(t), t: t}
 }
 
-// background runs a program with the rights of one of our components until the test ends.
-func (s *story) background(cmd *exec.Cmd, kubeconfig string) {
+// background runs a program until the test ends.
+func (s *story) background(cmd *exec.Cmd) {
 	s.t.Helper()
 	log, err := os.Create(filepath.Join(s.t.TempDir(), "log"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	cmd.Args = append(cmd.Args, "--kubeconfig="+kubeconfig)
-	cmd.Env = []string{"KUBECONFIG=" + kubeconfig} // kubernetes-csi's provisioner prefers it to the flag
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -83,7 +84,7 @@ func (i *Informer[T]) OnChange(f func(before, after T)) {
 	i.store.change.Lock()
 	defer i.store.change.Unlock()
 	var none T
-	for _, obj := range i.List() {
+	for obj := range i.All() {
 		f(none, obj)
 	}
 	i.onChange = append(i.onChange, f)
@@ -147,10 +148,20 @@ func (i *Informer[T]) Get(namespace, name string) (obj T, ok bool) {
 	return i.own.get(cache.NewObjectName(namespace, name).String(), i.store.get)
 }
 
-// List returns all objects, in no order.
-func (i *Informer[T]) List() []T {
-	return i.own.merge(i.store.list, func(T) bool { return true }, i.store.get)
+// All returns all objects, in no order. It decodes one after the other, which takes the memory of one.
+func (i *Informer[T]) All() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		own := i.own.keys() // first: what is dropped there meanwhile is in the store
+		for _, key := range i.store.allKeys(own) {
+			if obj, ok := i.own.get(key, i.store.get); ok && !yield(obj) {
+				return
+			}
+		}
+	}
 }
+
+// List returns all objects, in no order.
+func (i *Informer[T]) List() []T { return slices.Collect(i.All()) }
 
 // ByIndex returns the objects that the index function of that name files under value, in no order.
 // An index that was not declared has no objects.

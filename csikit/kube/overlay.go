@@ -2,6 +2,7 @@ package kube
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -104,6 +105,13 @@ func (item overlayItem[T]) follows(obj T) bool {
 		return true
 	}
 	return newer(item.obj, obj)
+}
+
+// keys returns the keys of the items.
+func (o *overlay[T]) keys() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(o.items))
 }
 
 // merge replaces and completes the list that read returns from the store. match reports whether a remembered

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -170,8 +171,10 @@ func (s *store[T]) Replace(list []any, _ string) error {
 func (s *store[T]) Resync() error {
 	s.change.Lock()
 	defer s.change.Unlock()
-	for _, obj := range s.list() {
-		s.changed(obj, obj)
+	for _, key := range s.allKeys(nil) {
+		if obj, ok := s.get(key); ok {
+			s.changed(obj, obj)
+		}
 	}
 	return nil
 }
@@ -241,19 +244,17 @@ func (s *store[T]) get(key string) (obj T, ok bool) {
 	return obj, ok
 }
 
-// list returns all objects.
-func (s *store[T]) list() []T {
+// allKeys returns the keys of all objects, and others, each once.
+func (s *store[T]) allKeys(others []string) []string {
 	s.mu.RLock()
-	items := make([]item[T], 0, len(s.items))
-	for key, found := range s.items {
-		items = append(items, item[T]{key, found})
+	defer s.mu.RUnlock()
+	keys := slices.AppendSeq(make([]string, 0, len(s.items)+len(others)), maps.Keys(s.items))
+	for _, key := range others {
+		if _, ok := s.items[key]; !ok {
+			keys = append(keys, key)
+		}
 	}
-	s.mu.RUnlock()
-	list := make([]T, 0, len(items))
-	for _, it := range items {
-		list = append(list, it.object())
-	}
-	return list
+	return keys
 }
 
 // size returns the number of objects.

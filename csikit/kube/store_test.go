@@ -29,7 +29,7 @@ func TestMemoryOfAnObject(t *testing.T) {
 	if per > most {
 		t.Errorf("%d bytes per object, want at most %d", per, most)
 	}
-	if n := len(d.list()); n != objects {
+	if n := len(d.allKeys(nil)); n != objects {
 		t.Errorf("%d objects, want %d", n, objects)
 	}
 }

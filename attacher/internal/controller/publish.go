@@ -69,7 +69,7 @@ func (c *Controller) LogPublish(ctx context.Context) {
 		return
 	}
 	attached := 0
-	for _, va := range c.vas.List() {
+	for va := range c.vas.All() {
 		if c.ours(va) && attachedByCall(va, c.finalizer) {
 			attached++
 		}

@@ -170,7 +170,7 @@ func (c *Controller) compare(ctx context.Context) {
 // expectations returns what the driver should list. VolumeAttachments that are being deleted or in progress are left out.
 func (c *Controller) expectations() []expectation {
 	var list []expectation
-	for _, va := range c.vas.List() {
+	for va := range c.vas.All() {
 		if !c.ours(va) || isDeleting(va) || c.busy.has(va.Name) {
 			continue
 		}

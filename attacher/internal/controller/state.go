@@ -35,7 +35,7 @@ func (c *Controller) State() State {
 
 func (c *Controller) waiting() []Waiting {
 	list := []Waiting{}
-	for _, va := range c.vas.List() {
+	for va := range c.vas.All() {
 		if !c.ours(va) {
 			continue
 		}

@@ -242,7 +242,7 @@ func (c *Controller) retire(ctx context.Context) error {
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be
 // read again before their volume is asked for, their sources may be in use, and volume operations in progress are continued.
 func (c *Controller) begin() {
-	for _, claim := range c.view.Claims.List() {
+	for claim := range c.view.Claims.All() {
 		if c.relevant(claim) && c.node().AssignedElsewhere(claim) == "" {
 			c.claimRecords.change(claim.UID, func(r *claimRecord) {
 				r.unverified = true
@@ -272,10 +272,10 @@ func (c *Controller) Requeue() {
 	for _, intent := range c.cfg.Intents.List() {
 		c.claims.Add(keyOf(intent.Spec.Claim))
 	}
-	for _, claim := range c.view.Claims.List() {
+	for claim := range c.view.Claims.All() {
 		c.claimChanged(nil, claim)
 	}
-	for _, pv := range c.view.Volumes.List() {
+	for pv := range c.view.Volumes.All() {
 		c.volumeChanged(nil, pv)
 	}
 }

@@ -73,6 +73,8 @@ type leakTest struct {
 	counts map[string]int
 	// late has the requests that the driver is still working on although it has ended their calls.
 	late map[string]*csi.CreateVolumeRequest
+	// healed says that no work begins any more that goes on behind the end of its call.
+	healed bool
 }
 
 // setting returns an environment variable of make leaktest, or its default.
@@ -307,7 +309,7 @@ func (l *leakTest) fault(kind string) func(proto.Message) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		// A driver says that a volume exists only if it does, and that it still works on it only if it does not.
-		if l.random.IntN(5) > 0 || exists != (kind == "already-exists") {
+		if l.healed || l.random.IntN(5) > 0 || exists != (kind == "already-exists") {
 			return false
 		}
 		if kind == "late" {
@@ -354,15 +356,16 @@ func (l *leakTest) finish(name string) {
 	}
 }
 
-// heal ends all faults, and what the driver still works on.
+// heal ends all faults, and what the driver still works on: that first, as a driver does not make a volume that it is still working on.
 func (l *leakTest) heal() {
-	l.driver.Heal()
 	l.mu.Lock()
+	l.healed = true
 	names := slices.Collect(maps.Keys(l.late))
 	l.mu.Unlock()
 	for _, name := range names {
 		l.finish(name)
 	}
+	l.driver.Heal()
 }
 
 // start starts a provisioner, which has the name of the one before, as a container that is restarted in its pod has.

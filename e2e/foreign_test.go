@@ -69,12 +69,12 @@ func TestForeignSidecars(t *testing.T) {
 	for _, name := range []string{"csi-provisioner", "csi-attacher"} {
 		s.retry("stop our "+name, func(ctx context.Context) error { return s.Dev.Hold(ctx, name) })
 		cmd := exec.Command(filepath.Join(dir, name), "--csi-address="+filepath.Join(s.Dev.dir, "run", "csi.sock"), "--v=5")
-		if name == "csi-provisioner" {
-			cmd.Args = append(cmd.Args, "--feature-gates=Topology=true", "--extra-create-metadata")
-		}
 		kubeconfig := s.Dev.kubeconfig(name)
 		cmd.Args = append(cmd.Args, "--kubeconfig="+kubeconfig)
-		cmd.Env = []string{"KUBECONFIG=" + kubeconfig} // the provisioner prefers it to the flag
+		if name == "csi-provisioner" { // the scheduler waits for the capacities of the driver
+			cmd.Args = append(cmd.Args, "--feature-gates=Topology=true", "--extra-create-metadata", "--enable-capacity", "--capacity-ownerref-level=-1")
+			cmd.Env = []string{"NAMESPACE=" + devcluster.Namespace, "KUBECONFIG=" + kubeconfig} // which it prefers to the flag
+		}
 		s.background(cmd)
 	}
 	s.useVolumes()

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// An object costs the memory of what is kept of it, not that of all fields of its kind.
+// An object takes the memory of what is kept of it, not that of all fields of its kind.
 func TestMemoryOfAnObject(t *testing.T) {
 	const objects, most = 10_000, 350
 	none := func(_, _ *corev1.PersistentVolume) {}

@@ -54,7 +54,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-func TestOriginSettle(t *testing.T) {
+func TestOriginCheckCreate(t *testing.T) {
 	const size = 1 << 20
 	cases := map[string]struct {
 		reason  string

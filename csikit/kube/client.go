@@ -102,8 +102,11 @@ func Scheme() *runtime.Scheme {
 	return scheme
 }
 
-// New returns a client for cfg. All kinds share one HTTP client; nothing is sent yet.
+// New returns a client for cfg. All kinds share one HTTP client and its connection, over which at most 64 requests are on
+// their way at once, and the others wait; nothing is sent yet.
 func New(cfg *rest.Config) (Client, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(oneConnection)
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make an HTTP client for %q: %w", cfg.Host, err)

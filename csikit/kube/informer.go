@@ -150,14 +150,7 @@ func (i *Informer[T]) Get(namespace, name string) (obj T, ok bool) {
 
 // All returns all objects, in no order. It decodes one after the other, which takes the memory of one.
 func (i *Informer[T]) All() iter.Seq[T] {
-	return func(yield func(T) bool) {
-		own := i.own.keys() // first: what is dropped there meanwhile is in the store
-		for _, key := range i.store.allKeys(own) {
-			if obj, ok := i.own.get(key, i.store.get); ok && !yield(obj) {
-				return
-			}
-		}
-	}
+	return i.own.list(func(T) bool { return true }, i.store.allKeys, i.store.get)
 }
 
 // List returns all objects, in no order.
@@ -170,8 +163,9 @@ func (i *Informer[T]) ByIndex(index, value string) []T {
 	if !ok {
 		return nil
 	}
-	read := func() []T { return i.store.byIndex(index, value) }
-	return i.own.merge(read, func(obj T) bool { return slices.Contains(values(obj), value) }, i.store.get)
+	match := func(obj T) bool { return slices.Contains(values(obj), value) }
+	keys := func(others []string) []string { return i.store.keysUnder(index, value, others) }
+	return slices.Collect(i.own.list(match, keys, i.store.get))
 }
 
 // Remember makes an own write visible before the watch brings it: obj is what Create, Update or

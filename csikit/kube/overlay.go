@@ -1,8 +1,7 @@
 package kube
 
 import (
-	"maps"
-	"slices"
+	"iter"
 	"sync"
 	"time"
 
@@ -107,54 +106,29 @@ func (item overlayItem[T]) follows(obj T) bool {
 	return newer(item.obj, obj)
 }
 
-// keys returns the keys of the items.
-func (o *overlay[T]) keys() []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Collect(maps.Keys(o.items))
+// list returns the objects that match: of the remembered ones, and of those whose keys stored returns, with the given ones,
+// each once. lookup returns the store's object of a key. As with get, the store is read last.
+func (o *overlay[T]) list(match func(T) bool, stored func(others []string) []string, lookup func(key string) (T, bool)) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for _, key := range stored(o.keys(match)) {
+			if obj, ok := o.get(key, lookup); ok && match(obj) && !yield(obj) {
+				return
+			}
+		}
+	}
 }
 
-// merge replaces and completes the list that read returns from the store. match reports whether a remembered
-// object belongs to the list, lookup returns the store's object of a key. As with get, the store is read last.
-func (o *overlay[T]) merge(read func() []T, match func(T) bool, lookup func(key string) (T, bool)) []T {
-	own := newestOnly(o.remembered(), lookup)
-	stored := read()
-	if len(own) == 0 {
-		return stored
-	}
-	merged := make([]T, 0, len(stored)+len(own))
-	for _, obj := range stored {
-		key := keyOf(obj)
-		if item, ok := own[key]; ok && item.follows(obj) {
-			continue
-		}
-		delete(own, key) // the store has caught up
-		merged = append(merged, obj)
-	}
-	for _, item := range own {
+// keys returns the keys of the items that match.
+func (o *overlay[T]) keys(match func(T) bool) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var keys []string
+	for key, item := range o.items {
 		if !item.deleted && match(item.obj) {
-			merged = append(merged, item.obj)
+			keys = append(keys, key)
 		}
 	}
-	return merged
-}
-
-// remembered returns a copy of the items, nil if there are none.
-func (o *overlay[T]) remembered() map[string]overlayItem[T] {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.items) == 0 {
-		return nil
-	}
-	return maps.Clone(o.items)
-}
-
-// newestOnly drops the items that are not newer than the store's.
-func newestOnly[T Object](items map[string]overlayItem[T], lookup func(key string) (T, bool)) map[string]overlayItem[T] {
-	maps.DeleteFunc(items, func(key string, item overlayItem[T]) bool {
-		return !item.supersedes(lookup(key))
-	})
-	return items
+	return keys
 }
 
 // observe drops the items that the watch has caught up with.

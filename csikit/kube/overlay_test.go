@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,13 @@ func attachment(uid types.UID, version string, change ...func(*storagev1.VolumeA
 func newOverlay() *overlay[*storagev1.VolumeAttachment] {
 	return &overlay[*storagev1.VolumeAttachment]{transform: func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment { return va }}
 }
+
+func always(*storagev1.VolumeAttachment) bool { return true }
+
+// onlyKey is a store that has one object, and onlyOthers one that has none.
+func onlyKey([]string) []string { return []string{overlayKey} }
+
+func onlyOthers(others []string) []string { return others }
 
 func seen(o *overlay[*storagev1.VolumeAttachment], stored *storagev1.VolumeAttachment) string {
 	lookup := func(string) (*storagev1.VolumeAttachment, bool) { return stored, stored != nil }
@@ -72,10 +80,7 @@ func TestObjectThatAnOwnWriteEndedIsGone(t *testing.T) {
 	o := newOverlay()
 	stored := attachment("u", "1", deleting("x/y"))
 	list := func() []*storagev1.VolumeAttachment {
-		return o.merge(
-			func() []*storagev1.VolumeAttachment { return []*storagev1.VolumeAttachment{stored} },
-			func(*storagev1.VolumeAttachment) bool { return true },
-			func(string) (*storagev1.VolumeAttachment, bool) { return stored, true })
+		return slices.Collect(o.list(always, onlyKey, func(string) (*storagev1.VolumeAttachment, bool) { return stored, true }))
 	}
 	o.put(overlayKey, attachment("u", "2", deleting("x/y")))
 	o.put(overlayKey, attachment("u", "2", deleting()))
@@ -134,18 +139,14 @@ func TestWhatNobodyConfirmsIsForgotten(t *testing.T) {
 	})
 }
 
-func TestMergeReplacesAndCompletes(t *testing.T) {
+func TestListReplacesAndCompletes(t *testing.T) {
 	o := newOverlay()
-	stored := []*storagev1.VolumeAttachment{attachment("u", "1")}
 	o.put(overlayKey, attachment("u", "2"))
-	always := func(*storagev1.VolumeAttachment) bool { return true }
-	lookup := func(string) (*storagev1.VolumeAttachment, bool) { return stored[0], true }
-	read := func() []*storagev1.VolumeAttachment { return stored }
-	if got := o.merge(read, always, lookup); len(got) != 1 || got[0].ResourceVersion != "2" {
+	lookup := func(string) (*storagev1.VolumeAttachment, bool) { return attachment("u", "1"), true }
+	if got := slices.Collect(o.list(always, onlyKey, lookup)); len(got) != 1 || got[0].ResourceVersion != "2" {
 		t.Errorf("got %v", got)
 	}
-	never := func(*storagev1.VolumeAttachment) bool { return false }
-	if got := o.merge(read, never, lookup); len(got) != 0 {
+	if got := slices.Collect(o.list(func(va *storagev1.VolumeAttachment) bool { return va.ResourceVersion == "1" }, onlyKey, lookup)); len(got) != 0 {
 		t.Errorf("an object that no longer matches is listed: %v", got)
 	}
 }
@@ -155,7 +156,6 @@ func TestMergeReplacesAndCompletes(t *testing.T) {
 func TestOwnWriteThatArrivesDuringARead(t *testing.T) {
 	t.Parallel()
 	arrived := attachment("u", "2")
-	always := func(*storagev1.VolumeAttachment) bool { return true }
 	cases := map[string]func(o *overlay[*storagev1.VolumeAttachment], store *[]*storagev1.VolumeAttachment, arrive func()) int{
 		"Get": func(o *overlay[*storagev1.VolumeAttachment], _ *[]*storagev1.VolumeAttachment, arrive func()) int {
 			_, ok := o.get(overlayKey, func(string) (*storagev1.VolumeAttachment, bool) {
@@ -167,18 +167,17 @@ func TestOwnWriteThatArrivesDuringARead(t *testing.T) {
 			}
 			return 1
 		},
-		"ListLookup": func(o *overlay[*storagev1.VolumeAttachment], store *[]*storagev1.VolumeAttachment, arrive func()) int {
-			return len(o.merge(func() []*storagev1.VolumeAttachment { return *store }, always, func(string) (*storagev1.VolumeAttachment, bool) {
+		"ListLookup": func(o *overlay[*storagev1.VolumeAttachment], _ *[]*storagev1.VolumeAttachment, arrive func()) int {
+			return len(slices.Collect(o.list(always, onlyOthers, func(string) (*storagev1.VolumeAttachment, bool) {
 				arrive()
 				return nil, false
-			}))
+			})))
 		},
-		"ListRead": func(o *overlay[*storagev1.VolumeAttachment], store *[]*storagev1.VolumeAttachment, arrive func()) int {
-			return len(o.merge(func() []*storagev1.VolumeAttachment {
-				before := *store
+		"ListKeys": func(o *overlay[*storagev1.VolumeAttachment], store *[]*storagev1.VolumeAttachment, arrive func()) int {
+			return len(slices.Collect(o.list(always, func(others []string) []string {
 				arrive()
-				return before
-			}, always, func(string) (*storagev1.VolumeAttachment, bool) { return nil, false }))
+				return others
+			}, func(string) (*storagev1.VolumeAttachment, bool) { return (*store)[0], true })))
 		},
 	}
 	for name, read := range cases {

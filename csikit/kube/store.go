@@ -87,7 +87,7 @@ type store[T Object] struct {
 	mu    sync.RWMutex
 	items map[string]kept[T]
 	// keys are those of the objects of an index under the hash of a value.
-	keys map[string]map[uint64][]string
+	keys map[string]map[uint64][]string // each list in order
 	seed maphash.Seed
 }
 
@@ -106,16 +106,20 @@ func newStore[T Object](o InformerOptions[T], changed func(before, after T)) *st
 
 // Transformer returns what a reflector applies to the objects that it collects of a list.
 func (s *store[T]) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return s.itemOf(obj), nil }
+	return func(obj any) (any, error) {
+		it, _ := s.itemOf(obj)
+		return it, nil
+	}
 }
 
-// itemOf returns an object of a reflector as it is kept, which it may be already.
-func (s *store[T]) itemOf(obj any) item[T] {
+// itemOf returns an object of a reflector as it is kept, which it may be already, and as it is read.
+func (s *store[T]) itemOf(obj any) (item[T], T) {
 	if it, ok := obj.(item[T]); ok {
-		return it
+		return it, it.object()
 	}
 	typed, _ := obj.(T) // a reflector passes on nothing else
-	return newItem(s.transform(typed))
+	typed = s.transform(typed)
+	return newItem(typed), typed
 }
 
 // Add implements cache.ReflectorStore.
@@ -125,7 +129,8 @@ func (s *store[T]) Add(obj any) error { return s.Update(obj) }
 func (s *store[T]) Update(obj any) error {
 	s.change.Lock()
 	defer s.change.Unlock()
-	s.put(s.itemOf(obj), false)
+	it, after := s.itemOf(obj)
+	s.put(it, after, false)
 	return nil
 }
 
@@ -133,9 +138,10 @@ func (s *store[T]) Update(obj any) error {
 func (s *store[T]) Delete(obj any) error {
 	s.change.Lock()
 	defer s.change.Unlock()
-	last := s.itemOf(obj)
-	if _, ok := s.get(last.key); ok {
-		s.remove(last.key, last.object())
+	typed, _ := obj.(T) // a reflector passes on nothing else
+	key := keyOf(typed)
+	if known, ok := s.get(key); ok {
+		s.remove(key, known, s.transform(typed))
 	}
 	return nil
 }
@@ -149,14 +155,14 @@ func (s *store[T]) Replace(list []any, _ string) error {
 		missing[key] = struct{}{}
 	}
 	for n, obj := range list {
-		it := s.itemOf(obj)
+		it, after := s.itemOf(obj)
 		list[n] = nil // free to go
 		delete(missing, it.key)
-		s.put(it, true)
+		s.put(it, after, true)
 	}
 	for key := range missing {
 		if last, ok := s.get(key); ok {
-			s.remove(key, last)
+			s.remove(key, last, last)
 		}
 	}
 	select {
@@ -180,57 +186,69 @@ func (s *store[T]) Resync() error {
 }
 
 // put keeps an object. What is listed in the version that is known is no change.
-func (s *store[T]) put(it item[T], listed bool) {
-	after := it.object()
+func (s *store[T]) put(it item[T], after T, listed bool) {
 	before, known := s.get(it.key)
 	if known && listed && before.GetResourceVersion() == after.GetResourceVersion() {
 		return
 	}
 	s.mu.Lock()
-	if known {
-		s.file(it.key, before, without)
-	}
 	s.items[it.key] = it.kept
-	s.file(it.key, after, with)
+	s.file(it.key, before, after)
 	s.mu.Unlock()
 	s.changed(before, after)
 }
 
-// remove drops the object of a key, of which last is the last state.
-func (s *store[T]) remove(key string, last T) {
-	known, _ := s.get(key)
-	s.mu.Lock()
-	s.file(key, known, without)
-	delete(s.items, key)
-	s.mu.Unlock()
+// remove drops an object, of which last is the last state and known the last that was kept.
+func (s *store[T]) remove(key string, known, last T) {
 	var none T
+	s.mu.Lock()
+	delete(s.items, key)
+	s.file(key, known, none)
+	s.mu.Unlock()
 	s.changed(last, none)
 }
 
-// file changes the keys that the indexes have under the values of an object.
-func (s *store[T]) file(key string, obj T, edit func(keys []string, key string) []string) {
-	for name, values := range s.index {
-		for _, value := range values(obj) {
-			under := maphash.String(s.seed, value)
-			keys := edit(s.keys[name][under], key)
-			if len(keys) == 0 {
-				delete(s.keys[name], under)
-				continue
-			}
-			s.keys[name][under] = keys
+// file moves a key from the values that the object of before has in the indexes to those of after, each of which may be nil.
+func (s *store[T]) file(key string, before, after T) {
+	var none T
+	for name, valuesOf := range s.index {
+		var from, to []string
+		if any(before) != any(none) {
+			from = valuesOf(before)
+		}
+		if any(after) != any(none) {
+			to = valuesOf(after)
+		}
+		if slices.Equal(from, to) {
+			continue
+		}
+		for _, value := range from {
+			s.edit(name, value, key, false)
+		}
+		for _, value := range to {
+			s.edit(name, value, key, true)
 		}
 	}
 }
 
-func with(keys []string, key string) []string {
-	if slices.Contains(keys, key) {
-		return keys
+// edit has a key under a value of an index, or has it there no more.
+func (s *store[T]) edit(index, value, key string, wanted bool) {
+	under := maphash.String(s.seed, value)
+	keys := s.keys[index][under]
+	at, found := slices.BinarySearch(keys, key)
+	switch {
+	case found == wanted:
+		return
+	case wanted:
+		keys = slices.Insert(keys, at, key)
+	default:
+		keys = slices.Delete(keys, at, at+1)
 	}
-	return append(slices.Clip(keys), key)
-}
-
-func without(keys []string, key string) []string {
-	return slices.DeleteFunc(slices.Clone(keys), func(other string) bool { return other == key })
+	if len(keys) == 0 {
+		delete(s.keys[index], under)
+		return
+	}
+	s.keys[index][under] = keys
 }
 
 // get returns the object of a key.
@@ -264,21 +282,16 @@ func (s *store[T]) size() int {
 	return len(s.items)
 }
 
-// byIndex returns the objects that an index files under a value.
-func (s *store[T]) byIndex(name, value string) []T {
+// keysUnder returns the keys of the objects that an index has under the hash of a value, and others, each once.
+func (s *store[T]) keysUnder(index, value string, others []string) []string {
 	s.mu.RLock()
-	keys := s.keys[name][maphash.String(s.seed, value)]
-	items := make([]item[T], 0, len(keys))
-	for _, key := range keys {
-		items = append(items, item[T]{key, s.items[key]})
-	}
-	s.mu.RUnlock()
-	list := make([]T, 0, len(items))
-	for _, it := range items {
-		// Of two values with one hash, the other's objects are left out.
-		if obj := it.object(); slices.Contains(s.index[name](obj), value) {
-			list = append(list, obj)
+	defer s.mu.RUnlock()
+	filed := s.keys[index][maphash.String(s.seed, value)]
+	keys := append(make([]string, 0, len(filed)+len(others)), filed...)
+	for _, key := range others {
+		if _, found := slices.BinarySearch(filed, key); !found {
+			keys = append(keys, key)
 		}
 	}
-	return list
+	return keys
 }

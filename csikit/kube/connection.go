@@ -1,0 +1,66 @@
+package kube
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+// inFlight is the number of requests that are on their way at once. An API server takes 100 at a time over one connection
+// (--http2-max-streams-per-connection), and Go's HTTP client opens another connection for each request beyond that, whose
+// handshake takes more processor time at both ends than the request itself.
+const inFlight = 64
+
+// oneConnection returns a round tripper that lets inFlight requests pass at once through rt, in the order in which they come.
+// Those that must not wait behind others, or wait for long themselves, pass at any time: Leases and watches.
+func oneConnection(rt http.RoundTripper) http.RoundTripper {
+	return &connection{to: rt, places: make(chan struct{}, inFlight)}
+}
+
+type connection struct {
+	to     http.RoundTripper
+	places chan struct{} // has one element for each request on its way
+}
+
+var _ utilnet.RoundTripperWrapper = (*connection)(nil)
+
+// RoundTrip implements http.RoundTripper.
+func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
+	if strings.Contains(req.URL.Path, "/apis/coordination.k8s.io/") || req.URL.Query().Has("watch") {
+		return c.to.RoundTrip(req)
+	}
+	select {
+	case c.places <- struct{}{}:
+	case <-req.Context().Done():
+		if req.Body != nil {
+			_ = req.Body.Close() // as a RoundTripper must; nothing was sent
+		}
+		return nil, req.Context().Err()
+	}
+	leave := sync.OnceFunc(func() { <-c.places })
+	resp, err := c.to.RoundTrip(req)
+	if err != nil {
+		leave()
+		return resp, err
+	}
+	resp.Body = &body{ReadCloser: resp.Body, closed: leave}
+	return resp, nil
+}
+
+// body is that of an answer, which is on its way until it is closed.
+type body struct {
+	io.ReadCloser
+	closed func()
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	defer b.closed()
+	return b.ReadCloser.Close()
+}
+
+// WrappedRoundTripper implements utilnet.RoundTripperWrapper.
+func (c *connection) WrappedRoundTripper() http.RoundTripper { return c.to }

@@ -1,0 +1,116 @@
+package kube_test
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+// holdingServer answers over HTTP/2 as an API server does, Leases at once and all else when it is released.
+type holdingServer struct {
+	client                        kube.Client
+	release                       chan struct{}
+	connections, held, mostOfHeld atomic.Int64
+}
+
+func newHoldingServer(t *testing.T) *holdingServer {
+	t.Helper()
+	s := &holdingServer{release: make(chan struct{})}
+	server := httptest.NewUnstartedServer(s)
+	server.EnableHTTP2 = true
+	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100}
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.connections.Add(1)
+		}
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	var err error
+	if s.client, err = kube.New(&rest.Config{Host: server.URL + "/behind/a/proxy", QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (s *holdingServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if !strings.Contains(req.URL.Path, "/leases") {
+		s.held.Add(1)
+		for now := s.held.Load(); now > s.mostOfHeld.Load(); {
+			s.mostOfHeld.Store(now)
+		}
+		select {
+		case <-s.release:
+		case <-req.Context().Done():
+		}
+		s.held.Add(-1)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte("{}"))
+}
+
+// wait returns when a condition holds.
+func wait(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after two minutes there are still not %s", what)
+		}
+	}
+}
+
+// More requests at once than the API server takes over one connection wait for each other, and none opens another connection.
+func TestManyRequestsShareOneConnection(t *testing.T) {
+	t.Parallel()
+	const callers, most = 300, 64
+	s := newHoldingServer(t)
+	if _, err := s.client.Leases("ns").Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
+		t.Fatalf("the request that opens the connection: %v", err)
+	}
+	var calls sync.WaitGroup
+	for range callers {
+		calls.Go(func() {
+			if _, err := s.client.Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait(t, "64 requests on their way", func() bool { return s.held.Load() >= most })
+
+	if _, err := s.client.Leases("ns").Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
+		t.Errorf("a Lease: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		if w, err := s.client.Pods("ns").Watch(ctx, metav1.ListOptions{}); err == nil {
+			w.Stop()
+		}
+	}()
+	wait(t, "64 requests and a watch on their way", func() bool { return s.held.Load() > most })
+	impatient, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if _, err := s.client.Nodes().Get(impatient, "a", metav1.GetOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a request that ended while it waited: %v", err)
+	}
+	cancel()
+	close(s.release)
+	calls.Wait()
+	if now, most := s.connections.Load(), s.mostOfHeld.Load(); now != 1 || most != 65 {
+		t.Errorf("%d connections for at most %d requests at once, want 1 for 65", now, most)
+	}
+}

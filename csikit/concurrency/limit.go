@@ -3,7 +3,9 @@
 // A bound that is too high makes a driver refuse calls, which then wait for their retries; one that is too low wastes its
 // capacity. No flag is right for long, so the bound follows the answers: it grows by one for as many answers as it allows
 // calls, and shrinks by a quarter when the driver is overloaded (additive increase, multiplicative decrease, as TCP has it in
-// RFC 5681, section 3.1).
+// RFC 5681, section 3.1). A driver is overloaded when it says so, and also when a call succeeds so late that it had nearly
+// missed its deadline, although calls of its kind were much faster lately: a driver that does one thing at a time behind a
+// lock answers like this, and refuses nothing.
 package concurrency
 
 import (
@@ -11,17 +13,25 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// shrink is what an overloaded driver leaves of the bound.
-const shrink = 0.75
+const (
+	// shrink is what an overloaded driver leaves of the bound.
+	shrink = 0.75
+	// slower is how many times as long as the fastest of its kind a call takes for a driver that is overloaded.
+	slower = 4
+	// lately is how long at least the fastest call of a kind counts, and half of how long at most.
+	lately = 10 * time.Minute
+)
 
 // Limit is a bound of concurrent calls between two numbers. Its methods may be called by many goroutines.
 type Limit struct {
 	least, most int
+	slow        time.Duration
 
 	mu      sync.Mutex
 	bound   float64
@@ -29,17 +39,21 @@ type Limit struct {
 	waiting list.List // of chan struct{}, first come, first served
 	// shrunk counts how often the bound has shrunk: of calls that ran beside each other, the first answer counts.
 	shrunk int
+	// fastest has the calls that succeeded in the shortest time, by their kind.
+	fastest map[string]shortest
 }
 
-// NewLimit returns a limit that begins with the most calls, and never falls below the least. Both are at least 1.
-func NewLimit(least, most int) *Limit {
+// NewLimit returns a limit that begins with the most calls, and never falls below the least. Both are at least 1. slow is how
+// long a call takes from which on it is worth asking whether the driver is overloaded, half of its deadline for instance.
+func NewLimit(least, most int, slow time.Duration) *Limit {
 	most = max(most, 1)
-	return &Limit{least: min(max(least, 1), most), most: most, bound: float64(most)}
+	return &Limit{least: min(max(least, 1), most), most: most, slow: slow, bound: float64(most), fastest: map[string]shortest{}}
 }
 
-// Do makes a call when it is its turn, in the order in which Do was called. Its error is that of the call, or, if ctx ends
-// before the turn comes, one that wraps that of ctx; then nothing was called.
-func (l *Limit) Do(ctx context.Context, call func() error) error {
+// Do makes a call when it is its turn, in the order in which Do was called. Calls of one kind take about the same time as long as
+// the driver is not overloaded. The error is that of the call, or, if ctx ends before the turn comes, one that wraps that of ctx;
+// then nothing was called.
+func (l *Limit) Do(ctx context.Context, kind string, call func() error) error {
 	if err := l.enter(ctx); err != nil {
 		return err
 	}
@@ -48,7 +62,8 @@ func (l *Limit) Do(ctx context.Context, call func() error) error {
 	l.mu.Unlock()
 	// A call that panics gives its place back, too.
 	err := status.Error(codes.Internal, "the call did not return")
-	defer func() { l.leave(err, shrunk) }()
+	began := time.Now()
+	defer func() { l.leave(answer{kind: kind, err: err, took: time.Since(began)}, shrunk) }()
 	err = call()
 	return err
 }
@@ -83,12 +98,19 @@ func (l *Limit) enter(ctx context.Context) error {
 	return fmt.Errorf("wait for one of %d calls to end: %w", l.running, context.Cause(ctx))
 }
 
+// answer is how a call ended.
+type answer struct {
+	kind string
+	err  error
+	took time.Duration
+}
+
 // leave gives the place of a call to the next one, and learns from its answer.
-func (l *Limit) leave(err error, shrunk int) {
+func (l *Limit) leave(a answer, shrunk int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case !overloaded(err):
+	case !l.overloadedLocked(a):
 		l.bound = min(l.bound+1/l.bound, float64(l.most))
 	case shrunk == l.shrunk:
 		l.bound = max(l.bound*shrink, float64(l.least))
@@ -98,12 +120,38 @@ func (l *Limit) leave(err error, shrunk int) {
 	l.admitLocked()
 }
 
-// overloaded reports whether an answer says that the driver has too many calls. A call that misses its deadline does not: drivers that always
-// need longer than that are not slower beside many calls than beside few.
-func overloaded(err error) bool {
-	code := status.Code(err)
-	return code == codes.Unavailable || code == codes.ResourceExhausted
+// overloadedLocked reports whether an answer says that the driver has too many calls. A call that misses its deadline does not: drivers
+// that always need longer than that are not slower beside many calls than beside few.
+func (l *Limit) overloadedLocked(a answer) bool {
+	if a.err != nil {
+		code := status.Code(a.err)
+		return code == codes.Unavailable || code == codes.ResourceExhausted
+	}
+	fastest := l.fastest[a.kind].with(a.took, time.Now())
+	l.fastest[a.kind] = fastest
+	return a.took > l.slow && a.took > slower*fastest.of()
 }
+
+// shortest is the shortest time that a call has taken since some moment, and in the time before.
+type shortest struct {
+	since       time.Time
+	now, before time.Duration
+}
+
+// with returns s with the time of one more call.
+func (s shortest) with(took time.Duration, now time.Time) shortest {
+	switch age := now.Sub(s.since); {
+	case age > 2*lately:
+		return shortest{since: now, now: took, before: took}
+	case age > lately:
+		return shortest{since: now, now: took, before: s.now}
+	}
+	s.now = min(s.now, took)
+	return s
+}
+
+// of returns the shortest time of both.
+func (s shortest) of() time.Duration { return min(s.now, s.before) }
 
 // admitLocked lets those begin that have a place.
 func (l *Limit) admitLocked() {

@@ -171,18 +171,23 @@ func (c *Controller) withoutVolume(ctx context.Context, intent intents.Intent, v
 // callCreate calls CreateVolume.
 func (c *Controller) callCreate(ctx context.Context, request *csi.CreateVolumeRequest, secrets map[string]string) (*csi.Volume, error) {
 	var response *csi.CreateVolumeResponse
-	err := c.call(ctx, fmt.Sprintf("create volume %q", request.GetName()), func(ctx context.Context, option grpc.CallOption) (err error) {
+	kind := "CreateVolume"
+	if request.GetVolumeContentSource() != nil {
+		kind = "CreateVolume from a source"
+	}
+	err := c.call(ctx, kind, fmt.Sprintf("create volume %q", request.GetName()), func(ctx context.Context, option grpc.CallOption) (err error) {
 		response, err = c.cfg.Driver.CreateVolume(ctx, withSecrets(request, secrets), option)
 		return err
 	})
 	return response.GetVolume(), err
 }
 
-// call makes a call that creates or deletes a volume, as soon as the driver may have one more. Its error is a callError.
-func (c *Controller) call(ctx context.Context, what string, call func(ctx context.Context, option grpc.CallOption) error) error {
+// call makes a call that creates or deletes a volume, as soon as the driver may have one more. Calls of one kind take about the same
+// time. Its error is a callError.
+func (c *Controller) call(ctx context.Context, kind, what string, call func(ctx context.Context, option grpc.CallOption) error) error {
 	var to peer.Peer
 	var answer error
-	waiting := c.calls.Do(ctx, func() error {
+	waiting := c.calls.Do(ctx, kind, func() error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
 		defer cancel()
 		answer = call(ctx, grpc.Peer(&to))

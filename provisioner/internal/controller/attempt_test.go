@@ -80,3 +80,56 @@ func TestOverloadedDriver(t *testing.T) {
 		}
 	})
 }
+
+// serialDriver serves one call after the other, in half a second each.
+type serialDriver struct {
+	csi.ControllerClient
+
+	turn chan struct{}
+}
+
+// CreateVolume waits for its turn.
+func (d *serialDriver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest, opts ...grpc.CallOption) (*csi.CreateVolumeResponse, error) {
+	_, _ = d.ControllerClient.CreateVolume(ctx, request, opts...) // for the peer of the call
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	time.Sleep(500 * time.Millisecond)
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: request.GetName()}}, nil
+}
+
+// TestSlowDriver has a driver that refuses nothing, and can serve 20 calls before their deadline: it gets fewer and fewer of 100 at a time. A
+// copy, which takes long as such, changes nothing.
+func TestSlowDriver(t *testing.T) {
+	settings := rigSettings()
+	settings.Workers = 50
+	onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
+		driver := &serialDriver{ControllerClient: r.cfg.Driver, turn: make(chan struct{}, 1)}
+		r.cfg.Driver = driver
+		create := func(source *csi.VolumeContentSource) {
+			_, _ = r.callCreate(quiet(t), &csi.CreateVolumeRequest{Name: "pvc", VolumeContentSource: source}, nil)
+		}
+		create(nil)
+		driver.turn <- struct{}{}
+		time.AfterFunc(9*time.Second, func() { <-driver.turn })
+		create(&csi.VolumeContentSource{})
+		if n := r.State().CallLimit; n != 100 {
+			t.Errorf("%d calls may run at a time after a copy that took its time, want 100", n)
+		}
+		var work sync.WaitGroup
+		for range 100 {
+			work.Go(func() {
+				for range 10 {
+					create(nil)
+				}
+			})
+		}
+		work.Wait()
+		if n := r.State().CallLimit; n > 20 {
+			t.Errorf("%d calls may run at a time, of which 20 are served in time", n)
+		}
+	})
+}

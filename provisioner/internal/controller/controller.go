@@ -167,7 +167,8 @@ func New(cfg Config) (*Controller, error) {
 		cfg.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 	c := &Controller{cfg: cfg, driver: info.Name, view: cfg.View, capacity: noCapacity{}}
-	c.calls = concurrency.NewLimit(leastCalls, 2*cfg.Settings.Workers) // Workers of claims, and as many of volumes
+	// Workers of claims, and as many of volumes. An answer in the second half of the time for a call is a slow one.
+	c.calls = concurrency.NewLimit(leastCalls, 2*cfg.Settings.Workers, cfg.Settings.Timeout/2)
 	if cfg.Capacity != nil {
 		c.capacity = cfg.Capacity
 	}

@@ -111,7 +111,7 @@ func (c *Controller) deleteBackend(ctx context.Context, pv *corev1.PersistentVol
 
 // callDelete calls DeleteVolume.
 func (c *Controller) callDelete(ctx context.Context, volumeID string, secrets map[string]string) error {
-	return c.call(ctx, fmt.Sprintf("delete volume %q", volumeID), func(ctx context.Context, option grpc.CallOption) error {
+	return c.call(ctx, "DeleteVolume", fmt.Sprintf("delete volume %q", volumeID), func(ctx context.Context, option grpc.CallOption) error {
 		_, err := c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: volumeID, Secrets: secrets}, option)
 		return err
 	})

@@ -206,7 +206,7 @@ func TestUnsentRequestCountedAsUncertain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			c := &Controller{calls: concurrency.NewLimit(1, 1), cfg: Config{Driver: csi.NewControllerClient(conn), Settings: Settings{Timeout: time.Minute}}}
+			c := &Controller{calls: concurrency.NewLimit(1, 1, time.Minute), cfg: Config{Driver: csi.NewControllerClient(conn), Settings: Settings{Timeout: time.Minute}}}
 			_, err = c.callCreate(quiet(t), &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
 			var call callError
 			if !errors.As(err, &call) || call.unsent != tc.unsent {

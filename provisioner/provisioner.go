@@ -100,7 +100,7 @@ type environment struct {
 type instance struct {
 	environment
 	options Options
-	// intents has the volumes in progress: journal with an election, claims without.
+	// intents has the volumes in progress: journal, or claims in an instance for one node.
 	intents  intents.Store
 	journal  *intents.Journal
 	claims   *intents.Claims
@@ -147,7 +147,7 @@ func newInstance(o Options, env environment) *instance {
 	}
 	p.claims = intents.NewClaims(env.kube.PersistentVolumeClaims, o.Node.node(topology.Segment{}).Name)
 	p.intents = p.claims
-	if o.LeaderElection.Enabled {
+	if !o.Node.Enabled {
 		p.journal = intents.NewJournal(p.claims)
 		p.intents = p.journal
 	}
@@ -429,18 +429,23 @@ func (p *instance) finish() {
 	p.current, p.currentView, p.reshape = nil, nil, nil
 }
 
-// startJournal has volumes in progress recorded in Leases beside the one of the election, and opens those of the leader before.
+// startJournal has volumes in progress recorded in Leases beside the one of the election, and opens those of the leader before. An
+// instance without an election only does the latter.
 func (p *instance) startJournal(ctx context.Context) (stop func(), err error) {
 	election := p.options.LeaderElection
 	if p.journal == nil {
 		return func() {}, nil
 	}
-	return p.journal.Start(ctx, intents.JournalConfig{
+	cfg := intents.JournalConfig{
 		Leases:   p.kube.Leases(leader.Namespace(election.Namespace)),
 		Name:     leader.SanitizeName(p.driver.Info().Name),
 		Identity: p.identity,
 		Labels:   election.Labels,
-	})
+	}
+	if !election.Enabled {
+		return p.journal.Finish(ctx, cfg)
+	}
+	return p.journal.Start(ctx, cfg)
 }
 
 // findAttributes finds out whether the API server serves VolumeAttributesClasses, which Kubernetes does from 1.34 on. Without
@@ -495,7 +500,7 @@ func (p *instance) settings(driver string) controller.Settings {
 // shutdown returns how long the end may take. With records in Leases another instance goes on with what is in progress at once, and
 // should not have to wait for calls that take long.
 func (p *instance) shutdown() time.Duration {
-	if p.journal != nil && p.journal.Durable() {
+	if p.options.LeaderElection.Enabled && p.journal.Durable() {
 		return min(handover, p.options.shutdown())
 	}
 	return p.options.shutdown()

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -180,6 +181,76 @@ func TestJournalFinishesRecordsOnClaims(t *testing.T) {
 			t.Error("the claim keeps its record")
 		}
 	})
+}
+
+// TestElectionSwitchedOff has an instance without an election go on with what one with an election has left in Leases. Its own records are
+// on claims, and the instance before, should it still run, asks for no volume any more.
+func TestElectionSwitchedOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left, next := newIntent("a", Creating), newIntent("b", Creating)
+		cluster := kubetest.New(left.Spec.Claim.DeepCopy(), next.Spec.Claim.DeepCopy())
+		before, stopBefore := open(t, cluster, "before")
+		defer stopBefore()
+		if err := before.Open(quiet(t), left); err != nil {
+			t.Fatal(err)
+		}
+		journal, stop := finish(t, cluster)
+		if _, ok := journal.Get("a"); !ok {
+			t.Fatal("the record in a Lease is not read")
+		}
+		if err := before.Open(quiet(t), full(t, longUID(9), 1)); !errors.Is(err, ErrSuperseded) {
+			t.Errorf("the instance before stores a record: %v, want %v", err, ErrSuperseded)
+		}
+		if err := journal.Open(quiet(t), next); err != nil || !Recorded(live(t, cluster, next.Spec.Claim.Name)) || !journal.Durable() {
+			t.Errorf("error %v, want a record on the claim", err)
+		}
+		if err := errors.Join(journal.Close(quiet(t), "a"), journal.Close(quiet(t), "b")); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		if got := stored(t, cluster); len(got) > 0 || Recorded(live(t, cluster, next.Spec.Claim.Name)) {
+			t.Errorf("records of %v are left", got)
+		}
+		cluster.ResetWrites()
+		_, stop = finish(t, cluster)
+		stop()
+		if got := cluster.Writes(); len(got) > 0 {
+			t.Errorf("without records %v are written", got)
+		}
+	})
+}
+
+// TestNoElection has an instance without an election start where it may use no Leases, or there are none.
+func TestNoElection(t *testing.T) {
+	for name, fault := range map[string]kubetest.Fault{
+		"NoLeases":  {Verb: "none"},
+		"Forbidden": {Resource: "leases", Err: apierrors.NewForbidden(coordinationv1.Resource("leases"), "driver-journal-0", nil)},
+		"AwayFirst": {Resource: "leases", Err: apierrors.NewServiceUnavailable("away"), Times: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				intent := newIntent("a", Creating)
+				cluster := kubetest.New(intent.Spec.Claim.DeepCopy())
+				cluster.Inject(fault)
+				journal, stop := finish(t, cluster)
+				defer stop()
+				if err := journal.Open(quiet(t), intent); err != nil || !Recorded(live(t, cluster, intent.Spec.Claim.Name)) {
+					t.Errorf("error %v, want a record on the claim", err)
+				}
+			})
+		})
+	}
+}
+
+// finish starts an instance without an election.
+func finish(t *testing.T, cluster *kubetest.Cluster) (*Journal, func()) {
+	t.Helper()
+	journal := NewJournal(NewClaims(cluster.Client().PersistentVolumeClaims, ""))
+	stop, err := journal.Finish(quiet(t), configOf(cluster, "without"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return journal, stop
 }
 
 // TestRecordsOfNodes has the instances of two nodes leave records on one claim: each goes on with its own, and the claim is let go

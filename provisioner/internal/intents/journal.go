@@ -62,6 +62,8 @@ type Journal struct {
 	mu sync.Mutex
 	// pages are the Leases, nil while nothing is stored.
 	pages []*page
+	// finishing says that no new record is put on the pages.
+	finishing bool
 	// waiting are the records that Open waits for.
 	waiting []*entry
 	// wake has a value when waiting has.
@@ -80,8 +82,12 @@ func NewJournal(claims *Claims) *Journal {
 // Durable implements Store.
 func (j *Journal) Durable() bool {
 	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.pages != nil
+	finishing, stored := j.finishing, j.pages != nil
+	j.mu.Unlock()
+	if finishing {
+		return j.Claims.Durable()
+	}
+	return stored
 }
 
 // Start takes over the records of the processes before, opens their intents, and writes until stop is called, which writes
@@ -89,18 +95,40 @@ func (j *Journal) Durable() bool {
 // It may be called again after stop.
 func (j *Journal) Start(ctx context.Context, cfg JournalConfig) (stop func(), err error) {
 	j.cfg = cfg
+	pages, err := j.insist(ctx, j.takeOver)
+	switch {
+	case apierrors.IsForbidden(err):
+		refused(ctx, err)
+		return func() {}, nil
+	case err != nil:
+		return nil, err
+	}
+	return j.begin(ctx, pages), nil
+}
+
+// Finish is Start for an instance without an election: it goes on with the records that instances with an election have left, and puts
+// its own on claims. Without such records, and where it may not read or write them, it uses no Lease.
+func (j *Journal) Finish(ctx context.Context, cfg JournalConfig) (stop func(), err error) {
+	j.cfg = cfg
+	j.mu.Lock()
+	j.finishing = true
+	j.mu.Unlock()
+	pages, err := j.insist(ctx, j.takeOverLeft)
+	switch {
+	case apierrors.IsForbidden(err), err == nil && len(pages) == 0:
+		return func() {}, nil
+	case err != nil:
+		return nil, err
+	}
+	return j.begin(ctx, pages), nil
+}
+
+// insist takes over the records in one way, and waits for an API that is away.
+func (j *Journal) insist(ctx context.Context, takeOver func(context.Context) ([]*page, error)) ([]*page, error) {
 	for said := ""; ; {
-		pages, err := j.takeOver(ctx)
-		if err == nil {
-			j.open(ctx, pages)
-			break
-		}
-		switch {
-		case apierrors.IsForbidden(err):
-			refused(ctx, err)
-			return func() {}, nil
-		case ctx.Err() != nil:
-			return nil, err
+		pages, err := takeOver(ctx)
+		if err == nil || apierrors.IsForbidden(err) || ctx.Err() != nil {
+			return pages, err
 		}
 		if why := err.Error(); why != said {
 			said = why
@@ -108,6 +136,11 @@ func (j *Journal) Start(ctx context.Context, cfg JournalConfig) (stop func(), er
 		}
 		pause(ctx, retryPause)
 	}
+}
+
+// begin opens the intents of pages, and writes until stop is called.
+func (j *Journal) begin(ctx context.Context, pages []*page) (stop func()) {
+	j.open(ctx, pages)
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { j.write(writing) })
@@ -115,7 +148,7 @@ func (j *Journal) Start(ctx context.Context, cfg JournalConfig) (stop func(), er
 		cancel()
 		running.Wait()
 		j.end(context.WithoutCancel(ctx))
-	}, nil
+	}
 }
 
 // refused logs that the process may not store records.
@@ -150,7 +183,13 @@ func (j *Journal) open(ctx context.Context, pages []*page) {
 
 // Open implements Store: it returns once the intent is stored.
 func (j *Journal) Open(ctx context.Context, intent Intent) error {
-	if !j.Durable() {
+	j.mu.Lock()
+	finishing, durable := j.finishing, j.pages != nil
+	j.mu.Unlock()
+	switch {
+	case finishing:
+		return j.Claims.Open(ctx, intent)
+	case !durable:
 		return j.Memory.Open(ctx, intent)
 	}
 	stored, shared, err := recordOf(intent, "")

@@ -63,6 +63,22 @@ func (j *Journal) takeOver(ctx context.Context) (pages []*page, err error) {
 	}
 }
 
+// takeOverLeft takes over the Leases if they have a record.
+func (j *Journal) takeOverLeft(ctx context.Context) ([]*page, error) {
+	for n := 0; ; n++ {
+		lease, err := j.getLease(ctx, j.pageName(n))
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("get Lease %q: %w", j.pageName(n), err)
+		}
+		if p, err := readPage(lease); err != nil || len(p.records) > 0 {
+			return j.takeOver(ctx)
+		}
+	}
+}
+
 // readPage reads what a Lease holds. With an error the page is full, and keeps what it holds.
 func readPage(lease *coordinationv1.Lease) (*page, error) {
 	p := &page{lease: lease, records: map[types.UID]record{}, parts: parts{}, size: len(lease.Annotations[Annotation])}

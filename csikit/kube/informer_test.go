@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
@@ -445,4 +446,36 @@ func TestWaitSyncedAfterTheEnd(t *testing.T) {
 			}
 		}
 	})
+}
+
+// watchedPods notes how long watches are asked to take.
+type watchedPods struct {
+	kube.Pods
+	seconds chan int64
+}
+
+func (p watchedPods) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	select {
+	case p.seconds <- *opts.TimeoutSeconds:
+	default:
+	}
+	return p.Pods.Watch(ctx, opts)
+}
+
+// TestWatchesAreLong asks for watches that are as long as those of a client that names no time: the requests of many instances add up.
+func TestWatchesAreLong(t *testing.T) {
+	pods := watchedPods{Pods: kubetest.New().Client().Pods(""), seconds: make(chan int64, 1)}
+	informer := kube.NewInformer(pods, kube.InformerOptions[*corev1.Pod]{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := informer.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	if got := time.Duration(<-pods.seconds) * time.Second; got < 30*time.Minute || got > time.Hour {
+		t.Errorf("a watch is to take %v, want 30 to 60 minutes", got)
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -20,6 +21,8 @@ const (
 	apiTimeout = 30 * time.Second
 	// optionalPoll is the pause between two attempts to list a kind that the cluster may lack.
 	optionalPoll = time.Minute
+	// optionalPollOfNode is the shortest such pause of an instance for one node, of which there may be thousands; the longest is twice that.
+	optionalPollOfNode = 15 * time.Minute
 	// optionalGrace is how long the first lists of such kinds may hold up the work.
 	optionalGrace = 10 * time.Second
 )
@@ -30,6 +33,8 @@ type optional struct {
 	informer
 	// list lists one object.
 	list func(ctx context.Context) error
+	// poll is the pause between two attempts.
+	poll time.Duration
 	// tried is closed once the kind is known or could not be listed.
 	tried     chan struct{}
 	closeOnce sync.Once
@@ -40,8 +45,12 @@ type optional struct {
 }
 
 // newOptional returns what watches a kind by its informer.
-func newOptional[T kube.Object, L runtime.Object](resource kube.Resource[T, L], watcher *kube.Informer[T]) *optional {
-	return &optional{informer: watcher, tried: make(chan struct{}), list: func(ctx context.Context) error {
+func newOptional[T kube.Object, L runtime.Object](resource kube.Resource[T, L], watcher *kube.Informer[T], node Node) *optional {
+	poll := optionalPoll
+	if node.Alone() {
+		poll = wait.Jitter(optionalPollOfNode, 1)
+	}
+	return &optional{informer: watcher, poll: poll, tried: make(chan struct{}), list: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 		defer cancel()
 		_, err := resource.List(ctx, metav1.ListOptions{Limit: 1})
@@ -68,7 +77,7 @@ func (o *optional) run(ctx context.Context) {
 
 // await waits until the kind can be listed. The result is false when ctx has ended before.
 func (o *optional) await(ctx context.Context) bool {
-	ticker := time.NewTicker(optionalPoll)
+	ticker := time.NewTicker(o.poll)
 	defer ticker.Stop()
 	for said := ""; ; {
 		err := o.list(ctx)

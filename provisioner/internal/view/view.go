@@ -146,7 +146,7 @@ func (v *View) addSnapshots(cfg Config) {
 	v.Snapshots = kube.NewInformer(snapshots, kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
 		Name: "VolumeSnapshot", Transform: slimSnapshot, Resync: cfg.SnapshotSweep,
 	})
-	v.optional = append(v.optional, newOptional(snapshots, v.Snapshots))
+	v.optional = append(v.optional, newOptional(snapshots, v.Snapshots, cfg.Node))
 }
 
 // addGrants makes the informer of ReferenceGrants.
@@ -158,7 +158,7 @@ func (v *View) addGrants(cfg Config) {
 			grantsByNamespace: func(grant *kubeapi.ReferenceGrant) []string { return []string{grant.Namespace} },
 		},
 	})
-	v.grants = newOptional(grants, v.Grants)
+	v.grants = newOptional(grants, v.Grants, cfg.Node)
 	v.optional = append(v.optional, v.grants)
 }
 

@@ -229,6 +229,32 @@ func TestOptionalKind(t *testing.T) {
 	}
 }
 
+// TestAbsentKindIsSoughtRarely has a cluster without a kind: an instance for one node, of which there may be thousands, looks for it rarely.
+func TestAbsentKindIsSoughtRarely(t *testing.T) {
+	for name, tc := range map[string]struct {
+		node Node
+		want int
+	}{
+		"Cluster": {want: 61},
+		"Node":    {node: Node{Name: "n1", Segments: map[string]string{"zone": "a"}}, want: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watching(t, Config{Shape: Shape{Grants: true}, Node: tc.node}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
+				lists := 0
+				cluster.Inject(kubetest.Fault{
+					Verb: "list", Resource: "secrets", Err: apierrors.NewNotFound(corev1.Resource("referencegrants"), ""), Do: func() { lists++ },
+				})
+				start(t, v)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if lists > tc.want || lists < tc.want/2 {
+					t.Errorf("%d attempts in an hour, want %d, or as few as half of that", lists, tc.want)
+				}
+			})
+		})
+	}
+}
+
 // TestOneNode watches no nodes for an instance on each: it knows its own.
 func TestOneNode(t *testing.T) {
 	own := Node{Name: "n1", Segments: map[string]string{"zone": "a"}}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/longshore-csi/longshore/devcluster"
 )
 
 // nodes of the cluster that the tests make for themselves.
@@ -23,6 +25,11 @@ func run(m *testing.M) (code int) {
 	if os.Getenv(kubeconfigEnv) == "" && os.Geteuid() != 0 {
 		fmt.Println("skipped all of e2e: needs root for mounts, or another cluster named by", kubeconfigEnv)
 		return 0
+	}
+	// The components that tests start run as in a pod of this namespace.
+	if err := os.Setenv("POD_NAMESPACE", devcluster.Namespace); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	b, end, err := Up(context.Background(), nodes)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -21,6 +22,16 @@ func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounts need root")
+	}
+}
+
+// alone gives the goroutine of a test a mount namespace of its own until the test ends: a program elsewhere that looks at all mounts keeps one
+// busy for a moment.
+func alone(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
+		t.Fatalf("make a mount namespace: %v", err)
 	}
 }
 
@@ -218,6 +229,7 @@ func TestKernelNoMount(t *testing.T) {
 func TestUnmountBesidePrograms(t *testing.T) {
 	needs.Time(t)
 	needRoot(t)
+	alone(t)
 	d := dirs(t, "source", "target")
 	source, target := d[0], d[1]
 	t.Cleanup(func() { _ = unmount(target) }) // when the test has failed, it may be mounted

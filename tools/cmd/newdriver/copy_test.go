@@ -124,7 +124,7 @@ func in(t *testing.T, dir, command string) string {
 	cmd := exec.CommandContext(t.Context(), "bash", "-ec", command)
 	cmd.Dir = dir
 	// MAKEFLAGS would be those of the make that runs this test.
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath", "CGO_ENABLED=0", "TESTFLAGS=-short -vet=off", "TESTPACKAGES="+packages, "MAKEFLAGS=")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath -tags=grpcnotrace", "CGO_ENABLED=0", "TESTFLAGS=-short -vet=off", "TESTPACKAGES="+packages, "MAKEFLAGS=")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 )
 
 // Object is a pointer to an API object, such as *corev1.Node.
@@ -106,7 +107,7 @@ func Scheme() *runtime.Scheme {
 // their way at once, and the others wait; nothing is sent yet.
 func New(cfg *rest.Config) (Client, error) {
 	cfg = rest.CopyConfig(cfg)
-	cfg.Wrap(oneConnection)
+	cfg.WrapTransport = transport.Wrappers(limitBuffers, cfg.WrapTransport, oneConnection)
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make an HTTP client for %q: %w", cfg.Host, err)

@@ -14,6 +14,27 @@ import (
 // handshake takes more processor time at both ends than the request itself.
 const inFlight = 64
 
+// streamBuffer is how much of one answer, in bytes, may wait to be read. Go's HTTP client takes 4 MiB, which a server that sends a large list
+// faster than it is decoded fills for each kind at the start.
+const streamBuffer = 256 << 10
+
+// limitBuffers has streamBuffer be the limit of the transport that rt wraps, which has sent nothing yet.
+func limitBuffers(rt http.RoundTripper) http.RoundTripper {
+	for inner := rt; ; {
+		switch t := inner.(type) {
+		case *http.Transport:
+			if t.HTTP2 == nil {
+				t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer}
+			}
+			return rt
+		case utilnet.RoundTripperWrapper:
+			inner = t.WrappedRoundTripper()
+		default:
+			return rt
+		}
+	}
+}
+
 // oneConnection returns a round tripper that lets inFlight requests pass at once through rt, in the order in which they come.
 // Those that must not wait behind others, or wait for long themselves, pass at any time: Leases and watches.
 func oneConnection(rt http.RoundTripper) http.RoundTripper {

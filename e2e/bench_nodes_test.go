@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -31,21 +33,29 @@ const (
 	instanceKey = "topology.example.com/node"
 )
 
-// BenchmarkNodes counts what the instances of a provisioner on many nodes ask of the API server while one node, whose driver is dead,
-// holds many claims.
+// BenchmarkNodes counts what the instances of a provisioner on many nodes ask of the API server of a cluster of its own while one node, whose
+// driver is dead, holds many claims.
 func BenchmarkNodes(b *testing.B) {
 	if bed.Dev == nil {
 		b.Skip("needs a development cluster: reads its audit log")
 	}
 	n, minutes := benchSetting(b, "N", 1000), benchSetting(b, "MINUTES", 10)
 	b.Run(fmt.Sprintf("%dNodes/%dClaims/%dMinutes", n, heldClaims, minutes), func(b *testing.B) {
-		f := newFleet(b)
+		cluster, down, err := Up(b.Context(), 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			if err := down(); err != nil {
+				b.Error(err)
+			}
+		})
+		f := newFleet(b, cluster)
 		for i := range n {
 			f.start(b, i)
 		}
 		f.waitQuiet()
-		dead := fmt.Sprint("node-", 0)
-		f.addHeldClaims(dead)
+		f.addHeldClaims("node-0")
 		for b.Loop() {
 			from := f.asked()
 			time.Sleep(time.Duration(minutes) * time.Minute)
@@ -61,9 +71,9 @@ type fleet struct {
 	name, class string
 }
 
-func newFleet(b *testing.B) *fleet {
+func newFleet(b *testing.B, on *Bed) *fleet {
 	b.Helper()
-	s := bed.NewScene(b)
+	s := on.NewScene(b)
 	f := &fleet{Scene: s, b: b, name: s.Namespace + ".example.com", class: s.Namespace + "-fleet"}
 	f.addClass(Class(f.class, f.name, storagev1.VolumeBindingImmediate))
 	for _, process := range []string{"csi-provisioner", "csi-attacher"} {
@@ -74,6 +84,16 @@ func newFleet(b *testing.B) *fleet {
 			}
 		})
 	}
+	f.retry("allow instances for one node to read nodes", func(ctx context.Context) error {
+		_, err1 := f.Client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.class}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
+		}}, metav1.CreateOptions{})
+		_, err2 := f.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: f.class}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: f.class},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: componentUser + "csi-provisioner"}},
+		}, metav1.CreateOptions{})
+		return errors.Join(ignoreExists(err1), ignoreExists(err2))
+	})
 	return f
 }
 
@@ -117,7 +137,7 @@ func (f *fleet) addHeldClaims(node string) {
 	}
 }
 
-// asked returns what the instances have asked of the API server, by verb and kind, and when it was asked for the last time.
+// asked returns what the instances have asked of the API server, by verb and kind.
 func (f *fleet) asked() map[string]int {
 	f.b.Helper()
 	text, err := os.ReadFile(f.Dev.Log("audit"))

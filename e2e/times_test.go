@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -91,6 +93,15 @@ func (w *Times) WaitBound(t testing.TB, n int) (volumes, bound []time.Duration) 
 	t.Helper()
 	w.wait(t, n, func() bool { return len(w.volumes) == n && len(w.bound) == n })
 	return w.between(w.asked, w.volumes), w.between(w.created, w.bound)
+}
+
+// WaitVolumes waits until n claims have a PersistentVolume, and returns when each was seen.
+func (w *Times) WaitVolumes(t testing.TB, n int) []time.Time {
+	t.Helper()
+	w.wait(t, n, func() bool { return len(w.volumes) == n })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.volumes))
 }
 
 // LastVolume returns the time of the last PersistentVolume.

@@ -45,6 +45,8 @@ type Options struct {
 	Verbosity int
 	// Audit makes the API server log every write with its user, and what csi-provisioner and csi-attacher read, in the log "audit".
 	Audit bool
+	// FeatureGates are those of the control plane, as "Name=true,Other=false".
+	FeatureGates string
 }
 
 // NewOptions returns the defaults: three nodes and the built-in driver. The environment variables LONGSHORE_KUBERNETES_URL and
@@ -76,6 +78,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.EtcdURL, "etcd-url", o.EtcdURL, "base URL of published etcd archives, as https://github.com/etcd-io/etcd/releases/download (empty: build etcd; default: $LONGSHORE_ETCD_URL)")
 	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
 	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write with its user, and the reads of csi-provisioner and csi-attacher (devcluster logs audit)")
+	fs.StringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "feature gates of kube-apiserver, kube-controller-manager and kube-scheduler, as Name=true,Other=false")
 }
 
 // Args renders the options as flags, so that another process gets the same.
@@ -83,7 +86,7 @@ func (o *Options) Args() []string {
 	return []string{
 		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--driver=" + o.Driver, "--driver-flags=" + o.DriverFlags, "--csidriver=" + o.CSIDriver,
 		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache,
-		"--kubernetes-url=" + o.KubernetesURL, "--etcd-url=" + o.EtcdURL, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit),
+		"--kubernetes-url=" + o.KubernetesURL, "--etcd-url=" + o.EtcdURL, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit), "--feature-gates=" + o.FeatureGates,
 	}
 }
 

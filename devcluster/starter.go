@@ -91,6 +91,7 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	}
 	s.plane = p
 	s.update(func(*Status) { s.http = urls(p, servers) })
+	p.SetFeatureGates(s.options.FeatureGates)
 	if s.options.Audit {
 		if err := p.Audit(user(provisioner), user(attacher)); err != nil {
 			return nil, err

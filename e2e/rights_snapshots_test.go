@@ -78,7 +78,7 @@ func (s *story) snapshots() {
 	kinds := s.decode(snapshotKinds)
 	s.write(kinds...)
 	s.t.Cleanup(func() {
-		if err := bed.NewWriter(s.t).Delete(context.Background(), kinds...); err != nil {
+		if err := s.NewWriter(s.t).Delete(context.Background(), kinds...); err != nil {
 			s.t.Error(err)
 		}
 	})
@@ -108,14 +108,14 @@ func (s *story) decode(manifest string) []*unstructured.Unstructured {
 // write applies objects, as soon as their kind is served: a client that has looked for it too early does not look again.
 func (s *story) write(objects ...*unstructured.Unstructured) {
 	s.t.Helper()
-	s.retry("write "+apply.Name(objects[0]), func(ctx context.Context) error { return bed.NewWriter(s.t).Apply(ctx, objects...) })
+	s.retry("write "+apply.Name(objects[0]), func(ctx context.Context) error { return s.NewWriter(s.t).Apply(ctx, objects...) })
 }
 
 // read returns an object as it is now.
 func (s *story) read(object *unstructured.Unstructured) (got *unstructured.Unstructured) {
 	s.t.Helper()
 	s.retry("read "+apply.Name(object), func(ctx context.Context) error {
-		resource, err := bed.NewWriter(s.t).Resource(object)
+		resource, err := s.NewWriter(s.t).Resource(object)
 		if err != nil {
 			return err
 		}

@@ -50,6 +50,8 @@ type Plane struct {
 	ports    map[string]reservedPort
 	http     *http.Client
 	audit    bool
+	// gates is the flag of the feature gates, if any.
+	gates []string
 }
 
 // New makes the certificates, reserves the ports and writes the kubeconfigs of the administrator and of the control plane's
@@ -130,6 +132,14 @@ rules:
 - {level: Metadata, verbs: [create, update, patch, delete]}
 ` + reads.String() + `- {level: None}
 `
+}
+
+// SetFeatureGates sets the feature gates of the API server, the controllers and the scheduler. Call it before their specs.
+func (p *Plane) SetFeatureGates(gates string) {
+	p.gates = nil
+	if gates != "" {
+		p.gates = []string{"--feature-gates=" + gates}
+	}
 }
 
 // Audit makes the API server log every write, and also what the given users read. Call it before APIServerSpec.

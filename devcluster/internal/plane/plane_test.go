@@ -122,6 +122,19 @@ func TestAuditIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestFeatureGates(t *testing.T) {
+	p := newPlane(t)
+	const flag = "--feature-gates="
+	for _, gates := range []string{"", "A=true,B=false"} {
+		p.SetFeatureGates(gates)
+		for _, spec := range []proc.Spec{p.APIServerSpec(), p.ControllerManagerSpec(), p.SchedulerSpec()} {
+			if args := strings.Join(spec.Args, " "); strings.Contains(args, flag) != (gates != "") || !strings.Contains(args, gates) {
+				t.Errorf("%s with the gates %q: %s", spec.Name, gates, args)
+			}
+		}
+	}
+}
+
 func TestAuditTellsReadsOfReadersOnly(t *testing.T) {
 	p := newPlane(t)
 	for name, tc := range map[string]struct {

@@ -34,27 +34,28 @@ func (p *Plane) APIServerSpec() proc.Spec {
 	if p.audit { // in one file, whatever its size: who counts wants all of it
 		spec.Args = append(spec.Args, "--audit-policy-file="+p.dir.Config("audit.yaml"), "--audit-log-path="+p.dir.Log("audit"), "--audit-log-maxsize=0")
 	}
+	spec.Args = append(spec.Args, p.gates...)
 	return spec
 }
 
 // ControllerManagerSpec runs the controllers, the attach/detach and the persistent volume controllers among them.
 func (p *Plane) ControllerManagerSpec() proc.Spec {
 	kubeconfig := p.dir.UserKubeconfig(ControllerManager)
-	return p.spec(ControllerManager, "/healthz",
+	return p.spec(ControllerManager, "/healthz", append(p.gates,
 		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--bind-address=127.0.0.1", p.securePort(ControllerManager), "--tls-cert-file="+p.serving.CertFile, "--tls-private-key-file="+p.serving.KeyFile,
 		"--service-account-private-key-file="+p.accounts.KeyFile, "--root-ca-file="+p.ca.File(),
 		"--use-service-account-credentials=true", "--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000", "--profiling=false",
-	)
+	)...)
 }
 
 // SchedulerSpec runs the scheduler.
 func (p *Plane) SchedulerSpec() proc.Spec {
 	kubeconfig := p.dir.UserKubeconfig(Scheduler)
-	return p.spec(Scheduler, "/healthz",
+	return p.spec(Scheduler, "/healthz", append(p.gates,
 		"--config="+p.dir.Config("scheduler.yaml"), "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--bind-address=127.0.0.1", p.securePort(Scheduler), "--tls-cert-file="+p.serving.CertFile, "--tls-private-key-file="+p.serving.KeyFile,
-	)
+	)...)
 }
 
 func (p *Plane) securePort(name string) string {

@@ -31,12 +31,8 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-const (
-	// attributesTimeout is the deadline of the question whether the API server serves VolumeAttributesClasses.
-	attributesTimeout = 10 * time.Second
-	// handover is how long the end may take when another instance goes on with what is in progress.
-	handover = 1500 * time.Millisecond
-)
+// attributesTimeout is the deadline of the question whether the API server serves VolumeAttributesClasses.
+const attributesTimeout = 10 * time.Second
 
 // component is the name of the binary, in user agents and events.
 const component = "csi-provisioner"
@@ -464,52 +460,4 @@ func (p *instance) findAttributes(ctx context.Context) {
 	if p.noAttributes && !known {
 		klog.FromContext(ctx).Info("VolumeAttributesClasses of claims are ignored, the API server does not serve storage.k8s.io/v1 VolumeAttributesClasses")
 	}
-}
-
-// features returns the features that are on. p.mu must be held.
-func (p *instance) features() controller.Features {
-	return controller.Features{
-		Topology:        p.options.Features.Enabled(GateTopology),
-		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass) && !p.noAttributes,
-		SkipAttach:      p.skipAttach,
-		CrossNamespace:  p.options.Features.Enabled(GateCrossNamespace),
-	}
-}
-
-// settings returns the options that the controller acts on. p.mu must be held.
-func (p *instance) settings(driver string) controller.Settings {
-	o := p.options
-	return controller.Settings{
-		Naming:              o.naming(),
-		Timeout:             o.CSI.Timeout,
-		Workers:             o.Workers,
-		Retry:               o.Retry,
-		Topology:            o.Topology,
-		ExtraCreateMetadata: o.ExtraCreateMetadata,
-		DefaultFSType:       o.DefaultFSType,
-		PublishReadOnly:     o.ControllerPublishReadOnly,
-		Identity:            p.identityFor(driver),
-		Features:            p.features(),
-		SourceWorkers:       o.CloningProtectionWorkers,
-		ModeConversion:      !o.PreventVolumeModeConversion,
-		Node:                o.Node.node(p.segment),
-		Shutdown:            p.shutdown(),
-	}
-}
-
-// shutdown returns how long the end may take. With records in Leases another instance goes on with what is in progress at once, and
-// should not have to wait for calls that take long.
-func (p *instance) shutdown() time.Duration {
-	if p.options.LeaderElection.Enabled && p.journal.Durable() {
-		return min(handover, p.options.shutdown())
-	}
-	return p.options.shutdown()
-}
-
-// identityFor returns what volumes of the driver say about their maker.
-func (p *instance) identityFor(driver string) string {
-	if p.options.Node.Enabled {
-		return p.identity + "-" + driver + "-" + p.options.Node.Name
-	}
-	return p.identity + "-" + driver
 }

@@ -31,25 +31,6 @@ func SlimNode(keep Keep) func(*corev1.Node) *corev1.Node {
 	}
 }
 
-// SlimPV returns a transform that reduces volumes of other drivers to what distinguishes them:
-// metadata, driver, claim and phase. Volumes of driver stay whole but for the metadata
-// that keep does not name.
-func SlimPV(driver string, keep Keep) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
-	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
-		slimMeta(pv, keep)
-		if pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver {
-			return pv
-		}
-		slim := corev1.PersistentVolumeSpec{ClaimRef: pv.Spec.ClaimRef, StorageClassName: pv.Spec.StorageClassName}
-		if csi := pv.Spec.CSI; csi != nil {
-			slim.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
-		}
-		pv.Spec = slim
-		pv.Status = corev1.PersistentVolumeStatus{Phase: pv.Status.Phase}
-		return pv
-	}
-}
-
 // SlimPod returns a transform that keeps a Pod's metadata, node, volumes and phase, and drops
 // containers, affinity and conditions.
 func SlimPod(keep Keep) func(*corev1.Pod) *corev1.Pod {

@@ -29,17 +29,6 @@ func kept(labels, annotations map[string]string) metav1.ObjectMeta {
 func TestSlim(t *testing.T) {
 	t.Parallel()
 	all := kept(full().Labels, map[string]string{"id": "c", "noise": "d"})
-	ours := corev1.PersistentVolumeSpec{
-		ClaimRef: &corev1.ObjectReference{Name: "c"}, StorageClassName: "sc", AccessModes: []corev1.PersistentVolumeAccessMode{"RWO"},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-			Driver: "ours", VolumeHandle: "h", VolumeAttributes: map[string]string{"a": "b"},
-		}},
-	}
-	theirs := corev1.PersistentVolumeSpec{
-		ClaimRef: ours.ClaimRef, StorageClassName: "sc",
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ours", VolumeHandle: "h"}},
-	}
-	bound := corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound, Message: "m"}
 	cases := map[string]struct {
 		reason    string
 		got, want kube.Object
@@ -65,23 +54,6 @@ func TestSlim(t *testing.T) {
 			reason: "Kubectl's copy can be asked for.",
 			got:    kube.SlimNode(kube.Keep{Labels: []string{}, Annotations: []string{corev1.LastAppliedConfigAnnotation}})(&corev1.Node{ObjectMeta: full()}),
 			want:   &corev1.Node{ObjectMeta: kept(nil, map[string]string{corev1.LastAppliedConfigAnnotation: "{...}"})},
-		},
-		"OurPV": {
-			reason: "Our volumes stay whole.",
-			got:    kube.SlimPV("ours", kube.Keep{})(&corev1.PersistentVolume{ObjectMeta: full(), Spec: ours, Status: bound}),
-			want:   &corev1.PersistentVolume{ObjectMeta: all, Spec: ours, Status: bound},
-		},
-		"TheirPV": {
-			reason: "Of others only the identifying fields stay.",
-			got:    kube.SlimPV("other", kube.Keep{})(&corev1.PersistentVolume{ObjectMeta: full(), Spec: ours, Status: bound}),
-			want:   &corev1.PersistentVolume{ObjectMeta: all, Spec: theirs, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}},
-		},
-		"PlainPV": {
-			reason: "Volumes without CSI are others too.",
-			got: kube.SlimPV("ours", kube.Keep{})(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
-				PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}},
-			}}),
-			want: &corev1.PersistentVolume{},
 		},
 		"Pod": {
 			reason: "Node, volumes, account and phase stay.",

@@ -181,12 +181,13 @@ func (c *Controller) findSource(ctx context.Context, va *storagev1.VolumeAttachm
 	return found, cmp.Or(err, sourceErr)
 }
 
-// findPV finds a PersistentVolume in the cache, or reads it from the server. nil: there is none of that name.
+// findPV finds a PersistentVolume in the cache, or reads it from the server: one that is new, or of which the cache keeps little, as it is
+// not of the driver. nil: there is none of that name.
 func (c *Controller) findPV(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	if name == "" {
 		return nil, nil //nolint:nilnil // an inline volume has none
 	}
-	if pv, ok := c.pvs.Get("", name); ok {
+	if pv, ok := c.pvs.Get("", name); ok && pv.Spec.CSI != nil && pv.Spec.CSI.Driver == c.cfg.Driver {
 		return pv, nil
 	}
 	ctx, cancel := c.kubeDeadline(ctx)

@@ -6,8 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/klog/v2"
-
-	"github.com/longshore-csi/longshore/csikit/kube"
 )
 
 // ReplacesPlugin reports whether the driver replaces an in-tree volume plugin of Kubernetes ("CSI migration").
@@ -61,24 +59,6 @@ func isMigrated(driver string, pv *corev1.PersistentVolume) bool {
 		return ReplacesPlugin(driver)
 	}
 	return inTree(driver, pv)
-}
-
-// slimPV reduces PersistentVolumes to what the attacher reads. Those of the in-tree plugin that driver replaces are translated first:
-// labels and annotations that only the translation reads need not be kept.
-func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
-	keep := kube.Keep{Labels: []string{}, Annotations: []string{}}
-	if !ReplacesPlugin(driver) {
-		return kube.SlimPV(driver, keep)
-	}
-	keep.Annotations = []string{AnnotationMigratedTo}
-	slim := kube.SlimPV(driver, keep)
-	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
-		translated, err := translate(driver, pv)
-		if err != nil {
-			return pv // kept whole: findSource translates it again, for the reason
-		}
-		return slim(translated)
-	}
 }
 
 // listedHandle returns the handle under which ListVolumes shows a volume on a node. The handle of a migrated volume may lack

@@ -6,37 +6,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
-
-// slimVA reduces VolumeAttachments of other drivers to their names. Our own stay
-// as they are: patches are computed from them.
-func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
-	return func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
-		if va.Spec.Attacher == driver {
-			return va
-		}
-		return &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: va.Name, UID: va.UID, ResourceVersion: va.ResourceVersion},
-			Spec:       storagev1.VolumeAttachmentSpec{Attacher: va.Spec.Attacher},
-		}
-	}
-}
-
-// slimCSINode keeps the name of a node and its node ID of the driver.
-func slimCSINode(driver string) func(*storagev1.CSINode) *storagev1.CSINode {
-	return func(node *storagev1.CSINode) *storagev1.CSINode {
-		slim := &storagev1.CSINode{
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
-		}
-		if id := csiNodeID(node, driver); id != "" {
-			slim.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driver, NodeID: id}}
-		}
-		return slim
-	}
-}
 
 // indexVA finds the driver's VolumeAttachments by volume and by node.
 func indexVA(driver string) map[string]func(*storagev1.VolumeAttachment) []string {
@@ -93,11 +65,12 @@ func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
 	if after == nil {
 		return
 	}
+	resynced := before != nil && before.UID == after.UID && before.ResourceVersion == after.ResourceVersion
 	c.notePV(after)
 	if isReleasable(c.cfg.Driver, after) {
 		c.pvQueue.Add(after.Name)
 	}
-	if before == nil || before.UID != after.UID || !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+	if before == nil || before.UID != after.UID || !resynced && !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		c.wakeAll(c.vas.ByIndex(indexPV, after.Name))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -33,25 +34,25 @@ const (
 	writers = 50
 )
 
-// program is a provisioner that is measured.
+// program is a sidecar that is measured.
 type program struct{ name, path string }
 
-// programs returns the provisioner of kubernetes-csi, and ours.
-func programs(b *testing.B) [2]program {
+// programs returns a sidecar of kubernetes-csi, "csi-provisioner" for instance, and ours.
+func programs(b *testing.B, name string) [2]program {
 	b.Helper()
 	dev := bed.Dev
 	if dev == nil {
 		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", kubeconfigEnv)
 	}
-	dir := unpackUpstream(b, "csi-provisioner")
-	return [2]program{{"upstream", filepath.Join(dir, "csi-provisioner")}, ownProgram(b)}
+	dir := unpackUpstream(b, name)
+	return [2]program{{"upstream", filepath.Join(dir, name)}, ownProgram(b, name)}
 }
 
-// ownProgram returns our provisioner as it is built for images.
-func ownProgram(b *testing.B) program {
+// ownProgram returns a sidecar of ours as it is built for images.
+func ownProgram(b *testing.B, name string) program {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "ours")
-	mustRun(b, exec.Command("go", "build", "-C", "../provisioner", "-ldflags", "-s -w", "-o", path, "./cmd/csi-provisioner"))
+	mustRun(b, exec.Command("go", "build", "-C", "../"+strings.TrimPrefix(name, "csi-"), "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, "./cmd/"+name))
 	return program{"ours", path}
 }
 

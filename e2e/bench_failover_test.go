@@ -14,7 +14,7 @@ type failedOver struct{ called, bound []time.Duration }
 
 // BenchmarkFailover ends the leader of two replicas, with the default timings of the election, and makes a claim at that moment.
 func BenchmarkFailover(b *testing.B) {
-	both := programs(b)
+	both := programs(b, "csi-provisioner")
 	for _, way := range []struct {
 		name   string
 		signal syscall.Signal

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -11,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 )
@@ -24,17 +28,24 @@ const (
 	clusterNodes, imagesOfNode = 1000, 25
 	// zoneKey is the label of the driver's segments, of which there are zones.
 	zoneKey, zones = "topology.example.com/zone", 3
+	// nodeIDKey is the annotation of an attachment by which the attacher of kubernetes-csi records the node ID.
+	nodeIDKey = "csi.alpha.kubernetes.io/node-id"
 )
 
-// BenchmarkMemory starts kubernetes-csi's provisioner and ours in turn in a cluster of its own with 1,000 nodes and many claims, and
-// reads their memory. There are no pods: neither program reads them. With FOREIGN=1, 90 % of the claims and volumes belong to another
-// driver: nine for each of the driver's own.
+// BenchmarkMemory starts kubernetes-csi's provisioner and ours in turn, or with COMPONENT=csi-attacher the attachers, in a cluster of its own with
+// 1,000 nodes and many claims, and reads their memory. There are no pods: none of these programs reads them. With FOREIGN=1, 90 % of the
+// claims and volumes belong to another driver: nine for each of the driver's own.
 func BenchmarkMemory(b *testing.B) {
-	both, n := programs(b), benchSetting(b, "N", 10_000)
+	component := cmp.Or(os.Getenv("BENCH_COMPONENT"), "csi-provisioner")
+	begin, ok := map[string]func(*contest){"csi-provisioner": (*contest).beginClaim, "csi-attacher": (*contest).beginAttachment}[component]
+	if !ok {
+		b.Fatalf("COMPONENT=%s: must be csi-provisioner or csi-attacher", component)
+	}
+	both, n := programs(b, component), benchSetting(b, "N", 10_000)
 	foreign := 9 * n * benchSetting(b, "FOREIGN", 0)
 	// A Go program that is idle collects garbage every 2 minutes: a longer time may show less.
 	quiet := time.Duration(benchSetting(b, "QUIET", 30)) * time.Second
-	b.Run(fmt.Sprintf("%dClaims/%dForeign", n, foreign), func(b *testing.B) {
+	b.Run(fmt.Sprintf("%s/%dClaims/%dForeign", component, n, foreign), func(b *testing.B) {
 		cluster, down, err := Up(b.Context(), 1)
 		if err != nil {
 			b.Fatal(err)
@@ -44,14 +55,16 @@ func BenchmarkMemory(b *testing.B) {
 				b.Error(err)
 			}
 		})
-		c := newContest(b, cluster, csitest.Options{Topology: map[string]string{zoneKey: zone(0)}})
+		c := newContest(b, cluster, csitest.Options{Topology: map[string]string{zoneKey: zone(0)}, Controller: []csi.ControllerServiceCapability_RPC_Type{
+			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		}})
 		// They would work on the objects for minutes, and mark the nodes as lost.
 		c.hold("kube-controller-manager", "kube-scheduler")
 		c.populate(n, foreign)
 		var seen [2]memory
 		for b.Loop() {
 			for i, p := range both {
-				c.remember(p, quiet, &seen[i])
+				c.remember(p, begin, quiet, &seen[i])
 			}
 		}
 		compare(b, seen[0].figures(), seen[1].figures())
@@ -64,16 +77,12 @@ type memory struct {
 	peak, settled, settledAnonymous []float64
 }
 
-// remember reads the memory of one program when its caches are synced, and when it has been quiet for a while.
-func (c *contest) remember(p program, quiet time.Duration, seen *memory) {
+// remember reads the memory of one program when it has begun to work, with its caches synced, and when it has been quiet for a while.
+func (c *contest) remember(p program, begin func(*contest), quiet time.Duration, seen *memory) {
 	c.b.Helper()
 	cmd := c.start(p, "a")
 	c.warmed++
-	claim := Claim(c.warm.Namespace, fmt.Sprintf("probe-%d", c.warmed), c.class)
-	// No kube-controller-manager runs that would ask for a volume.
-	claim.Annotations = map[string]string{storageProvisioner: c.name}
-	c.warm.askFor(claim)
-	c.called(c.warm, claim.Name)
+	begin(c)
 	settle := time.NewTimer(quiet)
 	defer settle.Stop()
 	select {
@@ -85,6 +94,27 @@ func (c *contest) remember(p program, quiet time.Duration, seen *memory) {
 	seen.settledAnonymous = append(seen.settledAnonymous, procMiB(c.b, cmd.Process.Pid, "RssAnon"))
 	end(cmd)
 	c.deleteLeases()
+}
+
+// beginClaim waits for the CreateVolume for a claim.
+func (c *contest) beginClaim() {
+	c.b.Helper()
+	claim := Claim(c.warm.Namespace, fmt.Sprintf("probe-%d", c.warmed), c.class)
+	// No kube-controller-manager runs that would ask for a volume.
+	claim.Annotations = map[string]string{storageProvisioner: c.name}
+	c.warm.askFor(claim)
+	c.called(c.warm, claim.Name)
+}
+
+// beginAttachment waits for the ControllerPublishVolume for a volume on one more node.
+func (c *contest) beginAttachment() {
+	c.b.Helper()
+	c.retry("attach a volume", func(ctx context.Context) error {
+		return ignoreExists(c.createAttachment(ctx, "own-0", nodeName(clusterNodes-c.warmed)))
+	})
+	c.Wait("ControllerPublishVolume", func(context.Context) (bool, error) {
+		return slices.ContainsFunc(c.driver.Calls(), func(call csitest.Call) bool { return call.Method == "ControllerPublishVolume" }), nil
+	})
 }
 
 func (m memory) figures() []figure {
@@ -214,12 +244,27 @@ func boundVolume(claim *corev1.PersistentVolumeClaim, driver string) *corev1.Per
 	}
 }
 
-// attach creates the attachment of a claim's volume.
+// attach creates the attachment of a claim's volume, as it is when the volume is attached.
 func (c *contest) attach(ctx context.Context, claim, node string) error {
+	if err := c.createAttachment(ctx, claim, node); err != nil {
+		return err
+	}
+	status := []byte(`{"status":{"attached":true}}`)
+	_, err := c.Client.StorageV1().VolumeAttachments().Patch(ctx, attachmentName(claim, node), types.MergePatchType, status, metav1.PatchOptions{}, "status")
+	return err
+}
+
+func attachmentName(claim, node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(claim+" "+node)))
+}
+
+func (c *contest) createAttachment(ctx context.Context, claim, node string) error {
 	volume := "pvc-" + claim
 	_, err := c.Client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("csi-%064x", claim)},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: c.name, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: attachmentName(claim, node), Finalizers: []string{"external-attacher/" + strings.ReplaceAll(c.name, ".", "-")}, Annotations: map[string]string{nodeIDKey: node},
+		},
+		Spec: storagev1.VolumeAttachmentSpec{Attacher: c.name, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}},
 	}, metav1.CreateOptions{})
 	return err
 }

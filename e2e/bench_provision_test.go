@@ -33,7 +33,7 @@ type provisioned struct {
 // limits its own requests to 5 per second; and with this limit lifted, when all claims are there at once and nothing else uses the API server. The
 // driver answers at once, or takes its time.
 func BenchmarkProvision(b *testing.B) {
-	both, n := programs(b), benchSetting(b, "N", 1000)
+	both, n := programs(b, "csi-provisioner"), benchSetting(b, "N", 1000)
 	for _, limit := range []struct {
 		name   string
 		claims int

@@ -21,7 +21,7 @@ func BenchmarkWrites(b *testing.B) {
 	if bed.Dev == nil {
 		b.Skip("needs a development cluster: reads its audit log")
 	}
-	ours, n := ownProgram(b), benchSetting(b, "N", 1000)
+	ours, n := ownProgram(b, "csi-provisioner"), benchSetting(b, "N", 1000)
 	for _, store := range []struct {
 		name string
 		args []string

@@ -32,7 +32,7 @@ func BenchmarkWrites(b *testing.B) {
 		b.Run(fmt.Sprintf("%s/%dClaims", store.name, n), func(b *testing.B) {
 			c := newContest(b, bed, csitest.Options{})
 			cmd := c.start(ours, "a", store.args...)
-			defer end(cmd)
+			defer func() { end(cmd); c.clear() }()
 			c.warmUp()
 			user := who(measuredUser)
 			for b.Loop() {

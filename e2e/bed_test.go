@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync/atomic"
+	"testing"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -108,4 +109,19 @@ func devUp(ctx context.Context, nodes int, flags ...string) (*Bed, func() error,
 	}
 	bed.Driver, bed.Dev = status.Driver, &Dev{Client: client, Status: status, dir: dir, program: program}
 	return bed, end, nil
+}
+
+// ownCluster starts a development cluster for one test alone, which ends with it.
+func ownCluster(t testing.TB, nodes int, flags ...string) *Bed {
+	t.Helper()
+	cluster, down, err := devUp(t.Context(), nodes, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := down(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cluster
 }

@@ -46,15 +46,7 @@ func BenchmarkMemory(b *testing.B) {
 	// A Go program that is idle collects garbage every 2 minutes: a longer time may show less.
 	quiet := time.Duration(benchSetting(b, "QUIET", 30)) * time.Second
 	b.Run(fmt.Sprintf("%s/%dClaims/%dForeign", component, n, foreign), func(b *testing.B) {
-		cluster, down, err := Up(b.Context(), 1)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() {
-			if err := down(); err != nil {
-				b.Error(err)
-			}
-		})
+		cluster := ownCluster(b, 1)
 		c := newContest(b, cluster, csitest.Options{Topology: map[string]string{zoneKey: zone(0)}, Controller: []csi.ControllerServiceCapability_RPC_Type{
 			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		}})

@@ -41,15 +41,7 @@ func BenchmarkNodes(b *testing.B) {
 	}
 	n, minutes := benchSetting(b, "N", 1000), benchSetting(b, "MINUTES", 10)
 	b.Run(fmt.Sprintf("%dNodes/%dClaims/%dMinutes", n, heldClaims, minutes), func(b *testing.B) {
-		cluster, down, err := Up(b.Context(), 1)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() {
-			if err := down(); err != nil {
-				b.Error(err)
-			}
-		})
+		cluster := ownCluster(b, 1)
 		f := newFleet(b, cluster)
 		for i := range n {
 			f.start(b, i)

@@ -43,15 +43,7 @@ spec: {from: [{group: "", kind: PersistentVolumeClaim, namespace: %s}], to: [{gr
 // TestSourceInAnotherNamespace clones a claim of another namespace, in a cluster with the gate, once a ReferenceGrant allows it.
 func TestSourceInAnotherNamespace(t *testing.T) {
 	dev(t)
-	cluster, down, err := devUp(t.Context(), 1, "--feature-gates=CrossNamespaceVolumeDataSource=true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := down(); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := ownCluster(t, 1, "--feature-gates=CrossNamespaceVolumeDataSource=true")
 	store, s := &story{Scene: cluster.NewScene(t), t: t}, &story{Scene: cluster.NewScene(t), t: t}
 	s.allowGrants()
 	s.write(s.decode(grantKind)...)

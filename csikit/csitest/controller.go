@@ -205,6 +205,9 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, req *csi.ControllerEx
 	if req.GetCapacityRange() == nil {
 		return nil, status.Error(codes.InvalidArgument, "capacity range is missing")
 	}
+	if d.o.OfflineExpansion && v.inUse() {
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %q is in use: published to nodes %q", v.ID, v.nodeIDs())
+	}
 	size, err := pickSize(req.GetCapacityRange(), v.Capacity)
 	if err != nil {
 		return nil, err

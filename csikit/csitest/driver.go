@@ -45,6 +45,8 @@ type Options struct {
 	// directory or file, and NodeUnpublishVolume remove it, for callers that
 	// check the file system.
 	TargetPaths bool
+	// OfflineExpansion announces that volumes are expanded offline only, and makes ControllerExpandVolume refuse volumes that are in use.
+	OfflineExpansion bool
 	// Plugin, Controller and Node are the capabilities that are announced. Nil
 	// means all that are implemented, an empty list means none. A call that
 	// needs a capability that is not announced returns UNIMPLEMENTED.

@@ -22,7 +22,7 @@ func (d *Driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, 
 }
 
 // GetPluginCapabilities returns the services of Options and, if volumes can be
-// expanded, the capability of online expansion.
+// expanded, the capability of online expansion, or of offline expansion as Options say.
 func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,9 +32,13 @@ func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 			Service: &csi.PluginCapability_Service{Type: s},
 		}})
 	}
+	expansion := csi.PluginCapability_VolumeExpansion_ONLINE
+	if d.o.OfflineExpansion {
+		expansion = csi.PluginCapability_VolumeExpansion_OFFLINE
+	}
 	if d.hasController(csi.ControllerServiceCapability_RPC_EXPAND_VOLUME) {
 		reply.Capabilities = append(reply.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{
-			VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE},
+			VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: expansion},
 		}})
 	}
 	return reply, nil

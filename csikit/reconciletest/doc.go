@@ -54,7 +54,7 @@
 //
 // The driver:
 //
-//	driver [name=] [node=] [nodes=(a,b)] [topology=(k=v,...)] [controller=(...)] [node-caps=(...)]
+//	driver [name=] [node=] [nodes=(a,b)] [topology=(k=v,...)] [controller=(...)] [node-caps=(...)] [offline]
 //	                         replace the driver by a new one; before start
 //	caps [controller=(...)] [node=(...)]  change the capabilities that the driver announces
 //	volume <id> [name=] [capacity=<bytes>] [node=]  add a volume without CreateVolume

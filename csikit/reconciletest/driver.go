@@ -14,12 +14,14 @@ func (s *stage) newDriver(c *command) string {
 		c.fatalf("driver must come before start")
 	}
 	s.driver = csitest.New(csitest.Options{
-		Name:       c.text("name"),
-		NodeID:     c.text("node"),
-		Nodes:      c.list("nodes"),
-		Topology:   c.segment("topology"),
-		Controller: capabilities[csi.ControllerServiceCapability_RPC_Type](c, "controller", csi.ControllerServiceCapability_RPC_Type_value),
-		Node:       capabilities[csi.NodeServiceCapability_RPC_Type](c, "node-caps", csi.NodeServiceCapability_RPC_Type_value),
+		Name:     c.text("name"),
+		NodeID:   c.text("node"),
+		Nodes:    c.list("nodes"),
+		Topology: c.segment("topology"),
+
+		OfflineExpansion: c.has("offline"),
+		Controller:       capabilities[csi.ControllerServiceCapability_RPC_Type](c, "controller", csi.ControllerServiceCapability_RPC_Type_value),
+		Node:             capabilities[csi.NodeServiceCapability_RPC_Type](c, "node-caps", csi.NodeServiceCapability_RPC_Type_value),
 	})
 	return ""
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/longshore-csi/longshore/csikit/capability"
 )
 
 func TestAccessMode(t *testing.T) {
@@ -60,11 +62,11 @@ func TestAccessMode(t *testing.T) {
 			reason: "what is known of a list counts", modes: modes{"ReadWriteSometimes", rwo},
 			old: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, new: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
 		},
-		"ROXAndRWO":   {reason: "no single mode allows both", modes: modes{rox, rwo}, err: errAccessModes},
-		"RWOPAndRWX":  {reason: "however much the others allow", modes: modes{rwx, rwop}, err: errAccessModes},
-		"RWOPAndMore": {reason: "one pod and more contradict each other", modes: modes{rwop, rwo}, err: errAccessModes},
-		"None":        {reason: "a volume must have a mode", err: errAccessModes},
-		"Unknown":     {reason: "a mode of the future", modes: modes{"ReadWriteSometimes"}, err: errAccessModes},
+		"ROXAndRWO":   {reason: "no single mode allows both", modes: modes{rox, rwo}, err: capability.ErrAccessModes},
+		"RWOPAndRWX":  {reason: "however much the others allow", modes: modes{rwx, rwop}, err: capability.ErrAccessModes},
+		"RWOPAndMore": {reason: "one pod and more contradict each other", modes: modes{rwop, rwo}, err: capability.ErrAccessModes},
+		"None":        {reason: "a volume must have a mode", err: capability.ErrAccessModes},
+		"Unknown":     {reason: "a mode of the future", modes: modes{"ReadWriteSometimes"}, err: capability.ErrAccessModes},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

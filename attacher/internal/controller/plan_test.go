@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/longshore-csi/longshore/csikit/capability"
 )
 
 func TestNextStep(t *testing.T) {
@@ -119,7 +121,7 @@ func TestPlanAttach(t *testing.T) {
 		"NoNode":     {reason: "the driver is not on the node", va: newVA(), pv: newPV(), err: errNodeUnknown},
 		"NoMode": {
 			reason: "access modes without a counterpart",
-			va:     newVA(), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.AccessModes = nil }), nodeID: "id-1", err: errAccessModes,
+			va:     newVA(), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.AccessModes = nil }), nodeID: "id-1", err: capability.ErrAccessModes,
 		},
 	}
 	for name, tt := range tests {

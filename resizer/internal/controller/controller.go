@@ -1,0 +1,200 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// syncLogInterval is how often the log says which cache has not been filled.
+const syncLogInterval = 30 * time.Second
+
+// Config of a Controller. All fields without a default are required.
+type Config struct {
+	// Driver is the name of the CSI driver; claims of other drivers are skipped.
+	Driver string
+	// Kube is the Kubernetes API.
+	Kube kube.Client
+	// CSI is the driver's controller service.
+	CSI csi.ControllerClient
+	// Features returns the capabilities that the driver announces now; it is called before each decision.
+	Features func() Features
+	// Events records events for users.
+	Events events.Recorder
+
+	// Workers is the number of claims processed concurrently.
+	Workers int
+	// Retry is the backoff after failures, per claim and operation. Its Max is also the pause before what the driver calls
+	// infeasible is tried again.
+	Retry flagset.Retry
+	// ResizeTimeout and ModifyTimeout are the deadlines of calls to the driver.
+	ResizeTimeout, ModifyTimeout time.Duration
+	// KubeTimeout is the deadline of each call to the API server.
+	KubeTimeout time.Duration
+	// Resync is the interval in which every claim is reconciled without a change. 0: never.
+	Resync time.Duration
+	// WaitUntilUnused postpones an expansion that the driver does not do while the volume is in use.
+	WaitUntilUnused bool
+	// AttributesClasses applies VolumeAttributesClasses.
+	AttributesClasses bool
+	// ExtraMetadata adds the names of claim and volume to the mutable parameters.
+	ExtraMetadata bool
+	// AnnotatePreResize puts AnnotationPreResize on volumes that the node has to expand.
+	AnnotatePreResize bool
+
+	// QueueMetrics measures the work queue. nil: not measured.
+	QueueMetrics workqueue.MetricsProvider
+	// Registerer takes the controller's own metrics. nil: none.
+	Registerer prometheus.Registerer
+}
+
+// Controller expands and modifies the volumes of one driver.
+type Controller struct {
+	cfg Config
+
+	claims *kube.Informer[*corev1.PersistentVolumeClaim]
+	pvs    *kube.Informer[*corev1.PersistentVolume]
+	// Kinds that few claims need, and that the role may not grant.
+	classes     onDemand[*storagev1.VolumeAttributesClass]
+	pods        onDemand[*corev1.Pod]
+	attachments onDemand[*storagev1.VolumeAttachment]
+
+	queue   *reconcile.Controller[string]
+	memory  memory
+	woken   woken
+	started atomic.Bool // Run was called
+}
+
+// New prepares a Controller, which starts with Run, or returns what is wrong with cfg.
+func New(cfg Config) (*Controller, error) {
+	c := &Controller{cfg: cfg}
+	queue, err := reconcile.New(reconcile.Config[string]{
+		Name:       QueueName(cfg.Driver),
+		Reconcile:  c.reconcile,
+		Workers:    cfg.Workers,
+		Retry:      cfg.Retry,
+		Metrics:    cfg.QueueMetrics,
+		Registerer: cfg.Registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.queue = queue
+	c.claims = kube.NewInformer(cfg.Kube.PersistentVolumeClaims(""), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
+		Name: "PersistentVolumeClaim", Resync: cfg.Resync, Transform: slimClaim, Index: indexClaims(),
+	})
+	c.pvs = kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
+		Name: "PersistentVolume", Transform: slimPV(cfg.Driver),
+	})
+	c.classes.make = func() *kube.Informer[*storagev1.VolumeAttributesClass] { return c.newClasses() }
+	c.pods.make = func() *kube.Informer[*corev1.Pod] { return c.newPods() }
+	c.attachments.make = func() *kube.Informer[*storagev1.VolumeAttachment] { return c.newAttachments() }
+	c.claims.OnChange(c.claimChanged)
+	c.pvs.OnChange(c.pvChanged)
+	return c, nil
+}
+
+// Run works until ctx ends, then lets operations that have begun finish. It may be called once.
+func (c *Controller) Run(ctx context.Context) error {
+	c.started.Store(true)
+	// The informers outlive the workers: an operation that finishes while the process stops must know the newest state of its claim.
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	informers, watching := errgroup.WithContext(watching)
+	informers.Go(func() error { return c.claims.Run(watching) })
+	informers.Go(func() error { return c.pvs.Run(watching) })
+	run := func(run func(context.Context) error) { informers.Go(func() error { return run(watching) }) }
+	c.classes.run, c.pods.run, c.attachments.run = run, run, run
+
+	err := c.work(ctx, watching)
+	stop()
+	return errors.Join(err, informers.Wait())
+}
+
+// work waits for the caches and runs the queue until ctx ends or the watches do.
+func (c *Controller) work(ctx, watching context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(watching, cancel)()
+	err := c.waitSynced(ctx)
+	if ctx.Err() != nil {
+		err = nil // stopped before there was anything to do
+	} else if err != nil {
+		cancel()
+	}
+	return errors.Join(err, c.queue.Run(ctx))
+}
+
+// Synced returns an error while the controller runs and waits for the first lists of its caches; nothing is expanded or modified
+// until then. A controller that does not run yet waits for nothing.
+func (c *Controller) Synced() error {
+	kinds := c.unsynced()
+	if !c.started.Load() || len(kinds) == 0 {
+		return nil
+	}
+	return fmt.Errorf("waiting for the first list of %s from the API server; does the role of csi-resizer allow list and watch?",
+		strings.Join(kinds, ", "))
+}
+
+// unsynced returns the kinds whose first list has not been read.
+func (c *Controller) unsynced() []string {
+	var kinds []string
+	if !c.claims.HasSynced() {
+		kinds = append(kinds, c.claims.Name())
+	}
+	if !c.pvs.HasSynced() {
+		kinds = append(kinds, c.pvs.Name())
+	}
+	return kinds
+}
+
+// waitSynced waits for the caches, and logs which one is missing.
+func (c *Controller) waitSynced(ctx context.Context) error {
+	ticker := time.NewTicker(syncLogInterval)
+	defer ticker.Stop()
+	synced := make(chan error, 1)
+	go func() { synced <- errors.Join(c.claims.WaitSynced(ctx), c.pvs.WaitSynced(ctx)) }()
+	for {
+		select {
+		case err := <-synced:
+			return err
+		case <-ticker.C:
+			klog.FromContext(ctx).Info("Waiting for the first list from the API server", "kinds", c.unsynced())
+		}
+	}
+}
+
+// kubeDeadline bounds a call to the API server.
+func (c *Controller) kubeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, c.cfg.KubeTimeout)
+}
+
+// find returns a claim with its volume, if the volume is the driver's.
+func (c *Controller) find(key string) (volume, bool) {
+	namespace, name, _ := strings.Cut(key, "/")
+	claim, ok := c.claims.Get(namespace, name)
+	if !ok || claim.Spec.VolumeName == "" {
+		return volume{}, false
+	}
+	pv, ok := c.pvs.Get("", claim.Spec.VolumeName)
+	if !ok {
+		return volume{}, false // it wakes the claim when it comes
+	}
+	return newVolume(c.cfg.Driver, claim, pv)
+}

@@ -1,0 +1,182 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// errSmaller is a driver that says it has succeeded, and has not: the capacity in its answer is less than it was asked for.
+var errSmaller = errors.New("the driver answered with success and a smaller capacity")
+
+// expand expands the volume if that is due, and returns the pause until it is, 0 if nothing is left to do.
+func (c *Controller) expand(ctx context.Context, v volume) (time.Duration, error) {
+	key := keyOf(v.claim)
+	last := c.memory.of(key, v.claim.UID).expand
+	plan := planExpand(v, last, c.cfg.Features().Expand)
+	switch plan.verdict {
+	case doCancel:
+		c.forgetExpansion(v)
+		_, err := c.patchClaim(ctx, v.claim, cancelExpansion)
+		return 0, err
+	case doExpand:
+	default:
+		if resizeStatus(v.claim) == "" {
+			c.forgetExpansion(v)
+		}
+		return 0, c.completed(ctx, v)
+	}
+	last = last.of(plan.size.String())
+	if pause := time.Until(last.due); pause > 0 {
+		return pause, nil
+	}
+	err := c.expandTo(ctx, v, plan.size, last)
+	return c.expandFailed(ctx, v, plan.size, err)
+}
+
+// completed removes the record of the capacity before an expansion once the node has completed it.
+func (c *Controller) completed(ctx context.Context, v volume) error {
+	if v.pv.Annotations[AnnotationPreResize] == "" || resizeStatus(v.claim) != "" || needsExpand(v.claim) {
+		return nil
+	}
+	return c.patchPV(ctx, v.pv, map[string]any{AnnotationPreResize: nil}, nil)
+}
+
+// expandTo expands the volume to size and records the outcome.
+func (c *Controller) expandTo(ctx context.Context, v volume, size resource.Quantity, last attempt) error {
+	features := c.cfg.Features()
+	if !features.expands() {
+		return fmt.Errorf("driver %q announces EXPAND_VOLUME neither for its controller nor for its node plugin", c.cfg.Driver)
+	}
+	if c.cfg.WaitUntilUnused && (last.inUse || features.OfflineOnly) {
+		if err := c.checkUnused(ctx, v); err != nil {
+			return err
+		}
+	}
+	claim, err := c.patchClaim(ctx, v.claim, beginExpansion(size))
+	if err != nil {
+		return err
+	}
+	c.memory.change(keyOf(claim), claim.UID, func(a *attempts) {
+		a.expand = last.of(size.String())
+		a.expand.final = false
+	})
+	granted, nodeRequired := size, true
+	if features.Expand {
+		if granted, nodeRequired, err = c.callExpand(ctx, v, size, features); err != nil {
+			return err
+		}
+	}
+	return c.saveExpanded(ctx, volume{claim: claim, pv: v.pv, migrated: v.migrated}, granted, nodeRequired)
+}
+
+// callExpand calls the driver and returns the capacity that the volume has now, and whether the node has to do its part.
+func (c *Controller) callExpand(ctx context.Context, v volume, size resource.Quantity, features Features) (resource.Quantity, bool, error) {
+	request, err := v.expandRequest(size, features.SingleNodeMultiWriter)
+	if err != nil {
+		return size, false, err
+	}
+	if request.Secrets, err = c.secret(ctx, v.pv.Spec.CSI.ControllerExpandSecretRef); err != nil {
+		return size, false, err
+	}
+	klog.FromContext(ctx).V(2).Info("Expanding volume", logging.KeyVolumeID, request.GetVolumeId(), logging.KeyCapacity, size.String())
+	defer c.announce(v.claim, ReasonResizing, fmt.Sprintf("External resizer is resizing volume %s to %s", v.pv.Name, size.String()))()
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.ResizeTimeout)
+	defer cancel()
+	response, err := c.cfg.CSI.ControllerExpandVolume(ctx, request)
+	if err != nil {
+		return size, false, fmt.Errorf("expand volume %q to %s: %w", request.GetVolumeId(), size.String(), err)
+	}
+	granted := resource.NewQuantity(response.GetCapacityBytes(), size.Format)
+	switch granted.Cmp(size) {
+	case 0:
+		return size, response.GetNodeExpansionRequired(), nil
+	case -1:
+		return size, false, fmt.Errorf("expand volume %q to %s: %w of %s", request.GetVolumeId(), size.String(), errSmaller, granted.String())
+	}
+	return *granted, response.GetNodeExpansionRequired(), nil
+}
+
+// saveExpanded records a new capacity: on the volume, then on the claim, which is complete unless the node has to do its part.
+func (c *Controller) saveExpanded(ctx context.Context, v volume, capacity resource.Quantity, nodeRequired bool) error {
+	annotations := map[string]any{}
+	if before := storage(v.claim.Status.Capacity); nodeRequired && c.cfg.AnnotatePreResize && v.pv.Annotations[AnnotationPreResize] != before.String() {
+		annotations[AnnotationPreResize] = before.String()
+	}
+	if had := storage(v.pv.Spec.Capacity); had.Cmp(capacity) != 0 || len(annotations) > 0 {
+		spec := map[string]any{"capacity": corev1.ResourceList{corev1.ResourceStorage: capacity}}
+		if err := c.patchPV(ctx, v.pv, annotations, spec); err != nil {
+			return err
+		}
+	}
+	logger := klog.FromContext(ctx).WithValues(logging.KeyCapacity, capacity.String())
+	if nodeRequired {
+		if _, err := c.patchClaim(ctx, v.claim, awaitNode(capacity)); err != nil {
+			return err
+		}
+		logger.V(2).Info("Volume is expanded, the node expands its file system")
+		c.cfg.Events.Normal(v.claim, ReasonNodeRequired, "Require file system resize of volume on node, to "+capacity.String())
+		// A node that finds the size infeasible is not asked again at once.
+		c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) {
+			a.expand = attempt{target: capacity.String(), due: time.Now().Add(c.cfg.Retry.Max)}
+		})
+	} else {
+		if _, err := c.patchClaim(ctx, v.claim, endExpansion(capacity)); err != nil {
+			return err
+		}
+		logger.V(2).Info("Volume is expanded")
+		c.cfg.Events.Normal(v.claim, ReasonResized, "Resize volume succeeded, the capacity is "+capacity.String())
+		c.forgetExpansion(v)
+	}
+	return nil
+}
+
+func (c *Controller) forgetExpansion(v volume) {
+	c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) { a.expand = attempt{} })
+}
+
+// expandFailed records a failure and returns the pause until the next attempt; nil is none. What only the API server can mend is
+// returned, for the queue to retry.
+func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Quantity, failure error) (time.Duration, error) {
+	if failure == nil || ctx.Err() != nil || isTransientAPIError(failure) {
+		return 0, failure
+	}
+	key, target := keyOf(v.claim), size.String()
+	refused := outcome.Code(failure) == codes.FailedPrecondition && c.cfg.WaitUntilUnused
+	waiting := refused || errors.Is(failure, errInUse)
+	infeasible := isInfeasibleSize(failure)
+	c.memory.change(key, v.claim.UID, func(a *attempts) {
+		a.expand = c.retry(key, a.expand.of(target), failure, infeasible || waiting)
+		a.expand.inUse = waiting || a.expand.inUse && !isFinal(failure)
+		if !isLocal(failure) {
+			a.expand.final = isFinal(failure)
+		}
+	})
+	if waiting && !errors.Is(c.checkUnused(ctx, v), errInUse) { // nothing would wake the claim
+		c.memory.change(key, v.claim.UID, func(a *attempts) {
+			a.expand.due = time.Now().Add(reconcile.Pause(c.cfg.Retry, key, a.expand.failures-1))
+		})
+	}
+	last := c.memory.of(key, v.claim.UID).expand
+	klog.FromContext(ctx).Error(failure, "Expansion did not succeed", logging.KeyCapacity, target, logging.KeyDelay, time.Until(last.due))
+	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, failureText(failure)))
+	if !last.final && !isLocal(failure) {
+		return time.Until(last.due), nil // the status says that it is in progress, and it may be
+	}
+	if now, ok := c.find(key); ok && now.claim.UID == v.claim.UID {
+		if _, err := c.patchClaim(ctx, now.claim, failExpansion(failureText(failure), infeasible)); err != nil {
+			return 0, err
+		}
+	}
+	return time.Until(last.due), nil
+}

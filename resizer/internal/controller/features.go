@@ -1,0 +1,54 @@
+package controller
+
+import (
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/csikit/csiclient"
+)
+
+// Features are the driver's capabilities that concern expanding and modifying. They are read again when the driver comes back, so an
+// upgrade of the driver takes effect at once.
+type Features struct {
+	// Expand: the driver implements ControllerExpandVolume.
+	Expand bool `json:"expand"`
+	// NodeExpand: the node plugin implements NodeExpandVolume. Without Expand, the node does the whole expansion.
+	NodeExpand bool `json:"nodeExpand"`
+	// OfflineOnly: the driver expands only volumes that are not in use (CSI v1.13, "PluginCapability").
+	OfflineOnly bool `json:"offlineOnly"`
+	// Modify: the driver implements ControllerModifyVolume.
+	Modify bool `json:"modify"`
+	// SingleNodeMultiWriter: the driver distinguishes one writer on a node from many.
+	SingleNodeMultiWriter bool `json:"singleNodeMultiWriter"`
+}
+
+// FeaturesOf reads the capabilities of a driver.
+func FeaturesOf(info *csiclient.Info) Features {
+	if info == nil {
+		return Features{}
+	}
+	online, offline := info.Expansion[csi.PluginCapability_VolumeExpansion_ONLINE], info.Expansion[csi.PluginCapability_VolumeExpansion_OFFLINE]
+	f := Features{
+		NodeExpand:  info.Node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME],
+		OfflineOnly: offline && !online,
+	}
+	if info.Plugin[csi.PluginCapability_Service_CONTROLLER_SERVICE] {
+		f.Expand = info.Controller[csi.ControllerServiceCapability_RPC_EXPAND_VOLUME]
+		f.Modify = info.Controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME]
+		f.SingleNodeMultiWriter = info.Controller[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+	}
+	return f
+}
+
+// expands reports whether volumes can be expanded, by the controller or by the node alone.
+func (f Features) expands() bool { return f.Expand || f.NodeExpand }
+
+// Check returns an error if the driver can neither expand nor modify volumes, so that a resizer has nothing to do.
+func (f Features) Check(driver string) error {
+	if f.expands() || f.Modify {
+		return nil
+	}
+	return fmt.Errorf("driver %q announces none of EXPAND_VOLUME (controller or node) and MODIFY_VOLUME: "+
+		"nothing is expanded or modified until it does. If the driver never will, remove its csi-resizer", driver)
+}

@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// attempts are the last attempts of both operations on a claim.
+type attempts struct {
+	uid            types.UID
+	expand, modify attempt
+}
+
+// memory holds the last attempts by claim. A claim that was created later under the same name does not inherit them.
+// The zero value is ready to use.
+type memory struct {
+	mu     sync.Mutex
+	claims map[string]attempts
+}
+
+// of returns the last attempts on a claim.
+func (m *memory) of(key string, uid types.UID) attempts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a, ok := m.claims[key]; ok && a.uid == uid {
+		return a
+	}
+	return attempts{uid: uid}
+}
+
+// change changes what is remembered of a claim; nothing of interest is not kept.
+func (m *memory) change(key string, uid types.UID, f func(*attempts)) {
+	a := m.of(key, uid)
+	f(&a)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a == (attempts{uid: uid}) {
+		delete(m.claims, key)
+		return
+	}
+	if m.claims == nil {
+		m.claims = map[string]attempts{}
+	}
+	m.claims[key] = a
+}
+
+// forget drops a claim that is gone.
+func (m *memory) forget(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.claims, key)
+}
+
+// retryNow ends the pauses of a claim.
+func (m *memory) retryNow(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a, ok := m.claims[key]; ok {
+		a.expand.due, a.modify.due = time.Time{}, time.Time{}
+		m.claims[key] = a
+	}
+}
+
+// retryModify ends the pause of the modification of a claim.
+func (m *memory) retryModify(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a, ok := m.claims[key]; ok {
+		a.modify.due = time.Time{}
+		m.claims[key] = a
+	}
+}
+
+// retryUnused ends the pause of an expansion that waits until the volume is not used, and reports whether there is one.
+func (m *memory) retryUnused(key string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a, ok := m.claims[key]
+	if !ok || !a.expand.inUse {
+		return false
+	}
+	a.expand.due, a.expand.failures = time.Time{}, 0
+	m.claims[key] = a
+	return true
+}
+
+// wakeSpacing is the time between two claims that are retried because the driver has come back.
+const wakeSpacing = 20 * time.Millisecond
+
+// woken remembers when all claims were retried last. The zero value is ready to use.
+type woken struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// begin reports whether enough time has passed to do it again.
+func (w *woken) begin(now time.Time, interval time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.last.IsZero() && now.Sub(w.last) < interval {
+		return false
+	}
+	w.last = now
+	return true
+}

@@ -1,0 +1,190 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+)
+
+// errClassNotUsable is a VolumeAttributesClass that cannot be applied to the volume.
+var errClassNotUsable = errors.New("the volume is modified as soon as there is such a class")
+
+// modify applies the VolumeAttributesClass of the claim if that is due, and returns the pause until it is, 0 if nothing is left to do.
+func (c *Controller) modify(ctx context.Context, v volume) (time.Duration, error) {
+	if !c.cfg.AttributesClasses || !needsModify(v.claim) {
+		return 0, nil
+	}
+	find, err := c.findClasses(ctx)
+	if err != nil {
+		return c.modifyFailed(ctx, v, wantedClass(v.claim), err)
+	}
+	last := c.memory.of(keyOf(v.claim), v.claim.UID).modify
+	plan := planModify(v, last, find)
+	switch plan.verdict {
+	case doCancel:
+		return 0, c.cancelModify(ctx, v)
+	case doWait:
+		return 0, c.awaitClass(ctx, v, plan)
+	case doModify:
+	default:
+		return 0, nil
+	}
+	last = last.of(plan.target)
+	if pause := time.Until(last.due); pause > 0 {
+		return pause, nil
+	}
+	return c.modifyFailed(ctx, v, plan.target, c.apply(ctx, v, plan.class, last))
+}
+
+// findClasses returns a function that finds VolumeAttributesClasses, after the cache of these is complete.
+func (c *Controller) findClasses(ctx context.Context) (func(name string) *storagev1.VolumeAttributesClass, error) {
+	ctx, cancel := c.kubeDeadline(ctx)
+	defer cancel()
+	classes, err := c.classes.get(ctx, func(ctx context.Context) error {
+		_, err := c.cfg.Kube.VolumeAttributesClasses().List(ctx, oneObject())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(name string) *storagev1.VolumeAttributesClass {
+		class, _ := classes.Get("", name)
+		return class
+	}, nil
+}
+
+// cancelModify forgets a modification that the user has taken back.
+func (c *Controller) cancelModify(ctx context.Context, v volume) error {
+	target, _ := targetClass(v.claim)
+	if _, err := c.patchClaim(ctx, v.claim, cancelModification); err != nil {
+		return err
+	}
+	c.cfg.Events.Normal(v.claim, ReasonModifyCanceled, fmt.Sprintf("Canceled the modification of volume %s to VolumeAttributesClass %s", v.pv.Name, target))
+	c.forgetModification(v)
+	return nil
+}
+
+// awaitClass records that the class cannot be applied. A class that is created wakes the claim.
+func (c *Controller) awaitClass(ctx context.Context, v volume, plan modifyPlan) error {
+	err := fmt.Errorf("VolumeAttributesClass %q does not exist: %w", plan.target, errClassNotUsable)
+	if plan.class != nil {
+		err = fmt.Errorf("VolumeAttributesClass %q is of driver %q, the volume of driver %q: %w", plan.target, plan.class.DriverName, c.cfg.Driver, errClassNotUsable)
+	}
+	_, failed := c.patchClaim(ctx, v.claim, awaitClass(plan.target, err.Error()))
+	if failed == nil {
+		c.cfg.Events.Warning(v.claim, ReasonModifyFailed, err.Error())
+		// Without its class, a modification cannot be driven to its end: it holds up neither an expansion nor another class.
+		c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) {
+			a.modify = a.modify.of(plan.target)
+			a.modify.final, a.modify.err = true, err.Error()
+		})
+	}
+	return failed
+}
+
+// apply applies a class and records the outcome.
+func (c *Controller) apply(ctx context.Context, v volume, class *storagev1.VolumeAttributesClass, last attempt) error {
+	if !c.cfg.Features().Modify {
+		return fmt.Errorf("driver %q does not announce MODIFY_VOLUME", c.cfg.Driver)
+	}
+	claim, err := c.patchClaim(ctx, v.claim, beginModification(class.Name))
+	if err != nil {
+		return err
+	}
+	c.memory.change(keyOf(claim), claim.UID, func(a *attempts) {
+		a.modify = last
+		a.modify.final = false
+	})
+	v.claim = claim
+	if err := c.callModify(ctx, v, class); err != nil {
+		return err
+	}
+	if valueOf(v.pv.Spec.VolumeAttributesClassName) != class.Name {
+		if err := c.patchPV(ctx, v.pv, nil, map[string]any{"volumeAttributesClassName": class.Name}); err != nil {
+			return err
+		}
+	}
+	if _, err := c.patchClaim(ctx, claim, endModification(class.Name)); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(2).Info("Volume is modified", "class", class.Name)
+	c.cfg.Events.Normal(claim, ReasonModified, fmt.Sprintf("Modified volume %s to VolumeAttributesClass %s", v.pv.Name, class.Name))
+	c.forgetModification(v)
+	return nil
+}
+
+// callModify calls the driver with the parameters of a class.
+func (c *Controller) callModify(ctx context.Context, v volume, class *storagev1.VolumeAttributesClass) error {
+	id := v.pv.Spec.CSI.VolumeHandle
+	if id == "" {
+		return fmt.Errorf("PersistentVolume %q: %w", v.pv.Name, errHandle)
+	}
+	secrets, err := c.secret(ctx, v.modifySecret())
+	if err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(2).Info("Modifying volume", logging.KeyVolumeID, id, "class", class.Name)
+	defer c.announce(v.claim, ReasonModifying, fmt.Sprintf("External resizer is modifying volume %s to VolumeAttributesClass %s", v.pv.Name, class.Name))()
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.ModifyTimeout)
+	defer cancel()
+	_, err = c.cfg.CSI.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
+		VolumeId: id, Secrets: secrets, MutableParameters: c.mutableParameters(v, class),
+	})
+	if err != nil {
+		return fmt.Errorf("modify volume %q to VolumeAttributesClass %q: %w", id, class.Name, err)
+	}
+	return nil
+}
+
+// mutableParameters returns what the class sets, and the names of claim and volume if these are asked for.
+func (c *Controller) mutableParameters(v volume, class *storagev1.VolumeAttributesClass) map[string]string {
+	if !c.cfg.ExtraMetadata {
+		return class.Parameters
+	}
+	parameters := map[string]string{keyClaimName: v.claim.Name, keyClaimNamespace: v.claim.Namespace, keyVolumeName: v.pv.Name}
+	maps.Copy(parameters, class.Parameters)
+	return parameters
+}
+
+func (c *Controller) forgetModification(v volume) {
+	c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) { a.modify = attempt{} })
+}
+
+// modifyFailed records a failure and returns the pause until the next attempt; nil is none. What only the API server can mend is
+// returned, for the queue to retry.
+func (c *Controller) modifyFailed(ctx context.Context, v volume, target string, failure error) (time.Duration, error) {
+	if failure == nil || ctx.Err() != nil || isTransientAPIError(failure) {
+		return 0, failure
+	}
+	key := keyOf(v.claim)
+	infeasible := outcome.Of(failure) == outcome.Infeasible && !isLocal(failure)
+	var last attempt
+	c.memory.change(key, v.claim.UID, func(a *attempts) {
+		a.modify = c.retry(key, a.modify.of(target), failure, infeasible)
+		if !isLocal(failure) {
+			a.modify.final = isFinal(failure)
+		}
+		last = a.modify
+	})
+	klog.FromContext(ctx).Error(failure, "Modification did not succeed", "class", target, logging.KeyDelay, time.Until(last.due))
+	c.cfg.Events.Warning(v.claim, ReasonModifyFailed, fmt.Sprintf("modify volume %q to VolumeAttributesClass %q: %s", v.pv.Name, target, failureText(failure)))
+	if now, ok := c.find(key); ok && now.claim.UID == v.claim.UID {
+		code := ""
+		if !isLocal(failure) {
+			code = outcome.Code(failure).String()
+		}
+		if _, err := c.patchClaim(ctx, now.claim, failModification(target, code, failureText(failure), infeasible)); err != nil {
+			return 0, err
+		}
+	}
+	return time.Until(last.due), nil
+}

@@ -1,0 +1,172 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+)
+
+// announceAfter is how long an operation takes before an event says that it is in progress. The outcome has an event of its own.
+const announceAfter = time.Second
+
+// reconcile expands and modifies the volume of a claim, one after the other. An operation whose outcome is not known comes first, and the
+// other one waits for its end: the driver never sees two operations on one volume at a time.
+func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Result, error) {
+	v, ok := c.find(key)
+	if !ok {
+		return reconcile.Result{}, nil
+	}
+	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, key, logging.KeyVolume, v.pv.Name)
+	ctx = metrics.WithMigrated(klog.NewContext(ctx, logger), v.migrated)
+	last := c.memory.of(key, v.claim.UID)
+	operations := []func(context.Context, volume) (time.Duration, error){c.expand, c.modify}
+	if modifying(v.claim, last.modify) && !expanding(v.claim, last.expand) {
+		operations[0], operations[1] = operations[1], operations[0]
+	}
+	var next time.Duration
+	for _, operate := range operations {
+		pause, err := operate(ctx, v)
+		if err != nil {
+			return reconcile.Result{}, ignoreGone(err)
+		}
+		if pause > 0 && (next == 0 || pause < next) {
+			next = pause
+		}
+		if v, ok = c.find(key); !ok {
+			break
+		}
+		if last = c.memory.of(key, v.claim.UID); expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
+			break
+		}
+	}
+	return reconcile.Result{After: next}, nil
+}
+
+// errGone is an object that was deleted while it was worked on.
+var errGone = errors.New("object is gone")
+
+// ignoreGone drops the error of a write to an object that is gone.
+func ignoreGone(err error) error {
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// announce records an event if ctx lasts for more than moments.
+func (c *Controller) announce(claim *corev1.PersistentVolumeClaim, reason, message string) (stop func() bool) {
+	return time.AfterFunc(announceAfter, func() { c.cfg.Events.Normal(claim, reason, message) }).Stop
+}
+
+// patchClaim writes the changes to the status of a claim, if there are any, and returns the claim with them.
+func (c *Controller) patchClaim(ctx context.Context, before *corev1.PersistentVolumeClaim, edits ...edit) (*corev1.PersistentVolumeClaim, error) {
+	patch, err := statusPatch(before, edited(before, edits...))
+	if err != nil || patch == nil {
+		return before, err
+	}
+	ctx, cancel := c.kubeDeadline(ctx)
+	defer cancel()
+	patched, err := c.cfg.Kube.PersistentVolumeClaims(before.Namespace).
+		Patch(ctx, before.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return nil, writeError("PersistentVolumeClaim", keyOf(before), err)
+	}
+	c.claims.Remember(patched)
+	return patched, nil
+}
+
+// patchPV applies a merge patch to the PersistentVolume that pv was read from.
+func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, annotations, spec map[string]any) error {
+	patch, err := volumePatch(pv, annotations, spec)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.kubeDeadline(ctx)
+	defer cancel()
+	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return writeError("PersistentVolume", pv.Name, err)
+	}
+	c.pvs.Remember(slimPV(c.cfg.Driver)(patched))
+	return nil
+}
+
+// writeError makes one kind of error of the several that a patch for an older state can end in.
+func writeError(kind, name string, err error) error {
+	switch {
+	case kube.IsStale(err):
+		return apierrors.NewConflict(corev1.Resource(kind), name, err)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("patch %s %q: %w: %w", kind, name, errGone, err)
+	}
+	return fmt.Errorf("patch %s %q: %w", kind, name, err)
+}
+
+// secret reads a secret, nil without a reference.
+func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	ctx, cancel := c.kubeDeadline(ctx)
+	defer cancel()
+	return kube.SecretData(ctx, c.cfg.Kube, ref)
+}
+
+// failureText returns the text for status and events: the gRPC code and the message of the driver, or the error
+// itself if it does not come from the driver.
+func failureText(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Code().String() + ": " + outcome.Message(err)
+	}
+	return err.Error()
+}
+
+// isLocal reports whether an error is not the driver's: the call was not sent, or its outcome could not be recorded.
+func isLocal(err error) bool {
+	_, fromDriver := status.FromError(err)
+	return !fromDriver
+}
+
+// isFinal reports whether the driver has answered that it failed. Everything else may still be in progress, RESOURCE_EXHAUSTED included:
+// gRPC itself answers so, when a call was sent.
+func isFinal(err error) bool {
+	class := outcome.Of(err)
+	return errors.Is(err, errSmaller) || !class.MayStillRun() && class != outcome.Exhausted
+}
+
+// isInfeasibleSize reports whether the driver will never expand the volume to the size (CSI v1.13, "ControllerExpandVolume").
+func isInfeasibleSize(err error) bool {
+	return outcome.Of(err) == outcome.Infeasible || outcome.Code(err) == codes.NotFound
+}
+
+// isTransientAPIError reports whether an error is a conflict, or means that the API server is overloaded or cannot be reached.
+// Users cannot fix such errors, so that they are not reported to them.
+func isTransientAPIError(err error) bool {
+	var network net.Error // connection refused, reset, timed out
+	return errors.As(err, &network) || apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) || errors.Is(err, errGone)
+}
+
+// retry counts a failure of an attempt and returns it with the time of the next one. slowly: not before the longest pause.
+func (c *Controller) retry(key string, a attempt, failure error, slowly bool) attempt {
+	pause := c.cfg.Retry.Max
+	if !slowly {
+		pause = reconcile.Pause(c.cfg.Retry, key, a.failures)
+	}
+	a.failures++
+	a.due, a.err = time.Now().Add(pause), failureText(failure)
+	return a
+}

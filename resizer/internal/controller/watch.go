@@ -1,0 +1,106 @@
+package controller
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+// indexClaims finds claims by the VolumeAttributesClasses that they wait for.
+func indexClaims() map[string]func(*corev1.PersistentVolumeClaim) []string {
+	return map[string]func(*corev1.PersistentVolumeClaim) []string{
+		indexClass: func(claim *corev1.PersistentVolumeClaim) []string {
+			if !needsModify(claim) {
+				return nil
+			}
+			target, _ := targetClass(claim)
+			return slices.DeleteFunc(slices.Compact([]string{wantedClass(claim), target}), func(name string) bool { return name == "" })
+		},
+	}
+}
+
+// needsExpand reports whether the claim asks for more than it has, or an expansion of it has not come to its end.
+func needsExpand(claim *corev1.PersistentVolumeClaim) bool {
+	requested, capacity := storage(claim.Spec.Resources.Requests), storage(claim.Status.Capacity)
+	switch resizeStatus(claim) {
+	case corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible:
+		return true
+	}
+	return requested.Cmp(capacity) > 0
+}
+
+// needsModify reports whether the claim asks for another VolumeAttributesClass, or a modification has not come to its end.
+func needsModify(claim *corev1.PersistentVolumeClaim) bool {
+	wanted := wantedClass(claim)
+	return claim.Status.ModifyVolumeStatus != nil || wanted != "" && wanted != currentClass(claim)
+}
+
+// needsSync reports whether there may be anything to do for the claim.
+func (c *Controller) needsSync(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Status.Phase == corev1.ClaimBound && (needsExpand(claim) || c.cfg.AttributesClasses && needsModify(claim))
+}
+
+func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	if after == nil || before != nil && before.UID != after.UID {
+		c.memory.forget(keyOf(before))
+	}
+	if after == nil {
+		return
+	}
+	// The node has completed an expansion: what is recorded on the volume for that is not needed any more.
+	completed := before != nil && resizeStatus(before) != "" && resizeStatus(after) == ""
+	if completed || c.needsSync(after) {
+		c.queue.Add(keyOf(after))
+	}
+}
+
+func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
+	if after == nil || after.Spec.CSI == nil || after.Spec.ClaimRef == nil {
+		return
+	}
+	if before != nil && equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return
+	}
+	ref := after.Spec.ClaimRef
+	claim, ok := c.claims.Get(ref.Namespace, ref.Name)
+	if ok && (c.needsSync(claim) || after.Annotations[AnnotationPreResize] != "") {
+		c.queue.Add(keyOf(claim))
+	}
+}
+
+// newClasses makes the informer of the VolumeAttributesClasses, which wake the claims that wait for them.
+func (c *Controller) newClasses() *kube.Informer[*storagev1.VolumeAttributesClass] {
+	classes := kube.NewInformer(c.cfg.Kube.VolumeAttributesClasses(), kube.InformerOptions[*storagev1.VolumeAttributesClass]{
+		Name: "VolumeAttributesClass",
+	})
+	classes.OnChange(func(before, after *storagev1.VolumeAttributesClass) {
+		if after == nil || before != nil && before.UID == after.UID {
+			return // parameters and driver of a class cannot be changed
+		}
+		for _, claim := range c.claims.ByIndex(indexClass, after.Name) {
+			c.memory.retryModify(keyOf(claim))
+			c.queue.Add(keyOf(claim))
+		}
+	})
+	return classes
+}
+
+// WakeAll retries all claims that wait, one after the other, because the driver has come back. A driver that comes back again within
+// the longest pause between retries, as one that crashes under its load does, gets only what the backoff of each claim allows.
+func (c *Controller) WakeAll() {
+	if !c.woken.begin(time.Now(), c.cfg.Retry.Max) {
+		return
+	}
+	claims := slices.DeleteFunc(c.claims.List(), func(claim *corev1.PersistentVolumeClaim) bool { return !c.needsSync(claim) })
+	slices.SortFunc(claims, func(x, y *corev1.PersistentVolumeClaim) int { return cmp.Compare(keyOf(x), keyOf(y)) })
+	for i, claim := range claims {
+		c.memory.retryNow(keyOf(claim))
+		c.queue.AddAfter(keyOf(claim), time.Duration(i)*wakeSpacing)
+	}
+}

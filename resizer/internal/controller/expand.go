@@ -24,16 +24,7 @@ func (c *Controller) expand(ctx context.Context, v volume) (time.Duration, error
 	key := keyOf(v.claim)
 	last := c.memory.of(key, v.claim.UID).expand
 	plan := planExpand(v, last, c.cfg.Features().Expand)
-	switch plan.verdict {
-	case doCancel:
-		c.forgetExpansion(v)
-		_, err := c.patchClaim(ctx, v.claim, cancelExpansion)
-		return 0, err
-	case doExpand:
-	default:
-		if resizeStatus(v.claim) == "" {
-			c.forgetExpansion(v)
-		}
+	if plan.verdict != doExpand {
 		return 0, c.completed(ctx, v)
 	}
 	last = last.of(plan.size.String())
@@ -46,7 +37,11 @@ func (c *Controller) expand(ctx context.Context, v volume) (time.Duration, error
 
 // completed removes the record of the capacity before an expansion once the node has completed it.
 func (c *Controller) completed(ctx context.Context, v volume) error {
-	if v.pv.Annotations[AnnotationPreResize] == "" || resizeStatus(v.claim) != "" || needsExpand(v.claim) {
+	if resizeStatus(v.claim) != "" || needsExpand(v.claim) {
+		return nil
+	}
+	c.forgetExpansion(v)
+	if v.pv.Annotations[AnnotationPreResize] == "" {
 		return nil
 	}
 	return c.patchPV(ctx, v.pv, map[string]any{AnnotationPreResize: nil}, nil)

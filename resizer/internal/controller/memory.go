@@ -24,18 +24,22 @@ type memory struct {
 func (m *memory) of(key string, uid types.UID) attempts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.ofLocked(key, uid)
+}
+
+func (m *memory) ofLocked(key string, uid types.UID) attempts {
 	if a, ok := m.claims[key]; ok && a.uid == uid {
 		return a
 	}
 	return attempts{uid: uid}
 }
 
-// change changes what is remembered of a claim; nothing of interest is not kept.
+// change changes what is remembered of a claim by f, which must not use the memory. A claim without attempts is not kept.
 func (m *memory) change(key string, uid types.UID, f func(*attempts)) {
-	a := m.of(key, uid)
-	f(&a)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	a := m.ofLocked(key, uid)
+	f(&a)
 	if a == (attempts{uid: uid}) {
 		delete(m.claims, key)
 		return

@@ -14,7 +14,7 @@ const (
 	doNothing verdict = iota
 	// doExpand: expand to a size.
 	doExpand
-	// doCancel: the user has taken back what was not possible; the status is cleared.
+	// doCancel: the user has taken back a class that was not possible; the status is cleared.
 	doCancel
 	// doModify: apply a VolumeAttributesClass.
 	doModify
@@ -32,16 +32,13 @@ type expandPlan struct {
 // end before another one is begun; the claim's status tells that size, and last whether its attempt has failed for good. canExpand
 // says that the controller, not only the node, expands.
 func planExpand(v volume, last attempt, canExpand bool) expandPlan {
-	requested, capacity := storage(v.claim.Spec.Resources.Requests), storage(v.claim.Status.Capacity)
-	allocated, status := storage(v.claim.Status.AllocatedResources), resizeStatus(v.claim)
-	failed := status == corev1.PersistentVolumeClaimControllerResizeInfeasible ||
-		status == corev1.PersistentVolumeClaimControllerResizeInProgress && last.of(allocated.String()).final
-	if requested.Cmp(capacity) <= 0 {
-		return planRest(failed, status, allocated)
+	if !needsExpand(v.claim) {
+		return expandPlan{}
 	}
+	requested, allocated, status := storage(v.claim.Spec.Resources.Requests), storage(v.claim.Status.AllocatedResources), resizeStatus(v.claim)
 	volumeSize := storage(v.pv.Spec.Capacity)
 	if volumeSize.Cmp(requested) < 0 {
-		return planGrow(requested, allocated, volumeSize, status, failed)
+		return planGrow(requested, allocated, volumeSize, status, last)
 	}
 	switch status {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
@@ -61,7 +58,7 @@ func planExpand(v volume, last attempt, canExpand bool) expandPlan {
 }
 
 // planGrow decides for a volume that is smaller than requested.
-func planGrow(requested, allocated, volumeSize resource.Quantity, status corev1.ClaimResourceStatus, failed bool) expandPlan {
+func planGrow(requested, allocated, volumeSize resource.Quantity, status corev1.ClaimResourceStatus, last attempt) expandPlan {
 	switch status {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		if plan := expandTo(allocated, requested); volumeSize.Cmp(plan.size) < 0 {
@@ -71,23 +68,11 @@ func planGrow(requested, allocated, volumeSize resource.Quantity, status corev1.
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		return expandTo(allocated, requested)
 	case corev1.PersistentVolumeClaimControllerResizeInProgress:
-		if !failed {
+		if !last.of(allocated.String()).final {
 			return expandTo(allocated, requested)
 		}
 	}
 	return expandTo(requested, requested)
-}
-
-// planRest decides for a claim that asks for no more than it has: an expansion that failed is taken back, one that
-// may be in progress is driven to its end.
-func planRest(failed bool, status corev1.ClaimResourceStatus, allocated resource.Quantity) expandPlan {
-	switch {
-	case failed:
-		return expandPlan{verdict: doCancel}
-	case status == corev1.PersistentVolumeClaimControllerResizeInProgress && !allocated.IsZero():
-		return expandPlan{verdict: doExpand, size: allocated}
-	}
-	return expandPlan{}
 }
 
 // expandTo returns the plan to expand to size, or to requested without a size.
@@ -101,13 +86,15 @@ func expandTo(size, requested resource.Quantity) expandPlan {
 // expanding reports whether the driver may be expanding the volume.
 func expanding(claim *corev1.PersistentVolumeClaim, last attempt) bool {
 	allocated := storage(claim.Status.AllocatedResources)
-	return resizeStatus(claim) == corev1.PersistentVolumeClaimControllerResizeInProgress && !last.of(allocated.String()).final
+	return resizeStatus(claim) == corev1.PersistentVolumeClaimControllerResizeInProgress &&
+		hasCondition(claim, corev1.PersistentVolumeClaimResizing) && !last.of(allocated.String()).final
 }
 
 // modifying reports whether the driver may be modifying the volume.
 func modifying(claim *corev1.PersistentVolumeClaim, last attempt) bool {
 	target, status := targetClass(claim)
-	return status == corev1.PersistentVolumeClaimModifyVolumeInProgress && !last.of(target).final
+	return status == corev1.PersistentVolumeClaimModifyVolumeInProgress &&
+		hasCondition(claim, corev1.PersistentVolumeClaimVolumeModifyingVolume) && !last.of(target).final
 }
 
 // modifyPlan is a decision on the VolumeAttributesClass of a volume.

@@ -103,7 +103,7 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, a
 	if err != nil {
 		return writeError("PersistentVolume", pv.Name, err)
 	}
-	c.pvs.Remember(slimPV(c.cfg.Driver)(patched))
+	c.pvs.Remember(patched)
 	return nil
 }
 

@@ -23,12 +23,14 @@ func edited(claim *corev1.PersistentVolumeClaim, edits ...edit) *corev1.Persiste
 	return claim
 }
 
-// beginExpansion records that the volume is being expanded to size.
+// beginExpansion records that the volume is being expanded to size. Of two operations in progress, one has failed so far and the other
+// one is the driver's: only that has its condition, which tells them apart after a restart.
 func beginExpansion(size resource.Quantity) edit {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		setResizeStatus(claim, corev1.PersistentVolumeClaimControllerResizeInProgress)
 		setAllocated(claim, size)
 		setCondition(claim, corev1.PersistentVolumeClaimResizing, "", "")
+		dropConditions(claim, corev1.PersistentVolumeClaimVolumeModifyingVolume)
 		delete(claim.Annotations, AnnotationNodeNotRequired)
 	}
 }
@@ -63,28 +65,19 @@ func endExpansion(capacity resource.Quantity) edit {
 		}
 		claim.Status.Capacity[corev1.ResourceStorage] = capacity
 		setAllocated(claim, capacity)
-		clearExpansion(claim)
+		delete(claim.Status.AllocatedResourceStatuses, corev1.ResourceStorage)
+		dropConditions(claim, corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
+			corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError)
 		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, AnnotationNodeNotRequired, "true")
 	}
 }
 
-// cancelExpansion forgets an expansion that the user has taken back, which also frees what it held of the quota.
-func cancelExpansion(claim *corev1.PersistentVolumeClaim) {
-	clearExpansion(claim)
-	delete(claim.Status.AllocatedResources, corev1.ResourceStorage)
-}
-
-func clearExpansion(claim *corev1.PersistentVolumeClaim) {
-	delete(claim.Status.AllocatedResourceStatuses, corev1.ResourceStorage)
-	dropConditions(claim, corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
-		corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError)
-}
-
-// beginModification records that a VolumeAttributesClass is being applied.
+// beginModification records that a VolumeAttributesClass is being applied. For conditions, see beginExpansion.
 func beginModification(target string) edit {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		setModifyStatus(claim, target, corev1.PersistentVolumeClaimModifyVolumeInProgress)
 		setCondition(claim, corev1.PersistentVolumeClaimVolumeModifyingVolume, "", "")
+		dropConditions(claim, corev1.PersistentVolumeClaimResizing)
 	}
 }
 

@@ -59,7 +59,9 @@ func resizeStatus(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatu
 }
 
 // wantedClass returns the name of the VolumeAttributesClass that the claim asks for, or nothing.
-func wantedClass(claim *corev1.PersistentVolumeClaim) string { return valueOf(claim.Spec.VolumeAttributesClassName) }
+func wantedClass(claim *corev1.PersistentVolumeClaim) string {
+	return valueOf(claim.Spec.VolumeAttributesClassName)
+}
 
 // currentClass returns the name of the VolumeAttributesClass that is in effect, or nothing.
 func currentClass(claim *corev1.PersistentVolumeClaim) string {

@@ -25,14 +25,10 @@ func indexClaims() map[string]func(*corev1.PersistentVolumeClaim) []string {
 	}
 }
 
-// needsExpand reports whether the claim asks for more than it has, or an expansion of it has not come to its end.
+// needsExpand reports whether the claim asks for more than it has. (The API server does not let it ask for less, even after a failure.)
 func needsExpand(claim *corev1.PersistentVolumeClaim) bool {
 	requested, capacity := storage(claim.Spec.Resources.Requests), storage(claim.Status.Capacity)
-	switch resizeStatus(claim) {
-	case corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible:
-		return true
-	}
-	return requested.Cmp(capacity) > 0
+	return !capacity.IsZero() && requested.Cmp(capacity) > 0
 }
 
 // needsModify reports whether the claim asks for another VolumeAttributesClass, or a modification has not come to its end.

@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
 )
+
+// conflict marks writes that were refused because another one had come before.
+const conflict = " (conflict)"
 
 // Writes counts API writes by who made them and what they wrote ("patch volumeattachments/status").
 type Writes map[string]map[string]int
@@ -35,6 +39,16 @@ func (w Writes) add(who, what string, n int) {
 
 // Users lists who wrote anything.
 func (w Writes) Users() []string { return slices.Sorted(maps.Keys(w)) }
+
+// Conflicts is how many writes of somebody were refused, because another one had come before.
+func (w Writes) Conflicts(who string) (n int) {
+	for what, count := range w[who] {
+		if strings.HasSuffix(what, conflict) {
+			n += count
+		}
+	}
+	return n
+}
 
 // By is how many writes somebody made.
 func (w Writes) By(who string) (n int) {
@@ -94,6 +108,7 @@ type auditEvent struct {
 	// ImpersonatedUser is the user of a program that is measured (see contest), and empty for all others.
 	ImpersonatedUser struct{ Username string }
 	ObjectRef        struct{ Resource, Subresource, APIGroup, Namespace string }
+	ResponseStatus   struct{ Code int }
 }
 
 // reads reports whether nothing was written. The log has reads, too, of some users.
@@ -114,6 +129,9 @@ func count(r io.Reader) (Writes, error) {
 		what := e.Verb + " " + e.ObjectRef.Resource
 		if e.ObjectRef.Subresource != "" {
 			what += "/" + e.ObjectRef.Subresource
+		}
+		if e.ResponseStatus.Code == http.StatusConflict {
+			what += conflict
 		}
 		switch {
 		case e.ImpersonatedUser.Username != "": // in Leases, too, where it may keep records of claims

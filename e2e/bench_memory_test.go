@@ -32,14 +32,16 @@ const (
 	nodeIDKey = "csi.alpha.kubernetes.io/node-id"
 )
 
-// BenchmarkMemory starts kubernetes-csi's provisioner and ours in turn, or with COMPONENT=csi-attacher the attachers, in a cluster of its own with
+// BenchmarkMemory starts kubernetes-csi's provisioner and ours in turn, or with COMPONENT=csi-attacher or csi-resizer these, in a cluster of its own with
 // 1,000 nodes and many claims, and reads their memory. There are no pods: none of these programs reads them. With FOREIGN=1, 90 % of the
 // claims and volumes belong to another driver: nine for each of the driver's own.
 func BenchmarkMemory(b *testing.B) {
 	component := cmp.Or(os.Getenv("BENCH_COMPONENT"), "csi-provisioner")
-	begin, ok := map[string]func(*contest){"csi-provisioner": (*contest).beginClaim, "csi-attacher": (*contest).beginAttachment}[component]
+	begin, ok := map[string]func(*contest){
+		"csi-provisioner": (*contest).beginClaim, "csi-attacher": (*contest).beginAttachment, "csi-resizer": (*contest).beginExpansion,
+	}[component]
 	if !ok {
-		b.Fatalf("COMPONENT=%s: must be csi-provisioner or csi-attacher", component)
+		b.Fatalf("COMPONENT=%s: must be csi-provisioner, csi-attacher or csi-resizer", component)
 	}
 	both, n := programs(b, component), benchSetting(b, "N", 10_000)
 	foreign := 9 * n * benchSetting(b, "FOREIGN", 0)
@@ -49,6 +51,7 @@ func BenchmarkMemory(b *testing.B) {
 		cluster := ownCluster(b, 1)
 		c := newContest(b, cluster, csitest.Options{Topology: map[string]string{zoneKey: zone(0)}, Controller: []csi.ControllerServiceCapability_RPC_Type{
 			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+			csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		}})
 		// They would work on the objects for minutes, and mark the nodes as lost.
 		c.hold("kube-controller-manager", "kube-scheduler")
@@ -106,6 +109,17 @@ func (c *contest) beginAttachment() {
 	})
 	c.Wait("ControllerPublishVolume", func(context.Context) (bool, error) {
 		return slices.ContainsFunc(c.driver.Calls(), func(call csitest.Call) bool { return call.Method == "ControllerPublishVolume" }), nil
+	})
+}
+
+// beginExpansion waits for the ControllerExpandVolume for a volume.
+func (c *contest) beginExpansion() {
+	c.b.Helper()
+	name := fmt.Sprintf("own-%d", c.warmed)
+	c.driver.AddVolume(csitest.Volume{ID: "vol-pvc-" + name, Capacity: 16 << 20})
+	c.retry("ask for a larger volume", func(ctx context.Context) error { return c.request(ctx, name, 32) })
+	c.Wait("ControllerExpandVolume", func(context.Context) (bool, error) {
+		return slices.ContainsFunc(c.driver.Calls(), func(call csitest.Call) bool { return call.Method == "ControllerExpandVolume" }), nil
 	})
 }
 

@@ -73,8 +73,8 @@ $(TOOLS)/vmtest: $(wildcard tools/cmd/vmtest/*.go)
 
 .PHONY: bench
 # UPSTREAM: a directory with `unpack DIR csi-provisioner`, which puts kubernetes-csi's program into DIR.
-bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|memory: kubernetes-csi's provisioner and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30 UPSTREAM=DIR)
-	$(if $(filter-out claim writes nodes provision failover memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover or memory))
+bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|resize|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30 UPSTREAM=DIR)
+	$(if $(filter-out claim writes nodes provision failover resize memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover, resize or memory))
 	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
 		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 

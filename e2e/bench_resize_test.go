@@ -48,10 +48,11 @@ func BenchmarkResize(b *testing.B) {
 			var results [2]resized
 			size := int64(growth)
 			c.createBound(limit.claims + 1)
-			for b.Loop() {
-				for i, p := range both {
+			for round := 0; b.Loop(); round++ {
+				for turn := range both {
+					i := (turn + round) % len(both) // claims that were expanded before have longer objects
 					size += growth
-					c.resize(p, &results[i], limit.claims, size, limit.args)
+					c.resize(both[i], &results[i], limit.claims, size, limit.args)
 				}
 			}
 			c.clear()
@@ -92,14 +93,15 @@ func (c *contest) resize(p program, result *resized, n int, size int64, args []s
 	c.must(cmd.Process.Signal(syscall.SIGSTOP))
 	c.must(each(ctx, n, func(ctx context.Context, i int) error { return c.request(ctx, claimName(i), size) }))
 	audit, cpu := c.Dev.AuditFrom(c.b), cpuSeconds(c.b, cmd.Process.Pid)
-	began := time.Now()
+	began, last := time.Now(), time.Duration(0)
 	c.must(cmd.Process.Signal(syscall.SIGCONT))
 	for _, at := range seen.wait(c.b, n+1) {
 		if at.After(began) {
 			result.capacities = append(result.capacities, at.Sub(began))
-			result.took = max(result.took, at.Sub(began))
+			last = max(last, at.Sub(began))
 		}
 	}
+	result.took += last
 	writes := audit()
 	result.cpu += cpuSeconds(c.b, cmd.Process.Pid) - cpu
 	result.writes += writes.By(who(measuredUser))

@@ -19,17 +19,17 @@ import (
 // errSmaller is a driver that says it has succeeded, and has not: the capacity in its answer is less than it was asked for.
 var errSmaller = errors.New("the driver answered with success and a smaller capacity")
 
-// expand expands the volume if that is due, and returns the pause until it is, 0 if nothing is left to do.
-func (c *Controller) expand(ctx context.Context, v volume) (time.Duration, error) {
+// expand expands the volume if that is due.
+func (c *Controller) expand(ctx context.Context, v volume) error {
 	key := keyOf(v.claim)
 	last := c.memory.of(key, v.claim.UID).expand
 	plan := planExpand(v, last, c.cfg.Features().Expand)
 	if plan.verdict != doExpand {
-		return 0, c.completed(ctx, v)
+		return c.completed(ctx, v)
 	}
 	last = last.of(plan.size.String())
-	if pause := time.Until(last.due); pause > 0 {
-		return pause, nil
+	if time.Now().Before(last.due) {
+		return nil
 	}
 	err := c.expandTo(ctx, v, plan.size, last)
 	return c.expandFailed(ctx, v, plan.size, err)
@@ -105,8 +105,12 @@ func (c *Controller) callExpand(ctx context.Context, v volume, size resource.Qua
 // saveExpanded records a new capacity: on the volume, then on the claim, which is complete unless the node has to do its part.
 func (c *Controller) saveExpanded(ctx context.Context, v volume, capacity resource.Quantity, nodeRequired bool) error {
 	annotations := map[string]any{}
-	if before := storage(v.claim.Status.Capacity); nodeRequired && c.cfg.AnnotatePreResize && v.pv.Annotations[AnnotationPreResize] != before.String() {
+	before := storage(v.claim.Status.Capacity)
+	switch recorded := v.pv.Annotations[AnnotationPreResize]; {
+	case nodeRequired && c.cfg.AnnotatePreResize && recorded != before.String():
 		annotations[AnnotationPreResize] = before.String()
+	case !nodeRequired && recorded != "":
+		annotations[AnnotationPreResize] = nil
 	}
 	if had := storage(v.pv.Spec.Capacity); had.Cmp(capacity) != 0 || len(annotations) > 0 {
 		spec := map[string]any{"capacity": corev1.ResourceList{corev1.ResourceStorage: capacity}}
@@ -140,11 +144,11 @@ func (c *Controller) forgetExpansion(v volume) {
 	c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) { a.expand = attempt{} })
 }
 
-// expandFailed records a failure and returns the pause until the next attempt; nil is none. What only the API server can mend is
-// returned, for the queue to retry.
-func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Quantity, failure error) (time.Duration, error) {
+// expandFailed records a failure, nil is none, and the time of the next attempt. An error that the API server will overcome is returned,
+// for the queue to retry.
+func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Quantity, failure error) error {
 	if failure == nil || ctx.Err() != nil || isTransientAPIError(failure) {
-		return 0, failure
+		return failure
 	}
 	key, target := keyOf(v.claim), size.String()
 	refused := outcome.Code(failure) == codes.FailedPrecondition && c.cfg.WaitUntilUnused
@@ -166,12 +170,11 @@ func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Q
 	klog.FromContext(ctx).Error(failure, "Expansion did not succeed", logging.KeyCapacity, target, logging.KeyDelay, time.Until(last.due))
 	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, failureText(failure)))
 	if !last.final && !isLocal(failure) {
-		return time.Until(last.due), nil // the status says that it is in progress, and it may be
+		return nil // the status says that it is in progress, and it may be
 	}
-	if now, ok := c.find(key); ok && now.claim.UID == v.claim.UID {
-		if _, err := c.patchClaim(ctx, now.claim, failExpansion(failureText(failure), infeasible)); err != nil {
-			return 0, err
-		}
+	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID {
+		_, err := c.patchClaim(ctx, current.claim, failExpansion(failureText(failure), infeasible))
+		return err
 	}
-	return time.Until(last.due), nil
+	return nil
 }

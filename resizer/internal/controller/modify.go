@@ -18,10 +18,10 @@ import (
 // errClassNotUsable is a VolumeAttributesClass that cannot be applied to the volume.
 var errClassNotUsable = errors.New("the volume is modified as soon as there is such a class")
 
-// modify applies the VolumeAttributesClass of the claim if that is due, and returns the pause until it is, 0 if nothing is left to do.
-func (c *Controller) modify(ctx context.Context, v volume) (time.Duration, error) {
+// modify applies the VolumeAttributesClass of the claim if that is due.
+func (c *Controller) modify(ctx context.Context, v volume) error {
 	if !c.cfg.AttributesClasses || !needsModify(v.claim) {
-		return 0, nil
+		return nil
 	}
 	find, err := c.findClasses(ctx)
 	if err != nil {
@@ -31,16 +31,16 @@ func (c *Controller) modify(ctx context.Context, v volume) (time.Duration, error
 	plan := planModify(v, last, find)
 	switch plan.verdict {
 	case doCancel:
-		return 0, c.cancelModify(ctx, v)
+		return c.cancelModify(ctx, v)
 	case doWait:
-		return 0, c.awaitClass(ctx, v, plan)
+		return c.awaitClass(ctx, v, plan)
 	case doModify:
 	default:
-		return 0, nil
+		return nil
 	}
 	last = last.of(plan.target)
-	if pause := time.Until(last.due); pause > 0 {
-		return pause, nil
+	if time.Now().Before(last.due) {
+		return nil
 	}
 	return c.modifyFailed(ctx, v, plan.target, c.apply(ctx, v, plan.class, last))
 }
@@ -159,11 +159,11 @@ func (c *Controller) forgetModification(v volume) {
 	c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) { a.modify = attempt{} })
 }
 
-// modifyFailed records a failure and returns the pause until the next attempt; nil is none. What only the API server can mend is
-// returned, for the queue to retry.
-func (c *Controller) modifyFailed(ctx context.Context, v volume, target string, failure error) (time.Duration, error) {
+// modifyFailed records a failure, nil is none, and the time of the next attempt. An error that the API server will overcome is returned,
+// for the queue to retry.
+func (c *Controller) modifyFailed(ctx context.Context, v volume, target string, failure error) error {
 	if failure == nil || ctx.Err() != nil || isTransientAPIError(failure) {
-		return 0, failure
+		return failure
 	}
 	key := keyOf(v.claim)
 	infeasible := outcome.Of(failure) == outcome.Infeasible && !isLocal(failure)
@@ -177,14 +177,13 @@ func (c *Controller) modifyFailed(ctx context.Context, v volume, target string, 
 	})
 	klog.FromContext(ctx).Error(failure, "Modification did not succeed", "class", target, logging.KeyDelay, time.Until(last.due))
 	c.cfg.Events.Warning(v.claim, ReasonModifyFailed, fmt.Sprintf("modify volume %q to VolumeAttributesClass %q: %s", v.pv.Name, target, failureText(failure)))
-	if now, ok := c.find(key); ok && now.claim.UID == v.claim.UID {
+	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID {
 		code := ""
 		if !isLocal(failure) {
 			code = outcome.Code(failure).String()
 		}
-		if _, err := c.patchClaim(ctx, now.claim, failModification(target, code, failureText(failure), infeasible)); err != nil {
-			return 0, err
-		}
+		_, err := c.patchClaim(ctx, current.claim, failModification(target, code, failureText(failure), infeasible))
+		return err
 	}
-	return time.Until(last.due), nil
+	return nil
 }

@@ -35,27 +35,71 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, key, logging.KeyVolume, v.pv.Name)
 	ctx = metrics.WithMigrated(klog.NewContext(ctx, logger), v.migrated)
 	last := c.memory.of(key, v.claim.UID)
-	operations := []func(context.Context, volume) (time.Duration, error){c.expand, c.modify}
+	operations := []func(context.Context, volume) error{c.expand, c.modify}
 	if modifying(v.claim, last.modify) && !expanding(v.claim, last.expand) {
 		operations[0], operations[1] = operations[1], operations[0]
 	}
-	var next time.Duration
 	for _, operate := range operations {
-		pause, err := operate(ctx, v)
-		if err != nil {
+		if err := operate(ctx, v); err != nil {
 			return reconcile.Result{}, ignoreGone(err)
 		}
-		if pause > 0 && (next == 0 || pause < next) {
-			next = pause
-		}
 		if v, ok = c.find(key); !ok {
-			break
+			return reconcile.Result{}, nil
 		}
-		if last = c.memory.of(key, v.claim.UID); expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
+		last = c.memory.of(key, v.claim.UID)
+		if !c.needsSync(v.claim) || expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
 			break
 		}
 	}
-	return reconcile.Result{After: next}, nil
+	pause := c.pause(ctx, v, last)
+	if pause == now {
+		c.queue.Add(key)
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{After: pause}, nil
+}
+
+// now is the pause before what is due, as 0 means that nothing is.
+const now = time.Nanosecond
+
+// pause returns the time until an operation on the volume is due, 0 if none is. What the driver may be doing holds up the other operation.
+func (c *Controller) pause(ctx context.Context, v volume, last attempts) time.Duration {
+	expand, modify := time.Duration(0), time.Duration(0)
+	if !modifying(v.claim, last.modify) || expanding(v.claim, last.expand) {
+		expand = c.untilExpand(v, last.expand)
+	}
+	if !expanding(v.claim, last.expand) {
+		modify = c.untilModify(ctx, v, last.modify)
+	}
+	if expand == 0 || modify == 0 {
+		return max(expand, modify)
+	}
+	return min(expand, modify)
+}
+
+// untilExpand returns the time until the next attempt to expand the volume, 0 if none is needed.
+func (c *Controller) untilExpand(v volume, last attempt) time.Duration {
+	plan := planExpand(v, last, c.cfg.Features().Expand)
+	if plan.verdict != doExpand {
+		return 0
+	}
+	return max(now, time.Until(last.of(plan.size.String()).due))
+}
+
+// untilModify returns the time until the next attempt to modify the volume, 0 if none is needed.
+func (c *Controller) untilModify(ctx context.Context, v volume, last attempt) time.Duration {
+	if !c.cfg.AttributesClasses || !needsModify(v.claim) {
+		return 0
+	}
+	find, err := c.findClasses(ctx)
+	if err != nil {
+		return max(now, time.Until(last.due)) // the failure was recorded
+	}
+	plan := planModify(v, last, find)
+	if plan.verdict != doModify && plan.verdict != doCancel {
+		return 0
+	}
+	return max(now, time.Until(last.of(plan.target).due))
 }
 
 // errGone is an object that was deleted while it was worked on.

@@ -42,15 +42,30 @@ func (c *Controller) needsSync(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Status.Phase == corev1.ClaimBound && (needsExpand(claim) || c.cfg.AttributesClasses && needsModify(claim))
 }
 
+// isNews reports whether a change of a claim may alter what it needs. Own writes do not.
+func isNews(before, after *corev1.PersistentVolumeClaim) bool {
+	switch {
+	case before == nil, before.UID != after.UID:
+		return true
+	case before.ResourceVersion == after.ResourceVersion:
+		return true // the periodic resync
+	case before.Status.Phase != after.Status.Phase, !equality.Semantic.DeepEqual(before.Spec, after.Spec),
+		before.Annotations[AnnotationResizer] != after.Annotations[AnnotationResizer]:
+		return true
+	}
+	status := resizeStatus(after)
+	return status != resizeStatus(before) && (status == "" || status == corev1.PersistentVolumeClaimNodeResizeInfeasible)
+}
+
 func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if after == nil || before != nil && before.UID != after.UID {
 		c.memory.forget(keyOf(before))
 	}
-	if after == nil {
+	if after == nil || !isNews(before, after) {
 		return
 	}
 	// The node has completed an expansion: what is recorded on the volume for that is not needed any more.
-	completed := before != nil && resizeStatus(before) != "" && resizeStatus(after) == ""
+	completed := before != nil && resizeStatus(before) != "" && resizeStatus(after) == "" && after.Annotations[AnnotationNodeNotRequired] == ""
 	if completed || c.needsSync(after) {
 		c.queue.Add(keyOf(after))
 	}
@@ -60,13 +75,13 @@ func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
 	if after == nil || after.Spec.CSI == nil || after.Spec.ClaimRef == nil {
 		return
 	}
-	if before != nil && equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+	ref := after.Spec.ClaimRef
+	if before != nil && before.Spec.CSI != nil && equality.Semantic.DeepEqual(before.Spec.ClaimRef, ref) {
 		return
 	}
-	ref := after.Spec.ClaimRef
 	claim, ok := c.claims.Get(ref.Namespace, ref.Name)
-	if ok && (c.needsSync(claim) || after.Annotations[AnnotationPreResize] != "") {
-		c.queue.Add(keyOf(claim))
+	if ok && c.needsSync(claim) || after.Annotations[AnnotationPreResize] != "" {
+		c.queue.Add(claimKey(after))
 	}
 }
 

@@ -29,16 +29,17 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*sizeValue)(&o.MaxVolumeSize), "max-volume-size", "largest volume, as a `quantity` such as 1Ti or a number of bytes")
 	fs.BoolVar(&o.Inline, "enable-inline-volumes", o.Inline, "serve inline volumes besides persistent ones; as the volumeLifecycleModes of the CSIDriver object say")
 	fs.BoolVar(&o.MountGroup, "enable-volume-mount-group", o.MountGroup, "give the files of a volume to the fsGroup of the pod; false: the kubelet does, as the fsGroupPolicy of the CSIDriver object says")
-	fs.BoolVar(&o.Expansion, "enable-volume-expansion", o.Expansion, "serve volume expansion, online and offline")
+	fs.BoolVar(&o.Expansion, "enable-volume-expansion", o.Expansion, "serve volume expansion")
 	fs.BoolVar(&o.Expansion, "node-expand-required", o.Expansion, "deprecated: another name of --enable-volume-expansion")
-	fs.BoolVar(&o.NoControllerExpansion, "disable-controller-expansion", o.NoControllerExpansion, "do not serve ControllerExpandVolume; NodeExpandVolume then does the whole expansion, which needs --mode=all")
-	fs.BoolVar(&o.NoNodeExpansion, "disable-node-expansion", o.NoNodeExpansion, "do not serve NodeExpandVolume; a device in use then keeps its size until it is staged again")
+	fs.Var(&choiceValue{&o.OfflineExpansion, expansionOnline, expansionOffline}, "volume-expansion-type", "`type` of volume expansion: ONLINE (in use or not) or OFFLINE (ControllerExpandVolume refuses volumes that are attached, staged or published)")
+	fs.BoolVar(&o.NoControllerExpansion, "disable-controller-expansion", o.NoControllerExpansion, "do not serve ControllerExpandVolume; NodeExpandVolume then does the whole expansion, and --mode=node needs the --capacity, --pool and --max-volume-size of the controllers")
+	fs.BoolVar(&o.NoNodeExpansion, "disable-node-expansion", o.NoNodeExpansion, "do not serve NodeExpandVolume; nodes then expand devices and file systems in use by themselves: with --mode=all before ControllerExpandVolume answers, with --mode=node a second later")
 	fs.Var((*sizeValue)(&o.MaxVolumeSizeNode), "max-volume-size-node", "largest volume, as a `quantity`, that NodeExpandVolume accepts; 0: that of --max-volume-size")
 	fs.BoolVar(&o.Modify, "enable-controller-modify-volume", o.Modify, "serve ControllerModifyVolume: parameters of VolumeAttributesClasses are kept")
 	fs.Var((*listValue)(&o.MutableParameters), "accepted-mutable-parameter-names", "`names`, separated by commas, of the parameters that it accepts; empty: all")
 	fs.BoolVar(&o.ListSnapshots, "enable-list-snapshots", o.ListSnapshots, "serve ListSnapshots")
 	fs.BoolVar(&o.SnapshotMetadata, "enable-snapshot-metadata", o.SnapshotMetadata, "serve SnapshotMetadata: the blocks of a snapshot that are allocated, or that differ from another snapshot")
-	fs.Var((*blockTypeValue)(&o.MetadataExtents), "snapshot-metadata-block-type", "`type` of the reported blocks: FIXED_LENGTH (4 KiB each) or VARIABLE_LENGTH (adjacent blocks merged)")
+	fs.Var(&choiceValue{&o.MetadataExtents, fixedLength, variableLength}, "snapshot-metadata-block-type", "`type` of the reported blocks: FIXED_LENGTH (4 KiB each) or VARIABLE_LENGTH (adjacent blocks merged)")
 	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "report VolumeCondition of CSI v1.12 beside the health calls of v1.13, for kubelets up to Kubernetes 1.36")
 	fs.Var((*capacityValue)(&o.Capacity), "capacity", "pool of storage as `kind=quantity`, such as fast=100Gi; may be repeated; space is accounted for, not reserved on the disk")
 	fs.Var((*poolValue)(&o.PoolDirs), "pool", "pool of storage with a directory of its own as `kind=path`, such as fast=/mnt/nvme; may be repeated; its size is that of its disk, or the one that --capacity gives it")
@@ -78,27 +79,33 @@ func (m *modeValue) Set(text string) error {
 	return fmt.Errorf("must be %q, %q or %q", ModeController, ModeNode, ModeAll)
 }
 
-// Values of --snapshot-metadata-block-type, as in the CSI specification.
+// Values of --snapshot-metadata-block-type and --volume-expansion-type, as in the
+// CSI specification.
 const (
-	fixedLength    = "FIXED_LENGTH"
-	variableLength = "VARIABLE_LENGTH"
+	fixedLength      = "FIXED_LENGTH"
+	variableLength   = "VARIABLE_LENGTH"
+	expansionOnline  = "ONLINE"
+	expansionOffline = "OFFLINE"
 )
 
-// blockTypeValue is the flag.Value of --snapshot-metadata-block-type.
-type blockTypeValue bool
-
-func (b *blockTypeValue) String() string {
-	if b != nil && bool(*b) {
-		return variableLength
-	}
-	return fixedLength
+// choiceValue is the flag.Value of one of two words.
+type choiceValue struct {
+	value   *bool
+	off, on string
 }
 
-func (b *blockTypeValue) Set(text string) error {
-	if text != fixedLength && text != variableLength {
-		return fmt.Errorf("must be %q or %q", fixedLength, variableLength)
+func (c *choiceValue) String() string {
+	if c.value != nil && *c.value {
+		return c.on
 	}
-	*b = text == variableLength
+	return c.off
+}
+
+func (c *choiceValue) Set(text string) error {
+	if text != c.off && text != c.on {
+		return fmt.Errorf("must be %q or %q", c.off, c.on)
+	}
+	*c.value = text == c.on
 	return nil
 }
 

@@ -95,10 +95,13 @@ type Options struct {
 	// MountGroup announces VOLUME_MOUNT_GROUP: the files of a volume are given to
 	// the group that the CO asks for.
 	MountGroup bool
-	// Expansion makes volumes larger where asked for, in use or not.
-	Expansion bool
+	// Expansion makes volumes larger where asked for: in use or not or, with
+	// OfflineExpansion, only where they are neither attached nor staged.
+	Expansion, OfflineExpansion bool
 	// NoControllerExpansion and NoNodeExpansion leave out one side of it. Without
-	// the controller's side NodeExpandVolume does all of it, which needs ModeAll.
+	// the controller's side NodeExpandVolume does the whole expansion; a process of
+	// ModeNode then needs the pools and limits of the controllers. Without the
+	// node's side nodes expand devices and file systems in use by themselves.
 	NoControllerExpansion, NoNodeExpansion bool
 	// MaxVolumeSizeNode is the largest size in bytes to which a node lets a
 	// volume grow; zero is that of MaxVolumeSize.
@@ -145,11 +148,13 @@ type Options struct {
 	// and kernel. For tests.
 	Filesystems Filesystems
 
-	// step and registrar are for crash tests: the first is called at fault
-	// points, the second wraps what the services are registered with.
-	step      backend.Step
-	registrar func(grpc.ServiceRegistrar) grpc.ServiceRegistrar
-	ignored   flagset.Ignored
+	// step, registrar and reconcilePeriod are for crash tests: the first is called at
+	// fault points, the second wraps what the services are registered with, the third
+	// is the pause between two looks at the controllers' records; zero is the default.
+	step            backend.Step
+	registrar       func(grpc.ServiceRegistrar) grpc.ServiceRegistrar
+	reconcilePeriod time.Duration
+	ignored         flagset.Ignored
 }
 
 // NewOptions returns the defaults.
@@ -314,12 +319,11 @@ func (o *Options) enforcedLimit() int64 {
 	return o.MaxVolumesPerNode
 }
 
-// checkExpansion refuses expansion by nodes that have no controller in their
-// process: only a controller records the size, and charges the pool for it.
+// checkExpansion refuses what no call could do: NodeExpandVolume is for volumes in
+// use (CSI v1.13, "VolumeExpansion" OFFLINE requires ControllerExpandVolume).
 func (o *Options) checkExpansion() error {
-	if o.nodeOnlyExpansion() && o.Mode != ModeAll {
-		return fmt.Errorf("--disable-controller-expansion: needs --mode=%s or --disable-node-expansion; "+
-			"with --mode=%s the size of a volume would be neither recorded nor charged to its pool", ModeAll, o.Mode)
+	if o.OfflineExpansion && o.nodeOnlyExpansion() {
+		return fmt.Errorf("--volume-expansion-type=%s: needs ControllerExpandVolume; remove --disable-controller-expansion", expansionOffline)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func parse(args ...string) (Options, error) {
 func TestFlags(t *testing.T) {
 	o, err := parse("--endpoint=unix:///csi/csi.sock", "-drivername", "d.example.com", "--statedir=/data", "--nodeid=n1", "--mode=node",
 		"--enable-topology=false", "--enable-attach", "--attach-limit=-1", "--maxvolumespernode=10", "--check-volume-lifecycle=false",
-		"--enable-list-snapshots=false", "--enable-snapshot-metadata", "--snapshot-metadata-block-type=VARIABLE_LENGTH",
+		"--enable-list-snapshots=false", "--enable-snapshot-metadata", "--snapshot-metadata-block-type=VARIABLE_LENGTH", "--volume-expansion-type=OFFLINE",
 		"--max-volume-size=2Gi", "--capacity", "slow=10Gi", "--capacity=fast=1.5Gi", "--pool=fast=/mnt/nvme", "--pool", "big=/mnt/a=b", "--http-endpoint=:8080")
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +35,9 @@ func TestFlags(t *testing.T) {
 	want.Topology, want.Attach, want.AttachLimit, want.MaxVolumesPerNode, want.ProtectUsed = false, true, -1, 10, false
 	want.MaxVolumeSize, want.Capacity, want.HTTP.Endpoint = 2<<30, map[string]int64{"slow": 10 << 30, "fast": 3 << 29}, ":8080"
 	want.PoolDirs = map[string]string{"fast": "/mnt/nvme", "big": "/mnt/a=b"}
-	want.ListSnapshots, want.SnapshotMetadata, want.MetadataExtents = false, true, true
+	want.ListSnapshots, want.SnapshotMetadata, want.MetadataExtents, want.OfflineExpansion = false, true, true, true
 	ignoreIgnored := cmp.FilterPath(func(p cmp.Path) bool {
-		return p.String() == "ignored" || p.String() == "step" || p.String() == "registrar"
+		return p.String() == "ignored" || p.String() == "step" || p.String() == "registrar" || p.String() == "reconcilePeriod"
 	}, cmp.Ignore())
 	if diff := cmp.Diff(want, o, ignoreIgnored); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
@@ -87,7 +87,7 @@ func TestCommandLinesOfOthers(t *testing.T) {
 func TestBadFlags(t *testing.T) {
 	for _, arg := range []string{
 		"--mode=both", "--capacity=fast", "--capacity==1Gi", "--capacity=fast=big", "--max-volume-size=-1", "--max-volume-size=1X",
-		"--pool=fast", "--pool==/mnt", "--pool=fast=", "--attach-limit=many", "--ephemeral=perhaps", "--no-such-flag",
+		"--pool=fast", "--pool==/mnt", "--pool=fast=", "--attach-limit=many", "--volume-expansion-type=offline", "--ephemeral=perhaps", "--no-such-flag",
 	} {
 		if _, err := parse(arg); err == nil {
 			t.Errorf("%s is accepted", arg)
@@ -127,7 +127,10 @@ func TestValidate(t *testing.T) {
 		"PoolInState":    {reason: "whose file is it?", change: func(o *Options) { o.PoolDirs = map[string]string{"a": o.StateDir + "/volumes"} }, want: []string{"--pool=a=", "--statedir"}},
 		"StateInPool":    {reason: "the other way round", change: func(o *Options) { o.StateDir, o.PoolDirs = "/data/state", map[string]string{"a": "/data"} }, want: []string{"--pool=a=/data", "--statedir"}},
 		"PoolInPool":     {reason: "the same", change: func(o *Options) { o.PoolDirs = map[string]string{"a": "/mnt", "b": "/mnt/"} }, want: []string{"--pool=b=/mnt/", "--pool=a=/mnt"}},
-		"NodeExpansion":  {reason: "nobody records the size", change: func(o *Options) { o.Mode, o.NoControllerExpansion = ModeNode, true }, want: []string{"--disable-controller-expansion", "--mode=all"}},
+		"NodeExpansion":  {reason: "the node opens the controller's records", change: func(o *Options) { o.Mode, o.NoControllerExpansion = ModeNode, true }},
+		"OfflineOnNode":  {reason: "a node expands what is in use", change: func(o *Options) { o.OfflineExpansion, o.NoControllerExpansion = true, true }, want: []string{"--volume-expansion-type=OFFLINE", "--disable-controller-expansion"}},
+		"OfflineBoth":    {reason: "the node completes it when the volume is in use again", change: func(o *Options) { o.OfflineExpansion = true }},
+		"OfflineNone":    {reason: "no expansion of any type", change: func(o *Options) { o.OfflineExpansion, o.NoControllerExpansion, o.NoNodeExpansion = true, true, true }},
 		"NoExpansion":    {reason: "nobody expands", change: func(o *Options) { o.Mode, o.NoControllerExpansion, o.NoNodeExpansion = ModeNode, true, true }},
 		"All": {reason: "everything at once", change: func(o *Options) {
 			o.Endpoint, o.AttachLimit, o.MaxVolumesPerNode, o.MaxVolumeSize, o.MaxVolumeSizeNode = "", -2, -1, 0, -1

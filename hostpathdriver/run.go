@@ -70,14 +70,15 @@ func Run(ctx context.Context, o Options) error {
 
 // driver is one running instance.
 type driver struct {
-	options   Options
-	lock      *state.Lock
-	services  []service
-	directory *shared.Directory
-	volumes   *fill.Services
-	node      *backend.Node
-	registry  *prometheus.Registry
-	stateDir  *dirCheck
+	options     Options
+	lock        *state.Lock
+	services    []service
+	directory   *shared.Directory
+	volumes     *fill.Services
+	node        *backend.Node
+	nodeService volume.NodeService // node, one call at a time per volume
+	registry    *prometheus.Registry
+	stateDir    *dirCheck
 }
 
 // service is a gRPC service of package grpcapi.
@@ -107,6 +108,9 @@ func open(ctx context.Context, o Options) (*driver, error) {
 			return d, err
 		}
 	}
+	if o.controller() {
+		d.serveController()
+	}
 	d.services = append(d.services, grpcapi.NewIdentity(grpcapi.IdentityConfig{
 		Name:       o.DriverName,
 		Version:    version.Get().Version,
@@ -117,16 +121,27 @@ func open(ctx context.Context, o Options) (*driver, error) {
 		Groups:     true,
 		Metadata:   o.SnapshotMetadata,
 		Ready:      d.healthy,
+
+		OfflineExpansion: o.OfflineExpansion,
 	}))
 	return d, nil
 }
 
 func (d *driver) openController(ctx context.Context, pools *volume.Pools) error {
+	err := d.openDirectory(ctx, pools)
+	if err == nil {
+		d.volumes, err = fill.Open(ctx, fill.Config{Next: d.directory})
+	}
+	return err
+}
+
+// openDirectory opens the controller's side of the state directory.
+func (d *driver) openDirectory(ctx context.Context, pools *volume.Pools) error {
 	o := d.options
 	// A controller alone serves the directories of every node; with a node
 	// it serves this one.
 	placement := volume.Placement{Enabled: o.Topology}
-	if o.node() {
+	if o.Mode == ModeAll {
 		placement.Own = o.NodeID
 	}
 	var err error
@@ -146,18 +161,13 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 				ProtectUsed: o.ProtectUsed,
 				Mounter:     o.Mounter,
 				Step:        o.step,
+
+				OfflineExpansion: o.OfflineExpansion,
 			})
 			return idempotent.New(volumes), volumes, err
 		},
 	})
-	if err != nil {
-		return err
-	}
-	if d.volumes, err = fill.Open(ctx, fill.Config{Next: d.directory}); err != nil {
-		return err
-	}
-	d.serveController()
-	return nil
+	return err
 }
 
 // serveController makes the services of the controller side: a service has a
@@ -165,7 +175,7 @@ func (d *driver) openController(ctx context.Context, pools *volume.Pools) error 
 func (d *driver) serveController() {
 	o := d.options
 	d.services = append(d.services, grpcapi.NewController(grpcapi.ControllerConfig{
-		Service:       d.volumes,
+		Service:       d.controllerService(),
 		Snapshots:     d.volumes,
 		ListSnapshots: o.ListSnapshots,
 
@@ -196,8 +206,14 @@ func (d *driver) snapshotDisk(ctx context.Context, id volume.ID) (*volume.Snapsh
 func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 	o := d.options
 	var expand func(context.Context, *volume.ExpandRequest) (*volume.Volume, error)
-	if o.nodeOnlyExpansion() && d.volumes != nil {
-		expand = d.volumes.Expand
+	if o.nodeOnlyExpansion() {
+		if d.directory == nil {
+			// A controller's pools, which inline volumes are not charged to.
+			if err := d.openDirectory(ctx, o.pools()); err != nil {
+				return err
+			}
+		}
+		expand = d.directory.Expand
 	}
 	node, err := backend.OpenNode(ctx, backend.NodeConfig{
 		StateDir: o.StateDir,
@@ -213,13 +229,15 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		Filesystems:   o.Filesystems,
 		MaxExpandSize: cmp.Or(o.MaxVolumeSizeNode, o.MaxVolumeSize),
 		ExpandVolume:  expand,
+
+		ExpandOnReconcile: o.controllerExpansion() && !o.nodeExpansion(),
 	})
 	if err != nil {
 		return err
 	}
-	d.node = node
+	d.node, d.nodeService = node, idempotent.NewNode(node)
 	d.services = append(d.services, grpcapi.NewNode(grpcapi.NodeConfig{
-		Service:    idempotent.NewNode(node),
+		Service:    d.nodeService,
 		NodeID:     o.NodeID,
 		Topology:   o.Topology,
 		Inline:     o.Inline,
@@ -258,6 +276,9 @@ func (d *driver) serve(ctx context.Context) error {
 			return errors.Join(err, server.Close())
 		}
 		group.Go(func() error { return web.Run(groupCtx) })
+	}
+	if d.node != nil {
+		group.Go(func() error { return d.reconcile(groupCtx) })
 	}
 	group.Go(func() error { return server.Run(groupCtx) })
 	return group.Wait()

@@ -37,6 +37,25 @@ type setup struct {
 	attach bool
 	// pool keeps contents in the directory of a pool.
 	pool bool
+	// expansion is which side expands, and when.
+	expansion expansion
+	// nodeAlone kills a node, beside which a controller is another process.
+	nodeAlone bool
+}
+
+// expansion is a form of volume expansion.
+type expansion int
+
+const (
+	byBoth expansion = iota
+	byController
+	byNode
+	offline
+)
+
+// apply sets the options of a form.
+func (e expansion) apply(o *Options) {
+	o.NoNodeExpansion, o.NoControllerExpansion, o.OfflineExpansion = e == byController, e == byNode, e == offline
 }
 
 // options are those of a driver that is killed, and of the one after it.
@@ -44,6 +63,11 @@ func (s setup) options(dir string) Options {
 	o := NewOptions()
 	o.NodeID, o.StateDir, o.Endpoint = "n1", filepath.Join(dir, "state"), "unix://"+filepath.Join(dir, "csi.sock")
 	o.Capacity, o.Attach, o.Modify, o.MountGroup = map[string]int64{"pool": walkPool}, s.attach, true, true
+	s.expansion.apply(&o)
+	if s.nodeAlone {
+		o.Mode = ModeNode
+	}
+	o.reconcilePeriod = time.Hour // what nobody waits for has no fault points
 	if s.pool {
 		o.PoolDirs = map[string]string{"pool": filepath.Join(dir, "pool")}
 	}
@@ -63,6 +87,8 @@ type walker struct {
 
 	setup
 	options Options
+	// controller is that beside a node alone; nil for others.
+	controller *grpc.ClientConn
 	// child is the driver that is to be killed; nil once another has taken
 	// its place. alive ends with it.
 	child *exec.Cmd
@@ -95,6 +121,12 @@ func newWalker(t *testing.T, s setup) *walker {
 	for _, dir := range w.options.PoolDirs {
 		w.must(nil, os.Mkdir(dir, 0o700))
 	}
+	if s.nodeAlone {
+		o := w.options
+		w.must(nil, equip(&o, w.dir, nil))
+		o.Mode, o.Endpoint = ModeController, "unix://"+w.path("controller.sock")
+		w.controller = w.start(o).conn
+	}
 	return w
 }
 
@@ -104,7 +136,7 @@ func (w *walker) launch(at int) {
 	w.t.Helper()
 	w.must(nil, os.WriteFile(w.path("at"), nil, 0o600))
 	w.child = w.machine.child("")
-	w.child.Env = append(w.child.Env, fmt.Sprintf("%s=%d %t %t", killAtEnv, at, w.attach, w.pool))
+	w.child.Env = append(w.child.Env, fmt.Sprintf("%s=%d %t %t %d %t", killAtEnv, at, w.attach, w.pool, w.expansion, w.nodeAlone))
 	w.must(nil, w.child.Start())
 	var died context.CancelFunc
 	w.alive, died = context.WithCancel(context.WithoutCancel(w.ctx))
@@ -131,7 +163,8 @@ func (w *walker) arm() {
 }
 
 func (w *walker) use(conn *grpc.ClientConn) {
-	w.ControllerClient, w.NodeClient, w.GroupControllerClient = csi.NewControllerClient(conn), csi.NewNodeClient(conn), csi.NewGroupControllerClient(conn)
+	w.ControllerClient, w.NodeClient = csi.NewControllerClient(cmp.Or(w.controller, conn)), csi.NewNodeClient(conn)
+	w.GroupControllerClient = csi.NewGroupControllerClient(conn)
 }
 
 // died tells at which fault point the child has died; empty when it lives.

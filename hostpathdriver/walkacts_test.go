@@ -188,21 +188,32 @@ func (d disk) inlineWith(more map[string]string) act {
 
 // expand is both halves of an expansion.
 func (d disk) expand(size int64) []act {
-	more := &csi.CapacityRange{RequiredBytes: size}
-	return []act{
-		using(d.name, "ControllerExpandVolume", func(ctx context.Context, w *walker, id string) error {
-			answer, err := w.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: more, VolumeCapability: d.capability()})
-			if err == nil && answer.GetCapacityBytes() != size {
-				err = fmt.Errorf("expanded to %d bytes, want %d", answer.GetCapacityBytes(), size)
-			}
-			return err
-		}),
-		using(d.name, "NodeExpandVolume", func(ctx context.Context, w *walker, id string) error {
-			return second(w.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
-				VolumeId: id, VolumePath: d.target(w), StagingTargetPath: d.staging(w), CapacityRange: more, VolumeCapability: d.capability(),
-			}))
-		}),
-	}
+	return []act{d.expandOnController(size), d.expandOnNode(size)}
+}
+
+func (d disk) expandOnController(size int64) act {
+	return using(d.name, "ControllerExpandVolume", func(ctx context.Context, w *walker, id string) error {
+		answer, err := w.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapability: d.capability(),
+		})
+		if err == nil && answer.GetCapacityBytes() != size {
+			err = fmt.Errorf("expanded to %d bytes, want %d", answer.GetCapacityBytes(), size)
+		}
+		return err
+	})
+}
+
+func (d disk) expandOnNode(size int64) act {
+	return using(d.name, "NodeExpandVolume", func(ctx context.Context, w *walker, id string) error {
+		answer, err := w.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+			VolumeId: id, VolumePath: d.target(w), StagingTargetPath: d.staging(w),
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapability: d.capability(),
+		})
+		if err == nil && answer.GetCapacityBytes() != size {
+			err = fmt.Errorf("expanded to %d bytes on the node, want %d", answer.GetCapacityBytes(), size)
+		}
+		return err
+	})
 }
 
 func (d disk) modify() act {

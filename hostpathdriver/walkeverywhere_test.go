@@ -37,6 +37,12 @@ func tales() []tale {
 		{name: "image, ext4", acts: slices.Concat(ext4.up(), ext4.down())},
 		// That of ext4 grows in TestWalkGrown.
 		{name: "image, xfs", acts: slices.Concat(xfs.up(), xfs.grown(320*mib), xfs.down())},
+		xfs.expanded("expansion by the controller, image", byController, xfs.expandOnController(320*mib), xfs.verify("old"), xfs.sized(320*mib)),
+		xfs.expanded("expansion by the node, image", byNode, xfs.expandOnNode(320*mib), xfs.verify("old"), xfs.sized(320*mib)),
+		xfs.expanded("expansion by a node alone, image", byNode, xfs.expandOnNode(320*mib), xfs.verify("old"), xfs.sized(320*mib)).with(setup{expansion: byNode, nodeAlone: true}),
+		xfs.expanded("offline expansion, image", offline, slices.Concat(
+			xfs.pause(), []act{xfs.expandOnController(320 * mib), xfs.stage(), xfs.publish(), xfs.verify("old"), xfs.sized(320 * mib)},
+		)...),
 		{name: "attached", setup: setup{attach: true}, acts: slices.Concat(
 			[]act{directory.create(), directory.attach(), directory.stage(), directory.unstage(), directory.detach(), directory.remove()},
 		)},
@@ -79,6 +85,12 @@ func (d disk) down() []act {
 
 func (d disk) grown(size int64) []act {
 	return append(d.expand(size), d.verify("old"), d.sized(size))
+}
+
+// expanded is the life of a volume in use that is expanded in one of the forms.
+func (d disk) expanded(name string, by expansion, acts ...act) tale {
+	before, after := d.up(), d.down()
+	return tale{name: name, setup: setup{expansion: by}, safe: len(before), over: len(after), acts: slices.Concat(before, acts, after)}
 }
 
 func (d disk) inlined() []act {

@@ -18,7 +18,7 @@ import (
 )
 
 // killAtEnv makes the child kill itself at a fault point: the value is the
-// number of it, counted from the start, and the two fields of a setup.
+// number of it, counted from the start, and the fields of a setup.
 const killAtEnv = "HOSTPATHDRIVER_TEST_KILL_AT"
 
 // faultPoints are the moments at which a process can die, one after the other:
@@ -71,7 +71,7 @@ func (f *faultPoints) Write(line []byte) (int, error) {
 // doomed makes a driver one that dies as the environment says.
 func doomed(ctx context.Context, dir, spec string) (context.Context, Options, error) {
 	faults, as := &faultPoints{hit: die(filepath.Join(dir, "at")), armed: filepath.Join(dir, "armed")}, setup{}
-	if _, err := fmt.Sscan(spec, &faults.at, &as.attach, &as.pool); err != nil {
+	if _, err := fmt.Sscan(spec, &faults.at, &as.attach, &as.pool, &as.expansion, &as.nodeAlone); err != nil {
 		return ctx, Options{}, fmt.Errorf("%s=%q: %w", killAtEnv, spec, err)
 	}
 	bodies := logging.NewOptions()

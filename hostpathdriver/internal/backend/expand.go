@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"k8s.io/klog/v2"
 
@@ -22,6 +24,9 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 	size, verdict, err := before.CheckExpand(req, v.cfg.MaxSize)
 	if err != nil || verdict == volume.AlreadyDone {
 		return before, err
+	}
+	if err := v.checkOffline(before); err != nil {
+		return nil, err
 	}
 	// A copy takes the size that its record has, and that is charged for it.
 	if err := v.unfilled.checkSource(*before.Origin()); err != nil {
@@ -42,6 +47,24 @@ func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volum
 	v.volumes.catalog.put(after)
 	klog.FromContext(ctx).V(2).Info("Expanded volume", logging.KeyVolumeID, req.ID, logging.KeyCapacity, size)
 	return after.Clone(), nil
+}
+
+// checkOffline refuses to expand a volume in use where expansion is offline (CSI v1.13,
+// "VolumeExpansion" OFFLINE). The error is an ErrInUse.
+func (v *Volumes) checkOffline(expanded *volume.Volume) error {
+	if !v.cfg.OfflineExpansion {
+		return nil
+	}
+	staged, err := v.stagedOn(expanded)
+	if err != nil {
+		return err
+	}
+	users := slices.Compact(slices.Sorted(slices.Values(append(staged, expanded.PublishedNodes()...))))
+	if len(users) == 0 {
+		return nil
+	}
+	return fmt.Errorf("expand volume %q: it is attached, staged or published on node %s, and the driver expands only volumes that are not: %w",
+		expanded.ID, strings.Join(users, ", "), volume.ErrInUse)
 }
 
 // grow makes record and contents larger, or leaves both as they were.
@@ -80,11 +103,7 @@ func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64
 	if err != nil {
 		return 0, err
 	}
-	if err := n.presenter(known).grow(ctx, known); err != nil {
-		return 0, err
-	}
-	n.meter.forget(req.ID)
-	return size, nil
+	return size, n.grow(ctx, known)
 }
 
 // sizeToShow is the size of the volume, which becomes larger here where the CO asks

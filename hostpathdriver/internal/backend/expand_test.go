@@ -3,6 +3,7 @@ package backend
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -175,6 +176,49 @@ func TestSourceKeepsItsSizeWhileItIsCopied(t *testing.T) {
 	if info.Size() != made.Size {
 		t.Errorf("the snapshot has %d bytes, its record %d", info.Size(), made.Size)
 	}
+	clone := imageRequest("clone", "")
+	clone.Capabilities, clone.Parameters, clone.Source = []volume.Capability{blockWriter()}, nil, &volume.Source{Volume: v.ID}
+	_, err = s.volumes.Create(s.ctx, clone)
+	w.must(err)
+	_, err = s.expand(v.ID, 2*gib)
+	wantErr(t, "expand while it is cloned", err, volume.ErrBusy)
+	w.must(s.copyAll())
 	_, err = s.expand(v.ID, 2*gib)
 	w.must(err)
+}
+
+// TestOfflineExpansion: a volume in use keeps its size, and the error names the nodes.
+// What is done already stays done.
+func TestOfflineExpansion(t *testing.T) {
+	w := newWorld(t)
+	w.offline, w.attach = true, true
+	s := w.boot()
+	v := s.createBlock("pvc-1")
+	refused := func(use string) {
+		t.Helper()
+		_, err := s.expand(v.ID, 3*gib)
+		wantErr(t, use, err, volume.ErrInUse)
+		if err == nil || !strings.Contains(err.Error(), testNode) {
+			t.Errorf("%s: error %v must name %s", use, err, testNode)
+		}
+		if got, err := s.volumes.Get(s.ctx, v.ID); err != nil || got.Capacity != 2*gib || w.diskSize(v.ID) != 2*gib {
+			t.Errorf("%s: volume %+v, %v, file of %d bytes", use, got, err, w.diskSize(v.ID))
+		}
+		_, err = s.expand(v.ID, 2*gib)
+		wantErr(t, use+", large enough", err, nil)
+	}
+	_, err := s.expand(v.ID, 2*gib)
+	w.must(err)
+	_, err = s.volumes.Publish(s.ctx, &volume.PublishRequest{ID: v.ID, Node: testNode, Capability: blockWriter()})
+	w.must(err)
+	refused("attached")
+	w.must(s.node.Stage(s.ctx, w.stageBlock(v.ID)))
+	refused("attached and staged")
+	w.must(s.volumes.Unpublish(s.ctx, v.ID, testNode))
+	refused("staged on a node that it was detached from by force")
+	w.must(s.node.Unstage(s.ctx, v.ID, w.staging(v.ID)))
+	after, err := s.expand(v.ID, 3*gib)
+	if err != nil || after.Capacity != 3*gib {
+		t.Errorf("not in use: %+v, %v", after, err)
+	}
 }

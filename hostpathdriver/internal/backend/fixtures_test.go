@@ -37,6 +37,8 @@ type world struct {
 	systems  filesystem.Filesystems
 	fakeFS   *filesystem.Fake
 	attach   bool
+	offline  bool
+	alone    bool // ExpandOnReconcile
 	mutable  volume.Mutable
 	limits   map[string]int64
 	poolDirs map[string]string
@@ -90,6 +92,7 @@ func (w *world) tryBoot() (*system, error) {
 	volumes, err := OpenVolumes(w.ctx, VolumesConfig{
 		StateDir: w.stateDir, PoolDirs: w.poolDirs, Placement: volume.Placement{Enabled: true, Own: w.own}, Pools: pools,
 		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Quotas: w.quotas, Mutable: w.mutable, Step: w.step,
+		OfflineExpansion: w.offline,
 	})
 	if err != nil {
 		return nil, err
@@ -97,6 +100,7 @@ func (w *world) tryBoot() (*system, error) {
 	node, err := OpenNode(w.ctx, NodeConfig{
 		StateDir: w.stateDir, PoolDirs: w.poolDirs, NodeID: testNode, Pools: pools,
 		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Quotas: w.quotas, Devices: w.devices, Filesystems: w.systems, Step: w.step,
+		ExpandOnReconcile: w.alone,
 	})
 	if err != nil {
 		return nil, err

@@ -45,6 +45,9 @@ type NodeConfig struct {
 	// ExpandVolume is the controller's side of an expansion, where the CO asks the
 	// node alone for it; nil where the CO asks the controller first.
 	ExpandVolume func(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error)
+	// ExpandOnReconcile is true where the CO never calls Expand: Reconcile then
+	// expands devices and file systems in use.
+	ExpandOnReconcile bool
 	// Attach is true when a volume must be attached before it is staged.
 	Attach bool
 	// Mounter makes the mounts.
@@ -73,6 +76,8 @@ type Node struct {
 
 	mu      sync.RWMutex
 	volumes map[volume.ID]*volume.NodeVolume
+	// applied are the settings of staged disks, as this process has applied them.
+	applied map[volume.ID]settings
 }
 
 var _ volume.NodeService = (*Node)(nil)
@@ -103,6 +108,7 @@ func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		records:    records,
 		persistent: state.View[volume.Volume](filepath.Join(cfg.StateDir, recordsDir), volumeKind),
 		volumes:    map[volume.ID]*volume.NodeVolume{},
+		applied:    map[volume.ID]settings{},
 	}
 	if err := n.recover(ctx); err != nil {
 		return nil, fmt.Errorf("recover mounts of node %q in %s: %w", cfg.NodeID, cfg.StateDir, err)
@@ -238,6 +244,9 @@ func (n *Node) save(known *volume.NodeVolume) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if known.Stage == nil {
+		delete(n.applied, known.ID)
+	}
 	if known.Unused() {
 		delete(n.volumes, known.ID)
 		return nil

@@ -40,8 +40,32 @@ func (n *Node) recover(ctx context.Context) error {
 		reportLeftovers(ctx, left)
 	}
 	n.sweepDevices(ctx)
+	n.reconcileAll(ctx)
 	klog.FromContext(ctx).Info("Loaded mounts", logging.KeyCount, len(n.volumes), logging.KeyNodeID, n.cfg.NodeID)
 	return nil
+}
+
+// reconcileAll completes what the process before has not done to staged disks. A
+// failure does not prevent the start.
+func (n *Node) reconcileAll(ctx context.Context) {
+	for _, id := range n.stagedDisks() {
+		timed, cancel := context.WithTimeout(ctx, undoTimeout)
+		if err := n.completeStage(timed, id); err != nil {
+			klog.FromContext(ctx).Error(err, "Could not apply changes to a staged volume", logging.KeyVolumeID, id)
+		}
+		cancel()
+	}
+}
+
+// completeStage expands the file system of a volume that is not published, as the
+// process may have ended in Stage, after the mount: a repeated Stage finds the mount.
+func (n *Node) completeStage(ctx context.Context, id volume.ID) error {
+	if known := n.get(id); len(known.Targets) == 0 {
+		if err := n.grow(ctx, known); err != nil {
+			return err
+		}
+	}
+	return n.Reconcile(ctx, id)
 }
 
 // adopt takes one record over. It writes only when something has changed.

@@ -43,6 +43,7 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 	if err := n.presenter(known).stage(ctx, known); err != nil {
 		return errors.Join(err, n.undoStage(ctx, before, known))
 	}
+	n.setApplied(req.ID, n.settingsOf(persistent))
 	if err := n.shareStaged(ctx, known); err != nil {
 		return err
 	}

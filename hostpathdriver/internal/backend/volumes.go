@@ -29,6 +29,8 @@ type VolumesConfig struct {
 	Pools *volume.Pools
 	// MaxSize is the largest volume in bytes.
 	MaxSize int64
+	// OfflineExpansion refuses to expand a volume in use.
+	OfflineExpansion bool
 	// Attach is true when volumes are attached before use, so that the
 	// attachments show which volumes are in use.
 	Attach bool

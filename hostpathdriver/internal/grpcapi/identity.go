@@ -20,8 +20,10 @@ type IdentityConfig struct {
 	Controller bool
 	// Topology is true when volumes are not reachable from every node.
 	Topology bool
-	// Expansion is true when volumes can be made larger, in use or not.
-	Expansion bool
+	// Expansion is true when volumes can be made larger, in use or, with
+	// OfflineExpansion, only when no node uses them.
+	Expansion        bool
+	OfflineExpansion bool
 	// Snapshots is true when there are snapshots, which are reachable from
 	// where their volumes are.
 	Snapshots bool
@@ -75,8 +77,12 @@ func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	add(i.cfg.Groups, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
 	add(i.cfg.Metadata, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
 	if i.cfg.Expansion {
+		kind := csi.PluginCapability_VolumeExpansion_ONLINE
+		if i.cfg.OfflineExpansion {
+			kind = csi.PluginCapability_VolumeExpansion_OFFLINE
+		}
 		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
-			Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}},
+			Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: kind}},
 		})
 	}
 	return answer, nil

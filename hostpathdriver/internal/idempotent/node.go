@@ -108,6 +108,16 @@ func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64
 	return n.NodeService.Expand(ctx, req)
 }
 
+// Reconcile lets one call at a time through.
+func (n *Node) Reconcile(ctx context.Context, id volume.ID) error {
+	unlock, err := lock(ctx, &n.ids, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return n.NodeService.Reconcile(ctx, id)
+}
+
 // Unpublish lets one call at a time through; the backend cleans the path
 // whatever it knows.
 func (n *Node) Unpublish(ctx context.Context, id volume.ID, path string) error {

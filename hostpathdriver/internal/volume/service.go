@@ -100,6 +100,9 @@ type NodeService interface {
 	// Expand resizes device and file system of a volume to its size, and
 	// returns that in bytes.
 	Expand(ctx context.Context, req *NodeExpandRequest) (int64, error)
+	// Reconcile applies to a staged volume what has changed in the controller's
+	// record. It does nothing for a volume that is not staged, and nothing twice.
+	Reconcile(ctx context.Context, id ID) error
 	// Health returns the conditions of a volume on this node; paths are its
 	// staging and target paths.
 	Health(ctx context.Context, id ID, paths ...string) (Health, error)

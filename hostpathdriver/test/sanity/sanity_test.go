@@ -57,6 +57,9 @@ func configurations() []configuration {
 			o.Capacity = map[string]int64{"fast": 100 << 30, "slow": 1 << 40}
 		}},
 		{name: "split sockets, attach", split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
+		{name: "expansion by the controller alone, images", image: true, split: true, options: func(o *hostpathdriver.Options) { o.NoNodeExpansion = true }},
+		{name: "expansion by the node alone, images", image: true, split: true, options: func(o *hostpathdriver.Options) { o.NoControllerExpansion = true }},
+		{name: "offline expansion", options: func(o *hostpathdriver.Options) { o.OfflineExpansion = true }},
 		{name: "no expansion", options: func(o *hostpathdriver.Options) { o.Expansion = false }},
 		{name: "condition of CSI v1.12", options: func(o *hostpathdriver.Options) { o.VolumeCondition = true }},
 		{name: "no topology", options: func(o *hostpathdriver.Options) { o.Topology = false }},

@@ -178,3 +178,17 @@ func TestOfflineExpansion(t *testing.T) {
 		w.do(d.down()...)
 	}
 }
+
+// TestModifyOfANodeAlone: a node elsewhere applies a modification soon.
+func TestModifyOfANodeAlone(t *testing.T) {
+	w := newWalker(t, setup{nodeAlone: true})
+	w.begin()
+	for _, d := range expandable()[1:] {
+		w.do(d.up()...)
+		for _, value := range []string{"8192", "64"} {
+			w.do(d.modify("readAheadKiB", value))
+			w.eventually(d.readAhead(value))
+		}
+		w.do(d.down()...)
+	}
+}

@@ -106,9 +106,9 @@ type Options struct {
 	// MaxVolumeSizeNode is the largest size in bytes to which a node lets a
 	// volume grow; zero is that of MaxVolumeSize.
 	MaxVolumeSizeNode int64
-	// Modify serves ControllerModifyVolume, whose parameters are kept and mean
-	// nothing else. MutableParameters are the names of those that exist; none
-	// means all.
+	// Modify serves ControllerModifyVolume: the parameter readAheadKiB sets the
+	// read-ahead of devices and images. MutableParameters are the names of others that
+	// are kept and have no effect; "*" is any name.
 	Modify            bool
 	MutableParameters []string
 	// ListSnapshots serves the call of that name.

@@ -36,6 +36,14 @@ func (r reconciled) Expand(ctx context.Context, req *volume.ExpandRequest) (*vol
 	return expanded, r.node.Reconcile(ctx, req.ID)
 }
 
+// Modify implements volume.Service.
+func (r reconciled) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
+	if err := r.Service.Modify(ctx, id, parameters); err != nil {
+		return err
+	}
+	return r.node.Reconcile(ctx, id)
+}
+
 func (d *driver) controllerService() volume.Service {
 	if d.node == nil {
 		return d.volumes

@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 )
 
@@ -216,9 +218,28 @@ func (d disk) expandOnNode(size int64) act {
 	})
 }
 
-func (d disk) modify() act {
+func (d disk) modify(name, value string) act {
 	return using(d.name, "ControllerModifyVolume", func(ctx context.Context, w *walker, id string) error {
-		return second(w.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: map[string]string{"iops": "100"}}))
+		return second(w.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: map[string]string{name: value}}))
+	})
+}
+
+// readAhead reports whether the device of a staged volume has a read-ahead in KiB.
+// Fakes die with their process.
+func (d disk) readAhead(want string) act {
+	return using(d.name, "read-ahead", func(ctx context.Context, w *walker, id string) error {
+		if !kernel() {
+			return nil
+		}
+		device, err := loop.Kernel{}.Device(ctx, filepath.Join(w.contents(id), "disk"), false)
+		if err != nil || device == "" {
+			return fmt.Errorf("device %q: %w", device, err)
+		}
+		got, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "queue/read_ahead_kb"))
+		if err == nil && strings.TrimSpace(string(got)) != want {
+			err = fmt.Errorf("%s has a read-ahead of %q KiB, want %q", device, got, want)
+		}
+		return err
 	})
 }
 

@@ -32,7 +32,7 @@ func tales() []tale {
 	xfs := disk{name: "pvc-1", size: 300 * mib, fsType: "xfs"}
 	other := disk{name: "pvc-2", size: mib, block: true}
 	return []tale{
-		{name: "directory", acts: slices.Concat(directory.up(), directory.grown(2*mib), []act{directory.modify(), directory.verify("old")}, directory.down())},
+		{name: "directory", acts: slices.Concat(directory.up(), directory.grown(2*mib), []act{directory.modify("iops", "100"), directory.verify("old")}, directory.down())},
 		{name: "device", acts: slices.Concat(block.up(), block.grown(2*mib), block.down())},
 		{name: "image, ext4", acts: slices.Concat(ext4.up(), ext4.down())},
 		// That of ext4 grows in TestWalkGrown.
@@ -43,6 +43,8 @@ func tales() []tale {
 		xfs.expanded("offline expansion, image", offline, slices.Concat(
 			xfs.pause(), []act{xfs.expandOnController(320 * mib), xfs.stage(), xfs.publish(), xfs.verify("old"), xfs.sized(320 * mib)},
 		)...),
+		block.modified("modified device"),
+		ext4.modified("modified image"),
 		{name: "attached", setup: setup{attach: true}, acts: slices.Concat(
 			[]act{directory.create(), directory.attach(), directory.stage(), directory.unstage(), directory.detach(), directory.remove()},
 		)},
@@ -91,6 +93,16 @@ func (d disk) grown(size int64) []act {
 func (d disk) expanded(name string, by expansion, acts ...act) tale {
 	before, after := d.up(), d.down()
 	return tale{name: name, setup: setup{expansion: by}, safe: len(before), over: len(after), acts: slices.Concat(before, acts, after)}
+}
+
+// modified is the life of a volume in use whose read-ahead is changed, also when it is
+// staged the next time.
+func (d disk) modified(name string) tale {
+	before, after := d.up(), d.down()
+	return tale{name: name, safe: len(before), over: len(after), acts: slices.Concat(
+		before, []act{d.modify("readAheadKiB", "8192"), d.readAhead("8192"), d.modify("readAheadKiB", "64"), d.readAhead("64")},
+		d.pause(), []act{d.stage(), d.readAhead("64"), d.publish(), d.verify("old")}, after,
+	)}
 }
 
 func (d disk) inlined() []act {

@@ -140,6 +140,10 @@ func (d faultyDevices) Resize(ctx context.Context, file string) error {
 	return d.faults.around("resize device", func() error { return d.Devices.Resize(ctx, file) })
 }
 
+func (d faultyDevices) SetReadAhead(ctx context.Context, file string, bytes int64) error {
+	return d.faults.around("set read-ahead", func() error { return d.Devices.SetReadAhead(ctx, file, bytes) })
+}
+
 type faultyFilesystems struct {
 	Filesystems
 	faults *faultPoints

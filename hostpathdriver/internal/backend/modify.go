@@ -10,13 +10,14 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Modify implements volume.Service.
+// Modify implements volume.Service. It changes the record; nodes apply it, see
+// Node.Reconcile.
 func (v *Volumes) Modify(ctx context.Context, id volume.ID, parameters map[string]string) error {
-	if err := v.cfg.Mutable.Check(parameters); err != nil {
+	modified, err := v.volumes.catalog.get(id)
+	if err != nil {
 		return err
 	}
-	modified, err := v.volumes.catalog.get(id)
-	if err != nil || modified.Modified(parameters) {
+	if err := v.cfg.Mutable.Check(parameters, modified.Form()); err != nil || modified.Modified(parameters) {
 		return err
 	}
 	if modified.MutableParameters == nil {

@@ -38,6 +38,13 @@ func (d devicePresenter) publish(ctx context.Context, known *volume.NodeVolume, 
 	if err != nil {
 		return err
 	}
+	persistent, err := d.lookupPersistent(known.ID)
+	if err != nil {
+		return err
+	}
+	if err := d.setReadAhead(ctx, known, d.settingsOf(persistent)); err != nil {
+		return err
+	}
 	return d.bind(ctx, device, target.Path, mount.Options{})
 }
 

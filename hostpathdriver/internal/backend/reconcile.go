@@ -13,11 +13,16 @@ import (
 type settings struct {
 	// size in bytes; zero where NodeExpandVolume applies it.
 	size int64
+	// readAhead in bytes; negative for that of the kernel.
+	readAhead int64
 }
 
 // settingsOf are those of a controller's record.
 func (n *Node) settingsOf(persistent *volume.Volume) settings {
-	s := settings{}
+	s := settings{readAhead: -1}
+	if bytes, ok := persistent.ReadAhead(); ok {
+		s.readAhead = bytes
+	}
 	if n.cfg.ExpandOnReconcile {
 		s.size = persistent.Capacity
 	}
@@ -79,8 +84,19 @@ func (n *Node) Reconcile(ctx context.Context, id volume.ID) error {
 			return fmt.Errorf("expand volume %q on node %q: %w", id, n.cfg.NodeID, err)
 		}
 	}
+	if err := n.setReadAhead(ctx, known, wanted); err != nil {
+		return err
+	}
 	n.setApplied(id, wanted)
 	return nil
+}
+
+// setReadAhead applies a setting to the devices of a disk.
+func (n *Node) setReadAhead(ctx context.Context, known *volume.NodeVolume, s settings) error {
+	if s.readAhead < 0 || !known.Form().Disk {
+		return nil
+	}
+	return n.cfg.Devices.SetReadAhead(ctx, n.disk(known), s.readAhead)
 }
 
 // grow resizes device and file system to the size of the contents.

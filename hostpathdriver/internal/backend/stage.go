@@ -40,10 +40,15 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("stage:mount")
-	if err := n.presenter(known).stage(ctx, known); err != nil {
+	settings := n.settingsOf(persistent)
+	err = n.presenter(known).stage(ctx, known)
+	if err == nil {
+		err = n.setReadAhead(ctx, known, settings)
+	}
+	if err != nil {
 		return errors.Join(err, n.undoStage(ctx, before, known))
 	}
-	n.setApplied(req.ID, n.settingsOf(persistent))
+	n.setApplied(req.ID, settings)
 	if err := n.shareStaged(ctx, known); err != nil {
 		return err
 	}

@@ -159,15 +159,15 @@ func (v *Volumes) plan(req *volume.CreateRequest) (*volume.Volume, volume.Attrib
 	if err != nil {
 		return nil, attributes, err
 	}
-	if err := v.cfg.Mutable.Check(req.Mutable); err != nil {
-		return nil, attributes, err
-	}
 	origin, err := v.origin(req.Source)
 	if err != nil {
 		return nil, attributes, err
 	}
 	form, err := v.chooseForm(req.Capabilities, attributes, origin)
 	if err != nil {
+		return nil, attributes, err
+	}
+	if err := v.cfg.Mutable.Check(req.Mutable, form); err != nil {
 		return nil, attributes, err
 	}
 	size, node, err := v.place(req, form, origin)

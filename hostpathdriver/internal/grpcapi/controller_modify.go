@@ -22,9 +22,9 @@ func (c controllerModify) announceController() []controllerRPC {
 	return []controllerRPC{csi.ControllerServiceCapability_RPC_MODIFY_VOLUME}
 }
 
-// ControllerModifyVolume keeps other values of mutable parameters, all or none
-// of them. A real driver changes the volume in its storage system: its speed,
-// its class of media.
+// ControllerModifyVolume sets mutable parameters, all or none of them. Nodes apply
+// them to volumes in use. A real driver changes the volume in its storage system: its
+// speed, its class of media.
 func (c *controllerModify) ControllerModifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
 	if !c.enabled {
 		return nil, disabled("ControllerModifyVolume", "enable-controller-modify-volume")

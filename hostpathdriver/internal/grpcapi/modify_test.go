@@ -14,6 +14,15 @@ func TestControllerModifyVolume(t *testing.T) {
 	created, err := f.CreateVolume(f.ctx, request)
 	wantCode(t, "create", err, codes.OK)
 	id := created.GetVolume().GetVolumeId()
+	disk := createRequest("pvc-2")
+	disk.VolumeCapabilities = []*csi.VolumeCapability{blockCapability()}
+	disk.MutableParameters = map[string]string{"readAheadKiB": "big"}
+	_, err = f.CreateVolume(f.ctx, disk)
+	wantCode(t, "create with a bad value", err, codes.InvalidArgument)
+	disk.MutableParameters = map[string]string{"readAheadKiB": "64"}
+	created, err = f.CreateVolume(f.ctx, disk)
+	wantCode(t, "create a device", err, codes.OK)
+	device := created.GetVolume().GetVolumeId()
 	for name, c := range map[string]struct {
 		id         string
 		parameters map[string]string
@@ -23,6 +32,10 @@ func TestControllerModifyVolume(t *testing.T) {
 		"Unknown": {id: "x", parameters: map[string]string{"iops": "1"}, want: codes.NotFound},
 		"Name":    {id: id, parameters: map[string]string{"tier": "gold"}, want: codes.InvalidArgument},
 		"Nothing": {id: id},
+		"NoDisk":  {id: id, parameters: map[string]string{"readAheadKiB": "128"}, want: codes.InvalidArgument},
+		"Value":   {id: device, parameters: map[string]string{"readAheadKiB": "129"}, want: codes.InvalidArgument},
+		"Both":    {id: device, parameters: map[string]string{"readAheadKiB": "128", "tier": "gold"}, want: codes.InvalidArgument},
+		"Good":    {id: device, parameters: map[string]string{"readAheadKiB": "128", "iops": "1"}},
 	} {
 		_, err := f.ControllerModifyVolume(f.ctx, &csi.ControllerModifyVolumeRequest{VolumeId: c.id, MutableParameters: c.parameters})
 		wantCode(t, name, err, c.want)

@@ -19,9 +19,11 @@ const mib = 1 << 20
 // rig is one implementation and what the contract tests need to do to it.
 type rig struct {
 	Devices
-	hold   func(t *testing.T, device string) (release func())
-	size   func(t *testing.T, device string) int64
-	reboot func(t *testing.T, file string)
+	hold func(t *testing.T, device string) (release func())
+	size func(t *testing.T, device string) int64
+	// readAhead is that of a device in bytes.
+	readAhead func(t *testing.T, device string) int64
+	reboot    func(t *testing.T, file string)
 	// refuses says that a read-only device refuses writes.
 	refuses bool
 }
@@ -45,6 +47,8 @@ func contract() map[string]struct {
 		"DetachWaits":      {reason: "it returns when the last user has closed", run: detachWaits},
 		"BusyReadOnly":     {reason: "a reader of the old device spoils nothing", run: busyReadOnly},
 		"Resize":           {reason: "every device of the file grows", run: resize},
+		"ReadAhead":        {reason: "every device of the file has it, and no other file after them", run: readAhead},
+		"ReadAheadNone":    {reason: "the attached ones are set alone", run: readAheadNone},
 		"ResizeNone":       {reason: "after a reboot there is nothing to resize", run: resizeNone},
 		"FileDeleted":      {reason: "a new file of the same name is another file", run: fileDeleted},
 		"List":             {reason: "what shows a file, also when it is deleted", run: list},
@@ -382,6 +386,43 @@ func resize(t *testing.T, r rig, file string) {
 	wantDevice(t, r, file, false, devices[0])
 }
 
+func readAhead(t *testing.T, r rig, file string) {
+	devices := []string{attach(t, r, file, false), attach(t, r, file, true)}
+	for _, want := range []int64{8 * mib, 8 * mib, 0, 64 * mib} {
+		if err := r.SetReadAhead(withTestDeadline(t), file, want); err != nil {
+			t.Fatal(err)
+		}
+		for _, device := range devices {
+			if got := r.readAhead(t, device); got != want {
+				t.Errorf("%s has a read-ahead of %d bytes, want %d", device, got, want)
+			}
+		}
+	}
+	if err := os.Truncate(file, 3*mib); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Resize(withTestDeadline(t), file); err != nil || r.readAhead(t, devices[0]) != 64*mib {
+		t.Errorf("after Resize, %v, a read-ahead of %d bytes", err, r.readAhead(t, devices[0]))
+	}
+	detach(t, r, file, false)
+	detach(t, r, file, true)
+	for _, readOnly := range []bool{false, true} {
+		if got := r.readAhead(t, attach(t, r, newFile(t, r, mib), readOnly)); got >= 8*mib {
+			t.Errorf("the next file has a read-ahead of %d bytes", got)
+		}
+	}
+}
+
+func readAheadNone(t *testing.T, r rig, file string) {
+	if err := r.SetReadAhead(withTestDeadline(t), file, mib); err != nil {
+		t.Errorf("SetReadAhead: %v", err)
+	}
+	wantDevice(t, r, file, false, "")
+	if err := r.SetReadAhead(withTestDeadline(t), file+".missing", mib); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("SetReadAhead of no file: %v", err)
+	}
+}
+
 func resizeNone(t *testing.T, r rig, file string) {
 	if err := r.Resize(withTestDeadline(t), file); err != nil {
 		t.Errorf("Resize: %v", err)
@@ -509,7 +550,7 @@ func overErrors(t *testing.T, r rig, file string) map[string]error {
 	cancel()
 	_, attachErr := r.Attach(ctx, file, false)
 	_, deviceErr := r.Device(ctx, file, false)
-	return map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": r.Detach(ctx, file, false), "Resize": r.Resize(ctx, file)}
+	return map[string]error{"Attach": attachErr, "Device": deviceErr, "Detach": r.Detach(ctx, file, false), "Resize": r.Resize(ctx, file), "SetReadAhead": r.SetReadAhead(ctx, file, mib)}
 }
 
 func contextOver(t *testing.T, r rig, file string) {

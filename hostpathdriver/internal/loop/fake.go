@@ -39,6 +39,8 @@ type FakeDevice struct {
 	ReadOnly bool
 	// Size in bytes, as of Attach or the last Resize.
 	Size int64
+	// ReadAhead in bytes, as of the last SetReadAhead.
+	ReadAhead int64
 }
 
 type fakeDevice struct {
@@ -239,13 +241,23 @@ func (f *Fake) bury() error {
 // Resize implements Devices.
 func (f *Fake) Resize(ctx context.Context, file string) error {
 	f.note("resize", file)
-	if err := f.resize(ctx, file); err != nil {
+	if err := f.each(ctx, file, func(d *fakeDevice, size int64) { d.Size = size }); err != nil {
 		return fmt.Errorf("resize the fake devices of %s: %w", file, err)
 	}
 	return nil
 }
 
-func (f *Fake) resize(ctx context.Context, file string) error {
+// SetReadAhead implements Devices.
+func (f *Fake) SetReadAhead(ctx context.Context, file string, bytes int64) error {
+	f.note("read-ahead", file)
+	if err := f.each(ctx, file, func(d *fakeDevice, _ int64) { d.ReadAhead = bytes }); err != nil {
+		return fmt.Errorf("set the read-ahead of the fake devices of %s: %w", file, err)
+	}
+	return nil
+}
+
+// each acts on every device of a file, which has a size.
+func (f *Fake) each(ctx context.Context, file string, act func(d *fakeDevice, size int64)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := errors.Join(f.fail, ctx.Err()); err != nil {
@@ -261,7 +273,7 @@ func (f *Fake) resize(ctx context.Context, file string) error {
 	}
 	for _, d := range f.table {
 		if d.id == b.id {
-			d.Size = b.size
+			act(d, b.size)
 		}
 	}
 	return nil

@@ -39,6 +39,16 @@ func fakeRig(t *testing.T) (rig, *Fake) {
 			t.Errorf("%s is not in the table", device)
 			return 0
 		},
+		readAhead: func(t *testing.T, device string) int64 {
+			t.Helper()
+			for _, d := range f.Table() {
+				if d.Path == device {
+					return d.ReadAhead
+				}
+			}
+			t.Errorf("%s is not in the table", device)
+			return 0
+		},
 		reboot: func(t *testing.T, _ string) {
 			t.Helper()
 			if err := f.Reboot(); err != nil {

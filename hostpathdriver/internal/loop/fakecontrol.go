@@ -38,7 +38,7 @@ func (f *Fake) HoldMounted(mounted func(device string) bool) {
 	f.mounted = mounted
 }
 
-// Fail makes every following Attach, Detach and Resize fail; nil ends it.
+// Fail makes every following Attach, Detach, Resize and SetReadAhead fail; nil ends it.
 func (f *Fake) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +59,7 @@ func (f *Fake) Table() []FakeDevice {
 	return table
 }
 
-// Calls returns the attaches, detaches and resizes so far, in order.
+// Calls returns the changes of devices so far, in order.
 func (f *Fake) Calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

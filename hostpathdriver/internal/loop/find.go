@@ -108,7 +108,7 @@ func (k Kernel) Release(ctx context.Context, shown Shown, orphaned func() (bool,
 		return fmt.Errorf("release %s: it is no loop device", shown.Device)
 	}
 	err := whileLocked(shown, orphaned, func() error {
-		return k.control(number, shown.ID, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) })
+		return k.control(number, shown.ID, clearDevice)
 	})
 	if err == nil {
 		err = until(ctx, func() (bool, error) {

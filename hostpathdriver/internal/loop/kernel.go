@@ -235,10 +235,7 @@ func (k Kernel) clearAll(id Identity, readOnly bool) error {
 		if d.readOnly != readOnly || d.dying {
 			continue
 		}
-		err := k.control(d.number, id, func(fd int) error {
-			return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
-		})
-		if err != nil {
+		if err := k.control(d.number, id, clearDevice); err != nil {
 			return fmt.Errorf("clear %s: %w", k.node(d.number), err)
 		}
 	}
@@ -247,13 +244,39 @@ func (k Kernel) clearAll(id Identity, readOnly bool) error {
 
 // Resize implements Devices.
 func (k Kernel) Resize(ctx context.Context, file string) error {
-	if err := k.resize(ctx, file); err != nil {
+	err := k.each(ctx, file, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
+	if err != nil {
 		return fmt.Errorf("resize the loop devices of %s: %w", file, err)
 	}
 	return nil
 }
 
-func (k Kernel) resize(ctx context.Context, file string) error {
+// SetReadAhead implements Devices.
+func (k Kernel) SetReadAhead(ctx context.Context, file string, bytes int64) error {
+	err := k.each(ctx, file, func(fd int) error { return setReadAhead(fd, bytes) })
+	if err != nil {
+		return fmt.Errorf("set the read-ahead of the loop devices of %s to %d bytes: %w", file, bytes, err)
+	}
+	return nil
+}
+
+func setReadAhead(fd int, bytes int64) error {
+	return unix.IoctlSetInt(fd, unix.BLKRASET, int(bytes/SectorSize))
+}
+
+// defaultReadAhead is the least read-ahead that the kernel gives a new device.
+// Source: Linux, include/linux/pagemap.h, VM_READAHEAD_PAGES.
+const defaultReadAhead = 128 << 10
+
+// clearDevice gives up a device. The kernel keeps the read-ahead of a number for the
+// next file, so that it is reset before; without the right to do so nobody has set it.
+func clearDevice(fd int) error {
+	_ = setReadAhead(fd, defaultReadAhead)
+	return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
+}
+
+// each acts on every device of a file.
+func (k Kernel) each(ctx context.Context, file string, act func(fd int) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -270,10 +293,7 @@ func (k Kernel) resize(ctx context.Context, file string) error {
 		return err
 	}
 	for _, d := range found {
-		err := k.control(d.number, b.id, func(fd int) error {
-			return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0)
-		})
-		if err != nil {
+		if err := k.control(d.number, b.id, act); err != nil {
 			return fmt.Errorf("%s: %w", k.node(d.number), err)
 		}
 	}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,7 +29,7 @@ func kernelRig(t *testing.T) rig {
 	t.Helper()
 	needLoop(t)
 	k := Kernel{}
-	return rig{Devices: k, hold: holdNode, size: sizeOfNode, refuses: true, reboot: func(t *testing.T, file string) {
+	return rig{Devices: k, hold: holdNode, size: sizeOfNode, readAhead: readAheadOfNode, refuses: true, reboot: func(t *testing.T, file string) {
 		t.Helper()
 		clearBehindOurBack(t, k, file)
 	}}
@@ -53,6 +56,19 @@ func holdNode(t *testing.T, device string) func() {
 	}
 	t.Cleanup(release)
 	return release
+}
+
+func readAheadOfNode(t *testing.T, device string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "queue/read_ahead_kb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got << 10
 }
 
 func sizeOfNode(t *testing.T, device string) int64 {

@@ -73,6 +73,10 @@ type Devices interface {
 	// is no error where there is no device. The rule for sizes is that of
 	// Attach.
 	Resize(ctx context.Context, file string) error
+	// SetReadAhead sets the read-ahead in bytes, a multiple of the kernel's page, of
+	// every device of file, which is no error where there is no device. It applies to
+	// files that are opened later, and ends with Detach.
+	SetReadAhead(ctx context.Context, file string, bytes int64) error
 }
 
 // Identity is what makes a file the same file under any path, as long as

@@ -48,7 +48,7 @@ type configuration struct {
 func configurations() []configuration {
 	return []configuration{
 		{name: "defaults", options: func(*hostpathdriver.Options) {}},
-		{name: "modification", mutable: map[string]string{"iops": "100"}, options: func(o *hostpathdriver.Options) {
+		{name: "modification", block: true, mutable: map[string]string{"iops": "100", "readAheadKiB": "1024"}, options: func(o *hostpathdriver.Options) {
 			o.Modify, o.MutableParameters = true, []string{"iops"}
 		}},
 		{name: "attach, limit and pools", limit: true, options: func(o *hostpathdriver.Options) {

@@ -48,24 +48,22 @@ func (n *Node) recover(ctx context.Context) error {
 // reconcileAll completes what the process before has not done to staged disks. A
 // failure does not prevent the start.
 func (n *Node) reconcileAll(ctx context.Context) {
-	for _, id := range n.stagedDisks() {
-		timed, cancel := context.WithTimeout(ctx, undoTimeout)
-		if err := n.completeStage(timed, id); err != nil {
-			klog.FromContext(ctx).Error(err, "Could not apply changes to a staged volume", logging.KeyVolumeID, id)
+	for _, known := range n.stagedDisks() {
+		if err := withinUndoTimeout(ctx, known, n.completeStage); err != nil {
+			klog.FromContext(ctx).Error(err, "Could not apply changes to a staged volume", logging.KeyVolumeID, known.ID)
 		}
-		cancel()
 	}
 }
 
 // completeStage expands the file system of a volume that is not published, as the
 // process may have ended in Stage, after the mount: a repeated Stage finds the mount.
-func (n *Node) completeStage(ctx context.Context, id volume.ID) error {
-	if known := n.get(id); len(known.Targets) == 0 {
+func (n *Node) completeStage(ctx context.Context, known *volume.NodeVolume) error {
+	if len(known.Targets) == 0 {
 		if err := n.grow(ctx, known); err != nil {
 			return err
 		}
 	}
-	return n.Reconcile(ctx, id)
+	return n.Reconcile(ctx, known.ID)
 }
 
 // adopt takes one record over. It writes only when something has changed.
@@ -119,12 +117,12 @@ func (n *Node) forgetStage(ctx context.Context, known *volume.NodeVolume) (forgo
 	return true, nil
 }
 
-// withinUndoTimeout bounds the detachment of a device at a start. A device that another
+// withinUndoTimeout bounds a change of a device at a start. A device that another
 // process has open must not delay the start: it is detached when that process closes it.
-func withinUndoTimeout(ctx context.Context, known *volume.NodeVolume, detach func(context.Context, *volume.NodeVolume) error) error {
+func withinUndoTimeout(ctx context.Context, known *volume.NodeVolume, change func(context.Context, *volume.NodeVolume) error) error {
 	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
 	defer cancel()
-	return detach(ctx, known)
+	return change(ctx, known)
 }
 
 // adoptInline keeps an inline volume as long as a target is there. A target

@@ -42,7 +42,7 @@ func (d devicePresenter) publish(ctx context.Context, known *volume.NodeVolume, 
 	if err != nil {
 		return err
 	}
-	if err := d.setReadAhead(ctx, known, d.settingsOf(persistent)); err != nil {
+	if err := d.setReadAhead(ctx, known, d.settingsOf(known, persistent)); err != nil {
 		return err
 	}
 	return d.bind(ctx, device, target.Path, mount.Options{})

@@ -3,28 +3,31 @@ package backend
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// settings are the parts of a controller's record that a node applies to devices
-// and file systems.
+// settings are what a node applies to the devices and the file system of a volume.
 type settings struct {
-	// size in bytes; zero where NodeExpandVolume applies it.
+	// size of the file in bytes, which follows the record; zero where NodeExpandVolume
+	// applies it.
 	size int64
 	// readAhead in bytes; negative for that of the kernel.
 	readAhead int64
 }
 
-// settingsOf are those of a controller's record.
-func (n *Node) settingsOf(persistent *volume.Volume) settings {
+// settingsOf are those that a staged volume must have.
+func (n *Node) settingsOf(known *volume.NodeVolume, persistent *volume.Volume) settings {
 	s := settings{readAhead: -1}
 	if bytes, ok := persistent.ReadAhead(); ok {
 		s.readAhead = bytes
 	}
 	if n.cfg.ExpandOnReconcile {
-		s.size = persistent.Capacity
+		if info, err := os.Stat(n.disk(known)); err == nil {
+			s.size = info.Size()
+		}
 	}
 	return s
 }
@@ -37,36 +40,33 @@ func (n *Node) setApplied(id volume.ID, s settings) {
 	n.applied[id] = s
 }
 
-// Pending returns the staged disks whose controller's record has settings that
-// are not applied. It reads each of these records.
+// Pending returns the staged disks that have settings which are not applied. It reads
+// the controller's record of each staged disk.
 func (n *Node) Pending() []volume.ID {
-	return slices.DeleteFunc(n.stagedDisks(), func(id volume.ID) bool {
-		_, pending, err := n.pending(id)
-		return err != nil || !pending
-	})
-}
-
-func (n *Node) stagedDisks() []volume.ID {
 	var ids []volume.ID
-	for _, known := range n.All() {
-		if known.Stage != nil && known.Form().Disk {
+	for _, known := range n.stagedDisks() {
+		if _, pending, err := n.pending(known); err == nil && pending {
 			ids = append(ids, known.ID)
 		}
 	}
 	return ids
 }
 
-// pending returns the settings in the controller's record of a volume, and reports
-// whether they are not applied.
-func (n *Node) pending(id volume.ID) (settings, bool, error) {
-	persistent, err := n.lookupPersistent(id)
+func (n *Node) stagedDisks() []*volume.NodeVolume {
+	return slices.DeleteFunc(n.All(), func(known *volume.NodeVolume) bool { return known.Stage == nil || !known.Form().Disk })
+}
+
+// pending returns the settings of a staged disk, and reports whether they are not
+// applied.
+func (n *Node) pending(known *volume.NodeVolume) (settings, bool, error) {
+	persistent, err := n.lookupPersistent(known.ID)
 	if err != nil {
 		return settings{}, false, err
 	}
-	wanted := n.settingsOf(persistent)
+	wanted := n.settingsOf(known, persistent)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return wanted, n.applied[id] != wanted, nil
+	return wanted, n.applied[known.ID] != wanted, nil
 }
 
 // Reconcile implements volume.NodeService. Directories have nothing to apply.
@@ -75,7 +75,7 @@ func (n *Node) Reconcile(ctx context.Context, id volume.ID) error {
 	if known == nil || known.Stage == nil || !known.Form().Disk {
 		return nil
 	}
-	wanted, pending, err := n.pending(id)
+	wanted, pending, err := n.pending(known)
 	if err != nil || !pending {
 		return err
 	}

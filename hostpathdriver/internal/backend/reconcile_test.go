@@ -75,6 +75,30 @@ func TestReconcileExpands(t *testing.T) {
 	wantPending("one is not staged", image.ID)
 }
 
+// TestReconcileBeforeTheFileHasGrown: the record says first how large a volume is to be.
+// A node that looks between record and file expands nothing, and must look again.
+func TestReconcileBeforeTheFileHasGrown(t *testing.T) {
+	w := newWorld(t)
+	w.alone = true
+	s := w.boot()
+	v := s.createBlock("pvc-1")
+	w.must(s.node.Stage(s.ctx, w.stageBlock(v.ID)))
+	s.volumes.cfg.Step = func(name string) {
+		if name == "expand:contents" {
+			w.must(s.node.Reconcile(s.ctx, v.ID))
+		}
+	}
+	_, err := s.expand(v.ID, 2*gib)
+	w.must(err)
+	if pending := s.node.Pending(); len(pending) != 1 {
+		t.Errorf("pending %v, want the volume", pending)
+	}
+	w.must(s.node.Reconcile(s.ctx, v.ID))
+	if got := w.deviceSize(); got != 2*gib {
+		t.Errorf("the device has %d bytes", got)
+	}
+}
+
 // TestReconcileLeavesExpansionToTheCO: with NodeExpandVolume a size is not applied
 // before the call, which may refuse it.
 func TestReconcileLeavesExpansionToTheCO(t *testing.T) {

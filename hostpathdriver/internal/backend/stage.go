@@ -40,7 +40,7 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		return errors.Join(err, n.save(before))
 	}
 	n.cfg.Step.at("stage:mount")
-	settings := n.settingsOf(persistent)
+	settings := n.settingsOf(known, persistent)
 	err = n.presenter(known).stage(ctx, known)
 	if err == nil {
 		err = n.setReadAhead(ctx, known, settings)

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"math"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -52,48 +51,6 @@ func TestSpread(t *testing.T) {
 	if spread("key", 0, time.Second) == spread("key", 1, time.Second) {
 		t.Error("attempts of one key differ, too")
 	}
-}
-
-func TestAgeQueue(t *testing.T) {
-	t.Parallel()
-	var q ageQueue[string]
-	if got := q.oldest(time.Now()); got != 0 || q.Len() != 0 {
-		t.Errorf("nothing waits in an empty queue, got %v", got)
-	}
-	q.Push("a")
-	q.Push("b")
-	q.Touch("a") // keeps its place
-	if got := q.oldest(time.Now().Add(time.Minute)); got < time.Minute {
-		t.Errorf("the head waits for a minute, got %v", got)
-	}
-	if got := q.oldest(time.Now().Add(-time.Minute)); got != 0 {
-		t.Errorf("a clock that went back is no age, got %v", got)
-	}
-	if a, b := q.Pop(), q.Pop(); a != "a" || b != "b" || q.Len() != 0 {
-		t.Errorf("first in, first out: got %q, %q", a, b)
-	}
-}
-
-// TestAgeQueueHighPriority gives keys that begin with an exclamation mark high priority.
-func TestAgeQueueHighPriority(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := ageQueue[string]{highPriority: func(key string) bool { return key[0] == '!' }}
-		for _, key := range []string{"a", "!b", "c", "!d"} {
-			q.Push(key)
-			time.Sleep(time.Second)
-		}
-		if n, age := q.Len(), q.oldest(time.Now()); n != 4 || age != 4*time.Second {
-			t.Errorf("%d wait, the oldest for %v", n, age)
-		}
-		for i, want := range []string{"!b", "!d", "a", "c"} {
-			if got := q.Pop(); got != want {
-				t.Errorf("key %d is %s, want %s", i, got, want)
-			}
-		}
-		if age := q.oldest(time.Now()); age != 0 {
-			t.Errorf("nothing waits for %v", age)
-		}
-	})
 }
 
 // TestNoMetrics calls all metrics of a queue without a provider, which must not panic.

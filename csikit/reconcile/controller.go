@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,10 +42,12 @@ type Config[K comparable] struct {
 	// (kube.IsStale) is repeated soon and without a log line; other errors, and panics, are
 	// logged and repeated with the backoff of Retry.
 	Reconcile func(ctx context.Context, key K) (Result, error)
-	// HighPriority reports whether a key is served before all others. It is called when the key is queued, and must not
-	// call the Controller. nil: keys are served in the order in which they were added.
+	// Class returns with which other keys a key shares workers. It is called when the key is added, and must not call the
+	// Controller. nil: all share the workers, and are served in the order in which they were added.
+	Class func(key K) Class
+	// HighPriority reports whether a key is served before all others of its pool. It is called as Class is. nil: none is.
 	HighPriority func(key K) bool
-	// Workers is the number of keys that are reconciled concurrently. Default 1.
+	// Workers is the number of keys of a pool that are reconciled concurrently. Default 1.
 	Workers int
 	// Retry holds the pauses between failures; each is shortened by up to a fifth so that
 	// keys which failed together do not come back together. Default flagset.NewRetry.
@@ -66,13 +69,10 @@ type Config[K comparable] struct {
 type Controller[K comparable] struct {
 	cfg     Config[K]
 	queue   lateQueue[K]
-	waiting *ageQueue[K]
+	keys    *fairQueue[K]
 	backoff *backoff[K]
 	gauge   prometheus.Collector
-
-	mu      sync.Mutex
-	started bool
-	running map[K]time.Time
+	started atomic.Bool
 }
 
 // State is a snapshot of a Controller, for /debug/state.
@@ -97,12 +97,11 @@ func New[K comparable](cfg Config[K]) (*Controller[K], error) {
 	}
 	c := &Controller[K]{
 		cfg:     cfg,
-		waiting: &ageQueue[K]{highPriority: cfg.HighPriority},
+		keys:    newFairQueue(cfg),
 		backoff: newBackoff[K](cfg.Retry.Max),
-		running: map[K]time.Time{},
 	}
 	if cfg.Registerer != nil {
-		c.gauge = ageGauge(cfg.Name, c.waiting)
+		c.gauge = ageGauge(cfg.Name, c.keys)
 		if err := cfg.Registerer.Register(c.gauge); err != nil {
 			return nil, fmt.Errorf("register the queue age of controller %q: %w", cfg.Name, err)
 		}
@@ -116,7 +115,7 @@ func (c *Controller[K]) newQueue() workqueue.TypedDelayingInterface[K] {
 		Name:            c.cfg.Name,
 		MetricsProvider: c.cfg.Metrics,
 		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{
-			Name: c.cfg.Name, MetricsProvider: c.cfg.Metrics, Queue: c.waiting,
+			Name: c.cfg.Name, MetricsProvider: c.cfg.Metrics, Queue: c.keys,
 		}),
 	})
 }
@@ -171,57 +170,45 @@ func (c *Controller[K]) Forget(key K) { c.backoff.forget(key) }
 
 // State returns a snapshot of the controller.
 func (c *Controller[K]) State() State {
-	s := State{Name: c.cfg.Name, OldestSeconds: c.waiting.oldest(time.Now()).Seconds(), Failing: c.backoff.len()}
-	s.Waiting = c.waiting.count() + c.queue.count()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, since := range c.running {
+	s := State{Name: c.cfg.Name, OldestSeconds: c.keys.oldest(time.Now()).Seconds(), Failing: c.backoff.len()}
+	s.Waiting = c.keys.Len() + c.queue.count()
+	for _, r := range c.Running() {
 		if s.Running == nil {
 			s.Running = map[string]float64{}
 		}
-		s.Running[fmt.Sprint(key)] = time.Since(since).Seconds()
+		s.Running[fmt.Sprint(r.Key)] = time.Since(r.Since).Seconds()
 	}
 	return s
 }
 
+// Running returns the keys that are being reconciled, in no order.
+func (c *Controller[K]) Running() []Running[K] { return c.keys.list() }
+
+// IsRunning reports whether the key is being reconciled.
+func (c *Controller[K]) IsRunning(key K) bool { return c.keys.isRunning(key) }
+
 // Run works until ctx is done and every running Reconcile has returned; after Config.Drain, their contexts are cancelled.
 // It may be called once.
 func (c *Controller[K]) Run(ctx context.Context) error {
-	if err := c.start(); err != nil {
-		return err
+	if c.started.Swap(true) {
+		return fmt.Errorf("controller %q was started before", c.cfg.Name)
 	}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	queue := c.newQueue()
 	c.queue.open(queue)
-	var workers sync.WaitGroup
-	for range c.cfg.Workers {
-		workers.Go(func() {
-			for c.next(ctx, work, queue) {
-			}
-		})
-	}
-	c.watchAge(ctx)
-	queue.ShutDown()
 	finished := make(chan struct{})
 	go func() {
-		workers.Wait()
-		close(finished)
+		defer close(finished)
+		c.dispatch(ctx, work, queue)
 	}()
+	c.watchAge(ctx)
+	c.keys.end()
+	queue.ShutDown()
 	c.drain(ctx, finished, cancel)
 	if c.gauge != nil {
 		c.cfg.Registerer.Unregister(c.gauge)
 	}
-	return nil
-}
-
-func (c *Controller[K]) start() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.started {
-		return fmt.Errorf("controller %q was started before", c.cfg.Name)
-	}
-	c.started = true
 	return nil
 }
 
@@ -243,33 +230,26 @@ func (c *Controller[K]) drain(ctx context.Context, finished <-chan struct{}, can
 	<-finished
 }
 
-// next works on one key; it returns false when there will be no more.
-func (c *Controller[K]) next(ctx, work context.Context, queue workqueue.TypedInterface[K]) bool {
-	key, shutdown := queue.Get()
-	if shutdown {
-		return false
+// dispatch starts a worker for each key that may begin, until the end, and returns when all workers have.
+func (c *Controller[K]) dispatch(ctx, work context.Context, queue workqueue.TypedInterface[K]) {
+	var workers sync.WaitGroup
+	for c.keys.take() {
+		key, _ := queue.Get()
+		workers.Go(func() {
+			defer queue.Done(key)
+			defer c.keys.release(key)
+			if ctx.Err() != nil {
+				return
+			}
+			result, err := c.call(work, key)
+			c.requeue(ctx, key, result, err)
+		})
 	}
-	defer queue.Done(key)
-	if ctx.Err() != nil {
-		return true // the queue is emptied, nothing is begun
+	workers.Wait()
+	for queue.Len() > 0 { // nothing more is begun, and the metrics show an empty queue
+		key, _ := queue.Get()
+		queue.Done(key)
 	}
-	c.mark(key)
-	defer c.unmark(key)
-	result, err := c.call(work, key)
-	c.requeue(ctx, key, result, err)
-	return true
-}
-
-func (c *Controller[K]) mark(key K) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running[key] = time.Now()
-}
-
-func (c *Controller[K]) unmark(key K) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.running, key)
 }
 
 // call runs Reconcile with its deadline and turns a panic into an error.
@@ -320,9 +300,9 @@ func (c *Controller[K]) watchAge(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			if age := c.waiting.oldest(now); age > c.cfg.StuckAfter {
-				klog.FromContext(ctx).Info("Queue is backed up, all workers are busy", logging.KeyController, c.cfg.Name,
-					logging.KeyDuration, age.Round(time.Second), logging.KeyCount, c.waiting.count(), logging.KeyWorkers, c.cfg.Workers)
+			if age := c.keys.oldest(now); age > c.cfg.StuckAfter {
+				klog.FromContext(ctx).Info("Queue is backed up, all workers for these keys are busy", logging.KeyController, c.cfg.Name,
+					logging.KeyDuration, age.Round(time.Second), logging.KeyCount, c.keys.Len(), logging.KeyWorkers, c.cfg.Workers)
 			}
 		}
 	}

@@ -189,7 +189,7 @@ func TestHTTP(t *testing.T) {
 	for path, want := range map[string][]string{
 		"/metrics": {
 			`csi_sidecar_operations_seconds_count{driver_name="test.csi.longshore.example",grpc_status_code="OK",method_name="/csi.v1.Controller/ControllerPublishVolume"} 1`,
-			`workqueue_adds_total{name="csi-attacher-va"}`, `workqueue_adds_total{name="csi-attacher-va-detach"}`, `workqueue_adds_total{name="csi-attacher-pv"}`,
+			`workqueue_adds_total{name="csi-attacher-va"}`, `workqueue_adds_total{name="csi-attacher-pv"}`,
 			`workqueue_oldest_item_age_seconds{name="csi-attacher-va"}`,
 			`leader_election_master_status{name="external-attacher-leader-test-csi-longshore-example"} 1`,
 			`process_start_time_seconds`,

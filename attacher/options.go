@@ -36,7 +36,8 @@ type Options struct {
 
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
-	// Workers is the maximum number of concurrent attach operations, and separately of detach operations.
+	// Workers is the maximum number of concurrent attach operations, and separately of detach operations. Those of one node are at most
+	// as many as workers are then free: half if no other node needs one.
 	Workers int
 	// Resync is the interval in which every object is reconciled without a change. 0: never.
 	Resync time.Duration
@@ -89,7 +90,7 @@ func (o *Options) groups() []flagset.Group {
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
 	fs.DurationVar(&o.KubeTimeout, "kube-api-timeout", o.KubeTimeout, "deadline of each call to the API server")
-	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "maximum concurrent attach operations, and separately detach operations")
+	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "maximum concurrent attach operations, and separately detach operations; those of one node at most half as many")
 	fs.DurationVar(&o.Resync, "resync", o.Resync, "interval in which every object is reconciled without a change; 0: never")
 	fs.DurationVar(&o.ReconcileSync, "reconcile-sync", o.ReconcileSync,
 		"interval between two comparisons of all VolumeAttachments with the driver's ListVolumes; 0: never")

@@ -35,7 +35,7 @@ func (c *Controller) attachOrMark(ctx context.Context, va *storagev1.VolumeAttac
 	if err != nil {
 		return c.attachFailed(ctx, va, source, err)
 	}
-	c.forced.drop(va.UID)
+	c.forced.Delete(va.UID)
 	return reconcile.Result{}, nil
 }
 

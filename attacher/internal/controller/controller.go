@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,9 +23,8 @@ import (
 
 // Names of the work queues in metrics and logs.
 const (
-	QueueAttach = "csi-attacher-va"
-	QueueDetach = "csi-attacher-va-detach"
-	QueuePV     = "csi-attacher-pv"
+	QueueVA = "csi-attacher-va"
+	QueuePV = "csi-attacher-pv"
 )
 
 // Names of the informers' indexes.
@@ -51,7 +51,8 @@ type Config struct {
 	// Events records events for users.
 	Events Recorder
 
-	// Workers is the number of attach operations, and separately of detach operations, in progress at a time.
+	// Workers is the number of attach operations, and separately of detach operations, in progress at a time. One node takes at most half
+	// of them.
 	Workers int
 	// Retry is the backoff after failures, per VolumeAttachment.
 	Retry flagset.Retry
@@ -88,7 +89,7 @@ type Controller struct {
 	pvs      *kube.Informer[*corev1.PersistentVolume]
 	csiNodes *kube.Informer[*storagev1.CSINode]
 
-	attachQueue, detachQueue, pvQueue *reconcile.Controller[string]
+	vaQueue, pvQueue *reconcile.Controller[string] // since started
 
 	started atomic.Bool // Run was called
 
@@ -97,8 +98,7 @@ type Controller struct {
 
 	nodes  nodeLookups
 	woken  woken
-	busy   busy
-	forced forced
+	forced sync.Map // UIDs of VolumeAttachments that must be attached again although they say attached
 	resync resync
 }
 
@@ -132,23 +132,15 @@ func New(cfg Config) *Controller {
 
 // makeQueues makes the queues. That registers their metrics, so it is left to Run.
 func (c *Controller) makeQueues() error {
-	var errs []error
-	queue := func(name string, do func(context.Context, string) (reconcile.Result, error)) *reconcile.Controller[string] {
-		q, err := reconcile.New(reconcile.Config[string]{
-			Name:       name,
-			Reconcile:  do,
-			Workers:    c.cfg.Workers,
-			Retry:      c.cfg.Retry,
-			Metrics:    c.cfg.QueueMetrics,
-			Registerer: c.cfg.Registerer,
-		})
-		errs = append(errs, err)
-		return q
+	config := reconcile.Config[string]{
+		Name: QueueVA, Reconcile: c.reconcileVA, Class: c.class,
+		Workers: c.cfg.Workers, Retry: c.cfg.Retry, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
 	}
-	c.attachQueue = queue(QueueAttach, c.withVALock(stepAttach, c.attachOrMark))
-	c.detachQueue = queue(QueueDetach, c.withVALock(stepDetach, c.detach))
-	c.pvQueue = queue(QueuePV, c.reconcilePV)
-	return errors.Join(errs...)
+	var err1, err2 error
+	c.vaQueue, err1 = reconcile.New(config)
+	config.Name, config.Reconcile, config.Class = QueuePV, c.reconcilePV, nil
+	c.pvQueue, err2 = reconcile.New(config)
+	return errors.Join(err1, err2)
 }
 
 // Run works until ctx ends, then lets operations that have begun finish. It may be called once.
@@ -186,7 +178,7 @@ func (c *Controller) work(ctx, watching context.Context) error {
 		c.LogPublish(ctx)
 	}
 	workers, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{c.attachQueue.Run, c.detachQueue.Run, c.pvQueue.Run, c.runResync} {
+	for _, run := range []func(context.Context) error{c.vaQueue.Run, c.pvQueue.Run, c.runResync} {
 		workers.Go(func() error { return run(ctx) })
 	}
 	return errors.Join(err, workers.Wait())

@@ -34,6 +34,18 @@ const (
 	stepDetach
 )
 
+// String names the step in logs, state and the status.
+func (s step) String() string {
+	switch s {
+	case stepAttach:
+		return "attach"
+	case stepDetach:
+		return "detach"
+	default:
+		return "none"
+	}
+}
+
 // nextStep decides what to do with a VolumeAttachment that belongs to this driver.
 //
 // One that is being deleted is detached whenever our finalizer is on it, whether or

@@ -171,7 +171,7 @@ func (c *Controller) compare(ctx context.Context) {
 func (c *Controller) expectations() []expectation {
 	var list []expectation
 	for va := range c.vas.All() {
-		if !c.ours(va) || isDeleting(va) || c.busy.has(va.Name) {
+		if !c.ours(va) || isDeleting(va) || c.vaQueue.IsRunning(va.Name) {
 			continue
 		}
 		pv, _ := c.pvs.Get("", pvName(va))
@@ -209,7 +209,7 @@ func expect(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, nodeID 
 // unchanged reports whether the object is what it was when the list began.
 func (c *Controller) unchanged(e expectation) bool {
 	va, ok := c.vas.Get("", e.name)
-	return ok && va.UID == e.uid && va.ResourceVersion == e.resourceVersion && !c.busy.has(e.name)
+	return ok && va.UID == e.uid && va.ResourceVersion == e.resourceVersion && !c.vaQueue.IsRunning(e.name)
 }
 
 // listPublished reads all pages of ListVolumes and keeps what is expected.
@@ -268,7 +268,7 @@ func (c *Controller) correct(ctx context.Context, e expectation) {
 	message := fmt.Sprintf("driver lists volume %q as published to node ID %q, the VolumeAttachment says it is not: attaching", e.handle, e.nodeID)
 	if e.attached {
 		message = fmt.Sprintf("driver does not list volume %q as published to node ID %q, the VolumeAttachment says it is: attaching again", e.handle, e.nodeID)
-		c.forced.add(e.uid)
+		c.forced.Store(e.uid, nil)
 	}
 	klog.FromContext(ctx).Info("Attachment contradicts the driver's list twice, attaching", logging.KeyState, e.attached,
 		logging.KeyVolumeID, e.handle, logging.KeyNodeID, e.nodeID)

@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // State is what /debug/state shows.
@@ -12,6 +13,14 @@ type State struct {
 	Running  []Operation `json:"running"`
 	Waiting  []Waiting   `json:"waiting"`
 	Resync   ResyncState `json:"resync"`
+}
+
+// Operation is an attach or detach operation in progress.
+type Operation struct {
+	Attachment string    `json:"attachment"`
+	Node       string    `json:"node"`
+	Step       string    `json:"step"`
+	Since      time.Time `json:"since"`
 }
 
 // Waiting is a VolumeAttachment that is not yet what it should be.
@@ -27,10 +36,25 @@ func (c *Controller) State() State {
 	return State{
 		Driver:   c.cfg.Driver,
 		Features: c.features(),
-		Running:  c.busy.list(),
+		Running:  c.running(),
 		Waiting:  c.waiting(),
 		Resync:   c.resync.state(),
 	}
+}
+
+// running returns the operations in progress, the oldest first.
+func (c *Controller) running() []Operation {
+	ops := []Operation{}
+	if !c.started.Load() {
+		return ops
+	}
+	for _, r := range c.vaQueue.Running() {
+		ops = append(ops, Operation{Attachment: r.Key, Node: r.Class.Group, Step: r.Class.Pool, Since: r.Since})
+	}
+	slices.SortFunc(ops, func(x, y Operation) int {
+		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.Attachment, y.Attachment))
+	})
+	return ops
 }
 
 func (c *Controller) waiting() []Waiting {

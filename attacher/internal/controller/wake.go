@@ -40,8 +40,8 @@ func (c *Controller) WakeAll() {
 	slices.SortFunc(vas, func(x, y *storagev1.VolumeAttachment) int { return cmp.Compare(x.Name, y.Name) })
 	var pause time.Duration
 	for _, va := range vas {
-		if queue := c.queueOf(va); queue != nil {
-			queue.AddAfter(va.Name, pause)
+		if c.step(va) != stepNone {
+			c.vaQueue.AddAfter(va.Name, pause)
 			pause += wakeSpacing
 		}
 	}

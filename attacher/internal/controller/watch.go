@@ -48,14 +48,18 @@ func (c *Controller) vaChanged(before, after *storagev1.VolumeAttachment) {
 		return
 	}
 	c.noteVA(after)
-	if c.ours(after) && needsSync(before, after) {
-		c.route(after)
+	switch {
+	case !c.ours(after) || !needsSync(before, after):
+	case before != nil && before.ResourceVersion == after.ResourceVersion: // the periodic resync
+		c.queue(after)
+	default:
+		c.wake(after)
 	}
 }
 
 // vaGone drops the state of va, and queues its PersistentVolume, whose finalizer may now be removed.
 func (c *Controller) vaGone(va *storagev1.VolumeAttachment) {
-	c.forced.drop(va.UID)
+	c.forced.Delete(va.UID)
 	if name := pvName(va); name != "" && c.ours(va) {
 		c.pvQueue.Add(name)
 	}
@@ -94,60 +98,44 @@ func (c *Controller) wakeAll(vas []*storagev1.VolumeAttachment) {
 
 // wake ends the backoff of va and queues it, if it needs anything.
 func (c *Controller) wake(va *storagev1.VolumeAttachment) {
-	if queue := c.queueOf(va); queue != nil {
-		queue.Forget(va.Name)
-		queue.Add(va.Name)
-	}
+	c.vaQueue.Forget(va.Name)
+	c.queue(va)
 }
 
-// route puts va into the queue that it belongs to.
-func (c *Controller) route(va *storagev1.VolumeAttachment) {
-	if queue := c.queueOf(va); queue != nil {
-		queue.Add(va.Name)
-	}
-}
-
-// queueOf returns the queue of the step that va needs next, nil if va needs none.
-func (c *Controller) queueOf(va *storagev1.VolumeAttachment) *reconcile.Controller[string] {
-	switch c.step(va) {
-	case stepAttach:
-		return c.attachQueue
-	case stepDetach:
-		return c.detachQueue
-	default:
-		return nil
+// queue queues va, if it needs anything.
+func (c *Controller) queue(va *storagev1.VolumeAttachment) {
+	if c.step(va) != stepNone {
+		c.vaQueue.Add(va.Name)
 	}
 }
 
 // step decides what va needs next.
 func (c *Controller) step(va *storagev1.VolumeAttachment) step {
-	return nextStep(va, c.finalizer, c.forced.has(va.UID))
+	_, forced := c.forced.Load(va.UID)
+	return nextStep(va, c.finalizer, forced)
 }
 
-// stepFunc does one step for one VolumeAttachment.
-type stepFunc func(ctx context.Context, va *storagev1.VolumeAttachment) (reconcile.Result, error)
-
-// withVALock makes a reconcile function of a step: it runs while no other step works on the same VolumeAttachment, and only
-// if the VolumeAttachment still needs that step.
-func (c *Controller) withVALock(want step, do stepFunc) func(context.Context, string) (reconcile.Result, error) {
-	return func(ctx context.Context, name string) (reconcile.Result, error) {
-		if !c.busy.begin(name, want) {
-			return reconcile.Result{}, nil // the worker that holds the VolumeAttachment re-queues it
-		}
-		defer c.release(name, want)
-		va, ok := c.vas.Get("", name)
-		if !ok || !c.ours(va) || c.step(va) != want {
-			return reconcile.Result{}, nil
-		}
-		return do(ctx, va)
+// class lets attaching and detaching have workers of their own, and the nodes share these.
+func (c *Controller) class(name string) reconcile.Class {
+	va, ok := c.vas.Get("", name)
+	if !ok {
+		return reconcile.Class{}
 	}
+	return reconcile.Class{Pool: c.step(va).String(), Group: va.Spec.NodeName}
 }
 
-// release unlocks the VolumeAttachment and re-queues it if it now needs the other step. It unlocks first: a worker that was
-// turned away meanwhile has dropped its key.
-func (c *Controller) release(name string, done step) {
-	c.busy.end(name)
-	if va, ok := c.vas.Get("", name); ok && c.ours(va) && c.step(va) != done {
-		c.route(va)
+// reconcileVA does what the VolumeAttachment needs next.
+func (c *Controller) reconcileVA(ctx context.Context, name string) (reconcile.Result, error) {
+	va, ok := c.vas.Get("", name)
+	if !ok || !c.ours(va) {
+		return reconcile.Result{}, nil
+	}
+	switch c.step(va) {
+	case stepAttach:
+		return c.attachOrMark(ctx, va)
+	case stepDetach:
+		return c.detach(ctx, va)
+	default:
+		return reconcile.Result{}, nil
 	}
 }

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"sync"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -110,50 +109,5 @@ func TestFeaturesOf(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
 			}
 		})
-	}
-}
-
-func TestBusyAdmitsOne(t *testing.T) {
-	var b busy
-	var admitted sync.Map
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			if b.begin("va-1", stepAttach) {
-				admitted.Store(i, true)
-			}
-		})
-	}
-	wg.Wait()
-	count := 0
-	admitted.Range(func(any, any) bool { count++; return true })
-	if count != 1 {
-		t.Errorf("%d workers were admitted to one object", count)
-	}
-	if !b.begin("va-2", stepDetach) || !b.has("va-2") {
-		t.Error("another object is free")
-	}
-	if list := b.list(); len(list) != 2 || list[0].Attachment != "va-1" || list[1].Step != "detach" {
-		t.Errorf("list = %+v, want the oldest first", list)
-	}
-	b.end("va-1")
-	if b.has("va-1") || !b.begin("va-1", stepDetach) {
-		t.Error("an object is free after the end")
-	}
-}
-
-func TestForced(t *testing.T) {
-	var f forced
-	if f.has("a") {
-		t.Error("nothing is forced at first")
-	}
-	f.drop("a")
-	f.add("a")
-	if !f.has("a") || f.has("b") {
-		t.Error("only what was added is forced")
-	}
-	f.drop("a")
-	if f.has("a") {
-		t.Error("what was dropped is not forced any more")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,4 +41,14 @@ func reachable() int64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
+}
+
+// TestObjectsAreCopies changes what was decoded, strings and bytes of which might share memory with what is kept.
+func TestObjectsAreCopies(t *testing.T) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keys"}, Data: map[string][]byte{"key": []byte("value")}}
+	it := newItem(secret.DeepCopy())
+	copy(it.object().Data["key"], "XXXXX")
+	if diff := cmp.Diff(secret, it.object()); diff != "" {
+		t.Errorf("a change of one copy is in the next (-want +got):\n%s", diff)
+	}
 }

@@ -46,8 +46,8 @@ func (c migrationCase) requests() (string, error) {
 		return "", err
 	}
 	listed := "(not compared)"
-	if e, ok := expect(c.va, c.pv, c.nodeID); ok {
-		listed = "volume_id: " + e.handle
+	if handle := expectedHandle(c.va, c.pv, c.nodeID); handle != "" {
+		listed = "volume_id: " + handle
 	}
 	text := fmt.Sprintf("migrated: %t\n", source.migrated)
 	if attach.secret != nil {

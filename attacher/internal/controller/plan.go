@@ -95,14 +95,14 @@ func planAttach(in attachInput) (attachPlan, error) {
 		return attachPlan{}, err
 	}
 	if in.source.pv != nil && isDeleting(in.source.pv) {
-		return attachPlan{}, fmt.Errorf("%s %w", in.source.label, errSourceDeleting)
+		return attachPlan{}, fmt.Errorf("%s %w", in.source.label(), errSourceDeleting)
 	}
 	if in.nodeID == "" {
 		return attachPlan{}, fmt.Errorf("driver %q %w", in.va.Spec.Attacher, errNodeUnknown)
 	}
 	capability, err := volumeCapability(in.source.spec, in.features, in.fsType)
 	if err != nil {
-		return attachPlan{}, fmt.Errorf("%s: %w", in.source.label, err)
+		return attachPlan{}, fmt.Errorf("%s: %w", in.source.label(), err)
 	}
 	plan := attachPlan{
 		secret: volume.ControllerPublishSecretRef,

@@ -35,20 +35,48 @@ type expectation struct {
 	attached       bool
 }
 
-// listed reports whether the driver has published the volume to the node.
-func (e expectation) listed(in publications) bool {
-	return in[e.handle][e.nodeID] || in[e.handle][e.recordedNodeID]
+func newExpectation(va *storagev1.VolumeAttachment, handle, nodeID string) expectation {
+	return expectation{
+		name: va.Name, uid: va.UID, resourceVersion: va.ResourceVersion, attached: va.Status.Attached,
+		handle: handle, nodeID: nodeID, recordedNodeID: va.Annotations[AnnotationNodeID],
+	}
 }
 
-// publications is which of the expected volumes the driver has published where.
-type publications map[string]map[string]bool
+// publication is a volume on a node.
+type publication struct{ handle, nodeID string }
 
-// mismatches returns the expectations that the list contradicts. An object that has
-// changed or was worked on while the list was being read proves nothing.
-func mismatches(expected []expectation, published publications, unchanged func(expectation) bool) []expectation {
+// publications has those that are expected, with whether the driver lists them.
+type publications map[publication]bool
+
+// expect has the publications of e not listed yet.
+func (p publications) expect(e expectation) {
+	p[publication{e.handle, e.nodeID}] = false
+	p[publication{e.handle, e.recordedNodeID}] = false
+}
+
+// has reports whether the driver lists the volume on the node.
+func (p publications) has(e expectation) bool {
+	return p[publication{e.handle, e.nodeID}] || p[publication{e.handle, e.recordedNodeID}]
+}
+
+// add takes over what the driver lists of what is expected.
+func (p publications) add(entries []*csi.ListVolumesResponse_Entry) {
+	for _, entry := range entries {
+		for _, node := range entry.GetStatus().GetPublishedNodeIds() {
+			listed := publication{entry.GetVolume().GetVolumeId(), node}
+			if _, expected := p[listed]; expected {
+				p[listed] = true
+			}
+		}
+	}
+}
+
+// mismatches returns the expectations that the list contradicts, and that hold: an object that has changed or was worked on while
+// the list was being read proves nothing.
+func mismatches(expected []expectation, published publications, holds func(expectation) bool) []expectation {
 	var wrong []expectation
 	for _, e := range expected {
-		if e.listed(published) != e.attached && unchanged(e) {
+		if published.has(e) != e.attached && holds(e) {
 			wrong = append(wrong, e)
 		}
 	}
@@ -161,62 +189,76 @@ func (c *Controller) compare(ctx context.Context) {
 	if err != nil {
 		logger.Error(err, "Comparing attachments with the driver's list ended early")
 	}
-	sure := c.resync.note(len(expected), mismatches(expected, published, c.unchanged), err)
+	sure := c.resync.note(len(expected), mismatches(expected, published, c.holds), err)
 	for _, e := range sure {
 		c.correct(klog.NewContext(ctx, logger.WithValues(logging.KeyAttachment, e.name)), e)
 	}
 }
 
-// expectations returns what the driver should list. VolumeAttachments that are being deleted or in progress are left out.
+// expectations returns what the driver should list. VolumeAttachments that are being deleted or in progress are left out. The
+// PersistentVolume is decoded only where the VolumeAttachment does not record the handle, and by holds for what seems wrong.
 func (c *Controller) expectations() []expectation {
-	var list []expectation
+	list := make([]expectation, 0, c.resync.state().Compared) // as many as the last time
+	replaces, nodeIDs := ReplacesPlugin(c.cfg.Driver), map[string]string{}
 	for va := range c.vas.All() {
 		if !c.ours(va) || isDeleting(va) || c.vaQueue.IsRunning(va.Name) {
 			continue
 		}
-		pv, _ := c.pvs.Get("", pvName(va))
-		csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
-		if e, ok := expect(va, pv, attachNodeID(csiNode, va)); ok {
-			list = append(list, e)
+		nodeID, known := nodeIDs[va.Spec.NodeName]
+		if !known {
+			csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
+			nodeID = csiNodeID(csiNode, c.cfg.Driver)
+			nodeIDs[va.Spec.NodeName] = nodeID
+		}
+		nodeID = cmp.Or(nodeID, va.Annotations[AnnotationNodeID])
+		handle := va.Annotations[AnnotationVolumeHandle]
+		if handle == "" || replaces {
+			handle = c.expectedHandle(va, nodeID)
+		}
+		if handle != "" && nodeID != "" {
+			list = append(list, newExpectation(va, handle, nodeID))
 		}
 	}
 	return list
 }
 
-// expect returns what the driver should list for va, if volume and node are known.
-func expect(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, nodeID string) (expectation, bool) {
+// expectedHandle is expectedHandle with the PersistentVolume of the cache.
+func (c *Controller) expectedHandle(va *storagev1.VolumeAttachment, nodeID string) string {
+	pv, _ := c.pvs.Get("", pvName(va))
+	return expectedHandle(va, pv, nodeID)
+}
+
+// expectedHandle returns the handle under which the driver should list the volume of va, "" if that is not known.
+func expectedHandle(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, nodeID string) string {
 	source, err := newSource(va, pv)
-	if err != nil || nodeID == "" {
-		return expectation{}, false
+	if err != nil {
+		return ""
 	}
 	volume, err := source.csi(va.Spec.Attacher)
 	if err != nil {
-		return expectation{}, false
+		return ""
 	}
 	if handle := va.Annotations[AnnotationVolumeHandle]; handle != "" && handle != volume.VolumeHandle {
-		return expectation{}, false // the PersistentVolume was re-created and says nothing about the volume in use
+		return "" // the PersistentVolume was re-created and says nothing about the volume in use
 	}
 	handle, err := listedHandle(va.Spec.Attacher, source, volume.VolumeHandle, nodeID)
 	if err != nil {
-		return expectation{}, false
+		return ""
 	}
-	return expectation{
-		name: va.Name, uid: va.UID, resourceVersion: va.ResourceVersion, attached: va.Status.Attached,
-		handle: handle, nodeID: nodeID, recordedNodeID: va.Annotations[AnnotationNodeID],
-	}, true
+	return handle
 }
 
-// unchanged reports whether the object is what it was when the list began.
-func (c *Controller) unchanged(e expectation) bool {
+// holds reports whether the objects are what they were when the list began, and the volume is the one that is attached.
+func (c *Controller) holds(e expectation) bool {
 	va, ok := c.vas.Get("", e.name)
-	return ok && va.UID == e.uid && va.ResourceVersion == e.resourceVersion && !c.vaQueue.IsRunning(e.name)
+	return ok && !c.vaQueue.IsRunning(e.name) && newExpectation(va, c.expectedHandle(va, e.nodeID), e.nodeID) == e
 }
 
 // listPublished reads all pages of ListVolumes and keeps what is expected.
 func (c *Controller) listPublished(ctx context.Context, expected []expectation) (publications, error) {
-	published := publications{}
+	published := make(publications, len(expected))
 	for _, e := range expected {
-		published[e.handle] = map[string]bool{}
+		published.expect(e)
 	}
 	request := &csi.ListVolumesRequest{MaxEntries: c.cfg.MaxEntries}
 	seen := map[string]bool{}
@@ -238,16 +280,6 @@ func (c *Controller) listPublished(ctx context.Context, expected []expectation) 
 	}
 }
 
-func (p publications) add(entries []*csi.ListVolumesResponse_Entry) {
-	for _, entry := range entries {
-		if nodes, wanted := p[entry.GetVolume().GetVolumeId()]; wanted {
-			for _, node := range entry.GetStatus().GetPublishedNodeIds() {
-				nodes[node] = true
-			}
-		}
-	}
-}
-
 // listPage reads one page; each has the whole deadline.
 func (c *Controller) listPage(ctx context.Context, request *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	ctx, cancel := c.csiDeadline(ctx)
@@ -262,7 +294,7 @@ func (c *Controller) listPage(ctx context.Context, request *csi.ListVolumesReque
 // correct queues a VolumeAttachment that contradicts the list: to be attached again, or to have its status saved.
 func (c *Controller) correct(ctx context.Context, e expectation) {
 	va, ok := c.vas.Get("", e.name)
-	if !ok || !c.unchanged(e) {
+	if !ok || !c.holds(e) {
 		return
 	}
 	message := fmt.Sprintf("driver lists volume %q as published to node ID %q, the VolumeAttachment says it is not: attaching", e.handle, e.nodeID)

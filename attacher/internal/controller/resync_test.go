@@ -34,7 +34,7 @@ func names(list []expectation) []string {
 }
 
 func TestMismatches(t *testing.T) {
-	published := publications{"vol-a": {"id-1": true}, "vol-b": {"id-2": true}, "vol-c": {}}
+	published := publications{{"vol-a", "id-1"}: true, {"vol-b", "id-1"}: false, {"vol-b", "id-2"}: true, {"vol-c", "id-1"}: false}
 	tests := map[string]struct {
 		reason   string
 		expected []expectation
@@ -85,28 +85,25 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-func TestExpect(t *testing.T) {
+func TestExpectedHandle(t *testing.T) {
 	tests := map[string]struct {
 		reason string
 		va     *storagev1.VolumeAttachment
 		pv     *corev1.PersistentVolume
-		nodeID string
-		ok     bool
+		want   string
 	}{
-		"Known": {reason: "volume and node are known", va: newVA(vaAttached), pv: newPV(), nodeID: "id-1", ok: true},
-		"NoPV":  {reason: "the volume is not", va: newVA(vaAttached), nodeID: "id-1"},
+		"Known": {reason: "the volume is known", va: newVA(vaAttached), pv: newPV(), want: "vol-1"},
+		"NoPV":  {reason: "it is not", va: newVA(vaAttached)},
 		"Replaced": {
 			reason: "the PersistentVolume was re-created and names another volume than the one attached",
-			va:     newVA(vaAttached, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(), nodeID: "id-1",
+			va:     newVA(vaAttached, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(),
 		},
-		"NoNode": {reason: "the node is not", va: newVA(vaAttached), pv: newPV()},
-		"NotCSI": {reason: "the driver lists its own volumes only", va: newVA(), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.CSI = nil }), nodeID: "id-1"},
+		"NotCSI": {reason: "the driver lists its own volumes only", va: newVA(), pv: newPV(func(pv *corev1.PersistentVolume) { pv.Spec.CSI = nil })},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			e, ok := expect(tt.va, tt.pv, tt.nodeID)
-			if ok != tt.ok || ok && (e.handle != "vol-1" || !e.attached || e.uid != "va-uid") {
-				t.Errorf("%s: got %+v, %t", tt.reason, e, ok)
+			if got := expectedHandle(tt.va, tt.pv, "id-1"); got != tt.want {
+				t.Errorf("%s: got %q, want %q", tt.reason, got, tt.want)
 			}
 		})
 	}
@@ -143,7 +140,7 @@ func TestListPublished(t *testing.T) {
 		"Pages": {
 			reason: "all pages count, volumes nobody asked for do not",
 			pages:  map[string]*csi.ListVolumesResponse{"": page("1", "vol-a", "id-1", "id-2"), "1": page("2", "vol-x", "id-1"), "2": page("", "vol-b", "id-3")},
-			want:   publications{"vol-a": {"id-1": true, "id-2": true}, "vol-b": {"id-3": true}},
+			want:   publications{{"vol-a", "id-1"}: true, {"vol-a", ""}: false, {"vol-b", "id-1"}: false, {"vol-b", "id-3"}: true},
 		},
 		"Endless": {
 			reason:  "a driver that repeats the token would be asked forever",
@@ -164,7 +161,7 @@ func TestListPublished(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := &Controller{cfg: Config{CSI: lister{pages: tt.pages}, CSITimeout: time.Minute}}
-			got, err := c.listPublished(t.Context(), []expectation{expected("a", true), expected("b", true)})
+			got, err := c.listPublished(t.Context(), []expectation{expected("a", true), recorded("b", "id-3")})
 			if (err != nil) != tt.wantErr {
 				t.Fatalf("%s: error %v", tt.reason, err)
 			}

@@ -17,8 +17,6 @@ var (
 
 // source is what a VolumeAttachment attaches, whichever way its spec names it.
 type source struct {
-	// label names the volume in messages.
-	label string
 	// pv is nil for a volume that is described in the VolumeAttachment itself.
 	pv   *corev1.PersistentVolume
 	spec *corev1.PersistentVolumeSpec
@@ -42,15 +40,21 @@ func newSource(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume) (sou
 	case name != "" && inline != nil:
 		return source{}, fmt.Errorf("VolumeAttachment %q %w: it names a PersistentVolume and an inline volume", va.Name, errSourceUnusable)
 	case inline != nil:
-		return source{label: "inline volume", spec: inline, migrated: isMigrated(va.Spec.Attacher, nil)}, nil
+		return source{spec: inline, migrated: isMigrated(va.Spec.Attacher, nil)}, nil
 	case name == "":
 		return source{}, fmt.Errorf("VolumeAttachment %q %w: it names no volume", va.Name, errSourceUnusable)
 	case pv == nil:
 		return source{}, fmt.Errorf("PersistentVolume %q %w", name, errSourceMissing)
 	}
-	return source{
-		label: fmt.Sprintf("PersistentVolume %q", name), pv: pv, spec: &pv.Spec, migrated: isMigrated(va.Spec.Attacher, pv),
-	}, nil
+	return source{pv: pv, spec: &pv.Spec, migrated: isMigrated(va.Spec.Attacher, pv)}, nil
+}
+
+// label names the volume in messages.
+func (s source) label() string {
+	if s.pv == nil {
+		return "inline volume"
+	}
+	return fmt.Sprintf("PersistentVolume %q", s.pv.Name)
 }
 
 // csi returns the CSI part of the source if it belongs to driver.
@@ -59,11 +63,11 @@ func (s source) csi(driver string) (*corev1.CSIPersistentVolumeSource, error) {
 	switch {
 	case csi == nil:
 		return nil, fmt.Errorf("%s %w: it is neither a CSI volume nor one of an in-tree plugin that driver %q replaces",
-			s.label, errSourceUnusable, driver)
+			s.label(), errSourceUnusable, driver)
 	case csi.Driver != driver:
-		return nil, fmt.Errorf("%s %w: its driver is %q, ours is %q", s.label, errSourceUnusable, csi.Driver, driver)
+		return nil, fmt.Errorf("%s %w: its driver is %q, ours is %q", s.label(), errSourceUnusable, csi.Driver, driver)
 	case csi.VolumeHandle == "":
-		return nil, fmt.Errorf("%s %w: its volume handle is empty", s.label, errSourceUnusable)
+		return nil, fmt.Errorf("%s %w: its volume handle is empty", s.label(), errSourceUnusable)
 	}
 	return csi, nil
 }

@@ -27,6 +27,9 @@ func (s *Session) Client() kube.Client { return client{cluster: s.cluster, sessi
 // Cut ends the session. Requests that hang end by their context, as always, and so do watches that run.
 func (s *Session) Cut() { s.cut.Store(true) }
 
+// Restore ends what Cut has begun, for the requests that follow.
+func (s *Session) Restore() { s.cut.Store(false) }
+
 // check is ErrCut when the session is over; no session never is.
 func (s *Session) check() error {
 	if s != nil && s.cut.Load() {

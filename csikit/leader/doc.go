@@ -8,6 +8,8 @@
 // process, and the Lease is renewed until the leader's work has really ended, then released, so
 // that the successor starts at once and never beside us.
 //
+// Serve is Run for components that take part in the next election after the Lease was lost, instead of ending.
+//
 // An instance that waits watches the Lease, where it may, and so begins as soon as that is released, or when it has expired. Where it may
 // not, it reads the Lease every RetryPeriod.
 //

@@ -1,0 +1,22 @@
+package leader
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/klog/v2"
+)
+
+// Serve is Run for a component that outlives its leadership: when the Lease is lost and lead has returned, it waits for the next election
+// and calls lead again. It returns when ctx ends, or when lead returns while this instance leads.
+//
+// Nothing of one call may be left for the next: lead makes its controllers anew, and reads their objects again.
+func Serve(ctx context.Context, cfg Config, lead func(ctx context.Context) error) error {
+	for {
+		err := Run(ctx, cfg, lead)
+		if !errors.Is(err, ErrLost) || ctx.Err() != nil {
+			return err
+		}
+		klog.FromContext(ctx).Error(err, "Stopped work, waiting for the next election")
+	}
+}

@@ -38,8 +38,8 @@ var errDriverChanged = errors.New("another driver has taken the socket")
 // that have begun when ctx ends are finished first, within a limit.
 //
 // It returns an error for options that are not valid, an address that cannot be listened on, a missing
-// kubeconfig, leader.ErrLost when the Lease is lost, and csiclient.ErrConnectionLost if
-// o.ExitOnConnectionLoss is set. The logger is taken from ctx.
+// kubeconfig, and csiclient.ErrConnectionLost if o.ExitOnConnectionLoss is set. An instance that loses the Lease stops what it does, and
+// waits for it again. The logger is taken from ctx.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -185,8 +185,8 @@ func (c *component) work(ctx context.Context, recorder events.Recorder, fail con
 	if err != nil {
 		return ignoreStopped(ctx, err)
 	}
-	ctrl := c.newController(info.Name, recorder)
-	c.controller.Store(ctrl)
+	config := c.configure(info.Name, recorder)
+	c.controller.Store(controller.New(config))
 	c.logFeatures(ctx, info)
 	group, ctx := errgroup.WithContext(ctx)
 	changed := func(now *csiclient.Info) {
@@ -195,18 +195,18 @@ func (c *component) work(ctx context.Context, recorder events.Recorder, fail con
 			return
 		}
 		c.logFeatures(ctx, now)
-		ctrl.LogPublish(ctx)
-		ctrl.WakeAll()
+		c.controller.Load().LogPublish(ctx)
+		c.controller.Load().WakeAll()
 	}
 	group.Go(func() error { return c.driver.Run(ctx, changed) })
-	group.Go(func() error { return c.rereadWhileLost(ctx, ctrl, changed) })
-	group.Go(func() error { return c.lead(ctx, info.Name, ctrl) })
+	group.Go(func() error { return c.rereadWhileLost(ctx, config.Shared, changed) })
+	group.Go(func() error { return c.lead(ctx, config) })
 	return group.Wait()
 }
 
 // rereadWhileLost reads the capabilities again while the driver lacks the one to attach although it has attached volumes:
 // a driver that answered while it was starting keeps its connection, so that nothing else would read them again.
-func (c *component) rereadWhileLost(ctx context.Context, ctrl *controller.Controller, changed func(*csiclient.Info)) error {
+func (c *component) rereadWhileLost(ctx context.Context, shared *controller.Shared, changed func(*csiclient.Info)) error {
 	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(4)) //nolint:mnd // each attempt is a detail
 	ticker := time.NewTicker(rereadInterval)
 	defer ticker.Stop()
@@ -216,7 +216,7 @@ func (c *component) rereadWhileLost(ctx context.Context, ctrl *controller.Contro
 			return nil
 		case <-ticker.C:
 		}
-		if ctrl.AttachLost() == nil {
+		if shared.AttachLost() == nil {
 			continue
 		}
 		before := c.driver.Info()
@@ -238,9 +238,10 @@ func ignoreStopped(ctx context.Context, err error) error {
 	return err
 }
 
-func (c *component) newController(driver string, recorder events.Recorder) *controller.Controller {
+// configure makes the configuration of the controllers, of which there is one after the other.
+func (c *component) configure(driver string, recorder events.Recorder) controller.Config {
 	o := c.options
-	return controller.New(controller.Config{
+	config := controller.Config{
 		Driver:        driver,
 		Kube:          c.kube,
 		CSI:           c.driver.Controller(),
@@ -258,7 +259,9 @@ func (c *component) newController(driver string, recorder events.Recorder) *cont
 		ErrorCode:     o.Features.Enabled(GateErrorCode),
 		QueueMetrics:  kubemetrics.NewQueues(c.registry),
 		Registerer:    c.registry,
-	})
+	}
+	config.Shared = controller.NewShared(config)
+	return config
 }
 
 func (c *component) logFeatures(ctx context.Context, info *csiclient.Info) {
@@ -266,21 +269,22 @@ func (c *component) logFeatures(ctx context.Context, info *csiclient.Info) {
 	logger.Info("Read capabilities of the driver", logging.KeyCapabilities, controller.FeaturesOf(info))
 }
 
-// lead runs the controller, as the elected leader if an election is asked for.
-func (c *component) lead(ctx context.Context, driver string, ctrl *controller.Controller) error {
+// lead runs the controller, as the elected leader if an election is asked for. If the Lease is lost, the next controller waits.
+func (c *component) lead(ctx context.Context, config controller.Config) error {
 	runWhileLeading := func(ctx context.Context) error {
 		c.leading.Store(true)
 		defer c.leading.Store(false)
-		return ctrl.Run(ctx)
+		defer func() { c.controller.Store(controller.New(config)) }()
+		return c.controller.Load().Run(ctx)
 	}
 	le := c.options.LeaderElection
 	if !le.Enabled {
 		return runWhileLeading(ctx)
 	}
-	return leader.Run(ctx, leader.Config{
+	return leader.Serve(ctx, leader.Config{
 		Client:        c.kube,
 		Namespace:     le.Namespace,
-		Name:          controller.LeaseName(driver),
+		Name:          controller.LeaseName(config.Driver),
 		Identity:      c.host,
 		Labels:        le.Labels,
 		LeaseDuration: le.LeaseDuration,

@@ -397,6 +397,43 @@ func TestConnectionLoss(t *testing.T) {
 	}
 }
 
+// TestElectedAgain takes the Lease from the leader. The same process is elected again, with the same listener and metrics.
+func TestElectedAgain(t *testing.T) {
+	s := socket(filepath.Join(t.TempDir(), "s"))
+	defer s.serve(t, newDriver(csitest.Options{}))()
+	r := start(t, s, "--leader-election", "--leader-election-namespace=ns",
+		"--leader-election-lease-duration=2s", "--leader-election-renew-deadline=1s", "--leader-election-retry-period=100ms")
+	if err := r.cluster.Apply(testVA("va-1")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "attach", r.attached(t, "va-1"))
+	status := func(want string) func() bool {
+		return func() bool {
+			_, body := r.get(t, "/metrics")
+			return strings.Contains(body, `leader_election_master_status{name="external-attacher-leader-test-csi-longshore-example"} `+want)
+		}
+	}
+	if err := r.cluster.Merge("leases", "ns", "external-attacher-leader-test-csi-longshore-example", []byte(`{"spec":{"holderIdentity":"thief"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "notice the loss", status("0"))
+	if code, body := r.get(t, "/healthz/leader-election"); code != http.StatusOK {
+		t.Errorf("an instance that waits is healthy, got %d: %s", code, body)
+	}
+	r.eventually(t, "lead again", status("1"))
+	if err := r.cluster.Apply(testVA("va-2")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(t, "attach in the second term", r.attached(t, "va-2"))
+	if _, body := r.get(t, "/metrics"); !strings.Contains(body, `workqueue_oldest_item_age_seconds{name="csi-attacher-va"}`) {
+		t.Error("the queue of the second term is not measured")
+	}
+	if _, body := r.get(t, "/debug/state"); !strings.Contains(body, `"leading": true`) {
+		t.Errorf("state does not say that this instance leads:\n%s", body)
+	}
+	r.end(t)
+}
+
 func TestStopWhileWaiting(t *testing.T) {
 	r := start(t, socket(filepath.Join(t.TempDir(), "s")))
 	r.eventually(t, "listen", func() bool {

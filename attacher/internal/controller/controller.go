@@ -78,10 +78,14 @@ type Config struct {
 	QueueMetrics workqueue.MetricsProvider
 	// Registerer takes the controller's own metrics. nil: none.
 	Registerer prometheus.Registerer
+	// Shared outlives the Controller. nil: NewShared makes it of the other fields.
+	Shared *Shared
 }
 
 // Controller attaches and detaches the volumes of one driver.
 type Controller struct {
+	*Shared
+
 	cfg       Config
 	finalizer string
 
@@ -93,9 +97,6 @@ type Controller struct {
 
 	started atomic.Bool // Run was called
 
-	// attaches: the driver has announced that it attaches, or an object proves it. Never reset.
-	attaches atomic.Bool
-
 	nodes  nodeLookups
 	woken  woken
 	forced sync.Map // UIDs of VolumeAttachments that must be attached again although they say attached
@@ -104,10 +105,11 @@ type Controller struct {
 
 // New prepares a Controller, which starts with Run.
 func New(cfg Config) *Controller {
-	c := &Controller{cfg: cfg, finalizer: FinalizerName(cfg.Driver)}
+	c := &Controller{Shared: cfg.Shared, cfg: cfg, finalizer: FinalizerName(cfg.Driver)}
+	if c.Shared == nil {
+		c.Shared = NewShared(cfg)
+	}
 	c.nodes.first, c.nodes.longest = cfg.NodeRetry, max(cfg.NodeRetry, cfg.Retry.Max)
-	c.resync.corrections = newCorrections(cfg.Registerer, cfg.Driver)
-	c.registerLost(cfg.Registerer)
 	c.vas = kube.NewInformer(cfg.Kube.VolumeAttachments(), kube.InformerOptions[*storagev1.VolumeAttachment]{
 		Name:      "VolumeAttachment",
 		Resync:    cfg.Resync,
@@ -123,7 +125,6 @@ func New(cfg Config) *Controller {
 		Name:      "CSINode",
 		Transform: slimCSINode(cfg.Driver),
 	})
-	c.features() // remembers that the driver attaches
 	c.vas.OnChange(c.vaChanged)
 	c.pvs.OnChange(c.pvChanged)
 	c.csiNodes.OnChange(c.csiNodeChanged)

@@ -483,7 +483,8 @@ func TestState(t *testing.T) {
 // TestCorrections counts what a comparison with the driver's list has found.
 func TestCorrections(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := resync{corrections: newCorrections(registry, testDriver)}
+	newCorrections(registry, testDriver)
+	var r resync
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}

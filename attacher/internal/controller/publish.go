@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,24 @@ import (
 // errPublishLost is a driver that announced PUBLISH_UNPUBLISH_VOLUME and does not now.
 var errPublishLost = errors.New("does not announce PUBLISH_UNPUBLISH_VOLUME, but did before: " +
 	"no volume is attached or detached until the driver announces it again")
+
+// Shared is what the Controllers of a process have in common, of which there is one after the other if the Lease is lost: their
+// metrics, and whether the driver has attached volumes.
+type Shared struct {
+	driver   string
+	announce func() Features
+	// attaches: the driver has announced that it attaches, or an object proves it. Never reset.
+	attaches    atomic.Bool
+	corrections *prometheus.CounterVec
+}
+
+// NewShared returns what the Controllers with this configuration share. It must be called once for a Registerer.
+func NewShared(cfg Config) *Shared {
+	s := &Shared{driver: cfg.Driver, announce: cfg.Features, corrections: newCorrections(cfg.Registerer, cfg.Driver)}
+	s.registerLost(cfg.Registerer)
+	s.features() // remembers that the driver attaches
+	return s
+}
 
 // attachedByCall reports whether ControllerPublishVolume may have been called for va: the finalizer and the
 // annotations are written before the call, by this attacher and by the external-attacher alike.
@@ -38,10 +57,10 @@ func (c *Controller) notePV(pv *corev1.PersistentVolume) {
 }
 
 // features returns what the driver announces now, and remembers that the driver attaches if it announces that.
-func (c *Controller) features() Features {
-	features := c.cfg.Features()
+func (s *Shared) features() Features {
+	features := s.announce()
 	if features.Publish {
-		c.attaches.Store(true)
+		s.attaches.Store(true)
 	}
 	return features
 }
@@ -49,11 +68,11 @@ func (c *Controller) features() Features {
 // AttachLost returns an error while the driver does not announce PUBLISH_UNPUBLISH_VOLUME although it did before, as this process
 // has seen or an object in the API proves. A driver may announce too little while it is starting. To
 // believe it would mean to mark volumes attached that are not, and to forget those that must be detached.
-func (c *Controller) AttachLost() error {
-	if c.features().Publish || !c.attaches.Load() {
+func (s *Shared) AttachLost() error {
+	if s.features().Publish || !s.attaches.Load() {
 		return nil
 	}
-	return fmt.Errorf("driver %q %w", c.cfg.Driver, errPublishLost)
+	return fmt.Errorf("driver %q %w", s.driver, errPublishLost)
 }
 
 // LogPublish logs what it means that the driver does not announce PUBLISH_UNPUBLISH_VOLUME, and what to do.
@@ -86,16 +105,16 @@ func (c *Controller) markAttached(ctx context.Context, va *storagev1.VolumeAttac
 }
 
 // registerLost shows AttachLost as a metric. nil: no registry.
-func (c *Controller) registerLost(reg prometheus.Registerer) {
+func (s *Shared) registerLost(reg prometheus.Registerer) {
 	if reg == nil {
 		return
 	}
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "csi_attacher_publish_capability_lost",
 		Help:        "1 while the driver does not announce PUBLISH_UNPUBLISH_VOLUME but did before, else 0.",
-		ConstLabels: prometheus.Labels{"driver_name": c.cfg.Driver},
+		ConstLabels: prometheus.Labels{"driver_name": s.driver},
 	}, func() float64 {
-		if c.AttachLost() != nil {
+		if s.AttachLost() != nil {
 			return 1
 		}
 		return 0

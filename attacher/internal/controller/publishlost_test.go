@@ -1,11 +1,13 @@
 package controller
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -95,5 +97,21 @@ func TestEvidenceOfCalls(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestShared has two controllers, one after the other, of which only the first sees the driver attach.
+func TestShared(t *testing.T) {
+	publish := true
+	config := Config{
+		Driver: testDriver, Kube: kubetest.New().Client(), Registerer: prometheus.NewRegistry(), Features: func() Features { return Features{Publish: publish} },
+	}
+	config.Shared = NewShared(config)
+	if err := New(config).AttachLost(); err != nil {
+		t.Errorf("the driver attaches: %v", err)
+	}
+	publish = false
+	if err := New(config).AttachLost(); !errors.Is(err, errPublishLost) {
+		t.Errorf("got %v, want %v", err, errPublishLost)
 	}
 }

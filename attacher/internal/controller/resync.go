@@ -99,8 +99,6 @@ func confirmed(wrong []expectation, suspects map[types.UID]bool) (sure []expecta
 
 // resync remembers what the last comparison has found. The zero value is ready to use.
 type resync struct {
-	corrections *prometheus.CounterVec
-
 	mu       sync.Mutex
 	suspects map[types.UID]bool // by VolumeAttachment, what it said of attached
 	last     ResyncState
@@ -307,6 +305,6 @@ func (c *Controller) correct(ctx context.Context, e expectation) {
 	pv, _ := c.pvs.Get("", pvName(va))
 	source, _ := newSource(va, pv)
 	c.warn(va, source, ReasonStateMismatch, message)
-	c.resync.corrections.WithLabelValues(strconv.FormatBool(e.attached)).Inc()
+	c.corrections.WithLabelValues(strconv.FormatBool(e.attached)).Inc()
 	c.wake(va)
 }

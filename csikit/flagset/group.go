@@ -29,6 +29,7 @@ var (
 	_ Group = (*HTTP)(nil)
 	_ Group = (*Retry)(nil)
 	_ Group = (*FeatureGates)(nil)
+	_ Group = (*Secrets)(nil)
 
 	_ Warner = (*HTTP)(nil)
 	_ Warner = (*FeatureGates)(nil)

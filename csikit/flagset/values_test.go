@@ -18,6 +18,7 @@ type everything struct {
 	http     flagset.HTTP
 	retry    flagset.Retry
 	gates    flagset.FeatureGates
+	secrets  flagset.Secrets
 }
 
 func newEverything() *everything {
@@ -31,7 +32,7 @@ func newEverything() *everything {
 }
 
 func (e *everything) groups() []flagset.Group {
-	return []flagset.Group{&e.csi, &e.kube, &e.election, &e.http, &e.retry, &e.gates}
+	return []flagset.Group{&e.csi, &e.kube, &e.election, &e.http, &e.retry, &e.gates, &e.secrets}
 }
 
 // given parses a command line, and validates it if it can be parsed.
@@ -53,6 +54,10 @@ func TestEveryWrongValueIsNamed(t *testing.T) {
 		"AddressEmpty": {
 			reason: "A helper must know where its driver is.", args: []string{"--csi-address="},
 			want: []string{`--csi-address=""`, "must not be empty"},
+		},
+		"SecretNamespaces": {
+			reason: "Names of namespaces are DNS labels.", args: []string{"--secret-namespaces=ok, UPPER,," + strings.Repeat("x", 64)},
+			want: []string{`--secret-namespaces="UPPER"`, `--secret-namespaces="xxx`, "1 to 63 lower-case letters"},
 		},
 		"AddressRelative": {
 			reason: "A working directory is an accident.", args: []string{"--csi-address=csi.sock"},
@@ -308,6 +313,28 @@ func TestWarnings(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, flagset.Warnings(&e.http, &e.gates)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestSecretNamespaces(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		args   []string
+		want   []string
+	}{
+		"Default": {reason: "no limit"},
+		"Several": {reason: "names are separated by commas", args: []string{"--secret-namespaces=a, b,"}, want: []string{"a", "b"}},
+		"Again":   {reason: "the last flag counts", args: []string{"--secret-namespaces=a", "--secret-namespaces="}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, err := given(tc.args...)
+			if diff := cmp.Diff(tc.want, e.secrets.Namespaces); diff != "" || err != nil {
+				t.Errorf("%s: error %v, namespaces (-want +got):\n%s", tc.reason, err, diff)
 			}
 		})
 	}

@@ -256,6 +256,7 @@ func (c *component) configure(driver string, recorder events.Recorder) controlle
 		ReconcileSync: o.ReconcileSync,
 		MaxEntries:    int32(o.MaxEntries), //nolint:gosec // Validate has checked the range
 		DefaultFSType: o.DefaultFSType,
+		Secrets:       kube.NewSecretCache(c.kube, o.Secrets.Namespaces),
 		ErrorCode:     o.Features.Enabled(GateErrorCode),
 		QueueMetrics:  kubemetrics.NewQueues(c.registry),
 		Registerer:    c.registry,

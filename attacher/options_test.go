@@ -48,7 +48,7 @@ func TestDefaults(t *testing.T) {
 		// The one deliberate difference: the server, not the client, limits the rate of requests.
 		"kube-api-qps": "0", "kube-api-burst": "10",
 		// Only here.
-		"kube-api-timeout": "30s", "node-retry-interval": "15s", "exit-on-connection-loss": "false",
+		"kube-api-timeout": "30s", "secret-namespaces": "", "node-retry-interval": "15s", "exit-on-connection-loss": "false",
 	})
 	o := NewOptions()
 	if !o.Features.Enabled(GateErrorCode) {
@@ -61,8 +61,8 @@ func TestValidate(t *testing.T) {
 		"Defaults": {Reason: "they are valid and warn about nothing"},
 		"Everything": {
 			Reason: "all that is wrong is reported at once, by flag and rule",
-			Args:   []string{"--worker-threads=0", "--max-entries=-1", "--resync=-1s", "--reconcile-sync=-1s", "--kube-api-timeout=0", "--node-retry-interval=0", "--timeout=0", "--csi-address="},
-			Errors: []string{"--worker-threads=0: must be at least 1", "--max-entries=-1", "--resync=-1s", "--reconcile-sync=-1s", "--kube-api-timeout=0", "--node-retry-interval=0", "--timeout=0", "--csi-address"},
+			Args:   []string{"--worker-threads=0", "--max-entries=-1", "--resync=-1s", "--reconcile-sync=-1s", "--kube-api-timeout=0", "--node-retry-interval=0", "--timeout=0", "--csi-address=", "--secret-namespaces=A"},
+			Errors: []string{"--worker-threads=0: must be at least 1", "--max-entries=-1", "--resync=-1s", "--reconcile-sync=-1s", "--kube-api-timeout=0", "--node-retry-interval=0", "--timeout=0", "--csi-address", `--secret-namespaces="A"`},
 		},
 		"Page":      {Reason: "the CSI field has 32 bits", Args: []string{"--max-entries=2147483648"}, Errors: []string{"--max-entries=2147483648: must be from 0 to 2147483647"}},
 		"Longest":   {Reason: "the longest page", Args: []string{"--max-entries=2147483647"}},

@@ -33,6 +33,30 @@ func rights() []right {
 	}
 }
 
+// secretsDoc says how to grant less than all secrets.
+const secretsDoc = `With ` + "`--secret-namespaces=storage`" + `, secrets of other namespaces are refused with an error that names the flag, whoever may name them in a
+PersistentVolume or VolumeAttachment. The rule for secrets in the ClusterRole is not needed then: in each of the namespaces, bind a Role
+to the service account.
+
+` + "```yaml" + `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  namespace: storage
+  name: csi-attacher-secrets
+rules:
+- {apiGroups: [""], resources: [secrets], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  namespace: storage
+  name: csi-attacher-secrets
+subjects:
+- {kind: ServiceAccount, namespace: kube-system, name: csi-attacher}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: csi-attacher-secrets}
+` + "```\n"
+
 func TestRightsDoc(t *testing.T) {
 	var table, rules strings.Builder
 	for _, r := range rights() {
@@ -47,6 +71,7 @@ watches the requests, by `+"`go test -run TestRightsDoc . -rewrite`"+`.
 | API group | Resource | Verbs | For |
 |---|---|---|---|
 `+table.String()+`
+`+secretsDoc+`
 As a ClusterRole with everything:
 
 `+"```yaml"+`

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
@@ -248,7 +247,7 @@ func (c *Controller) waitForDriver(va *storagev1.VolumeAttachment) reconcile.Res
 func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
-	return kube.SecretData(ctx, c.cfg.Kube, ref)
+	return c.cfg.Secrets.Data(ctx, ref)
 }
 
 func withAttachment(ctx context.Context, va *storagev1.VolumeAttachment) context.Context {

@@ -50,6 +50,8 @@ type Config struct {
 	Features func() Features
 	// Events records events for users.
 	Events Recorder
+	// Secrets reads the secrets of publish calls.
+	Secrets *kube.SecretCache
 
 	// Workers is the number of attach operations, and separately of detach operations, in progress at a time. One node takes at most half
 	// of them.

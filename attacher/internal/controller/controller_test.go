@@ -30,6 +30,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
@@ -104,7 +105,7 @@ func newBench(t *testing.T, objs ...runtime.Object) *bench {
 func (b *bench) start() {
 	b.t.Helper()
 	b.Controller = New(Config{
-		Driver: testDriver, Kube: b.cluster.Client(), CSI: b.driver, Events: b.notes,
+		Driver: testDriver, Kube: b.cluster.Client(), CSI: b.driver, Events: b.notes, Secrets: kube.NewSecretCache(b.cluster.Client(), nil),
 		Features:    func() Features { return Features{Publish: !b.lost.Load()} },
 		Workers:     stdcmp.Or(b.workers, 2),
 		Retry:       flagset.Retry{Start: time.Second, Max: time.Minute},

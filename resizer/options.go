@@ -38,6 +38,8 @@ type Options struct {
 	Retry flagset.Retry
 	// Features are the feature gates.
 	Features flagset.FeatureGates
+	// Secrets limits which secrets are read for calls to the driver.
+	Secrets flagset.Secrets
 
 	// ResizeTimeout is the deadline of each ControllerExpandVolume.
 	ResizeTimeout time.Duration
@@ -87,7 +89,7 @@ func NewOptions() Options {
 
 // groups returns the groups of flags that all components share, without that of the driver.
 func (o *Options) groups() []flagset.Group {
-	return []flagset.Group{&o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Features}
+	return []flagset.Group{&o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Features, &o.Secrets}
 }
 
 // AddFlags registers all flags on fs, except --version and those of the log, which every binary

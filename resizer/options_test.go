@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		// The one deliberate difference: the server, not the client, limits the rate of requests.
 		"kube-api-qps": "0", "kube-api-burst": "10",
 		// Only here.
-		"kube-api-timeout": "30s", "exit-on-connection-loss": "false",
+		"kube-api-timeout": "30s", "secret-namespaces": "", "exit-on-connection-loss": "false",
 	})
 }
 

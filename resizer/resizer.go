@@ -37,8 +37,8 @@ var errDriverChanged = errors.New("another driver has taken the socket")
 // that have begun when ctx ends are finished first, within a limit.
 //
 // It returns an error for options that are not valid, an address that cannot be listened on, a missing
-// kubeconfig, leader.ErrLost when the Lease is lost, and csiclient.ErrConnectionLost if
-// o.ExitOnConnectionLoss is set. The logger is taken from ctx.
+// kubeconfig, and csiclient.ErrConnectionLost if o.ExitOnConnectionLoss is set. An instance that loses the Lease stops what it does, and
+// waits for it again. The logger is taken from ctx.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -89,7 +89,7 @@ type component struct {
 
 	health     leader.Health
 	leading    atomic.Bool
-	controller atomic.Pointer[controller.Controller]
+	controller atomic.Pointer[controller.Controller] // nil while this instance does not lead
 }
 
 // run opens the listener, if one is asked for, and works until ctx ends.
@@ -179,11 +179,6 @@ func (c *component) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctrl, err := c.newController(info.Name, recorder)
-	if err != nil {
-		return err
-	}
-	c.controller.Store(ctrl)
 	c.logFeatures(ctx, info)
 
 	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -195,12 +190,14 @@ func (c *component) work(ctx context.Context) error {
 			return fmt.Errorf("CSI driver %q at %q is now %q: %w", info.Name, c.options.CSI.Address, now.Name, errDriverChanged)
 		}
 		c.logFeatures(ctx, now)
-		ctrl.WakeAll()
+		if ctrl := c.controller.Load(); ctrl != nil {
+			ctrl.WakeAll()
+		}
 		return nil
 	}
 	group.Go(func() error { return c.followDriver(ctx, changed) })
 	group.Go(func() error { return c.rereadWhileIncapable(ctx, changed) })
-	group.Go(func() error { return c.lead(ctx, info.Name, ctrl) })
+	group.Go(func() error { return c.lead(ctx, c.configure(info.Name, recorder)) })
 	err = group.Wait()
 	stop() // the events of the last operations are written first
 	return errors.Join(err, <-recorded)
@@ -255,9 +252,10 @@ func ignoreStopped(ctx context.Context, err error) error {
 	return err
 }
 
-func (c *component) newController(driver string, recorder events.Recorder) (*controller.Controller, error) {
+// configure makes the configuration of the controllers, of which there is one for each time that this instance leads.
+func (c *component) configure(driver string, recorder events.Recorder) controller.Config {
 	o := c.options
-	return controller.New(controller.Config{
+	return controller.Config{
 		Driver:            driver,
 		Kube:              c.kube,
 		CSI:               c.driver.Controller(),
@@ -273,9 +271,10 @@ func (c *component) newController(driver string, recorder events.Recorder) (*con
 		AttributesClasses: o.Features.Enabled(GateAttributesClass),
 		ExtraMetadata:     o.ExtraModifyMetadata,
 		AnnotatePreResize: o.Features.Enabled(GateAnnotate),
+		Secrets:           kube.NewSecretCache(c.kube, o.Secrets.Namespaces),
 		QueueMetrics:      kubemetrics.NewQueues(c.registry),
 		Registerer:        c.registry,
-	})
+	}
 }
 
 func (c *component) logFeatures(ctx context.Context, info *csiclient.Info) {
@@ -287,21 +286,27 @@ func (c *component) logFeatures(ctx context.Context, info *csiclient.Info) {
 	}
 }
 
-// lead runs the controller, as the elected leader if an election is asked for.
-func (c *component) lead(ctx context.Context, driver string, ctrl *controller.Controller) error {
+// lead runs a controller, as the elected leader if an election is asked for; after a lost Lease, another one when this instance leads again.
+func (c *component) lead(ctx context.Context, config controller.Config) error {
 	runWhileLeading := func(ctx context.Context) error {
+		ctrl, err := controller.New(config)
+		if err != nil {
+			return err
+		}
 		c.leading.Store(true)
 		defer c.leading.Store(false)
+		c.controller.Store(ctrl)
+		defer c.controller.Store(nil)
 		return ctrl.Run(ctx)
 	}
 	le := c.options.LeaderElection
 	if !le.Enabled {
 		return runWhileLeading(ctx)
 	}
-	return leader.Run(ctx, leader.Config{
+	return leader.Serve(ctx, leader.Config{
 		Client:        c.kube,
 		Namespace:     le.Namespace,
-		Name:          controller.LeaseName(driver),
+		Name:          controller.LeaseName(config.Driver),
 		Identity:      c.host,
 		Labels:        le.Labels,
 		LeaseDuration: le.LeaseDuration,

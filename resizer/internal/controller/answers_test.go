@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
@@ -88,7 +89,7 @@ func expandAgainst(t *testing.T, driver answers) (*corev1.PersistentVolumeClaim,
 	)
 	c, err := New(Config{
 		Driver: testDriver, Kube: cluster.Client(), CSI: driver, Features: func() Features { return Features{Expand: true} },
-		Events: events.Discard{}, Workers: 1, Retry: flagset.Retry{Start: time.Hour, Max: time.Hour},
+		Events: events.Discard{}, Secrets: kube.NewSecretCache(cluster.Client(), nil), Workers: 1, Retry: flagset.Retry{Start: time.Hour, Max: time.Hour},
 		ResizeTimeout: time.Second, ModifyTimeout: time.Second, KubeTimeout: time.Second, AnnotatePreResize: true,
 	})
 	if err != nil {

@@ -37,6 +37,8 @@ type Config struct {
 	Features func() Features
 	// Events records events for users.
 	Events events.Recorder
+	// Secrets reads the secrets of calls to the driver.
+	Secrets *kube.SecretCache
 
 	// Workers is the number of claims processed concurrently.
 	Workers int

@@ -166,7 +166,7 @@ func writeError(kind, name string, err error) error {
 func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
-	return kube.SecretData(ctx, c.cfg.Kube, ref)
+	return c.cfg.Secrets.Data(ctx, ref)
 }
 
 // failureText returns the text for status and events: the gRPC code and the message of the driver, or the error

@@ -150,23 +150,8 @@ func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Q
 	if failure == nil || ctx.Err() != nil || isTransientAPIError(failure) {
 		return failure
 	}
-	key, target := keyOf(v.claim), size.String()
-	refused := outcome.Code(failure) == codes.FailedPrecondition && c.cfg.WaitUntilUnused
-	waiting := refused || errors.Is(failure, errInUse)
-	infeasible := isInfeasibleSize(failure)
-	c.memory.change(key, v.claim.UID, func(a *attempts) {
-		a.expand = c.retry(key, a.expand.of(target), failure, infeasible || waiting)
-		a.expand.inUse = waiting || a.expand.inUse && !isFinal(failure)
-		if !isLocal(failure) {
-			a.expand.final = isFinal(failure)
-		}
-	})
-	if waiting && !errors.Is(c.checkUnused(ctx, v), errInUse) { // nothing would wake the claim
-		c.memory.change(key, v.claim.UID, func(a *attempts) {
-			a.expand.due = time.Now().Add(reconcile.Pause(c.cfg.Retry, key, a.expand.failures-1))
-		})
-	}
-	last := c.memory.of(key, v.claim.UID).expand
+	key, target, infeasible := keyOf(v.claim), size.String(), isInfeasibleSize(failure)
+	last := c.rememberFailure(ctx, v, target, failure)
 	klog.FromContext(ctx).Error(failure, "Expansion did not succeed", logging.KeyCapacity, target, logging.KeyDelay, time.Until(last.due))
 	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, failureText(failure)))
 	if !last.final && !isLocal(failure) {
@@ -177,4 +162,25 @@ func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Q
 		return err
 	}
 	return nil
+}
+
+// rememberFailure remembers an attempt that has failed and returns it. One that waits until the volume is not used is woken by the end of
+// the use; if nothing that can be watched uses the volume, it is repeated with the usual backoff.
+func (c *Controller) rememberFailure(ctx context.Context, v volume, target string, failure error) attempt {
+	key := keyOf(v.claim)
+	refused := outcome.Code(failure) == codes.FailedPrecondition && c.cfg.WaitUntilUnused
+	inUse := refused || errors.Is(failure, errInUse)
+	c.memory.change(key, v.claim.UID, func(a *attempts) {
+		a.expand = c.retry(key, a.expand.of(target), failure, inUse || isInfeasibleSize(failure))
+		a.expand.inUse = inUse || a.expand.inUse && !isFinal(failure)
+		if !isLocal(failure) {
+			a.expand.final = isFinal(failure)
+		}
+	})
+	if inUse && !errors.Is(c.checkUnused(ctx, v), errInUse) {
+		c.memory.change(key, v.claim.UID, func(a *attempts) {
+			a.expand.due = time.Now().Add(reconcile.Pause(c.cfg.Retry, key, a.expand.failures-1))
+		})
+	}
+	return c.memory.of(key, v.claim.UID).expand
 }

@@ -9,11 +9,10 @@ import (
 // verdict is what to do with one operation on a claim.
 type verdict int
 
+// The zero value is to do nothing: the claim has what it asks for, or the node is to act.
 const (
-	// doNothing: the claim has what it asks for, or the node is to act.
-	doNothing verdict = iota
 	// doExpand: expand to a size.
-	doExpand
+	doExpand verdict = iota + 1
 	// doCancel: the user has taken back a class that was not possible; the status is cleared.
 	doCancel
 	// doModify: apply a VolumeAttributesClass.
@@ -71,6 +70,7 @@ func planGrow(requested, allocated, volumeSize resource.Quantity, status corev1.
 		if !last.of(allocated.String()).final {
 			return expandTo(allocated, requested)
 		}
+	case corev1.PersistentVolumeClaimControllerResizeInfeasible:
 	}
 	return expandTo(requested, requested)
 }

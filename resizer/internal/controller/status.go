@@ -198,7 +198,7 @@ func diffResource[V any](status map[string]any, field string, before, after map[
 	switch {
 	case !hasAny && hadAny:
 		status[field] = map[string]any{string(corev1.ResourceStorage): nil}
-	case hasAny && !(hadAny && equality.Semantic.DeepEqual(had, has)):
+	case hasAny && (!hadAny || !equality.Semantic.DeepEqual(had, has)):
 		status[field] = map[string]any{string(corev1.ResourceStorage): has}
 	}
 }

@@ -75,7 +75,7 @@ func (c *Controller) newPods() *kube.Informer[*corev1.Pod] {
 
 // claimsOf returns the keys of the claims that a pod uses.
 func claimsOf(pod *corev1.Pod) []string {
-	var keys []string
+	keys := make([]string, 0, len(pod.Spec.Volumes))
 	for _, v := range pod.Spec.Volumes {
 		claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace}}
 		switch {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -34,7 +33,7 @@ import (
 
 var (
 	walkSeed  = flag.Uint64("walk.seed", 0, "seed of TestWalk; 0: another one each time")
-	walkSteps = flag.Int("walk.steps", 10000, "number of steps of TestWalk")
+	walkSteps = flag.Int("walk.steps", walkDefault, "number of steps of TestWalk")
 )
 
 const (
@@ -63,7 +62,15 @@ type walk struct {
 // unfinished has, by volume, the operation whose outcome is not known. It lasts longer than a life of the component.
 type unfinished struct {
 	mu         sync.Mutex
-	operations map[string]string
+	operations map[string]started
+	// deleted is when the class of an operation was deleted: nobody can find out its outcome then.
+	deleted map[string]time.Time
+}
+
+// started is an operation that has begun.
+type started struct {
+	operation string
+	at        time.Time
 }
 
 // volumeGuard is the connection of one life of the component. It allows one call at a time for a volume, and after one whose outcome is
@@ -92,10 +99,11 @@ func operation(request any) string {
 func (u *unfinished) begin(t *testing.T, id, operation string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if open, ok := u.operations[id]; ok && open != operation {
-		t.Errorf("%s of %s, while the outcome of %s is not known", operation, id, open)
+	const lag = 10 * time.Second // of the component's caches
+	if open, ok := u.operations[id]; ok && open.operation != operation && u.deleted[open.operation].Before(open.at.Add(-lag)) {
+		t.Errorf("%s of %s, while the outcome of %s is not known", operation, id, open.operation)
 	}
-	u.operations[id] = operation
+	u.operations[id] = started{operation, time.Now()}
 }
 
 // end forgets an operation whose outcome is known.
@@ -109,11 +117,11 @@ func (u *unfinished) end(id string, err error) {
 	}
 }
 
-// forgetModifications is for classes that are gone: nothing can be known of them.
-func (u *unfinished) forgetModifications() {
+// deleteClass notes that a class is gone.
+func (u *unfinished) deleteClass(name string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	maps.DeleteFunc(u.operations, func(_, operation string) bool { return strings.HasPrefix(operation, "modify") })
+	u.deleted[fmt.Sprint("modify to ", walkClasses()[name])] = time.Now()
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -161,7 +169,7 @@ func TestWalk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &walk{
 			t: t, rand: rand.New(rand.NewPCG(seed, 0)), cluster: kubetest.New(), //nolint:gosec // as above
-			open: &unfinished{operations: map[string]string{}}, done: map[string]int{},
+			open: &unfinished{operations: map[string]started{}, deleted: map[string]time.Time{}}, done: map[string]int{},
 		}
 		w.driver = csitest.New(csitest.Options{MutableParameters: []string{"iops"}})
 		for i := range walkClaims {
@@ -395,7 +403,7 @@ func (w *walk) apiError() error {
 func (w *walk) toggleClass() string {
 	name := []string{"gold", "silver"}[w.rand.IntN(2)]
 	if err := w.cluster.Remove("volumeattributesclasses", "", name); err == nil {
-		w.open.forgetModifications()
+		w.open.deleteClass(name)
 		return "class deleted"
 	}
 	w.addClass(name)

@@ -68,7 +68,9 @@ func (c *Controller) cancelModify(ctx context.Context, v volume) error {
 	if _, err := c.patchClaim(ctx, v.claim, cancelModification); err != nil {
 		return err
 	}
-	c.cfg.Events.Normal(v.claim, ReasonModifyCanceled, fmt.Sprintf("Canceled the modification of volume %s to VolumeAttributesClass %s", v.pv.Name, target))
+	if target != "" {
+		c.cfg.Events.Normal(v.claim, ReasonModifyCanceled, fmt.Sprintf("Canceled the modification of volume %s to VolumeAttributesClass %s", v.pv.Name, target))
+	}
 	c.forgetModification(v)
 	return nil
 }

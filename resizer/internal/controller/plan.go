@@ -112,6 +112,9 @@ func planModify(v volume, last attempt, find func(name string) *storagev1.Volume
 	wanted, current := wantedClass(v.claim), currentClass(v.claim)
 	target, status := targetClass(v.claim)
 	if status == "" && (wanted == current || wanted == "") {
+		if hasCondition(v.claim, corev1.PersistentVolumeClaimVolumeModifyVolumeError) {
+			return modifyPlan{verdict: doCancel} // of a modification that did not even begin
+		}
 		return modifyPlan{}
 	}
 	if status == corev1.PersistentVolumeClaimModifyVolumeInProgress && (wanted == "" || modifying(v.claim, last)) {

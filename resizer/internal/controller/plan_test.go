@@ -111,10 +111,12 @@ func TestPlanModify(t *testing.T) {
 		wanted, current, target string
 		status                  corev1.PersistentVolumeClaimModifyVolumeStatus
 		failed                  bool // the last attempt
+		blamed                  bool // the claim shows an error
 		want                    plan
 	}{
 		"None":               {reason: "no class"},
 		"Current":            {reason: "the class is in effect", wanted: "gold", current: "gold"},
+		"ErrorLeft":          {reason: "an error of a modification that is not wanted any more", wanted: "gold", current: "gold", blamed: true, want: plan{doCancel, ""}},
 		"Removed":            {reason: "a class in effect is not taken away", current: "gold"},
 		"New":                {reason: "another class", wanted: "gold", current: "silver", want: plan{doModify, "gold"}},
 		"First":              {reason: "the first class", wanted: "gold", want: plan{doModify, "gold"}},
@@ -148,6 +150,9 @@ func TestPlanModify(t *testing.T) {
 			if tt.status != "" {
 				setModifyStatus(claim, tt.target, tt.status)
 				setCondition(claim, corev1.PersistentVolumeClaimVolumeModifyingVolume, "", "")
+			}
+			if tt.blamed {
+				setCondition(claim, corev1.PersistentVolumeClaimVolumeModifyVolumeError, "", "")
 			}
 			pv := &corev1.PersistentVolume{}
 			pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: testDriver}

@@ -39,15 +39,18 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 	if modifying(v.claim, last.modify) && !expanding(v.claim, last.expand) {
 		operations[0], operations[1] = operations[1], operations[0]
 	}
-	for _, operate := range operations {
+	for i, operate := range operations {
 		if err := operate(ctx, v); err != nil {
 			return reconcile.Result{}, ignoreGone(err)
+		}
+		if i > 0 && !c.needsSync(v.claim) {
+			return reconcile.Result{}, nil // the first operation has left nothing to do
 		}
 		if v, ok = c.find(key); !ok {
 			return reconcile.Result{}, nil
 		}
 		last = c.memory.of(key, v.claim.UID)
-		if !c.needsSync(v.claim) || expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
+		if expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
 			break
 		}
 	}

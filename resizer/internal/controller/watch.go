@@ -34,7 +34,8 @@ func needsExpand(claim *corev1.PersistentVolumeClaim) bool {
 // needsModify reports whether the claim asks for another VolumeAttributesClass, or a modification has not come to its end.
 func needsModify(claim *corev1.PersistentVolumeClaim) bool {
 	wanted := wantedClass(claim)
-	return claim.Status.ModifyVolumeStatus != nil || wanted != "" && wanted != currentClass(claim)
+	return claim.Status.ModifyVolumeStatus != nil || wanted != "" && wanted != currentClass(claim) ||
+		hasCondition(claim, corev1.PersistentVolumeClaimVolumeModifyVolumeError)
 }
 
 // needsSync reports whether there may be anything to do for the claim.
@@ -54,7 +55,13 @@ func isNews(before, after *corev1.PersistentVolumeClaim) bool {
 		return true
 	}
 	status := resizeStatus(after)
-	return status != resizeStatus(before) && (status == "" || status == corev1.PersistentVolumeClaimNodeResizeInfeasible)
+	return grown(before, after) || status != resizeStatus(before) && (status == "" || status == corev1.PersistentVolumeClaimNodeResizeInfeasible)
+}
+
+// grown reports whether the claim has another capacity than before.
+func grown(before, after *corev1.PersistentVolumeClaim) bool {
+	had, has := storage(before.Status.Capacity), storage(after.Status.Capacity)
+	return had.Cmp(has) != 0
 }
 
 func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
@@ -65,7 +72,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		return
 	}
 	// The node has completed an expansion: what is recorded on the volume for that is not needed any more.
-	completed := before != nil && resizeStatus(before) != "" && resizeStatus(after) == "" && after.Annotations[AnnotationNodeNotRequired] == ""
+	completed := before != nil && grown(before, after) && after.Annotations[AnnotationNodeNotRequired] == ""
 	if completed || c.needsSync(after) {
 		c.queue.Add(keyOf(after))
 	}

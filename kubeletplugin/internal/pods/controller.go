@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -120,13 +119,12 @@ func (c *Controller) Changed(old, current *corev1.Pod) {
 func (c *Controller) Wake(uid types.UID) { c.queue.Add(uid) }
 
 // Adopt takes over pods that were found on disk. Those that the first complete list of pods and the watch after it did
-// not bring are gone: a pod has a directory only after this. It must be called after that list.
+// not bring are gone: a pod has a directory only after this. It must be called after that list. A pod that is being released
+// already is looked at again: it may have got a volume since.
 func (c *Controller) Adopt(uids []types.UID) {
 	for _, uid := range uids {
-		if !c.pods.has(uid) {
-			c.pods.markGone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
-			c.queue.Add(uid)
-		}
+		c.pods.adopt(uid)
+		c.queue.Add(uid)
 	}
 }
 

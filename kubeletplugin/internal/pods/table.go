@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
@@ -15,6 +16,8 @@ import (
 type entry struct {
 	pod  *corev1.Pod
 	gone bool
+	// adopted is true if Adopt was called since the last look at the pod. It belongs to the table's lock, too.
+	adopted bool
 
 	// wanted are the volumes of the pod once all of them are resolved, as of a generation of the
 	// CSIDriver objects.
@@ -66,6 +69,17 @@ func (t *table) markGone(pod *corev1.Pod) {
 	e.gone = true
 }
 
+// adopt notes that a pod was found on disk: one that is not known is gone.
+func (t *table) adopt(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[uid]; e != nil {
+		e.adopted = true
+		return
+	}
+	t.entries[uid] = &entry{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}, gone: true}
+}
+
 // get returns the entry with the state of the pod at this moment.
 func (t *table) get(uid types.UID) (e *entry, pod *corev1.Pod, gone bool) {
 	t.mu.Lock()
@@ -74,18 +88,17 @@ func (t *table) get(uid types.UID) (e *entry, pod *corev1.Pod, gone bool) {
 	if e == nil {
 		return nil, nil, false
 	}
+	e.adopted = false
 	return e, e.pod, e.gone
 }
 
+// remove forgets a pod, unless it was adopted since the last look at it: it may have got a volume, and is queued.
 func (t *table) remove(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.entries, uid)
-}
-
-func (t *table) has(uid types.UID) bool {
-	e, _, _ := t.get(uid)
-	return e != nil
+	if e := t.entries[uid]; e != nil && !e.adopted {
+		delete(t.entries, uid)
+	}
 }
 
 func (t *table) uids() []types.UID {

@@ -65,7 +65,8 @@ type Options struct {
 	StatusFrequency time.Duration
 	// LeaseSeconds is for how long the node counts as alive after a renewal of its Lease.
 	LeaseSeconds int
-	// SyncFrequency is how often each pod is checked although nothing has changed.
+	// SyncFrequency is how often each pod is checked although nothing has changed. The claim of each mounted volume is read
+	// as often, and up to half as long again at random: a node may not watch claims for expansions.
 	SyncFrequency time.Duration
 	// Workers is the maximum number of pods processed concurrently.
 	Workers int
@@ -127,7 +128,8 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.TopologyCollision, "topology-collision", o.TopologyCollision,
 		"`action` if a topology label already has another value: fail (the registration) or overwrite (the label)")
 	fs.DurationVar(&o.CSITimeout, "csi-timeout", o.CSITimeout, "deadline of one operation on a volume with all its CSI calls")
-	fs.DurationVar(&o.SyncFrequency, "sync-frequency", o.SyncFrequency, "interval at which each pod is checked although nothing has changed")
+	fs.DurationVar(&o.SyncFrequency, "sync-frequency", o.SyncFrequency,
+		"interval at which each pod is checked although nothing has changed, and at which the claim of each mounted volume is read to find expansions")
 	fs.IntVar(&o.Workers, "pod-workers", o.Workers, "maximum number of pods processed concurrently; each volume has a worker of its own")
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/inuse"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/lease"
@@ -59,7 +60,8 @@ type Config struct {
 	StatusFrequency time.Duration
 	// LeaseDuration is how long the node counts as alive after a renewal.
 	LeaseDuration time.Duration
-	// SyncFrequency is how often each pod is checked although nothing has changed.
+	// SyncFrequency is how often each pod is checked although nothing has changed, and the claim of each published volume
+	// is looked at for an expansion.
 	SyncFrequency time.Duration
 	// SweepInterval is how often the directories of pods that are gone are looked for; 1 minute if zero.
 	SweepInterval time.Duration
@@ -194,11 +196,12 @@ func (a *Agent) makeVolumes() (err error) {
 		Drivers:     drivers{a.registry},
 		InUse:       a.inUse,
 		Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
+		Claims:      expand.Client{API: a.cfg.Client},
 		Secrets:     secrets{a.cfg.Client},
 		Events:      podEvents{a.events},
-		Timeout:     a.cfg.CSITimeout,
-		Changed:     func(uid types.UID) { a.pods.Wake(uid) },
-		Fault:       a.cfg.Fault,
+		Timeout:     a.cfg.CSITimeout, ClaimInterval: a.cfg.SyncFrequency,
+		Changed: func(uid types.UID) { a.pods.Wake(uid) },
+		Fault:   a.cfg.Fault,
 	})
 	return err
 }

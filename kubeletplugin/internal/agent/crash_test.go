@@ -2,7 +2,6 @@ package agent
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -36,18 +35,18 @@ func (k *killer) hasStruck() bool {
 // comesUp reports whether a point is passed on the way to a running pod.
 func comesUp(p fault.Point) bool {
 	all := fault.All()
-	return slices.Index(all, p) <= slices.Index(all, fault.AfterPublish)
+	return slices.Index(all, p) <= slices.Index(all, fault.AfterExpandFinish)
 }
 
 // TestKilledAtEachPoint kills the agent between any two side effects, starts it again, and expects
-// the pod to get where it was to go, and nothing to be left when it is deleted.
+// the pod to get where it was to go, its volume to be expanded, and nothing to be left when it is deleted.
 func TestKilledAtEachPoint(t *testing.T) {
 	for _, point := range fault.All() {
 		t.Run(string(point), func(t *testing.T) {
 			c := newCluster(t, csitest.Options{})
-			c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
+			c.driver.AddVolume(csitest.Volume{ID: "vol-1", Capacity: 2 << 30})
 			c.register()
-			c.apply(csiDriver(true), claim(), persistentVolume())
+			c.apply(csiDriver(true), handedOver(claim()), large(persistentVolume()))
 			k := &killer{point: point}
 			c.cfg.Fault = k.hook
 			c.start()
@@ -67,16 +66,13 @@ func TestKilledAtEachPoint(t *testing.T) {
 				c.eventually("the pod to run after the restart", c.running("a"))
 				c.deletePod("a", 30)
 			}
+			c.expectExpanded()
 			c.eventually("the pod to be gone", c.gone("a"))
 			c.expectClean()
-			published := 0
-			for _, call := range c.calls() {
-				if strings.HasPrefix(call, "NodePublish") {
-					published++
+			for _, call := range []string{"NodePublishVolume", "NodeExpandVolume"} {
+				if !slices.Contains(c.calls(), call) {
+					t.Errorf("%s was never called: the test shows nothing", call)
 				}
-			}
-			if published == 0 {
-				t.Error("the volume was never published: the test shows nothing")
 			}
 		})
 	}

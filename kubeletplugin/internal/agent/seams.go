@@ -99,7 +99,7 @@ func (s secrets) Secret(ctx context.Context, ref *corev1.SecretReference) (map[s
 	return data, err
 }
 
-// podEvents sends events on pods.
+// podEvents sends events on pods and their claims.
 type podEvents struct{ recorder events.Recorder }
 
 var _ volume.Events = podEvents{}
@@ -109,7 +109,21 @@ func (e podEvents) Failed(pod volume.Pod, reason, message string) {
 	if pod.Name == "" {
 		return // found on disk; its name is no longer known
 	}
-	e.recorder.Warning(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+	e.recorder.Warning(podObject(pod), reason, message)
+}
+
+// Expansion implements volume.Events.
+func (e podEvents) Expansion(pod volume.Pod, claim volume.Claim, reason, message string) {
+	send := e.recorder.Warning
+	if reason == volume.ReasonExpanded {
+		send = e.recorder.Normal
+	}
+	send(podObject(pod), reason, message)
+	send(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 	}}, reason, message)
+}
+
+func podObject(pod volume.Pod) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}}
 }

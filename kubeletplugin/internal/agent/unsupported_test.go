@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
@@ -44,10 +43,6 @@ func requests() map[string]func(*asking) {
 			a.pv.Spec.CSI.FSType = "ext4"
 		},
 		"requires-republish": func(a *asking) { a.driver.Spec.RequiresRepublish = on(true) },
-		"node-expansion": func(a *asking) {
-			a.claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-			a.pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
-		},
 		"selinux-mount": func(a *asking) {
 			a.driver.Spec.SELinuxMount = on(true)
 			a.pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}

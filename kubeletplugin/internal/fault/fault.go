@@ -26,6 +26,12 @@ const (
 	AfterTargetRecord    Point = "after-target-record"
 	BeforePublish        Point = "before-publish"
 	AfterPublish         Point = "after-publish"
+	BeforeExpandStart    Point = "before-expand-start"
+	AfterExpandStart     Point = "after-expand-start"
+	BeforeExpand         Point = "before-expand"
+	AfterExpand          Point = "after-expand"
+	BeforeExpandFinish   Point = "before-expand-finish"
+	AfterExpandFinish    Point = "after-expand-finish"
 	BeforeUnpublish      Point = "before-unpublish"
 	AfterUnpublish       Point = "after-unpublish"
 	BeforeTargetRemoval  Point = "before-target-removal"
@@ -44,6 +50,7 @@ func All() []Point {
 		BeforeRaise, AfterRaise,
 		BeforeStageRecord, AfterStageRecord, BeforeStage, AfterStage,
 		BeforeTargetRecord, AfterTargetRecord, BeforePublish, AfterPublish,
+		BeforeExpandStart, AfterExpandStart, BeforeExpand, AfterExpand, BeforeExpandFinish, AfterExpandFinish,
 		BeforeUnpublish, AfterUnpublish, BeforeTargetRemoval, AfterTargetRemoval,
 		BeforeUnstage, AfterUnstage, BeforeStagingRemoval, AfterStagingRemoval,
 		BeforeInUseDrop, AfterInUseDrop,

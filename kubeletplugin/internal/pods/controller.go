@@ -57,9 +57,6 @@ type Config struct {
 	// Patience is the time after which, and then the interval at which, a pod that waits for its volumes gets an event;
 	// 2 minutes 3 seconds if zero, as in the kubelet.
 	Patience time.Duration
-	// Recheck is how often the volumes of a running pod are looked at for unsupported features that are asked for later,
-	// such as an expansion; 5 minutes if zero. Changed must be called as often.
-	Recheck time.Duration
 	// Metrics measures the queue; nil for none.
 	Metrics workqueue.MetricsProvider
 }
@@ -86,9 +83,6 @@ func New(cfg Config) (*Controller, error) {
 	}
 	if cfg.Patience == 0 {
 		cfg.Patience = 2*time.Minute + 3*time.Second
-	}
-	if cfg.Recheck == 0 {
-		cfg.Recheck = 5 * time.Minute
 	}
 	c := &Controller{cfg: cfg, pods: table{entries: map[types.UID]*entry{}}}
 	queue, err := reconcile.New(reconcile.Config[types.UID]{
@@ -128,7 +122,8 @@ func (c *Controller) Adopt(uids []types.UID) {
 	}
 }
 
-// Refresh resolves the volumes of all waiting pods again, because a CSIDriver object has changed.
+// Refresh resolves the volumes of all pods again, because a CSIDriver object has changed. Volumes of running pods stay as they
+// are, but may have come to ask for a feature that is not supported.
 func (c *Controller) Refresh() {
 	c.generation.Add(1)
 	for _, uid := range c.pods.uids() {

@@ -98,7 +98,7 @@ func (c *Controller) run(ctx context.Context, e *entry, pod *corev1.Pod) error {
 		}
 		klog.FromContext(ctx).V(2).Info("Pod is running")
 	}
-	e.running, e.since, e.checked = true, time.Time{}, time.Now()
+	e.running, e.since = true, time.Time{}
 	return nil
 }
 

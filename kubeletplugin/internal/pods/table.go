@@ -32,9 +32,8 @@ type entry struct {
 	since time.Time
 	// lastEvent is since, or the time of the last event that the pod still waits.
 	lastEvent time.Time
-	// unsupported has the features and volumes that were reported, and checked is when they were looked for.
+	// unsupported has the features and volumes that were reported.
 	unsupported map[[2]string]bool
-	checked     time.Time
 }
 
 // table has all pods by UID: a pod of the same name that is made later is another pod.

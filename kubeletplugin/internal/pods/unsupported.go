@@ -3,7 +3,6 @@ package pods
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -58,15 +57,13 @@ func (c *Controller) count(e *entry, feature, name string) bool {
 	return true
 }
 
-// recheck looks for features that the volumes of a running pod have come to ask for. Nothing is done to the volumes.
+// recheck looks for features that the volumes of a running pod have come to ask for since a CSIDriver object has changed.
+// Nothing is done to the volumes.
 func (c *Controller) recheck(ctx context.Context, e *entry, pod *corev1.Pod) {
-	if time.Since(e.checked) < c.cfg.Recheck || len(e.wanted) == 0 {
+	if e.generation == c.generation.Load() || len(e.wanted) == 0 {
 		return
 	}
-	e.checked = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-	defer cancel()
-	wanted, problems := c.cfg.Resolve(ctx, pod)
+	wanted, problems := c.resolve(ctx, e, pod)
 	if len(problems) > 0 {
 		klog.FromContext(ctx).V(4).Info("Volumes of a running pod cannot be resolved", logging.KeyReason, joined(problems).Error())
 	}

@@ -10,22 +10,30 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
-// TestExpansionOfARunningPod: a volume may come to ask for something while its pod runs. It is noticed at a later look at
-// the pod, and reported once.
-func TestExpansionOfARunningPod(t *testing.T) {
+// TestFeatureOfARunningPod: a change of the CSIDriver object may let a volume ask for something while its pod runs. It is
+// reported once, and nothing is read as long as no CSIDriver object has changed.
+func TestFeatureOfARunningPod(t *testing.T) {
 	scenario(t, func(t *testing.T, b *bench) {
 		b.set(func() { b.published = true })
 		b.add(testPod())
 		b.set(func() {
-			b.ignored = []unsupported.Finding{{Feature: "node-expansion", Reason: unsupported.ReasonIgnored, Message: "it asks for more"}}
+			b.ignored = []unsupported.Finding{{Feature: "requires-republish", Reason: unsupported.ReasonIgnored, Message: "it asks for more"}}
 		})
 		for range 3 {
 			time.Sleep(6 * time.Minute)
 			b.show()
 		}
 		b.set(func() {
+			if b.resolves != 1 || len(b.events) > 0 {
+				t.Errorf("%d looks at the volumes although nothing has changed, want 1; events %q", b.resolves, b.events)
+			}
+		})
+		b.c.Refresh()
+		b.c.Refresh()
+		synctest.Wait()
+		b.set(func() {
 			want := `UnsupportedVolumeFeature: volume "pv-1": it asks for more`
-			if !slices.Equal(b.events, []string{want}) || !slices.Equal(b.counted, []string{"node-expansion"}) {
+			if !slices.Equal(b.events, []string{want}) || !slices.Equal(b.counted, []string{"requires-republish"}) {
 				t.Errorf("events %q, counted %q, want %q once", b.events, b.counted, want)
 			}
 			if len(b.wants) != 1 {

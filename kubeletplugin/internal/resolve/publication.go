@@ -9,7 +9,7 @@ import (
 )
 
 func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *storagev1.CSIDriver, readOnly bool) *volume.Publication {
-	src := pv.Spec.CSI
+	src, claim := pv.Spec.CSI, pv.Spec.ClaimRef // which is there, or the volume is refused
 	return &volume.Publication{
 		Volume: volume.Volume{
 			Name:         names.Unique(src.Driver, src.VolumeHandle),
@@ -30,6 +30,8 @@ func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *stor
 		PublishSecret: src.NodePublishSecretRef,
 		FSGroup:       fsGroup(pod),
 		Running:       running(pod),
+		Claim:         volume.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+		Capacity:      pv.Spec.Capacity.Storage().Value(),
 	}
 }
 

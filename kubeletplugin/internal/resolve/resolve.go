@@ -123,7 +123,7 @@ func (r *Resolver) volume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	claim, readOnly := claimOf(pod, v)
 	if claim != "" {
 		var problem *Problem
-		if q.Claim, q.PV, problem = r.follow(ctx, pod, v, claim); problem != nil {
+		if q.PV, problem = r.follow(ctx, pod, v, claim); problem != nil {
 			return nil, problem
 		}
 		q.ReadOnly = readOnly
@@ -190,22 +190,22 @@ func (r *Resolver) persistent(q *unsupported.Request, block bool) (*volume.Publi
 }
 
 // follow reads the claim and its volume and checks that they belong to each other and to the pod.
-func (r *Resolver) follow(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, claim string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, *Problem) {
+func (r *Resolver) follow(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, claim string) (*corev1.PersistentVolume, *Problem) {
 	pvc, err := r.cfg.Claims(pod.Namespace).Get(ctx, claim, metav1.GetOptions{})
 	if err != nil {
-		return nil, nil, unread("claim", claim, err)
+		return nil, unread("claim", claim, err)
 	}
 	if err := checkClaim(pod, v, pvc); err != nil {
-		return nil, nil, failedMount(err)
+		return nil, failedMount(err)
 	}
 	pv, err := r.cfg.Volumes.Get(ctx, pvc.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, nil, unread("volume", pvc.Spec.VolumeName, err)
+		return nil, unread("volume", pvc.Spec.VolumeName, err)
 	}
 	if err := checkBinding(pvc, pv); err != nil {
-		return nil, nil, failedMount(err)
+		return nil, failedMount(err)
 	}
-	return pvc, pv, nil
+	return pv, nil
 }
 
 func unread(what, name string, err error) *Problem {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -38,6 +39,7 @@ func pv(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-1"},
 		Spec: corev1.PersistentVolumeSpec{
 			AccessModes:  []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod},
+			Capacity:     corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
 			MountOptions: []string{"noatime"},
 			ClaimRef:     &corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "claim-1"},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
@@ -118,6 +120,7 @@ func TestPersistent(t *testing.T) {
 		Pod:      volume.Pod{Namespace: "ns", Name: "pod", UID: "poduid-1", ServiceAccount: "sa"},
 		SpecName: "pv-1", ReadOnly: true, PodInfo: true,
 		PublishSecret: &corev1.SecretReference{Namespace: "s", Name: "publish"}, FSGroup: ptr(int64(7)),
+		Claim: volume.Claim{Namespace: "ns", Name: "data", UID: "claim-1"}, Capacity: 2 << 30,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("publication (-want +got):\n%s", diff)

@@ -60,14 +60,6 @@ func republish(r *Request) bool {
 	return r.Driver != nil && r.Driver.Spec.RequiresRepublish != nil && *r.Driver.Spec.RequiresRepublish
 }
 
-func expansion(r *Request) bool {
-	if r.PV == nil || r.PV.Spec.CSI == nil || r.Claim == nil || r.ReadOnly {
-		return false
-	}
-	have, want := r.Claim.Status.Capacity[corev1.ResourceStorage], r.PV.Spec.Capacity[corev1.ResourceStorage]
-	return !have.IsZero() && have.Cmp(want) < 0
-}
-
 // seLinux reports whether a kubelet would mount with the pod's context, which it does for ReadWriteOncePod volumes.
 func seLinux(r *Request) bool {
 	if r.Driver == nil || r.Driver.Spec.SELinuxMount == nil || !*r.Driver.Spec.SELinuxMount || r.PV == nil ||

@@ -44,7 +44,6 @@ type Feature struct {
 type Request struct {
 	Pod    *corev1.Pod
 	Volume *corev1.Volume
-	Claim  *corev1.PersistentVolumeClaim
 	PV     *corev1.PersistentVolume
 	Driver *storagev1.CSIDriver
 	// ReadOnly is true if the pod mounts the volume read-only.
@@ -85,10 +84,6 @@ func Features() []Feature {
 		{
 			Name: "requires-republish", Asks: "repeated NodePublishVolume calls (CSIDriver.spec.requiresRepublish)",
 			Effect: "the volume is published once, so credentials that the driver renews then expire", Reason: ReasonIgnored, asked: republish,
-		},
-		{
-			Name: "node-expansion", Asks: "the expansion of its file system (the claim reports less capacity than its PersistentVolume)",
-			Effect: "the file system keeps its size and the claim its condition FileSystemResizePending", Reason: ReasonIgnored, asked: expansion,
 		},
 		{
 			Name: "selinux-mount", Asks: "a mount with an SELinux context (CSIDriver.spec.seLinuxMount)",

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -14,7 +13,7 @@ func ptr[T any](v T) *T { return &v }
 // request is a volume of a claim that asks for nothing, with changes.
 func request(change ...func(*Request)) *Request {
 	r := &Request{
-		Pod: &corev1.Pod{}, Volume: &corev1.Volume{}, Claim: &corev1.PersistentVolumeClaim{}, Driver: &storagev1.CSIDriver{},
+		Pod: &corev1.Pod{}, Volume: &corev1.Volume{}, Driver: &storagev1.CSIDriver{},
 		PV: &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
@@ -42,7 +41,7 @@ func modes(m ...corev1.PersistentVolumeAccessMode) func(*Request) {
 
 func inline(fsType *string) func(*Request) {
 	return func(r *Request) {
-		r.PV, r.Claim = nil, nil
+		r.PV = nil
 		r.Volume.CSI = &corev1.CSIVolumeSource{FSType: fsType}
 	}
 }
@@ -51,11 +50,6 @@ func selinux(r *Request) {
 	r.Driver.Spec.SELinuxMount = ptr(true)
 	r.PV.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 	r.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}
-}
-
-func grown(r *Request) {
-	r.Claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	r.PV.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
 }
 
 func readOnly(r *Request) { r.ReadOnly = true }
@@ -89,8 +83,6 @@ func TestFind(t *testing.T) {
 			r.Pod.Spec.SecurityContext = nil
 			r.Pod.Spec.Containers = []corev1.Container{{SecurityContext: &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}}}
 		}), want: []string{"selinux-mount"}},
-		"Grown":          {reason: "the volume is larger than its file system", r: request(grown), want: []string{"node-expansion"}},
-		"GrownReadOnly":  {reason: "a read-only file system cannot grow", r: request(grown, readOnly)},
 		"Caret":          {reason: "attached, and never detached", r: request(caretHandle), want: []string{"caret-in-handle"}},
 		"CaretNoAttach":  {reason: "nothing to detach", r: request(caretHandle, func(r *Request) { r.Driver.Spec.AttachRequired = ptr(false) })},
 		"Block":          {reason: "a block volume", r: request(func(r *Request) { r.PV.Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock) }), want: []string{"block-volume"}},

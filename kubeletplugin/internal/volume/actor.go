@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -76,6 +77,9 @@ func (m *Manager) next(a *actor) (j job, notices []report, finished bool) {
 	} else {
 		j.want = s.anyWant()
 	}
+	if e := s.expansions[st.key.SpecName]; e != nil && st.op == opExpand {
+		j.known, j.awaited = e.known, len(s.unchecked(st.key.SpecName)) > 0
+	}
 	j.prior = begin(s, st)
 	return j, notices, false
 }
@@ -92,6 +96,7 @@ func (s *state) anyWant() *Publication {
 // finish records the result of a step and reports it to the pods that it concerns.
 func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 	m.mu.Lock()
+	woken := a.state.wakes(j)
 	settle(&a.state, j, r, time.Now(), m.backoff)
 	reports := m.reports(a, j, r)
 	if u := a.state.uses[j.key]; u == nil {
@@ -104,13 +109,31 @@ func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 		return // the end of this process has cut off the call, which is not a failure
 	}
 	m.send(reports)
-	if j.key.Pod != "" && m.cfg.Changed != nil {
-		m.cfg.Changed(j.key.Pod)
+	for _, pod := range woken {
+		if m.cfg.Changed != nil {
+			m.cfg.Changed(pod)
+		}
+	}
+}
+
+// wakes lists the pods to which the end of a step may matter.
+func (s *state) wakes(j job) []types.UID {
+	switch {
+	case j.op == opExpand:
+		return s.unchecked(j.key.SpecName)
+	case j.key.Pod != "":
+		return []types.UID{j.key.Pod}
+	default:
+		return nil
 	}
 }
 
 func (m *Manager) send(reports []report) {
 	for _, r := range reports {
+		if r.claim != (Claim{}) {
+			m.cfg.Events.Expansion(r.pod, r.claim, r.reason, r.message)
+			continue
+		}
 		m.cfg.Events.Failed(r.pod, r.reason, r.message)
 	}
 }
@@ -118,6 +141,8 @@ func (m *Manager) send(reports []report) {
 func logStep(ctx context.Context, j job, r result) {
 	logger := klog.FromContext(ctx)
 	switch {
+	case r.err == nil && j.op == opExpand && r.look.expanded == 0:
+		logger.V(5).Info("Looked at the claim", "pod", j.key.Pod)
 	case r.err == nil:
 		logger.V(2).Info("Volume step done", "step", j.op, "pod", j.key.Pod)
 	case errors.Is(r.err, ErrNotAttached):

@@ -27,10 +27,14 @@ type Config struct {
 	Drivers     Drivers
 	InUse       InUse
 	Attachments Attachments
+	Claims      Claims
 	Secrets     Secrets
 	Events      Events
 	// Timeout is the deadline of one step with all its calls; 2 minutes if it is zero.
 	Timeout time.Duration
+	// ClaimInterval is how often the claim of a published volume is looked at for an expansion, half as much again at
+	// random; 1 minute if it is zero.
+	ClaimInterval time.Duration
 	// Changed is called with the UID of a pod one of whose volumes was published or unpublished,
 	// or failed to. It must not block; nil is allowed.
 	Changed func(types.UID)
@@ -63,6 +67,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 2 * time.Minute
 	}
+	if cfg.ClaimInterval == 0 {
+		cfg.ClaimInterval = time.Minute
+	}
 	if cfg.Spread == nil {
 		cfg.Spread = rand.Float64
 	}
@@ -70,7 +77,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg,
 		backoff: backoff{
 			start: 500 * time.Millisecond, quick: 20 * time.Millisecond,
-			limit: 2*time.Minute + 2*time.Second, spread: cfg.Spread,
+			limit: 2*time.Minute + 2*time.Second, look: cfg.ClaimInterval, spread: cfg.Spread,
 		},
 		actors:  map[string]*actor{},
 		pods:    map[types.UID]sets.Set[string]{},
@@ -83,11 +90,11 @@ func (c *Config) validate() error {
 	if c.Node == "" {
 		errs = append(errs, errors.New("node name is empty"))
 	}
-	if c.Disk == nil || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Secrets == nil || c.Events == nil {
-		errs = append(errs, errors.New("disk, drivers, in-use flags, attachments, secrets and events are all needed"))
+	if c.Disk == nil || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Claims == nil || c.Secrets == nil || c.Events == nil {
+		errs = append(errs, errors.New("disk, drivers, in-use flags, attachments, claims, secrets and events are all needed"))
 	}
-	if c.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("timeout %v is negative", c.Timeout))
+	if c.Timeout < 0 || c.ClaimInterval < 0 {
+		errs = append(errs, fmt.Errorf("timeout %v or claim interval %v is negative", c.Timeout, c.ClaimInterval))
 	}
 	return errors.Join(errs...)
 }
@@ -229,6 +236,11 @@ func (m *Manager) DriverChanged(name string) {
 			s.device.retryAt = time.Time{}
 			for _, u := range s.uses {
 				u.retryAt = time.Time{}
+			}
+			for _, e := range s.expansions {
+				if e.err != nil {
+					e.retryAt = time.Time{}
+				}
 			}
 			a.poke()
 		}

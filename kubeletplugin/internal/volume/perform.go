@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 )
@@ -29,6 +30,9 @@ type job struct {
 	attachChanges int
 	// explain asks opVerify for the reason why the volume is not attached.
 	explain bool
+	// known is what opExpand starts from, and awaited is true if pods wait for it.
+	known   expand.Known
+	awaited bool
 }
 
 // perform does one step. It changes the world but not the state.
@@ -50,6 +54,8 @@ func (m *Manager) perform(ctx context.Context, j job) result {
 		return m.unstage(ctx, j)
 	case opRelease:
 		return m.release(j)
+	case opExpand:
+		return m.look(ctx, j)
 	default:
 		return result{err: fmt.Errorf("unknown step %q", j.op)}
 	}

@@ -14,13 +14,14 @@ const (
 	opUnpublish op = "unpublish"
 	opUnstage   op = "unstage"
 	opRelease   op = "release"
+	opExpand    op = "expand"
 	opFinish    op = "finish"
 )
 
 // step is what to do next.
 type step struct {
 	op op
-	// key is the use that is published or unpublished.
+	// key is the use that is published, unpublished or expanded.
 	key Key
 	// until is when to look again without being woken; zero if only a change can help.
 	until time.Time
@@ -57,6 +58,7 @@ func candidates(s *state) []candidate {
 	}
 	if s.wanted() {
 		all = append(all, setUp(s)...)
+		all = append(all, expansions(s)...)
 		if s.needlesslyInUse() {
 			all = append(all, candidate{op: opRelease, retry: &s.device.retryState})
 		}

@@ -25,8 +25,8 @@ import (
 
 // TestRandom lets pods come and go while calls fail, hang and lose their answers, the driver comes
 // and goes, and the agent is killed between any two side effects. At every moment a volume that is
-// staged is in use and a volume that a living pod was given is published; in the end nothing is left
-// anywhere. A failure prints its seed: run it again with SEED=N.
+// staged is in use and a volume that a living pod was given is published; in the end all claims of living pods are expanded,
+// and nothing is left anywhere. A failure prints its seed: run it again with SEED=N.
 func TestRandom(t *testing.T) {
 	runs, first := 60, rand.Uint64()
 	if testing.Short() {
@@ -65,7 +65,8 @@ func randomRun(t *testing.T, seed uint64) {
 			alive: map[string][]volume.Publication{}, given: map[string]string{},
 		}
 		for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
-			g.driver.AddVolume(csitest.Volume{ID: h, Capacity: 1 << 20})
+			g.driver.AddVolume(csitest.Volume{ID: h, Capacity: 1 << 30})
+			g.addClaim(h)
 		}
 		g.notAttachable = "vol-3"
 		g.start()
@@ -96,6 +97,7 @@ func (g *gambler) step() {
 		func() { g.breakCalls(); g.createPod(); g.pause(); g.deletePod() },
 		func() { g.breakCalls(); g.restart() },
 		g.flipDriver, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
+		g.grow, g.grow, g.breakClaims, func() { g.grow(); time.Sleep(2 * time.Minute) },
 	}
 	steps[g.rand.IntN(len(steps))]()
 	g.pause()
@@ -118,6 +120,8 @@ func (g *gambler) createPod() {
 	for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
 		if g.rand.IntN(2) == 0 {
 			p := persistentOf(name, h)
+			p.Claim = volume.Claim{Namespace: "ns", Name: h, UID: types.UID("claim-" + h)}
+			p.ReadOnly = g.rand.IntN(4) == 0
 			p.Volume.Attachable = h != "vol-3"
 			wants = append(wants, p)
 		}
@@ -149,7 +153,7 @@ func podOf(name string) volume.Pod {
 }
 
 func (g *gambler) breakCalls() {
-	methods := []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "NodeGetCapabilities"}
+	methods := []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "NodeGetCapabilities", "NodeExpandVolume"}
 	all := []codes.Code{
 		codes.Internal, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.InvalidArgument,
 		codes.FailedPrecondition, codes.ResourceExhausted, codes.Unknown,
@@ -274,6 +278,10 @@ func (g *gambler) check() {
 // settle lets everything work again and expects the pods to be served, and then to leave nothing.
 func (g *gambler) settle() {
 	g.driver.Heal()
+	g.api.Heal()
+	for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
+		g.handOver(h) // as a resizer does again with what was infeasible
+	}
 	g.restart()
 	g.set(func() { g.registered = true })
 	g.m.DriverChanged(testDriver)
@@ -289,6 +297,7 @@ func (g *gambler) settle() {
 			g.expectPublished(p, true)
 		}
 	}
+	g.expectExpanded()
 	for _, name := range slices.Sorted(maps.Keys(g.alive)) {
 		delete(g.alive, name)
 		g.m.Drop(podOf(name))

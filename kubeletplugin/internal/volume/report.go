@@ -14,6 +14,13 @@ const (
 	ReasonFailedUnmount = "FailedUnMount"
 	// ReasonStale is the reason of an event about a mount whose volume was detached and attached again.
 	ReasonStale = "StaleVolumeMount"
+	// ReasonExpanded is the reason of an event about a file system that was expanded.
+	ReasonExpanded = "FileSystemResizeSuccessful"
+	// ReasonExpandFailed is the reason of an event about an expansion that has failed.
+	ReasonExpandFailed = "VolumeResizeFailed"
+	// ReasonExpandReadOnly is the reason of an event about an expansion that waits, because the pod mounts the volume
+	// read-only.
+	ReasonExpandReadOnly = "FileSystemResizeFailed"
 
 	// quietFailures is how many failures that go away by themselves are not worth an event.
 	quietFailures = 5
@@ -21,12 +28,17 @@ const (
 
 // report is an event to send.
 type report struct {
-	pod             Pod
+	pod Pod
+	// claim is set for an event about an expansion.
+	claim           Claim
 	reason, message string
 }
 
 // reports lists the events that a step causes; the caller holds the lock.
 func (m *Manager) reports(a *actor, j job, r result) []report {
+	if j.op == opExpand {
+		return a.state.expansionReports(m.cfg.Node, j, r)
+	}
 	reason, what := describe(j.op)
 	if r.err == nil || errors.Is(r.err, ErrNotAttached) || what == "" {
 		return nil

@@ -72,6 +72,21 @@ func publishRequest(p *Publication, c call, legacyInfo bool) *csi.NodePublishVol
 	return r
 }
 
+// expandRequest asks for the expansion of the volume at the target path.
+func expandRequest(v *Volume, bytes int64, c call) *csi.NodeExpandVolumeRequest {
+	r := &csi.NodeExpandVolumeRequest{
+		VolumeId:         v.Handle,
+		VolumePath:       c.target,
+		CapacityRange:    &csi.CapacityRange{RequiredBytes: bytes},
+		VolumeCapability: mountCapability(v, nil, c.caps),
+		Secrets:          c.secrets,
+	}
+	if stages(v, c.caps) {
+		r.StagingTargetPath = c.staging
+	}
+	return r
+}
+
 // stages reports whether the volume is staged by the driver before it is published.
 func stages(v *Volume, caps capabilities) bool {
 	return !v.Ephemeral && caps[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]

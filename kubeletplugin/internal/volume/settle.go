@@ -21,6 +21,8 @@ type result struct {
 	attached bool
 	// groupDelegated is true if opPublish has passed the fsGroup of the pod to a driver that mounts with it.
 	groupDelegated bool
+	// look is what opExpand found and did.
+	look look
 }
 
 // begin changes the state before a step is done: what may come to exist is uncertain from now on. It
@@ -49,6 +51,8 @@ func settle(s *state, j job, r result, now time.Time, b backoff) {
 	switch j.op {
 	case opPublish, opUnpublish:
 		settleUse(s, j, r, now, b)
+	case opExpand:
+		settleExpansion(s, j, r, now, b)
 	default:
 		settleDevice(s, j, r, now, b)
 	}
@@ -107,7 +111,10 @@ func settleUse(s *state, j job, r result, now time.Time, b backoff) {
 	case r.err != nil:
 		u.fail(r.err, now, b)
 		s.device.attached = nil // the next try reads the attachment again
-	case j.op == opPublish || !undo:
+	case j.op == opPublish:
+		u.reset()
+		s.checkExpansion(j)
+	case !undo:
 		u.reset()
 	default:
 		u.err = nil

@@ -32,6 +32,8 @@ type state struct {
 	volume Volume
 	device device
 	uses   map[Key]*use
+	// expansions are the looks at the claims of what is published, or was, by PersistentVolume.
+	expansions map[string]*expansion
 }
 
 // device is the part of the state that all uses share.
@@ -76,6 +78,8 @@ type use struct {
 	recovered bool
 	// groupDelegated is true if the driver that has published it mounts with the pod's fsGroup.
 	groupDelegated bool
+	// unchecked is true from NodePublishVolume until the claim was looked at for an expansion: the pod has to wait.
+	unchecked bool
 	// notice is the last message to the pod about what its volume waits for.
 	notice string
 }
@@ -104,8 +108,15 @@ func (s *retryState) reset() { *s = retryState{} }
 // backoff is how long to wait after a number of failures in a row.
 type backoff struct {
 	start, quick, limit time.Duration
+	// look is the time between two looks at a claim.
+	look time.Duration
 	// spread returns a number in [0, 1).
 	spread func() float64
+}
+
+// untilLook is the time until the next look at a claim, spread so that the nodes do not look all at once.
+func (b backoff) untilLook() time.Duration {
+	return b.look + time.Duration(b.spread()*float64(b.look)/2)
 }
 
 func (b backoff) after(failures int, quick bool) time.Duration {

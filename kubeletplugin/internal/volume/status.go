@@ -8,7 +8,7 @@ type Status struct {
 	Key Key
 	// Volume is the unique volume name.
 	Volume string
-	// Published is true once the driver has confirmed it.
+	// Published is true once the driver has confirmed it and no expansion has to be waited for.
 	Published bool
 	// GroupDelegated is true if the driver that has published it mounts with the pod's fsGroup (VOLUME_MOUNT_GROUP).
 	GroupDelegated bool
@@ -29,11 +29,13 @@ func (m *Manager) Status(volume string, k Key) (Status, bool) {
 
 func (s *state) status(k Key) Status {
 	u := s.uses[k]
-	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present, GroupDelegated: u.groupDelegated}
+	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present && !u.unchecked, GroupDelegated: u.groupDelegated}
 	switch {
 	case st.Published:
 	case u.err != nil:
 		st.Err = u.err
+	case u.unchecked && s.expansions[k.SpecName] != nil:
+		st.Err = s.expansions[k.SpecName].err
 	case s.device.err != nil:
 		st.Err = s.device.err
 	default:
@@ -68,6 +70,10 @@ type UseDump struct {
 	Mount string `json:"mount"`
 	// Error is the last error; empty if there is none.
 	Error string `json:"error,omitempty"`
+	// Capacity is the size in bytes that the claim had at the last look at it; 0 before the first one.
+	Capacity int64 `json:"capacity,omitempty"`
+	// ExpansionError is the last error of the expansion; empty if there is none.
+	ExpansionError string `json:"expansionError,omitempty"`
 }
 
 // Dump lists the state of every volume, sorted by name.
@@ -87,11 +93,12 @@ func (s *state) dump() Dump {
 		InUse: s.device.inUse != inUseNone, Error: text(s.device.err), Uses: []UseDump{},
 	}
 	for _, k := range s.keys() {
-		u := s.uses[k]
-		d.Uses = append(d.Uses, UseDump{
-			Pod: k.Pod, SpecName: k.SpecName, Wanted: !u.unwanted(),
-			Mount: u.mount.word("published"), Error: text(u.err),
-		})
+		u, ud := s.uses[k], UseDump{Pod: k.Pod, SpecName: k.SpecName}
+		ud.Wanted, ud.Mount, ud.Error = !u.unwanted(), u.mount.word("published"), text(u.err)
+		if e := s.expansions[k.SpecName]; e != nil {
+			ud.Capacity, ud.ExpansionError = e.known.Bytes, text(e.err)
+		}
+		d.Uses = append(d.Uses, ud)
 	}
 	return d
 }

@@ -69,6 +69,17 @@ type Publication struct {
 	Running bool
 	// FSGroup is passed to drivers that can mount with a group; nil if the pod has none.
 	FSGroup *int64
+	// Claim is the claim of a persistent volume.
+	Claim Claim
+	// Capacity is that of the PersistentVolume when the pod was resolved, in bytes.
+	Capacity int64
+}
+
+// Claim names a claim; it is empty for inline volumes.
+type Claim struct {
+	// Namespace, Name and UID are the claim's.
+	Namespace, Name string
+	UID             types.UID
 }
 
 // Key identifies this use of the volume.
@@ -158,10 +169,23 @@ type Secrets interface {
 	Secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error)
 }
 
-// Events sends events on pods.
+// Claims reads claims and PersistentVolumes and writes the status of claims; it is an expand.Client.
+type Claims interface {
+	// Claim returns a claim, nil if there is none with that UID; with cached it may be out of date.
+	Claim(ctx context.Context, namespace, name string, uid types.UID, cached bool) (*corev1.PersistentVolumeClaim, error)
+	// Volume returns the PersistentVolume of a claim, nil if it has none.
+	Volume(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error)
+	// Write applies a patch, nil for none, to the status of this version of a claim.
+	Write(ctx context.Context, claim *corev1.PersistentVolumeClaim, patch []byte) (*corev1.PersistentVolumeClaim, error)
+}
+
+// Events sends events on pods and claims.
 type Events interface {
 	// Failed sends a warning on a pod, with an event reason.
 	Failed(pod Pod, reason, message string)
+	// Expansion sends an event about an expansion on a pod and on its claim: a warning unless the reason is
+	// ReasonExpanded.
+	Expansion(pod Pod, claim Claim, reason, message string)
 }
 
 // stagingRecord returns the record of the volume staged for an attachment, nil if it needs none.

@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
@@ -45,6 +47,7 @@ type world struct {
 	inUse      map[string]bool
 	attached   map[string]*volume.Attachment
 	secretErr  error
+	api        *kubetest.Cluster // has the claims and their PersistentVolumes
 	raiseErr   error
 	// afterLook runs between the look at volumesAttached and the use of what it found.
 	afterLook func()
@@ -63,7 +66,7 @@ func newWorld(t testing.TB, o csitest.Options) *world {
 	}
 	w := &world{
 		t: t, root: names.Root(t.TempDir()), driver: csitest.New(o), registered: true,
-		inUse: map[string]bool{}, attached: map[string]*volume.Attachment{},
+		inUse: map[string]bool{}, attached: map[string]*volume.Attachment{}, api: kubetest.New(),
 	}
 	w.m = w.manager()
 	return w
@@ -73,7 +76,7 @@ func (w *world) manager() *volume.Manager {
 	w.t.Helper()
 	m, err := volume.New(volume.Config{
 		Node: testNode, Disk: &disk.Disk{Root: w.root, Fault: w.fault}, Fault: w.fault,
-		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w,
+		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w, Claims: expand.Client{API: w.api.Client()},
 		Changed: func(uid types.UID) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -215,6 +218,11 @@ func (w *world) Failed(pod volume.Pod, reason, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.events = append(w.events, fmt.Sprintf("%s %s: %s", pod.Name, reason, message))
+}
+
+func (w *world) Expansion(pod volume.Pod, claim volume.Claim, reason, message string) {
+	w.Failed(pod, reason, message)
+	w.Failed(volume.Pod{Name: "claim " + claim.Name}, reason, message)
 }
 
 // set changes the world under its lock.

@@ -11,6 +11,7 @@ TESTFLAGS_e2e := -count=1 -vet=off -timeout 60m -parallel 16
 # The driver that is killed at every fault point is a process of its own two thousand times: what the detector would find in it, the other
 # tests show as well.
 TESTFLAGS_hostpathdriver = $(TESTFLAGS) -skip '^TestWalk'
+TESTALSO_resizer = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk$$' .
 TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)
 # These two start no goroutine. Results of tests that read other modules are not taken from the cache.
 TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS))

@@ -16,7 +16,7 @@ type ban struct {
 }
 
 var (
-	noMigration = ban{"k8s.io/csi-translation-lib", "in-tree plugins concern the attacher and the provisioner only"}
+	noMigration = ban{"k8s.io/csi-translation-lib", "in-tree plugins concern provisioner, attacher and resizer only"}
 	noClient    = []ban{
 		noMigration,
 		{"k8s.io/client-go", "a driver has no Kubernetes client: it costs 10 MiB of memory and a release with each of Kubernetes'"},

@@ -14,6 +14,7 @@ require (
 	github.com/longshore-csi/longshore/livenessprobe v0.0.0
 	github.com/longshore-csi/longshore/provisioner v0.0.0
 	github.com/longshore-csi/longshore/registrar v0.0.0
+	github.com/longshore-csi/longshore/resizer v0.0.0
 	github.com/moby/sys/mountinfo v0.7.2
 	go.uber.org/goleak v1.3.0
 	golang.org/x/mod v0.42.0
@@ -100,5 +101,6 @@ replace (
 	github.com/longshore-csi/longshore/livenessprobe => ../livenessprobe
 	github.com/longshore-csi/longshore/provisioner => ../provisioner
 	github.com/longshore-csi/longshore/registrar => ../registrar
+	github.com/longshore-csi/longshore/resizer => ../resizer
 	github.com/longshore-csi/longshore/topology => ../topology
 )

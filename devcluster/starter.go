@@ -29,6 +29,7 @@ const (
 	registrar        = "csi-node-driver-registrar"
 	provisioner      = "csi-provisioner"
 	attacher         = "csi-attacher"
+	resizer          = "csi-resizer"
 	livenessProbe    = "livenessprobe" // of the controller's driver; those of the nodes' drivers are followed by their node
 	referenceDriver  = "hostpathplugin"
 
@@ -63,7 +64,7 @@ func (s *starter) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.progress("starting kube-controller-manager, kube-scheduler, csi-provisioner, csi-attacher and %d nodes", s.options.Nodes)
+	s.progress("starting kube-controller-manager, kube-scheduler, csi-provisioner, csi-attacher, csi-resizer and %d nodes", s.options.Nodes)
 	specs := []proc.Spec{p.ControllerManagerSpec(), p.SchedulerSpec()}
 	for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
 		more, err := specify(p, driver.Name)
@@ -93,7 +94,7 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	s.update(func(*Status) { s.http = urls(p, servers) })
 	p.SetFeatureGates(s.options.FeatureGates)
 	if s.options.Audit {
-		if err := p.Audit(user(provisioner), user(attacher)); err != nil {
+		if err := p.Audit(user(provisioner), user(attacher), user(resizer)); err != nil {
 			return nil, err
 		}
 	}
@@ -138,7 +139,7 @@ func (s *starter) driver(ctx context.Context) (bootstrap.Driver, error) {
 // servers names the processes that serve HTTP: all of our own.
 func (s *starter) servers() []string {
 	drivers := s.options.Driver == "" // a driver of the user's may not know the flag
-	names := []string{provisioner, attacher, livenessProbe}
+	names := []string{provisioner, attacher, resizer, livenessProbe}
 	if drivers {
 		names = append(names, driverController)
 	}
@@ -175,7 +176,7 @@ func (s *starter) driverSpec(name, socket, mode, node string) proc.Spec {
 	if len(flags) == 0 {
 		flags = strings.Fields(defaultDriverFlags)
 		if mode == "controller" {
-			flags = append(flags, "--enable-attach=true")
+			flags = append(flags, "--enable-attach=true", "--enable-controller-modify-volume=true")
 		}
 	}
 	values := strings.NewReplacer("{endpoint}", "unix://"+socket, "{statedir}", s.dir.DriverState(), "{v}", strconv.Itoa(s.options.Verbosity), "{mode}", mode, "{node}", node)
@@ -209,7 +210,7 @@ func user(component string) string { return "longshore:" + component }
 
 func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 	var specs []proc.Spec
-	for _, name := range []string{provisioner, attacher} {
+	for _, name := range []string{provisioner, attacher, resizer} {
 		kubeconfig, err := p.User(name, user(name))
 		if err != nil {
 			return nil, err

@@ -104,10 +104,10 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"csi-provisioner", "csi-attacher", "livenessprobe"}, specNames(specs)); diff != "" {
+	if diff := cmp.Diff([]string{"csi-provisioner", "csi-attacher", "csi-resizer", "livenessprobe"}, specNames(specs)); diff != "" {
 		t.Error(diff)
 	}
-	for _, spec := range specs[:2] {
+	for _, spec := range specs[:3] {
 		args := strings.Join(spec.Args, " ")
 		for _, want := range []string{"run " + spec.Name, "--csi-address=" + s.dir.ControllerSocket(), "--leader-election-namespace=longshore-system", s.dir.UserKubeconfig(spec.Name)} {
 			if !strings.Contains(args, want) {
@@ -197,7 +197,7 @@ func TestOwnProcessesServeHTTP(t *testing.T) {
 }
 
 func TestEveryComponentIsPartOfThisProgram(t *testing.T) {
-	for _, name := range []string{nodeAgent, registrar, provisioner, attacher, livenessProbe, referenceDriver} {
+	for _, name := range []string{nodeAgent, registrar, provisioner, attacher, resizer, livenessProbe, referenceDriver} {
 		if !slices.Contains(components.Names(), name) {
 			t.Errorf("%s is none of %q", name, components.Names())
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/livenessprobe"
 	"github.com/longshore-csi/longshore/provisioner"
 	"github.com/longshore-csi/longshore/registrar"
+	"github.com/longshore-csi/longshore/resizer"
 )
 
 type component interface {
@@ -29,6 +30,7 @@ func all() map[string]component {
 		"csi-node-agent":            command.New("csi-node-agent", kubeletplugin.NewOptions, kubeletplugin.Run),
 		"csi-node-driver-registrar": command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run),
 		"csi-provisioner":           command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run),
+		"csi-resizer":               command.New("csi-resizer", resizer.NewOptions, resizer.Run),
 		"hostpathplugin":            command.New("hostpathplugin", hostpathdriver.NewOptions, hostpathdriver.Run),
 		"livenessprobe":             command.New("livenessprobe", livenessprobe.NewOptions, livenessprobe.Run),
 	}

@@ -58,7 +58,7 @@ func TestBootstrapNeedsRightsAndAServer(t *testing.T) {
 
 // TestComponentsHaveTheirRightsAndNoMore asks the server what each user may do.
 func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
-	const provisioner, attacher = "longshore:csi-provisioner", "longshore:csi-attacher"
+	const provisioner, attacher, resizer = "longshore:csi-provisioner", "longshore:csi-attacher", "longshore:csi-resizer"
 	tests := map[string]struct {
 		reason, user, namespace, verb, group, resource, sub string
 		want                                                bool
@@ -84,6 +84,12 @@ func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
 		"AttacherReadsNoClaims":         {reason: "claims are not its business", user: attacher, namespace: "default", verb: "get", resource: "persistentvolumeclaims"},
 		"AttacherLeads":                 {reason: "leases in its namespace", user: attacher, namespace: "longshore-system", verb: "create", group: "coordination.k8s.io", resource: "leases", want: true},
 		"AttacherWritesEvents":          {reason: "users learn what went wrong", user: attacher, namespace: "default", verb: "create", resource: "events", want: true},
+		"ResizerSetsCapacity":           {reason: "its work", user: resizer, verb: "patch", resource: "persistentvolumes", want: true},
+		"ResizerReportsProgress":        {reason: "its work", user: resizer, namespace: "default", verb: "patch", resource: "persistentvolumeclaims", sub: "status", want: true},
+		"ResizerChangesNoClaims":        {reason: "what a claim asks for is the user's", user: resizer, namespace: "default", verb: "patch", resource: "persistentvolumeclaims"},
+		"ResizerDeletesNoVolumes":       {reason: "the provisioner does", user: resizer, verb: "delete", resource: "persistentvolumes"},
+		"ResizerFindsClasses":           {reason: "parameters of modifications", user: resizer, verb: "watch", group: "storage.k8s.io", resource: "volumeattributesclasses", want: true},
+		"ResizerLeads":                  {reason: "leases in its namespace", user: resizer, namespace: "longshore-system", verb: "create", group: "coordination.k8s.io", resource: "leases", want: true},
 		"AttacherGrantsNobodyAnything":  {reason: "no way to more rights", user: attacher, verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
 		"ProvisionerGrantsNobodyAnyway": {reason: "no way to more rights", user: provisioner, verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
 	}

@@ -108,6 +108,9 @@ func capacityRights(list []runtime.Object, account string) rights {
 		}
 	}
 	for _, role := range find[*rbacv1.ClusterRole](list) {
+		if strings.HasSuffix(role.Name, "resizer") {
+			continue // it lists the pods that use a volume
+		}
 		for _, rule := range role.Rules {
 			if needs(rule) {
 				found.add(rule.APIGroups, rule.Resources, []string{"everywhere"})

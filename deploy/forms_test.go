@@ -61,7 +61,7 @@ func TestForms(t *testing.T) {
 			}
 			sidecars := []corev1.Container{provisioner}
 			if !want.distributed {
-				sidecars = append(sidecars, controller.container(t, "attacher"))
+				sidecars = append(sidecars, controller.container(t, "attacher"), controller.container(t, "resizer"))
 			}
 			for _, c := range sidecars {
 				if slices.Contains(c.Args, "--leader-election") != want.elects {
@@ -107,7 +107,7 @@ func TestDistributed(t *testing.T) {
 func TestSecondDriver(t *testing.T) {
 	alone, beside := workloads(t, objects(t, "deployment"))[controllerLabel], workloads(t, objects(t, "daemonset"))[controllerLabel]
 	for name, second := range map[string]string{
-		driver: secondDriver, "livenessprobe": "livenessprobe-controller", "provisioner": "provisioner", "attacher": "attacher",
+		driver: secondDriver, "livenessprobe": "livenessprobe-controller", "provisioner": "provisioner", "attacher": "attacher", "resizer": "resizer",
 	} {
 		want, got := alone.container(t, name), beside.container(t, second)
 		for _, c := range []*corev1.Container{&want, &got} {

@@ -41,7 +41,7 @@ func checkController(t *testing.T, w workload, driver, probe string) {
 	if w.volume(t, "socket-dir").EmptyDir == nil {
 		t.Error("the socket of the controller side does not lie in an emptyDir")
 	}
-	for _, name := range []string{driver, "provisioner", "attacher", probe} {
+	for _, name := range []string{driver, "provisioner", "attacher", "resizer", probe} {
 		c := w.container(t, name)
 		checkMount(t, c, "socket-dir", "/csi", "")
 		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { _, ofNode := nodePaths()[m.Name]; return ofNode }) {
@@ -266,5 +266,42 @@ func TestObjectsOfTheDriver(t *testing.T) {
 				t.Errorf("classes: %v", modes)
 			}
 		})
+	}
+}
+
+// TestExpansion: classes allow expansion where a resizer runs, and the driver that modifies volumes is told to.
+func TestExpansion(t *testing.T) {
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			list := objects(t, overlay)
+			controller := workloads(t, list)[controllerLabel]
+			resizes := slices.ContainsFunc(controller.pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "resizer" })
+			if resizes == forms()[overlay].distributed {
+				t.Errorf("has a resizer: %t, and a driver on each node with volumes of its own: %t", resizes, forms()[overlay].distributed)
+			}
+			for _, class := range find[*storagev1.StorageClass](list) {
+				if allowed := class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion; allowed != resizes {
+					t.Errorf("class %s allows expansion: %t, there is a resizer: %t", class.Name, allowed, resizes)
+				}
+			}
+			if !slices.ContainsFunc(controller.pod.Spec.Containers, func(c corev1.Container) bool {
+				return slices.Contains(c.Args, "--enable-controller-modify-volume")
+			}) {
+				t.Error("no driver accepts the parameters of VolumeAttributesClasses")
+			}
+		})
+	}
+}
+
+// TestVolumeAttributesClass: the example is the driver's, and in no overlay, as older clusters do not know the kind.
+func TestVolumeAttributesClass(t *testing.T) {
+	class := one[*storagev1.VolumeAttributesClass](t, objects(t, "../components/volume-attributes-class"))
+	if class.DriverName != driverName || class.Namespace != "" || len(class.Parameters) == 0 {
+		t.Errorf("VolumeAttributesClass %+v", class)
+	}
+	for _, overlay := range overlays(t) {
+		if found := find[*storagev1.VolumeAttributesClass](objects(t, overlay)); len(found) > 0 {
+			t.Errorf("%s has VolumeAttributesClass %s", overlay, found[0].Name)
+		}
 	}
 }

@@ -146,7 +146,7 @@ func TestRightsAgree(t *testing.T) {
 	const election = "leader-election"
 	deployment := string(render(t, "deployment"))
 	devcluster := contentOf(t, "../devcluster/internal/bootstrap/objects/rbac.yaml")
-	for _, component := range []string{"provisioner", "attacher"} {
+	for _, component := range []string{"provisioner", "attacher", "resizer"} {
 		t.Run(component, func(t *testing.T) {
 			role := "longshore:csi-" + component
 			want := rightsIn(t, contentOf(t, "base/"+component+"/rbac.yaml"), role)

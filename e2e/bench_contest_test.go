@@ -93,9 +93,7 @@ func newContest(b *testing.B, on *Bed, o csitest.Options) *contest {
 	c.driver = csitest.New(o)
 	c.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: c.see})
 	c.address = c.driver.Serve(b)
-	class := Class(c.class, c.name, storagev1.VolumeBindingImmediate)
-	class.AllowVolumeExpansion = new(true)
-	c.addClass(class)
+	c.addClass(Class(c.class, c.name, storagev1.VolumeBindingImmediate))
 	c.retry("grant rights", func(ctx context.Context) error {
 		_, err := c.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "measured"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},

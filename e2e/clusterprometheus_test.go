@@ -107,7 +107,7 @@ func (s *Scene) waitScrapedSince(p *Prometheus) {
 func documentedQuestions(t *testing.T) []question {
 	t.Helper()
 	containers := map[string]string{
-		"provisioner": "provisioner", "attacher": "attacher", "registrar": "registrar", "livenessprobe": "livenessprobe", "driver": "hostpath",
+		"provisioner": "provisioner", "attacher": "attacher", "resizer": "resizer", "registrar": "registrar", "livenessprobe": "livenessprobe", "driver": "hostpath",
 	}
 	data, err := os.ReadFile("../docs/monitoring.md")
 	if err != nil {

@@ -100,5 +100,6 @@ replace (
 	github.com/longshore-csi/longshore/livenessprobe => ../livenessprobe
 	github.com/longshore-csi/longshore/provisioner => ../provisioner
 	github.com/longshore-csi/longshore/registrar => ../registrar
+	github.com/longshore-csi/longshore/resizer => ../resizer
 	github.com/longshore-csi/longshore/topology => ../topology
 )

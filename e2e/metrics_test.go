@@ -39,7 +39,7 @@ const (
 func TestDashboardAndAlertsAskWhatIsServed(t *testing.T) {
 	d, program := dev(t), prometheusProgram(t)
 	s := &story{Scene: bed.NewScene(t), t: t}
-	s.elected("csi-provisioner", "csi-attacher")
+	s.elected("csi-provisioner", "csi-attacher", "csi-resizer")
 	prometheus := startPrometheus(t, program, targets(d.Processes), monitoringDir+"rules.yaml")
 	questions := dashboardQuestions(t, monitoringDir+"dashboard.json", map[string]string{"namespace": deployed, "driver": bed.Driver, "__rate_interval": "5m"})
 	var rules []rule
@@ -99,7 +99,7 @@ func unanswered(t *testing.T, prometheus *Prometheus, questions []question) (lef
 // targets gives the processes the labels that their containers would have. The node agent stands for the kubelet.
 func targets(processes []devcluster.Process) []target {
 	containers := map[string]string{
-		"driver-controller": "hostpath", "driver": "hostpath", "csi-provisioner": "provisioner", "csi-attacher": "attacher",
+		"driver-controller": "hostpath", "driver": "hostpath", "csi-provisioner": "provisioner", "csi-attacher": "attacher", "csi-resizer": "resizer",
 		"csi-node-driver-registrar": "registrar", "livenessprobe": "livenessprobe",
 	}
 	var all []target
@@ -159,12 +159,14 @@ func (s *Scene) askProbes() {
 	}
 }
 
-// live lets a claim be provisioned, attached, mounted on a node, unmounted, detached and deleted.
+// live lets a claim be provisioned, attached, mounted on a node, expanded, unmounted, detached and deleted.
 func (s *Scene) live(node, name string) {
 	s.t.Helper()
 	s.CreateClaim(name, s.LateClass())
 	s.CreatePodOn(node, name, FromClaim(name))
 	s.WaitRunning(name)
+	s.grow(name, "32Mi")
+	s.retry("wait for the new size of "+name, func(ctx context.Context) error { return s.grown(ctx, name, "32Mi") })
 	volume := s.Volume(name).Name
 	s.DeletePod(name)
 	s.WaitNoPod(name)
@@ -175,8 +177,8 @@ func (s *Scene) live(node, name string) {
 	})
 }
 
-// failEverywhere asks for what the driver refuses: a volume too large to be made, one to be attached that is not there, and one
-// to be mounted with attributes that mean nothing. All is asked again and again until cleanFailures.
+// failEverywhere asks for what the driver refuses: a volume too large to be made, one to be attached and expanded that is not there, and
+// one to be mounted with attributes that mean nothing. All is asked again and again until cleanFailures.
 func (s *Scene) failEverywhere(node string, round int) {
 	s.t.Helper()
 	name := fmt.Sprintf("%s-bad-%d", s.Namespace, round)
@@ -186,11 +188,15 @@ func (s *Scene) failEverywhere(node string, round int) {
 		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, large, metav1.CreateOptions{})
 		return ignoreExists(err)
 	})
+	gone := Claim(s.Namespace, name+"-gone", s.ImmediateClass())
+	gone.Spec.VolumeName = name
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      large.Spec.Resources.Requests,
-			AccessModes:                   large.Spec.AccessModes,
+			Capacity:                      gone.Spec.Resources.Requests,
+			AccessModes:                   gone.Spec.AccessModes,
+			StorageClassName:              *gone.Spec.StorageClassName,
+			ClaimRef:                      &corev1.ObjectReference{Namespace: gone.Namespace, Name: gone.Name},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.Driver, VolumeHandle: "no-such-volume"}},
 		},
@@ -210,6 +216,9 @@ func (s *Scene) failEverywhere(node string, round int) {
 	source := Inline(s.Driver)
 	source.CSI.VolumeAttributes = map[string]string{"size": "nonsense"}
 	s.CreatePodOn(node, name, source)
+	s.askFor(gone)
+	s.WaitBound(gone.Name)
+	s.grow(gone.Name, "32Mi")
 	s.waitFailed(name)
 }
 
@@ -222,6 +231,7 @@ func (s *Scene) waitFailed(name string) {
 	})
 	s.waitEventOf("ProvisioningFailed", name)
 	s.waitEventOf("FailedMount", name)
+	s.waitEventOf("VolumeResizeFailed", name+"-gone")
 }
 
 func (s *Scene) waitEventOf(reason, object string) {
@@ -283,6 +293,7 @@ func (s *Scene) cleanFailures() {
 		}
 		s.DeletePod(name)
 		s.DeleteClaim(name)
+		s.DeleteClaim(name + "-gone")
 		s.retry("delete attachment and volume "+name, func(ctx context.Context) error {
 			return errors.Join(
 				ignoreNotFound(s.Client.StorageV1().VolumeAttachments().Delete(ctx, name, metav1.DeleteOptions{})),

@@ -10,7 +10,7 @@ import (
 // Image has a shell; on a development cluster nothing runs it.
 const Image = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1"
 
-// Class makes a StorageClass.
+// Class makes a StorageClass whose claims may grow.
 func Class(name, driver string, mode storagev1.VolumeBindingMode) *storagev1.StorageClass {
 	policy := corev1.PersistentVolumeReclaimDelete
 	return &storagev1.StorageClass{
@@ -18,7 +18,14 @@ func Class(name, driver string, mode storagev1.VolumeBindingMode) *storagev1.Sto
 		Provisioner:       driver,
 		VolumeBindingMode: &mode,
 		ReclaimPolicy:     &policy,
+
+		AllowVolumeExpansion: new(true),
 	}
+}
+
+// AttributesClass makes a VolumeAttributesClass.
+func AttributesClass(name, driver string, parameters map[string]string) *storagev1.VolumeAttributesClass {
+	return &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: name}, DriverName: driver, Parameters: parameters}
 }
 
 // Claim makes a claim of 16 MiB.

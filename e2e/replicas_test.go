@@ -22,7 +22,7 @@ const (
 	deployedClass = "csi-hostpath-immediate"
 )
 
-// replicas is a controller side of several pods, each with provisioner, attacher and driver.
+// replicas is a controller side of several pods, each with provisioner, attacher, resizer and driver.
 type replicas struct {
 	*Scene
 	deployment *appsv1.Deployment

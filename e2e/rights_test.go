@@ -58,7 +58,7 @@ func (r Rights) without(others Rights) (missing []string) {
 }
 
 // components are those that talk to the API server with rights of deploy/; the kubelet's are of Kubernetes.
-func components() []string { return []string{"csi-provisioner", "csi-attacher"} }
+func components() []string { return []string{"csi-provisioner", "csi-attacher", "csi-resizer"} }
 
 // granted reads the rules of deploy/. The development cluster has the same; module deploy tests that.
 func granted() (Rights, error) {

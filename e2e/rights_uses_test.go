@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -46,7 +47,7 @@ func (s *story) lifeWithSecrets() {
 	})
 	class := Class(s.Namespace+"-secrets", s.Driver, storagev1.VolumeBindingImmediate)
 	class.Parameters = map[string]string{}
-	for _, what := range []string{"provisioner", "controller-publish"} {
+	for _, what := range []string{"provisioner", "controller-publish", "controller-expand"} {
 		class.Parameters["csi.storage.k8s.io/"+what+"-secret-name"] = secret.Name
 		class.Parameters["csi.storage.k8s.io/"+what+"-secret-namespace"] = s.Namespace
 	}
@@ -56,6 +57,8 @@ func (s *story) lifeWithSecrets() {
 	s.createPod()
 	s.running()
 	s.deletePod()
+	s.grow("data", "32Mi")
+	s.retry("wait for the new size", func(ctx context.Context) error { return s.grown(ctx, "data", "32Mi") })
 	s.deleteClaim()
 	s.WaitNothingLeft()
 }
@@ -142,8 +145,9 @@ func (s *story) strayAttachment(a *storagev1.VolumeAttachment) {
 }
 
 // secondPair is another pair of sidecars, for a driver of another name, with leader election, and with lists in place of
-// streams, as for API servers of old.
+// streams, as for API servers of old. What the resizer lists only when a claim needs it is listed before.
 func (s *story) secondPair() {
+	s.expansion()
 	driver := csitest.New(csitest.Options{Name: "second.example.com", Topology: map[string]string{"second.example.com/zone": "a"}})
 	address := driver.Serve(s.t)
 	var ends []func()
@@ -154,7 +158,7 @@ func (s *story) secondPair() {
 		}
 		ends = append(ends, s.runWith([]string{"NAMESPACE=" + devcluster.Namespace, fmt.Sprint("POD_NAME=second-", len(ends))}, component, args...))
 	}
-	leases := []string{"second-example-com", "external-attacher-leader-second-example-com"}
+	leases := []string{"second-example-com", "external-attacher-leader-second-example-com", "external-resizer-second-example-com"}
 	for _, component := range components() {
 		start(component)
 	}
@@ -193,6 +197,31 @@ func (s *story) attributesClass() {
 	claim.Spec.VolumeAttributesClassName = new("no-such-class")
 	s.create(claim)
 	s.waitEvent("ProvisioningFailed", `get VolumeAttributesClass "no-such-class"`)
+}
+
+// expansion is a claim that names a VolumeAttributesClass, and grows while a pod uses its volume, which the driver expands only while it is
+// not in use: the resizer looks at attachments and pods. The pod fits on no node, so that the volume is not attached.
+func (s *story) expansion() {
+	const name = "offline.example.com"
+	driver := csitest.New(csitest.Options{Name: name, OfflineExpansion: true, Node: []csi.NodeServiceCapability_RPC_Type{}})
+	address := driver.Serve(s.t)
+	class := Class(s.Namespace+"-offline", name, storagev1.VolumeBindingImmediate)
+	s.addClass(class)
+	s.addAttributesClass(AttributesClass(s.Namespace, name, map[string]string{"iops": "1000"}))
+	for _, component := range []string{"csi-provisioner", "csi-resizer"} {
+		s.run(component, "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig(component))
+	}
+	s.CreateClaim("data", class.Name)
+	s.WaitBound("data")
+	s.CreatePodOn("no-such-node", "pod", FromClaim("data"))
+	s.moveTo("data", s.Namespace)
+	s.waitModified("data", s.Namespace)
+	s.grow("data", "32Mi")
+	s.waitEvent("VolumeResizeFailed", `volume is used by pod "pod"`)
+	s.deletePod()
+	s.retry("wait for the new size", func(ctx context.Context) error { return s.grown(ctx, "data", "32Mi") })
+	s.deleteClaim()
+	s.WaitNothingLeft()
 }
 
 // capacity is a provisioner in a pod of a Deployment, which owns the CSIStorageCapacity objects of a driver. A user removes a label by which the

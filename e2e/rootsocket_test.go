@@ -21,7 +21,7 @@ func TestSidecarsReachASocketOfRoot(t *testing.T) {
 	for _, c := range findReplicas(t, s).deployment.Spec.Template.Spec.Containers {
 		images[c.Name] = c.Image
 	}
-	for _, component := range []string{"provisioner", "attacher"} {
+	for _, component := range []string{"provisioner", "attacher", "resizer"} {
 		s.grant("longshore:csi-" + component)
 	}
 	sidecar := func(name, ready string, port int) corev1.Container {
@@ -43,13 +43,13 @@ func TestSidecarsReachASocketOfRoot(t *testing.T) {
 		Name: "hostpath", Image: images["hostpath"],
 		Args:         []string{"--drivername=" + s.Namespace + ".example.com", "--mode=controller", "--endpoint=unix:///csi/driver.sock", "--statedir=/state"},
 		VolumeMounts: []corev1.VolumeMount{socket, {Name: "state", MountPath: "/state"}},
-	}, sidecar("provisioner", "/readyz", 9811), sidecar("attacher", "/readyz", 9812), sidecar("livenessprobe", "/healthz", 9808))
+	}, sidecar("provisioner", "/readyz", 9811), sidecar("attacher", "/readyz", 9812), sidecar("resizer", "/readyz", 9815), sidecar("livenessprobe", "/healthz", 9808))
 	for i := range pod.Spec.Containers[2:] {
 		pod.Spec.Containers[2+i].VolumeMounts = []corev1.VolumeMount{socket}
 	}
 	s.createPod(pod)
 	var waiting []string
-	s.Wait("provisioner, attacher and livenessprobe to reach the driver", func(ctx context.Context) (bool, error) {
+	s.Wait("provisioner, attacher, resizer and livenessprobe to reach the driver", func(ctx context.Context) (bool, error) {
 		got, err := s.Client.CoreV1().Pods(s.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return false, err

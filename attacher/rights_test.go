@@ -71,7 +71,6 @@ watches the requests, by `+"`go test -run TestRightsDoc . -rewrite`"+`.
 | API group | Resource | Verbs | For |
 |---|---|---|---|
 `+table.String()+`
-`+secretsDoc+`
 As a ClusterRole with everything:
 
 `+"```yaml"+`
@@ -80,7 +79,7 @@ kind: ClusterRole
 metadata:
   name: csi-attacher
 rules:
-`+rules.String()+"```\n")
+`+rules.String()+"```\n\n"+secretsDoc)
 }
 
 // TestRights uses everything that asks the API server for something, and compares what was asked with

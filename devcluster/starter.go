@@ -241,13 +241,17 @@ func (s *starter) nodes(p *plane.Plane, driver string) ([]proc.Spec, error) {
 		}
 		specs = append(specs,
 			s.driverSpec(driverNode+"."+node, socket, "node", node),
-			s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node)),
+			s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node),
+				"--sync-frequency="+claimInterval),
 			s.component(registrar+"."+node, registrar, "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+registry),
 			s.component(livenessProbe+"."+node, livenessProbe, "--csi-address="+socket),
 		)
 	}
 	return specs, nil
 }
+
+// claimInterval is how often a node looks at the claims of its mounted volumes, for expansions: someone is waiting for it.
+const claimInterval = "5s"
 
 // socketReady makes a readiness check: the socket is there. Whether the driver behind it works is its client's question.
 func socketReady(path string) func(context.Context) error {

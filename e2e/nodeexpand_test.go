@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/devcluster"
 )
 
 // The claims have the least size that XFS can have, and are expanded to another one. An ext4 file system that is in use can be
@@ -36,6 +37,7 @@ func newExpansion(t *testing.T) *expansion {
 	t.Helper()
 	dev(t)
 	e := &expansion{&story{Scene: bed.NewScene(t), t: t}}
+	e.withoutResizer()
 	class := e.createClass("xfs", func(c *storagev1.StorageClass) {
 		binding := storagev1.VolumeBindingImmediate
 		c.VolumeBindingMode, c.AllowVolumeExpansion = &binding, new(true)
@@ -46,6 +48,20 @@ func newExpansion(t *testing.T) *expansion {
 	e.askFor(claim)
 	e.bound()
 	return e
+}
+
+// withoutResizer keeps the cluster's resizer, if it has one, down until the test ends: two resizers would confuse each other.
+func (e *expansion) withoutResizer() {
+	const resizer = "csi-resizer"
+	if !slices.ContainsFunc(e.Dev.Processes, func(p devcluster.Process) bool { return p.Name == resizer }) {
+		return
+	}
+	e.retry("hold the resizer", func(ctx context.Context) error { return e.Dev.Hold(ctx, resizer) })
+	e.t.Cleanup(func() {
+		if err := e.Dev.Release(context.Background(), resizer); err != nil {
+			e.t.Error(err)
+		}
+	})
 }
 
 // controller does what a user and the controller's half of an expansion do before it is the node's turn.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,7 @@ type Cluster struct {
 	writes    []Write
 	observers []func(Write)
 	faults    []*Fault
+	latencies map[string]time.Duration
 	watchers  map[*watcher]struct{}
 }
 

@@ -45,6 +45,27 @@ func (c *Cluster) Fail(verb, resource string, err error, times int) {
 	c.Inject(Fault{Verb: verb, Resource: resource, Err: err, Times: times})
 }
 
+// SetLatency makes writes of a resource take that long before they take effect, whatever faults there are. In a synctest bubble, this gives
+// requests that are made at the same time an order.
+func (c *Cluster) SetLatency(resource string, latency time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.latencies == nil {
+		c.latencies = map[string]time.Duration{}
+	}
+	c.latencies[resource] = latency
+}
+
+// lag waits for the latency of a resource.
+func (c *Cluster) lag(resource string) {
+	c.mu.Lock()
+	latency := c.latencies[resource]
+	c.mu.Unlock()
+	if latency > 0 {
+		<-time.After(latency)
+	}
+}
+
 // Heal removes all faults.
 func (c *Cluster) Heal() {
 	c.mu.Lock()

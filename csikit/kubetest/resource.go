@@ -77,6 +77,7 @@ func (r *resource[T, L]) write(ctx context.Context, req request, dryRun []string
 	if len(dryRun) > 0 {
 		return none, apierrors.NewBadRequest("dry run is not supported here")
 	}
+	r.cluster.lag(req.resource)
 	obj, err := serve(ctx, r.cluster, req, func() (kube.Object, error) {
 		r.cluster.mu.Lock()
 		defer r.cluster.mu.Unlock()

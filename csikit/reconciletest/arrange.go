@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -22,7 +23,7 @@ func arrange(entries []*entry, cluster *kubetest.Cluster) {
 	}
 	slices.SortStableFunc(entries, func(a, b *entry) int {
 		return cmp.Or(
-			a.at.Compare(b.at),
+			a.at.Truncate(time.Microsecond).Compare(b.at.Truncate(time.Microsecond)), // less are latencies of the API server
 			cmp.Compare(rank(a), rank(b)),
 			strings.Compare(groups.of(a), groups.of(b)),
 			cmp.Compare(eventRank(a), eventRank(b)),

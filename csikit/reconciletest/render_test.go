@@ -140,10 +140,10 @@ func TestArrangeSortsByStory(t *testing.T) {
 	status := &entry{at: at, write: &kubetest.Write{Resource: "volumeattachments", Subresource: "status", Name: "va-1", Before: va, Object: va}}
 	event := &entry{at: at, write: &kubetest.Write{Resource: "events", Object: &corev1.Event{
 		InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "claim"}}}}
-	other := &entry{at: at, write: &kubetest.Write{Resource: "secrets", Name: "zzz"}}
+	other := &entry{at: at.Add(time.Nanosecond), write: &kubetest.Write{Resource: "secrets", Name: "zzz"}}
 	create := &entry{at: at, method: "CreateVolume", request: &csi.CreateVolumeRequest{Name: "pvc-9"}}
 	capacity := &entry{at: at, method: "GetCapacity", request: &csi.GetCapacityRequest{}}
-	later := &entry{at: at.Add(1), method: "CreateVolume", request: &csi.CreateVolumeRequest{Name: "aaa"}}
+	later := &entry{at: at.Add(time.Microsecond), method: "CreateVolume", request: &csi.CreateVolumeRequest{Name: "aaa"}}
 	ended := &entry{at: at, note: "stopped"}
 
 	entries := []*entry{later, other, ended, event, create, publish, status, capacity}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/metrics"
@@ -14,6 +15,7 @@ import (
 // TestFlows plays the transcripts. The arguments of "start" are flags.
 func TestFlows(t *testing.T) {
 	reconciletest.Run(t, "testdata/flows", func(ctx context.Context, env *reconciletest.Env) error {
+		env.Cluster.SetLatency("volumeattachments", time.Nanosecond) // after PersistentVolumes, which are written at the same time
 		o := NewOptions()
 		fs := flag.NewFlagSet("start", flag.ContinueOnError)
 		o.AddFlags(fs)

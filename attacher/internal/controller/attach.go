@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,7 +69,8 @@ func (c *Controller) attach(ctx context.Context, va *storagev1.VolumeAttachment,
 	return va, c.saveAttached(ctx, va, metadata)
 }
 
-// prepareAttach undoes a stale publish, and writes finalizers and annotations so that the publish call can be undone later.
+// prepareAttach undoes a stale publish, and writes finalizers and annotations so that the publish call can be undone later, to both
+// objects at the same time.
 func (c *Controller) prepareAttach(
 	ctx context.Context, va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, plan attachPlan,
 ) (*storagev1.VolumeAttachment, error) {
@@ -78,19 +80,18 @@ func (c *Controller) prepareAttach(
 			return va, err
 		}
 	}
+	var writes errgroup.Group
 	if plan.pvPatch != nil {
-		if err := c.patchPV(ctx, pv, plan.pvPatch); err != nil {
-			return va, err
+		writes.Go(func() error { return c.patchPV(ctx, pv, plan.pvPatch) })
+	}
+	if plan.vaPatch != nil {
+		patched, err := c.patchVA(ctx, va, plan.vaPatch)
+		if err != nil {
+			return va, cmp.Or(err, writes.Wait())
 		}
+		va = patched
 	}
-	if plan.vaPatch == nil {
-		return va, nil
-	}
-	patched, err := c.patchVA(ctx, va, plan.vaPatch)
-	if err != nil {
-		return va, err
-	}
-	return patched, nil
+	return va, writes.Wait()
 }
 
 func (c *Controller) publish(ctx context.Context, request *csi.ControllerPublishVolumeRequest) (map[string]string, error) {

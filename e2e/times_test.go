@@ -74,7 +74,7 @@ func (w *Times) see(obj any) {
 	}
 }
 
-func first(times map[string]time.Time, name string, now time.Time) {
+func first[K comparable](times map[K]time.Time, name K, now time.Time) {
 	if _, ok := times[name]; !ok {
 		times[name] = now
 	}

@@ -73,9 +73,9 @@ $(TOOLS)/vmtest: $(wildcard tools/cmd/vmtest/*.go)
 	@cd tools && go build -o $@ ./cmd/vmtest
 
 .PHONY: bench
-# UPSTREAM: a directory with `unpack DIR csi-provisioner`, which puts kubernetes-csi's program into DIR.
-bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|resize|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30 UPSTREAM=DIR)
-	$(if $(filter-out claim writes nodes provision failover resize memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover, resize or memory))
+# UPSTREAM: a directory with `unpack DIR NAME`, which puts the program NAME of kubernetes-csi, such as csi-provisioner, into DIR.
+bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|attach|resize|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30 UPSTREAM=DIR)
+	$(if $(filter-out claim writes nodes provision failover attach resize memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover, attach, resize or memory))
 	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
 		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 

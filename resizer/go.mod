@@ -6,7 +6,7 @@ toolchain go1.26.9
 
 require (
 	github.com/container-storage-interface/spec v1.13.0
-	github.com/google/go-cmp v0.7.0 // indirect
+	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.24.0

@@ -41,6 +41,28 @@ func rights() []right {
 	}
 }
 
+// secretsDoc is the part about rights to read some secrets only.
+const secretsDoc = "With `--secret-namespaces=storage`, secrets of other namespaces are refused with an error that names the flag, whoever may name " +
+	"them in a\nPersistentVolume. The rule for secrets in the ClusterRole is not needed then: in each of the namespaces, bind a Role to the service account.\n\n" +
+	"```yaml" + `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  namespace: storage
+  name: csi-resizer-secrets
+rules:
+- {apiGroups: [""], resources: [secrets], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  namespace: storage
+  name: csi-resizer-secrets
+subjects:
+- {kind: ServiceAccount, namespace: kube-system, name: csi-resizer}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: csi-resizer-secrets}
+` + "```\n"
+
 func TestRightsDoc(t *testing.T) {
 	var table, rules strings.Builder
 	for _, r := range rights() {
@@ -67,7 +89,7 @@ kind: ClusterRole
 metadata:
   name: csi-resizer
 rules:
-`+rules.String()+"```\n")
+`+rules.String()+"```\n\n"+secretsDoc)
 }
 
 // bed is a cluster and a driver for components in virtual time.

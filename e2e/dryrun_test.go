@@ -24,6 +24,7 @@ func manifests() []string {
 		"../deploy/charts/*/testdata/*.golden.yaml",
 		policyFiles + "policy.yaml",
 		policyFiles + "binding.yaml",
+		"../deploy/components/volume-attributes-class/class.yaml",
 	}
 }
 

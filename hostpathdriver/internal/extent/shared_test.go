@@ -104,8 +104,9 @@ func TestSharedBlocks(t *testing.T) {
 
 	f.clone("same", "base")
 	changed := f.clone("changed", "base")
-	f.write(changed, []byte("x"), 3*chunk+5*block) // stays in memory for now
-	f.write(changed, []byte("y"), size-1)
+	was := f.contents(base)
+	f.write(changed, []byte{^was[3*chunk+5*block]}, 3*chunk+5*block) // stays in memory for now
+	f.write(changed, []byte{^was[size-1]}, size-1)
 	copied := f.add("copied", size)
 	f.write(copied, f.contents(base), 0)
 	grown := f.clone("grown", "base")

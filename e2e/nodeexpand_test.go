@@ -30,14 +30,13 @@ const (
 	expanded = 448 << 20
 )
 
-// expansion is a claim of a volume with a file system of its own, and the part of a resizer, which the test plays.
+// expansion is a claim of a volume with a file system of its own.
 type expansion struct{ *story }
 
 func newExpansion(t *testing.T) *expansion {
 	t.Helper()
 	dev(t)
 	e := &expansion{&story{Scene: bed.NewScene(t), t: t}}
-	e.withoutResizer()
 	class := e.createClass("xfs", func(c *storagev1.StorageClass) {
 		binding := storagev1.VolumeBindingImmediate
 		c.VolumeBindingMode, c.AllowVolumeExpansion = &binding, new(true)
@@ -47,6 +46,14 @@ func newExpansion(t *testing.T) *expansion {
 	claim.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(original, resource.BinarySI)
 	e.askFor(claim)
 	e.bound()
+	return e
+}
+
+// newPlayed is newExpansion for a test that plays the resizer.
+func newPlayed(t *testing.T) *expansion {
+	t.Helper()
+	e := newExpansion(t)
+	e.withoutResizer()
 	return e
 }
 
@@ -122,10 +129,16 @@ func (e *expansion) merge(what, patch string, subresource ...string) {
 	})
 }
 
+// mountedAt is where the volume is mounted for a pod.
+func (e *expansion) mountedAt(pod string) string {
+	e.t.Helper()
+	return filepath.Join(e.Dev.NodeDirs[e.node], "pods", string(e.WaitRunning(pod).UID), "volumes", "kubernetes.io~csi", e.Volume("data").Name, "mount")
+}
+
 // fileSystem is the size in bytes of the file system that a pod sees.
 func (e *expansion) fileSystem(pod string) uint64 {
 	e.t.Helper()
-	path := filepath.Join(e.Dev.NodeDirs[e.node], "pods", string(e.WaitRunning(pod).UID), "volumes", "kubernetes.io~csi", e.Volume("data").Name, "mount")
+	path := e.mountedAt(pod)
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(path, &fs); err != nil {
 		e.t.Fatalf("file system at %s: %v", path, err)
@@ -173,7 +186,7 @@ func (e *expansion) over() {
 // TestNodeExpandsMountedVolumes enlarges volumes that pods use. All that the agent gets is what a resizer of today, or an old one,
 // writes into the API.
 func TestNodeExpandsMountedVolumes(t *testing.T) {
-	all := map[bool]*expansion{false: newExpansion(t), true: newExpansion(t)}
+	all := map[bool]*expansion{false: newPlayed(t), true: newPlayed(t)}
 	before := map[bool]uint64{}
 	for legacy, e := range all {
 		e.createPod()
@@ -195,7 +208,7 @@ func TestNodeExpandsMountedVolumes(t *testing.T) {
 func TestNodeExpandsVolumesAtTheirMount(t *testing.T) {
 	for name, legacy := range map[string]bool{"Recovery": false, "Legacy": true} {
 		t.Run(name, func(t *testing.T) {
-			e := newExpansion(t)
+			e := newPlayed(t)
 			e.createPod()
 			before := e.fileSystem("pod")
 			e.DeletePod("pod")
@@ -226,34 +239,10 @@ func (e *expansion) waitEvent(reason string, kinds ...string) {
 	})
 }
 
-// TestNodeExpansionKilledInTheMiddle kills the agent and the driver while NodeExpandVolume runs, online and offline.
-func TestNodeExpansionKilledInTheMiddle(t *testing.T) {
-	for _, victim := range []string{"csi-node-agent", "driver"} {
-		t.Run(victim, func(t *testing.T) {
-			e := newExpansion(t)
-			e.createPod()
-			before := e.fileSystem("pod")
-			e.signal("driver."+e.node, "STOP")
-			e.pending(false)
-			e.Wait("the expansion to be in progress", func(ctx context.Context) (bool, error) {
-				claim, err := e.Client.CoreV1().PersistentVolumeClaims(e.Namespace).Get(ctx, "data", metav1.GetOptions{})
-				return err == nil && claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizeInProgress, err
-			})
-			e.signal(victim+"."+e.node, "KILL")
-			if victim != "driver" {
-				e.signal("driver."+e.node, "CONT")
-			}
-			e.finished()
-			e.large("pod", before)
-			e.over()
-		})
-	}
-}
-
 // TestNodeExpansionIsInfeasible hands a size over to the node that the volume does not have: the driver refuses it, the resizer
 // reads so in the claim, and the pod is not disturbed. A later pod is not kept waiting.
 func TestNodeExpansionIsInfeasible(t *testing.T) {
-	e := newExpansion(t)
+	e := newPlayed(t)
 	e.createPod()
 	before := e.fileSystem("pod")
 	e.merge("ask for more", `{"spec":{"resources":{"requests":{"storage":"448Mi"}}}}`)

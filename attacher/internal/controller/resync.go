@@ -175,8 +175,11 @@ func (c *Controller) runResync(ctx context.Context) error {
 
 // compare reads what the driver has attached, and attaches again what should be attached and is not.
 func (c *Controller) compare(ctx context.Context) {
+	if !c.features().ListPublished {
+		return
+	}
 	expected := c.expectations()
-	if !c.features().ListPublished || len(expected) == 0 {
+	if len(expected) == 0 {
 		return
 	}
 	published, err := c.listPublished(ctx, expected)

@@ -8,11 +8,13 @@ import (
 
 // This file says what the caches keep: what is read, and no more. Patches change single entries, so that they need no more either.
 
-// slimMeta keeps what identifies an object, its finalizers, and the named annotations.
-func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
+// slimMeta keeps what identifies an object, the one finalizer, and the named annotations.
+func slimMeta(meta metav1.ObjectMeta, finalizer string, annotations ...string) metav1.ObjectMeta {
 	slim := metav1.ObjectMeta{
-		Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion,
-		DeletionTimestamp: meta.DeletionTimestamp, Finalizers: meta.Finalizers,
+		Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, DeletionTimestamp: meta.DeletionTimestamp,
+	}
+	if hasFinalizer(&meta, finalizer) {
+		slim.Finalizers = []string{finalizer}
 	}
 	for _, name := range annotations {
 		value, ok := meta.Annotations[name]
@@ -29,9 +31,10 @@ func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 
 // slimVA reduces VolumeAttachments of other drivers to their names, and drops of our own the metadata that is not read.
 func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+	finalizer := FinalizerName(driver)
 	return func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 		if va.Spec.Attacher == driver {
-			va.ObjectMeta = slimMeta(va.ObjectMeta, AnnotationNodeID, AnnotationVolumeHandle, AnnotationPublishSecret)
+			va.ObjectMeta = slimMeta(va.ObjectMeta, finalizer, AnnotationNodeID, AnnotationVolumeHandle, AnnotationPublishSecret)
 			return va
 		}
 		return &storagev1.VolumeAttachment{
@@ -44,6 +47,7 @@ func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAt
 // slimPV reduces PersistentVolumes to what publish calls are made of, and those of other drivers to the name of the driver. Those of the
 // in-tree plugin that driver replaces are translated first: labels and annotations that only the translation reads need not be kept.
 func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
+	finalizer := FinalizerName(driver)
 	var annotations []string
 	if ReplacesPlugin(driver) {
 		annotations = []string{AnnotationMigratedTo}
@@ -53,7 +57,7 @@ func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolu
 		if err != nil {
 			return pv // kept whole: findSource translates it again, for the reason
 		}
-		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta, annotations...)}
+		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta, finalizer, annotations...)}
 		switch csi := translated.Spec.CSI; {
 		case csi == nil:
 		case csi.Driver != driver:

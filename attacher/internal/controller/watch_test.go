@@ -38,6 +38,7 @@ func TestNeedsSync(t *testing.T) {
 func TestSlim(t *testing.T) {
 	own := newVA(vaFinalized, vaAttached, vaAnnotated(AnnotationNodeID, "id"))
 	labeled := own.DeepCopy()
+	labeled.Finalizers = append(labeled.Finalizers, "example.com/others")
 	labeled.Labels, labeled.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = map[string]string{"team": "storage"}, "{}"
 	if diff := cmp.Diff(own, slimVA(testDriver)(labeled)); diff != "" {
 		t.Errorf("of our own objects only metadata is dropped that is not read (-want +got):\n%s", diff)

@@ -34,8 +34,8 @@ func rights() []right {
 }
 
 // secretsDoc says how to grant less than all secrets.
-const secretsDoc = `With ` + "`--secret-namespaces=storage`" + `, secrets of other namespaces are refused with an error that names the flag, whoever may name them in a
-PersistentVolume or VolumeAttachment. The rule for secrets in the ClusterRole is not needed then: in each of the namespaces, bind a Role
+const secretsDoc = `With ` + "`--secret-namespaces=storage`" + `, secrets of other namespaces are refused with an error that names the flag, even if a
+PersistentVolume or VolumeAttachment names them. The rule for secrets in the ClusterRole is not needed then: in each of the namespaces, bind a Role
 to the service account.
 
 ` + "```yaml" + `

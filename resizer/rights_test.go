@@ -42,8 +42,8 @@ func rights() []right {
 }
 
 // secretsDoc is the part about rights to read some secrets only.
-const secretsDoc = "With `--secret-namespaces=storage`, secrets of other namespaces are refused with an error that names the flag, whoever may name " +
-	"them in a\nPersistentVolume. The rule for secrets in the ClusterRole is not needed then: in each of the namespaces, bind a Role to the service account.\n\n" +
+const secretsDoc = "With `--secret-namespaces=storage`, secrets of other namespaces are refused with an error that names the flag, even if a " +
+	"PersistentVolume\nnames them. The rule for secrets in the ClusterRole is not needed then: in each of the namespaces, bind a Role to the service account.\n\n" +
 	"```yaml" + `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role

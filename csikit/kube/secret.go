@@ -14,7 +14,7 @@ import (
 // as CSI wants them: strings, which must be UTF-8 (CSI spec v1.13, "Secrets
 // Requirements"). No reference, no secret: the result is nil.
 //
-// The secret is read anew each time; SecretCache is for components that make many calls with the same. Errors never contain a value.
+// Each call reads the secret; SecretCache is for components that make many calls with the same one. Errors never contain a value.
 func SecretData(ctx context.Context, c Client, ref *corev1.SecretReference) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil //nolint:nilnil // no reference means no secret, which is not an error

@@ -10,7 +10,7 @@ import (
 // Serve is Run for a component that outlives its leadership: when the Lease is lost and lead has returned, it waits for the next election
 // and calls lead again. It returns when ctx ends, or when lead returns while this instance leads.
 //
-// Nothing of one call may be left for the next: lead makes its controllers anew, and reads their objects again.
+// Nothing of one call may be left for the next: lead makes new controllers, which read their objects again.
 func Serve(ctx context.Context, cfg Config, lead func(ctx context.Context) error) error {
 	for {
 		err := Run(ctx, cfg, lead)

@@ -86,7 +86,7 @@ func TestForeignInline(t *testing.T) {
 	dir := unpackUpstream(t, "spiffe-csi-driver")
 	s := &story{Scene: bed.NewScene(t), t: t}
 	readOnly, policy := true, storagev1.NoneFSGroupPolicy
-	driver := s.Namespace + ".spiffe.example.com"
+	driver := s.Namespace + ".example.com" // short: the path of a socket has at most 107 bytes
 	s.createDriver(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{
 		AttachRequired: new(bool), PodInfoOnMount: &readOnly, FSGroupPolicy: &policy,
 		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral},

@@ -118,7 +118,7 @@ func TestRights(t *testing.T) {
 	})
 }
 
-// resources returns what there is, subresources first: these are more special.
+// resources returns all resources, subresources first: these are more special.
 func resources(cluster *kubetest.Cluster) []string {
 	return append([]string{"volumeattachments/status", "persistentvolumes/status", "nodes/status"}, cluster.Resources()...)
 }

@@ -269,7 +269,7 @@ func TestObjectsOfTheDriver(t *testing.T) {
 	}
 }
 
-// TestExpansion: classes allow expansion where a resizer runs, and the driver that modifies volumes is told to.
+// TestExpansion: classes allow expansion where a resizer runs, and the driver that modifies volumes has the flag for it.
 func TestExpansion(t *testing.T) {
 	for _, overlay := range overlays(t) {
 		t.Run(overlay, func(t *testing.T) {

@@ -219,7 +219,7 @@ func TestOptionalRights(t *testing.T) {
 	})
 }
 
-// resources returns what there is, subresources first: these are more special.
+// resources returns all resources, subresources first: these are more special.
 func resources(cluster *kubetest.Cluster) []string {
 	return append([]string{"persistentvolumeclaims/status", "persistentvolumes/status", "volumeattachments/status"}, cluster.Resources()...)
 }

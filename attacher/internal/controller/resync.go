@@ -59,7 +59,7 @@ func (p publications) has(e expectation) bool {
 	return p[publication{e.handle, e.nodeID}] || p[publication{e.handle, e.recordedNodeID}]
 }
 
-// add takes over what the driver lists of what is expected.
+// add notes which of the expected publications the driver lists.
 func (p publications) add(entries []*csi.ListVolumesResponse_Entry) {
 	for _, entry := range entries {
 		for _, node := range entry.GetStatus().GetPublishedNodeIds() {

@@ -32,7 +32,7 @@ type state struct {
 	volume Volume
 	device device
 	uses   map[Key]*use
-	// expansions are the looks at the claims of what is published, or was, by PersistentVolume.
+	// expansions holds, by PersistentVolume, the state of the expansion of volumes that are or were published.
 	expansions map[string]*expansion
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// answers is a driver that answers ControllerExpandVolume as it is told.
+// answers is a driver with a fixed answer to ControllerExpandVolume.
 type answers struct {
 	csi.ControllerClient
 	capacity     int64

@@ -10,8 +10,9 @@ const (
 	// fillPercent is the garbage collection target (GOGC) while copies are filled: what is decoded for a first list is garbage at
 	// once, and would otherwise be most of what a component ever needs.
 	fillPercent = 10
-	// large is the number of objects from which on a copy is large.
-	large = 1000
+	// large is the number of objects from which on a copy is large. Below, all objects take less memory than the least garbage that
+	// the runtime waits for, and collecting it more often would only cost CPU time.
+	large = 5000
 	// largePercent is the target of a process with a large copy. Its objects have no pointers that a collection would follow, so that
 	// one more often costs little, and the memory that lies idle is in proportion to them.
 	largePercent = 30

@@ -62,7 +62,7 @@ func Run(ctx context.Context, c Config) error {
 		cancel()
 		d.narrator.stop()
 	}()
-	for _, act := range []func(context.Context) error{d.claim, d.inline, d.statefulSet, d.cleanUp} {
+	for _, act := range []func(context.Context) error{d.claim, d.inline, d.statefulSet, d.expand, d.cleanUp} {
 		if err := act(ctx); err != nil {
 			return err
 		}
@@ -106,15 +106,23 @@ func (s *show) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	claim, err := s.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, "data", metav1.GetOptions{})
+	claim, err := s.getClaim(ctx, "data")
 	if err != nil {
-		return fmt.Errorf("look at the claim: %w", err)
+		return err
 	}
 	volume, err := s.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("look at the volume: %w", err)
 	}
 	return s.showBytes(pod, volume.Name, volume.Spec.CSI.VolumeHandle)
+}
+
+func (s *show) getClaim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := s.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("look at claim %s: %w", name, err)
+	}
+	return claim, nil
 }
 
 // inline is the second act: an ephemeral volume.
@@ -154,7 +162,7 @@ func (s *show) showBytes(pod *corev1.Pod, specName, handle string) error {
 	if s.NodeDir == nil || s.StateDir == "" {
 		return nil // the disks of the nodes are not ours to look at
 	}
-	target := filepath.Join(s.NodeDir(pod.Spec.NodeName), "pods", string(pod.UID), "volumes", "kubernetes.io~csi", specName, "mount")
+	target := s.target(pod, specName)
 	text := "hello from pod " + pod.Name + "\n"
 	written := filepath.Join(target, "hello")
 	if err := os.WriteFile(written, []byte(text), 0o644); err != nil {
@@ -169,6 +177,11 @@ func (s *show) showBytes(pod *corev1.Pod, specName, handle string) error {
 	}
 	s.narrator.title("written through the pod's path   %s\nlies in the driver's directory   %s", written, found)
 	return nil
+}
+
+// target is where a volume is mounted for a pod, on this machine.
+func (s *show) target(pod *corev1.Pod, specName string) string {
+	return filepath.Join(s.NodeDir(pod.Spec.NodeName), "pods", string(pod.UID), "volumes", "kubernetes.io~csi", specName, "mount")
 }
 
 // find looks below dir for a file of this name and content.
@@ -191,7 +204,7 @@ func find(dir, name, content string) (string, error) {
 
 // cleanUp is the last act: everything goes, and nothing of it stays behind.
 func (s *show) cleanUp(ctx context.Context) error {
-	s.narrator.title("4. Everything is deleted")
+	s.narrator.title("5. Everything is deleted")
 	if err := s.apply.Delete(ctx, s.applied...); err != nil {
 		return err
 	}

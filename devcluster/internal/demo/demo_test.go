@@ -3,6 +3,7 @@ package demo
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -87,6 +88,23 @@ func (s *stage) Delete(ctx context.Context, _ ...*unstructured.Unstructured) err
 	return nil
 }
 
+// expands has every claim get what it asks for.
+func (s *stage) expands(t *testing.T) {
+	s.client.PrependReactor("patch", "persistentvolumeclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		claim, err := s.client.Tracker().Get(action.GetResource(), namespace, action.(clienttesting.PatchAction).GetName())
+		if err != nil {
+			t.Error(err)
+			return true, nil, err
+		}
+		grown := claim.(*corev1.PersistentVolumeClaim).DeepCopy()
+		if err := json.Unmarshal(action.(clienttesting.PatchAction).GetPatch(), grown); err != nil {
+			t.Error(err)
+		}
+		grown.Status.Capacity = grown.Spec.Resources.Requests
+		return true, grown, s.client.Tracker().Update(action.GetResource(), grown, namespace)
+	})
+}
+
 func volume(name string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{VolumeHandle: "handle-of-" + name}},
@@ -104,23 +122,52 @@ func newTestShow(t *testing.T, nodeOf map[string]string, objects ...runtime.Obje
 }
 
 func allNodes() map[string]string {
-	return map[string]string{"writer": "n1", "scratch": "n1", "spread-0": "n1", "spread-1": "n2", "spread-2": "n3"}
+	return map[string]string{"writer": "n1", "scratch": "n1", "spread-0": "n1", "spread-1": "n2", "spread-2": "n3", "user": "n1"}
 }
 
 func TestAllActsOnAClusterWhoseDisksAreElsewhere(t *testing.T) {
-	s, _, out := newTestShow(t, allNodes())
-	for _, act := range []func(context.Context) error{s.claim, s.inline, s.statefulSet, s.cleanUp} {
+	s, on, out := newTestShow(t, allNodes())
+	on.expands(t)
+	for _, act := range []func(context.Context) error{s.claim, s.inline, s.statefulSet, s.expand, s.cleanUp} {
 		if err := act(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"1. A claim", "2. An ephemeral volume", "3. A StatefulSet", "on a node of its own", "no volume, no attachment.\n"} {
+	for _, want := range []string{"1. A claim", "2. An ephemeral volume", "3. A StatefulSet", "on a node of its own", "4. A volume that grows", "asks for 256Mi", "5. Everything", "no volume, no attachment.\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, out)
 		}
 	}
-	if strings.Contains(out.String(), "no directory") {
+	if strings.Contains(out.String(), "no directory") || strings.Contains(out.String(), "file system that the pod sees") {
 		t.Errorf("it tells of disks that it has not seen:\n%s", out)
+	}
+}
+
+// TestExpansionThatDoesNotHappen has a claim that stays as it is, and a file system that does not grow with its claim.
+func TestExpansionThatDoesNotHappen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, out := newTestShow(t, allNodes())
+		err := s.expand(t.Context())
+		if want := "wait for claim grows to have 256Mi: claim grows: "; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		if strings.Contains(out.String(), "still mounted") {
+			t.Errorf("it says\n%s", out)
+		}
+	})
+	s, on, _ := newTestShow(t, allNodes())
+	on.expands(t)
+	base := t.TempDir()
+	s.NodeDir = func(node string) string { return filepath.Join(base, node) }
+	if err := s.expand(t.Context()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "size of the file system in "+base) {
+		t.Errorf("got %v", err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "user", UID: "uid-of-pod"}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	if err := os.MkdirAll(s.target(pod, "pv-grows"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.expand(t.Context()); err == nil || !strings.Contains(err.Error(), "the file system of pod user had") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -33,11 +33,19 @@ func describeClaim(c *corev1.PersistentVolumeClaim) string {
 		return name + ": being deleted"
 	case c.Status.Phase == corev1.ClaimBound:
 		capacity := c.Status.Capacity[corev1.ResourceStorage]
-		return fmt.Sprintf("%s: Bound to %s, %s", name, c.Spec.VolumeName, capacity.String())
+		return fmt.Sprintf("%s: Bound to %s, %s%s", name, c.Spec.VolumeName, capacity.String(), describeExpansion(c))
 	case c.Annotations["volume.kubernetes.io/selected-node"] != "":
 		return name + ": Pending, the scheduler selected " + c.Annotations["volume.kubernetes.io/selected-node"]
 	}
 	return name + ": " + string(corev1.ClaimPending)
+}
+
+// describeExpansion says how far the expansion of a claim is, if there is one.
+func describeExpansion(c *corev1.PersistentVolumeClaim) string {
+	if requested := c.Spec.Resources.Requests.Storage(); requested.Cmp(*c.Status.Capacity.Storage()) > 0 {
+		return strings.TrimSpace(fmt.Sprintf(", asks for %s %s", requested, c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]))
+	}
+	return ""
 }
 
 func describeVolume(v *corev1.PersistentVolume) string {

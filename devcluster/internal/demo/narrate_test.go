@@ -39,6 +39,13 @@ func TestDescribe(t *testing.T) {
 			ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: pv},
 			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}},
 		}, "claim a: Bound to pvc-1, 64Mi"},
+		"ClaimExpanded": {&corev1.PersistentVolumeClaim{
+			ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: pv, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("128Mi")}}},
+			Status: corev1.PersistentVolumeClaimStatus{
+				Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
+				AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending},
+			},
+		}, "claim a: Bound to pvc-1, 64Mi, asks for 128Mi NodeResizePending"},
 		"ClaimDeleted": {&corev1.PersistentVolumeClaim{ObjectMeta: deleted(meta)}, "claim a: being deleted"},
 		"Volume": {&corev1.PersistentVolume{ObjectMeta: meta, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}, Spec: corev1.PersistentVolumeSpec{
 			NodeAffinity:           affinity,
@@ -105,7 +112,7 @@ func TestFindComparesContent(t *testing.T) {
 
 func TestExamplesAreWellFormed(t *testing.T) {
 	files, err := filepath.Glob("../../../examples/*.yaml")
-	if err != nil || len(files) != 3 {
+	if err != nil || len(files) != 4 {
 		t.Fatalf("%q, %v", files, err)
 	}
 	for _, file := range files {

@@ -51,9 +51,10 @@ func prefixed(prefix string, list []string) []string {
 
 // testDriver is what the tests here compare with the manifests.
 type testDriver struct {
-	StorageClass  struct{ FromExistingClassName string }
-	InlineVolumes []struct{ Shared bool }
-	DriverInfo    struct {
+	StorageClass          struct{ FromExistingClassName string }
+	VolumeAttributesClass struct{ FromFile string }
+	InlineVolumes         []struct{ Shared bool }
+	DriverInfo            struct {
 		Name         string
 		Capabilities map[string]bool
 	}
@@ -178,6 +179,31 @@ func TestDriverSaysWhatIsDeployed(t *testing.T) {
 	}
 	if inline := slices.Contains(driver.Spec.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral); inline != (len(d.InlineVolumes) > 0) {
 		t.Errorf("it has %d inline volumes, the manifests allow them: %t", len(d.InlineVolumes), inline)
+	}
+}
+
+// TestSuiteModifiesVolumes: the class of the suite is the driver's, which accepts its parameters, on both sides.
+func TestSuiteModifiesVolumes(t *testing.T) {
+	_, d := readDriver(t)
+	data, err := os.ReadFile(d.VolumeAttributesClass.FromFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var class storagev1.VolumeAttributesClass
+	if err := yaml.UnmarshalStrict(data, &class); err != nil {
+		t.Fatal(err)
+	}
+	if class.Kind != "VolumeAttributesClass" || class.DriverName != d.DriverInfo.Name || len(class.Parameters) == 0 {
+		t.Errorf("%s %s is driver %q's, with %d parameters", class.Kind, class.Name, class.DriverName, len(class.Parameters))
+	}
+	sides := workloads(t, objects(t, "kind"))
+	for _, side := range []string{controllerLabel, nodeLabel} {
+		args := sides[side].container(t, "hostpath").Args
+		for name := range class.Parameters {
+			if !slices.Contains(args, "--accepted-mutable-parameter-names="+name) {
+				t.Errorf("%s does not accept %q: %q", side, name, args)
+			}
+		}
 	}
 }
 

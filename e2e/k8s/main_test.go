@@ -3,6 +3,7 @@ package k8s
 import (
 	"flag"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/onsi/ginkgo/v2"
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// addDriver makes the specs of the driver that the file defines.
+// addDriver makes the specs of the driver that the file defines, which names further files in its directory.
 func addDriver(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -37,6 +38,7 @@ func addDriver(file string) error {
 	if err := definition.Check(data); err != nil {
 		return err
 	}
+	testfiles.AddFileSource(testfiles.RootFileSource{Root: filepath.Dir(file)})
 	return external.AddDriverDefinition(file)
 }
 

@@ -12,6 +12,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 
 	"k8s.io/klog/v2"
@@ -48,11 +51,19 @@ func New[O any, P Options[O]](name string, newOptions func() O, run func(ctx con
 func (c Component[O, P]) Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if !profiled(os.Args[1:]) {
+		runtime.MemProfileRate = 0 // nobody can read the profile, which takes a mebibyte
+	}
 	err := c.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", c.name, err)
 	}
 	return ExitCode(err)
+}
+
+// profiled reports whether a command line asks for profiles; the rate of the memory profile must not change later.
+func profiled(args []string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(strings.TrimLeft(arg, "-"), "enable-pprof") })
 }
 
 // ErrUsage is an error that the user made on the command line. The flag package has printed it already, with all flags.

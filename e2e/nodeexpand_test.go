@@ -36,7 +36,12 @@ type expansion struct{ *story }
 func newExpansion(t *testing.T) *expansion {
 	t.Helper()
 	dev(t)
-	e := &expansion{&story{Scene: bed.NewScene(t), t: t}}
+	return newExpansionOn(t, bed)
+}
+
+func newExpansionOn(t *testing.T, cluster *Bed) *expansion {
+	t.Helper()
+	e := &expansion{&story{Scene: cluster.NewScene(t), t: t}}
 	class := e.createClass("xfs", func(c *storagev1.StorageClass) {
 		binding := storagev1.VolumeBindingImmediate
 		c.VolumeBindingMode, c.AllowVolumeExpansion = &binding, new(true)
@@ -168,6 +173,13 @@ func (e *expansion) large(pod string, before uint64) {
 	if now := e.fileSystem(pod); now < expanded*3/4 || now <= before {
 		e.t.Errorf("the file system has %d bytes, want about %d; it had %d before", now, expanded, before)
 	}
+}
+
+// waitLarge is large for a node that expands without being called.
+func (e *expansion) waitLarge(pod string, before uint64) {
+	e.t.Helper()
+	e.Wait("the file system of pod "+pod+" to grow", func(context.Context) (bool, error) { return e.fileSystem(pod) > before, nil })
+	e.large(pod, before)
 }
 
 func (e *expansion) leave() {

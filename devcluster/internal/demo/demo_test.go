@@ -133,7 +133,7 @@ func TestAllActsOnAClusterWhoseDisksAreElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"1. A claim", "2. An ephemeral volume", "3. A StatefulSet", "on a node of its own", "4. A volume that grows", "asks for 256Mi", "5. Everything", "no volume, no attachment.\n"} {
+	for _, want := range []string{"1. A claim", "2. An ephemeral volume", "3. A StatefulSet", "on a node of its own", "4. A volume that grows", "asks for 448Mi", "5. Everything", "no volume, no attachment.\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, out)
 		}
@@ -148,7 +148,7 @@ func TestExpansionThatDoesNotHappen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, out := newTestShow(t, allNodes())
 		err := s.expand(t.Context())
-		if want := "wait for claim grows to have 256Mi: claim grows: "; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+		if want := "wait for claim grows to have 448Mi: claim grows: "; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 		if strings.Contains(out.String(), "still mounted") {

@@ -28,7 +28,7 @@ func (s *show) expand(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	size := resource.MustParse("256Mi")
+	size := resource.MustParse("448Mi")
 	s.narrator.title("The claim asks for %s.", size.String())
 	patch := fmt.Appendf(nil, `{"spec": {"resources": {"requests": {"storage": %q}}}}`, size.String())
 	if _, err := s.client.CoreV1().PersistentVolumeClaims(namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {

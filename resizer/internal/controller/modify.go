@@ -81,7 +81,7 @@ func (c *Controller) awaitClass(ctx context.Context, v volume, plan modifyPlan) 
 	if plan.class != nil {
 		err = fmt.Errorf("VolumeAttributesClass %q is of driver %q, the volume of driver %q: %w", plan.target, plan.class.DriverName, c.cfg.Driver, errClassNotUsable)
 	}
-	_, failed := c.patchClaim(ctx, v.claim, awaitClass(plan.target, err.Error()))
+	_, failed := c.patchClaim(ctx, v.claim, awaitClass(plan.target, err.Error(), plan.class != nil))
 	if failed == nil {
 		c.cfg.Events.Warning(v.claim, ReasonModifyFailed, err.Error())
 		// Without its class, a modification cannot be driven to its end: it holds up neither an expansion nor another class.

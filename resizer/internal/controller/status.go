@@ -93,11 +93,16 @@ func failModification(target, code, message string, infeasible bool) edit {
 	}
 }
 
-// awaitClass records that a modification waits for its VolumeAttributesClass. One that may be in progress stays so.
-func awaitClass(target, message string) edit {
+// awaitClass records that a modification waits for a VolumeAttributesClass that there is not, or that the driver cannot apply the one that
+// there is. A modification that may be in progress stays so.
+func awaitClass(target, message string, exists bool) edit {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		if current, status := targetClass(claim); current != target || status != corev1.PersistentVolumeClaimModifyVolumeInProgress {
-			setModifyStatus(claim, target, corev1.PersistentVolumeClaimModifyVolumePending)
+			next := corev1.PersistentVolumeClaimModifyVolumePending
+			if exists {
+				next = corev1.PersistentVolumeClaimModifyVolumeInfeasible
+			}
+			setModifyStatus(claim, target, next)
 			dropConditions(claim, corev1.PersistentVolumeClaimVolumeModifyingVolume)
 		}
 		setCondition(claim, corev1.PersistentVolumeClaimVolumeModifyVolumeError, "ClassNotUsable", message)

@@ -20,8 +20,8 @@ func TestExpansionForms(t *testing.T) {
 	}{
 		"ControllerAlone": {flags: "--mode={mode} --disable-node-expansion", expand: expandInUse},
 		// The resizer is told by the driver beside it what nodes can do.
-		"NodeAlone": {flags: "--mode=all --disable-controller-expansion", expand: expandInUse},
-		"Offline":         {flags: "--mode={mode} --volume-expansion-type=OFFLINE", expand: expandOffline},
+		"NodeAlone": {flags: "--mode=all --enable-topology=false --disable-controller-expansion", expand: expandInUse},
+		"Offline":   {flags: "--mode={mode} --volume-expansion-type=OFFLINE", expand: expandOffline},
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags := "--endpoint={endpoint} --statedir={statedir} --v={v} --nodeid={node} --enable-attach=true " + form.flags

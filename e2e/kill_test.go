@@ -63,10 +63,13 @@ func (s *story) deletePod()   { s.DeletePod("pod") }
 func (s *story) deleteClaim() { s.DeleteClaim("data") }
 func (s *story) running()     { s.WaitRunning("pod") }
 
-// bound waits for the volume, which is accessible from one node: there the pod will run.
+// bound waits for the volume, which is accessible from one node: there the pod will run. A driver without topology has the first node.
 func (s *story) bound() {
 	s.WaitBound("data")
-	s.node = s.Volume("data").Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]
+	s.node = "node-1"
+	if affinity := s.Volume("data").Spec.NodeAffinity; affinity != nil {
+		s.node = affinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]
+	}
 }
 
 // provisioning waits until the provisioner has said that it asks the driver.

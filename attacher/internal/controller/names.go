@@ -52,8 +52,13 @@ func LeaseName(driver string) string {
 	return leader.SanitizeName(leasePrefix + driver)
 }
 
+// cachedFinalizer stands in the caches for the attacher's finalizer, whose name is the longest part of many objects. The API server
+// accepts no finalizer without a name.
+const cachedFinalizer = ""
+
+// hasFinalizer reports whether an object, from the API server or from a cache, has the attacher's finalizer.
 func hasFinalizer(obj metav1.Object, finalizer string) bool {
-	return slices.Contains(obj.GetFinalizers(), finalizer)
+	return slices.ContainsFunc(obj.GetFinalizers(), func(name string) bool { return name == finalizer || name == cachedFinalizer })
 }
 
 func isDeleting(obj metav1.Object) bool {

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"encoding/json"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -45,7 +44,7 @@ func metadataPatch(obj metav1.Object, changes ...change) ([]byte, error) {
 
 func withFinalizer(finalizer string) change {
 	return func(obj metav1.Object, metadata map[string]any) bool {
-		if slices.Contains(obj.GetFinalizers(), finalizer) {
+		if hasFinalizer(obj, finalizer) {
 			return false
 		}
 		metadata["finalizers"] = []string{finalizer}
@@ -55,7 +54,7 @@ func withFinalizer(finalizer string) change {
 
 func withoutFinalizer(finalizer string) change {
 	return func(obj metav1.Object, metadata map[string]any) bool {
-		if !slices.Contains(obj.GetFinalizers(), finalizer) {
+		if !hasFinalizer(obj, finalizer) {
 			return false
 		}
 		metadata["$deleteFromPrimitiveList/finalizers"] = []string{finalizer}

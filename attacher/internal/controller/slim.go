@@ -8,13 +8,13 @@ import (
 
 // This file says what the caches keep: what is read, and no more. Patches change single entries, so that they need no more either.
 
-// slimMeta keeps what identifies an object, the one finalizer, and the named annotations.
+// slimMeta keeps what identifies an object, whether it has the finalizer, and the named annotations.
 func slimMeta(meta metav1.ObjectMeta, finalizer string, annotations ...string) metav1.ObjectMeta {
 	slim := metav1.ObjectMeta{
 		Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, DeletionTimestamp: meta.DeletionTimestamp,
 	}
 	if hasFinalizer(&meta, finalizer) {
-		slim.Finalizers = []string{finalizer}
+		slim.Finalizers = []string{cachedFinalizer}
 	}
 	for _, name := range annotations {
 		value, ok := meta.Annotations[name]

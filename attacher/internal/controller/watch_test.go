@@ -40,7 +40,12 @@ func TestSlim(t *testing.T) {
 	labeled := own.DeepCopy()
 	labeled.Finalizers = append(labeled.Finalizers, "example.com/others")
 	labeled.Labels, labeled.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = map[string]string{"team": "storage"}, "{}"
-	if diff := cmp.Diff(own, slimVA(testDriver)(labeled)); diff != "" {
+	slim := slimVA(testDriver)(labeled)
+	if !hasFinalizer(slim, testFinalizer) || hasFinalizer(slimVA(testDriver)(newVA()), testFinalizer) {
+		t.Error("the cache does not tell objects with the finalizer from those without")
+	}
+	slim.Finalizers = own.Finalizers
+	if diff := cmp.Diff(own, slim); diff != "" {
 		t.Errorf("of our own objects only metadata is dropped that is not read (-want +got):\n%s", diff)
 	}
 	foreign := slimVA("other")(newVA(vaFinalized, vaAttached, vaAttachError("x")))

@@ -63,7 +63,7 @@ func groups() map[string]struct {
 		"Component": {
 			reason:   "components use these",
 			bans:     lean,
-			packages: []string{"capability", "events", "kube", "kubemetrics", "leader", "reconcile"},
+			packages: []string{"capability", "events", "kube", "kubemetrics", "leader", "reconcile", "snapshotapi"},
 		},
 		"ComponentTest": {
 			reason:   "tests of components use these",

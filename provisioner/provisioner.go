@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/leader"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
@@ -456,7 +457,7 @@ func (p *instance) findAttributes(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.noAttributes
-	p.noAttributes = kubeapi.IsAbsent(err)
+	p.noAttributes = snapshotapi.IsAbsent(err)
 	if p.noAttributes && !known {
 		klog.FromContext(ctx).Info("VolumeAttributesClasses of claims are ignored, the API server does not serve storage.k8s.io/v1 VolumeAttributesClasses")
 	}

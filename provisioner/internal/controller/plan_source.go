@@ -11,20 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 // This file decides about what volumes are filled with: whether the driver can do it, and whether the source is fit.
-
-// Names that users and other components know, and which therefore never change.
-const (
-	// AnnModeChange allows, on a VolumeSnapshotContent, another volume mode than that of its source (KEP-3141).
-	AnnModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
-	// LabelManagedBy names, on a VolumeSnapshotContent, the node that the snapshot is on, where there is a snapshotter on each.
-	LabelManagedBy = "snapshot.storage.kubernetes.io/managed-by"
-)
 
 // planSource looks at what the volume is to be filled with.
 func planSource(s claimState) (claimPlan, bool) {
@@ -59,7 +52,7 @@ func (a sourceAccess) check(namespace string, ref volume.SourceRef) error {
 			ref.Namespace, namespace)}
 	case slices.ContainsFunc(a.grants, func(grant *kubeapi.ReferenceGrant) bool { return grantAllows(grant.Spec, namespace, ref) }):
 		return nil
-	case kubeapi.IsAbsent(a.unknown):
+	case snapshotapi.IsAbsent(a.unknown):
 		return fmt.Errorf("use %s as source: this cluster has no ReferenceGrants, the CustomResourceDefinition of %s is not installed: %w", ref, kubeapi.GatewayGroup, a.unknown)
 	case a.unknown != nil:
 		return fmt.Errorf("use %s as source: ReferenceGrants cannot be listed: %w", ref, a.unknown)
@@ -151,7 +144,7 @@ func (n Node) canUseSource(o origin) bool {
 	case o.volume != nil:
 		return n.Reaches(o.volume)
 	case o.content != nil:
-		holder := o.content.Labels[LabelManagedBy]
+		holder := o.content.Labels[snapshotapi.LabelManagedBy]
 		return !n.Alone() || holder == "" || holder == n.Name
 	}
 	return true
@@ -247,7 +240,7 @@ func isOf(ref corev1.ObjectReference, snapshot *snapshotv1.VolumeSnapshot) bool 
 // checkContent looks at driver, volume mode and place of a snapshot.
 func (w sourceCheck) checkContent(content *snapshotv1.VolumeSnapshotContent) error {
 	asked, was := modeOf(w.claim.Spec.VolumeMode), content.Spec.SourceVolumeMode
-	allowed, _ := strconv.ParseBool(content.Annotations[AnnModeChange])
+	allowed, _ := strconv.ParseBool(content.Annotations[snapshotapi.AnnAllowVolumeModeChange])
 	switch {
 	case content.Spec.Driver != w.driver:
 		return fmt.Errorf("its VolumeSnapshotContent %q is of CSI driver %q, must be of %q", content.Name, content.Spec.Driver, w.driver)
@@ -255,9 +248,9 @@ func (w sourceCheck) checkContent(content *snapshotv1.VolumeSnapshotContent) err
 		return fmt.Errorf("its VolumeSnapshotContent %q has no handle", content.Name)
 	case was != nil && asked != *was && !allowed && !w.convert:
 		return fmt.Errorf("the claim asks for volume mode %s, the snapshot is of a volume of mode %s, and its VolumeSnapshotContent %q has no annotation %s: \"true\"",
-			asked, *was, content.Name, AnnModeChange)
+			asked, *was, content.Name, snapshotapi.AnnAllowVolumeModeChange)
 	case !w.node.canUseSource(origin{content: content}):
-		return elsewhereError{fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", content.Labels[LabelManagedBy], w.node.Name)}
+		return elsewhereError{fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", content.Labels[snapshotapi.LabelManagedBy], w.node.Name)}
 	}
 	return nil
 }

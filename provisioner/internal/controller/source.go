@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -131,7 +132,7 @@ func (c *Controller) readClaim(ctx context.Context, ref volume.SourceRef) (origi
 func (c *Controller) readSnapshot(ctx context.Context, ref volume.SourceRef) (origin, error) {
 	snapshot, err := c.cfg.Kube.VolumeSnapshots(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
-	case kubeapi.IsAbsent(err):
+	case snapshotapi.IsAbsent(err):
 		return origin{}, fmt.Errorf("get %s, the source: this cluster has no snapshots, the CustomResourceDefinitions of %s are not installed: %w",
 			ref, snapshotv1.GroupName, err)
 	case err != nil:

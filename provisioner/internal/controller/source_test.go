@@ -22,6 +22,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -149,33 +150,33 @@ func TestCheckRestore(t *testing.T) {
 		"Smaller":      {reason: "The content would not fit.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.RestoreSize = &larger }, want: "2147483648 bytes"},
 		"UnknownSize":  {reason: "The driver will know.", change: func(_ *sourceCheck, o *origin) { o.snapshot.Status.RestoreSize = nil }},
 		"NoSize":       {reason: "The claim itself is wrong.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
-		"Mode":         {reason: "A file system is no device.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: AnnModeChange},
-		"ModeBack":     {reason: "A device is no file system.", change: func(_ *sourceCheck, o *origin) { o.content.Spec.SourceVolumeMode = &block }, want: AnnModeChange},
+		"Mode":         {reason: "A file system is no device.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: snapshotapi.AnnAllowVolumeModeChange},
+		"ModeBack":     {reason: "A device is no file system.", change: func(_ *sourceCheck, o *origin) { o.content.Spec.SourceVolumeMode = &block }, want: snapshotapi.AnnAllowVolumeModeChange},
 		"ModeUnknown": {reason: "Snapshots of old do not say.", change: func(w *sourceCheck, o *origin) {
 			w.claim.Spec.VolumeMode, o.content.Spec.SourceVolumeMode = &block, nil
 		}},
 		"ModeAllowed": {reason: "The administrator has looked at it.", change: func(w *sourceCheck, o *origin) {
 			w.claim.Spec.VolumeMode = &block
-			o.content.Annotations = map[string]string{AnnModeChange: "true"}
+			o.content.Annotations = map[string]string{snapshotapi.AnnAllowVolumeModeChange: "true"}
 		}},
 		"ModeForbidden": {reason: "The annotation has a value.", change: func(w *sourceCheck, o *origin) {
 			w.claim.Spec.VolumeMode = &block
-			o.content.Annotations = map[string]string{AnnModeChange: "false"}
-		}, want: AnnModeChange},
+			o.content.Annotations = map[string]string{snapshotapi.AnnAllowVolumeModeChange: "false"}
+		}, want: snapshotapi.AnnAllowVolumeModeChange},
 		"ModeNonsense": {reason: "What nobody understands allows nothing.", change: func(w *sourceCheck, o *origin) {
 			w.claim.Spec.VolumeMode = &block
-			o.content.Annotations = map[string]string{AnnModeChange: "maybe"}
-		}, want: AnnModeChange},
+			o.content.Annotations = map[string]string{snapshotapi.AnnAllowVolumeModeChange: "maybe"}
+		}, want: snapshotapi.AnnAllowVolumeModeChange},
 		"ModeOff": {reason: "Nobody asks.", change: func(w *sourceCheck, _ *origin) { w.claim.Spec.VolumeMode, w.convert = &block, true }},
 		"OtherNode": {reason: "The own node does not have it.", change: func(w *sourceCheck, o *origin) {
-			w.node, o.content.Labels = newNode(), map[string]string{LabelManagedBy: "n2"}
+			w.node, o.content.Labels = newNode(), map[string]string{snapshotapi.LabelManagedBy: "n2"}
 		}, want: `on node "n2"`, elsewhere: true},
 		"OwnNode": {reason: "It has.", change: func(w *sourceCheck, o *origin) {
-			w.node, o.content.Labels = newNode(), map[string]string{LabelManagedBy: "n1"}
+			w.node, o.content.Labels = newNode(), map[string]string{snapshotapi.LabelManagedBy: "n1"}
 		}},
 		"AnyNode": {reason: "Nobody says where it is.", change: func(w *sourceCheck, _ *origin) { w.node = newNode() }},
 		"WholeWorld": {reason: "An instance for the cluster has all nodes.", change: func(_ *sourceCheck, o *origin) {
-			o.content.Labels = map[string]string{LabelManagedBy: "n2"}
+			o.content.Labels = map[string]string{snapshotapi.LabelManagedBy: "n2"}
 		}},
 	})
 }

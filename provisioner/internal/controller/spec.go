@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -159,7 +159,7 @@ func (c *Controller) mutableParameters(ctx context.Context, name string) (map[st
 	defer cancel()
 	class, err := c.cfg.Kube.VolumeAttributesClasses().Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case kubeapi.IsAbsent(err):
+	case snapshotapi.IsAbsent(err):
 		return nil, fmt.Errorf("get VolumeAttributesClass %q: the API server does not serve storage.k8s.io/v1 VolumeAttributesClasses, use --feature-gates=VolumeAttributesClass=false to ignore those of claims: %w", name, err)
 	case err != nil:
 		return nil, fmt.Errorf("get VolumeAttributesClass %q: %w", name, err)

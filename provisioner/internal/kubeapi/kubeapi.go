@@ -1,9 +1,6 @@
-// Package kubeapi is the client of kinds that the provisioner alone uses, of the shape that csikit/kube gives all others:
-// snapshots and ReferenceGrants, which are custom resources and may be absent from a cluster, and CSIStorageCapacity objects,
-// which have a limit of requests of their own.
-//
-// Of snapshots, only the types are upstream's: its clientset links all of client-go's, 17 MiB in place of 32 KiB. The type of
-// ReferenceGrants has the fields that are read.
+// Package kubeapi is the client of the kinds that the provisioner uses: those of csikit/kube, snapshots by csikit/snapshotapi, and, of the
+// same shape, those that it alone uses: ReferenceGrants, which are custom resources and may be absent from a cluster, and
+// CSIStorageCapacity objects, which have a limit of requests of their own. The type of ReferenceGrants has the fields that are read.
 package kubeapi
 
 import (
@@ -12,9 +9,7 @@ import (
 	"errors"
 	"fmt"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // unlimited switches the rate limiter of client-go off.
@@ -30,10 +26,6 @@ const unlimited = -1
 
 // Resources of the kinds in Client.
 type (
-	// VolumeSnapshots reads and writes VolumeSnapshots.
-	VolumeSnapshots = kube.Resource[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList]
-	// VolumeSnapshotContents reads and writes VolumeSnapshotContents.
-	VolumeSnapshotContents = kube.Resource[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList]
 	// ReferenceGrants reads ReferenceGrants.
 	ReferenceGrants = kube.Resource[*ReferenceGrant, *ReferenceGrantList]
 	// CSIStorageCapacities reads and writes CSIStorageCapacity objects.
@@ -44,19 +36,13 @@ type (
 // watches are concerned.
 type Client interface {
 	kube.Client
-	VolumeSnapshots(namespace string) VolumeSnapshots
-	VolumeSnapshotContents() VolumeSnapshotContents
+	VolumeSnapshots(namespace string) snapshotapi.VolumeSnapshots
+	VolumeSnapshotContents() snapshotapi.VolumeSnapshotContents
 	// ReferenceGrants are those of all namespaces, to be listed and watched.
 	ReferenceGrants() ReferenceGrants
 	CSIStorageCapacities(namespace string) CSIStorageCapacities
 	// Owner reads what an owner reference of an object in a namespace refers to, whatever its kind.
 	Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error)
-}
-
-// IsAbsent reports whether the server has no such kind, as opposed to no such object: its CustomResourceDefinition is not
-// installed. The path then leads nowhere, and the answer is no Status of the API.
-func IsAbsent(err error) bool {
-	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // Config is what a Client is made of.
@@ -74,9 +60,10 @@ type Config struct {
 // client implements Client over one REST client per API group.
 type client struct {
 	kube.Client
-	// snapshots is the client of custom resources and of whatever has no types here; capacities has a limit of its own.
-	snapshots, capacities rest.Interface
-	// grants and betaGrants are the clients of the versions of ReferenceGrants.
+	snapshots snapshotapi.Client
+	// capacities has a limit of its own.
+	capacities rest.Interface
+	// grants and betaGrants are the clients of the versions of ReferenceGrants. grants also reads whatever has no types here.
 	grants, betaGrants rest.Interface
 	params             runtime.ParameterCodec
 }
@@ -86,7 +73,7 @@ var _ Client = (*client)(nil)
 // New returns a client. Nothing is sent yet.
 func New(cfg Config) (Client, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{snapshotv1.AddToScheme, storagev1.AddToScheme, addGrants} {
+	for _, add := range []func(*runtime.Scheme) error{storagev1.AddToScheme, addGrants} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("make a scheme: %w", err)
 		}
@@ -110,7 +97,7 @@ func New(cfg Config) (Client, error) {
 	c := &client{Client: cfg.Others, params: runtime.NewParameterCodec(scheme)}
 	v1, beta := grantVersions()
 	var errs [4]error
-	c.snapshots, errs[0] = rest.RESTClientFor(custom(snapshotv1.SchemeGroupVersion))
+	c.snapshots, errs[0] = snapshotapi.New(cfg.REST)
 	c.capacities, errs[1] = rest.RESTClientFor(capacities)
 	c.grants, errs[2] = rest.RESTClientFor(custom(v1))
 	c.betaGrants, errs[3] = rest.RESTClientFor(custom(beta))
@@ -121,13 +108,13 @@ func New(cfg Config) (Client, error) {
 }
 
 // VolumeSnapshots implements Client.
-func (c *client) VolumeSnapshots(namespace string) VolumeSnapshots {
-	return kube.NewResource[snapshotv1.VolumeSnapshot, snapshotv1.VolumeSnapshotList](c.snapshots, c.params, "volumesnapshots", namespace)
+func (c *client) VolumeSnapshots(namespace string) snapshotapi.VolumeSnapshots {
+	return c.snapshots.VolumeSnapshots(namespace)
 }
 
 // VolumeSnapshotContents implements Client.
-func (c *client) VolumeSnapshotContents() VolumeSnapshotContents {
-	return kube.NewResource[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.snapshots, c.params, "volumesnapshotcontents", "")
+func (c *client) VolumeSnapshotContents() snapshotapi.VolumeSnapshotContents {
+	return c.snapshots.VolumeSnapshotContents()
 }
 
 // ReferenceGrants implements Client.
@@ -151,7 +138,7 @@ func (c *client) Owner(ctx context.Context, namespace string, ref metav1.OwnerRe
 	if version.Group == "" {
 		root = "/api"
 	}
-	data, err := c.snapshots.Get().AbsPath(root, version.Version, "namespaces", namespace, resource.Resource, ref.Name).
+	data, err := c.grants.Get().AbsPath(root, version.Version, "namespaces", namespace, resource.Resource, ref.Name).
 		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json").Do(ctx).Raw()
 	if err != nil {
 		return nil, err

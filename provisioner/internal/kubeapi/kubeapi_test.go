@@ -1,10 +1,7 @@
 package kubeapi
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -12,12 +9,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // server answers with one object and remembers what was asked.
@@ -28,27 +25,8 @@ type server struct {
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	line := r.Method + " " + r.URL.RequestURI()
-	if strings.Contains(string(body), `"monday"`) {
-		line += " monday as " + r.Header.Get("Content-Type")
-	}
-	s.asked = append(s.asked, line)
+	s.asked = append(s.asked, r.Method+" "+r.URL.RequestURI())
 	s.reply(w, r)
-}
-
-// snapshotReply answers a snapshot, or a list or stream of it.
-func snapshotReply(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	snapshot := `{"kind":"VolumeSnapshot","apiVersion":"snapshot.storage.k8s.io/v1","metadata":{"name":"monday","resourceVersion":"7"}}`
-	switch {
-	case r.URL.Query().Get("watch") != "":
-		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`, snapshot)
-	case r.Method == http.MethodGet && !strings.Contains(r.URL.Path, "monday"):
-		fmt.Fprintf(w, `{"kind":"VolumeSnapshotList","apiVersion":"snapshot.storage.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":[%s]}`, snapshot)
-	default:
-		fmt.Fprint(w, snapshot)
-	}
 }
 
 // newClient returns a client of a server.
@@ -67,101 +45,23 @@ func newClient(t *testing.T, reply func(http.ResponseWriter, *http.Request)) (Cl
 	return client, s
 }
 
-// TestRequests makes each request, and looks at what the server is asked.
-func TestRequests(t *testing.T) {
-	const path = "/apis/snapshot.storage.k8s.io/v1/namespaces/team/volumesnapshots"
-	monday := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "monday"}}
-	seconds := int64(3)
-	cases := map[string]struct {
-		ask  func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error)
-		want string
-	}{
-		"Create": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				return r.Create(ctx, monday, metav1.CreateOptions{})
-			},
-			want: "POST " + path + " monday as application/json",
-		},
-		"Update": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				return r.Update(ctx, monday, metav1.UpdateOptions{})
-			},
-			want: "PUT " + path + "/monday monday as application/json",
-		},
-		"UpdateStatus": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				return r.UpdateStatus(ctx, monday, metav1.UpdateOptions{})
-			},
-			want: "PUT " + path + "/monday/status monday as application/json",
-		},
-		"Get": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				return r.Get(ctx, "monday", metav1.GetOptions{})
-			},
-			want: "GET " + path + "/monday",
-		},
-		"Delete": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				return monday, r.Delete(ctx, "monday", metav1.DeleteOptions{})
-			},
-			want: "DELETE " + path + "/monday",
-		},
-		"Patch": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				return r.Patch(ctx, "monday", types.MergePatchType, []byte(`{"metadata":{"name":"monday"}}`), metav1.PatchOptions{})
-			},
-			want: "PATCH " + path + "/monday monday as application/merge-patch+json",
-		},
-		"List": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				list, err := r.List(ctx, metav1.ListOptions{Limit: 1})
-				if err != nil {
-					return nil, err
-				}
-				return &list.Items[0], nil
-			},
-			want: "GET " + path + "?limit=1",
-		},
-		"Watch": {
-			ask: func(ctx context.Context, r VolumeSnapshots) (*snapshotv1.VolumeSnapshot, error) {
-				stream, err := r.Watch(ctx, metav1.ListOptions{ResourceVersion: "7", TimeoutSeconds: &seconds})
-				if err != nil {
-					return nil, err
-				}
-				defer stream.Stop()
-				event := <-stream.ResultChan()
-				snapshot, _ := event.Object.(*snapshotv1.VolumeSnapshot)
-				return snapshot, nil
-			},
-			want: "GET " + path + "?resourceVersion=7&timeout=3s&timeoutSeconds=3&watch=true",
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			client, s := newClient(t, snapshotReply)
-			got, err := tc.ask(t.Context(), client.VolumeSnapshots("team"))
-			if err != nil || got == nil || got.Name != "monday" {
-				t.Fatalf("snapshot %v, error %v", got, err)
-			}
-			if len(s.asked) != 1 || s.asked[0] != tc.want {
-				t.Errorf("asked %q, want %q", s.asked, tc.want)
-			}
-		})
-	}
-}
-
-// TestContents reads a kind that has no namespaces.
-func TestContents(t *testing.T) {
+// TestSnapshots reads snapshots and their contents.
+func TestSnapshots(t *testing.T) {
 	client, s := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"kind":"VolumeSnapshotContent","apiVersion":"snapshot.storage.k8s.io/v1","spec":{"driver":"d"}}`)
+		fmt.Fprint(w, `{"metadata":{"name":"monday"}}`)
 	})
-	content, err := client.VolumeSnapshotContents().Get(t.Context(), "content-1", metav1.GetOptions{})
-	if err != nil || content.Spec.Driver != "d" {
-		t.Fatalf("content %v, error %v", content, err)
+	snapshot, err := client.VolumeSnapshots("team").Get(t.Context(), "monday", metav1.GetOptions{})
+	if err != nil || snapshot.Name != "monday" {
+		t.Errorf("snapshot %v, error %v", snapshot, err)
 	}
-	if want := "GET /apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/content-1"; s.asked[0] != want {
-		t.Errorf("asked %q, want %q", s.asked, want)
+	content, err := client.VolumeSnapshotContents().Get(t.Context(), "monday", metav1.GetOptions{})
+	if err != nil || content.Name != "monday" {
+		t.Errorf("content %v, error %v", content, err)
+	}
+	const path = "GET /apis/snapshot.storage.k8s.io/v1/"
+	if diff := cmp.Diff([]string{path + "namespaces/team/volumesnapshots/monday", path + "volumesnapshotcontents/monday"}, s.asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
 	}
 }
 
@@ -203,7 +103,7 @@ func TestReferenceGrants(t *testing.T) {
 			})
 			grants := client.ReferenceGrants()
 			list, err := grants.List(t.Context(), metav1.ListOptions{})
-			if IsAbsent(err) != tc.absent || (err != nil) != tc.absent {
+			if snapshotapi.IsAbsent(err) != tc.absent || (err != nil) != tc.absent {
 				t.Fatalf("%s\nerror %v, absent: want %v", tc.reason, err, tc.absent)
 			}
 			if !tc.absent {
@@ -314,38 +214,6 @@ func TestCapacities(t *testing.T) {
 			got, err := api.CSIStorageCapacities("storage").Create(t.Context(), &storagev1.CSIStorageCapacity{StorageClassName: "fast"}, metav1.CreateOptions{})
 			if err != nil || got.Name != "csisc-1" {
 				t.Errorf("object %v, error %v", got, err)
-			}
-		})
-	}
-}
-
-// TestIsAbsent distinguishes a cluster without snapshots, whose server does not know the path, from one without that snapshot.
-func TestIsAbsent(t *testing.T) {
-	status := func(w http.ResponseWriter, err *apierrors.StatusError) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(int(err.ErrStatus.Code))
-		err.ErrStatus.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-		_ = json.NewEncoder(w).Encode(err.ErrStatus)
-	}
-	cases := map[string]struct {
-		reason string
-		reply  func(http.ResponseWriter, *http.Request)
-		absent bool
-	}{
-		"NoKind": {reason: "The path leads nowhere.", reply: http.NotFound, absent: true},
-		"NoObject": {reason: "There is no such snapshot.", reply: func(w http.ResponseWriter, _ *http.Request) {
-			status(w, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshots"), "monday"))
-		}},
-		"Forbidden": {reason: "Nobody knows.", reply: func(w http.ResponseWriter, _ *http.Request) {
-			status(w, apierrors.NewForbidden(snapshotv1.Resource("volumesnapshots"), "monday", nil))
-		}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			client, _ := newClient(t, tc.reply)
-			_, err := client.VolumeSnapshots("team").Get(t.Context(), "monday", metav1.GetOptions{})
-			if err == nil || IsAbsent(err) != tc.absent {
-				t.Errorf("%s\nabsent: %v, want %v: %v", tc.reason, IsAbsent(err), tc.absent, err)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // GatewayGroup is the API group of ReferenceGrants.
@@ -108,7 +109,7 @@ func newGrants(v1, beta rest.Interface, params runtime.ParameterCodec) *grants {
 // List implements kube.Resource.
 func (g *grants) List(ctx context.Context, opts metav1.ListOptions) (*ReferenceGrantList, error) {
 	list, err := g.ReferenceGrants.List(ctx, opts)
-	older := IsAbsent(err)
+	older := snapshotapi.IsAbsent(err)
 	g.older.Store(older)
 	if older {
 		return g.beta.List(ctx, opts)

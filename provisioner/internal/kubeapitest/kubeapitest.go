@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 )
 
@@ -53,12 +54,12 @@ func New(client kube.Client) Client {
 }
 
 // VolumeSnapshots implements kubeapi.Client.
-func (c Client) VolumeSnapshots(namespace string) kubeapi.VolumeSnapshots {
+func (c Client) VolumeSnapshots(namespace string) snapshotapi.VolumeSnapshots {
 	return carry[snapshotv1.VolumeSnapshot, snapshotv1.VolumeSnapshotList](c.Secrets(namespace), schema.GroupKind{Group: snapshotv1.GroupName, Kind: "VolumeSnapshot"}, true, c.noSnapshots)
 }
 
 // VolumeSnapshotContents implements kubeapi.Client.
-func (c Client) VolumeSnapshotContents() kubeapi.VolumeSnapshotContents {
+func (c Client) VolumeSnapshotContents() snapshotapi.VolumeSnapshotContents {
 	return carry[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](c.Secrets(clusterScope), schema.GroupKind{Group: snapshotv1.GroupName, Kind: "VolumeSnapshotContent"}, false, c.noSnapshots)
 }
 

@@ -68,7 +68,7 @@ func groups() map[string]struct {
 		"ComponentTest": {
 			reason:   "tests of components use these",
 			bans:     noClientset,
-			packages: []string{"kubetest", "kubetest/conformance", "reconciletest"},
+			packages: []string{"kubetest", "kubetest/conformance", "reconciletest", "snapshotapitest"},
 		},
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Client returns a client of the cluster. All clients of a cluster are alike.
-func (c *Cluster) Client() kube.Client { return client{cluster: c} }
+func (c *Cluster) Client() kube.Client { return c.connection() }
 
 // client implements kube.Client on a Cluster.
 type client struct {
@@ -20,15 +20,14 @@ type client struct {
 
 var _ kube.Client = client{}
 
+func (c client) connection() client { return c }
+
 // resourceOf returns the resource of a kind, whose lists are W.
 func resourceOf[T kube.Object, W any, L interface {
 	*W
 	runtime.Object
 }](c client, name, namespace string) kube.Resource[T, L] {
-	return &resource[T, L]{
-		cluster: c.cluster, session: c.session, kind: c.cluster.kinds[name], namespace: namespace,
-		newList: func() L { return new(W) },
-	}
+	return ResourceOf[T, W, L](c, name, namespace)
 }
 
 // PersistentVolumes implements kube.Client.

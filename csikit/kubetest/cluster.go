@@ -26,6 +26,7 @@ type Cluster struct {
 	observers []func(Write)
 	faults    []*Fault
 	latencies map[string]time.Duration
+	absent    map[string]bool // groups
 	watchers  map[*watcher]struct{}
 }
 
@@ -37,11 +38,10 @@ func New(objs ...runtime.Object) *Cluster {
 		kinds:    map[string]*kind{},
 		stores:   map[string]*store{},
 		watchers: map[*watcher]struct{}{},
+		absent:   map[string]bool{},
 	}
-	for i, k := range kinds() {
-		k.number = i
-		c.kinds[k.resource] = k
-		c.stores[k.resource] = &store{kind: k, objects: map[string]kube.Object{}}
+	for _, k := range kinds() {
+		c.addKind(k)
 	}
 	if err := c.Apply(objs...); err != nil {
 		panic(err)
@@ -50,6 +50,16 @@ func New(objs ...runtime.Object) *Cluster {
 	c.version = max(c.version, 1)
 	return c
 }
+
+// addKind adds a kind, of which there are no objects yet.
+func (c *Cluster) addKind(k *kind) {
+	k.number = len(c.kinds)
+	c.kinds[k.resource] = k
+	c.stores[k.resource] = &store{kind: k, objects: map[string]kube.Object{}}
+}
+
+// Scheme returns the types of all kinds of the cluster, not to be changed.
+func (c *Cluster) Scheme() *runtime.Scheme { return c.scheme }
 
 // Apply creates or replaces objects by the test's hand: with status, finalizers and
 // deletionTimestamp, past all faults, and without a trace in Writes. A UID and

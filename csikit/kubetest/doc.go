@@ -15,6 +15,8 @@
 // resourceVersion, streaming lists, watches that break or have expired. Package conformance has these
 // facts as tests, which a real kube-apiserver passes as well.
 //
+// Define adds kinds of custom resources, with their rules; package snapshotapitest does so for snapshots.
+//
 // What it leaves out: validation of specs and statuses, admission and defaulting, owner
 // references (there is no garbage collector), server-side apply, dry run, generations, and paging of lists.
 //

@@ -125,6 +125,10 @@ func serve[R any](ctx context.Context, c *Cluster, r request, perform func() (R,
 	if err := r.session.check(); err != nil {
 		return none, err
 	}
+	if err := c.checkServed(r); err != nil {
+		c.logFailure(r, err)
+		return none, err
+	}
 	result, err := perform()
 	if err == nil {
 		err = f.after()

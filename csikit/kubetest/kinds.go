@@ -5,6 +5,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 )
@@ -27,6 +28,9 @@ type kind struct {
 	statusResetsMeta bool
 	// fields are the field selectors besides metadata.name and metadata.namespace.
 	fields func(obj kube.Object) map[string]string
+	// custom kinds are those of CustomResourceDefinitions, whose rules for objects are validate.
+	custom   bool
+	validate func(obj, before map[string]any) field.ErrorList
 }
 
 func (k *kind) groupResource() schema.GroupResource {

@@ -7,6 +7,7 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -49,16 +50,18 @@ func (c *Cluster) patchLocked(k *kind, namespace, name string, pt types.PatchTyp
 // applyPatch returns the patched document, or the error the API server answers with.
 func applyPatch(k *kind, pt types.PatchType, data, patch []byte) ([]byte, error) {
 	var err error
-	switch pt {
-	case types.JSONPatchType:
+	switch {
+	case pt == types.JSONPatchType:
 		return applyJSONPatch(data, patch)
-	case types.MergePatchType:
+	case pt == types.MergePatchType:
 		data, err = jsonpatch.MergePatch(data, patch)
-	case types.StrategicMergePatchType:
+	case pt == types.StrategicMergePatchType && !k.custom:
 		data, err = strategicpatch.StrategicMergePatch(data, patch, k.newObject())
 	default:
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", k.groupResource(), "",
-			fmt.Sprintf("patch type %q is not supported", pt), 0, true)
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+			Message: fmt.Sprintf("the body of the request was in an unknown format: %s does not take %s", k.resource, pt),
+		}}
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())

@@ -22,7 +22,7 @@ type Session struct {
 func (c *Cluster) NewSession() *Session { return &Session{cluster: c} }
 
 // Client returns a client that works until Cut.
-func (s *Session) Client() kube.Client { return client{cluster: s.cluster, session: s} }
+func (s *Session) Client() kube.Client { return s.connection() }
 
 // Cut ends the session. Requests that hang end by their context, as always, and so do watches that run.
 func (s *Session) Cut() { s.cut.Store(true) }

@@ -113,6 +113,9 @@ func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube
 		}}
 	}
 	c.stores[k.resource].name(obj)
+	if k.initStatus != nil {
+		k.initStatus(obj)
+	}
 	if err := validateCreate(k, obj); err != nil {
 		return nil, err
 	}
@@ -124,9 +127,6 @@ func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube
 	obj.SetDeletionTimestamp(nil)
 	obj.SetDeletionGracePeriodSeconds(nil)
 	c.stores[k.resource].identify(obj)
-	if k.initStatus != nil {
-		k.initStatus(obj)
-	}
 	c.storeLocked(k, nil, obj)
 	return obj, nil
 }
@@ -204,8 +204,10 @@ func prepareUpdate(k *kind, before, obj kube.Object, subresource string) (kube.O
 	case subresource == "status" && k.copyStatus != nil:
 		next := clone(before)
 		k.copyStatus(next, obj)
-		next.SetUID(obj.GetUID())
 		next.SetResourceVersion(obj.GetResourceVersion())
+		if !k.custom {
+			next.SetUID(obj.GetUID())
+		}
 		if !k.statusResetsMeta {
 			next.SetLabels(obj.GetLabels())
 			next.SetAnnotations(obj.GetAnnotations())

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
 )
 
 const (
@@ -46,9 +47,15 @@ type world struct {
 
 	lost    bool // the driver does not announce its capabilities
 	session *kubetest.Session
-	running *component
+	running *life
 	cancel  context.CancelCauseFunc
 	ended   chan error
+}
+
+// life is one life of the attacher. The controller is nil while the driver is not known.
+type life struct {
+	driver     *csiclient.Client
+	controller atomic.Pointer[sidecar.Controller]
 }
 
 // callGuard is a connection that allows one call at a time per volume and node.
@@ -149,14 +156,30 @@ func (w *world) addPV(volume int) {
 func (w *world) launch() {
 	o, err := parse("--retry-interval-max=10s", "--reconcile-sync=30s", "--leader-election", "--worker-threads=3")
 	w.must(err)
-	driver, err := csiclient.New(csiclient.Config{Conn: w.calls, Services: csiclient.ControllerService})
-	w.must(err)
 	w.session = w.cluster.NewSession()
-	c := &component{options: o, kube: w.session.Client(), driver: driver, registry: metrics.NewRegistry(), host: fmt.Sprint(w.rand.Int())}
-	w.running = c
+	config := inMemory(o, w.session.Client(), fmt.Sprint(w.rand.Int()))
+	config.CSI.Conn = w.calls
+	config.New = w.observe(config.New)
 	ctx, cancel := context.WithCancelCause(klog.NewContext(context.Background(), klog.Logger{}))
 	w.cancel, w.ended = cancel, make(chan error, 1)
-	go func() { w.ended <- c.run(ctx) }()
+	go func() { w.ended <- sidecar.Run(ctx, config) }()
+}
+
+// observe remembers the controller, and the connection of it to the driver.
+func (w *world) observe(newWork func(sidecar.Environment) sidecar.Work) func(sidecar.Environment) sidecar.Work {
+	life := &life{}
+	w.running = life
+	return func(env sidecar.Environment) sidecar.Work {
+		work := newWork(env)
+		newController := work.NewController
+		work.NewController = func() sidecar.Controller {
+			controller := newController()
+			life.controller.Store(&controller)
+			return controller
+		}
+		life.driver = env.CSI
+		return work
+	}
 }
 
 // end ends it, in good order or not.
@@ -219,10 +242,11 @@ func (w *world) setLost(lost bool) {
 
 // reconnect does what the component does when its connection to the driver is a new one.
 func (w *world) reconnect() {
-	if ctrl := w.running.controller.Load(); ctrl != nil {
-		_, err := w.running.driver.Wait(klog.NewContext(w.t.Context(), klog.Logger{}))
+	if controller := w.running.controller.Load(); controller != nil {
+		ctx := klog.NewContext(w.t.Context(), klog.Logger{})
+		_, err := w.running.driver.Wait(ctx)
 		w.must(err)
-		ctrl.WakeAll()
+		(*controller).DriverChanged(ctx)
 	}
 }
 

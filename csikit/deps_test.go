@@ -63,12 +63,12 @@ func groups() map[string]struct {
 		"Component": {
 			reason:   "components use these",
 			bans:     lean,
-			packages: []string{"capability", "events", "kube", "kubemetrics", "leader", "reconcile", "snapshotapi"},
+			packages: []string{"capability", "events", "kube", "kubemetrics", "leader", "reconcile", "sidecar", "snapshotapi"},
 		},
 		"ComponentTest": {
 			reason:   "tests of components use these",
 			bans:     noClientset,
-			packages: []string{"kubetest", "kubetest/conformance", "reconciletest", "snapshotapitest"},
+			packages: []string{"kubetest", "kubetest/conformance", "reconciletest", "sidecartest", "snapshotapitest"},
 		},
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/csiclient"
-	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
 )
 
 // TestFlows plays the transcripts. The arguments of "start" are flags.
@@ -22,11 +21,8 @@ func TestFlows(t *testing.T) {
 				return fmt.Errorf("--%s=%s: %w", name, value, err)
 			}
 		}
-		driver, err := csiclient.New(csiclient.Config{Conn: env.Conn, Services: csiclient.ControllerService | csiclient.NodeService})
-		if err != nil {
-			return err
-		}
-		c := &component{options: o, kube: env.Kube, driver: driver, registry: metrics.NewRegistry(), host: "host-1"}
-		return c.run(ctx)
+		config := inMemory(o, env.Kube, "host-1")
+		config.CSI.Conn = env.Conn
+		return sidecar.Run(ctx, config)
 	})
 }

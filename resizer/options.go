@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
 )
 
 // Names of the feature gates.
@@ -17,8 +18,6 @@ const (
 	GateAnnotate = "AnnotateFsResize"
 	// GateRecover is without effect: a smaller request after a failure is always accepted (KEP-1790).
 	GateRecover = "RecoverVolumeExpansionFailure"
-	// GateReleaseLeader is without effect: the Lease is always released when the process ends.
-	GateReleaseLeader = "ReleaseLeaderElectionOnExit"
 )
 
 // defaultTimeout is the default deadline of calls to the driver.
@@ -26,27 +25,13 @@ const defaultTimeout = 10 * time.Second
 
 // Options configure one resizer. NewOptions returns the defaults.
 type Options struct {
-	// CSI is the address of the driver. A Timeout above 0 overrides ResizeTimeout and ModifyTimeout.
-	CSI flagset.CSI
-	// Kube is the connection to the API server.
-	Kube flagset.Kube
-	// LeaderElection lets one of several instances work.
-	LeaderElection flagset.LeaderElection
-	// HTTP is where metrics, health and state are served.
-	HTTP flagset.HTTP
-	// Retry is the backoff after failures, per claim and operation.
-	Retry flagset.Retry
-	// Features are the feature gates.
-	Features flagset.FeatureGates
-	// Secrets limits which secrets are read for calls to the driver.
-	Secrets flagset.Secrets
+	// Options are the flags that it shares with other sidecars. A CSI.Timeout above 0 overrides ResizeTimeout and ModifyTimeout.
+	sidecar.Options
 
 	// ResizeTimeout is the deadline of each ControllerExpandVolume.
 	ResizeTimeout time.Duration
 	// ModifyTimeout is the deadline of each ControllerModifyVolume.
 	ModifyTimeout time.Duration
-	// KubeTimeout is the deadline of each call to the API server.
-	KubeTimeout time.Duration
 	// Workers is the number of claims processed concurrently.
 	Workers int
 	// Resync is the interval in which every claim is reconciled without a change. 0: never.
@@ -56,29 +41,18 @@ type Options struct {
 	WaitUntilUnused bool
 	// ExtraModifyMetadata adds the names of claim and volume to the mutable parameters.
 	ExtraModifyMetadata bool
-	// ExitOnConnectionLoss ends Run when the driver closes the connection, instead of waiting for it to come back.
-	ExitOnConnectionLoss bool
-
-	ignored flagset.Ignored
 }
 
 // NewOptions returns the defaults.
 func NewOptions() Options {
 	o := Options{
-		CSI:            flagset.NewCSI(),
-		Kube:           flagset.NewKube(),
-		LeaderElection: flagset.NewLeaderElection(),
-		HTTP:           flagset.NewHTTP(),
-		Retry:          flagset.NewRetry(),
-		Features: flagset.NewFeatureGates(map[string]flagset.Gate{
+		Options: sidecar.NewOptions(map[string]flagset.Gate{
 			GateAttributesClass: {Default: true, Stage: flagset.GA},
 			GateAnnotate:        {Default: true, Stage: flagset.Beta},
 			GateRecover:         {Default: true, Stage: flagset.GA},
-			GateReleaseLeader:   {Default: false, Stage: flagset.Alpha},
 		}),
 		ResizeTimeout:   defaultTimeout,
 		ModifyTimeout:   defaultTimeout,
-		KubeTimeout:     30 * time.Second,
 		Workers:         10,
 		Resync:          10 * time.Minute,
 		WaitUntilUnused: true,
@@ -87,29 +61,20 @@ func NewOptions() Options {
 	return o
 }
 
-// groups returns the groups of flags that all components share, without that of the driver.
-func (o *Options) groups() []flagset.Group {
-	return []flagset.Group{&o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Features, &o.Secrets}
-}
-
 // AddFlags registers all flags on fs, except --version and those of the log, which every binary
 // has (csikit/command). The values that the fields have at that moment are the defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
-	flagset.AddFlags(fs, o.groups()...)
+	o.Options.AddFlags(fs)
 	o.CSI.AddAddressFlag(fs)
 	fs.DurationVar(&o.CSI.Timeout, "timeout", o.CSI.Timeout, "deadline of each call to the CSI driver; overrides --resize-timeout and --modify-timeout; 0: does not")
 	fs.DurationVar(&o.ResizeTimeout, "resize-timeout", o.ResizeTimeout, "deadline of each ControllerExpandVolume call")
 	fs.DurationVar(&o.ModifyTimeout, "modify-timeout", o.ModifyTimeout, "deadline of each ControllerModifyVolume call")
-	fs.DurationVar(&o.KubeTimeout, "kube-api-timeout", o.KubeTimeout, "deadline of each call to the API server")
 	fs.IntVar(&o.Workers, "workers", o.Workers, "number of claims processed concurrently")
 	fs.DurationVar(&o.Resync, "resync-period", o.Resync, "interval in which every claim is reconciled without a change; 0: never")
 	fs.BoolVar(&o.WaitUntilUnused, "handle-volume-inuse-error", o.WaitUntilUnused,
 		"when the driver does not expand a volume in use, wait until no pod and no node uses it; false: retry with the usual backoff")
 	fs.BoolVar(&o.ExtraModifyMetadata, "extra-modify-metadata", o.ExtraModifyMetadata,
 		"add csi.storage.k8s.io/pvc/name, csi.storage.k8s.io/pvc/namespace and csi.storage.k8s.io/pv/name to the parameters of ControllerModifyVolume")
-	fs.BoolVar(&o.ExitOnConnectionLoss, "exit-on-connection-loss", o.ExitOnConnectionLoss,
-		"exit when the driver closes the connection, instead of waiting for it to come back")
-	o.ignored.AutoMaxProcs(fs)
 }
 
 // resizeTimeout returns the deadline of expansions.
@@ -137,14 +102,14 @@ func (o *Options) Validate() error {
 			reached.Timeout = defaultTimeout
 		}
 	}
-	errs := []error{reached.Validate(), flagset.Validate(o.groups()...)}
+	errs := []error{flagset.Validate(&reached, &o.Options)}
 	if o.Workers < 1 {
 		errs = append(errs, fmt.Errorf("--workers=%d: must be at least 1", o.Workers))
 	}
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"resize-timeout", o.ResizeTimeout}, {"modify-timeout", o.ModifyTimeout}, {"kube-api-timeout", o.KubeTimeout}} {
+	}{{"resize-timeout", o.ResizeTimeout}, {"modify-timeout", o.ModifyTimeout}} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("--%s=%v: must be greater than 0", d.flag, d.value))
 		}
@@ -157,10 +122,7 @@ func (o *Options) Validate() error {
 
 // Warnings returns a text for each flag that was given although it is deprecated or without effect.
 func (o *Options) Warnings() []string {
-	warnings := flagset.Warnings(&o.HTTP, &o.Features, &o.ignored)
-	if o.Features.Explicit(GateReleaseLeader) {
-		warnings = append(warnings, "--feature-gates: "+GateReleaseLeader+" has no effect: the Lease is always released on exit")
-	}
+	warnings := o.Options.Warnings()
 	if o.Features.Explicit(GateRecover) && !o.Features.Enabled(GateRecover) {
 		warnings = append(warnings, "--feature-gates: "+GateRecover+"=false has no effect: expansions that failed can always be made smaller")
 	}

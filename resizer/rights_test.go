@@ -3,10 +3,7 @@ package resizer
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,79 +14,32 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
-	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
+	"github.com/longshore-csi/longshore/csikit/sidecartest"
 )
 
-// right is what the component may do to a kind of objects.
-type right struct{ group, resource, verbs, why string }
-
-func rights() []right {
-	return []right{
-		{"", "persistentvolumes", "list, patch, watch", "the volume, its capacity and its VolumeAttributesClass"},
-		{"", "persistentvolumeclaims", "list, watch", "what to expand and to modify"},
-		{"", "persistentvolumeclaims/status", "patch", "progress and outcome"},
-		{"coordination.k8s.io", "leases", "create, get, update, watch", "`--leader-election`; a Role in the namespace of the pod is enough"},
-		{"storage.k8s.io", "volumeattributesclasses", "list, watch", "optional: claims with a VolumeAttributesClass"},
-		{"storage.k8s.io", "volumeattachments", "list, watch", "optional: drivers that expand volumes only while they are not in use"},
-		{"", "pods", "list, watch", "optional: the same"},
-		{"", "secrets", "get", "optional: drivers with `controllerExpandSecretRef`; a Role in the namespace of the secrets is enough"},
-		{"", "events", "create", "optional: events on claims"},
+func rights() []sidecartest.Right {
+	return []sidecartest.Right{
+		{Resource: "persistentvolumes", Verbs: "list, patch, watch", Why: "the volume, its capacity and its VolumeAttributesClass"},
+		{Resource: "persistentvolumeclaims", Verbs: "list, watch", Why: "what to expand and to modify"},
+		{Resource: "persistentvolumeclaims/status", Verbs: "patch", Why: "progress and outcome"},
+		{Group: "coordination.k8s.io", Resource: "leases", Verbs: "create, get, update, watch", Why: "`--leader-election`; a Role in the namespace of the pod is enough"},
+		{Group: "storage.k8s.io", Resource: "volumeattributesclasses", Verbs: "list, watch", Why: "optional: claims with a VolumeAttributesClass"},
+		{Group: "storage.k8s.io", Resource: "volumeattachments", Verbs: "list, watch", Why: "optional: drivers that expand volumes only while they are not in use"},
+		{Resource: "pods", Verbs: "list, watch", Why: "optional: the same"},
+		{Resource: "secrets", Verbs: "get", Why: "optional: drivers with `controllerExpandSecretRef`; a Role in the namespace of the secrets is enough"},
+		{Resource: "events", Verbs: "create", Why: "optional: events on claims"},
 	}
 }
 
-// secretsDoc is the part about rights to read some secrets only.
-const secretsDoc = "With `--secret-namespaces=storage`, secrets of other namespaces are refused with an error that names the flag, even if a " +
-	"PersistentVolume\nnames them. The rule for secrets in the ClusterRole is not needed then: in each of the namespaces, bind a Role to the service account.\n\n" +
-	"```yaml" + `
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata:
-  namespace: storage
-  name: csi-resizer-secrets
-rules:
-- {apiGroups: [""], resources: [secrets], verbs: [get]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  namespace: storage
-  name: csi-resizer-secrets
-subjects:
-- {kind: ServiceAccount, namespace: kube-system, name: csi-resizer}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: csi-resizer-secrets}
-` + "```\n"
-
 func TestRightsDoc(t *testing.T) {
-	var table, rules strings.Builder
-	for _, r := range rights() {
-		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", r.group, r.resource, r.verbs, r.why)
-		fmt.Fprintf(&rules, "- {apiGroups: [%q], resources: [%s], verbs: [%s]}\n", r.group, r.resource, r.verbs)
-	}
-	commandtest.Golden(t, "docs/rbac.md", `# Rights that csi-resizer needs
-
-The role of the external-resizer is enough. What is optional is used if it is granted. This page is generated from the test that
-watches the requests, by `+"`go test -run TestRightsDoc . -rewrite`"+`.
-
-| API group | Resource | Verbs | For |
-|---|---|---|---|
-`+table.String()+`
+	sidecartest.RightsDocument(t, "csi-resizer", rights(), "PersistentVolume", `
 The optional kinds are read only when a claim needs them: pods and attachments of the whole cluster are not listed before a driver has
 refused to expand a volume in use, and never with `+"`--handle-volume-inuse-error=false`"+`. A driver that announces offline expansion alone
 is not asked while the volume is in use.
-
-As a ClusterRole with everything:
-
-`+"```yaml"+`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: csi-resizer
-rules:
-`+rules.String()+"```\n\n"+secretsDoc)
+`)
 }
 
 // bed is a cluster and a driver for components in virtual time.
@@ -106,14 +56,11 @@ func (b *bed) launch(host string) (stop func()) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	driver, err := csiclient.New(csiclient.Config{Conn: b.driver.Conn(), Services: csiclient.ControllerService | csiclient.NodeService})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	c := &component{options: o, kube: b.cluster.Client(), driver: driver, registry: metrics.NewRegistry(), host: host}
+	config := inMemory(o, b.cluster.Client(), host)
+	config.CSI.Conn = b.driver.Conn()
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	ended := make(chan error, 1)
-	go func() { ended <- c.run(ctx) }()
+	go func() { ended <- sidecar.Run(ctx, config) }()
 	return func() {
 		b.t.Helper()
 		cancel()
@@ -164,7 +111,7 @@ func (b *bed) outcome() string {
 func TestRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
-		used := record(b.cluster)
+		used := sidecartest.Record(b.cluster)
 		first := b.launch("host-1")
 		pass(time.Minute)
 		if got := b.outcome(); got != "1Gi gold" {
@@ -182,15 +129,7 @@ func TestRights(t *testing.T) {
 		first()
 		second()
 
-		documented := map[string]string{}
-		for _, r := range rights() {
-			documented[r.resource] = r.verbs
-		}
-		for _, resource := range resources(b.cluster) {
-			if got := used(resource); got != documented[resource] {
-				t.Errorf("%s: used %q, documented %q", resource, got, documented[resource])
-			}
-		}
+		used.Compare(t, rights())
 	})
 }
 
@@ -200,13 +139,13 @@ func TestOptionalRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
 		for _, r := range rights() {
-			if !strings.HasPrefix(r.why, "optional") || r.resource == "secrets" {
+			if !strings.HasPrefix(r.Why, "optional") || r.Resource == "secrets" {
 				continue
 			}
-			for verb := range strings.SplitSeq(r.verbs, ", ") {
+			for verb := range strings.SplitSeq(r.Verbs, ", ") {
 				b.cluster.Inject(kubetest.Fault{
-					Verb: verb, Resource: r.resource,
-					Err: apierrors.NewForbidden(schema.GroupResource{Group: r.group, Resource: r.resource}, "", fmt.Errorf("%s is not granted", verb)),
+					Verb: verb, Resource: r.Resource,
+					Err: apierrors.NewForbidden(schema.GroupResource{Group: r.Group, Resource: r.Resource}, "", fmt.Errorf("%s is not granted", verb)),
 				})
 			}
 		}
@@ -217,33 +156,4 @@ func TestOptionalRights(t *testing.T) {
 		}
 		stop()
 	})
-}
-
-// resources returns all resources, subresources first: these are more special.
-func resources(cluster *kubetest.Cluster) []string {
-	return append([]string{"persistentvolumeclaims/status", "persistentvolumes/status", "volumeattachments/status"}, cluster.Resources()...)
-}
-
-// record notes all requests; the result returns the verbs that were used on a resource.
-func record(cluster *kubetest.Cluster) func(resource string) string {
-	var mu sync.Mutex
-	seen := map[string]map[string]bool{}
-	for _, resource := range resources(cluster) {
-		seen[resource] = map[string]bool{}
-		for _, verb := range []string{"create", "update", "patch", "delete", "get", "list", "watch"} {
-			cluster.Inject(kubetest.Fault{Verb: verb, Resource: resource, Do: func() {
-				mu.Lock()
-				defer mu.Unlock()
-				seen[resource][verb] = true
-			}})
-		}
-	}
-	return func(resource string) string {
-		mu.Lock()
-		defer mu.Unlock()
-		if seen[resource]["watch"] && resource != "leases" { // of which one is watched
-			seen[resource]["list"] = true // servers that cannot stream lists are asked for one
-		}
-		return strings.Join(slices.Sorted(maps.Keys(seen[resource])), ", ")
-	}
 }

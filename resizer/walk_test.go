@@ -25,10 +25,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
 )
 
 var (
@@ -241,13 +240,12 @@ func (w *walk) launch() {
 	o, err := parse("--retry-interval-max=10s", "--workers=3", "--resync-period=1m")
 	w.must(err)
 	guard := &volumeGuard{ClientConnInterface: w.driver.Conn(), t: w.t, open: w.open, running: map[string]string{}}
-	driver, err := csiclient.New(csiclient.Config{Conn: guard, Services: csiclient.ControllerService | csiclient.NodeService})
-	w.must(err)
 	w.session = w.cluster.NewSession()
-	c := &component{options: o, kube: w.session.Client(), driver: driver, registry: metrics.NewRegistry(), host: "host"}
+	config := inMemory(o, w.session.Client(), "host")
+	config.CSI.Conn = guard
 	ctx, cancel := context.WithCancelCause(klog.NewContext(context.Background(), klog.Logger{}))
 	w.cancel, w.ended = cancel, make(chan error, 1)
-	go func() { w.ended <- c.run(ctx) }()
+	go func() { w.ended <- sidecar.Run(ctx, config) }()
 }
 
 // end ends it, in good order or not.

@@ -341,7 +341,7 @@ func TestPoolsAreSeparate(t *testing.T) {
 		if !b.get("new").Status.Attached {
 			t.Error("detaching keeps volumes from being attached")
 		}
-		if running := b.State().Running; len(running) != 1 || running[0].Step != "detach" || running[0].Node != "node-1" {
+		if running := b.running(); len(running) != 1 || running[0].Step != "detach" || running[0].Node != "node-1" {
 			t.Errorf("running = %+v, want one of two workers for one node", running)
 		}
 		close(release)

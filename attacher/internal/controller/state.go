@@ -31,8 +31,8 @@ type Waiting struct {
 	Error      string `json:"error,omitempty"`
 }
 
-// State returns a snapshot.
-func (c *Controller) State() State {
+// State returns a snapshot, which is a State.
+func (c *Controller) State() any {
 	return State{
 		Driver:   c.cfg.Driver,
 		Features: c.features(),

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +28,12 @@ func (w *woken) begin(now time.Time, interval time.Duration) bool {
 	}
 	w.last = now
 	return true
+}
+
+// DriverChanged retries what waits, and logs if the driver does not attach.
+func (c *Controller) DriverChanged(ctx context.Context) {
+	c.LogPublish(ctx)
+	c.WakeAll()
 }
 
 // WakeAll retries all VolumeAttachments of the driver that wait, one after the other, because the driver has come back. A driver

@@ -87,14 +87,11 @@ func expandAgainst(t *testing.T, driver answers) (*corev1.PersistentVolumeClaim,
 			},
 		},
 	)
-	c, err := New(Config{
+	c := New(Config{
 		Driver: testDriver, Kube: cluster.Client(), CSI: driver, Features: func() Features { return Features{Expand: true} },
 		Events: events.Discard{}, Secrets: kube.NewSecretCache(cluster.Client(), nil), Workers: 1, Retry: flagset.Retry{Start: time.Hour, Max: time.Hour},
 		ResizeTimeout: time.Second, ModifyTimeout: time.Second, KubeTimeout: time.Second, AnnotatePreResize: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()

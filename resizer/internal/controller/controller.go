@@ -77,27 +77,15 @@ type Controller struct {
 	pods        onDemand[*corev1.Pod]
 	attachments onDemand[*storagev1.VolumeAttachment]
 
-	queue   *reconcile.Controller[string]
+	queue   *reconcile.Controller[string] // since started
 	memory  memory
 	woken   woken
 	started atomic.Bool // Run was called
 }
 
-// New prepares a Controller, which starts with Run, or returns what is wrong with cfg.
-func New(cfg Config) (*Controller, error) {
+// New prepares a Controller, which starts with Run.
+func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg}
-	queue, err := reconcile.New(reconcile.Config[string]{
-		Name:       QueueName(cfg.Driver),
-		Reconcile:  c.reconcile,
-		Workers:    cfg.Workers,
-		Retry:      cfg.Retry,
-		Metrics:    cfg.QueueMetrics,
-		Registerer: cfg.Registerer,
-	})
-	if err != nil {
-		return nil, err
-	}
-	c.queue = queue
 	c.claims = kube.NewInformer(cfg.Kube.PersistentVolumeClaims(""), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
 		Name: "PersistentVolumeClaim", Resync: cfg.Resync, Transform: slimClaim, Index: indexClaims(),
 	})
@@ -109,11 +97,23 @@ func New(cfg Config) (*Controller, error) {
 	c.attachments.make = func() *kube.Informer[*storagev1.VolumeAttachment] { return c.newAttachments() }
 	c.claims.OnChange(c.claimChanged)
 	c.pvs.OnChange(c.pvChanged)
-	return c, nil
+	return c
 }
 
 // Run works until ctx ends, then lets operations that have begun finish. It may be called once.
-func (c *Controller) Run(ctx context.Context) error {
+func (c *Controller) Run(ctx context.Context) (err error) {
+	// Making the queue registers its metrics, so it is left to the instance that leads.
+	c.queue, err = reconcile.New(reconcile.Config[string]{
+		Name:       QueueName(c.cfg.Driver),
+		Reconcile:  c.reconcile,
+		Workers:    c.cfg.Workers,
+		Retry:      c.cfg.Retry,
+		Metrics:    c.cfg.QueueMetrics,
+		Registerer: c.cfg.Registerer,
+	})
+	if err != nil {
+		return err
+	}
 	c.started.Store(true)
 	// The informers outlive the workers: an operation that finishes while the process stops must know the newest state of its claim.
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -124,7 +124,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	run := func(run func(context.Context) error) { informers.Go(func() error { return run(watching) }) }
 	c.classes.run, c.pods.run, c.attachments.run = run, run, run
 
-	err := c.work(ctx, watching)
+	err = c.work(ctx, watching)
 	stop()
 	return errors.Join(err, informers.Wait())
 }

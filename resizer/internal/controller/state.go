@@ -38,8 +38,11 @@ type Operation struct {
 	InUse bool `json:"inUse,omitempty"`
 }
 
-// State returns a snapshot.
-func (c *Controller) State() State {
+// State returns a snapshot, which is a State, or nil if the controller does not run yet.
+func (c *Controller) State() any {
+	if !c.started.Load() {
+		return nil
+	}
 	s := State{Driver: c.cfg.Driver, Features: c.cfg.Features(), Queue: c.queue.State(), Waiting: []Waiting{}}
 	for claim := range c.claims.All() {
 		if !c.needsSync(claim) {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
@@ -109,10 +110,10 @@ func (c *Controller) newClasses() *kube.Informer[*storagev1.VolumeAttributesClas
 	return classes
 }
 
-// WakeAll retries all claims that wait, one after the other, because the driver has come back. A driver that comes back again within
+// DriverChanged retries all claims that wait, one after the other, because the driver has come back. A driver that comes back again within
 // the longest pause between retries, as one that crashes under its load does, gets only what the backoff of each claim allows.
-func (c *Controller) WakeAll() {
-	if !c.woken.begin(time.Now(), c.cfg.Retry.Max) {
+func (c *Controller) DriverChanged(context.Context) {
+	if !c.started.Load() || !c.woken.begin(time.Now(), c.cfg.Retry.Max) {
 		return
 	}
 	claims := slices.DeleteFunc(c.claims.List(), func(claim *corev1.PersistentVolumeClaim) bool { return !c.needsSync(claim) })

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-
-	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
 // syncLogEvery is the interval at which WaitAllSynced logs what it waits for.
@@ -61,8 +59,7 @@ func logUnsynced(ctx context.Context, informers []Syncer) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			klog.FromContext(ctx).Info("Waiting for the first list of objects; does the component's role allow to list and watch them?",
-				logging.KeyName, strings.Join(unsynced(informers), ", "))
+			klog.FromContext(ctx).Info("Waiting for the first list from the API server", "kinds", unsynced(informers))
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestKindsThatAreNotSyncedAreNamed(t *testing.T) {
 			t.Errorf("CheckSynced: %v", err)
 		}
 		synctest.Wait() // nothing is being logged
-		if n := strings.Count(out.String(), `"Waiting for the first list of objects; does the component's role allow to list and watch them?" name="CSINode"`); n != 2 {
+		if n := strings.Count(out.String(), `"Waiting for the first list from the API server" kinds=["CSINode"]`); n != 2 {
 			t.Errorf("%d lines name the kind, want 2:\n%s", n, out.String())
 		}
 		cluster.Heal()

@@ -127,6 +127,21 @@ func Message(err error) string {
 	return strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
 }
 
+// FromDriver reports whether err carries a gRPC status: it is the outcome of a call. Other errors are about something before the call, or
+// after it.
+func FromDriver(err error) bool {
+	_, ok := find(err)
+	return ok
+}
+
+// Text returns what users read about err in status and events: the gRPC code and Message, or the text of an error that is not FromDriver.
+func Text(err error) string {
+	if FromDriver(err) {
+		return Code(err).String() + ": " + Message(err)
+	}
+	return err.Error()
+}
+
 // find returns the gRPC status that err carries. It differs from
 // status.FromError in that wrapping text is not mixed into the message.
 func find(err error) (*status.Status, bool) {

@@ -163,6 +163,26 @@ func TestMessage(t *testing.T) {
 	}
 }
 
+func TestText(t *testing.T) {
+	cases := map[string]struct {
+		reason     string
+		err        error
+		fromDriver bool
+		want       string
+	}{
+		"Driver":    {reason: "code and message, without what callers added", err: fmt.Errorf("attach: %w", status.Error(codes.Internal, "on fire")), fromDriver: true, want: "Internal: on fire"},
+		"Local":     {reason: "what was attempted", err: fmt.Errorf("get secret: %w", context.DeadlineExceeded), want: "get secret: context deadline exceeded"},
+		"NilStatus": {reason: "no status", err: nilStatusError{}, want: "nil status"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := outcome.Text(c.err); got != c.want || outcome.FromDriver(c.err) != c.fromDriver {
+				t.Errorf("%s: got %q, from the driver %t, want %q, %t", c.reason, got, outcome.FromDriver(c.err), c.want, c.fromDriver)
+			}
+		})
+	}
+}
+
 func FuzzMessage(f *testing.F) {
 	f.Add("disk\non\tfire")
 	f.Add("\xff\xfe")

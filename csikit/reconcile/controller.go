@@ -73,6 +73,7 @@ type Controller[K comparable] struct {
 	backoff *backoff[K]
 	gauge   prometheus.Collector
 	started atomic.Bool
+	woken   woken
 }
 
 // State is a snapshot of a Controller, for /debug/state.

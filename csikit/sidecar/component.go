@@ -77,7 +77,7 @@ func (c *component) listen(ctx context.Context) (*httpserve.Server, error) {
 		Gatherer:    c.registry,
 		Ready: map[string]func(context.Context) error{
 			"driver":        c.driver.Ready,
-			"informer-sync": c.ready(func(now *current) error { return now.Synced() }),
+			"informer-sync": c.ready(c.synced),
 			c.CheckName:     c.ready(func(now *current) error { return now.check() }),
 		},
 		Leader: c.health.Check,
@@ -95,6 +95,14 @@ func (c *component) ready(check func(*current) error) func(context.Context) erro
 		}
 		return nil
 	}
+}
+
+// synced returns an error while the controller waits for a first list, with a hint.
+func (c *component) synced(now *current) error {
+	if err := now.Synced(); err != nil {
+		return fmt.Errorf("%w from the API server; does the role of %s allow list and watch?", err, c.Name)
+	}
+	return nil
 }
 
 // state is what /debug/state shows.

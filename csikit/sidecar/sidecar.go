@@ -33,7 +33,7 @@ var ErrDriverChanged = errors.New("another driver has taken the socket")
 type Controller interface {
 	// Run works until ctx ends, then finishes the operations in progress. It is called once, or never if this instance does not lead.
 	Run(ctx context.Context) error
-	// Synced returns an error that names the kinds whose first list Run waits for. It is nil before Run is called.
+	// Synced returns the error of kube.CheckSynced while Run waits for first lists. It is nil before Run is called.
 	Synced() error
 	// DriverChanged retries all objects that wait. It is called, also before Run, when the driver has come back or announces other
 	// capabilities.

@@ -15,8 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
@@ -124,10 +126,10 @@ func (c *Controller) saveAttached(ctx context.Context, va *storagev1.VolumeAttac
 func (c *Controller) attachFailed(
 	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
 ) (reconcile.Result, error) {
-	if isTransientAPIError(failure) || ctx.Err() != nil {
+	if kube.IsTransient(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
 	}
-	if errors.Is(failure, errGone) { // the retry after a conflict is fast, and reads the newer cache
+	if errors.Is(failure, kube.ErrGone) { // the retry after a conflict is fast, and reads the newer cache
 		return reconcile.Result{}, apierrors.NewConflict(storagev1.Resource("volumeattachments"), va.Name, failure)
 	}
 	if c.outdated(va) {
@@ -154,7 +156,7 @@ func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachme
 
 // report records an event on the VolumeAttachment and on the claim.
 func (c *Controller) report(va *storagev1.VolumeAttachment, source source, reason string, failure error) {
-	c.warn(va, source, reason, failureText(failure))
+	c.warn(va, source, reason, outcome.Text(failure))
 }
 
 func (c *Controller) warn(va *storagev1.VolumeAttachment, source source, reason, text string) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
@@ -54,7 +55,7 @@ func BenchmarkCompare(b *testing.B) {
 	ctx, cancel := context.WithCancel(klog.NewContext(b.Context(), klog.Logger{}))
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	if err := c.waitSynced(ctx); err != nil {
+	if err := kube.WaitAllSynced(ctx, c.caches()...); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

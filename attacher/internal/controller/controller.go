@@ -100,7 +100,6 @@ type Controller struct {
 	started atomic.Bool // Run was called
 
 	nodes  nodeLookups
-	woken  woken
 	forced sync.Map // UIDs of VolumeAttachments that must be attached again although they say attached
 	resync resync
 }
@@ -171,14 +170,14 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(watching, cancel)()
-	err := c.waitSynced(ctx)
+	err := kube.WaitAllSynced(ctx, c.caches()...)
 	switch {
 	case ctx.Err() != nil:
 		err = nil // stopped before there was anything to do
 	case err != nil:
 		cancel()
 	default:
-		c.LogPublish(ctx)
+		c.logPublish(ctx)
 	}
 	workers, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{c.vaQueue.Run, c.pvQueue.Run, c.runResync} {

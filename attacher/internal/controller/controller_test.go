@@ -88,6 +88,7 @@ type bench struct {
 	cluster *kubetest.Cluster
 	driver  *storage
 	notes   *notebook
+	ctx     context.Context // of the controller, with its log
 	stop    func()
 	workers int         // 0: 2
 	lost    atomic.Bool // the driver does not announce PUBLISH_UNPUBLISH_VOLUME
@@ -115,6 +116,7 @@ func (b *bench) start() {
 		ErrorCode:   true,
 	})
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	b.ctx = ctx
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
 	b.stop = func() {
@@ -307,7 +309,7 @@ func TestContextReplaced(t *testing.T) {
 		synctest.Wait()
 		answer = map[string]string{"both": "2"}
 		b.forced.Store(b.get("va-1").UID, nil)
-		b.WakeAll()
+		b.DriverChanged(b.ctx)
 		synctest.Wait()
 		if diff := cmp.Diff(answer, b.get("va-1").Status.AttachmentMetadata); diff != "" {
 			t.Errorf("context (-want +got):\n%s", diff)

@@ -29,7 +29,7 @@ func TestCrashLoopKeepsBackoff(t *testing.T) {
 		}
 		pass(10 * time.Minute) // all pauses are at --retry-interval-max, a minute
 		calls.Store(0)
-		b.WakeAll()
+		b.DriverChanged(b.ctx)
 		pass(time.Second)
 		if got := calls.Load(); got > attachments/4 {
 			t.Errorf("%d calls in the first second after the return of the driver", got)
@@ -37,7 +37,7 @@ func TestCrashLoopKeepsBackoff(t *testing.T) {
 		pass(2 * time.Minute)
 		calls.Store(0)
 		for range 10 {
-			b.WakeAll()
+			b.DriverChanged(b.ctx)
 			pass(time.Second)
 		}
 		if got := calls.Load(); got > attachments {

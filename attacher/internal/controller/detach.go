@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/outcome"
@@ -129,7 +130,7 @@ func (c *Controller) unpublish(ctx context.Context, request *csi.ControllerUnpub
 func (c *Controller) detachFailed(
 	ctx context.Context, va *storagev1.VolumeAttachment, source source, failure error,
 ) (reconcile.Result, error) {
-	if isTransientAPIError(failure) || ctx.Err() != nil {
+	if kube.IsTransient(failure) || ctx.Err() != nil {
 		return reconcile.Result{}, failure
 	}
 	err := c.saveError(ctx, va, stepDetach, failure)

@@ -75,8 +75,8 @@ func (s *Shared) AttachLost() error {
 	return fmt.Errorf("driver %q %w", s.driver, errPublishLost)
 }
 
-// LogPublish logs what it means that the driver does not announce PUBLISH_UNPUBLISH_VOLUME, and what to do.
-func (c *Controller) LogPublish(ctx context.Context) {
+// logPublish logs what it means that the driver does not announce PUBLISH_UNPUBLISH_VOLUME, and what to do.
+func (c *Controller) logPublish(ctx context.Context) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, c.cfg.Driver)
 	err := c.AttachLost()
 	switch {

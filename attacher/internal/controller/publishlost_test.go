@@ -25,7 +25,7 @@ func TestLostCapabilityKeepsFinalizers(t *testing.T) {
 		pass(time.Second)
 
 		b.lost.Store(true)
-		b.WakeAll()
+		b.DriverChanged(b.ctx)
 		b.apply(fresh(named("waiting")))
 		b.remove("deleted")
 		pass(15 * time.Second)
@@ -44,7 +44,7 @@ func TestLostCapabilityKeepsFinalizers(t *testing.T) {
 		}
 
 		b.lost.Store(false)
-		b.WakeAll()
+		b.DriverChanged(b.ctx)
 		pass(time.Minute)
 		if b.exists("deleted") {
 			t.Error("deleted: was not detached when the capability was back")

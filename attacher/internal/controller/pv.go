@@ -3,13 +3,10 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -62,7 +59,7 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, p
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
-		return writeError(corev1.Resource("persistentvolumes"), "PersistentVolume", pv.Name, err)
+		return kube.PatchError("PersistentVolume", pv.Name, err)
 	}
 	c.pvs.Remember(patched)
 	return nil
@@ -86,7 +83,7 @@ func (c *Controller) writeVA(
 	defer cancel()
 	patched, err := c.cfg.Kube.VolumeAttachments().Patch(ctx, va.Name, kind, patch, metav1.PatchOptions{}, subresources...)
 	if err != nil {
-		return nil, writeError(storagev1.Resource("volumeattachments"), "VolumeAttachment", va.Name, err)
+		return nil, kube.PatchError("VolumeAttachment", va.Name, err)
 	}
 	c.vas.Remember(patched)
 	return patched, nil
@@ -96,18 +93,4 @@ func (c *Controller) writeVA(
 // finalizer of a deleted object.
 func isGone(obj metav1.Object) bool {
 	return isDeleting(obj) && len(obj.GetFinalizers()) == 0
-}
-
-// errGone is an object that was deleted while it was worked on. The cache may not have learned of it yet.
-var errGone = errors.New("object is gone")
-
-// writeError makes one kind of error of the several that a patch for an older state can end in.
-func writeError(resource schema.GroupResource, kind, name string, err error) error {
-	switch {
-	case kube.IsStale(err):
-		return apierrors.NewConflict(resource, name, err)
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("patch %s %q: %w: %w", kind, name, errGone, err)
-	}
-	return fmt.Errorf("patch %s %q: %w", kind, name, err)
 }

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
@@ -75,7 +76,7 @@ func TestConflictForms(t *testing.T) {
 		if !apierrors.IsConflict(err) {
 			t.Errorf("patch of a re-created object: %v, want a conflict", err)
 		}
-		if errors.Is(err, errGone) {
+		if errors.Is(err, kube.ErrGone) {
 			t.Errorf("a re-created object is not gone: %v", err)
 		}
 	})

@@ -4,14 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"time"
 	"unicode/utf8"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
@@ -68,9 +64,9 @@ func detachedPatch(va *storagev1.VolumeAttachment) ([]byte, error) {
 // volumeError describes err for the status, cut to the limit of the API server. The code is set if err is an answer of
 // the driver.
 func volumeError(err error, now time.Time, withCode bool) *storagev1.VolumeError {
-	e := &storagev1.VolumeError{Time: metav1.NewTime(now), Message: cut(failureText(err), maxErrorMessage)}
-	if code, ok := grpcCode(err); ok && withCode {
-		number := int32(code) //nolint:gosec // there are 17 codes
+	e := &storagev1.VolumeError{Time: metav1.NewTime(now), Message: cut(outcome.Text(err), maxErrorMessage)}
+	if withCode && outcome.FromDriver(err) {
+		number := int32(outcome.Code(err)) //nolint:gosec // there are 17 codes
 		e.ErrorCode = &number
 	}
 	return e
@@ -99,23 +95,6 @@ func sameError(had, now *storagev1.VolumeError) bool {
 	return had.Message == now.Message && (had.ErrorCode == nil || now.ErrorCode != nil && *had.ErrorCode == *now.ErrorCode)
 }
 
-// failureText returns the text for status and events: the gRPC code and the message of the driver, or the error
-// itself if it does not come from the driver.
-func failureText(err error) string {
-	if code, ok := grpcCode(err); ok {
-		return code.String() + ": " + outcome.Message(err)
-	}
-	return err.Error()
-}
-
-func grpcCode(err error) (codes.Code, bool) {
-	s, ok := status.FromError(err)
-	if !ok {
-		return codes.OK, false
-	}
-	return s.Code(), true
-}
-
 // cut shortens text to at most limit bytes, between two runes.
 func cut(text string, limit int) string {
 	const mark = "..."
@@ -127,15 +106,4 @@ func cut(text string, limit int) string {
 		end--
 	}
 	return text[:end] + mark
-}
-
-// isTransientAPIError reports whether an error is a conflict, or means that the API server is overloaded or cannot be reached.
-// Such errors are not written to the status: users cannot fix them, and the write would add load.
-func isTransientAPIError(err error) bool {
-	if _, fromDriver := grpcCode(err); fromDriver {
-		return false
-	}
-	var network net.Error // connection refused, reset, timed out
-	return errors.As(err, &network) || apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err)
 }

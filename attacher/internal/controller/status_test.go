@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 func TestCheckMetadata(t *testing.T) {
@@ -136,30 +134,6 @@ func TestErrorPatch(t *testing.T) {
 			patch, err = errorPatch(va, stepDetach, tt.now)
 			if err != nil || !strings.Contains(string(patch), `"path":"/status/detachError"`) {
 				t.Errorf("%s: an error of attaching is none of detaching: got %q, %v", tt.reason, patch, err)
-			}
-		})
-	}
-}
-
-func TestIsTransientAPIError(t *testing.T) {
-	resource := storagev1.Resource("volumeattachments")
-	tests := map[string]struct {
-		reason string
-		err    error
-		want   bool
-	}{
-		"Late":      {reason: "no answer within the deadline", err: fmt.Errorf("patch: %w", context.DeadlineExceeded), want: true},
-		"LateCall":  {reason: "a late answer of the driver is for users", err: status.Error(codes.DeadlineExceeded, "late")},
-		"Stale":     {reason: "the next try sees the new object", err: apierrors.NewConflict(resource, "va-1", nil), want: true},
-		"Away":      {reason: "the server comes back", err: fmt.Errorf("patch: %w", apierrors.NewServiceUnavailable("x")), want: true},
-		"Busy":      {reason: "the server wants less, not more", err: apierrors.NewTooManyRequests("x", 1), want: true},
-		"Forbidden": {reason: "the user must fix the role", err: apierrors.NewForbidden(resource, "va-1", nil)},
-		"Driver":    {reason: "what the driver says is for users", err: status.Error(codes.Unavailable, "x")},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := isTransientAPIError(tt.err); got != tt.want {
-				t.Errorf("%s: isTransientAPIError(%v) = %t", tt.reason, tt.err, got)
 			}
 		})
 	}

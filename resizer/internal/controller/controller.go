@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,16 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
-
-// syncLogInterval is how often the log says which cache has not been filled.
-const syncLogInterval = 30 * time.Second
 
 // Config of a Controller. All fields without a default are required.
 type Config struct {
@@ -79,7 +74,6 @@ type Controller struct {
 
 	queue   *reconcile.Controller[string] // since started
 	memory  memory
-	woken   woken
 	started atomic.Bool // Run was called
 }
 
@@ -134,7 +128,7 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(watching, cancel)()
-	err := c.waitSynced(ctx)
+	err := kube.WaitAllSynced(ctx, c.claims, c.pvs)
 	if ctx.Err() != nil {
 		err = nil // stopped before there was anything to do
 	} else if err != nil {
@@ -146,40 +140,10 @@ func (c *Controller) work(ctx, watching context.Context) error {
 // Synced returns an error while the controller runs and waits for the first lists of its caches; nothing is expanded or modified
 // until then. A controller that does not run yet waits for nothing.
 func (c *Controller) Synced() error {
-	kinds := c.unsynced()
-	if !c.started.Load() || len(kinds) == 0 {
+	if !c.started.Load() {
 		return nil
 	}
-	return fmt.Errorf("waiting for the first list of %s from the API server; does the role of csi-resizer allow list and watch?",
-		strings.Join(kinds, ", "))
-}
-
-// unsynced returns the kinds whose first list has not been read.
-func (c *Controller) unsynced() []string {
-	var kinds []string
-	if !c.claims.HasSynced() {
-		kinds = append(kinds, c.claims.Name())
-	}
-	if !c.pvs.HasSynced() {
-		kinds = append(kinds, c.pvs.Name())
-	}
-	return kinds
-}
-
-// waitSynced waits for the caches, and logs which one is missing.
-func (c *Controller) waitSynced(ctx context.Context) error {
-	ticker := time.NewTicker(syncLogInterval)
-	defer ticker.Stop()
-	synced := make(chan error, 1)
-	go func() { synced <- errors.Join(c.claims.WaitSynced(ctx), c.pvs.WaitSynced(ctx)) }()
-	for {
-		select {
-		case err := <-synced:
-			return err
-		case <-ticker.C:
-			klog.FromContext(ctx).Info("Waiting for the first list from the API server", "kinds", c.unsynced())
-		}
-	}
+	return kube.CheckSynced(c.claims, c.pvs)
 }
 
 // kubeDeadline bounds a call to the API server.

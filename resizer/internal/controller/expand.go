@@ -147,18 +147,18 @@ func (c *Controller) forgetExpansion(v volume) {
 // expandFailed records a failure, nil is none, and the time of the next attempt. An error that the API server will overcome is returned,
 // for the queue to retry.
 func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Quantity, failure error) error {
-	if failure == nil || ctx.Err() != nil || isTransientAPIError(failure) {
+	if failure == nil || ctx.Err() != nil || isTransient(failure) {
 		return failure
 	}
 	key, target, infeasible := keyOf(v.claim), size.String(), isInfeasibleSize(failure)
 	last := c.rememberFailure(ctx, v, target, failure)
 	klog.FromContext(ctx).Error(failure, "Expansion did not succeed", logging.KeyCapacity, target, logging.KeyDelay, time.Until(last.due))
-	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, failureText(failure)))
-	if !last.final && !isLocal(failure) {
+	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, outcome.Text(failure)))
+	if !last.final && outcome.FromDriver(failure) {
 		return nil // the status says that it is in progress, and it may be
 	}
 	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID {
-		_, err := c.patchClaim(ctx, current.claim, failExpansion(failureText(failure), infeasible))
+		_, err := c.patchClaim(ctx, current.claim, failExpansion(outcome.Text(failure), infeasible))
 		return err
 	}
 	return nil
@@ -173,7 +173,7 @@ func (c *Controller) rememberFailure(ctx context.Context, v volume, target strin
 	c.memory.change(key, v.claim.UID, func(a *attempts) {
 		a.expand = c.retry(key, a.expand.of(target), failure, inUse || isInfeasibleSize(failure))
 		a.expand.inUse = inUse || a.expand.inUse && !isFinal(failure)
-		if !isLocal(failure) {
+		if outcome.FromDriver(failure) {
 			a.expand.final = isFinal(failure)
 		}
 	})

@@ -89,23 +89,3 @@ func (m *memory) retryUnused(key string) bool {
 	m.claims[key] = a
 	return true
 }
-
-// wakeSpacing is the time between two claims that are retried because the driver has come back.
-const wakeSpacing = 20 * time.Millisecond
-
-// woken remembers when all claims were retried last. The zero value is ready to use.
-type woken struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-// begin reports whether enough time has passed to do it again.
-func (w *woken) begin(now time.Time, interval time.Duration) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.last.IsZero() && now.Sub(w.last) < interval {
-		return false
-	}
-	w.last = now
-	return true
-}

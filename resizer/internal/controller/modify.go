@@ -164,27 +164,27 @@ func (c *Controller) forgetModification(v volume) {
 // modifyFailed records a failure, nil is none, and the time of the next attempt. An error that the API server will overcome is returned,
 // for the queue to retry.
 func (c *Controller) modifyFailed(ctx context.Context, v volume, target string, failure error) error {
-	if failure == nil || ctx.Err() != nil || isTransientAPIError(failure) {
+	if failure == nil || ctx.Err() != nil || isTransient(failure) {
 		return failure
 	}
 	key := keyOf(v.claim)
-	infeasible := outcome.Of(failure) == outcome.Infeasible && !isLocal(failure)
+	infeasible := outcome.Of(failure) == outcome.Infeasible && outcome.FromDriver(failure)
 	var last attempt
 	c.memory.change(key, v.claim.UID, func(a *attempts) {
 		a.modify = c.retry(key, a.modify.of(target), failure, infeasible)
-		if !isLocal(failure) {
+		if outcome.FromDriver(failure) {
 			a.modify.final = isFinal(failure)
 		}
 		last = a.modify
 	})
 	klog.FromContext(ctx).Error(failure, "Modification did not succeed", "class", target, logging.KeyDelay, time.Until(last.due))
-	c.cfg.Events.Warning(v.claim, ReasonModifyFailed, fmt.Sprintf("modify volume %q to VolumeAttributesClass %q: %s", v.pv.Name, target, failureText(failure)))
+	c.cfg.Events.Warning(v.claim, ReasonModifyFailed, fmt.Sprintf("modify volume %q to VolumeAttributesClass %q: %s", v.pv.Name, target, outcome.Text(failure)))
 	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID {
 		code := ""
-		if !isLocal(failure) {
+		if outcome.FromDriver(failure) {
 			code = outcome.Code(failure).String()
 		}
-		_, err := c.patchClaim(ctx, current.claim, failModification(target, code, failureText(failure), infeasible))
+		_, err := c.patchClaim(ctx, current.claim, failModification(target, code, outcome.Text(failure), infeasible))
 		return err
 	}
 	return nil

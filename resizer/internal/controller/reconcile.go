@@ -3,14 +3,10 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -105,12 +101,9 @@ func (c *Controller) untilModify(ctx context.Context, v volume, last attempt) ti
 	return max(now, time.Until(last.of(plan.target).due))
 }
 
-// errGone is an object that was deleted while it was worked on.
-var errGone = errors.New("object is gone")
-
 // ignoreGone drops the error of a write to an object that is gone.
 func ignoreGone(err error) error {
-	if errors.Is(err, errGone) {
+	if errors.Is(err, kube.ErrGone) {
 		return nil
 	}
 	return err
@@ -132,7 +125,7 @@ func (c *Controller) patchClaim(ctx context.Context, before *corev1.PersistentVo
 	patched, err := c.cfg.Kube.PersistentVolumeClaims(before.Namespace).
 		Patch(ctx, before.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return nil, writeError("PersistentVolumeClaim", keyOf(before), err)
+		return nil, kube.PatchError("PersistentVolumeClaim", keyOf(before), err)
 	}
 	c.claims.Remember(patched)
 	return patched, nil
@@ -148,21 +141,10 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, a
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
-		return writeError("PersistentVolume", pv.Name, err)
+		return kube.PatchError("PersistentVolume", pv.Name, err)
 	}
 	c.pvs.Remember(patched)
 	return nil
-}
-
-// writeError makes one kind of error of the several that a patch for an older state can end in.
-func writeError(kind, name string, err error) error {
-	switch {
-	case kube.IsStale(err):
-		return apierrors.NewConflict(corev1.Resource(kind), name, err)
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("patch %s %q: %w: %w", kind, name, errGone, err)
-	}
-	return fmt.Errorf("patch %s %q: %w", kind, name, err)
 }
 
 // secret reads a secret, nil without a reference.
@@ -170,21 +152,6 @@ func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (m
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	return c.cfg.Secrets.Data(ctx, ref)
-}
-
-// failureText returns the text for status and events: the gRPC code and the message of the driver, or the error
-// itself if it does not come from the driver.
-func failureText(err error) string {
-	if s, ok := status.FromError(err); ok {
-		return s.Code().String() + ": " + outcome.Message(err)
-	}
-	return err.Error()
-}
-
-// isLocal reports whether an error is not the driver's: the call was not sent, or its outcome could not be recorded.
-func isLocal(err error) bool {
-	_, fromDriver := status.FromError(err)
-	return !fromDriver
 }
 
 // isFinal reports whether the driver has answered that it failed. Everything else may still be in progress, RESOURCE_EXHAUSTED included:
@@ -199,13 +166,8 @@ func isInfeasibleSize(err error) bool {
 	return outcome.Of(err) == outcome.Infeasible || outcome.Code(err) == codes.NotFound
 }
 
-// isTransientAPIError reports whether an error is a conflict, or means that the API server is overloaded or cannot be reached.
-// Users cannot fix such errors, so that they are not reported to them.
-func isTransientAPIError(err error) bool {
-	var network net.Error // connection refused, reset, timed out
-	return errors.As(err, &network) || apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) || errors.Is(err, errGone)
-}
+// isTransient reports whether an error is none that users can fix, so that it is not reported to them.
+func isTransient(err error) bool { return kube.IsTransient(err) || errors.Is(err, kube.ErrGone) }
 
 // retry counts a failure of an attempt and returns it with the time of the next one. slowly: not before the longest pause.
 func (c *Controller) retry(key string, a attempt, failure error, slowly bool) attempt {
@@ -214,6 +176,6 @@ func (c *Controller) retry(key string, a attempt, failure error, slowly bool) at
 		pause = reconcile.Pause(c.cfg.Retry, key, a.failures)
 	}
 	a.failures++
-	a.due, a.err = time.Now().Add(pause), failureText(failure)
+	a.due, a.err = time.Now().Add(pause), outcome.Text(failure)
 	return a
 }

@@ -1,10 +1,8 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -110,16 +108,22 @@ func (c *Controller) newClasses() *kube.Informer[*storagev1.VolumeAttributesClas
 	return classes
 }
 
-// DriverChanged retries all claims that wait, one after the other, because the driver has come back. A driver that comes back again within
-// the longest pause between retries, as one that crashes under its load does, gets only what the backoff of each claim allows.
+// DriverChanged retries all claims that wait.
 func (c *Controller) DriverChanged(context.Context) {
-	if !c.started.Load() || !c.woken.begin(time.Now(), c.cfg.Retry.Max) {
-		return
+	if c.started.Load() {
+		c.queue.WakeAll(c.waiting)
 	}
-	claims := slices.DeleteFunc(c.claims.List(), func(claim *corev1.PersistentVolumeClaim) bool { return !c.needsSync(claim) })
-	slices.SortFunc(claims, func(x, y *corev1.PersistentVolumeClaim) int { return cmp.Compare(keyOf(x), keyOf(y)) })
-	for i, claim := range claims {
-		c.memory.retryNow(keyOf(claim))
-		c.queue.AddAfter(keyOf(claim), time.Duration(i)*wakeSpacing)
+}
+
+// waiting returns the sorted keys of the claims that wait, and ends their pauses.
+func (c *Controller) waiting() []string {
+	var keys []string
+	for claim := range c.claims.All() {
+		if c.needsSync(claim) {
+			keys = append(keys, keyOf(claim))
+			c.memory.retryNow(keyOf(claim))
+		}
 	}
+	slices.Sort(keys)
+	return keys
 }

@@ -22,13 +22,15 @@ func TestWidest(t *testing.T) {
 		modes  modes
 		want   corev1.PersistentVolumeAccessMode // empty: ErrAccessModes
 	}{
-		"One":         {reason: "the only mode", modes: modes{rwo}, want: rwo},
-		"Widest":      {reason: "the order does not matter", modes: modes{rwo, rwx, rox}, want: rwx},
-		"Twice":       {reason: "a mode that is named twice is one mode", modes: modes{rwop, rwop}, want: rwop},
-		"Known":       {reason: "what is known of a list counts", modes: modes{"ReadWriteSometimes", rwo}, want: rwo},
-		"ROXAndRWO":   {reason: "no single mode allows both", modes: modes{rox, rwo}},
-		"RWOPAndMore": {reason: "one pod and more contradict each other", modes: modes{rwop, rwx}},
-		"None":        {reason: "a volume must have a mode"},
+		"One":        {reason: "the only mode", modes: modes{rwo}, want: rwo},
+		"Widest":     {reason: "the order does not matter", modes: modes{rwo, rwx, rox}, want: rwx},
+		"Twice":      {reason: "a mode that is named twice is one mode", modes: modes{rwop, rwop}, want: rwop},
+		"Known":      {reason: "what is known of a list counts", modes: modes{"ReadWriteSometimes", rwo}, want: rwo},
+		"ROXAndRWO":  {reason: "no single mode allows both", modes: modes{rox, rwo}},
+		"RWOPAndRWO": {reason: "one pod and more contradict each other", modes: modes{rwop, rwo}},
+		"RWOPAndRWX": {reason: "however much the others allow", modes: modes{rwx, rwop}},
+		"Unknown":    {reason: "a mode of the future", modes: modes{"ReadWriteSometimes"}},
+		"None":       {reason: "a volume must have a mode"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -58,7 +58,7 @@ func newMirror(t *testing.T, random *rand.Rand) *mirror {
 	m.client = m.cluster.Client().Pods("ns")
 	m.informer = kube.NewInformer(m.cluster.Client().Pods(""), kube.InformerOptions[*corev1.Pod]{
 		Index:     map[string]func(*corev1.Pod) []string{"node": func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} }},
-		Transform: kube.SlimPod(kube.Keep{Labels: []string{}}),
+		Transform: slimPod,
 	})
 	m.informer.OnChange(func(before, after *corev1.Pod) {
 		if after == nil {

@@ -167,11 +167,17 @@ func TestInformerFindsWhatItMissed(t *testing.T) {
 	}, pod("a", ""))
 }
 
+// slimPod keeps the node of a pod.
+func slimPod(pod *corev1.Pod) *corev1.Pod {
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	return pod
+}
+
 func TestInformerOptions(t *testing.T) {
 	t.Parallel()
 	o := kube.InformerOptions[*corev1.Pod]{
 		Name: "Pod", FieldSelector: "spec.nodeName!=", LabelSelector: "!hidden",
-		Transform: kube.SlimPod(kube.Keep{}),
+		Transform: slimPod,
 		Index:     map[string]func(*corev1.Pod) []string{"node": func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} }},
 		Resync:    time.Hour,
 	}
@@ -212,7 +218,7 @@ func blind(f *fixture) {
 func TestInformerRemembersOwnWrites(t *testing.T) {
 	t.Parallel()
 	o := kube.InformerOptions[*corev1.Pod]{
-		Transform: kube.SlimPod(kube.Keep{}),
+		Transform: slimPod,
 		Index:     map[string]func(*corev1.Pod) []string{"node": func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} }},
 	}
 	run(t, o, func(t *testing.T, f *fixture) {

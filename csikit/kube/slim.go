@@ -31,21 +31,6 @@ func SlimNode(keep Keep) func(*corev1.Node) *corev1.Node {
 	}
 }
 
-// SlimPod returns a transform that keeps a Pod's metadata, node, volumes and phase, and drops
-// containers, affinity and conditions.
-func SlimPod(keep Keep) func(*corev1.Pod) *corev1.Pod {
-	return func(pod *corev1.Pod) *corev1.Pod {
-		slimMeta(pod, keep)
-		pod.Spec = corev1.PodSpec{
-			NodeName:           pod.Spec.NodeName,
-			Volumes:            pod.Spec.Volumes,
-			ServiceAccountName: pod.Spec.ServiceAccountName,
-		}
-		pod.Status = corev1.PodStatus{Phase: pod.Status.Phase}
-		return pod
-	}
-}
-
 func slimMeta(obj metav1.Object, keep Keep) {
 	obj.SetManagedFields(nil)
 	obj.SetLabels(pick(obj.GetLabels(), keep.Labels))

@@ -236,9 +236,9 @@ func TestCapabilitiesAreReadAgain(t *testing.T) {
 			t.Errorf("the controller was notified of %d changes while there was none", got)
 		}
 		driver.SetController(csitest.AllController()...)
-		time.Sleep(5 * time.Second)
+		time.Sleep(6 * time.Second)
 		if got := c.count("changed"); got != 1 {
-			t.Errorf("the controller was notified of %d changes within 5 s, want 1", got)
+			t.Errorf("the controller was notified of %d changes within 6 s, want 1", got)
 		}
 		stop()
 		if err := <-ended; err != nil {

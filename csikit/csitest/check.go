@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // firstError returns the first error that is not nil.
@@ -58,6 +59,47 @@ func (d *Driver) violation(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	d.violations = append(d.violations, text)
 	return status.Error(codes.FailedPrecondition, text)
+}
+
+// Overlaps returns the calls that began to create or delete something while another such call for it was running, in order. CSI spec v1.13,
+// "Concurrency": the CO should prevent that, and cannot when it has crashed; the driver serves them one after the other.
+func (d *Driver) Overlaps() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.overlaps)
+}
+
+// beginOn counts a call for a volume, snapshot or group snapshot, until endOn.
+func (b *backend) beginOn(method, target string) {
+	if target != "" && b.running[target] > 0 {
+		b.overlaps = append(b.overlaps, fmt.Sprintf("%s of %q during another call for it", method, target))
+	}
+	b.running[target]++
+}
+
+func (b *backend) endOn(target string) {
+	if b.running[target]--; b.running[target] == 0 {
+		delete(b.running, target)
+	}
+}
+
+// targetOf returns the ID of what a call creates or deletes, or "".
+func targetOf(req proto.Message) string {
+	switch req := req.(type) {
+	case *csi.CreateVolumeRequest:
+		return "vol-" + req.GetName()
+	case *csi.CreateSnapshotRequest:
+		return "snap-" + req.GetName()
+	case *csi.CreateVolumeGroupSnapshotRequest:
+		return "group-" + req.GetName()
+	case *csi.DeleteVolumeRequest:
+		return req.GetVolumeId()
+	case *csi.DeleteSnapshotRequest:
+		return req.GetSnapshotId()
+	case *csi.DeleteVolumeGroupSnapshotRequest:
+		return req.GetGroupSnapshotId()
+	}
+	return ""
 }
 
 func checkCapabilities(capabilities []*csi.VolumeCapability) error {

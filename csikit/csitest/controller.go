@@ -99,6 +99,9 @@ func (d *Driver) sourceSize(src *csi.VolumeContentSource) (int64, error) {
 		if !ok {
 			return 0, status.Errorf(codes.NotFound, "source snapshot %q does not exist", src.GetSnapshot().GetSnapshotId())
 		}
+		if from.ReadyAfter != 0 {
+			return 0, status.Errorf(codes.FailedPrecondition, "source snapshot %q is not ready to use", from.ID)
+		}
 		return from.Size, nil
 	default:
 		return 0, status.Errorf(codes.InvalidArgument, "volume content source %v is not supported", src)

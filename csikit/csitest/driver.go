@@ -20,8 +20,9 @@ const (
 	DefaultVolumeSize = int64(1) << 30
 )
 
-// Options describes a driver. The zero value is a driver that can do
-// everything that this package implements, without topology.
+// Options describes a driver. The zero value is a driver that can do with volumes
+// all that this package implements, without topology. A driver with snapshots has
+// AllSnapshots among its Controller capabilities, one with group snapshots has AllGroupController.
 type Options struct {
 	// Name and Version are what GetPluginInfo answers. Version defaults to "v1".
 	Name, Version string
@@ -47,15 +48,25 @@ type Options struct {
 	TargetPaths bool
 	// OfflineExpansion announces that volumes are expanded offline only, and makes ControllerExpandVolume refuse volumes that are in use.
 	OfflineExpansion bool
-	// Plugin, Controller and Node are the capabilities that are announced. Nil
-	// means all that are implemented, an empty list means none. A call that
-	// needs a capability that is not announced returns UNIMPLEMENTED.
-	Plugin     []csi.PluginCapability_Service_Type
-	Controller []csi.ControllerServiceCapability_RPC_Type
-	Node       []csi.NodeServiceCapability_RPC_Type
+	// SnapshotReadyAfter is the number of answers that report a new snapshot as
+	// not ready to use, the first one included. Negative: all.
+	SnapshotReadyAfter int
+	// NoCreationTime leaves the creation time of snapshots out, although it is REQUIRED.
+	NoCreationTime bool
+	// RestoredInUse makes the deletion of a snapshot return FAILED_PRECONDITION
+	// while a volume that was restored from it exists.
+	RestoredInUse bool
+	// Plugin, Controller, GroupController and Node are the capabilities that are announced. Nil
+	// means AllController and AllNode, no group controller, and a plugin with these services;
+	// an empty list means none. A call that needs a capability that is not announced returns
+	// UNIMPLEMENTED.
+	Plugin          []csi.PluginCapability_Service_Type
+	Controller      []csi.ControllerServiceCapability_RPC_Type
+	GroupController []csi.GroupControllerServiceCapability_RPC_Type
+	Node            []csi.NodeServiceCapability_RPC_Type
 }
 
-// AllController returns the controller capabilities that are implemented.
+// AllController returns the controller capabilities that are implemented, without AllSnapshots.
 func AllController() []csi.ControllerServiceCapability_RPC_Type {
 	return []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
@@ -72,6 +83,20 @@ func AllController() []csi.ControllerServiceCapability_RPC_Type {
 	}
 }
 
+// AllSnapshots returns the controller capabilities for snapshots that are implemented.
+func AllSnapshots() []csi.ControllerServiceCapability_RPC_Type {
+	return []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
+	}
+}
+
+// AllGroupController returns the group controller capabilities that are implemented.
+func AllGroupController() []csi.GroupControllerServiceCapability_RPC_Type {
+	return []csi.GroupControllerServiceCapability_RPC_Type{csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT}
+}
+
 // AllNode returns the node capabilities that are implemented.
 func AllNode() []csi.NodeServiceCapability_RPC_Type {
 	return []csi.NodeServiceCapability_RPC_Type{
@@ -86,6 +111,7 @@ func AllNode() []csi.NodeServiceCapability_RPC_Type {
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	csi.UnimplementedNodeServer
 
 	nodeID   string
@@ -94,9 +120,10 @@ type Driver struct {
 }
 
 var (
-	_ csi.IdentityServer   = (*Driver)(nil)
-	_ csi.ControllerServer = (*Driver)(nil)
-	_ csi.NodeServer       = (*Driver)(nil)
+	_ csi.IdentityServer        = (*Driver)(nil)
+	_ csi.ControllerServer      = (*Driver)(nil)
+	_ csi.GroupControllerServer = (*Driver)(nil)
+	_ csi.NodeServer            = (*Driver)(nil)
 )
 
 // backend is the state that the instances of a driver on all nodes share.
@@ -105,19 +132,24 @@ type backend struct {
 	o          Options
 	notReady   bool
 	volumes    map[string]*volume
-	snapshots  map[string]Snapshot
+	snapshots  map[string]*Snapshot
+	groups     map[string]*GroupSnapshot
 	violations []string
+	overlaps   []string
 	calls      []*Call
+	running    map[string]int // calls by what they create or delete
 	faults     []*fault
 }
 
-// New returns a driver without volumes.
+// New returns a driver without volumes and snapshots.
 func New(o Options) *Driver {
 	o = o.withDefaults()
 	return &Driver{
 		nodeID:   o.NodeID,
 		topology: maps.Clone(o.Topology),
-		backend:  &backend{o: o, volumes: map[string]*volume{}, snapshots: map[string]Snapshot{}},
+		backend: &backend{
+			o: o, volumes: map[string]*volume{}, snapshots: map[string]*Snapshot{}, groups: map[string]*GroupSnapshot{}, running: map[string]int{},
+		},
 	}
 }
 
@@ -128,6 +160,9 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.Capacity, DefaultCapacity)
 	if o.Plugin == nil {
 		o.Plugin = []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}
+		if len(o.GroupController) > 0 {
+			o.Plugin = append(o.Plugin, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
+		}
 		if len(o.Topology) > 0 {
 			o.Plugin = append(o.Plugin, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
 		}
@@ -168,7 +203,7 @@ func (d *Driver) Register(s grpc.ServiceRegistrar) {
 }
 
 func descs() []*grpc.ServiceDesc {
-	return []*grpc.ServiceDesc{&csi.Identity_ServiceDesc, &csi.Controller_ServiceDesc, &csi.Node_ServiceDesc}
+	return []*grpc.ServiceDesc{&csi.Identity_ServiceDesc, &csi.Controller_ServiceDesc, &csi.GroupController_ServiceDesc, &csi.Node_ServiceDesc}
 }
 
 // SetReady sets whether Probe reports the driver ready. A new driver is ready.
@@ -184,6 +219,13 @@ func (d *Driver) SetController(capabilities ...csi.ControllerServiceCapability_R
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.o.Controller = capabilities
+}
+
+// SetGroupController replaces the announced group controller capabilities, as the update of a driver does.
+func (d *Driver) SetGroupController(capabilities ...csi.GroupControllerServiceCapability_RPC_Type) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.o.GroupController = capabilities
 }
 
 // SetNode replaces the announced node capabilities, as the update of a driver does.

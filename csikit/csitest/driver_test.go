@@ -94,13 +94,13 @@ func TestTransports(t *testing.T) {
 				t.Errorf("%s: reply (-want +got):\n%s", c.reason, diff)
 			}
 			_, err = client.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{})
-			wantCode(t, c.reason+": a method that the driver lacks", err, codes.Unimplemented)
+			wantCode(t, c.reason+": a method whose capability is not announced", err, codes.Unimplemented)
 			d.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.Aborted, Message: "busy"})
 			_, err = client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "vol-a"})
 			wantCode(t, c.reason+": a fault", err, codes.Aborted)
 			wantCalls := []csitest.Call{
 				{Node: "node-1", Method: "CreateVolume", Request: create("a"), Done: true},
-				{Node: "node-1", Method: "CreateSnapshot", Request: &csi.CreateSnapshotRequest{}, Done: true, Code: codes.Unimplemented, Message: "method CreateSnapshot not implemented"},
+				{Node: "node-1", Method: "CreateSnapshot", Request: &csi.CreateSnapshotRequest{}, Done: true, Code: codes.Unimplemented, Message: "CreateSnapshot needs the capability CREATE_DELETE_SNAPSHOT, which is not announced"},
 				{Node: "node-1", Method: "DeleteVolume", Request: &csi.DeleteVolumeRequest{VolumeId: "vol-a"}, Done: true, Code: codes.Aborted, Message: "busy"},
 			}
 			if diff := cmp.Diff(wantCalls, d.Calls(), protocmp.Transform()); diff != "" {

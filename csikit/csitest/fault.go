@@ -131,6 +131,7 @@ func (d *Driver) begin(method string, req proto.Message) (*Call, *Fault) {
 	call := &Call{Node: d.nodeID, Method: method, Request: proto.Clone(req)}
 	d.mu.Lock()
 	d.calls = append(d.calls, call)
+	d.beginOn(method, targetOf(req))
 	faults := slices.Clone(d.faults)
 	d.mu.Unlock()
 	return call, d.pickFault(faults, method, req)
@@ -141,6 +142,7 @@ func (d *Driver) end(call *Call, err error) {
 	defer d.mu.Unlock()
 	st := status.Convert(err)
 	call.Done, call.Code, call.Message = true, st.Code(), st.Message()
+	d.endOn(targetOf(call.Request))
 }
 
 // pickFault finds the fault for a call and counts its use. It does not hold the

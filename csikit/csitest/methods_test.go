@@ -19,8 +19,9 @@ import (
 type method struct {
 	before []step
 	call   func(context.Context, *csitest.Driver) error
-	// shows reports whether the call has had its effect; nil for calls without one.
-	shows func(csitest.Volume, bool) bool
+	// shows reports whether the call has had its effect on vol-a, effect whether it has had another one; nil for calls without one.
+	shows  func(csitest.Volume, bool) bool
+	effect func(*csitest.Driver) bool
 }
 
 func of(s step) func(context.Context, *csitest.Driver) error { return s.call }
@@ -88,6 +89,25 @@ func methods() map[string]method {
 			_, err := node(d).NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{VolumeId: "vol-a", VolumePath: "/pod"})
 			return err
 		}},
+		"CreateSnapshot": {before: []step{made()}, call: of(snapshot("s")), effect: func(d *csitest.Driver) bool { return len(d.Snapshots()) == 1 }},
+		"DeleteSnapshot": {before: []step{made(), snapshot("s")}, call: of(dropSnapshot("s")), effect: func(d *csitest.Driver) bool { return len(d.Snapshots()) == 0 }},
+		"GetSnapshot": {before: []step{made(), snapshot("s")}, call: func(ctx context.Context, d *csitest.Driver) error {
+			_, err := controller(d).GetSnapshot(ctx, &csi.GetSnapshotRequest{SnapshotId: "snap-s"})
+			return err
+		}},
+		"ListSnapshots": {before: []step{made(), snapshot("s")}, call: func(ctx context.Context, d *csitest.Driver) error {
+			_, err := controller(d).ListSnapshots(ctx, &csi.ListSnapshotsRequest{})
+			return err
+		}},
+		"CreateVolumeGroupSnapshot": {before: []step{made()}, call: of(groupSnapshot("g", "vol-a")), effect: func(d *csitest.Driver) bool { return len(d.GroupSnapshots()) == 1 && len(d.Snapshots()) == 1 }},
+		"DeleteVolumeGroupSnapshot": {
+			before: []step{made(), groupSnapshot("g", "vol-a")}, call: of(dropGroupSnapshot("g", "snap-g@vol-a")),
+			effect: func(d *csitest.Driver) bool { return len(d.GroupSnapshots())+len(d.Snapshots()) == 0 },
+		},
+		"GetVolumeGroupSnapshot": {before: []step{made(), groupSnapshot("g", "vol-a")}, call: func(ctx context.Context, d *csitest.Driver) error {
+			_, err := groups(d).GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "group-g", SnapshotIds: []string{"snap-g@vol-a"}})
+			return err
+		}},
 		"Probe": {call: func(ctx context.Context, d *csitest.Driver) error {
 			_, err := csi.NewIdentityClient(d.Conn()).Probe(ctx, &csi.ProbeRequest{})
 			return err
@@ -109,7 +129,7 @@ func made() step {
 // prepare returns a driver at the step before the method.
 func (m method) prepare(t *testing.T) *csitest.Driver {
 	t.Helper()
-	d := csitest.New(csitest.Options{})
+	d := csitest.New(withSnapshots())
 	for _, s := range m.before {
 		if err := s.call(t.Context(), d); err != nil {
 			t.Fatalf("%s: %v", s.name, err)
@@ -119,7 +139,13 @@ func (m method) prepare(t *testing.T) *csitest.Driver {
 	return d
 }
 
+// hasEffect reports whether shown has something to report.
+func (m method) hasEffect() bool { return m.shows != nil || m.effect != nil }
+
 func (m method) shown(d *csitest.Driver) bool {
+	if m.effect != nil {
+		return m.effect(d)
+	}
 	for _, v := range d.Volumes() {
 		if v.ID == "vol-a" {
 			return m.shows(v, true)
@@ -168,7 +194,7 @@ func TestFaultsOfEveryMethod(t *testing.T) {
 					if took := time.Since(began); took != tc.took {
 						t.Errorf("%s: took %v, want %v", tc.reason, took, tc.took)
 					}
-					if m.shows != nil && m.shown(d) != tc.effect {
+					if m.hasEffect() && m.shown(d) != tc.effect {
 						t.Errorf("%s: effect is %t, want %t", tc.reason, !tc.effect, tc.effect)
 					}
 					calls := d.Calls()
@@ -190,7 +216,7 @@ func TestEveryMethodMayBeRepeated(t *testing.T) {
 			d := m.prepare(t)
 			d.Inject(csitest.Fault{Method: name, Code: codes.DeadlineExceeded, After: true, Times: 1})
 			wantCode(t, "the answer is lost", m.call(t.Context(), d), codes.DeadlineExceeded)
-			before := d.Volumes()
+			before, snapshots, groups := d.Volumes(), d.Snapshots(), d.GroupSnapshots()
 			for range 2 {
 				if err := m.call(t.Context(), d); err != nil {
 					t.Errorf("again: %v", err)
@@ -199,7 +225,10 @@ func TestEveryMethodMayBeRepeated(t *testing.T) {
 			if diff := cmp.Diff(before, d.Volumes()); diff != "" {
 				t.Errorf("a repetition changes something (-lost +again):\n%s", diff)
 			}
-			if got := d.Violations(); len(got) > 0 {
+			if diff := cmp.Diff(snapshots, d.Snapshots()) + cmp.Diff(groups, d.GroupSnapshots()); diff != "" {
+				t.Errorf("a repetition changes a snapshot (-lost +again):\n%s", diff)
+			}
+			if got := append(d.Violations(), d.Overlaps()...); len(got) > 0 {
 				t.Errorf("a repetition is no violation, got %q", got)
 			}
 		})
@@ -220,6 +249,10 @@ func TestMethodsNeedTheirCapabilities(t *testing.T) {
 		"ControllerGetVolume":       csi.ControllerServiceCapability_RPC_GET_VOLUME,
 		"ControllerExpandVolume":    csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		"ControllerModifyVolume":    csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
+		"CreateSnapshot":            csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		"DeleteSnapshot":            csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		"ListSnapshots":             csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		"GetSnapshot":               csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
 	}
 	for name, m := range methods() {
 		capability, needed := needs[name]
@@ -230,14 +263,14 @@ func TestMethodsNeedTheirCapabilities(t *testing.T) {
 			t.Parallel()
 			d := m.prepare(t)
 			var others []rpc
-			for _, c := range csitest.AllController() {
+			for _, c := range withSnapshots().Controller {
 				if c != capability {
 					others = append(others, c)
 				}
 			}
 			d.SetController(others...)
 			wantCode(t, "without "+capability.String(), m.call(t.Context(), d), codes.Unimplemented)
-			if m.shows != nil && m.shown(d) {
+			if m.hasEffect() && m.shown(d) {
 				t.Error("it has had its effect nevertheless")
 			}
 			d.SetController(capability)

@@ -25,6 +25,7 @@ func manifests() []string {
 		policyFiles + "policy.yaml",
 		policyFiles + "binding.yaml",
 		"../deploy/components/volume-attributes-class/class.yaml",
+		"../deploy/crds/snapshot/*_*.yaml",
 	}
 }
 

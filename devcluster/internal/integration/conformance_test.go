@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,11 +13,7 @@ import (
 // TestKubetestIsLikeTheServer runs against kube-apiserver what csikit/kubetest passes: the tests of the controllers rest on the fake. It
 // has a server of its own, because controllers would change objects between two requests of a test.
 func TestKubetestIsLikeTheServer(t *testing.T) {
-	c := newControlPlane(filepath.Join(t.TempDir(), "c"))
-	t.Cleanup(c.stop)
-	if err := c.startServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c := ownServer(t)
 	config := configOf(t, c.dir.Kubeconfig())
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "conformance"}}
 	if _, err := clientOf(t, config).CoreV1().Namespaces().Create(t.Context(), space, metav1.CreateOptions{}); err != nil {

@@ -39,6 +39,7 @@ type controlPlane struct {
 	dir   layout.Dir
 	boot  *bootstrap.Cluster
 	procs *proc.Manager
+	bin   build.Binaries
 }
 
 // server is the control plane of all tests. Each test uses objects of its own.
@@ -91,11 +92,11 @@ func (c *controlPlane) startServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bin, err := build.ControlPlane(ctx, build.Config{Module: modulePath, Cache: cache, Servers: build.DefaultServers(), Progress: os.Stderr})
+	c.bin, err = build.ControlPlane(ctx, build.Config{Module: modulePath, Cache: cache, Servers: build.DefaultServers(), Progress: os.Stderr})
 	if err != nil {
 		return err
 	}
-	if c.plane, err = plane.New(c.dir, bin); err != nil {
+	if c.plane, err = plane.New(c.dir, c.bin); err != nil {
 		return err
 	}
 	if err := c.plane.Audit(auditedReader); err != nil {
@@ -107,6 +108,17 @@ func (c *controlPlane) startServer(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// ownServer starts an API server without controllers that ends with the test.
+func ownServer(t *testing.T) *controlPlane {
+	t.Helper()
+	c := newControlPlane(filepath.Join(t.TempDir(), "c"))
+	t.Cleanup(c.stop)
+	if err := c.startServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func (c *controlPlane) stop() {

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -18,15 +19,24 @@ import (
 // TestChartFiles: helm reads no file outside of the chart, and kustomize none outside of the component. The component's is the source.
 func TestChartFiles(t *testing.T) {
 	sources := map[string]string{"dashboard.json": dashboardFile, "rules.yaml": rulesFile}
+	for _, file := range crdFiles(t) {
+		sources[filepath.Join("crds", filepath.Base(file))] = file
+	}
 	for name, source := range sources {
 		compareGolden(t, filepath.Join(chart, "files", name), []byte(contentOf(t, source)))
 	}
 	if strings.Contains(contentOf(t, dashboardFile), "csi-hostpath") {
 		t.Error("the dashboard names a namespace or a release; others would see nothing")
 	}
-	files, err := os.ReadDir(chart + "/files")
-	if err != nil || len(files) != len(sources) {
-		t.Errorf("%d files, want %q: %v", len(files), slices.Sorted(maps.Keys(sources)), err)
+	var files []string
+	err := fs.WalkDir(os.DirFS(chart+"/files"), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			files = append(files, path)
+		}
+		return err
+	})
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(sources)), files); diff != "" || err != nil {
+		t.Errorf("files of the chart: -want +got\n%s%v", diff, err)
 	}
 }
 

@@ -74,14 +74,10 @@ func Generate() (map[string][]byte, error) {
 
 // load reads the Go types, with their markers, and drops their comments.
 func load() ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	var roots []string
-	for _, of := range []reflect.Type{
-		reflect.TypeFor[snapshotv1.VolumeSnapshot](), reflect.TypeFor[groupv1.VolumeGroupSnapshot](),
-		reflect.TypeFor[groupv1beta1.VolumeGroupSnapshot](), reflect.TypeFor[groupv1beta2.VolumeGroupSnapshot](),
-	} {
-		roots = append(roots, of.PkgPath())
-	}
-	loaded, err := loader.LoadRoots(roots...)
+	loaded, err := loader.LoadRoots(
+		reflect.TypeFor[snapshotv1.VolumeSnapshot]().PkgPath(), reflect.TypeFor[groupv1.VolumeGroupSnapshot]().PkgPath(),
+		reflect.TypeFor[groupv1beta1.VolumeGroupSnapshot]().PkgPath(), reflect.TypeFor[groupv1beta2.VolumeGroupSnapshot]().PkgPath(),
+	)
 	if err != nil {
 		return nil, fmt.Errorf("load the Go types of the snapshot API: %w", err)
 	}

@@ -55,3 +55,20 @@ imagePullSecrets: {{- toYaml . | nindent 0 }}
 {{- define "hostpath.pluginDir" -}}
 {{ .Values.kubeletDir }}/plugins/{{ .Values.driver.name }}
 {{- end -}}
+
+{{/* Not empty if the release installs or upgrades a definition: the cluster has none, or has that of this release, and not a newer one. */}}
+{{- define "hostpath.ownsCRD" -}}
+{{- $root := index . 0 -}}
+{{- $new := index . 1 -}}
+{{- if $root.Values.snapshotCRDs.install -}}
+{{- $there := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $new.metadata.name -}}
+{{- $notes := dig "metadata" "annotations" dict $there | default dict -}}
+{{- $owner := printf "%s/%s" (get $notes "meta.helm.sh/release-namespace") (get $notes "meta.helm.sh/release-name") -}}
+{{- $key := "csi.longshore.dev/crd-revision" -}}
+{{- if not $there -}}
+new
+{{- else if and (eq $owner (printf "%s/%s" $root.Release.Namespace $root.Release.Name)) (le (int (get $notes $key)) (int (get $new.metadata.annotations $key))) -}}
+upgraded
+{{- end -}}
+{{- end -}}
+{{- end -}}

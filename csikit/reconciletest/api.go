@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing/synctest"
 
@@ -15,13 +16,12 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
 // apply creates or replaces the objects of the input.
 func (s *stage) apply(c *command) string {
-	decoder := serializer.NewCodecFactory(kube.Scheme(), serializer.EnableStrict).UniversalDeserializer()
+	decoder := serializer.NewCodecFactory(s.cluster.Scheme(), serializer.EnableStrict).UniversalDeserializer()
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(c.data.Input)))
 	for {
 		document, err := documents.Read()
@@ -142,6 +142,20 @@ func (c *command) apiError(name, message string) error {
 		c.fatalf("unknown API error %q", name)
 	}
 	return err
+}
+
+// serve sets whether the server has the kinds of an API group. Its watches end when it has them no more.
+func (s *stage) serve(c *command) string {
+	off := c.has("off")
+	words := slices.DeleteFunc(c.words(), func(word string) bool { return word == "off" })
+	if len(words) != 1 {
+		c.fatalf("serve needs an API group")
+	}
+	s.cluster.SetServed(words[0], !off)
+	if off {
+		s.cluster.BreakWatches()
+	}
+	return ""
 }
 
 // breakWatches ends all watches.

@@ -2,6 +2,7 @@ package reconciletest
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -15,8 +16,8 @@ import (
 
 // arrange sorts entries by time; at the same time by group of related objects, as workers run concurrently; within
 // a group by the order in which they were recorded, events last, as they are written in the background.
-func arrange(entries []*entry, cluster *kubetest.Cluster) {
-	groups := newGroups(entries, cluster)
+func arrange(entries []*entry, cluster *kubetest.Cluster, kinds Kinds) {
+	groups := newGroups(entries, cluster, kinds)
 	position := make(map[*entry]int, len(entries))
 	for i, e := range entries {
 		position[e] = i
@@ -60,32 +61,34 @@ func eventOrder(a, b *entry) int {
 
 // groups are sets of names of related objects: a claim, its volume, its attachment.
 type groups struct {
-	parent map[string]string
+	parent  map[string]string
+	related func(kube.Object) []string // nil: none
 }
 
 // newGroups joins the names of all objects that exist or were written.
-func newGroups(entries []*entry, cluster *kubetest.Cluster) *groups {
-	g := &groups{parent: map[string]string{}}
+func newGroups(entries []*entry, cluster *kubetest.Cluster, kinds Kinds) *groups {
+	g := &groups{parent: map[string]string{}, related: kinds.Related}
 	objs := map[string]kube.Object{}
 	for _, resource := range []string{"persistentvolumes", "persistentvolumeclaims", "volumeattachments"} {
 		for _, obj := range cluster.Objects(resource) {
 			objs[resource+" "+obj.GetName()] = obj
 		}
 	}
+	g.joinRelated(cluster)
 	for _, e := range entries {
 		if e.write == nil {
 			continue
 		}
 		for _, obj := range []kube.Object{e.write.Before, e.write.Object} {
 			if obj != nil {
-				g.join(tokensOf(obj)...)
+				g.join(g.tokensOf(obj)...)
 				objs[e.write.Resource+" "+obj.GetName()] = obj
 			}
 		}
 	}
 	attachments := map[string][]string{} // by volume
 	for _, obj := range objs {
-		g.join(tokensOf(obj)...)
+		g.join(g.tokensOf(obj)...)
 		if va, ok := obj.(*storagev1.VolumeAttachment); ok && va.Spec.Source.PersistentVolumeName != nil {
 			pv := *va.Spec.Source.PersistentVolumeName
 			attachments[pv] = append(attachments[pv], va.Name)
@@ -99,7 +102,31 @@ func newGroups(entries []*entry, cluster *kubetest.Cluster) *groups {
 	return g
 }
 
-// tokensOf returns the names by which an object is known.
+// joinRelated joins the names of the custom resources that exist.
+func (g *groups) joinRelated(cluster *kubetest.Cluster) {
+	if g.related == nil {
+		return
+	}
+	for _, resource := range cluster.Resources() {
+		for _, obj := range cluster.Objects(resource) {
+			if tokensOf(obj) == nil {
+				g.join(g.tokensOf(obj)...)
+			}
+		}
+	}
+}
+
+// tokensOf returns the names by which an object is known, and those of what it is related to.
+func (g *groups) tokensOf(obj kube.Object) []string {
+	tokens := tokensOf(obj)
+	if g.related == nil || tokens != nil {
+		return tokens
+	}
+	kind := reflect.TypeOf(obj).Elem().Name()
+	return append(g.related(obj), kindToken(kind)+" "+nameOf(obj.GetNamespace(), obj.GetName()))
+}
+
+// tokensOf returns the names by which an object of Kubernetes is known.
 func tokensOf(obj kube.Object) []string {
 	switch o := obj.(type) {
 	case *corev1.PersistentVolume:

@@ -47,6 +47,7 @@
 //	delete <kind> <name>     delete an object; finalizers are honoured
 //	dump <kind> [<name>]     print objects as YAML
 //	api-fault [verb=] [resource=] [namespace=] [name=] [error=] [message=] [delay=] [times=] [hang] [after] [crash]
+//	serve <group> [off]      let the server have the kinds of an API group, or not: a CustomResourceDefinition is installed or removed
 //	break-watches            end all watches; with "compact" they cannot resume either (410 Gone)
 //
 // Names are namespace/name or name. Errors of api-fault are conflict, not-found, already-exists, forbidden, invalid, timeout,

@@ -57,7 +57,7 @@ func perform(t *testing.T, transcript string, component Start) string {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			s := newStage(w, component)
+			s := newStage(w, Kinds{}, component)
 			defer s.finish()
 			datadriven.RunTestFromStringAny(w, transcript, s.play)
 		}()

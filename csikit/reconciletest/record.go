@@ -108,9 +108,9 @@ func (r *record) take() (entries []*entry, began time.Time) {
 }
 
 // render prints the entries since the last command.
-func (r *record) render(cluster *kubetest.Cluster) string {
+func (r *record) render(cluster *kubetest.Cluster, kinds Kinds) string {
 	entries, began := r.take()
-	arrange(entries, cluster)
+	arrange(entries, cluster, kinds)
 	var b strings.Builder
 	for _, e := range entries {
 		head, body := r.print(e)

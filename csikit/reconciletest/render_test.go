@@ -147,7 +147,7 @@ func TestArrangeSortsByStory(t *testing.T) {
 	ended := &entry{at: at, note: "stopped"}
 
 	entries := []*entry{later, other, ended, event, create, publish, status, capacity}
-	arrange(entries, cluster)
+	arrange(entries, cluster, Kinds{})
 	want := []*entry{publish, status, event, capacity, other, create, ended, later}
 	names := map[*entry]string{
 		publish: "publish", status: "status", event: "event", other: "other", create: "create", capacity: "capacity", later: "later", ended: "ended",

@@ -41,14 +41,30 @@ func (e *Env) Arg(key, fallback string) string {
 // Start runs the component until ctx is done.
 type Start func(ctx context.Context, env *Env) error
 
+// Kinds are custom resources that the transcripts of a component have, beside those of Kubernetes.
+type Kinds struct {
+	// Install defines them in a cluster; see kubetest.Cluster.Define.
+	Install func(*kubetest.Cluster)
+	// Related returns names of an object that related objects have as well, such as "claim ns/data" for a snapshot of that claim: lines about
+	// related objects are in the order of time. An object has always the name "<kind in lower case> <namespace/name>", but "claim",
+	// "volume" and "attachment" for the kinds so called. nil: none are related.
+	Related func(kube.Object) []string
+}
+
 // Run runs every file in dir as a test of its own, in a testing/synctest bubble.
 func Run(t *testing.T, dir string, start func(ctx context.Context, env *Env) error) {
+	t.Helper()
+	RunWith(t, dir, Kinds{}, start)
+}
+
+// RunWith is Run with custom resources. Objects of these kinds can be applied, patched, deleted and dumped as all others.
+func RunWith(t *testing.T, dir string, kinds Kinds, start func(ctx context.Context, env *Env) error) {
 	t.Helper()
 	datadriven.Walk(t, dir, func(t *testing.T, path string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			t.Helper()
-			s := newStage(silent{t}, start)
+			s := newStage(silent{t}, kinds, start)
 			defer s.finish() // also after a failure: no goroutine may stay behind in the bubble
 			datadriven.RunTestAny(silent{t}, path, s.play)
 		})
@@ -93,6 +109,7 @@ func verbs() map[string]verb {
 		"delete":        {run: (*stage).remove, acts: true},
 		"dump":          {run: (*stage).dump},
 		"api-fault":     {run: (*stage).apiFault},
+		"serve":         {run: (*stage).serve, acts: true},
 		"break-watches": {run: (*stage).breakWatches, acts: true},
 		"driver":        {run: (*stage).newDriver},
 		"caps":          {run: (*stage).caps},
@@ -123,7 +140,7 @@ func (s *stage) do(d *datadriven.TestData) string {
 	if v.acts {
 		s.settle()
 	}
-	happened := s.log.render(s.cluster)
+	happened := s.log.render(s.cluster, s.kinds)
 	if d.Cmd == "expect-none" && happened != "" {
 		d.Fatalf(s.t, "nothing was expected, but this happened:\n%s", happened)
 	}

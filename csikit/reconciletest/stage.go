@@ -31,6 +31,7 @@ const (
 type stage struct {
 	t         testing.TB
 	component Start
+	kinds     Kinds
 	cluster   *kubetest.Cluster
 	driver    *csitest.Driver
 	log       *record
@@ -61,9 +62,12 @@ func (crashError) Error() string { return "crash" }
 // Abort reports that running work must not be finished.
 func (crashError) Abort() bool { return true }
 
-func newStage(tb testing.TB, component Start) *stage {
+func newStage(tb testing.TB, kinds Kinds, component Start) *stage {
 	tb.Helper()
-	s := &stage{t: tb, component: component, cluster: kubetest.New(), driver: csitest.New(csitest.Options{}), log: &record{}}
+	s := &stage{t: tb, component: component, kinds: kinds, cluster: kubetest.New(), driver: csitest.New(csitest.Options{}), log: &record{}}
+	if kinds.Install != nil {
+		kinds.Install(s.cluster)
+	}
 	s.cluster.Observe(s.log.write)
 	return s
 }

@@ -22,7 +22,7 @@ func say(t *testing.T, component Start, commands ...string) []string {
 	t.Helper()
 	printed := make([]string, 0, len(commands))
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, component)
+		s := newStage(t, Kinds{}, component)
 		defer s.finish()
 		for _, text := range commands {
 			line, input, _ := strings.Cut(text, "\n")

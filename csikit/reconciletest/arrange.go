@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -168,12 +169,27 @@ func tokenOf(e *entry) string {
 
 func callToken(e *entry) string {
 	switch request := e.request.(type) {
+	case *csi.CreateSnapshotRequest, *csi.CreateVolumeGroupSnapshotRequest:
+		name, _ := request.(interface{ GetName() string })
+		return snapshotToken(name.GetName())
+	case interface{ GetGroupSnapshotId() string }:
+		return snapshotToken(request.GetGroupSnapshotId())
+	case interface{ GetSnapshotId() string }:
+		return snapshotToken(request.GetSnapshotId())
 	case interface{ GetVolumeId() string }:
 		return "volume " + request.GetVolumeId()
 	case interface{ GetName() string }:
 		return "volume " + request.GetName()
 	}
 	return "driver"
+}
+
+// snapshotToken removes what the driver in memory and a component put before a UID.
+func snapshotToken(name string) string {
+	for _, prefix := range []string{"snap-", "group-", "snapshot-", "groupsnapshot-"} {
+		name = strings.TrimPrefix(name, prefix)
+	}
+	return "snapshot " + name
 }
 
 func kindToken(kind string) string {

@@ -55,12 +55,16 @@
 //
 // The driver:
 //
-//	driver [name=] [node=] [nodes=(a,b)] [topology=(k=v,...)] [controller=(...)] [node-caps=(...)] [offline]
+//	driver [name=] [node=] [nodes=(a,b)] [topology=(k=v,...)] [controller=(...)] [group=(...)] [node-caps=(...)] [offline]
+//	       [ready-after=<answers>] [no-creation-time]
 //	                         replace the driver by a new one; before start
-//	caps [controller=(...)] [node=(...)]  change the capabilities that the driver announces
+//	caps [controller=(...)] [group=(...)] [node=(...)]  change the capabilities that the driver announces
 //	volume <id> [name=] [capacity=<bytes>] [node=]  add a volume without CreateVolume
 //	vanish <id>              remove a volume without DeleteVolume
 //	volumes                  print the volumes of the driver
+//	snapshot <id> [volume=] [size=<bytes>] [group=] [ready-after=]  add a snapshot without CreateSnapshot
+//	groupsnapshot <id> snapshots=(a,b)  add a group of such snapshots
+//	snapshots                print the snapshots of the driver, without times
 //	fault [method=] [code=] [message=] [delay=] [times=] [hang] [after] [crash]
 //	heal                     remove all faults, of the driver and the API
 //

@@ -2,6 +2,7 @@ package reconciletest
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -19,9 +20,12 @@ func (s *stage) newDriver(c *command) string {
 		Nodes:    c.list("nodes"),
 		Topology: c.segment("topology"),
 
-		OfflineExpansion: c.has("offline"),
-		Controller:       capabilities[csi.ControllerServiceCapability_RPC_Type](c, "controller", csi.ControllerServiceCapability_RPC_Type_value),
-		Node:             capabilities[csi.NodeServiceCapability_RPC_Type](c, "node-caps", csi.NodeServiceCapability_RPC_Type_value),
+		OfflineExpansion:   c.has("offline"),
+		SnapshotReadyAfter: c.number(c.text("ready-after")),
+		NoCreationTime:     c.has("no-creation-time"),
+		Controller:         capabilities[csi.ControllerServiceCapability_RPC_Type](c, "controller", csi.ControllerServiceCapability_RPC_Type_value),
+		GroupController:    capabilities[csi.GroupControllerServiceCapability_RPC_Type](c, "group", csi.GroupControllerServiceCapability_RPC_Type_value),
+		Node:               capabilities[csi.NodeServiceCapability_RPC_Type](c, "node-caps", csi.NodeServiceCapability_RPC_Type_value),
 	})
 	return ""
 }
@@ -47,6 +51,9 @@ func capabilities[T ~int32](c *command, key string, values map[string]int32) []T
 func (s *stage) caps(c *command) string {
 	if controller := capabilities[csi.ControllerServiceCapability_RPC_Type](c, "controller", csi.ControllerServiceCapability_RPC_Type_value); controller != nil {
 		s.driver.SetController(controller...)
+	}
+	if group := capabilities[csi.GroupControllerServiceCapability_RPC_Type](c, "group", csi.GroupControllerServiceCapability_RPC_Type_value); group != nil {
+		s.driver.SetGroupController(group...)
 	}
 	if node := capabilities[csi.NodeServiceCapability_RPC_Type](c, "node", csi.NodeServiceCapability_RPC_Type_value); node != nil {
 		s.driver.SetNode(node...)
@@ -74,8 +81,38 @@ func (s *stage) vanish(c *command) string {
 }
 
 // volumes prints the volumes of the driver.
-func (s *stage) volumes(c *command) string {
-	list := s.driver.Volumes()
+func (s *stage) volumes(c *command) string { return printAll(c, s.driver.Volumes()) }
+
+// snapshot adds a snapshot without CreateSnapshot.
+func (s *stage) snapshot(c *command) string {
+	added := csitest.Snapshot{
+		Size: int64(c.number(c.text("size"))), SourceVolume: c.text("volume"), Group: c.text("group"),
+		ReadyAfter: c.number(c.text("ready-after")), Created: time.Now(),
+	}
+	added.ID = c.word("the ID of the snapshot")
+	s.driver.AddSnapshot(added)
+	return ""
+}
+
+// groupSnapshot adds a group snapshot of snapshots that exist.
+func (s *stage) groupSnapshot(c *command) string {
+	added := csitest.GroupSnapshot{Snapshots: c.list("snapshots"), Created: time.Now()}
+	added.ID = c.word("the ID of the group snapshot")
+	s.driver.AddGroupSnapshot(added)
+	return ""
+}
+
+// snapshots prints the snapshots of the driver, then its group snapshots.
+func (s *stage) snapshots(c *command) string {
+	printed := printAll(c, s.driver.Snapshots())
+	if groups := s.driver.GroupSnapshots(); len(groups) > 0 {
+		printed += printAll(c, groups)
+	}
+	return printed
+}
+
+// printAll prints what the driver has, without what is empty, and without times.
+func printAll[T any](c *command, list []T) string {
 	if len(list) == 0 {
 		return "(none)\n"
 	}
@@ -83,14 +120,15 @@ func (s *stage) volumes(c *command) string {
 	for _, v := range list {
 		data, err := json.Marshal(v)
 		if err != nil {
-			c.fatalf("print volume %q: %v", v.ID, err)
+			c.fatalf("print %+v: %v", v, err)
 		}
 		var doc map[string]any
 		if err := json.Unmarshal(data, &doc); err != nil {
-			c.fatalf("print volume %q: %v", v.ID, err)
+			c.fatalf("print %+v: %v", v, err)
 		}
+		delete(doc, "Created")
 		for key, value := range doc {
-			if list, ok := value.([]any); value == nil || value == false || value == "" || ok && len(list) == 0 {
+			if list, ok := value.([]any); value == nil || value == false || value == "" || value == 0.0 || ok && len(list) == 0 {
 				delete(doc, key)
 			}
 		}

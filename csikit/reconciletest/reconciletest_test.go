@@ -4,8 +4,9 @@ import (
 	"testing"
 
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
+	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
 )
 
 func TestTranscripts(t *testing.T) {
-	reconciletest.Run(t, "testdata", runAttacher)
+	reconciletest.RunWith(t, "testdata", reconciletest.Kinds{Install: snapshotapitest.Install}, runAttacher)
 }

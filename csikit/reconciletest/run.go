@@ -24,6 +24,8 @@ type Env struct {
 	Conn grpc.ClientConnInterface
 	// Driver is the driver itself.
 	Driver *csitest.Driver
+	// Session is the connection that Kube has, for clients of kinds that Kube does not have.
+	Session *kubetest.Session
 	// Cluster is the API server itself.
 	Cluster *kubetest.Cluster
 	// Args are the pairs of the command "start".
@@ -116,6 +118,9 @@ func verbs() map[string]verb {
 		"volume":        {run: (*stage).volume},
 		"vanish":        {run: (*stage).vanish},
 		"volumes":       {run: (*stage).volumes},
+		"snapshot":      {run: (*stage).snapshot},
+		"groupsnapshot": {run: (*stage).groupSnapshot},
+		"snapshots":     {run: (*stage).snapshots},
 		"fault":         {run: (*stage).fault},
 		"heal":          {run: (*stage).heal},
 	}

@@ -86,7 +86,7 @@ func (s *stage) launch() {
 	ctx, cancel := context.WithCancelCause(klog.NewContext(context.Background(), s.logger()))
 	r := &run{session: s.cluster.NewSession(), cancel: cancel, done: make(chan struct{})}
 	r.conn = &conn{inner: s.driver.Conn(), stage: s, run: r}
-	env := &Env{Kube: r.session.Client(), Conn: r.conn, Driver: s.driver, Cluster: s.cluster, Args: maps.Clone(s.args)}
+	env := &Env{Kube: r.session.Client(), Session: r.session, Conn: r.conn, Driver: s.driver, Cluster: s.cluster, Args: maps.Clone(s.args)}
 	s.running = r
 	go func() {
 		defer close(r.done)

@@ -15,6 +15,7 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
@@ -97,6 +98,9 @@ type Config struct {
 	// New is called once, when the driver is known.
 	New func(Environment) Work
 
+	// Connected, which may be nil, is called with what reaches the API server as Options.Kube says, to make clients of other kinds than
+	// those of Client. It is not called if Client is set.
+	Connected func(*rest.Config) error
 	// Client is the connection to the API server. Default: as Options.Kube says.
 	Client kube.Client
 	// Host identifies this instance in the Lease and in events. Default: see leader.Config and events.Config.
@@ -123,13 +127,18 @@ func Run(ctx context.Context, cfg Config) error {
 // connect prepares the connections.
 func (c *component) connect() (err error) {
 	if c.Client == nil {
-		rest, err := kube.Config(c.Options.Kube, c.Name+"/"+version.Get().Version)
+		cfg, err := kube.Config(c.Options.Kube, c.Name+"/"+version.Get().Version)
 		if err != nil {
 			return err
 		}
-		rest.Wrap(kubemetrics.NewRest(c.registry).Wrap)
-		if c.Client, err = kube.New(rest); err != nil {
+		cfg.Wrap(kubemetrics.NewRest(c.registry).Wrap)
+		if c.Client, err = kube.New(cfg); err != nil {
 			return err
+		}
+		if c.Connected != nil {
+			if err := c.Connected(cfg); err != nil {
+				return err
+			}
 		}
 	}
 	var options []metrics.Option

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -355,8 +356,16 @@ func TestWithKubeconfig(t *testing.T) {
 	driver.ServeAt(t, socket)
 	config, _ := c.config(t, socket, "--kubeconfig="+path, "--automaxprocs")
 	config.Client = nil
+	var reached string
+	config.Connected = func(cfg *rest.Config) error {
+		reached = cfg.Host
+		return nil
+	}
 	r := sidecartest.Start(t, config)
 	r.Eventually("run", c.happened("run", 1))
+	if reached != "http://127.0.0.1:1" {
+		t.Errorf("Connected was called for %q", reached)
+	}
 	if !strings.Contains(r.Log(), "--automaxprocs has no effect") {
 		t.Error("no warning about a flag without effect")
 	}

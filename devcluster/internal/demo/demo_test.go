@@ -155,10 +155,17 @@ func TestExpansionThatDoesNotHappen(t *testing.T) {
 			t.Errorf("it says\n%s", out)
 		}
 	})
-	s, on, _ := newTestShow(t, allNodes())
+	s, on, out := newTestShow(t, allNodes())
 	on.expands(t)
 	base := t.TempDir()
+	t.Setenv("PATH", base)
 	s.NodeDir = func(node string) string { return filepath.Join(base, node) }
+	if err := s.expand(t.Context()); err != nil || !strings.Contains(out.String(), "no mkfs.xfs (package xfsprogs)") || len(on.client.Actions()) > 0 {
+		t.Errorf("without the program: %v, %s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(base, "mkfs.xfs"), nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.expand(t.Context()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "size of the file system in "+base) {
 		t.Errorf("got %v", err)
 	}

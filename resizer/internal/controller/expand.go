@@ -157,11 +157,21 @@ func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Q
 	if !last.final && outcome.FromDriver(failure) {
 		return nil // the status says that it is in progress, and it may be
 	}
-	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID {
+	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID && !controllerIsDone(current.claim, size) {
 		_, err := c.patchClaim(ctx, current.claim, failExpansion(outcome.Text(failure), infeasible))
 		return err
 	}
 	return nil
+}
+
+// controllerIsDone reports whether the expansion of a claim to size needs the controller no more: its end was recorded, although the API
+// server has answered with an error.
+func controllerIsDone(claim *corev1.PersistentVolumeClaim, size resource.Quantity) bool {
+	if !needsExpand(claim) {
+		return true
+	}
+	status, allocated := resizeStatus(claim), storage(claim.Status.AllocatedResources)
+	return (status == corev1.PersistentVolumeClaimNodeResizePending || status == corev1.PersistentVolumeClaimNodeResizeInProgress) && allocated.Cmp(size) >= 0
 }
 
 // rememberFailure remembers an attempt that has failed and returns it. One that waits until the volume is not used is woken by the end of

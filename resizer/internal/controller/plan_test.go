@@ -167,3 +167,35 @@ func TestPlanModify(t *testing.T) {
 		})
 	}
 }
+
+// TestControllerIsDone: a failure is not recorded on a claim whose expansion was completed, in spite of an error of the API server.
+func TestControllerIsDone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		capacity, allocated string
+		status              corev1.ClaimResourceStatus
+		want                bool
+	}{
+		"InProgress":  {capacity: "1Gi", allocated: "2Gi", status: inProgress},
+		"NotBegun":    {capacity: "1Gi"},
+		"ForTheNode":  {capacity: "1Gi", allocated: "2Gi", status: nodePending, want: true},
+		"OneBefore":   {capacity: "1Gi", allocated: "1536Mi", status: nodePending},
+		"Complete":    {capacity: "2Gi", allocated: "2Gi", want: true},
+		"NodeRefuses": {capacity: "1Gi", allocated: "2Gi", status: corev1.PersistentVolumeClaimNodeResizeInfeasible},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := &corev1.PersistentVolumeClaim{
+				Spec:   corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: list("2Gi")}},
+				Status: corev1.PersistentVolumeClaimStatus{Capacity: list(tt.capacity)},
+			}
+			if tt.status != "" {
+				setResizeStatus(claim, tt.status)
+			}
+			if tt.allocated != "" {
+				claim.Status.AllocatedResources = list(tt.allocated)
+			}
+			if got := controllerIsDone(claim, resource.MustParse("2Gi")); got != tt.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}

@@ -193,7 +193,8 @@ func snapshotToken(name string) string {
 }
 
 func kindToken(kind string) string {
-	switch strings.TrimSuffix(strings.ToLower(kind), "s") {
+	singular := strings.TrimSuffix(strings.ToLower(kind), "s")
+	switch singular {
 	case "persistentvolume":
 		return "volume"
 	case "persistentvolumeclaim":
@@ -201,7 +202,7 @@ func kindToken(kind string) string {
 	case "volumeattachment":
 		return "attachment"
 	}
-	return strings.ToLower(kind)
+	return singular
 }
 
 // of returns the name of an entry's group: the first of its names.

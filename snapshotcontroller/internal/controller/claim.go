@@ -1,0 +1,160 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+)
+
+// A claim has the finalizer from before the content of its snapshot is created until the driver has reported the snapshot, or the content is
+// gone: the volume must not be deleted while the driver may be reading it. A claim that is being deleted waits for no
+// snapshot that the driver has refused.
+
+// reconcileClaim removes the finalizer from a claim that needs it no more.
+func (c *Controller) reconcileClaim(ctx context.Context, key string) (reconcile.Result, error) {
+	namespace, name, _ := strings.Cut(key, "/")
+	unlock, err := c.locks.Lock(ctx, key)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	defer unlock()
+	claim, pv := c.claimOf(namespace, name)
+	if claim == nil || !slices.Contains(claim.Finalizers, snapshotapi.FinalizerClaim) || c.isHeld(claim, pv) {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, ignoreGone(c.patchClaim(ctx, claim, without(claim.Finalizers, snapshotapi.FinalizerClaim)))
+}
+
+// isHeld reports whether the driver may be taking a snapshot of the claim.
+func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) bool {
+	if c.creating.of(keyOf(claim)) {
+		return true
+	}
+	deleting := claim.DeletionTimestamp != nil
+	if pv != nil && pv.Spec.CSI != nil {
+		for _, content := range c.contents.ByIndex(indexHandle, handleKey(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)) {
+			if isOpen(content, deleting) {
+				return true
+			}
+		}
+	}
+	for _, s := range c.snapshots.ByIndex(indexClaim, keyOf(claim)) { // the volume may be gone, or be another one
+		if content := c.contentOf(s); content != nil && isOpen(content, deleting) {
+			return true
+		}
+	}
+	return false
+}
+
+// isOpen reports whether the driver may be taking the snapshot of a content: it was asked for, or will be, and the outcome is not known.
+// refused: a snapshot that the driver has refused, which is tried again, does not count.
+func isOpen(content *snapshotv1.VolumeSnapshotContent, refused bool) bool {
+	status := content.Status
+	switch {
+	case content.Spec.Source.VolumeHandle == nil, content.Annotations[snapshotapi.AnnVolumeGroupSnapshotHandle] != "":
+		return false
+	case status != nil && status.SnapshotHandle != nil && *status.SnapshotHandle != "":
+		return false
+	case content.Annotations[snapshotapi.AnnBeingCreated] != "":
+		return true
+	}
+	return !refused || status == nil || status.Error == nil
+}
+
+// errClaim is that the finalizer could not be put on the claim.
+var errClaim = errors.New("protect the claim")
+
+// protect puts the finalizer on the claim and creates the content of a snapshot of it, while no one may remove the finalizer.
+func (c *Controller) protect(ctx context.Context, claim *corev1.PersistentVolumeClaim, snapshot types.UID, create func(context.Context) error) error {
+	unlock, err := c.locks.Lock(ctx, keyOf(claim))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	current, ok := c.claims.Get(claim.Namespace, claim.Name)
+	if !ok || current.UID != claim.UID {
+		return kube.ErrGone
+	}
+	if !slices.Contains(current.Finalizers, snapshotapi.FinalizerClaim) {
+		if err := c.patchClaim(ctx, current, withAll(current.Finalizers, snapshotapi.FinalizerClaim)); err != nil {
+			return fmt.Errorf("%w: %w", errClaim, err)
+		}
+	}
+	c.creating.begin(keyOf(claim), snapshot)
+	err = create(ctx)
+	if err == nil || isRefused(err) {
+		c.creating.end(snapshot)
+		if err != nil {
+			c.claimQueue.Add(keyOf(claim))
+		}
+	}
+	return err
+}
+
+// patchClaim sets the finalizers of the claim that was read.
+func (c *Controller) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, finalizers []string) error {
+	meta := asRead(claim)
+	meta["finalizers"] = finalizers
+	patch, err := json.Marshal(map[string]any{"metadata": meta})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.kubeDeadline(ctx)
+	defer cancel()
+	patched, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return kube.PatchError("PersistentVolumeClaim", keyOf(claim), err)
+	}
+	c.claims.Remember(patched)
+	return nil
+}
+
+// creating has the snapshots, with their claims, for which a content was asked for without an answer: it may exist although the cache does not
+// have it. The zero value is empty.
+type creating struct {
+	mu     sync.Mutex
+	claims map[types.UID]string
+}
+
+func (c *creating) begin(claim string, snapshot types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.claims == nil {
+		c.claims = map[types.UID]string{}
+	}
+	c.claims[snapshot] = claim
+}
+
+// end forgets a snapshot, and returns its claim.
+func (c *creating) end(snapshot types.UID) (claim string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	claim = c.claims[snapshot]
+	delete(c.claims, snapshot)
+	return claim
+}
+
+// of reports whether a content of a snapshot of the claim may exist.
+func (c *creating) of(claim string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, other := range c.claims {
+		if other == claim {
+			return true
+		}
+	}
+	return false
+}

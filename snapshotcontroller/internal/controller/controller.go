@@ -1,0 +1,162 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/keymutex"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+)
+
+// Config of a Controller. All fields without a default are required.
+type Config struct {
+	// Kube and Snapshots are the Kubernetes API.
+	Kube      kube.Client
+	Snapshots snapshotapi.Client
+	// Events records events for users.
+	Events events.Recorder
+
+	// Workers is the number of objects of each queue that are processed concurrently.
+	Workers int
+	// Retry is the backoff after failures, per object.
+	Retry flagset.Retry
+	// KubeTimeout is the deadline of each call to the API server.
+	KubeTimeout time.Duration
+	// Resync is the interval in which every object is reconciled without a change. 0: never.
+	Resync time.Duration
+	// SourceVolumeMode records the mode of the volume on contents, by which csi-provisioner refuses to restore to another one.
+	SourceVolumeMode bool
+
+	// Operations measures snapshots from request to completion.
+	Operations *Operations
+	// QueueMetrics measures the work queues. nil: not measured.
+	QueueMetrics workqueue.MetricsProvider
+	// Registerer takes the controller's own metrics. nil: none.
+	Registerer prometheus.Registerer
+}
+
+// Controller works on the snapshots of a cluster.
+type Controller struct {
+	cfg Config
+
+	snapshots *kube.Informer[*snapshotv1.VolumeSnapshot]
+	contents  *kube.Informer[*snapshotv1.VolumeSnapshotContent]
+	classes   *kube.Informer[*snapshotv1.VolumeSnapshotClass]
+	claims    *kube.Informer[*corev1.PersistentVolumeClaim]
+	pvs       *kube.Informer[*corev1.PersistentVolume]
+
+	queue      *reconcile.Controller[string] // of VolumeSnapshots and the contents that refer to them; since started
+	claimQueue *reconcile.Controller[string] // of claims that have the finalizer
+	locks      keymutex.Locks[string]        // by claim: held while its finalizer is added or removed
+	creating   creating
+	retries    retries
+	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
+	deleted    sync.Map // UIDs of contents that this instance has deleted, until the watch brings it
+	started    atomic.Bool
+}
+
+// New prepares a Controller, which starts with Run.
+func New(cfg Config) *Controller {
+	c := &Controller{cfg: cfg, retries: retries{retry: cfg.Retry}}
+	c.snapshots = kube.NewInformer(cfg.Snapshots.VolumeSnapshots(""), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
+		Name: "VolumeSnapshot", Resync: cfg.Resync, Transform: slimSnapshot, Index: indexSnapshots(),
+	})
+	c.contents = kube.NewInformer(cfg.Snapshots.VolumeSnapshotContents(), kube.InformerOptions[*snapshotv1.VolumeSnapshotContent]{
+		Name: "VolumeSnapshotContent", Resync: cfg.Resync, Transform: slimContent, Index: indexContents(),
+	})
+	c.classes = kube.NewInformer(cfg.Snapshots.VolumeSnapshotClasses(), kube.InformerOptions[*snapshotv1.VolumeSnapshotClass]{
+		Name: "VolumeSnapshotClass", Transform: slimClass,
+	})
+	c.claims = kube.NewInformer(cfg.Kube.PersistentVolumeClaims(""), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
+		Name: "PersistentVolumeClaim", Resync: cfg.Resync, Transform: slimClaim, Index: indexClaims(),
+	})
+	c.pvs = kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
+		Name: "PersistentVolume", Transform: slimPV(false), Index: indexPVs(),
+	})
+	c.snapshots.OnChange(c.snapshotChanged)
+	c.contents.OnChange(c.contentChanged)
+	c.classes.OnChange(c.classChanged)
+	c.claims.OnChange(c.claimChanged)
+	c.pvs.OnChange(c.pvChanged)
+	return c
+}
+
+// Run works until ctx ends, then lets operations that have begun finish. It may be called once.
+func (c *Controller) Run(ctx context.Context) (err error) {
+	// Making the queues registers their metrics, so it is left to the instance that leads.
+	if c.queue, err = c.newQueue(QueueSnapshots, c.reconcile); err != nil {
+		return err
+	}
+	if c.claimQueue, err = c.newQueue(QueueClaims, c.reconcileClaim); err != nil {
+		return err
+	}
+	c.started.Store(true)
+	defer c.cfg.Operations.reset()
+	// The informers outlive the workers: an operation that finishes while the process stops must know the newest state.
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	informers, watching := errgroup.WithContext(watching)
+	informers.Go(func() error { return c.snapshots.Run(watching) })
+	informers.Go(func() error { return c.contents.Run(watching) })
+	informers.Go(func() error { return c.classes.Run(watching) })
+	informers.Go(func() error { return c.claims.Run(watching) })
+	informers.Go(func() error { return c.pvs.Run(watching) })
+
+	err = c.work(ctx, watching)
+	stop()
+	return errors.Join(err, informers.Wait())
+}
+
+func (c *Controller) newQueue(name string, do func(context.Context, string) (reconcile.Result, error)) (*reconcile.Controller[string], error) {
+	return reconcile.New(reconcile.Config[string]{
+		Name: name, Reconcile: do, Workers: c.cfg.Workers, Retry: c.cfg.Retry, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
+	})
+}
+
+// work waits for the caches and runs the queues until ctx ends or the watches do.
+func (c *Controller) work(ctx, watching context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(watching, cancel)()
+	err := kube.WaitAllSynced(ctx, c.informers()...)
+	if ctx.Err() != nil {
+		err = nil // stopped before there was anything to do
+	} else if err != nil {
+		cancel()
+	}
+	group := errgroup.Group{}
+	group.Go(func() error { return c.queue.Run(ctx) })
+	group.Go(func() error { return c.claimQueue.Run(ctx) })
+	return errors.Join(err, group.Wait())
+}
+
+func (c *Controller) informers() []kube.Syncer {
+	return []kube.Syncer{c.snapshots, c.contents, c.classes, c.claims, c.pvs}
+}
+
+// Synced returns an error while the controller runs and waits for the first lists of its caches; nothing is done until then. A controller that
+// does not run yet waits for nothing.
+func (c *Controller) Synced() error {
+	if !c.started.Load() {
+		return nil
+	}
+	return kube.CheckSynced(c.informers()...)
+}
+
+// kubeDeadline bounds a call to the API server.
+func (c *Controller) kubeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, c.cfg.KubeTimeout)
+}

@@ -1,0 +1,180 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// Names of operations, as labels have them.
+const (
+	opCreate      = "CreateSnapshot"
+	opReady       = "CreateSnapshotAndReady"
+	opDelete      = "DeleteSnapshot"
+	opGroupCreate = "CreateGroupSnapshot"
+	opGroupReady  = "CreateGroupSnapshotAndReady"
+	opGroupDelete = "DeleteGroupSnapshot"
+)
+
+// Values of operation_status, snapshot_type and driver_name.
+const (
+	opSuccess      = "success"
+	opCancel       = "cancel"
+	dynamic        = "dynamic"
+	preProvisioned = "pre-provisioned"
+	unknownDriver  = "unknown"
+)
+
+// Operations measures what users wait for, from the moment when this instance first sees that it is asked for. It is safe for
+// concurrent use.
+type Operations struct {
+	duration *prometheus.HistogramVec
+
+	mu      sync.Mutex
+	running map[string]*object
+}
+
+// object has the operations in progress of the object of a key.
+type object struct {
+	uid        types.UID
+	operations map[string]begun
+}
+
+// begun is an operation in progress.
+type begun struct {
+	at           time.Time
+	driver, kind string
+}
+
+// NewOperations registers snapshot_controller_operation_total_seconds and snapshot_controller_operations_in_flight on reg.
+func NewOperations(reg prometheus.Registerer) *Operations {
+	o := &Operations{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "snapshot_controller_operation_total_seconds", Help: "Total number of seconds spent by the controller on an operation",
+			Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600},
+		}, []string{"driver_name", "operation_name", "snapshot_type", "operation_status"}),
+		running: map[string]*object{},
+	}
+	reg.MustRegister(o.duration, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "snapshot_controller_operations_in_flight", Help: "Total number of operations in flight",
+	}, o.inFlight))
+	return o
+}
+
+func (o *Operations) inFlight() float64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := 0
+	for _, obj := range o.running {
+		n += len(obj.operations)
+	}
+	return float64(n)
+}
+
+// reset forgets what runs, as another instance works on it.
+func (o *Operations) reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.running)
+}
+
+// progress is what has become of an object.
+type progress struct {
+	driver, kind             string
+	created, ready, deleting bool
+	create, becomeReady, del string // the names of the operations
+}
+
+// observe begins and ends the operations of a snapshot. content may be nil.
+func (o *Operations) observe(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) {
+	p := progress{
+		driver: unknownDriver, kind: dynamic, created: isCreated(s.Status), ready: s.Status != nil && ptr.Deref(s.Status.ReadyToUse, false),
+		deleting: s.DeletionTimestamp != nil, create: opCreate, becomeReady: opReady, del: opDelete,
+	}
+	if content != nil {
+		p.driver = content.Spec.Driver
+	}
+	if s.Spec.Source.VolumeSnapshotContentName != nil {
+		p.kind = preProvisioned
+	}
+	o.advance(keyOf(s), s.UID, p)
+}
+
+// advance begins and ends the operations of the object of a key. Of a key, one goroutine at a time calls it.
+func (o *Operations) advance(key string, uid types.UID, p progress) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	obj := o.running[key]
+	if obj != nil && obj.uid != uid {
+		o.finishLocked(key)
+		obj = nil
+	}
+	if obj == nil {
+		obj = &object{uid: uid, operations: map[string]begun{}}
+	}
+	switch {
+	case p.deleting:
+		o.end(obj, p, opCancel, p.create, p.becomeReady)
+		obj.begin(p, p.del)
+	case p.ready:
+		o.end(obj, p, opSuccess, p.create, p.becomeReady)
+	case p.created:
+		o.end(obj, p, opSuccess, p.create)
+	default:
+		obj.begin(p, p.create, p.becomeReady)
+	}
+	if len(obj.operations) > 0 {
+		o.running[key] = obj
+	} else {
+		delete(o.running, key)
+	}
+}
+
+// finish ends the operations of the object of a key, which is gone.
+func (o *Operations) finish(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finishLocked(key)
+}
+
+func (o *Operations) finishLocked(key string) {
+	obj, ok := o.running[key]
+	if !ok {
+		return
+	}
+	for name, b := range obj.operations {
+		status := opCancel
+		if name == opDelete || name == opGroupDelete {
+			status = opSuccess
+		}
+		o.duration.WithLabelValues(b.driver, name, b.kind, status).Observe(time.Since(b.at).Seconds())
+	}
+	delete(o.running, key)
+}
+
+// begin begins operations that have not begun, and notes the driver once it is known.
+func (obj *object) begin(p progress, names ...string) {
+	for _, name := range names {
+		b, ok := obj.operations[name]
+		if !ok {
+			b = begun{at: time.Now(), driver: p.driver, kind: p.kind}
+		}
+		if p.driver != unknownDriver {
+			b.driver = p.driver
+		}
+		obj.operations[name] = b
+	}
+}
+
+func (o *Operations) end(obj *object, p progress, status string, names ...string) {
+	for _, name := range names {
+		if b, ok := obj.operations[name]; ok {
+			o.duration.WithLabelValues(p.driver, name, p.kind, status).Observe(time.Since(b.at).Seconds())
+			delete(obj.operations, name)
+		}
+	}
+}

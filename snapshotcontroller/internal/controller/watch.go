@@ -1,0 +1,213 @@
+package controller
+
+import (
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+)
+
+// Indexes of the caches.
+const (
+	indexClaim    = "claim"    // snapshots by the claim that they are to be taken of
+	indexContent  = "content"  // snapshots by the content that they name or are bound to
+	indexWaiting  = "waiting"  // snapshots without a content, by class; those without a class by ""
+	indexRef      = "ref"      // contents by the snapshot that they refer to
+	indexHandle   = "handle"   // contents, and volumes, by driver and volume handle
+	indexRestored = "restored" // unbound claims by the snapshot that they are restored from
+)
+
+// waitingDefault is the value of indexWaiting for snapshots that wait for a default class: no class can have the name.
+const waitingDefault = "/"
+
+func indexSnapshots() map[string]func(*snapshotv1.VolumeSnapshot) []string {
+	return map[string]func(*snapshotv1.VolumeSnapshot) []string{
+		indexClaim: func(s *snapshotv1.VolumeSnapshot) []string {
+			if name := s.Spec.Source.PersistentVolumeClaimName; name != nil {
+				return []string{s.Namespace + "/" + *name}
+			}
+			return nil
+		},
+		indexContent: func(s *snapshotv1.VolumeSnapshot) []string { return []string{contentName(s)} },
+		indexWaiting: func(s *snapshotv1.VolumeSnapshot) []string {
+			switch {
+			case boundName(s) != "" || s.Spec.Source.PersistentVolumeClaimName == nil:
+				return nil
+			case s.Spec.VolumeSnapshotClassName == nil:
+				return []string{waitingDefault}
+			}
+			return []string{*s.Spec.VolumeSnapshotClassName}
+		},
+	}
+}
+
+func indexContents() map[string]func(*snapshotv1.VolumeSnapshotContent) []string {
+	return map[string]func(*snapshotv1.VolumeSnapshotContent) []string{
+		indexRef: func(content *snapshotv1.VolumeSnapshotContent) []string { return []string{refKey(content)} },
+		indexHandle: func(content *snapshotv1.VolumeSnapshotContent) []string {
+			if handle := content.Spec.Source.VolumeHandle; handle != nil {
+				return []string{handleKey(content.Spec.Driver, *handle)}
+			}
+			return nil
+		},
+	}
+}
+
+func indexClaims() map[string]func(*corev1.PersistentVolumeClaim) []string {
+	return map[string]func(*corev1.PersistentVolumeClaim) []string{indexRestored: restoredFrom}
+}
+
+func indexPVs() map[string]func(*corev1.PersistentVolume) []string {
+	return map[string]func(*corev1.PersistentVolume) []string{indexHandle: func(pv *corev1.PersistentVolume) []string {
+		if pv.Spec.CSI == nil {
+			return nil
+		}
+		return []string{handleKey(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)}
+	}}
+}
+
+func handleKey(driver, handle string) string { return driver + "/" + handle }
+
+// refKey returns the key of the snapshot that a content refers to.
+func refKey(content *snapshotv1.VolumeSnapshotContent) string {
+	return content.Spec.VolumeSnapshotRef.Namespace + "/" + content.Spec.VolumeSnapshotRef.Name
+}
+
+// restoredFrom returns the keys of the snapshots that an unbound claim is to be restored from.
+func restoredFrom(claim *corev1.PersistentVolumeClaim) []string {
+	if claim.Status.Phase != corev1.ClaimPending && claim.Status.Phase != "" {
+		return nil
+	}
+	var keys []string
+	if ref := claim.Spec.DataSourceRef; ref != nil && isSnapshot(ref.APIGroup, ref.Kind) {
+		namespace := claim.Namespace
+		if ref.Namespace != nil && *ref.Namespace != "" {
+			namespace = *ref.Namespace
+		}
+		keys = append(keys, namespace+"/"+ref.Name)
+	}
+	if ref := claim.Spec.DataSource; ref != nil && isSnapshot(ref.APIGroup, ref.Kind) {
+		keys = append(keys, claim.Namespace+"/"+ref.Name)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func isSnapshot(group *string, kind string) bool {
+	return group != nil && *group == snapshotapi.Group && kind == snapshotapi.KindVolumeSnapshot
+}
+
+// isResync reports whether nothing has changed: the period of Config.Resync has passed.
+func isResync(before, after metav1.Object) bool {
+	return before.GetResourceVersion() == after.GetResourceVersion()
+}
+
+func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
+	if after == nil || before != nil && before.UID != after.UID {
+		c.gone.Delete(contentName(before))
+		if claim := c.creating.end(before.UID); claim != "" {
+			c.claimQueue.Add(claim)
+		}
+	}
+	if after == nil {
+		after = before
+	}
+	c.queue.Add(keyOf(after))
+}
+
+func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
+	for _, content := range []*snapshotv1.VolumeSnapshotContent{before, after} {
+		if content == nil {
+			continue
+		}
+		named := c.snapshots.ByIndex(indexContent, content.Name)
+		if after == nil && len(named) > 0 {
+			c.gone.Store(content.Name, nil)
+		}
+		c.queue.Add(refKey(content))
+		for _, s := range named {
+			c.queue.Add(keyOf(s))
+		}
+	}
+	if after != nil {
+		c.gone.Delete(after.Name)
+	}
+	if before != nil && (after == nil || after.DeletionTimestamp != nil || after.UID != before.UID) {
+		c.deleted.Delete(before.UID)
+	}
+	if before == nil || after == nil || !isResync(before, after) {
+		c.wakeClaims(before, after)
+	}
+}
+
+// wakeClaims queues the claims of the volumes of contents.
+func (c *Controller) wakeClaims(contents ...*snapshotv1.VolumeSnapshotContent) {
+	for _, content := range contents {
+		if content == nil || content.Spec.Source.VolumeHandle == nil {
+			continue
+		}
+		for _, pv := range c.pvs.ByIndex(indexHandle, handleKey(content.Spec.Driver, *content.Spec.Source.VolumeHandle)) {
+			if ref := pv.Spec.ClaimRef; ref != nil {
+				c.claimQueue.Add(ref.Namespace + "/" + ref.Name)
+			}
+		}
+		for _, s := range c.snapshots.ByIndex(indexContent, content.Name) {
+			if name := s.Spec.Source.PersistentVolumeClaimName; name != nil {
+				c.claimQueue.Add(s.Namespace + "/" + *name)
+			}
+		}
+	}
+}
+
+func (c *Controller) classChanged(before, after *snapshotv1.VolumeSnapshotClass) {
+	if after == nil {
+		after = before
+	}
+	for _, value := range []string{after.Name, waitingDefault} {
+		for _, s := range c.snapshots.ByIndex(indexWaiting, value) {
+			c.queue.Forget(keyOf(s))
+			c.queue.Add(keyOf(s))
+		}
+	}
+}
+
+func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	for _, claim := range []*corev1.PersistentVolumeClaim{before, after} {
+		if claim == nil {
+			continue
+		}
+		for _, key := range restoredFrom(claim) {
+			c.queue.Add(key)
+		}
+	}
+	if after == nil {
+		after = before
+	}
+	if slices.Contains(after.Finalizers, snapshotapi.FinalizerClaim) {
+		c.claimQueue.Add(keyOf(after))
+	}
+	if before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || before.Status.Phase != after.Status.Phase || before.UID != after.UID {
+		c.wakeWaiting(keyOf(after))
+	}
+}
+
+func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
+	if after == nil || after.Spec.ClaimRef == nil || before != nil && equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return
+	}
+	c.wakeWaiting(after.Spec.ClaimRef.Namespace + "/" + after.Spec.ClaimRef.Name)
+}
+
+// wakeWaiting queues the snapshots of a claim that have no content.
+func (c *Controller) wakeWaiting(claim string) {
+	for _, s := range c.snapshots.ByIndex(indexClaim, claim) {
+		if boundName(s) == "" {
+			c.queue.Forget(keyOf(s))
+			c.queue.Add(keyOf(s))
+		}
+	}
+}

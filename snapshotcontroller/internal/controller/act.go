@@ -99,7 +99,8 @@ func (c *Controller) perform(ctx context.Context, v view, p plan) error {
 		}
 		return err
 	case doCreate:
-		err := c.protect(ctx, v.claim, s.UID, func(ctx context.Context) error { return c.create(ctx, s, p.content) })
+		claims := []*corev1.PersistentVolumeClaim{v.claim}
+		err := c.protect(ctx, claims, s.UID, func(ctx context.Context) error { return c.create(ctx, p.content) })
 		return c.refused(ctx, s, ReasonCreateContentFailed, err)
 	case doPatchContent:
 		return c.refused(ctx, s, ReasonBindFailed, c.patchContent(ctx, v.content, p.contentPatch))
@@ -174,7 +175,7 @@ func (c *Controller) sendSnapshot(ctx context.Context, s *snapshotv1.VolumeSnaps
 }
 
 // create creates a content. One of that name that refers to the snapshot is what an earlier attempt has created.
-func (c *Controller) create(ctx context.Context, s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
+func (c *Controller) create(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	created, err := c.cfg.Snapshots.VolumeSnapshotContents().Create(ctx, content, metav1.CreateOptions{})

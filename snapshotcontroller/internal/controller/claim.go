@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,10 +33,14 @@ func (c *Controller) reconcileClaim(ctx context.Context, key string) (reconcile.
 	}
 	defer unlock()
 	claim, pv := c.claimOf(namespace, name)
-	if claim == nil || !slices.Contains(claim.Finalizers, snapshotapi.FinalizerClaim) || c.isHeld(claim, pv) {
+	if claim == nil || !isProtected(claim) || c.isHeld(claim, pv) {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, ignoreGone(c.patchClaim(ctx, claim, without(claim.Finalizers, snapshotapi.FinalizerClaim)))
+}
+
+func isProtected(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Finalizers, snapshotapi.FinalizerClaim)
 }
 
 // isHeld reports whether the driver may be taking a snapshot of the claim.
@@ -43,12 +48,22 @@ func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.Pers
 	if c.creating.of(keyOf(claim)) {
 		return true
 	}
+	on, known := c.served()
+	if !known {
+		return true
+	}
 	deleting := claim.DeletionTimestamp != nil
 	if pv != nil && pv.Spec.CSI != nil {
-		for _, content := range c.contents.ByIndex(indexHandle, handleKey(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)) {
+		handle := handleKey(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
+		for _, content := range c.contents.ByIndex(indexHandle, handle) {
 			if isOpen(content, deleting) {
 				return true
 			}
+		}
+		if on != nil && slices.ContainsFunc(on.groupContents.ByIndex(indexHandle, handle), func(content *groupv1.VolumeGroupSnapshotContent) bool {
+			return isOpenGroup(content, deleting)
+		}) {
+			return true
 		}
 	}
 	for _, s := range c.snapshots.ByIndex(indexClaim, keyOf(claim)) { // the volume may be gone, or be another one
@@ -77,28 +92,36 @@ func isOpen(content *snapshotv1.VolumeSnapshotContent, refused bool) bool {
 // errClaim is that the finalizer could not be put on the claim.
 var errClaim = errors.New("protect the claim")
 
-// protect puts the finalizer on the claim and creates the content of a snapshot of it, while no one may remove the finalizer.
-func (c *Controller) protect(ctx context.Context, claim *corev1.PersistentVolumeClaim, snapshot types.UID, create func(context.Context) error) error {
-	unlock, err := c.locks.Lock(ctx, keyOf(claim))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	current, ok := c.claims.Get(claim.Namespace, claim.Name)
-	if !ok || current.UID != claim.UID {
-		return kube.ErrGone
-	}
-	if !slices.Contains(current.Finalizers, snapshotapi.FinalizerClaim) {
+// protect puts the finalizer on claims and creates the content of a snapshot of them, while no one may remove the finalizers. uid is that of
+// the snapshot. The claims must be sorted.
+func (c *Controller) protect(ctx context.Context, claims []*corev1.PersistentVolumeClaim, uid types.UID, create func(context.Context) error) error {
+	var keys []string
+	for _, claim := range claims {
+		unlock, err := c.locks.Lock(ctx, keyOf(claim))
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		current, ok := c.claims.Get(claim.Namespace, claim.Name)
+		if !ok || current.UID != claim.UID {
+			return kube.ErrGone
+		}
+		keys = append(keys, keyOf(claim))
+		if isProtected(current) {
+			continue
+		}
 		if err := c.patchClaim(ctx, current, withAll(current.Finalizers, snapshotapi.FinalizerClaim)); err != nil {
 			return fmt.Errorf("%w: %w", errClaim, err)
 		}
 	}
-	c.creating.begin(keyOf(claim), snapshot)
-	err = create(ctx)
+	c.creating.begin(keys, uid)
+	err := create(ctx)
 	if err == nil || isRefused(err) {
-		c.creating.end(snapshot)
-		if err != nil {
-			c.claimQueue.Add(keyOf(claim))
+		c.creating.end(uid)
+	}
+	if isRefused(err) {
+		for _, key := range keys {
+			c.claimQueue.Add(key)
 		}
 	}
 	return err
@@ -126,33 +149,33 @@ func (c *Controller) patchClaim(ctx context.Context, claim *corev1.PersistentVol
 // have it. The zero value is empty.
 type creating struct {
 	mu     sync.Mutex
-	claims map[types.UID]string
+	claims map[types.UID][]string
 }
 
-func (c *creating) begin(claim string, snapshot types.UID) {
+func (c *creating) begin(claims []string, snapshot types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.claims == nil {
-		c.claims = map[types.UID]string{}
+		c.claims = map[types.UID][]string{}
 	}
-	c.claims[snapshot] = claim
+	c.claims[snapshot] = claims
 }
 
-// end forgets a snapshot, and returns its claim.
-func (c *creating) end(snapshot types.UID) (claim string) {
+// end forgets a snapshot, and returns its claims.
+func (c *creating) end(snapshot types.UID) (claims []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	claim = c.claims[snapshot]
+	claims = c.claims[snapshot]
 	delete(c.claims, snapshot)
-	return claim
+	return claims
 }
 
 // of reports whether a content of a snapshot of the claim may exist.
 func (c *creating) of(claim string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, other := range c.claims {
-		if other == claim {
+	for _, claims := range c.claims {
+		if slices.Contains(claims, claim) {
 			return true
 		}
 	}

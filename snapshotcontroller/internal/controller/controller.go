@@ -37,6 +37,9 @@ type Config struct {
 	KubeTimeout time.Duration
 	// Resync is the interval in which every object is reconciled without a change. 0: never.
 	Resync time.Duration
+	// Groups works on group snapshots as long as the server has their kinds, which are looked for in CRDInterval.
+	Groups      bool
+	CRDInterval time.Duration
 	// SourceVolumeMode records the mode of the volume on contents, by which csi-provisioner refuses to restore to another one.
 	SourceVolumeMode bool
 
@@ -64,7 +67,8 @@ type Controller struct {
 	creating   creating
 	retries    retries
 	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
-	deleted    sync.Map // UIDs of contents that this instance has deleted, until the watch brings it
+	deleted    sync.Map // UIDs of objects that this instance has deleted, until the watch brings it
+	groups     atomic.Pointer[groupsState]
 	started    atomic.Bool
 }
 
@@ -140,6 +144,9 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	group := errgroup.Group{}
 	group.Go(func() error { return c.queue.Run(ctx) })
 	group.Go(func() error { return c.claimQueue.Run(ctx) })
+	if c.cfg.Groups {
+		group.Go(func() error { return c.followGroups(ctx) })
+	}
 	return errors.Join(err, group.Wait())
 }
 

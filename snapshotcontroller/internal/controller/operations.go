@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
@@ -102,6 +103,21 @@ func (o *Operations) observe(s *snapshotv1.VolumeSnapshot, content *snapshotv1.V
 		p.kind = preProvisioned
 	}
 	o.advance(keyOf(s), s.UID, p)
+}
+
+// observeGroup begins and ends the operations of a group snapshot. content may be nil.
+func (o *Operations) observeGroup(group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) {
+	p := progress{
+		driver: unknownDriver, kind: dynamic, created: isGroupCreated(group.Status), ready: group.Status != nil && ptr.Deref(group.Status.ReadyToUse, false),
+		deleting: group.DeletionTimestamp != nil, create: opGroupCreate, becomeReady: opGroupReady, del: opGroupDelete,
+	}
+	if content != nil {
+		p.driver = content.Spec.Driver
+	}
+	if group.Spec.Source.VolumeGroupSnapshotContentName != nil {
+		p.kind = preProvisioned
+	}
+	o.advance("group "+keyOf(group), group.UID, p)
 }
 
 // advance begins and ends the operations of the object of a key. Of a key, one goroutine at a time calls it.

@@ -28,9 +28,9 @@ type view struct {
 	volume  *corev1.PersistentVolume
 	// restoring is the name of a claim that is being restored from the snapshot; empty: none.
 	restoring string
-	// group is the group snapshot that the snapshot is a member of, nil for none. groupExists: it is not gone.
-	group       *groupRef
-	groupExists bool
+	// group is the group snapshot that the snapshot is a member of, nil for none. groupKnown: it is known whether it exists.
+	group                                  *groupRef
+	groupKnown, groupExists, groupDeleting bool
 	// node is the value of the label that says which node's csi-snapshotter is in charge of the volume; empty: no label.
 	node string
 	// sourceVolumeMode says that contents record the mode of their volume.
@@ -142,7 +142,7 @@ func planMeta(v view, class string, policy snapshotv1.DeletionPolicy) (plan, boo
 	if s.Spec.VolumeSnapshotClassName == nil {
 		p.class = class
 	}
-	if v.group != nil && v.groupExists {
+	if v.group != nil && v.groupExists && !v.groupDeleting {
 		p.finalizers = withAll(p.finalizers, snapshotapi.FinalizerInGroup)
 		if ownerGroup(s) == nil {
 			p.owners = append(slices.Clone(p.owners), groupOwner(*v.group))
@@ -160,6 +160,9 @@ func planBound(v view) plan {
 	}
 	if p, needed := planMeta(v, "", content.Spec.DeletionPolicy); needed {
 		return p
+	}
+	if content.Status == nil && content.Annotations[snapshotapi.AnnVolumeGroupSnapshotHandle] != "" {
+		return plan{verdict: doNothing} // whoever has created the member writes the first status
 	}
 	if patch := bindingPatch(v); patch != nil {
 		return plan{verdict: doPatchContent, contentPatch: patch}
@@ -236,6 +239,8 @@ func planDelete(v view) plan {
 	switch {
 	case v.restoring != "":
 		return pending(fmt.Sprintf("Snapshot is being used to restore a PVC: it is deleted when claim %s is bound or deleted", v.restoring))
+	case !v.groupKnown, v.groupDeleting:
+		return plan{verdict: doNothing} // the group comes first
 	case v.groupExists:
 		return pending(fmt.Sprintf("Snapshot is a member of VolumeGroupSnapshot %q: it is deleted with the group", v.group.name))
 	case content == nil && !v.contentGone:

@@ -69,7 +69,7 @@ func (v view) inputs() string {
 	s := v.snapshot
 	parts := []string{
 		string(s.UID), fmt.Sprint(s.DeletionTimestamp != nil, s.Finalizers), ptr.Deref(s.Spec.VolumeSnapshotClassName, ""), v.restoring, v.node,
-		fmt.Sprint(v.groupExists), version(v.content), version(v.class),
+		fmt.Sprint(v.groupKnown, v.groupExists, v.groupDeleting), version(v.content), version(v.class),
 	}
 	if v.claim != nil {
 		parts = append(parts, string(v.claim.UID), v.claim.Spec.VolumeName, string(v.claim.Status.Phase))

@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"strings"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -9,12 +12,16 @@ import (
 
 // view collects what the caches have about a snapshot.
 func (c *Controller) view(s *snapshotv1.VolumeSnapshot) view {
-	v := view{snapshot: s, content: c.contentOf(s), sourceVolumeMode: c.cfg.SourceVolumeMode, group: ownerGroup(s)}
+	v := view{snapshot: s, content: c.contentOf(s), sourceVolumeMode: c.cfg.SourceVolumeMode}
 	if v.content == nil {
 		_, v.contentGone = c.gone.Load(contentName(s))
 	} else {
 		_, v.contentDeleted = c.deleted.Load(v.content.UID)
 	}
+	var group *groupv1.VolumeGroupSnapshot
+	v.group, group, v.groupKnown = c.groupOf(s, v.content)
+	v.groupExists = group != nil
+	v.groupDeleting = group != nil && group.DeletionTimestamp != nil
 	if s.DeletionTimestamp != nil {
 		v.restoring = c.restoring(s)
 	}
@@ -44,6 +51,9 @@ func contentName(s *snapshotv1.VolumeSnapshot) string {
 	}
 	if name := boundName(s); name != "" {
 		return name
+	}
+	if suffix, ok := strings.CutPrefix(s.Name, "snapshot-"); ok && ownerGroup(s) != nil {
+		return "snapcontent-" + suffix // a member, whose two names have the same hash
 	}
 	return snapshotapi.ContentName(s.UID)
 }

@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"maps"
 	"slices"
+	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +21,7 @@ const (
 	indexRef      = "ref"      // contents by the snapshot that they refer to
 	indexHandle   = "handle"   // contents, and volumes, by driver and volume handle
 	indexRestored = "restored" // unbound claims by the snapshot that they are restored from
+	indexGroup    = "group"    // snapshots by the UID of the group snapshot that owns them, contents by the handle of the group
 )
 
 // waitingDefault is the value of indexWaiting for snapshots that wait for a default class: no class can have the name.
@@ -33,6 +36,12 @@ func indexSnapshots() map[string]func(*snapshotv1.VolumeSnapshot) []string {
 			return nil
 		},
 		indexContent: func(s *snapshotv1.VolumeSnapshot) []string { return []string{contentName(s)} },
+		indexGroup: func(s *snapshotv1.VolumeSnapshot) []string {
+			if group := ownerGroup(s); group != nil {
+				return []string{string(group.uid)}
+			}
+			return nil
+		},
 		indexWaiting: func(s *snapshotv1.VolumeSnapshot) []string {
 			switch {
 			case boundName(s) != "" || s.Spec.Source.PersistentVolumeClaimName == nil:
@@ -48,6 +57,12 @@ func indexSnapshots() map[string]func(*snapshotv1.VolumeSnapshot) []string {
 func indexContents() map[string]func(*snapshotv1.VolumeSnapshotContent) []string {
 	return map[string]func(*snapshotv1.VolumeSnapshotContent) []string{
 		indexRef: func(content *snapshotv1.VolumeSnapshotContent) []string { return []string{refKey(content)} },
+		indexGroup: func(content *snapshotv1.VolumeSnapshotContent) []string {
+			if content.Status != nil && content.Status.VolumeGroupSnapshotHandle != nil {
+				return []string{*content.Status.VolumeGroupSnapshotHandle}
+			}
+			return nil
+		},
 		indexHandle: func(content *snapshotv1.VolumeSnapshotContent) []string {
 			if handle := content.Spec.Source.VolumeHandle; handle != nil {
 				return []string{handleKey(content.Spec.Driver, *handle)}
@@ -58,7 +73,10 @@ func indexContents() map[string]func(*snapshotv1.VolumeSnapshotContent) []string
 }
 
 func indexClaims() map[string]func(*corev1.PersistentVolumeClaim) []string {
-	return map[string]func(*corev1.PersistentVolumeClaim) []string{indexRestored: restoredFrom}
+	return map[string]func(*corev1.PersistentVolumeClaim) []string{
+		indexRestored:  restoredFrom,
+		indexNamespace: func(claim *corev1.PersistentVolumeClaim) []string { return []string{claim.Namespace} },
+	}
 }
 
 func indexPVs() map[string]func(*corev1.PersistentVolume) []string {
@@ -109,9 +127,12 @@ func isResync(before, after metav1.Object) bool {
 func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	if after == nil || before != nil && before.UID != after.UID {
 		c.gone.Delete(contentName(before))
-		if claim := c.creating.end(before.UID); claim != "" {
+		for _, claim := range c.creating.end(before.UID) {
 			c.claimQueue.Add(claim)
 		}
+	}
+	if before != nil && (after == nil || after.DeletionTimestamp != nil || after.UID != before.UID) {
+		c.deleted.Delete(before.UID)
 	}
 	if after == nil {
 		after = before
@@ -150,15 +171,20 @@ func (c *Controller) wakeClaims(contents ...*snapshotv1.VolumeSnapshotContent) {
 		if content == nil || content.Spec.Source.VolumeHandle == nil {
 			continue
 		}
-		for _, pv := range c.pvs.ByIndex(indexHandle, handleKey(content.Spec.Driver, *content.Spec.Source.VolumeHandle)) {
-			if ref := pv.Spec.ClaimRef; ref != nil {
-				c.claimQueue.Add(ref.Namespace + "/" + ref.Name)
-			}
-		}
+		c.wakeClaimsOf(handleKey(content.Spec.Driver, *content.Spec.Source.VolumeHandle))
 		for _, s := range c.snapshots.ByIndex(indexContent, content.Name) {
 			if name := s.Spec.Source.PersistentVolumeClaimName; name != nil {
 				c.claimQueue.Add(s.Namespace + "/" + *name)
 			}
+		}
+	}
+}
+
+// wakeClaimsOf queues the claim of a volume.
+func (c *Controller) wakeClaimsOf(handle string) {
+	for _, pv := range c.pvs.ByIndex(indexHandle, handle) {
+		if ref := pv.Spec.ClaimRef; ref != nil {
+			c.claimQueue.Add(ref.Namespace + "/" + ref.Name)
 		}
 	}
 }
@@ -182,15 +208,17 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		}
 		for _, key := range restoredFrom(claim) {
 			c.queue.Add(key)
+			c.wakeGroupOf(key)
 		}
 	}
 	if after == nil {
 		after = before
 	}
-	if slices.Contains(after.Finalizers, snapshotapi.FinalizerClaim) {
+	if isProtected(after) {
 		c.claimQueue.Add(keyOf(after))
 	}
-	if before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || before.Status.Phase != after.Status.Phase || before.UID != after.UID {
+	if before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || before.Status.Phase != after.Status.Phase || before.UID != after.UID ||
+		!maps.Equal(before.Labels, after.Labels) {
 		c.wakeWaiting(keyOf(after))
 	}
 }
@@ -202,8 +230,25 @@ func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
 	c.wakeWaiting(after.Spec.ClaimRef.Namespace + "/" + after.Spec.ClaimRef.Name)
 }
 
-// wakeWaiting queues the snapshots of a claim that have no content.
+// wakeGroupOf queues the group snapshot that a snapshot is a member of.
+func (c *Controller) wakeGroupOf(key string) {
+	namespace, name, _ := strings.Cut(key, "/")
+	on, _ := c.served()
+	s, ok := c.snapshots.Get(namespace, name)
+	if !ok || on == nil {
+		return
+	}
+	if group := ownerGroup(s); group != nil {
+		on.groupQueue.Add(namespace + "/" + group.name)
+	}
+}
+
+// wakeWaiting queues the snapshots of a claim, and the group snapshots in its namespace, that have no content.
 func (c *Controller) wakeWaiting(claim string) {
+	if on, _ := c.served(); on != nil {
+		namespace, _, _ := strings.Cut(claim, "/")
+		on.wakeWaitingGroups(namespace)
+	}
 	for _, s := range c.snapshots.ByIndex(indexClaim, claim) {
 		if boundName(s) == "" {
 			c.queue.Forget(keyOf(s))

@@ -48,7 +48,7 @@ func inMemory(client kube.Client, host string) connections {
 	return connections{kube: client, snapshots: snapshotapitest.New(connection), host: host}
 }
 
-// related joins a snapshot, its claim, its content and its group.
+// related joins a snapshot, its claim and its content, and a group with its content. The members of a group are worked on concurrently.
 func related(obj kube.Object) []string {
 	ref := func(kind, namespace, name string) string { return kind + " " + namespace + "/" + name }
 	switch o := obj.(type) {
@@ -56,9 +56,6 @@ func related(obj kube.Object) []string {
 		names := []string{"volumesnapshotcontent " + snapshotapi.ContentName(o.UID)}
 		if claim := o.Spec.Source.PersistentVolumeClaimName; claim != nil {
 			names = append(names, ref("claim", o.Namespace, *claim))
-		}
-		for _, owner := range o.OwnerReferences {
-			names = append(names, ref("volumegroupsnapshot", o.Namespace, owner.Name))
 		}
 		return names
 	case *snapshotv1.VolumeSnapshotContent:

@@ -12,7 +12,8 @@ TESTFLAGS_e2e := -count=1 -vet=off -timeout 60m -parallel 16
 # tests show as well.
 TESTFLAGS_hostpathdriver = $(TESTFLAGS) -skip '^TestWalk'
 TESTALSO_resizer = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk$$' .
-TESTALSO_snapshotcontroller = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk$$' .
+TESTALSO_snapshotcontroller = $(TESTALSO_resizer)
+TESTALSO_snapshotter = $(TESTALSO_resizer)
 TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)
 # These two start no goroutine. Results of tests that read other modules are not taken from the cache.
 TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS))

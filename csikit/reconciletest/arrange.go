@@ -124,7 +124,14 @@ func (g *groups) tokensOf(obj kube.Object) []string {
 		return tokens
 	}
 	kind := reflect.TypeOf(obj).Elem().Name()
-	return append(g.related(obj), kindToken(kind)+" "+nameOf(obj.GetNamespace(), obj.GetName()))
+	tokens = append(tokens, kindToken(kind)+" "+nameOf(obj.GetNamespace(), obj.GetName()))
+	for _, name := range g.related(obj) {
+		if snapshot, ok := strings.CutPrefix(name, "snapshot "); ok {
+			name = snapshotToken(snapshot)
+		}
+		tokens = append(tokens, name)
+	}
+	return tokens
 }
 
 // tokensOf returns the names by which an object of Kubernetes is known.
@@ -184,12 +191,14 @@ func callToken(e *entry) string {
 	return "driver"
 }
 
-// snapshotToken removes what the driver in memory and a component put before a UID.
+// snapshotToken returns the token of a UID, of a name made of it, or of a handle made of that: without what the driver in memory and the
+// component put before, and as much of the UID as the shortest names have.
 func snapshotToken(name string) string {
 	for _, prefix := range []string{"snap-", "group-", "snapshot-", "groupsnapshot-"} {
 		name = strings.TrimPrefix(name, prefix)
 	}
-	return "snapshot " + name
+	name = strings.ReplaceAll(name, "-", "")
+	return "snapshot " + name[:min(len(name), 8)]
 }
 
 func kindToken(kind string) string {

@@ -49,7 +49,8 @@ type Kinds struct {
 	Install func(*kubetest.Cluster)
 	// Related returns names of an object that related objects have as well, such as "claim ns/data" for a snapshot of that claim: lines about
 	// related objects are in the order of time. An object has always the name "<kind in lower case> <namespace/name>", but "claim",
-	// "volume" and "attachment" for the kinds so called. nil: none are related.
+	// "volume" and "attachment" for the kinds so called. Calls about a snapshot or group snapshot have the name "snapshot <UID>" if its name or
+	// handle is made of that UID, else "snapshot <handle>". nil: none are related.
 	Related func(kube.Object) []string
 }
 

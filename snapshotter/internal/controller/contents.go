@@ -1,0 +1,216 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+)
+
+// Indexes of contents.
+const (
+	// indexClass files contents under the class that they may need.
+	indexClass = "class"
+	// indexName files contents under the name of the snapshot to take.
+	indexName = "name"
+)
+
+// contents are those of snapshots.
+type contents struct {
+	cfg     *Config
+	objects *kube.Informer[*snapshotv1.VolumeSnapshotContent]
+	classes *kube.Informer[*snapshotv1.VolumeSnapshotClass]
+}
+
+var _ objects = (*contents)(nil)
+
+func newContents(cfg *Config) *contents {
+	c := &contents{cfg: cfg}
+	c.objects = kube.NewInformer(cfg.Snapshots.VolumeSnapshotContents(), kube.InformerOptions[*snapshotv1.VolumeSnapshotContent]{
+		Name: "VolumeSnapshotContent", LabelSelector: nodeSelector(cfg.Node), Resync: cfg.Resync, Transform: slimContent(cfg.Driver),
+		Index: indexes(cfg.SnapshotNames, recordOf),
+	})
+	c.classes = kube.NewInformer(cfg.Snapshots.VolumeSnapshotClasses(), kube.InformerOptions[*snapshotv1.VolumeSnapshotClass]{
+		Name: "VolumeSnapshotClass", Transform: slimClass(cfg.Driver),
+	})
+	return c
+}
+
+// nodeSelector selects the contents of a node, "" those of all.
+func nodeSelector(node string) string {
+	if node == "" {
+		return ""
+	}
+	return snapshotapi.LabelManagedBy + "=" + node
+}
+
+// indexes returns the indexes of contents. Those of other drivers have neither class nor volumes.
+func indexes[T kube.Object](naming Naming, recordOf func(T) record) map[string]func(T) []string {
+	return map[string]func(T) []string{
+		indexClass: func(obj T) []string {
+			r := recordOf(obj)
+			if r.class == "" || r.isReady() {
+				return nil
+			}
+			return []string{r.class}
+		},
+		indexName: func(obj T) []string {
+			r := recordOf(obj)
+			if len(r.volumes) == 0 || r.member {
+				return nil
+			}
+			return []string{naming.name(r.ref.UID)}
+		},
+	}
+}
+
+// recordOf returns the record of a content.
+func recordOf(content *snapshotv1.VolumeSnapshotContent) record {
+	r := recordMeta(&content.ObjectMeta, content.Spec.Driver)
+	r.ref, r.class = content.Spec.VolumeSnapshotRef, valueOf(content.Spec.VolumeSnapshotClassName)
+	r.retain = content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete
+	if volume := valueOf(content.Spec.Source.VolumeHandle); volume != "" {
+		r.volumes = []string{volume}
+	}
+	r.given = valueOf(content.Spec.Source.SnapshotHandle)
+	r.member = r.has(snapshotapi.AnnVolumeGroupSnapshotHandle)
+	if s := content.Status; s != nil {
+		r.status = status{handle: valueOf(s.SnapshotHandle), ready: s.ReadyToUse, created: s.CreationTime, size: s.RestoreSize, group: valueOf(s.VolumeGroupSnapshotHandle)}
+		r.status.setError(s.Error)
+	}
+	return r
+}
+
+func (c *contents) find(name string) (record, bool) {
+	content, ok := c.objects.Get("", name)
+	if !ok || content.Spec.Driver != c.cfg.Driver {
+		return record{}, false
+	}
+	return recordOf(content), true
+}
+
+func (c *contents) all() iter.Seq[record] {
+	return func(yield func(record) bool) {
+		for content := range c.objects.All() {
+			if content.Spec.Driver == c.cfg.Driver && !yield(recordOf(content)) {
+				return
+			}
+		}
+	}
+}
+
+func (c *contents) named(name string) []record {
+	return records(c.objects.ByIndex(indexName, name), recordOf)
+}
+
+func records[T any](list []T, recordOf func(T) record) []record {
+	out := make([]record, 0, len(list))
+	for _, obj := range list {
+		out = append(out, recordOf(obj))
+	}
+	return out
+}
+
+func (c *contents) class(name string) (class, bool) {
+	found, ok := c.classes.Get("", name)
+	if !ok {
+		return class{}, false
+	}
+	return class{driver: found.Driver, parameters: found.Parameters}, true
+}
+
+func (c *contents) patch(ctx context.Context, name string, data []byte, subresources ...string) (record, error) {
+	patched, err := c.cfg.Snapshots.VolumeSnapshotContents().Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{}, subresources...)
+	if err != nil {
+		return record{}, err
+	}
+	c.objects.Remember(patched)
+	return recordOf(patched), nil
+}
+
+func (c *contents) learned(r record, s snapshot, now time.Time) map[string]any {
+	return learned(r, s, now)
+}
+
+func (c *contents) cleared(r record) map[string]any {
+	if r.status.handle == "" {
+		return nil
+	}
+	return map[string]any{"snapshotHandle": nil, "readyToUse": nil, "creationTime": nil, "restoreSize": nil}
+}
+
+func (c *contents) check() error { return c.cfg.Features().Check(c.cfg.Driver) }
+
+func (c *contents) create(ctx context.Context, request createRequest) (snapshot, error) {
+	reply, err := c.cfg.CSI.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{
+		SourceVolumeId: first(request.volumes), Name: request.name, Secrets: request.secrets, Parameters: request.parameters,
+	})
+	if err != nil {
+		return snapshot{}, fmt.Errorf("create snapshot %q of volume %q: %w", request.name, first(request.volumes), err)
+	}
+	return snapshotOf(reply.GetSnapshot()), nil
+}
+
+// snapshotOf returns what the driver says of a snapshot.
+func snapshotOf(s *csi.Snapshot) snapshot {
+	out := snapshot{handle: s.GetSnapshotId(), ready: s.GetReadyToUse(), size: s.GetSizeBytes(), group: s.GetGroupSnapshotId()}
+	if t := s.GetCreationTime(); t != nil {
+		out.created = t.AsTime()
+	}
+	return out
+}
+
+// readsByCreate: ListSnapshots cannot report that a snapshot has failed, so that CSI v1.13, "CreateSnapshot", has CreateSnapshot called
+// again where there is no GetSnapshot. It needs the class.
+func (c *contents) readsByCreate(r record) bool {
+	if c.cfg.Features().Get || len(r.volumes) == 0 || r.member {
+		return false
+	}
+	_, found := c.class(r.class)
+	return found || !c.cfg.Features().List
+}
+
+func (c *contents) read(ctx context.Context, r record, secrets map[string]string) (snapshot, error) {
+	id := r.handle()
+	switch features := c.cfg.Features(); {
+	case features.Get:
+		reply, err := c.cfg.CSI.GetSnapshot(ctx, &csi.GetSnapshotRequest{SnapshotId: id, Secrets: secrets})
+		if err != nil {
+			return snapshot{}, fmt.Errorf("get snapshot %q: %w", id, err)
+		}
+		return snapshotOf(reply.GetSnapshot()), nil
+	case features.List:
+		return c.list(ctx, id, secrets)
+	}
+	return snapshot{handle: id, ready: true}, nil // the driver cannot be asked
+}
+
+// list finds a snapshot by ListSnapshots.
+func (c *contents) list(ctx context.Context, id string, secrets map[string]string) (snapshot, error) {
+	reply, err := c.cfg.CSI.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: id, Secrets: secrets})
+	if err != nil {
+		return snapshot{}, fmt.Errorf("list snapshot %q: %w", id, err)
+	}
+	at := slices.IndexFunc(reply.GetEntries(), func(e *csi.ListSnapshotsResponse_Entry) bool { return e.GetSnapshot().GetSnapshotId() == id })
+	if at < 0 {
+		return snapshot{}, fmt.Errorf("the driver lists no snapshot %q; correct the handle, or delete the content", id)
+	}
+	return snapshotOf(reply.GetEntries()[at].GetSnapshot()), nil
+}
+
+func (c *contents) remove(ctx context.Context, r record, secrets map[string]string) error {
+	_, err := c.cfg.CSI.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: r.handle(), Secrets: secrets})
+	if err != nil {
+		return fmt.Errorf("delete snapshot %q: %w", r.handle(), err)
+	}
+	return nil
+}

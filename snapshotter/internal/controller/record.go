@@ -1,0 +1,103 @@
+package controller
+
+import (
+	"slices"
+	"time"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// record is what contents of snapshots and of group snapshots have in common: what is asked for, and what is known.
+type record struct {
+	name, version string // version is the resourceVersion
+	uid           types.UID
+	deleting      bool
+	finalizers    []string
+	annotations   map[string]string
+
+	// ref is the VolumeSnapshot or VolumeGroupSnapshot; its UID is empty until it is bound to a content that existed before.
+	ref    corev1.ObjectReference
+	driver string
+	class  string
+	// retain: the snapshot is to stay when the content is deleted.
+	retain bool
+	// volumes are the handles of the volumes to take a snapshot of. None: given is the handle of a snapshot that exists already.
+	volumes []string
+	given   string
+	// member: the snapshot is part of a group snapshot, whose content creates and deletes it.
+	member bool
+	// members are the handles of the snapshots of a group.
+	members []string
+
+	status status
+}
+
+// status is what a content says of its snapshot. Pointers are nil, and strings are empty, for what it does not say.
+type status struct {
+	handle string
+	ready  *bool
+	// created is in nanoseconds since 1970, size in bytes.
+	created, size *int64
+	// group is the handle of the group snapshot that the snapshot is a member of.
+	group string
+	// infos are the members of a group snapshot.
+	infos []groupv1.VolumeSnapshotInfo
+	// failed: there is an error, which is err.
+	failed bool
+	err    string
+}
+
+// handle returns the handle of the snapshot, "" if none is known.
+func (r record) handle() string {
+	if r.given != "" {
+		return r.given
+	}
+	return r.status.handle
+}
+
+func (r record) has(annotation string) bool {
+	_, ok := r.annotations[annotation]
+	return ok
+}
+
+func (r record) protected(finalizer string) bool { return slices.Contains(r.finalizers, finalizer) }
+
+func (r record) isReady() bool { return r.status.ready != nil && *r.status.ready }
+
+// snapshot is what the driver answers about a snapshot or a group snapshot.
+type snapshot struct {
+	handle string
+	ready  bool
+	// created is zero if the driver does not say it.
+	created time.Time
+	// size in bytes, 0 if it is unknown.
+	size  int64
+	group string
+	infos []groupv1.VolumeSnapshotInfo
+}
+
+// recordMeta returns the record of an object's metadata.
+func recordMeta(meta *metav1.ObjectMeta, driver string) record {
+	return record{
+		name: meta.Name, version: meta.ResourceVersion, uid: meta.UID, deleting: meta.DeletionTimestamp != nil,
+		finalizers: meta.Finalizers, annotations: meta.Annotations, driver: driver,
+	}
+}
+
+func (s *status) setError(err *snapshotv1.VolumeSnapshotError) {
+	if err != nil {
+		s.failed, s.err = true, valueOf(err.Message)
+	}
+}
+
+// valueOf returns what p points to, or the zero value.
+func valueOf[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}

@@ -1,0 +1,113 @@
+package controller
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+)
+
+const (
+	// absentPause is the time until the API server is asked again for kinds that it does not have, and the driver for calls.
+	absentPause = 30 * time.Second
+	// servedPause is the time until the API server is asked again which version it has, as an upgrade replaces it.
+	servedPause = 5 * time.Minute
+)
+
+// groups is the loop of group snapshots, which begins when the API server has the kinds and the driver has the calls.
+type groups struct {
+	*loop
+	contents *groupContents
+
+	watching bool // the caches were started
+
+	mu     sync.Mutex
+	served string
+}
+
+func newGroups(cfg *Config) *groups {
+	g := &groups{contents: &groupContents{cfg: cfg}}
+	g.loop = &loop{names: groupNames(), objects: g.contents, cfg: cfg, naming: cfg.GroupNames}
+	return g
+}
+
+// servedVersion returns the version of the kinds, "" while the API server has none.
+func (g *groups) servedVersion() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.served
+}
+
+// setServed notes a version, and reports whether it is another one than before.
+func (g *groups) setServed(version string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	changed := g.served != version
+	g.served = version
+	return changed
+}
+
+// watch keeps the caches up to date until ctx ends, from when the API server has the kinds and the driver has the calls: until then, a
+// role without the right to read them, and a cluster without them, cost a request every half minute at most.
+func (g *groups) watch(ctx context.Context) error {
+	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error {
+		for {
+			pause := absentPause
+			if g.cfg.Features().Groups && g.discover(ctx) {
+				pause = servedPause
+				g.start(ctx, running)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(pause):
+			}
+		}
+	})
+	return running.Wait()
+}
+
+// discover asks the API server whether it has the kinds, and in which version.
+func (g *groups) discover(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.KubeTimeout)
+	defer cancel()
+	logger := klog.FromContext(ctx)
+	version, ok, err := g.cfg.Snapshots.Served(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			logger.Error(err, "Not known whether the API server has group snapshots, asking again soon")
+		}
+		return false
+	}
+	if g.setServed(version) {
+		if ok {
+			logger.Info("The API server has group snapshots", "version", version)
+		} else {
+			logger.Info("The API server has no group snapshots; csi-snapshotter asks again from time to time")
+		}
+	}
+	return ok
+}
+
+// start fills the caches, once, and queues the contents then.
+func (g *groups) start(ctx context.Context, running *errgroup.Group) {
+	if g.watching {
+		return
+	}
+	g.watching = true
+	caches := g.contents.newCaches()
+	running.Go(func() error { return caches.objects.Run(ctx) })
+	running.Go(func() error { return caches.classes.Run(ctx) })
+	running.Go(func() error {
+		if kube.WaitAllSynced(ctx, caches.objects, caches.classes) == nil {
+			g.contents.caches.Store(caches)
+			follow(g.loop, caches.objects, caches.classes, groupRecordOf)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,151 @@
+package snapshotter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
+	"github.com/longshore-csi/longshore/csikit/sidecartest"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
+)
+
+func rights() []sidecartest.Right {
+	const groups = "groupsnapshot.storage.k8s.io"
+	return []sidecartest.Right{
+		{Group: snapshotapi.Group, Resource: "volumesnapshotcontents", Verbs: "list, patch, watch", Why: "what to take and to delete"},
+		{Group: snapshotapi.Group, Resource: "volumesnapshotcontents/status", Verbs: "patch", Why: "what was taken, and errors"},
+		{Group: snapshotapi.Group, Resource: "volumesnapshotclasses", Verbs: "list, watch", Why: "parameters of a new snapshot"},
+		{Group: "coordination.k8s.io", Resource: "leases", Verbs: "create, get, update, watch", Why: "`--leader-election`; a Role in the namespace of the pod is enough"},
+		{Group: groups, Resource: "volumegroupsnapshotcontents", Verbs: "list, patch, watch", Why: "optional: drivers with group snapshots"},
+		{Group: groups, Resource: "volumegroupsnapshotcontents/status", Verbs: "patch", Why: "optional: the same"},
+		{Group: groups, Resource: "volumegroupsnapshotclasses", Verbs: "list, watch", Why: "optional: the same"},
+		{Resource: "secrets", Verbs: "get", Why: "optional: classes that name secrets; a Role in the namespace of the secrets is enough"},
+		{Resource: "events", Verbs: "create", Why: "optional: events on contents"},
+	}
+}
+
+func TestRightsDoc(t *testing.T) {
+	sidecartest.RightsDocument(t, "csi-snapshotter", rights(), "VolumeSnapshotClass or a VolumeSnapshotContent", `
+The kinds of group snapshots are read when the driver announces CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT and the API server has them, and
+never with `+"`--feature-gates=CSIVolumeGroupSnapshot=false`"+`. To find out whether it has them, /apis/groupsnapshot.storage.k8s.io is read, which every
+service account may do.
+`)
+}
+
+// bed is a cluster and a driver for components in virtual time.
+type bed struct {
+	t       *testing.T
+	cluster *kubetest.Cluster
+	driver  *csitest.Driver
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	return &bed{t: t, cluster: newCluster(t), driver: withVolumes(newDriver(csitest.Options{}))}
+}
+
+// launch begins a component; stop ends it in good order.
+func (b *bed) launch(host string) (stop func()) {
+	b.t.Helper()
+	o, err := parse("--leader-election", "--retry-interval-max=10s")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	config := inMemory(o, b.cluster.Client(), snapshotapitest.New(b.cluster), host)
+	config.CSI.Conn = b.driver.Conn()
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	ended := make(chan error, 1)
+	go func() { ended <- sidecar.Run(ctx, config) }()
+	return func() {
+		b.t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			b.t.Error(err)
+		}
+	}
+}
+
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
+// take asks for a snapshot with a secret, and for a group snapshot.
+func (b *bed) take() {
+	b.t.Helper()
+	content := testContent("u1", "vol-1")
+	content.Annotations = map[string]string{snapshotapi.AnnDeletionSecretName: "keys", snapshotapi.AnnDeletionSecretNamespace: "default"}
+	if err := b.cluster.Apply(content, testContent("u2", "vol-2"), testGroupContent("g1", "vol-1", "vol-2")); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// taken returns the handles of the snapshots and group snapshots that there are.
+func (b *bed) taken() string {
+	var ids []string
+	for _, s := range b.driver.Snapshots() {
+		if s.Group == "" {
+			ids = append(ids, s.ID)
+		}
+	}
+	for _, g := range b.driver.GroupSnapshots() {
+		ids = append(ids, g.ID)
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
+}
+
+// TestRights uses everything that asks the API server for something, and compares what was asked with the table.
+func TestRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.driver.Inject(csitest.Fault{Method: "CreateSnapshot", Code: 13, Times: 1}) // for the sake of an event
+		used := sidecartest.Record(b.cluster)
+		first := b.launch("host-1")
+		b.take()
+		pass(time.Minute)
+		second := b.launch("host-2") // it waits for the Lease
+		pass(time.Minute)
+		if got, want := b.taken(), "group-groupsnapshot-g1 snap-snapshot-u1 snap-snapshot-u2"; got != want {
+			t.Errorf("taken: %s, want %s", got, want)
+		}
+		first()
+		second()
+		used.Compare(t, rights())
+	})
+}
+
+// TestOptionalRights works with the rights that are not optional: only what needs the missing right is not done.
+func TestOptionalRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		for _, r := range rights() {
+			if !strings.HasPrefix(r.Why, "optional") {
+				continue
+			}
+			for verb := range strings.SplitSeq(r.Verbs, ", ") {
+				b.cluster.Inject(kubetest.Fault{
+					Verb: verb, Resource: r.Resource,
+					Err: apierrors.NewForbidden(schema.GroupResource{Group: r.Group, Resource: r.Resource}, "", fmt.Errorf("%s is not granted", verb)),
+				})
+			}
+		}
+		stop := b.launch("host-1")
+		b.take()
+		pass(time.Minute)
+		if got, want := b.taken(), "snap-snapshot-u2"; got != want {
+			t.Errorf("with the rights that are not optional: %s, want %s", got, want)
+		}
+		stop()
+	})
+}

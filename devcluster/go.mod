@@ -15,6 +15,8 @@ require (
 	github.com/longshore-csi/longshore/provisioner v0.0.0
 	github.com/longshore-csi/longshore/registrar v0.0.0
 	github.com/longshore-csi/longshore/resizer v0.0.0
+	github.com/longshore-csi/longshore/snapshotcontroller v0.0.0
+	github.com/longshore-csi/longshore/snapshotter v0.0.0
 	github.com/moby/sys/mountinfo v0.7.2
 	go.uber.org/goleak v1.3.0
 	golang.org/x/mod v0.42.0
@@ -102,5 +104,7 @@ replace (
 	github.com/longshore-csi/longshore/provisioner => ../provisioner
 	github.com/longshore-csi/longshore/registrar => ../registrar
 	github.com/longshore-csi/longshore/resizer => ../resizer
+	github.com/longshore-csi/longshore/snapshotcontroller => ../snapshotcontroller
+	github.com/longshore-csi/longshore/snapshotter => ../snapshotter
 	github.com/longshore-csi/longshore/topology => ../topology
 )

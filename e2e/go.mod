@@ -101,5 +101,7 @@ replace (
 	github.com/longshore-csi/longshore/provisioner => ../provisioner
 	github.com/longshore-csi/longshore/registrar => ../registrar
 	github.com/longshore-csi/longshore/resizer => ../resizer
+	github.com/longshore-csi/longshore/snapshotcontroller => ../snapshotcontroller
+	github.com/longshore-csi/longshore/snapshotter => ../snapshotter
 	github.com/longshore-csi/longshore/topology => ../topology
 )

@@ -63,8 +63,8 @@
 //	vanish <id>              remove a volume without DeleteVolume
 //	volumes                  print the volumes of the driver
 //	snapshot <id> [volume=] [size=<bytes>] [group=] [ready-after=]  add a snapshot without CreateSnapshot
-//	groupsnapshot <id> snapshots=(a,b)  add a group of such snapshots
-//	snapshots                print the snapshots of the driver, without times
+//	groupsnapshot <id> snapshots=(a,b)  add a group of these
+//	snapshots                print those that the driver has, without times
 //	fault [method=] [code=] [message=] [delay=] [times=] [hang] [after] [crash]
 //	heal                     remove all faults, of the driver and the API
 //

@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -29,36 +31,54 @@ spec: {volumeSnapshotClassName: %[1]s, source: {persistentVolumeClaimName: data}
 `
 )
 
-// TestSnapshotAndRestore takes a snapshot of a volume with the reference driver, csi-snapshotter and snapshot-controller, makes a volume of it, which
-// has the former content, and deletes both.
+// TestSnapshotAndRestore takes a snapshot of a volume of the reference driver, makes a volume of it, which has the former content, and deletes
+// both: with our csi-snapshotter and snapshot-controller, and with each of them beside the other half of kubernetes-csi.
 func TestSnapshotAndRestore(t *testing.T) {
 	dev(t)
 	cluster := ownCluster(t, 1)
-	s := &story{Scene: cluster.NewScene(t), t: t}
-	s.installSnapshots()
-	s.run("snapshot-controller", "--kubeconfig="+cluster.kubeconfig)
-	s.run("csi-snapshotter", "--kubeconfig="+cluster.kubeconfig, "--csi-address="+filepath.Join(s.Dev.dir, "run", "csi.sock"))
+	const upstream = "Upstream"
+	for _, pair := range [][2]string{{"Ours", "Ours"}, {"Ours", upstream}, {upstream, "Ours"}} {
+		t.Run(pair[0]+"Controller"+pair[1]+"Snapshotter", func(t *testing.T) {
+			s := &story{Scene: cluster.NewScene(t), t: t}
+			s.installSnapshots()
+			start := func(whose, name string, args ...string) {
+				args = append([]string{"--kubeconfig=" + cluster.kubeconfig}, args...)
+				if whose == upstream {
+					s.runForeign(filepath.Join(unpackUpstream(t, name), name), args...)
+				} else {
+					s.run(name, args...)
+				}
+			}
+			start(pair[0], "snapshot-controller")
+			start(pair[1], "csi-snapshotter", "--csi-address="+filepath.Join(s.Dev.dir, "run", "csi.sock"))
+			s.snapshotAndRestore()
+		})
+	}
+}
 
+// snapshotAndRestore is the life of one snapshot.
+func (s *story) snapshotAndRestore() {
+	s.t.Helper()
 	s.createClaim()
 	s.bound()
 	s.createPod()
 	file := filepath.Join(s.mountedFor("pod", "data"), "file")
-	writeText(t, file, "before")
-	s.write(s.decode(fmt.Sprintf(snapshotClass, s.Namespace, s.Driver))...)
+	writeText(s.t, file, "before")
+	class := s.decode(fmt.Sprintf(snapshotClass, s.Namespace, s.Driver))
+	s.write(class...)
 	taken := s.decode(fmt.Sprintf(dynamicSnapshot, s.Namespace, "monday"))[0]
 	s.write(taken)
 	s.snapshotReady(taken)
-	writeText(t, file, "after")
+	writeText(s.t, file, "after")
 
 	copied := Claim(s.Namespace, "copy", s.ImmediateClass())
 	copied.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "monday"}
 	s.create(copied)
 	s.WaitBound("copy")
 	s.CreatePod("reader", FromClaim("copy"))
-	for claim, want := range map[string]string{"data": "after", "copy": "before"} {
-		pod := map[string]string{"data": "pod", "copy": "reader"}[claim]
-		if got, err := os.ReadFile(filepath.Join(s.mountedFor(pod, claim), "file")); err != nil || string(got) != want {
-			t.Errorf("claim %s: %q, %v, want %q", claim, got, err, want)
+	for _, at := range []struct{ pod, claim, want string }{{"pod", "data", "after"}, {"reader", "copy", "before"}} {
+		if got, err := os.ReadFile(filepath.Join(s.mountedFor(at.pod, at.claim), "file")); err != nil || string(got) != at.want {
+			s.t.Errorf("claim %s: %q, %v, want %q", at.claim, got, err, at.want)
 		}
 	}
 
@@ -70,6 +90,25 @@ func TestSnapshotAndRestore(t *testing.T) {
 	s.DeleteClaim("data")
 	s.DeleteClaim("copy")
 	s.WaitNothingLeft()
+	s.retry("delete the class", func(ctx context.Context) error { return s.NewWriter(s.t).Delete(ctx, class...) })
+}
+
+// runForeign runs a program of others until the test ends.
+func (s *story) runForeign(path string, args ...string) {
+	s.t.Helper()
+	var log bytes.Buffer
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG=")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		end(cmd)
+		if s.t.Failed() {
+			s.t.Logf("the log of %s: %s", filepath.Base(path), log.String())
+		}
+	})
 }
 
 // installSnapshots installs the kinds of snapshots, those of groups included.

@@ -19,6 +19,7 @@ require (
 
 require (
 	github.com/longshore-csi/longshore/csikit v0.0.0
+	k8s.io/component-helpers v0.37.2
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd
 )
 

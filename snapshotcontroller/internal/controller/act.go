@@ -54,6 +54,9 @@ func (c *Controller) reconcileSnapshot(ctx context.Context, namespace, name stri
 			return 0, nil
 		}
 		v := c.view(s)
+		if v.content != nil {
+			c.contentKnown(s.UID)
+		}
 		if pause := c.retries.until(key, v.inputs()); pause > 0 {
 			return pause, nil
 		}

@@ -127,6 +127,13 @@ func (c *Controller) protect(ctx context.Context, claims []*corev1.PersistentVol
 	return err
 }
 
+// contentKnown ends the time in which the content of a snapshot may exist although the cache does not have it.
+func (c *Controller) contentKnown(snapshot types.UID) {
+	for _, claim := range c.creating.end(snapshot) {
+		c.claimQueue.Add(claim)
+	}
+}
+
 // patchClaim sets the finalizers of the claim that was read.
 func (c *Controller) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, finalizers []string) error {
 	meta := asRead(claim)

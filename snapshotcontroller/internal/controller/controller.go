@@ -40,6 +40,8 @@ type Config struct {
 	// Groups works on group snapshots as long as the server has their kinds, which are looked for in CRDInterval.
 	Groups      bool
 	CRDInterval time.Duration
+	// Distributed labels contents with the node whose csi-snapshotter is in charge of the volume.
+	Distributed bool
 	// SourceVolumeMode records the mode of the volume on contents, by which csi-provisioner refuses to restore to another one.
 	SourceVolumeMode bool
 
@@ -60,6 +62,7 @@ type Controller struct {
 	classes   *kube.Informer[*snapshotv1.VolumeSnapshotClass]
 	claims    *kube.Informer[*corev1.PersistentVolumeClaim]
 	pvs       *kube.Informer[*corev1.PersistentVolume]
+	nodes     *nodes // nil: contents are not labelled
 
 	queue      *reconcile.Controller[string] // of VolumeSnapshots and the contents that refer to them; since started
 	claimQueue *reconcile.Controller[string] // of claims that have the finalizer
@@ -67,7 +70,7 @@ type Controller struct {
 	creating   creating
 	retries    retries
 	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
-	deleted    sync.Map // UIDs of objects that this instance has deleted, until the watch brings it
+	deleted    sync.Map // UIDs of objects that this instance has deleted, until they are gone
 	groups     atomic.Pointer[groupsState]
 	started    atomic.Bool
 }
@@ -88,13 +91,18 @@ func New(cfg Config) *Controller {
 		Name: "PersistentVolumeClaim", Resync: cfg.Resync, Transform: slimClaim, Index: indexClaims(),
 	})
 	c.pvs = kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
-		Name: "PersistentVolume", Transform: slimPV(false), Index: indexPVs(),
+		Name: "PersistentVolume", Transform: slimPV(cfg.Distributed), Index: indexPVs(),
 	})
 	c.snapshots.OnChange(c.snapshotChanged)
 	c.contents.OnChange(c.contentChanged)
 	c.classes.OnChange(c.classChanged)
 	c.claims.OnChange(c.claimChanged)
 	c.pvs.OnChange(c.pvChanged)
+	if cfg.Distributed {
+		c.nodes = newNodes(cfg.Kube)
+		c.nodes.nodes.OnChange(c.nodeChanged)
+		c.nodes.csiNodes.OnChange(c.csiNodeChanged)
+	}
 	return c
 }
 
@@ -107,7 +115,6 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 	if c.claimQueue, err = c.newQueue(QueueClaims, c.reconcileClaim); err != nil {
 		return err
 	}
-	c.started.Store(true)
 	defer c.cfg.Operations.reset()
 	// The informers outlive the workers: an operation that finishes while the process stops must know the newest state.
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -118,6 +125,14 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 	informers.Go(func() error { return c.classes.Run(watching) })
 	informers.Go(func() error { return c.claims.Run(watching) })
 	informers.Go(func() error { return c.pvs.Run(watching) })
+	if c.nodes != nil {
+		c.nodes.findRights(ctx, c.cfg.Kube)
+		informers.Go(func() error { return c.nodes.nodes.Run(watching) })
+		if c.nodes.drivers {
+			informers.Go(func() error { return c.nodes.csiNodes.Run(watching) })
+		}
+	}
+	c.started.Store(true)
 
 	err = c.work(ctx, watching)
 	stop()
@@ -151,7 +166,14 @@ func (c *Controller) work(ctx, watching context.Context) error {
 }
 
 func (c *Controller) informers() []kube.Syncer {
-	return []kube.Syncer{c.snapshots, c.contents, c.classes, c.claims, c.pvs}
+	all := []kube.Syncer{c.snapshots, c.contents, c.classes, c.claims, c.pvs}
+	if c.nodes != nil {
+		all = append(all, c.nodes.nodes)
+		if c.nodes.drivers {
+			all = append(all, c.nodes.csiNodes)
+		}
+	}
+	return all
 }
 
 // Synced returns an error while the controller runs and waits for the first lists of its caches; nothing is done until then. A controller that

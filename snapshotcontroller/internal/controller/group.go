@@ -157,6 +157,9 @@ func (g *groups) groupChanged(before, after *groupv1.VolumeGroupSnapshot) {
 			continue
 		}
 		g.groupQueue.Add(keyOf(group))
+		if after == nil || after.UID != group.UID {
+			g.contentKnown(group.UID)
+		}
 		if before == nil || after == nil || before.UID != after.UID || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 			var members []string
 			for _, s := range g.snapshots.ByIndex(indexGroup, string(group.UID)) {
@@ -192,7 +195,7 @@ func (g *groups) groupContentChanged(before, after *groupv1.VolumeGroupSnapshotC
 	if after != nil {
 		g.gone.Delete(after.Name)
 	}
-	if before != nil && (after == nil || after.DeletionTimestamp != nil || after.UID != before.UID) {
+	if before != nil && (after == nil || after.UID != before.UID) {
 		g.deleted.Delete(before.UID)
 	}
 }

@@ -60,6 +60,9 @@ func (g *groups) reconcileOne(ctx context.Context, namespace, name string) (time
 			return 0, nil
 		}
 		v := g.groupView(group)
+		if v.content != nil {
+			g.contentKnown(group.UID)
+		}
 		if pause := g.groupRetries.until(key, v.inputs()); pause > 0 {
 			return pause, nil
 		}
@@ -99,6 +102,7 @@ func (g *groups) groupView(group *groupv1.VolumeGroupSnapshot) groupView {
 	name := groupContentName(group)
 	if content, ok := g.groupContents.Get("", name); ok {
 		v.content = content
+		v.node = g.nodeForGroup(content, content.Spec.Driver, content.Spec.Source.VolumeHandles)
 		_, v.contentDeleted = g.deleted.Load(content.UID)
 	} else {
 		_, v.contentGone = g.gone.Load(name)
@@ -125,8 +129,31 @@ func (g *groups) groupView(group *groupv1.VolumeGroupSnapshot) groupView {
 		} else {
 			v.classes = g.groupClasses.List()
 		}
+		var driver string
+		var handles []string
+		for _, s := range v.sources {
+			if s.volume != nil && s.volume.Spec.CSI != nil {
+				driver, handles = s.volume.Spec.CSI.Driver, append(handles, s.volume.Spec.CSI.VolumeHandle)
+			}
+		}
+		v.node = g.nodeForGroup(nil, driver, handles)
 	}
 	return v
+}
+
+// nodeForGroup is nodeFor for the volumes of a group, which one node must be able to reach.
+func (g *groups) nodeForGroup(content *groupv1.VolumeGroupSnapshotContent, driver string, handles []string) string {
+	if g.nodes == nil || len(handles) == 0 {
+		return ""
+	}
+	var volumes []*corev1.PersistentVolume
+	for _, handle := range handles {
+		volumes = append(volumes, g.volumeOf(driver, handle))
+	}
+	if content == nil {
+		return g.nodeFor(nil, driver, volumes...)
+	}
+	return g.nodeFor(content, driver, volumes...)
 }
 
 // selected returns the claims of a namespace that a selector matches, by name.

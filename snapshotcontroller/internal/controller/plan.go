@@ -238,11 +238,11 @@ func planDelete(v view) plan {
 	}
 	switch {
 	case v.restoring != "":
-		return pending(fmt.Sprintf("Snapshot is being used to restore a PVC: it is deleted when claim %s is bound or deleted", v.restoring))
+		return pending(v, fmt.Sprintf("Snapshot is being used to restore a PVC: it is deleted when claim %s is bound or deleted", v.restoring))
 	case !v.groupKnown, v.groupDeleting:
 		return plan{verdict: doNothing} // the group comes first
 	case v.groupExists:
-		return pending(fmt.Sprintf("Snapshot is a member of VolumeGroupSnapshot %q: it is deleted with the group", v.group.name))
+		return pending(v, fmt.Sprintf("Snapshot is a member of VolumeGroupSnapshot %q: it is deleted with the group", v.group.name))
 	case content == nil && !v.contentGone:
 		return plan{verdict: doVerify}
 	case content == nil || !refersTo(content.Spec.VolumeSnapshotRef, s):
@@ -278,9 +278,16 @@ func planDeleting(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapsh
 	return p
 }
 
-// pending waits, and says why.
-func pending(message string) plan {
-	return plan{verdict: doNothing, events: []event{{true, ReasonDeletePending, message}}}
+// pending waits, and says why. Meanwhile the status is kept up to date, as a restore may need it.
+func pending(v view, message string) plan {
+	p := plan{verdict: doNothing}
+	if s, content := v.snapshot, v.content; content != nil && mismatch(s, content) == nil {
+		status := copiedStatus(s, content, v.group)
+		p = planStatus(s, status)
+		p.events = statusEvents(s, content, status)
+	}
+	p.events = append(p.events, event{true, ReasonDeletePending, message})
+	return p
 }
 
 // report writes a problem to the status, if it is not there yet.

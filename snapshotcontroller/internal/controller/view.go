@@ -32,6 +32,12 @@ func (c *Controller) view(s *snapshotv1.VolumeSnapshot) view {
 		} else {
 			v.classes = c.classes.List()
 		}
+		if v.volume != nil && v.volume.Spec.CSI != nil {
+			v.node = c.nodeFor(nil, v.volume.Spec.CSI.Driver, v.volume)
+		}
+	}
+	if content := v.content; content != nil && content.Spec.Source.VolumeHandle != nil {
+		v.node = c.nodeFor(content, content.Spec.Driver, c.volumeOf(content.Spec.Driver, *content.Spec.Source.VolumeHandle))
 	}
 	return v
 }

@@ -127,11 +127,9 @@ func isResync(before, after metav1.Object) bool {
 func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	if after == nil || before != nil && before.UID != after.UID {
 		c.gone.Delete(contentName(before))
-		for _, claim := range c.creating.end(before.UID) {
-			c.claimQueue.Add(claim)
-		}
+		c.contentKnown(before.UID)
 	}
-	if before != nil && (after == nil || after.DeletionTimestamp != nil || after.UID != before.UID) {
+	if before != nil && (after == nil || after.UID != before.UID) {
 		c.deleted.Delete(before.UID)
 	}
 	if after == nil {
@@ -157,7 +155,7 @@ func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotCont
 	if after != nil {
 		c.gone.Delete(after.Name)
 	}
-	if before != nil && (after == nil || after.DeletionTimestamp != nil || after.UID != before.UID) {
+	if before != nil && (after == nil || after.UID != before.UID) {
 		c.deleted.Delete(before.UID)
 	}
 	if before == nil || after == nil || !isResync(before, after) {

@@ -1,0 +1,139 @@
+package snapshotcontroller
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/sidecartest"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
+)
+
+func rights() []sidecartest.Right {
+	const s, g = snapshotapi.Group, snapshotapi.GroupSnapshotGroup
+	return []sidecartest.Right{
+		{Resource: "persistentvolumes", Verbs: "list, watch", Why: "the volume of a claim"},
+		{Resource: "persistentvolumeclaims", Verbs: "list, patch, watch", Why: "what a snapshot is taken of, and its finalizer"},
+		{Resource: "events", Verbs: "create", Why: "events on snapshots"},
+		{Group: s, Resource: "volumesnapshotclasses", Verbs: "list, watch", Why: "driver, deletion policy and secret of new snapshots"},
+		{Group: s, Resource: "volumesnapshots", Verbs: "create, delete, get, list, patch, watch", Why: "snapshots; `create` and `delete` for members of groups"},
+		{Group: s, Resource: "volumesnapshots/status", Verbs: "patch", Why: "what the driver reports"},
+		{Group: s, Resource: "volumesnapshotcontents", Verbs: "create, delete, get, list, patch, watch", Why: "what csi-snapshotter works on"},
+		{Group: s, Resource: "volumesnapshotcontents/status", Verbs: "patch", Why: "the first status of members of groups"},
+		{Group: g, Resource: "volumegroupsnapshotclasses", Verbs: "list, watch", Why: "group snapshots"},
+		{Group: g, Resource: "volumegroupsnapshots", Verbs: "get, list, patch, watch", Why: "group snapshots"},
+		{Group: g, Resource: "volumegroupsnapshots/status", Verbs: "patch", Why: "group snapshots"},
+		{Group: g, Resource: "volumegroupsnapshotcontents", Verbs: "create, delete, get, list, patch, watch", Why: "group snapshots"},
+		{Resource: "nodes", Verbs: "list, watch", Why: "`--enable-distributed-snapshotting`"},
+		{Group: "storage.k8s.io", Resource: "csinodes", Verbs: "list, watch", Why: "optional: the same, to choose nodes that have the driver"},
+		{Group: "coordination.k8s.io", Resource: "leases", Verbs: "create, get, update, watch", Why: "`--leader-election`; a Role in the namespace of the pod is enough"},
+	}
+}
+
+func TestRightsDoc(t *testing.T) {
+	var table, rules strings.Builder
+	for _, r := range rights() {
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", r.Group, r.Resource, r.Verbs, r.Why)
+		fmt.Fprintf(&rules, "- {apiGroups: [%q], resources: [%s], verbs: [%s]}\n", r.Group, r.Resource, r.Verbs)
+	}
+	commandtest.Golden(t, "docs/rbac.md", "# Rights that snapshot-controller needs\n\n"+
+		"The role of the replaced snapshot-controller is enough. This page is generated from the test that watches the requests, by\n"+
+		"`go test -run TestRightsDoc . -rewrite`.\n\n| API group | Resource | Verbs | For |\n|---|---|---|---|\n"+table.String()+
+		"\nAs a ClusterRole with everything:\n\n```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n"+
+		"  name: snapshot-controller\nrules:\n"+rules.String()+"```\n")
+}
+
+// TestRights uses everything that asks the API server for something, and compares what was asked with the table.
+func TestRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 0)), cluster: kubetest.New(), storage: map[string]string{}, done: map[string]int{}} //nolint:gosec // a test
+		snapshotapitest.Install(w.cluster)
+		used := sidecartest.Record(w.cluster)
+		w.addClasses()
+		for i := range walkClaims {
+			w.addClaim(i)
+		}
+		w.must(w.cluster.Apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}))
+		begin := func(host string) (stop func()) {
+			o, err := parse("--leader-election", "--enable-distributed-snapshotting")
+			w.must(err)
+			ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+			ended := make(chan error, 1)
+			go func() { ended <- run(ctx, o, inMemory(w.cluster.Client(), host)) }()
+			return func() { cancel(); w.must(<-ended) }
+		}
+		first := begin("host-1")
+		<-time.After(time.Minute)
+		second := begin("host-2") // it waits for the Lease
+		w.take()
+		for range 6 {
+			w.takeGroup() // of either class
+		}
+		for range 10 {
+			<-time.After(time.Second)
+			w.play()
+		}
+		for _, resource := range []string{"volumegroupsnapshots", "volumesnapshots"} {
+			for _, obj := range w.cluster.Objects(resource) {
+				w.must(w.cluster.Remove(resource, obj.GetNamespace(), obj.GetName()))
+				<-time.After(time.Second)
+			}
+		}
+		w.orphans()
+		for range 10 {
+			<-time.After(time.Second)
+			w.play()
+		}
+		first()
+		second()
+		used.Compare(t, rights())
+	})
+}
+
+// orphans adds what makes the controller ask the API server: contents whose snapshots do not exist, and snapshots whose contents do not.
+func (w *walk) orphans() {
+	ref := corev1.ObjectReference{Namespace: "ns", Name: "gone", UID: "gone"}
+	now := new(metav1.Now())
+	content := &snapshotv1.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: "orphan", Finalizers: []string{snapshotapi.FinalizerContent}, DeletionTimestamp: now},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			Driver: walkDriver, DeletionPolicy: "Delete", VolumeSnapshotRef: ref, Source: snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: new("x")},
+		},
+	}
+	snapshot := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "lonely", Finalizers: []string{snapshotapi.FinalizerBound}, DeletionTimestamp: now},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: new("none")}},
+	}
+	group := groupOf("lonely", snapshotapi.FinalizerGroupBound, now)
+	w.must(w.cluster.Apply(content, snapshot, group, groupContentOf(ref, now)))
+}
+
+func groupOf(name, finalizer string, deleted *metav1.Time) *groupv1.VolumeGroupSnapshot {
+	return &groupv1.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Finalizers: []string{finalizer}, DeletionTimestamp: deleted},
+		Spec:       groupv1.VolumeGroupSnapshotSpec{Source: groupv1.VolumeGroupSnapshotSource{VolumeGroupSnapshotContentName: new("none")}},
+	}
+}
+
+func groupContentOf(ref corev1.ObjectReference, deleted *metav1.Time) *groupv1.VolumeGroupSnapshotContent {
+	return &groupv1.VolumeGroupSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: "orphan", Finalizers: []string{snapshotapi.FinalizerGroupContent}, DeletionTimestamp: deleted},
+		Spec: groupv1.VolumeGroupSnapshotContentSpec{
+			Driver: walkDriver, DeletionPolicy: "Delete", VolumeGroupSnapshotRef: ref,
+			Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"x"}},
+		},
+	}
+}

@@ -237,7 +237,9 @@ func (w *walk) remove() string {
 	if mark == "" {
 		mark = snapshotapi.AnnGroupBeingDeleted
 	}
-	w.must(w.cluster.Merge(resource, "", name, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"yes"}}}`, mark)))
+	if err := w.cluster.Merge(resource, "", name, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"yes"}}}`, mark)); !apierrors.IsNotFound(err) {
+		w.must(err) // a content that is gone meanwhile needs no more
+	}
 	if w.rand.IntN(5) == 0 {
 		return "mark deleted"
 	}

@@ -80,6 +80,7 @@ func (l *loop) reconcile(ctx context.Context, name string) (reconcile.Result, er
 // perform makes one step.
 func (l *loop) perform(ctx context.Context, r record, step verdict) error {
 	switch step {
+	case doNothing:
 	case doCreate:
 		return l.take(ctx, r)
 	case doRelease:

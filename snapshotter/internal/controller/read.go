@@ -16,6 +16,9 @@ const maxPoll = time.Minute
 
 // look asks the driver about a snapshot that exists, and records the answer.
 func (l *loop) look(ctx context.Context, r record) error {
+	if r.isReady() {
+		return l.writeStatus(ctx, r, map[string]any{"error": nil}) // only an error is left, and failures do not leave a snapshot ready
+	}
 	s, err := l.ask(ctx, r)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 
 // TestFlows plays the transcripts. The arguments of "start" are flags. The test plays csi-snapshotter by patching contents.
 func TestFlows(t *testing.T) {
-	kinds := reconciletest.Kinds{Install: snapshotapitest.Install, Related: related}
+	kinds := reconciletest.Kinds{Install: snapshotapitest.Install, Related: related, Instant: 20 * time.Millisecond}
 	reconciletest.RunWith(t, "testdata/flows", kinds, func(ctx context.Context, env *reconciletest.Env) error {
 		o := NewOptions()
 		fs := flag.NewFlagSet("start", flag.ContinueOnError)

@@ -19,13 +19,14 @@ import (
 // a group by the order in which they were recorded, events last, as they are written in the background.
 func arrange(entries []*entry, cluster *kubetest.Cluster, kinds Kinds) {
 	groups := newGroups(entries, cluster, kinds)
+	instant := cmp.Or(kinds.Instant, time.Microsecond) // less are latencies of the API server
 	position := make(map[*entry]int, len(entries))
 	for i, e := range entries {
 		position[e] = i
 	}
 	slices.SortStableFunc(entries, func(a, b *entry) int {
 		return cmp.Or(
-			a.at.Truncate(time.Microsecond).Compare(b.at.Truncate(time.Microsecond)), // less are latencies of the API server
+			a.at.Truncate(instant).Compare(b.at.Truncate(instant)),
 			cmp.Compare(rank(a), rank(b)),
 			strings.Compare(groups.of(a), groups.of(b)),
 			cmp.Compare(eventRank(a), eventRank(b)),

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"google.golang.org/grpc"
@@ -52,6 +53,9 @@ type Kinds struct {
 	// "volume" and "attachment" for the kinds so called. Calls about a snapshot or group snapshot have the name "snapshot <UID>" if its name or
 	// handle is made of that UID, else "snapshot <handle>". nil: none are related.
 	Related func(kube.Object) []string
+	// Instant is the time within which lines count as simultaneous, and are sorted by related objects: longer than the latencies that the
+	// component's writes are given. 0: a microsecond.
+	Instant time.Duration
 }
 
 // Run runs every file in dir as a test of its own, in a testing/synctest bubble.

@@ -92,7 +92,7 @@ func (c *Controller) reconcileSnapshot(ctx context.Context, namespace, name stri
 // perform makes the write of a plan.
 func (c *Controller) perform(ctx context.Context, v view, p plan) error {
 	s := v.snapshot
-	switch p.verdict {
+	switch p.verdict { //nolint:exhaustive // the others are no writes, or those of groups
 	case doPatch:
 		return c.refused(ctx, s, ReasonFinalizerError, c.patchSnapshot(ctx, s, p))
 	case doStatus:
@@ -282,10 +282,10 @@ func (c *Controller) reconcileOrphan(ctx context.Context, content *snapshotv1.Vo
 	for _, e := range p.events {
 		c.cfg.Events.Warning(contentRef(content), e.reason, e.message)
 	}
-	switch p.verdict {
-	case doMark:
+	if p.verdict == doMark {
 		return c.mark(ctx, content)
-	case doPatchContent:
+	}
+	if p.verdict == doPatchContent {
 		return c.patchContent(ctx, content, p.contentPatch)
 	}
 	return nil

@@ -115,7 +115,7 @@ func (c *Controller) newGroups() *groups {
 		Name: "VolumeGroupSnapshotContent", Resync: c.cfg.Resync, Index: map[string]func(*groupv1.VolumeGroupSnapshotContent) []string{
 			indexRef:    func(content *groupv1.VolumeGroupSnapshotContent) []string { return []string{groupRefKey(content)} },
 			indexHandle: groupHandles,
-			indexGroup:  func(content *groupv1.VolumeGroupSnapshotContent) []string { return groupHandleOf(content) },
+			indexGroup:  groupHandleOf,
 		},
 	})
 	g.groupClasses = kube.NewInformer(c.cfg.Snapshots.VolumeGroupSnapshotClasses(), kube.InformerOptions[*groupv1.VolumeGroupSnapshotClass]{
@@ -161,8 +161,9 @@ func (g *groups) groupChanged(before, after *groupv1.VolumeGroupSnapshot) {
 			g.contentKnown(group.UID)
 		}
 		if before == nil || after == nil || before.UID != after.UID || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
-			var members []string
-			for _, s := range g.snapshots.ByIndex(indexGroup, string(group.UID)) {
+			snapshots := g.snapshots.ByIndex(indexGroup, string(group.UID))
+			members := make([]string, 0, len(snapshots))
+			for _, s := range snapshots {
 				members = append(members, keyOf(s))
 			}
 			addSorted(g.queue, members)
@@ -179,24 +180,29 @@ func (g *groups) groupContentChanged(before, after *groupv1.VolumeGroupSnapshotC
 		if after == nil && len(named) > 0 {
 			g.gone.Store(content.Name, nil)
 		}
-		g.groupQueue.Add(groupRefKey(content))
 		for _, group := range named {
 			g.groupQueue.Add(keyOf(group))
 		}
-		for _, handle := range groupHandleOf(content) {
-			for _, member := range g.contents.ByIndex(indexGroup, handle) {
-				g.queue.Add(refKey(member))
-			}
-		}
-		for _, handle := range groupHandles(content) {
-			g.wakeClaimsOf(handle)
-		}
+		g.wakeByGroupContent(content)
 	}
 	if after != nil {
 		g.gone.Delete(after.Name)
 	}
 	if before != nil && (after == nil || after.UID != before.UID) {
 		g.deleted.Delete(before.UID)
+	}
+}
+
+// wakeByGroupContent queues what a group content is about: the group snapshot, members, claims.
+func (g *groups) wakeByGroupContent(content *groupv1.VolumeGroupSnapshotContent) {
+	g.groupQueue.Add(groupRefKey(content))
+	for _, handle := range groupHandleOf(content) {
+		for _, member := range g.contents.ByIndex(indexGroup, handle) {
+			g.queue.Add(refKey(member))
+		}
+	}
+	for _, handle := range groupHandles(content) {
+		g.wakeClaimsOf(handle)
 	}
 }
 
@@ -238,12 +244,7 @@ func (c *Controller) groupOf(s *snapshotv1.VolumeSnapshot, content *snapshotv1.V
 	on, known := c.served()
 	ref = ownerGroup(s)
 	if ref == nil && on != nil && content != nil && content.Status != nil {
-		handle := ptr.Deref(content.Status.VolumeGroupSnapshotHandle, "")
-		for _, of := range on.groupContents.ByIndex(indexGroup, handle) {
-			if r := of.Spec.VolumeGroupSnapshotRef; handle != "" && r.UID != "" && r.Namespace == s.Namespace && of.Spec.Driver == content.Spec.Driver {
-				ref = &groupRef{r.Name, r.UID}
-			}
-		}
+		ref = on.byHandle(ptr.Deref(content.Status.VolumeGroupSnapshotHandle, ""), content.Spec.Driver, s.Namespace)
 	}
 	if ref == nil || on == nil {
 		return ref, nil, known || ref == nil
@@ -252,6 +253,19 @@ func (c *Controller) groupOf(s *snapshotv1.VolumeSnapshot, content *snapshotv1.V
 		return ref, group, true
 	}
 	return ref, nil, true
+}
+
+// byHandle returns the group snapshot of a namespace that has a handle of a driver, nil for none.
+func (g *groups) byHandle(handle, driver, namespace string) *groupRef {
+	if handle == "" {
+		return nil
+	}
+	for _, of := range g.groupContents.ByIndex(indexGroup, handle) {
+		if ref := of.Spec.VolumeGroupSnapshotRef; ref.UID != "" && ref.Namespace == namespace && of.Spec.Driver == driver {
+			return &groupRef{ref.Name, ref.UID}
+		}
+	}
+	return nil
 }
 
 // groupContentName returns the name of the content of a group snapshot, whether it exists or not.
@@ -278,7 +292,7 @@ func groupRefKey(content *groupv1.VolumeGroupSnapshotContent) string {
 
 // groupHandles returns the index values of the volumes of a group content.
 func groupHandles(content *groupv1.VolumeGroupSnapshotContent) []string {
-	var keys []string
+	keys := make([]string, 0, len(content.Spec.Source.VolumeHandles))
 	for _, handle := range content.Spec.Source.VolumeHandles {
 		keys = append(keys, handleKey(content.Spec.Driver, handle))
 	}

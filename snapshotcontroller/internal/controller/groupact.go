@@ -206,7 +206,7 @@ func (g *groups) members(group *groupv1.VolumeGroupSnapshot, content *groupv1.Vo
 // performGroup makes the write of a plan.
 func (g *groups) performGroup(ctx context.Context, v groupView, p groupPlan) error {
 	group := v.group
-	switch p.verdict {
+	switch p.verdict { //nolint:exhaustive // the others are no writes
 	case doPatch:
 		meta := asRead(group)
 		meta["finalizers"] = p.finalizers
@@ -429,16 +429,24 @@ func (g *groups) reconcileGroupOrphan(ctx context.Context, content *groupv1.Volu
 		}
 		return nil
 	}
+	if exists, err := g.groupSnapshotExists(ctx, ref); err != nil || exists {
+		return err
+	}
+	return g.markGroup(ctx, content)
+}
+
+// groupSnapshotExists asks the API server for the group snapshot that a content refers to.
+func (g *groups) groupSnapshotExists(ctx context.Context, ref corev1.ObjectReference) (bool, error) {
 	ctx, cancel := g.kubeDeadline(ctx)
 	defer cancel()
 	group, err := g.cfg.Snapshots.VolumeGroupSnapshots(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
-	case err == nil && (ref.UID == "" || group.UID == ref.UID):
-		return nil
-	case err != nil && (!apierrors.IsNotFound(err) || snapshotapi.IsAbsent(err)):
-		return fmt.Errorf("get VolumeGroupSnapshot %s/%s: %w", ref.Namespace, ref.Name, err)
+	case apierrors.IsNotFound(err) && !snapshotapi.IsAbsent(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get VolumeGroupSnapshot %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
-	return g.markGroup(ctx, content)
+	return ref.UID == "" || group.UID == ref.UID, nil
 }
 
 // recordGroup records the events of a plan.

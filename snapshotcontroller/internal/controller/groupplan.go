@@ -257,24 +257,31 @@ func planGroupDelete(v groupView) groupPlan {
 	}
 	deleting := owned && (content.DeletionTimestamp != nil || v.contentDeleted)
 	if owned {
-		switch meta := contentMeta(content, v.node); {
-		case !deleting && len(meta) > 0:
-			return groupPlan{verdict: doPatchContent, contentPatch: map[string]any{"metadata": meta}}
-		case content.Annotations[snapshotapi.AnnGroupBeingDeleted] == "":
-			return groupPlan{verdict: doMark}
-		case !deleting && content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete:
-			return groupPlan{verdict: doDelete}
+		if p := planGroupContentDelete(content, v.node, deleting); p.verdict != doNothing {
+			return p
 		}
 	}
-	for _, s := range v.snapshots {
-		if s.DeletionTimestamp == nil {
-			return groupPlan{verdict: doDeleteMember, member: &member{snapshot: s}}
-		}
+	left := func(s *snapshotv1.VolumeSnapshot) bool { return s.DeletionTimestamp == nil }
+	if i := slices.IndexFunc(v.snapshots, left); i >= 0 {
+		return groupPlan{verdict: doDeleteMember, member: &member{snapshot: v.snapshots[i]}}
 	}
 	if deleting {
 		return planGroupDeleting(group, content)
 	}
 	return groupPlan{verdict: doPatch, finalizers: without(group.Finalizers, snapshotapi.FinalizerGroupBound)}
+}
+
+// planGroupContentDelete marks and deletes the content.
+func planGroupContentDelete(content *groupv1.VolumeGroupSnapshotContent, node string, deleting bool) groupPlan {
+	switch meta := contentMeta(content, node); {
+	case !deleting && len(meta) > 0:
+		return groupPlan{verdict: doPatchContent, contentPatch: map[string]any{"metadata": meta}}
+	case content.Annotations[snapshotapi.AnnGroupBeingDeleted] == "":
+		return groupPlan{verdict: doMark}
+	case !deleting && content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete:
+		return groupPlan{verdict: doDelete}
+	}
+	return groupPlan{verdict: doNothing}
 }
 
 // planGroupDeleting shows the driver's error while csi-snapshotter deletes the group snapshot.

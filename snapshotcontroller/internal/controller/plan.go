@@ -248,6 +248,12 @@ func planDelete(v view) plan {
 	case content == nil || !refersTo(content.Spec.VolumeSnapshotRef, s):
 		return plan{verdict: doPatch, finalizers: rest, owners: s.OwnerReferences}
 	}
+	return planContentDelete(v, rest)
+}
+
+// planContentDelete marks and deletes the content of a snapshot; rest are the finalizers that the snapshot has in the end.
+func planContentDelete(v view, rest []string) plan {
+	s, content := v.snapshot, v.content
 	deleting := content.DeletionTimestamp != nil || v.contentDeleted
 	switch meta := contentMeta(content, v.node); {
 	case len(meta) > 0:

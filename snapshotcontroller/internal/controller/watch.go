@@ -139,10 +139,7 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 }
 
 func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
-	for _, content := range []*snapshotv1.VolumeSnapshotContent{before, after} {
-		if content == nil {
-			continue
-		}
+	for _, content := range present(before, after) {
 		named := c.snapshots.ByIndex(indexContent, content.Name)
 		if after == nil && len(named) > 0 {
 			c.gone.Store(content.Name, nil)
@@ -163,10 +160,15 @@ func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotCont
 	}
 }
 
+// present returns the contents that are there.
+func present(contents ...*snapshotv1.VolumeSnapshotContent) []*snapshotv1.VolumeSnapshotContent {
+	return slices.DeleteFunc(contents, func(content *snapshotv1.VolumeSnapshotContent) bool { return content == nil })
+}
+
 // wakeClaims queues the claims of the volumes of contents.
 func (c *Controller) wakeClaims(contents ...*snapshotv1.VolumeSnapshotContent) {
-	for _, content := range contents {
-		if content == nil || content.Spec.Source.VolumeHandle == nil {
+	for _, content := range present(contents...) {
+		if content.Spec.Source.VolumeHandle == nil {
 			continue
 		}
 		c.wakeClaimsOf(handleKey(content.Spec.Driver, *content.Spec.Source.VolumeHandle))

@@ -11,6 +11,8 @@ import (
 type attempts struct {
 	uid            types.UID
 	expand, modify attempt
+	// unsure: the last write of the claim has failed, and may yet have been applied, so that the cache may be older than that.
+	unsure bool
 }
 
 // memory holds the last attempts by claim. A claim that was created later under the same name does not inherit them.

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -114,9 +115,14 @@ func (c *Controller) announce(claim *corev1.PersistentVolumeClaim, reason, messa
 	return time.AfterFunc(announceAfter, func() { c.cfg.Events.Normal(claim, reason, message) }).Stop
 }
 
-// patchClaim writes the changes to the status of a claim, if there are any, and returns the claim with them.
+// patchClaim writes the changes to the status of a claim, if there are any, and returns the claim with them. After a write that may have been
+// applied although it failed, it has the API server confirm that before is the newest state: the cache may not know of that write.
 func (c *Controller) patchClaim(ctx context.Context, before *corev1.PersistentVolumeClaim, edits ...edit) (*corev1.PersistentVolumeClaim, error) {
+	key := keyOf(before)
 	patch, err := statusPatch(before, edited(before, edits...))
+	if err == nil && patch == nil && c.memory.of(key, before.UID).unsure {
+		patch, err = json.Marshal(map[string]any{"metadata": preconditions(before)})
+	}
 	if err != nil || patch == nil {
 		return before, err
 	}
@@ -124,8 +130,9 @@ func (c *Controller) patchClaim(ctx context.Context, before *corev1.PersistentVo
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumeClaims(before.Namespace).
 		Patch(ctx, before.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	c.memory.change(key, before.UID, func(a *attempts) { a.unsure = err != nil })
 	if err != nil {
-		return nil, kube.PatchError("PersistentVolumeClaim", keyOf(before), err)
+		return nil, kube.PatchError("PersistentVolumeClaim", key, err)
 	}
 	c.claims.Remember(patched)
 	return patched, nil

@@ -187,13 +187,18 @@ func statusPatch(before, after *corev1.PersistentVolumeClaim) ([]byte, error) {
 	if !equality.Semantic.DeepEqual(before.Status.ModifyVolumeStatus, after.Status.ModifyVolumeStatus) {
 		status["modifyVolumeStatus"] = after.Status.ModifyVolumeStatus
 	}
-	metadata := map[string]any{"uid": before.UID, "resourceVersion": before.ResourceVersion}
+	metadata := preconditions(before)
 	if now := after.Annotations[AnnotationNodeNotRequired]; now != before.Annotations[AnnotationNodeNotRequired] {
 		metadata["annotations"] = map[string]any{AnnotationNodeNotRequired: orNull(now)}
 	} else if len(status) == 0 {
 		return nil, nil
 	}
 	return json.Marshal(map[string]any{"metadata": metadata, "status": status})
+}
+
+// preconditions is the metadata of a patch that applies only to the very state of a claim that was read.
+func preconditions(claim *corev1.PersistentVolumeClaim) map[string]any {
+	return map[string]any{"uid": claim.UID, "resourceVersion": claim.ResourceVersion}
 }
 
 // diffResource adds the difference of the entries for storage.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -168,14 +169,36 @@ func isMountOfNode(info *mountinfo.Info, device string, number uint64) bool {
 	return filepath.Base(info.Root) == filepath.Base(device) && unix.Stat(info.Mountpoint, &shown) == nil && shown.Rdev == number
 }
 
-// Unmount implements Mounter. It never detaches lazily: a busy mount is an
-// error, so that no caller deletes files that a process still writes to.
+// busyTime is how long Unmount waits for a mount that is in use to become free.
+// A program that another call starts has every open file of the driver until its
+// exec, close-on-exec or not: a file closed just now may keep a mount busy for a moment.
+const busyTime = time.Second
+
+// Unmount implements Mounter. It never detaches lazily: a mount that stays busy
+// is an error, so that no caller deletes files that a process still writes to.
 func (k Kernel) Unmount(ctx context.Context, target string) error {
+	return k.unmountWithin(ctx, target, busyTime)
+}
+
+func (k Kernel) unmountWithin(ctx context.Context, target string, limit time.Duration) error {
+	const pause = 10 * time.Millisecond
 	mounted, err := k.Mounted(ctx, target)
 	if err != nil || !mounted {
 		return err
 	}
-	return unmount(target)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := unmount(target)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
 }
 
 func unmount(target string) error {

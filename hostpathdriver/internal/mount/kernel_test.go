@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -171,11 +172,13 @@ func TestKernelBusyMountIsNotDetached(t *testing.T) {
 	if err := (Kernel{}).Unmount(ctx, d[1]); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("Unmount: %v, want EBUSY", err)
 	}
+	freed := make(chan error, 1)
+	go func() { freed <- (Kernel{}).unmountWithin(ctx, d[1], time.Hour) }()
 	if err := open.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := (Kernel{}).Unmount(ctx, d[1]); err != nil {
-		t.Errorf("Unmount after Close: %v", err)
+	if err := <-freed; err != nil {
+		t.Errorf("Unmount while the file was closed: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,6 +48,14 @@ type Options struct {
 	Audit bool
 	// FeatureGates are those of the control plane, as "Name=true,Other=false".
 	FeatureGates string
+	// Without names components of the cluster's controller side that do not run, for those who run their own: of Replaceable. Their users, with
+	// rights and kubeconfigs, exist.
+	Without []string
+}
+
+// Replaceable are the components that Options.Without may name.
+func Replaceable() []string {
+	return []string{provisioner, attacher, resizer, snapshotter, snapshotController}
 }
 
 // NewOptions returns the defaults: three nodes and the built-in driver. The environment variables LONGSHORE_KUBERNETES_URL and
@@ -79,6 +88,10 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
 	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write with its user, and the reads of csi-provisioner, csi-attacher and csi-resizer (devcluster logs audit)")
 	fs.StringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "feature gates of kube-apiserver, kube-controller-manager and kube-scheduler, as Name=true,Other=false")
+	fs.Func("without", "comma-separated `components` that do not run, for those who run their own as one of DIR/users/NAME.kubeconfig: "+strings.Join(Replaceable(), ", "), func(names string) error {
+		o.Without = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
+		return nil
+	})
 }
 
 // Args renders the options as flags, so that another process gets the same.
@@ -87,6 +100,7 @@ func (o *Options) Args() []string {
 		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--driver=" + o.Driver, "--driver-flags=" + o.DriverFlags, "--csidriver=" + o.CSIDriver,
 		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache,
 		"--kubernetes-url=" + o.KubernetesURL, "--etcd-url=" + o.EtcdURL, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit), "--feature-gates=" + o.FeatureGates,
+		"--without=" + strings.Join(o.Without, ","),
 	}
 }
 
@@ -151,6 +165,11 @@ func (o *Options) check() error {
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--driver=%s: %w", o.Driver, err))
+		}
+	}
+	for _, name := range o.Without {
+		if !slices.Contains(Replaceable(), name) {
+			errs = append(errs, fmt.Errorf("--without=%s: must be of %s", name, strings.Join(Replaceable(), ", ")))
 		}
 	}
 	errs = append(errs, o.checkDriver())

@@ -33,7 +33,7 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestArgsRoundTrip(t *testing.T) {
-	want := Options{Dir: "/d", Nodes: 7, Driver: "/x y", DriverFlags: "--a={endpoint} --b", CSIDriver: "/o", ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true}
+	want := Options{Dir: "/d", Nodes: 7, Driver: "/x y", DriverFlags: "--a={endpoint} --b", CSIDriver: "/o", ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true, FeatureGates: "A=true", Without: []string{"csi-snapshotter", "snapshot-controller"}}
 	var got Options
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	got.AddFlags(fs)
@@ -48,12 +48,13 @@ func TestArgsRoundTrip(t *testing.T) {
 func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 	o := validOptions(t)
 	o.Nodes, o.Verbosity, o.Driver, o.Dir = 0, -1, "/nonexistent/driver", "relative"
+	o.Without = []string{"csi-attacher", "etcd"}
 	err := o.check()
 	if err == nil {
 		t.Fatal("no error")
 	}
 	// The directory is checked for the nodes that there would be: none here.
-	for _, want := range []string{"--nodes=0", "--v=-1", "--driver=/nonexistent/driver", `"relative"`} {
+	for _, want := range []string{"--nodes=0", "--v=-1", "--driver=/nonexistent/driver", `"relative"`, "--without=etcd: must be of csi-provisioner, "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q: %v", want, err)
 		}

@@ -30,8 +30,11 @@ const (
 	provisioner      = "csi-provisioner"
 	attacher         = "csi-attacher"
 	resizer          = "csi-resizer"
-	livenessProbe    = "livenessprobe" // of the controller's driver; those of the nodes' drivers are followed by their node
-	referenceDriver  = "hostpathplugin"
+	snapshotter      = "csi-snapshotter"
+	// snapshotController is of the cluster, for all drivers.
+	snapshotController = "snapshot-controller"
+	livenessProbe      = "livenessprobe" // of the controller's driver; those of the nodes' drivers are followed by their node
+	referenceDriver    = "hostpathplugin"
 
 	defaultDriver = "hostpath.csi.k8s.io"
 	// Namespace is where the components keep their leases, and the provisioner its CSIStorageCapacity objects.
@@ -139,7 +142,12 @@ func (s *starter) driver(ctx context.Context) (bootstrap.Driver, error) {
 // servers names the processes that serve HTTP: all of our own.
 func (s *starter) servers() []string {
 	drivers := s.options.Driver == "" // a driver of the user's may not know the flag
-	names := []string{provisioner, attacher, resizer, livenessProbe}
+	names := []string{livenessProbe}
+	for _, name := range []string{provisioner, attacher, resizer} {
+		if s.runs(name) {
+			names = append(names, name)
+		}
+	}
 	if drivers {
 		names = append(names, driverController)
 	}
@@ -151,6 +159,9 @@ func (s *starter) servers() []string {
 	}
 	return names
 }
+
+// runs reports whether a component of the controller side is the cluster's own.
+func (s *starter) runs(name string) bool { return !slices.Contains(s.options.Without, name) }
 
 func urls(p *plane.Plane, servers []string) map[string]string {
 	all := map[string]string{}
@@ -214,6 +225,9 @@ func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 		kubeconfig, err := p.User(name, user(name))
 		if err != nil {
 			return nil, err
+		}
+		if !s.runs(name) {
+			continue
 		}
 		args := []string{"--csi-address=" + s.dir.ControllerSocket(), "--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + Namespace}
 		spec := s.component(name, name, args...)

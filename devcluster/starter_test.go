@@ -120,6 +120,24 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 	}
 }
 
+// TestWithout leaves components to the user, who finds their kubeconfigs.
+func TestWithout(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 1, Without: []string{"csi-attacher", "csi-resizer"}})
+	specs, err := s.sidecars(p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"csi-provisioner", "livenessprobe"}, specNames(specs)); diff != "" {
+		t.Error(diff)
+	}
+	if slices.Contains(s.servers(), "csi-attacher") {
+		t.Errorf("the status would tell an address of csi-attacher: %q", s.servers())
+	}
+	if data, err := os.ReadFile(s.dir.UserKubeconfig("csi-attacher")); err != nil || !strings.Contains(string(data), "longshore:csi-attacher") {
+		t.Errorf("kubeconfig of csi-attacher: %v", err)
+	}
+}
+
 // TestProvisionerTellsCapacity in the namespace of the leases; the attacher has nothing to do with it.
 func TestProvisionerTellsCapacity(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 1})

@@ -1,6 +1,7 @@
 // Package devcluster runs a Kubernetes cluster for CSI drivers as plain processes on one machine: etcd and the real
-// kube-apiserver, kube-controller-manager and kube-scheduler, built from pinned Go modules, and for each node an agent that
-// mounts volumes for pods without a container runtime, a CSI driver and its registrar.
+// kube-apiserver, kube-controller-manager and kube-scheduler, built from pinned Go modules; the controllers that provision, attach,
+// resize and snapshot volumes; and for each node an agent that mounts volumes for pods without a container runtime, a CSI driver and its
+// registrar.
 //
 // It is the inner loop of driver development and the ground of the end-to-end tests: a cluster is up in seconds, every
 // process can be killed, and every log, socket and volume is a path on the same disk. It is no place for workloads: pods

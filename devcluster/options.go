@@ -44,16 +44,15 @@ type Options struct {
 	KubernetesURL, EtcdURL string
 	// Verbosity is the log level of the components.
 	Verbosity int
-	// Audit makes the API server log every write with its user, and what csi-provisioner, csi-attacher and csi-resizer read, in the log "audit".
+	// Audit makes the API server log every write with its user, and what the components of Replaceable read, in the log "audit".
 	Audit bool
 	// FeatureGates are those of the control plane, as "Name=true,Other=false".
 	FeatureGates string
-	// Without names components of the cluster's controller side that do not run, for those who run their own: of Replaceable. Their users, with
-	// rights and kubeconfigs, exist.
+	// Without names components of Replaceable that do not run, for those who run their own. Their users, with rights and kubeconfigs, exist.
 	Without []string
 }
 
-// Replaceable are the components that Options.Without may name.
+// Replaceable are the components of the controller side, which Options.Without may name.
 func Replaceable() []string {
 	return []string{provisioner, attacher, resizer, snapshotter, snapshotController}
 }
@@ -86,7 +85,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.KubernetesURL, "kubernetes-url", o.KubernetesURL, "base URL of published Kubernetes programs, as https://dl.k8s.io/release (empty: build them; default: $LONGSHORE_KUBERNETES_URL)")
 	fs.StringVar(&o.EtcdURL, "etcd-url", o.EtcdURL, "base URL of published etcd archives, as https://github.com/etcd-io/etcd/releases/download (empty: build etcd; default: $LONGSHORE_ETCD_URL)")
 	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
-	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write with its user, and the reads of csi-provisioner, csi-attacher and csi-resizer (devcluster logs audit)")
+	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write with its user, and the reads of "+strings.Join(Replaceable(), ", ")+" (devcluster logs audit)")
 	fs.StringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "feature gates of kube-apiserver, kube-controller-manager and kube-scheduler, as Name=true,Other=false")
 	fs.Func("without", "comma-separated `components` that do not run, for those who run their own as one of DIR/users/NAME.kubeconfig: "+strings.Join(Replaceable(), ", "), func(names string) error {
 		o.Without = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })

@@ -67,7 +67,7 @@ func (s *starter) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.progress("starting kube-controller-manager, kube-scheduler, csi-provisioner, csi-attacher, csi-resizer and %d nodes", s.options.Nodes)
+	s.progress("starting %s and %d nodes", strings.Join(append([]string{plane.ControllerManager, plane.Scheduler}, s.controllers()...), ", "), s.options.Nodes)
 	specs := []proc.Spec{p.ControllerManagerSpec(), p.SchedulerSpec()}
 	for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
 		more, err := specify(p, driver.Name)
@@ -97,7 +97,11 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	s.update(func(*Status) { s.http = urls(p, servers) })
 	p.SetFeatureGates(s.options.FeatureGates)
 	if s.options.Audit {
-		if err := p.Audit(user(provisioner), user(attacher), user(resizer)); err != nil {
+		var readers []string
+		for _, name := range Replaceable() {
+			readers = append(readers, user(name))
+		}
+		if err := p.Audit(readers...); err != nil {
 			return nil, err
 		}
 	}
@@ -142,12 +146,7 @@ func (s *starter) driver(ctx context.Context) (bootstrap.Driver, error) {
 // servers names the processes that serve HTTP: all of our own.
 func (s *starter) servers() []string {
 	drivers := s.options.Driver == "" // a driver of the user's may not know the flag
-	names := []string{livenessProbe}
-	for _, name := range []string{provisioner, attacher, resizer} {
-		if s.runs(name) {
-			names = append(names, name)
-		}
-	}
+	names := append(s.controllers(), livenessProbe)
 	if drivers {
 		names = append(names, driverController)
 	}
@@ -160,8 +159,10 @@ func (s *starter) servers() []string {
 	return names
 }
 
-// runs reports whether a component of the controller side is the cluster's own.
-func (s *starter) runs(name string) bool { return !slices.Contains(s.options.Without, name) }
+// controllers are the components of the controller side that run.
+func (s *starter) controllers() []string {
+	return slices.DeleteFunc(Replaceable(), func(name string) bool { return slices.Contains(s.options.Without, name) })
+}
 
 func urls(p *plane.Plane, servers []string) map[string]string {
 	all := map[string]string{}
@@ -211,6 +212,7 @@ func (s *starter) bootstrap(ctx context.Context, driver bootstrap.Driver) (*boot
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
+	config.QPS = -1 // a few dozen objects for a server that has nothing else to do
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	return bootstrap.Apply(ctx, config, driver)
@@ -221,16 +223,18 @@ func user(component string) string { return "longshore:" + component }
 
 func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 	var specs []proc.Spec
-	for _, name := range []string{provisioner, attacher, resizer} {
+	for _, name := range Replaceable() {
 		kubeconfig, err := p.User(name, user(name))
 		if err != nil {
 			return nil, err
 		}
-		if !s.runs(name) {
+		if slices.Contains(s.options.Without, name) {
 			continue
 		}
-		args := []string{"--csi-address=" + s.dir.ControllerSocket(), "--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + Namespace}
-		spec := s.component(name, name, args...)
+		spec := s.component(name, name, "--kubeconfig="+kubeconfig, "--leader-election-namespace="+Namespace)
+		if name != snapshotController {
+			spec.Args = append(spec.Args, "--csi-address="+s.dir.ControllerSocket())
+		}
 		if name == provisioner { // the objects live as long as the cluster, so that they need no owner
 			spec.Args = append(spec.Args, "--enable-capacity", "--capacity-ownerref-level=-1")
 			spec.Env = []string{"NAMESPACE=" + Namespace}

@@ -104,12 +104,15 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"csi-provisioner", "csi-attacher", "csi-resizer", "livenessprobe"}, specNames(specs)); diff != "" {
+	if diff := cmp.Diff([]string{"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller", "livenessprobe"}, specNames(specs)); diff != "" {
 		t.Error(diff)
 	}
-	for _, spec := range specs[:3] {
+	for _, spec := range specs[:5] {
 		args := strings.Join(spec.Args, " ")
-		for _, want := range []string{"run " + spec.Name, "--csi-address=" + s.dir.ControllerSocket(), "--leader-election-namespace=longshore-system", s.dir.UserKubeconfig(spec.Name)} {
+		if talks := strings.Contains(args, "--csi-address="+s.dir.ControllerSocket()); talks == (spec.Name == "snapshot-controller") {
+			t.Errorf("%s talks to the driver: %v", spec.Name, talks)
+		}
+		for _, want := range []string{"run " + spec.Name, "--leader-election-namespace=longshore-system", s.dir.UserKubeconfig(spec.Name)} {
 			if !strings.Contains(args, want) {
 				t.Errorf("%s lacks %q: %s", spec.Name, want, args)
 			}
@@ -122,12 +125,12 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 
 // TestWithout leaves components to the user, who finds their kubeconfigs.
 func TestWithout(t *testing.T) {
-	s, p := newTestStarter(t, Options{Nodes: 1, Without: []string{"csi-attacher", "csi-resizer"}})
+	s, p := newTestStarter(t, Options{Nodes: 1, Without: []string{"csi-attacher", "snapshot-controller"}})
 	specs, err := s.sidecars(p, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"csi-provisioner", "livenessprobe"}, specNames(specs)); diff != "" {
+	if diff := cmp.Diff([]string{"csi-provisioner", "csi-resizer", "csi-snapshotter", "livenessprobe"}, specNames(specs)); diff != "" {
 		t.Error(diff)
 	}
 	if slices.Contains(s.servers(), "csi-attacher") {
@@ -215,7 +218,7 @@ func TestOwnProcessesServeHTTP(t *testing.T) {
 }
 
 func TestEveryComponentIsPartOfThisProgram(t *testing.T) {
-	for _, name := range []string{nodeAgent, registrar, provisioner, attacher, resizer, livenessProbe, referenceDriver} {
+	for _, name := range append(Replaceable(), nodeAgent, registrar, livenessProbe, referenceDriver) {
 		if !slices.Contains(components.Names(), name) {
 			t.Errorf("%s is none of %q", name, components.Names())
 		}

@@ -1,7 +1,9 @@
 package crds
 
 import (
+	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,9 +18,12 @@ import (
 
 const directory = "snapshot"
 
+// embedded has all definitions once more, for a module that cannot embed files of this one.
+const embedded = "../../devcluster/internal/bootstrap/objects/snapshotcrds.yaml"
+
 var rewrite = flag.Bool("rewrite", false, "write the definitions again") //nolint:gochecknoglobals // a flag of the test binary
 
-// TestGenerated compares the committed definitions with those that are generated.
+// TestGenerated compares the committed definitions, and their copy in devcluster, with those that are generated.
 func TestGenerated(t *testing.T) {
 	files, err := Generate()
 	if err != nil {
@@ -28,19 +33,29 @@ func TestGenerated(t *testing.T) {
 		t.Errorf("%d files are generated, want one for each of 6 kinds", len(files))
 	}
 	for name, got := range files {
-		file := filepath.Join(directory, name)
-		if *rewrite {
-			if err := os.WriteFile(file, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
+		compare(t, filepath.Join(directory, name), got)
+	}
+	var all [][]byte
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		all = append(all, files[name])
+	}
+	compare(t, embedded, bytes.Join(all, []byte("---\n")))
+}
+
+// compare compares a committed file with what it should have, or writes it.
+func compare(t *testing.T, file string, got []byte) {
+	t.Helper()
+	if *rewrite {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s is out of date (go test ./crds -rewrite writes it): -committed +generated\n%s", file, diff)
-		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s is out of date (go test ./crds -rewrite writes it): -committed +generated\n%s", file, diff)
 	}
 }
 

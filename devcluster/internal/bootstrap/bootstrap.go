@@ -1,12 +1,15 @@
 // Package bootstrap writes what the components of a development cluster find in the API server: their rights, the CSIDriver
-// object of the driver, and waits until the nodes have registered it.
+// object of the driver, and the definitions of the kinds of snapshots. It waits until these are served, and until the nodes have
+// registered the driver.
 package bootstrap
 
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +18,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -90,7 +94,7 @@ type Cluster struct {
 	client kubernetes.Interface
 }
 
-// Apply writes the objects for the driver.
+// Apply writes the objects for the driver, and waits until the API server serves the kinds of snapshots.
 func Apply(ctx context.Context, config *rest.Config, driver Driver) (*Cluster, error) {
 	writer, err := apply.New(apply.Config{REST: config, Manager: "devcluster"})
 	if err != nil {
@@ -100,18 +104,47 @@ func Apply(ctx context.Context, config *rest.Config, driver Driver) (*Cluster, e
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
-	list, err := driver.embedded("rbac.yaml")
-	if err != nil {
+	rights, err1 := driver.embedded("rbac.yaml")
+	object, err2 := driver.object()
+	definitions, err3 := driver.embedded("snapshotcrds.yaml")
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	object, err := driver.object()
-	if err != nil {
+	if err := writer.Apply(ctx, slices.Concat(rights, []*unstructured.Unstructured{object}, definitions)...); err != nil {
 		return nil, err
 	}
-	if err := writer.Apply(ctx, append(list, object)...); err != nil {
-		return nil, err
+	for _, definition := range definitions {
+		if err := waitEstablished(ctx, writer, definition); err != nil {
+			return nil, err
+		}
 	}
 	return &Cluster{client: client}, nil
+}
+
+// waitEstablished waits until the API server serves the kind of a CustomResourceDefinition.
+func waitEstablished(ctx context.Context, writer *apply.Client, definition *unstructured.Unstructured) error {
+	resource, err := writer.Resource(definition)
+	if err != nil {
+		return err
+	}
+	var last error
+	err = wait.PollUntilContextCancel(ctx, period, true, func(ctx context.Context) (bool, error) {
+		var got *unstructured.Unstructured
+		got, last = resource.Get(ctx, definition.GetName(), metav1.GetOptions{})
+		return last == nil && established(got), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until the API server serves %s: %w", definition.GetName(), errors.Join(last, err))
+	}
+	return nil
+}
+
+func established(definition *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions") // there are none yet, or they are well-formed
+	return slices.ContainsFunc(conditions, func(c any) bool {
+		condition, ok := c.(map[string]any)
+		return ok && condition["type"] == "Established" && condition["status"] == "True"
+	})
 }
 
 // WaitNodes waits until every node is Ready and has the driver. The error of a context that ends first says what is missing.

@@ -59,6 +59,8 @@ func TestBootstrapNeedsRightsAndAServer(t *testing.T) {
 // TestComponentsHaveTheirRightsAndNoMore asks the server what each user may do.
 func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
 	const provisioner, attacher, resizer = "longshore:csi-provisioner", "longshore:csi-attacher", "longshore:csi-resizer"
+	const snapshotter, controller = "longshore:csi-snapshotter", "longshore:snapshot-controller"
+	const snapshots, groups = "snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"
 	tests := map[string]struct {
 		reason, user, namespace, verb, group, resource, sub string
 		want                                                bool
@@ -90,6 +92,19 @@ func TestComponentsHaveTheirRightsAndNoMore(t *testing.T) {
 		"ResizerDeletesNoVolumes":       {reason: "the provisioner does", user: resizer, verb: "delete", resource: "persistentvolumes"},
 		"ResizerFindsClasses":           {reason: "parameters of modifications", user: resizer, verb: "watch", group: "storage.k8s.io", resource: "volumeattributesclasses", want: true},
 		"ResizerLeads":                  {reason: "leases in its namespace", user: resizer, namespace: "longshore-system", verb: "create", group: "coordination.k8s.io", resource: "leases", want: true},
+		"SnapshotterReportsContents":    {reason: "its work", user: snapshotter, verb: "patch", group: snapshots, resource: "volumesnapshotcontents", sub: "status", want: true},
+		"SnapshotterReportsGroups":      {reason: "its work", user: snapshotter, verb: "patch", group: groups, resource: "volumegroupsnapshotcontents", sub: "status", want: true},
+		"SnapshotterReadsSecrets":       {reason: "secrets of a class are given to the driver", user: snapshotter, namespace: "default", verb: "get", resource: "secrets", want: true},
+		"SnapshotterListsNoSecrets":     {reason: "it knows the name of the secret", user: snapshotter, namespace: "default", verb: "list", resource: "secrets"},
+		"SnapshotterMakesNoContents":    {reason: "the snapshot-controller does", user: snapshotter, verb: "create", group: snapshots, resource: "volumesnapshotcontents"},
+		"SnapshotterReadsNoSnapshots":   {reason: "contents have all that it needs", user: snapshotter, namespace: "default", verb: "list", group: snapshots, resource: "volumesnapshots"},
+		"SnapshotterLeads":              {reason: "leases in its namespace", user: snapshotter, namespace: "longshore-system", verb: "create", group: "coordination.k8s.io", resource: "leases", want: true},
+		"ControllerMakesContents":       {reason: "its work", user: controller, verb: "create", group: snapshots, resource: "volumesnapshotcontents", want: true},
+		"ControllerMakesMembers":        {reason: "snapshots of groups", user: controller, namespace: "default", verb: "create", group: snapshots, resource: "volumesnapshots", want: true},
+		"ControllerKeepsClaims":         {reason: "its finalizer", user: controller, namespace: "default", verb: "patch", resource: "persistentvolumeclaims", want: true},
+		"ControllerMakesNoGroups":       {reason: "groups are the user's", user: controller, namespace: "default", verb: "create", group: groups, resource: "volumegroupsnapshots"},
+		"ControllerReadsNoSecrets":      {reason: "it knows no driver", user: controller, namespace: "default", verb: "get", resource: "secrets"},
+		"ControllerLeads":               {reason: "leases in its namespace", user: controller, namespace: "longshore-system", verb: "update", group: "coordination.k8s.io", resource: "leases", want: true},
 		"AttacherGrantsNobodyAnything":  {reason: "no way to more rights", user: attacher, verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
 		"ProvisionerGrantsNobodyAnyway": {reason: "no way to more rights", user: provisioner, verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
 	}

@@ -7,9 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/devcluster/internal/demo"
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
@@ -45,6 +48,9 @@ func Demo(ctx context.Context, o DemoOptions, out io.Writer) error {
 		o.Kubeconfig, config.StateDir = status.Kubeconfig, status.StateDir
 		config.Dir = o.Dir
 		config.NodeDir = layout.Dir(o.Dir).Node
+		if config.NoSnapshots, err = noSnapshots(ctx, layout.Dir(o.Dir).ControllerSocket()); err != nil {
+			return err
+		}
 	}
 	var err error
 	if config.REST, err = clientcmd.BuildConfigFromFlags("", o.Kubeconfig); err != nil {
@@ -52,6 +58,24 @@ func Demo(ctx context.Context, o DemoOptions, out io.Writer) error {
 	}
 	config.REST.QPS, config.REST.Burst = 100, 200
 	return demo.Run(ctx, config)
+}
+
+// noSnapshots asks the driver at a socket whether it takes snapshots, and returns the reason if it does not.
+func noSnapshots(ctx context.Context, socket string) (reason string, err error) {
+	client, err := csiclient.New(csiclient.Config{Address: socket, Timeout: 5 * time.Second})
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	info, err := client.Wait(ctx)
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("ask the driver for its capabilities: %w", err), client.Close())
+	}
+	if !info.Controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT] {
+		reason = fmt.Sprintf("driver %s does not announce CREATE_DELETE_SNAPSHOT", info.Name)
+	}
+	return reason, client.Close()
 }
 
 // findUpwards looks for a file from the working directory upwards and returns the directory that holds it, or "".

@@ -1,11 +1,16 @@
 package devcluster
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
 )
 
 func TestDemoSaysWhatItNeeds(t *testing.T) {
@@ -40,6 +45,24 @@ func TestDemoSaysWhatItNeeds(t *testing.T) {
 	}
 	if err := Demo(t.Context(), DemoOptions{Dir: "/nonexistent/c", Examples: "/e"}, &strings.Builder{}); !errors.Is(err, ErrDown) {
 		t.Errorf("the caller cannot tell that the cluster is down: %v", err)
+	}
+}
+
+// TestDriverIsAskedForSnapshots: a demo leaves out what the driver of the cluster cannot do.
+func TestDriverIsAskedForSnapshots(t *testing.T) {
+	able := append(csitest.AllController(), csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT)
+	for want, capabilities := range map[string][]csi.ControllerServiceCapability_RPC_Type{
+		"": able, "driver d.example.com does not announce CREATE_DELETE_SNAPSHOT": csitest.AllController(),
+	} {
+		driver := csitest.New(csitest.Options{Name: "d.example.com", Controller: capabilities})
+		if got, err := noSnapshots(t.Context(), driver.Serve(t)); err != nil || got != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := noSnapshots(ctx, filepath.Join(t.TempDir(), "csi.sock")); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "ask the driver") {
+		t.Errorf("without a driver: got %v", err)
 	}
 }
 

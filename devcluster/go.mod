@@ -7,6 +7,7 @@ toolchain go1.26.9
 require (
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/google/go-cmp v0.7.0
+	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0
 	github.com/longshore-csi/longshore/attacher v0.0.0
 	github.com/longshore-csi/longshore/csikit v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
@@ -53,7 +54,6 @@ require (
 	github.com/google/gnostic-models v0.7.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0 // indirect
 	github.com/longshore-csi/longshore/topology v0.0.0 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect

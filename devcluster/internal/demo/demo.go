@@ -11,9 +11,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/devcluster/apply"
 	"github.com/longshore-csi/longshore/devcluster/internal/clean"
 )
@@ -44,7 +47,9 @@ type Config struct {
 	Dir string
 	// StateDir is the driver's state directory on this machine; empty when it is elsewhere.
 	StateDir string
-	Out      io.Writer
+	// NoSnapshots says why no snapshot can be taken; empty: the cluster is asked whether it has the kinds.
+	NoSnapshots string
+	Out         io.Writer
 }
 
 // Run shows the demo.
@@ -55,14 +60,17 @@ func Run(ctx context.Context, c Config) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if d.narrator, err = narrate(ctx, d.client, namespace, c.Out); err != nil {
+	if err := d.findSnapshots(ctx); err != nil {
+		return err
+	}
+	if d.narrator, err = narrate(ctx, d.client, d.watched(), c.Out); err != nil {
 		return err
 	}
 	defer func() {
 		cancel()
 		d.narrator.stop()
 	}()
-	for _, act := range []func(context.Context) error{d.claim, d.inline, d.statefulSet, d.expand, d.cleanUp} {
+	for _, act := range []func(context.Context) error{d.claim, d.inline, d.statefulSet, d.expand, d.snapshot, d.restore, d.cleanUp} {
 		if err := act(ctx); err != nil {
 			return err
 		}
@@ -73,10 +81,13 @@ func Run(ctx context.Context, c Config) error {
 // show is one run of the demo.
 type show struct {
 	Config
-	client   kubernetes.Interface
-	apply    applier
-	narrator *narrator
-	applied  []*unstructured.Unstructured
+	client    kubernetes.Interface
+	snapshots snapshotapi.Client
+	apply     applier
+	narrator  *narrator
+	applied   []*unstructured.Unstructured
+	// taken is the text that the snapshot has; empty where the nodes are elsewhere.
+	taken string
 }
 
 // applier writes and removes the objects of an example.
@@ -90,11 +101,15 @@ func newShow(c Config) (*show, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", c.REST.Host, err)
 	}
+	snapshots, err := snapshotapi.New(c.REST)
+	if err != nil {
+		return nil, err
+	}
 	writer, err := apply.New(apply.Config{REST: c.REST, Manager: "devcluster", Namespace: namespace})
 	if err != nil {
 		return nil, err
 	}
-	return &show{Config: c, client: client, apply: writer}, nil
+	return &show{Config: c, client: client, snapshots: snapshots, apply: writer}, nil
 }
 
 // claim is the first act: a claim becomes a mounted directory.
@@ -204,18 +219,18 @@ func find(dir, name, content string) (string, error) {
 
 // cleanUp is the last act: everything goes, and nothing of it stays behind.
 func (s *show) cleanUp(ctx context.Context) error {
-	s.narrator.title("5. Everything is deleted")
+	s.narrator.title("7. Everything is deleted")
 	if err := s.apply.Delete(ctx, s.applied...); err != nil {
 		return err
 	}
-	err := s.wait(ctx, "the end of pods, claims, volumes and attachments", func(ctx context.Context) (string, error) {
+	err := s.wait(ctx, "the end of pods, claims, volumes, attachments and snapshots", func(ctx context.Context) (string, error) {
 		left, err := s.left(ctx)
 		return strings.Join(left, ", "), err
 	})
 	if err != nil {
 		return err
 	}
-	s.narrator.title("Nothing is left: no pod, no claim, no volume, no attachment%s.", s.checkedDisk())
+	s.narrator.title("Nothing is left: no pod, no claim, no volume, no attachment, no snapshot%s.", s.checkedDisk())
 	return nil
 }
 
@@ -241,17 +256,21 @@ func (s *show) left(ctx context.Context) ([]string, error) {
 	for _, a := range attachments.Items {
 		names = append(names, "attachment "+a.Name)
 	}
+	snapshots, err := s.leftSnapshots(ctx)
+	if err != nil {
+		return nil, err
+	}
 	onDisk, err := s.leftOnDisk()
-	return append(names, onDisk...), err
+	return slices.Concat(names, snapshots, onDisk), err
 }
 
-// leftOnDisk names the directories of volumes, and the mounts, that are still there.
+// leftOnDisk names the directories of volumes and snapshots, and the mounts, that are still there.
 func (s *show) leftOnDisk() ([]string, error) {
 	if s.StateDir == "" {
 		return nil, nil
 	}
 	var left []string
-	for _, pattern := range []string{filepath.Join(s.StateDir, "volumes", "*"), filepath.Join(s.StateDir, "nodes", "*", "volumes", "*")} {
+	for _, pattern := range []string{filepath.Join(s.StateDir, "volumes", "*"), filepath.Join(s.StateDir, "snapshots", "*"), filepath.Join(s.StateDir, "nodes", "*", "volumes", "*")} {
 		paths, _ := filepath.Glob(pattern) // the patterns are constant and well-formed
 		left = append(left, paths...)
 	}
@@ -264,6 +283,14 @@ func (s *show) checkedDisk() string {
 		return ""
 	}
 	return ", no directory, no mount"
+}
+
+// watched are the snapshots whose changes are printed; nil if there are none.
+func (s *show) watched() snapshotapi.VolumeSnapshots {
+	if s.NoSnapshots != "" {
+		return nil
+	}
+	return s.snapshots.VolumeSnapshots(namespace)
 }
 
 // begin opens an act: its title, and the objects that it is about.
@@ -307,10 +334,14 @@ func (s *show) wait(ctx context.Context, what string, missing func(context.Conte
 	defer cancel()
 	tick := time.NewTicker(period)
 	defer tick.Stop()
+	var left string // the last that is known
 	for {
-		left, err := missing(ctx)
-		if err == nil && left == "" {
+		now, err := missing(ctx)
+		if err == nil && now == "" {
 			return nil
+		}
+		if err == nil {
+			left = now
 		}
 		select {
 		case <-tick.C:
@@ -329,6 +360,8 @@ func short(obj any) string {
 		return "volume " + o.Name
 	case *corev1.Pod:
 		return "pod " + o.Name
+	case *snapshotv1.VolumeSnapshot:
+		return "snapshot " + o.Name
 	case *storagev1.VolumeAttachment:
 		if name := o.Spec.Source.PersistentVolumeName; name != nil {
 			return fmt.Sprintf("attachment of %s to %s", *name, o.Spec.NodeName)

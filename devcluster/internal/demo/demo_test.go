@@ -25,6 +25,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,6 +36,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // stage is a cluster in memory: what is applied runs at once, on the node that the stage directions name.
 type stage struct {
 	client *fake.Clientset
+	// kinds has snapshots, which are ready at once, unless unready.
+	kinds     *kubetest.Cluster
+	snapshots snapshotapi.Client
+	unready   bool
 	// nodeOf says where a pod runs; pods that it does not know stay pending.
 	nodeOf map[string]string
 	// sticky is an object kind that never goes away.
@@ -45,6 +53,10 @@ func (s *stage) Apply(ctx context.Context, objects ...*unstructured.Unstructured
 			s.pod(ctx, o.GetName())
 		case "PersistentVolumeClaim":
 			s.claim(ctx, o.GetName())
+		case "VolumeSnapshot":
+			if err := s.snapshot(ctx, o.GetName()); err != nil {
+				return err
+			}
 		case "StatefulSet":
 			for _, name := range []string{"spread-0", "spread-1", "spread-2"} {
 				s.pod(ctx, name)
@@ -78,6 +90,11 @@ func (s *stage) Delete(ctx context.Context, _ ...*unstructured.Unstructured) err
 	claims, _ := core.PersistentVolumeClaims(namespace).List(ctx, everything)
 	for _, c := range claims.Items {
 		_ = core.PersistentVolumeClaims(namespace).Delete(ctx, c.Name, now)
+	}
+	if list, err := s.snapshots.VolumeSnapshots(namespace).List(ctx, everything); err == nil {
+		for _, o := range list.Items {
+			_ = s.snapshots.VolumeSnapshots(namespace).Delete(ctx, o.Name, now)
+		}
 	}
 	volumes, _ := core.PersistentVolumes().List(ctx, everything)
 	for _, v := range volumes.Items {
@@ -116,29 +133,31 @@ func newTestShow(t *testing.T, nodeOf map[string]string, objects ...runtime.Obje
 	t.Helper()
 	var out bytes.Buffer
 	client := fake.NewClientset(objects...)
-	on := &stage{client: client, nodeOf: nodeOf}
+	kinds := kubetest.New()
+	snapshotapitest.Install(kinds)
+	on := &stage{client: client, kinds: kinds, snapshots: snapshotapitest.New(kinds), nodeOf: nodeOf}
 	n := &narrator{out: &out, start: time.Now(), last: map[string]string{}}
-	return &show{Config: Config{Examples: "../../../examples", Out: &out}, client: client, apply: on, narrator: n}, on, &out
+	return &show{Config: Config{Examples: "../../../examples", Out: &out}, client: client, snapshots: on.snapshots, apply: on, narrator: n}, on, &out
 }
 
 func allNodes() map[string]string {
-	return map[string]string{"writer": "n1", "scratch": "n1", "spread-0": "n1", "spread-1": "n2", "spread-2": "n3", "user": "n1"}
+	return map[string]string{"writer": "n1", "scratch": "n1", "spread-0": "n1", "spread-1": "n2", "spread-2": "n3", "user": "n1", "reader": "n2"}
 }
 
 func TestAllActsOnAClusterWhoseDisksAreElsewhere(t *testing.T) {
 	s, on, out := newTestShow(t, allNodes())
 	on.expands(t)
-	for _, act := range []func(context.Context) error{s.claim, s.inline, s.statefulSet, s.expand, s.cleanUp} {
+	for _, act := range []func(context.Context) error{s.claim, s.inline, s.statefulSet, s.expand, s.snapshot, s.restore, s.cleanUp} {
 		if err := act(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"1. A claim", "2. An ephemeral volume", "3. A StatefulSet", "on a node of its own", "4. A volume that grows", "asks for 448Mi", "5. Everything", "no volume, no attachment.\n"} {
+	for _, want := range []string{"1. A claim", "2. An ephemeral volume", "3. A StatefulSet", "on a node of its own", "4. A volume that grows", "asks for 448Mi", "5. A snapshot", "6. A claim that is made", "7. Everything", "no volume, no attachment, no snapshot.\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, out)
 		}
 	}
-	if strings.Contains(out.String(), "no directory") || strings.Contains(out.String(), "file system that the pod sees") {
+	if strings.Contains(out.String(), "no directory") || strings.Contains(out.String(), "file system that the pod sees") || strings.Contains(out.String(), "still in use") {
 		t.Errorf("it tells of disks that it has not seen:\n%s", out)
 	}
 }
@@ -342,7 +361,7 @@ func TestNarratorWatchesTheCluster(t *testing.T) {
 		return true, w, err
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	n, err := narrate(ctx, client, namespace, out)
+	n, err := narrate(ctx, client, nil, out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +388,7 @@ func TestNarratorWatchesTheCluster(t *testing.T) {
 func TestNarratorThatCannotWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := narrate(ctx, fake.NewClientset(), namespace, &bytes.Buffer{}); !errors.Is(err, context.Canceled) {
+	if _, err := narrate(ctx, fake.NewClientset(), nil, &bytes.Buffer{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

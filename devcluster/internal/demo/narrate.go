@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 )
@@ -20,6 +21,8 @@ func describe(obj any) string {
 		return describeAttachment(o)
 	case *corev1.Pod:
 		return describePod(o)
+	case *snapshotv1.VolumeSnapshot:
+		return describeSnapshot(o)
 	case *corev1.Event:
 		return describeEvent(o)
 	}
@@ -108,4 +111,25 @@ func describeEvent(e *corev1.Event) string {
 		return ""
 	}
 	return fmt.Sprintf("%s %s: %s: %s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name, e.Reason, e.Message)
+}
+
+func describeSnapshot(s *snapshotv1.VolumeSnapshot) string {
+	name := "snapshot " + s.Name
+	switch {
+	case s.DeletionTimestamp != nil:
+		return name + ": being deleted"
+	case s.Status != nil && s.Status.Error != nil && s.Status.Error.Message != nil:
+		return name + ": error: " + *s.Status.Error.Message
+	case isReady(s):
+		size := ""
+		if s.Status.RestoreSize != nil {
+			size = ", " + s.Status.RestoreSize.String()
+		}
+		content := ""
+		if s.Status.BoundVolumeSnapshotContentName != nil {
+			content = ", content " + *s.Status.BoundVolumeSnapshotContentName
+		}
+		return name + ": ready" + size + content
+	}
+	return name + ": being taken"
 }

@@ -112,7 +112,7 @@ func TestFindComparesContent(t *testing.T) {
 
 func TestExamplesAreWellFormed(t *testing.T) {
 	files, err := filepath.Glob("../../../examples/*.yaml")
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 6 {
 		t.Fatalf("%q, %v", files, err)
 	}
 	for _, file := range files {

@@ -7,25 +7,31 @@ import (
 	"sync"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
-// narrator prints what happens to the objects of a namespace, as it happens.
+// narrator prints what happens to the objects of the examples, as it happens.
 type narrator struct {
 	out   io.Writer
 	start time.Time
 
 	factories []informers.SharedInformerFactory
+	running   errgroup.Group
 
 	mu   sync.Mutex
 	last map[string]string
 }
 
-// narrate watches until ctx ends; the caller then waits by stop.
-func narrate(ctx context.Context, client kubernetes.Interface, namespace string, out io.Writer) (*narrator, error) {
+// narrate watches until ctx ends; the caller then waits by stop. Without snapshots (nil), it does not watch any.
+func narrate(ctx context.Context, client kubernetes.Interface, snapshots snapshotapi.VolumeSnapshots, out io.Writer) (*narrator, error) {
 	n := &narrator{out: out, start: time.Now(), last: map[string]string{}}
 	all := informers.NewSharedInformerFactory(client, 0)
 	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
@@ -47,7 +53,28 @@ func narrate(ctx context.Context, client kubernetes.Interface, namespace string,
 			}
 		}
 	}
+	if snapshots != nil {
+		if err := n.follow(ctx, snapshots); err != nil {
+			n.stop()
+			return nil, err
+		}
+	}
 	return n, nil
+}
+
+// follow watches snapshots, and returns when it knows those that were there before.
+func (n *narrator) follow(ctx context.Context, snapshots snapshotapi.VolumeSnapshots) error {
+	informer := kube.NewInformer(snapshots, kube.InformerOptions[*snapshotv1.VolumeSnapshot]{Name: "VolumeSnapshot"})
+	informer.OnChange(func(before, after *snapshotv1.VolumeSnapshot) {
+		switch {
+		case after == nil:
+			n.gone(before)
+		case informer.HasSynced():
+			n.print(after)
+		}
+	})
+	n.running.Go(func() error { return informer.Run(ctx) })
+	return informer.WaitSynced(ctx)
 }
 
 // stop waits until nothing is watched any more. The context of narrate must have ended.
@@ -55,6 +82,7 @@ func (n *narrator) stop() {
 	for _, factory := range n.factories {
 		factory.Shutdown()
 	}
+	_ = n.running.Wait() // an informer ends with an error only if it is started twice
 }
 
 func (n *narrator) handler() cache.ResourceEventHandler {

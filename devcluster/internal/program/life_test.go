@@ -312,7 +312,8 @@ func (c *cluster) demoRuns() {
 	out := c.mustRun("demo").stdout
 	for _, want := range []string{
 		"claim data: Bound to pvc-", "pod writer: Running on node-", "lies in the driver's directory   " + c.dir, "pod scratch: Running",
-		"Each replica is on a node of its own", "Nothing is left: no pod, no claim, no volume, no attachment, no directory, no mount.",
+		"Each replica is on a node of its own", "claim restored has   hello from pod writer\nclaim data has       changed after the snapshot\n",
+		"Nothing is left: no pod, no claim, no volume, no attachment, no snapshot, no directory, no mount.",
 	} {
 		if !strings.Contains(out, want) {
 			c.t.Errorf("the demo does not tell %q:\n%s", want, out)

@@ -3,96 +3,111 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
-// snapshotKinds are as much of the kinds of external-snapshotter as a provisioner looks at.
-const snapshotKinds = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: volumesnapshots.snapshot.storage.k8s.io
-  annotations: {api-approved.kubernetes.io: "unapproved, a part of it for tests"}
-spec:
-  group: snapshot.storage.k8s.io
-  names: {kind: VolumeSnapshot, plural: volumesnapshots}
-  scope: Namespaced
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: volumesnapshotcontents.snapshot.storage.k8s.io
-  annotations: {api-approved.kubernetes.io: "unapproved, a part of it for tests"}
-spec:
-  group: snapshot.storage.k8s.io
-  names: {kind: VolumeSnapshotContent, plural: volumesnapshotcontents}
-  scope: Cluster
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
-`
-
-// snapshot is one that its driver has taken. The content needs the UID of the snapshot.
 const (
-	snapshot = `
+	// secretSnapshotClass and secretGroupClass name a secret of the scene, for the calls of the driver.
+	secretSnapshotClass = `
+parameters: {csi.storage.k8s.io/snapshotter-secret-name: keys, csi.storage.k8s.io/snapshotter-secret-namespace: %s}
+`
+	// lonely are snapshots whose contents do not exist, with the finalizers of those that had contents, as a restored backup has them.
+	lonely = `
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
-metadata: {name: monday, namespace: %[1]s}
-spec: {source: {volumeSnapshotContentName: %[1]s}}
-status: {boundVolumeSnapshotContentName: %[1]s, readyToUse: true, restoreSize: 1Mi}
+metadata: {name: lonely, namespace: %[1]s, finalizers: [%[2]s]}
+spec: {source: {volumeSnapshotContentName: %[1]s-none}}
+---
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata: {name: lonely, namespace: %[1]s, finalizers: [%[3]s]}
+spec: {source: {volumeGroupSnapshotContentName: %[1]s-none}}
 `
-	snapshotContent = `
+	// orphans are contents whose snapshots do not exist.
+	orphans = `
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotContent
-metadata: {name: %[1]s}
-spec: {driver: %[2]s, deletionPolicy: Retain, source: {snapshotHandle: snap}, volumeSnapshotRef: {namespace: %[1]s, name: monday, uid: %[3]s}}
-status: {snapshotHandle: snap}
+metadata: {name: %[1]s-orphan}
+spec: {driver: %[2]s, deletionPolicy: Retain, source: {snapshotHandle: none}, volumeSnapshotRef: {namespace: %[1]s, name: gone, uid: gone}}
+---
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotContent
+metadata: {name: %[1]s-orphan}
+spec:
+  driver: %[2]s
+  deletionPolicy: Retain
+  source: {groupSnapshotHandles: {volumeGroupSnapshotHandle: none, volumeSnapshotHandles: [none]}}
+  volumeGroupSnapshotRef: {namespace: %[1]s, name: gone, uid: gone}
 `
 )
 
-// snapshots is a claim for a volume from a snapshot: first the cluster knows of none.
+// snapshots is a claim for a volume from a snapshot, which is taken once its secret is there, and a snapshot of a group.
 func (s *story) snapshots() {
-	const name = "snapshots.example.com"
-	driver := csitest.New(csitest.Options{Name: name, Controller: append(csitest.AllController(), csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT)})
-	driver.AddSnapshot(csitest.Snapshot{ID: "snap", Size: 1 << 20})
-	address := driver.Serve(s.t)
-	run := func() (end func()) {
-		return s.run("csi-provisioner", "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"))
-	}
-	class := Class(s.Namespace+"-snapshots", name, storagev1.VolumeBindingImmediate)
-	s.addClass(class)
-	claim := Claim(s.Namespace, "data", class.Name)
-	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "monday"}
-	s.create(claim)
-	end := run()
-	s.waitEvent("ProvisioningFailed", "CustomResourceDefinitions")
-	end()
-
-	kinds := s.decode(snapshotKinds)
-	s.write(kinds...)
-	s.t.Cleanup(func() {
-		if err := s.NewWriter(s.t).Delete(context.Background(), kinds...); err != nil {
-			s.t.Error(err)
-		}
-	})
-	source := s.decode(fmt.Sprintf(snapshot, s.Namespace))[0]
-	s.write(source)
-	s.write(s.decode(fmt.Sprintf(snapshotContent, s.Namespace, name, s.read(source).GetUID()))...)
-	run()
-	s.WaitBound("data")
+	s.createClaim()
+	s.patchClaim("data", fmt.Sprintf(`{"metadata": {"labels": {"app": %q}}}`, s.Namespace))
+	s.bound()
+	s.addSnapshotClass(fmt.Sprintf(secretSnapshotClass, s.Namespace))
+	s.addObject(fmt.Sprintf(groupClass, s.Namespace, s.Driver))
+	taken, group := s.take("monday", "data"), s.takeGroup("tuesday")
+	s.waitCalled("csi-snapshotter", "create events") // that there is no secret
+	s.createSecret("keys")
+	s.snapshotReady(taken)
+	s.snapshotReady(group)
+	s.restore("copy", "monday")
+	s.WaitBound("copy")
 	s.Wait("the snapshot to be free", func(context.Context) (bool, error) {
 		calls, err := s.Dev.Asked()
-		return calls["csi-provisioner"]["update volumesnapshots.snapshot.storage.k8s.io"] && len(s.read(source).GetFinalizers()) == 0, err
+		return calls["csi-provisioner"]["update volumesnapshots.snapshot.storage.k8s.io"] && !slices.Contains(s.read(taken).GetFinalizers(), restoring), err
 	})
+	s.delete(taken)
+	s.delete(group)
+	s.waitNoSnapshots()
+	s.DeleteClaim("copy")
 	s.deleteClaim()
 	s.WaitNothingLeft()
+}
+
+// restoring is the finalizer of a snapshot that csi-provisioner makes a volume of.
+const restoring = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+
+// strayContents are snapshots without contents, and contents without snapshots, which are deleted: the snapshot-controller looks in the API
+// server itself for what its caches do not have.
+func (s *story) strayContents() {
+	for _, manifest := range []string{fmt.Sprintf(lonely, s.Namespace, snapshotapi.FinalizerBound, snapshotapi.FinalizerGroupBound), fmt.Sprintf(orphans, s.Namespace, s.Driver)} {
+		objects := s.decode(manifest)
+		s.write(objects...)
+		for _, o := range objects {
+			s.Wait(o.GetName()+" to have a finalizer", func(context.Context) (bool, error) { return len(s.read(o).GetFinalizers()) > 0, nil })
+			s.delete(o)
+		}
+	}
+	s.waitNoSnapshots()
+}
+
+// createSecret makes a secret of the scene.
+func (s *story) createSecret(name string) {
+	s.t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": "value"}}
+	s.retry("create the secret", func(ctx context.Context) error {
+		_, err := s.Client.CoreV1().Secrets(s.Namespace).Create(ctx, secret, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+}
+
+// waitCalled waits until a component has made a call.
+func (s *story) waitCalled(component, call string) {
+	s.t.Helper()
+	s.Wait(component+" to "+call, func(context.Context) (bool, error) {
+		calls, err := s.Dev.Asked()
+		return calls[component][call], err
+	})
 }
 
 // decode reads objects.

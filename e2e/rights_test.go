@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,13 +58,26 @@ func (r Rights) without(others Rights) (missing []string) {
 	return missing
 }
 
-// components are those that talk to the API server with rights of deploy/; the kubelet's are of Kubernetes.
-func components() []string { return []string{"csi-provisioner", "csi-attacher", "csi-resizer"} }
+// components are those that talk to the API server with rights of our own; the kubelet's are of Kubernetes.
+func components() []string { return devcluster.Replaceable() }
+
+// clusterRules has the rules of the development cluster.
+const clusterRules = "../devcluster/internal/bootstrap/objects/rbac.yaml"
 
 // granted reads the rules of deploy/. The development cluster has the same; module deploy tests that.
 func granted() (Rights, error) {
 	all := Rights{}
 	for _, component := range components() {
+		if strings.Contains(component, "snapshot") {
+			// All users may look at what the API server serves (ClusterRole system:discovery).
+			all.add(component, "get /apis/groupsnapshot.storage.k8s.io/v1")
+			err1 := all.addRules(component, clusterRules, "", componentUser+component)
+			err2 := all.addRules(component, clusterRules, devcluster.Namespace, "leader-election")
+			if err := errors.Join(err1, err2); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		for file, namespace := range map[string]string{
 			"../deploy/base/" + strings.TrimPrefix(component, "csi-") + "/rbac.yaml": "",
 			"../deploy/components/leader-election/rbac.yaml":                         devcluster.Namespace,
@@ -80,7 +94,7 @@ func granted() (Rights, error) {
 	return all, nil
 }
 
-// addRules adds the rules of a file, or those of the one Role in it that is named.
+// addRules adds the rules of a file, or those of the one Role or ClusterRole in it that is named.
 func (r Rights) addRules(component, file, namespace, role string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -91,7 +105,7 @@ func (r Rights) addRules(component, file, namespace, role string) error {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	for _, o := range objects {
-		if role != "" && (o.GetKind() != "Role" || o.GetName() != role) {
+		if role != "" && (!strings.HasSuffix(o.GetKind(), "Role") || o.GetName() != role) {
 			continue
 		}
 		var rules rbacv1.ClusterRole // a Role has the same rules

@@ -34,21 +34,18 @@ func uses() map[string]func(*story) {
 		"ForeignVolume":   (*story).foreignVolume,
 		"StrayAttachment": (*story).strayAttachments,
 		"Snapshots":       (*story).snapshots,
+		"StrayContents":   (*story).strayContents,
 		"Capacity":        (*story).capacity,
 	}
 }
 
 // lifeWithSecrets is the life of a volume whose class names secrets for all of it.
 func (s *story) lifeWithSecrets() {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "keys"}, StringData: map[string]string{"key": "value"}}
-	s.retry("create the secret", func(ctx context.Context) error {
-		_, err := s.Client.CoreV1().Secrets(s.Namespace).Create(ctx, secret, metav1.CreateOptions{})
-		return ignoreExists(err)
-	})
+	s.createSecret("keys")
 	class := Class(s.Namespace+"-secrets", s.Driver, storagev1.VolumeBindingImmediate)
 	class.Parameters = map[string]string{}
 	for _, what := range []string{"provisioner", "controller-publish", "controller-expand"} {
-		class.Parameters["csi.storage.k8s.io/"+what+"-secret-name"] = secret.Name
+		class.Parameters["csi.storage.k8s.io/"+what+"-secret-name"] = "keys"
 		class.Parameters["csi.storage.k8s.io/"+what+"-secret-namespace"] = s.Namespace
 	}
 	s.addClass(class)
@@ -148,17 +145,29 @@ func (s *story) strayAttachment(a *storagev1.VolumeAttachment) {
 // streams, as for API servers of old. What the resizer lists only when a claim needs it is listed before.
 func (s *story) secondPair() {
 	s.expansion()
-	driver := csitest.New(csitest.Options{Name: "second.example.com", Topology: map[string]string{"second.example.com/zone": "a"}})
+	driver := csitest.New(csitest.Options{
+		Name: "second.example.com", Topology: map[string]string{"second.example.com/zone": "a"},
+		Controller:      append(csitest.AllController(), csitest.AllSnapshots()...),
+		GroupController: csitest.AllGroupController(),
+	})
 	address := driver.Serve(s.t)
 	var ends []func()
 	start := func(component string) {
-		args := []string{"--csi-address=" + address, "--kubeconfig=" + s.Dev.kubeconfig(component), "--leader-election", "--leader-election-namespace=" + devcluster.Namespace}
-		if component == "csi-provisioner" {
-			args = append(args, "--enable-capacity", "--capacity-ownerref-level=-1")
+		args := []string{"--kubeconfig=" + s.Dev.kubeconfig(component), "--leader-election", "--leader-election-namespace=" + devcluster.Namespace}
+		switch component {
+		case "snapshot-controller":
+			args = append(args, "--enable-distributed-snapshotting")
+		case "csi-provisioner":
+			args = append(args, "--enable-capacity", "--capacity-ownerref-level=-1", "--csi-address="+address)
+		default:
+			args = append(args, "--csi-address="+address)
 		}
 		ends = append(ends, s.runWith([]string{"NAMESPACE=" + devcluster.Namespace, fmt.Sprint("POD_NAME=second-", len(ends))}, component, args...))
 	}
-	leases := []string{"second-example-com", "external-attacher-leader-second-example-com", "external-resizer-second-example-com"}
+	leases := []string{
+		"second-example-com", "external-attacher-leader-second-example-com", "external-resizer-second-example-com",
+		"external-snapshotter-leader-second-example-com", "snapshot-controller-leader",
+	}
 	for _, component := range components() {
 		start(component)
 	}

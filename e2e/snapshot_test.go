@@ -3,16 +3,20 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 const (
@@ -27,7 +31,7 @@ deletionPolicy: Delete
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
 metadata: {name: %[2]s, namespace: %[1]s}
-spec: {volumeSnapshotClassName: %[1]s, source: {persistentVolumeClaimName: data}}
+spec: {volumeSnapshotClassName: %[1]s, source: {persistentVolumeClaimName: %[3]s}}
 `
 )
 
@@ -35,12 +39,11 @@ spec: {volumeSnapshotClassName: %[1]s, source: {persistentVolumeClaimName: data}
 // both: with our csi-snapshotter and snapshot-controller, and with each of them beside the other half of kubernetes-csi.
 func TestSnapshotAndRestore(t *testing.T) {
 	dev(t)
-	cluster := ownCluster(t, 1)
+	cluster := ownCluster(t, 1, "--without=csi-snapshotter,snapshot-controller")
 	const upstream = "Upstream"
 	for _, pair := range [][2]string{{"Ours", "Ours"}, {"Ours", upstream}, {upstream, "Ours"}} {
 		t.Run(pair[0]+"Controller"+pair[1]+"Snapshotter", func(t *testing.T) {
 			s := &story{Scene: cluster.NewScene(t), t: t}
-			s.installSnapshots()
 			start := func(whose, name string, args ...string) {
 				args = append([]string{"--kubeconfig=" + cluster.kubeconfig}, args...)
 				if whose == upstream {
@@ -64,25 +67,19 @@ func (s *story) snapshotAndRestore() {
 	s.createPod()
 	file := filepath.Join(s.mountedFor("pod", "data"), "file")
 	writeText(s.t, file, "before")
-	class := s.decode(fmt.Sprintf(snapshotClass, s.Namespace, s.Driver))
-	s.write(class...)
-	taken := s.decode(fmt.Sprintf(dynamicSnapshot, s.Namespace, "monday"))[0]
-	s.write(taken)
+	s.addSnapshotClass("")
+	taken := s.take("monday", "data")
 	s.snapshotReady(taken)
 	writeText(s.t, file, "after")
 
-	copied := Claim(s.Namespace, "copy", s.ImmediateClass())
-	copied.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "monday"}
-	s.create(copied)
+	s.restore("copy", "monday")
 	s.WaitBound("copy")
 	s.CreatePod("reader", FromClaim("copy"))
-	for _, at := range []struct{ pod, claim, want string }{{"pod", "data", "after"}, {"reader", "copy", "before"}} {
-		if got, err := os.ReadFile(filepath.Join(s.mountedFor(at.pod, at.claim), "file")); err != nil || string(got) != at.want {
-			s.t.Errorf("claim %s: %q, %v, want %q", at.claim, got, err, at.want)
-		}
-	}
+	s.checkText("pod", "data", "after")
+	s.checkText("reader", "copy", "before")
 
-	s.deleteSnapshot(taken)
+	s.delete(taken)
+	s.waitNoSnapshots()
 	for _, pod := range []string{"pod", "reader"} {
 		s.DeletePod(pod)
 		s.WaitNoPod(pod)
@@ -90,7 +87,52 @@ func (s *story) snapshotAndRestore() {
 	s.DeleteClaim("data")
 	s.DeleteClaim("copy")
 	s.WaitNothingLeft()
-	s.retry("delete the class", func(ctx context.Context) error { return s.NewWriter(s.t).Delete(ctx, class...) })
+}
+
+// addSnapshotClass makes the VolumeSnapshotClass of the scene, with parameters in YAML. It is removed with the scene.
+func (s *story) addSnapshotClass(parameters string) {
+	s.t.Helper()
+	s.addObject(fmt.Sprintf(snapshotClass, s.Namespace, s.Driver) + parameters)
+}
+
+// addObject makes an object outside of namespaces, which is removed with the scene.
+func (s *story) addObject(manifest string) {
+	s.t.Helper()
+	object := s.decode(manifest)[0]
+	s.write(object)
+	s.t.Cleanup(func() {
+		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := s.NewWriter(s.t).Delete(ctx, object)
+			return err == nil, err
+		})
+		if err != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// take asks for a snapshot of a claim, with the class of the scene.
+func (s *story) take(name, claim string) *unstructured.Unstructured {
+	s.t.Helper()
+	object := s.decode(fmt.Sprintf(dynamicSnapshot, s.Namespace, name, claim))[0]
+	s.write(object)
+	return object
+}
+
+// restore asks for a volume that is made of a snapshot.
+func (s *story) restore(claim, snapshot string) {
+	s.t.Helper()
+	copied := Claim(s.Namespace, claim, s.ImmediateClass())
+	copied.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: snapshot}
+	s.create(copied)
+}
+
+// checkText reads the file of a claim where a pod sees it.
+func (s *story) checkText(pod, claim, want string) {
+	s.t.Helper()
+	if got, err := os.ReadFile(filepath.Join(s.mountedFor(pod, claim), "file")); err != nil || string(got) != want {
+		s.t.Errorf("claim %s: %q, %v, want %q", claim, got, err, want)
+	}
 }
 
 // runForeign runs a program of others until the test ends.
@@ -109,22 +151,6 @@ func (s *story) runForeign(path string, args ...string) {
 			s.t.Logf("the log of %s: %s", filepath.Base(path), log.String())
 		}
 	})
-}
-
-// installSnapshots installs the kinds of snapshots, those of groups included.
-func (s *story) installSnapshots() {
-	s.t.Helper()
-	files, err := filepath.Glob("../deploy/crds/snapshot/*.storage.k8s.io_*.yaml")
-	if err != nil || len(files) == 0 {
-		s.t.Fatalf("no definitions: %v", err)
-	}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.write(s.decode(string(data))...)
-	}
 }
 
 // mountedFor is where the volume of a claim is mounted for a pod that runs.
@@ -154,22 +180,51 @@ func (s *story) snapshotReady(object *unstructured.Unstructured) {
 	})
 }
 
-// deleteSnapshot deletes a snapshot, and waits until neither it nor a content is left.
-func (s *story) deleteSnapshot(object *unstructured.Unstructured) {
+// delete asks for the end of an object.
+func (s *story) delete(object *unstructured.Unstructured) {
 	s.t.Helper()
-	content := s.decode(fmt.Sprintf("apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotContent\nmetadata: {name: snapcontent-%s}\n", s.read(object).GetUID()))[0]
-	s.read(content)
-	s.retry("delete the snapshot", func(ctx context.Context) error { return s.NewWriter(s.t).Delete(ctx, object) })
-	s.Wait("the snapshot and its content to be gone", func(ctx context.Context) (bool, error) {
-		for _, o := range []*unstructured.Unstructured{object, content} {
-			resource, err := s.NewWriter(s.t).Resource(o)
-			if err != nil {
-				return false, err
-			}
-			if _, err := resource.Get(ctx, o.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-				return false, fmt.Errorf("%s %s is there: %w", o.GetKind(), o.GetName(), err)
+	s.retry("delete "+apply.Name(object), func(ctx context.Context) error { return s.NewWriter(s.t).Delete(ctx, object) })
+}
+
+// waitNoSnapshots waits until the scene has no snapshot, no group, no content of either, and no claim that is kept for the sake of one.
+func (s *story) waitNoSnapshots() {
+	s.t.Helper()
+	s.Wait("all snapshots and their contents to be gone", func(ctx context.Context) (bool, error) {
+		left, err := s.leftOfSnapshots(ctx)
+		if len(left) > 0 {
+			err = errors.Join(err, fmt.Errorf("left: %q", left))
+		}
+		return err == nil, err
+	})
+}
+
+func (s *story) leftOfSnapshots(ctx context.Context) (left []string, err error) {
+	for _, kind := range []struct{ group, name, ref string }{
+		{"snapshot", "VolumeSnapshot", ""}, {"snapshot", "VolumeSnapshotContent", "volumeSnapshotRef"},
+		{"groupsnapshot", "VolumeGroupSnapshot", ""}, {"groupsnapshot", "VolumeGroupSnapshotContent", "volumeGroupSnapshotRef"},
+	} {
+		resource, err := s.NewWriter(s.t).Resource(s.decode(fmt.Sprintf("{apiVersion: %s.storage.k8s.io/v1, kind: %s, metadata: {namespace: %s}}", kind.group, kind.name, s.Namespace))[0])
+		if err != nil {
+			return nil, err
+		}
+		list, err := resource.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list.Items {
+			if of, _, _ := unstructured.NestedString(o.Object, "spec", kind.ref, "namespace"); kind.ref == "" || of == s.Namespace {
+				left = append(left, fmt.Sprintf("%s, finalizers %q", apply.Name(&o), o.GetFinalizers()))
 			}
 		}
-		return true, nil
-	})
+	}
+	claims, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range claims.Items {
+		if slices.Contains(c.Finalizers, snapshotapi.FinalizerClaim) {
+			left = append(left, fmt.Sprintf("finalizers %q of claim %s", c.Finalizers, c.Name))
+		}
+	}
+	return left, nil
 }

@@ -5,9 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +53,7 @@ trap exit TERM
 while :; do sleep 1; done
 `
 
-// TestForeignDriver has our sidecars and node agent serve the driver of kubernetes-csi.
+// TestForeignDriver has our sidecars, snapshot-controller and node agent serve the driver of kubernetes-csi.
 func TestForeignDriver(t *testing.T) {
 	dev(t)
 	dir := unpackUpstream(t, "hostpathplugin")
@@ -59,6 +63,64 @@ func TestForeignDriver(t *testing.T) {
 	}
 	s := foreignScene(t, "--driver="+script, "--driver-flags={mode} {endpoint} {node} {statedir}")
 	s.useVolumes()
+	s.useSnapshots()
+}
+
+// inlineDriver runs SPIFFE's driver for devcluster: for the controller, where it has no service, and for each node.
+const inlineDriver = `#!/bin/sh -eu
+# ENDPOINT NODE
+dir=$(dirname "$0")
+mkdir -p "$dir/sockets"
+exec "$dir/spiffe-csi-driver" -node-id "$2" -plugin-name inline.example.com -csi-socket-path "${1#unix://}" -workload-api-socket-dir "$dir/sockets"
+`
+
+// TestForeignDriverWithoutController runs a cluster for a driver that provisions, attaches, expands and snapshots nothing: the components of
+// the controller side wait, and the volume of a pod is mounted.
+func TestForeignDriverWithoutController(t *testing.T) {
+	dev(t)
+	dir := unpackUpstream(t, "spiffe-csi-driver")
+	script := filepath.Join(dir, "driver")
+	if err := os.WriteFile(script, []byte(inlineDriver), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	s := foreignScene(t, "--driver="+script, "--driver-flags={endpoint} {node}")
+	readOnly := true
+	s.Scene.createPod(Pod(s.Namespace, "workload", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: s.Driver, ReadOnly: &readOnly}}))
+	s.WaitRunning("workload")
+	s.Wait("csi-snapshotter to say why it is not ready", func(ctx context.Context) (bool, error) {
+		text, err := s.ready(ctx, "csi-snapshotter")
+		if err == nil && !strings.Contains(text, "does not announce CREATE_DELETE_SNAPSHOT") {
+			err = errors.New(text)
+		}
+		return err == nil, err
+	})
+	status, err := s.Dev.Client.Status(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range status.Processes {
+		if p.Restarts > 0 {
+			t.Errorf("%s has ended: %s", p.Name, p.LastExit)
+		}
+	}
+	s.DeletePod("workload")
+	s.WaitNoPod("workload")
+}
+
+// ready returns what /readyz of a process answers.
+func (s *story) ready(ctx context.Context, process string) (string, error) {
+	i := slices.IndexFunc(s.Dev.Processes, func(p devcluster.Process) bool { return p.Name == process })
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Dev.Processes[i].HTTP+"/readyz", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
 }
 
 // TestForeignSidecars has the sidecars of kubernetes-csi serve our driver.
@@ -183,6 +245,12 @@ func (s *story) useVolumes() {
 	for _, claim := range []string{"copy", "later", "data"} {
 		s.DeleteClaim(claim)
 	}
+	s.waitNoVolumes()
+}
+
+// waitNoVolumes waits until the API server has no volume and no attachment.
+func (s *story) waitNoVolumes() {
+	s.t.Helper()
 	s.Wait("all volumes and attachments to be gone", func(ctx context.Context) (bool, error) {
 		left, err := s.remainsInAPI(ctx, "") // a foreign driver keeps files of its own
 		if err == nil && len(left) > 0 {
@@ -190,6 +258,23 @@ func (s *story) useVolumes() {
 		}
 		return err == nil, err
 	})
+}
+
+// useSnapshots takes a snapshot, makes a volume of it, and deletes both.
+func (s *story) useSnapshots() {
+	s.t.Helper()
+	s.addSnapshotClass("")
+	s.createClaim()
+	s.WaitBound("data")
+	taken := s.take("monday", "data")
+	s.snapshotReady(taken)
+	s.restore("copy", "monday")
+	s.WaitBound("copy")
+	s.delete(taken)
+	s.waitNoSnapshots()
+	s.DeleteClaim("copy")
+	s.DeleteClaim("data")
+	s.waitNoVolumes()
 }
 
 // waitAttached waits until a volume is attached to a node.

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -39,7 +40,8 @@ const (
 func TestDashboardAndAlertsAskWhatIsServed(t *testing.T) {
 	d, program := dev(t), prometheusProgram(t)
 	s := &story{Scene: bed.NewScene(t), t: t}
-	s.elected("csi-provisioner", "csi-attacher", "csi-resizer")
+	s.elected(devcluster.Replaceable()...)
+	s.addSnapshotClass("")
 	prometheus := startPrometheus(t, program, targets(d.Processes), monitoringDir+"rules.yaml")
 	questions := dashboardQuestions(t, monitoringDir+"dashboard.json", map[string]string{"namespace": deployed, "driver": bed.Driver, "__rate_interval": "5m"})
 	var rules []rule
@@ -57,6 +59,7 @@ func TestDashboardAndAlertsAskWhatIsServed(t *testing.T) {
 	for round, deadline := 1, time.Now().Add(patience); round == 1 || len(left) > 0 && time.Now().Before(deadline); round++ {
 		s.askProbes()
 		s.live(s.Dev.Nodes[0], fmt.Sprintf("good-%d", round))
+		s.snapshotOnce()
 		s.failEverywhere(s.Dev.Nodes[0], round)
 		s.interruptProvisioning(fmt.Sprintf("interrupted-%d", round))
 		s.failStaging()
@@ -100,6 +103,7 @@ func unanswered(t *testing.T, prometheus *Prometheus, questions []question) (lef
 func targets(processes []devcluster.Process) []target {
 	containers := map[string]string{
 		"driver-controller": "hostpath", "driver": "hostpath", "csi-provisioner": "provisioner", "csi-attacher": "attacher", "csi-resizer": "resizer",
+		"csi-snapshotter": "snapshotter", "snapshot-controller": "snapshot-controller",
 		"csi-node-driver-registrar": "registrar", "livenessprobe": "livenessprobe",
 	}
 	var all []target
@@ -174,6 +178,22 @@ func (s *Scene) live(node, name string) {
 	s.Wait("volume "+volume+" to be deleted", func(ctx context.Context) (bool, error) {
 		volumes, err := s.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 		return err == nil && !slices.ContainsFunc(volumes.Items, func(v corev1.PersistentVolume) bool { return v.Name == volume }), err
+	})
+}
+
+// snapshotOnce lets a snapshot be taken and deleted.
+func (s *story) snapshotOnce() {
+	s.t.Helper()
+	s.createClaim()
+	s.WaitBound("data")
+	taken := s.take("monday", "data")
+	s.snapshotReady(taken)
+	s.delete(taken)
+	s.waitNoSnapshots()
+	s.deleteClaim()
+	s.Wait("claim data to be gone", func(ctx context.Context) (bool, error) {
+		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, "data", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), ignoreNotFound(err)
 	})
 }
 

@@ -1,0 +1,69 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/longshore-csi/longshore/devcluster/apply"
+)
+
+// TestUpstreamSnapshotManifests applies, unchanged, the examples of kubernetes-csi's hostpath driver: a snapshot, a claim that is restored from it,
+// and a group snapshot in v1beta1.
+func TestUpstreamSnapshotManifests(t *testing.T) {
+	dev(t)
+	dir := filepath.Join(cmp.Or(os.Getenv("UPSTREAM"), "../../shared/upstream"), "manifests", "hostpath-examples")
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("there are no manifests of kubernetes-csi in %s: name another directory by UPSTREAM", dir)
+	}
+	s := &story{Scene: bed.NewScene(t), t: t}
+	// Not strict: v1beta1 is deprecated, and the API server says so.
+	writer, err := apply.New(apply.Config{REST: s.config, Manager: "e2e", Namespace: s.Namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string) *unstructured.Unstructured {
+		objects := readManifest(t, filepath.Join(dir, name+".yaml"))
+		s.retry("apply "+name, func(ctx context.Context) error { return writer.Apply(ctx, objects...) })
+		s.t.Cleanup(func() { _ = writer.Delete(context.Background(), objects...) }) // those outside of namespaces; the others are gone by then
+		objects[0].SetNamespace(s.Namespace)
+		return objects[0]
+	}
+	for _, name := range []string{"csi-storageclass", "csi-volumesnapshotclass", "csi-groupsnapshotclass-v1beta1", "csi-pvc", "csi-app"} {
+		write(name)
+	}
+	s.WaitRunning("my-csi-app")
+	snapshot := write("csi-snapshot-v1")
+	write("csi-restore")
+	s.snapshotReady(snapshot)
+	s.WaitBound("hpvc-restore")
+
+	s.patchClaim("csi-pvc", `{"metadata": {"labels": {"app.kubernetes.io/name": "postgresql"}}}`)
+	group := write("csi-groupsnapshot-v1beta1")
+	s.Wait("the group snapshot to be ready", func(ctx context.Context) (bool, error) {
+		resource, err := writer.Resource(group)
+		if err != nil {
+			return false, err
+		}
+		now, err := resource.Get(ctx, group.GetName(), metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		ready, _, err := unstructured.NestedBool(now.Object, "status", "readyToUse")
+		return ready, err
+	})
+	s.retry("delete the snapshots", func(ctx context.Context) error { return writer.Delete(ctx, snapshot, group) })
+	s.waitNoSnapshots()
+	s.DeletePod("my-csi-app")
+	s.WaitNoPod("my-csi-app")
+	s.DeleteClaim("csi-pvc")
+	s.DeleteClaim("hpvc-restore")
+	s.WaitNothingLeft()
+}

@@ -10,7 +10,7 @@ import (
 )
 
 // NewWriter makes a client for objects of manifests, whatever their kind. A warning of the API server is an error.
-func (b *Bed) NewWriter(t *testing.T) *apply.Client {
+func (b *Bed) NewWriter(t testing.TB) *apply.Client {
 	t.Helper()
 	w, err := apply.New(apply.Config{REST: b.config, Manager: "e2e", Strict: true})
 	if err != nil {
@@ -20,7 +20,7 @@ func (b *Bed) NewWriter(t *testing.T) *apply.Client {
 }
 
 // readManifest reads the objects of a file.
-func readManifest(t *testing.T, path string) []*unstructured.Unstructured {
+func readManifest(t testing.TB, path string) []*unstructured.Unstructured {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {

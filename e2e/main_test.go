@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -53,7 +54,9 @@ func run(m *testing.M) (code int) {
 func nothing(b *Bed) (code int) {
 	var left []string
 	err := poll(context.Background(), func(ctx context.Context) (done bool, err error) {
-		now, err := b.remains(ctx, "")
+		now, err1 := b.remains(ctx, "")
+		snapshots, err2 := b.snapshotsIn(ctx, "")
+		now, err = append(now, snapshots...), errors.Join(err1, err2)
 		if err == nil {
 			left = now
 		}

@@ -12,8 +12,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/devcluster/apply"
@@ -198,24 +201,10 @@ func (s *story) waitNoSnapshots() {
 	})
 }
 
-func (s *story) leftOfSnapshots(ctx context.Context) (left []string, err error) {
-	for _, kind := range []struct{ group, name, ref string }{
-		{"snapshot", "VolumeSnapshot", ""}, {"snapshot", "VolumeSnapshotContent", "volumeSnapshotRef"},
-		{"groupsnapshot", "VolumeGroupSnapshot", ""}, {"groupsnapshot", "VolumeGroupSnapshotContent", "volumeGroupSnapshotRef"},
-	} {
-		resource, err := s.NewWriter(s.t).Resource(s.decode(fmt.Sprintf("{apiVersion: %s.storage.k8s.io/v1, kind: %s, metadata: {namespace: %s}}", kind.group, kind.name, s.Namespace))[0])
-		if err != nil {
-			return nil, err
-		}
-		list, err := resource.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		for _, o := range list.Items {
-			if of, _, _ := unstructured.NestedString(o.Object, "spec", kind.ref, "namespace"); kind.ref == "" || of == s.Namespace {
-				left = append(left, fmt.Sprintf("%s, finalizers %q", apply.Name(&o), o.GetFinalizers()))
-			}
-		}
+func (s *story) leftOfSnapshots(ctx context.Context) ([]string, error) {
+	left, err := s.snapshotsIn(ctx, s.Namespace)
+	if err != nil {
+		return nil, err
 	}
 	claims, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -224,6 +213,36 @@ func (s *story) leftOfSnapshots(ctx context.Context) (left []string, err error) 
 	for _, c := range claims.Items {
 		if slices.Contains(c.Finalizers, snapshotapi.FinalizerClaim) {
 			left = append(left, fmt.Sprintf("finalizers %q of claim %s", c.Finalizers, c.Name))
+		}
+	}
+	return left, nil
+}
+
+// snapshotsIn names the snapshots and groups in a namespace, and their contents; no namespace: in all. A cluster without the kinds has none.
+func (b *Bed) snapshotsIn(ctx context.Context, namespace string) (left []string, err error) {
+	client, err := dynamic.NewForConfig(b.config)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range []struct{ group, resource, ref string }{
+		{snapshotapi.Group, "volumesnapshots", ""}, {snapshotapi.Group, "volumesnapshotcontents", "volumeSnapshotRef"},
+		{snapshotapi.GroupSnapshotGroup, "volumegroupsnapshots", ""}, {snapshotapi.GroupSnapshotGroup, "volumegroupsnapshotcontents", "volumeGroupSnapshotRef"},
+	} {
+		list, err := client.Resource(schema.GroupVersionResource{Group: kind.group, Version: "v1", Resource: kind.resource}).List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list.Items {
+			in := o.GetNamespace()
+			if in == "" {
+				in, _, _ = unstructured.NestedString(o.Object, "spec", kind.ref, "namespace")
+			}
+			if namespace == "" || in == namespace {
+				left = append(left, fmt.Sprintf("%s of %s, finalizers %q", apply.Name(&o), in, o.GetFinalizers()))
+			}
 		}
 	}
 	return left, nil

@@ -12,12 +12,13 @@ import (
 // would exceed the size of a gRPC message (4 MiB by default) anyway.
 const maxFlattened = 1 << 15
 
-// flatten expands allowedTopologies of a StorageClass to segments: terms are
+// Flatten expands allowedTopologies of a StorageClass to segments: terms are
 // alternatives, expressions of a term are ANDed, values of an expression are
 // alternatives. So (zone in z1, z2) and (rack in rA, rB) gives four segments.
 // As the API says, a term without expressions selects nothing. The result is
-// canonical, whatever the order of terms, expressions and values.
-func flatten(terms []corev1.TopologySelectorTerm) ([]Segment, error) {
+// canonical, whatever the order of terms, expressions and values. The error wraps
+// ErrInvalid.
+func Flatten(terms []corev1.TopologySelectorTerm) ([]Segment, error) {
 	var segments []Segment
 	for i, term := range terms {
 		texts, err := expand(term)

@@ -31,7 +31,7 @@ func TestFlatten(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			segments, err := flatten(tc.terms)
+			segments, err := Flatten(tc.terms)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestFlattenErrors(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			segments, err := flatten(tc.terms)
+			segments, err := Flatten(tc.terms)
 			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s: got %d segments, error %v, want ErrInvalid with %q", tc.reason, len(segments), err, tc.want)
 			}
@@ -80,7 +80,7 @@ func TestFlattenErrors(t *testing.T) {
 func TestFlattenKeepsInput(t *testing.T) {
 	terms := allow(term(in("zone", "b", "a"), in("rack", "2", "1")))
 	before := terms[0].DeepCopy()
-	if _, err := flatten(terms); err != nil {
+	if _, err := Flatten(terms); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(*before, terms[0]); diff != "" {
@@ -136,7 +136,7 @@ func FuzzFlatten(f *testing.F) {
 			term(in(key1, strings.Split(values1, " ")...), in(key2, strings.Split(values2, " ")...)),
 			term(in(key3, strings.Split(values3, " ")...)),
 		)
-		segments, err := flatten(terms)
+		segments, err := Flatten(terms)
 		if err != nil {
 			if !errors.Is(err, ErrInvalid) {
 				t.Fatalf("error %v is no ErrInvalid", err)
@@ -152,7 +152,7 @@ func FuzzFlatten(f *testing.F) {
 			}
 		}
 		slices.Reverse(terms)
-		again, err := flatten(terms)
+		again, err := Flatten(terms)
 		if err != nil || !slices.Equal(segments, again) {
 			t.Errorf("order of terms matters: %v, %v, %v", segments, again, err)
 		}

@@ -24,6 +24,11 @@ var (
 	// after the class, the driver or the nodes have changed.
 	ErrNotAllowed = errors.New("excluded by allowedTopologies")
 
+	// ErrUnreachable says that the source of the volume can be reached from
+	// nowhere that the driver, or allowedTopologies of the StorageClass, has.
+	// Retrying helps only after one of these has changed.
+	ErrUnreachable = errors.New("source cannot be reached")
+
 	// ErrNoTopology says that there is no segment to choose from: the driver
 	// is registered nowhere, or reports no topology keys. Retry.
 	ErrNoTopology = errors.New("no available topology found")

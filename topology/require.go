@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -57,6 +58,11 @@ type Request struct {
 
 	// ClaimUID stands in for ClaimName when that is empty.
 	ClaimUID types.UID
+
+	// Accessible is where the source of the volume can be reached, such as the
+	// accessible topology of a snapshot (CSI v1.13, message Snapshot); empty
+	// if that is everywhere.
+	Accessible []Segment
 }
 
 // Require returns the accessibility requirement of a CreateVolume call (CSI
@@ -79,7 +85,14 @@ type Request struct {
 // are the same for any order of the input.
 //
 // The error wraps ErrNodeNotFound, ErrNotRegistered, ErrMissingLabel,
-// ErrNotAllowed, ErrNoTopology or ErrInvalid; each says what to do.
+// ErrNotAllowed, ErrUnreachable, ErrNoTopology or ErrInvalid; each says what
+// to do.
+//
+// Accessible narrows Requisite down: of a segment that is larger, the parts
+// that are accessible stay. A selected node from where the source cannot be
+// reached does not count: the requirement is for a place where it can be, in
+// strict mode for the first. The node affinity of the volume then leads the
+// scheduler there.
 //
 // Both lists and the messages in them are shared with the index and with
 // other requirements. Callers must not modify them; to change one, use
@@ -95,6 +108,9 @@ func (x *Index) Require(r Request) (*csi.TopologyRequirement, error) {
 		return r.requireNode(f)
 	}
 	requisite, err := r.requisite(f)
+	if err == nil && len(r.Accessible) > 0 {
+		requisite, err = r.reachable(requisite)
+	}
 	if requisite == nil || err != nil {
 		return nil, err
 	}
@@ -119,11 +135,59 @@ func (r *Request) aggregates() bool {
 
 // requireNode returns the requirement of strict mode.
 func (r *Request) requireNode(f facts) (*csi.TopologyRequirement, error) {
+	if len(r.Accessible) > 0 && !slices.ContainsFunc(r.Accessible, f.selected.Within) {
+		return r.requireReachable()
+	}
 	if !Permitted(r.AllowedTopologies, f.selected) {
 		return nil, r.excluded(f.selected)
 	}
 	only := newRing([]Segment{f.selected}).window(0, 1)
 	return &csi.TopologyRequirement{Requisite: only, Preferred: only}, nil
+}
+
+// requireReachable returns the requirement of strict mode for a node from which
+// the source cannot be reached.
+func (r *Request) requireReachable() (*csi.TopologyRequirement, error) {
+	reachable := canonical(slices.Clone(r.Accessible))
+	at := slices.IndexFunc(reachable, func(s Segment) bool { return Permitted(r.AllowedTopologies, s) })
+	if at < 0 {
+		return nil, r.unreachable()
+	}
+	only := newRing(reachable[at:at+1]).window(0, 1)
+	return &csi.TopologyRequirement{Requisite: only, Preferred: only}, nil
+}
+
+// reachable returns the part of the requisite segments where the source can be
+// reached. Nil, which requires nothing, becomes all of where it can be.
+func (r *Request) reachable(requisite *ring) (*ring, error) {
+	if requisite == nil {
+		return newRing(canonical(slices.Clone(r.Accessible))), nil
+	}
+	var narrowed []Segment
+	for _, s := range requisite.segments {
+		if slices.ContainsFunc(r.Accessible, s.Within) {
+			narrowed = append(narrowed, s)
+			continue
+		}
+		for _, part := range r.Accessible {
+			if part.Within(s) {
+				narrowed = append(narrowed, part)
+			}
+		}
+	}
+	if len(narrowed) == 0 {
+		return nil, r.unreachable()
+	}
+	return newRing(canonical(narrowed)), nil
+}
+
+// unreachable says that the source can be reached from nowhere that counts.
+func (r *Request) unreachable() error {
+	where := "a topology of the driver's nodes"
+	if len(r.AllowedTopologies) > 0 {
+		where = "allowedTopologies " + describe(r.AllowedTopologies)
+	}
+	return fmt.Errorf("restrict topology to where the source can be reached, %s: that is not in %s: %w", r.Accessible, where, ErrUnreachable)
 }
 
 // requisite returns the requisite segments outside strict mode; nil when
@@ -136,7 +200,7 @@ func (r *Request) requisite(f facts) (*ring, error) {
 	if r.FilterAllowed {
 		allowed = f.aggregated.filter(func(s Segment) bool { return permits(r.AllowedTopologies, s) })
 	} else {
-		segments, err := flatten(r.AllowedTopologies)
+		segments, err := Flatten(r.AllowedTopologies)
 		if err != nil {
 			return nil, err
 		}
@@ -174,14 +238,17 @@ func (r *Request) first(requisite *ring, f facts) (int, error) {
 		return spreadIndex(r.name(), requisite.size()), nil
 	}
 	lookup := requisite.around
-	if r.aggregates() {
+	if r.aggregates() && len(r.Accessible) == 0 {
 		lookup = requisite.find // all segments have the node's keys
 	}
 	place, ok := lookup(f.selected)
-	if !ok {
-		return 0, r.excluded(f.selected)
+	switch {
+	case ok:
+		return place, nil
+	case len(r.Accessible) > 0:
+		return 0, nil // the source cannot be reached from the node
 	}
-	return place, nil
+	return 0, r.excluded(f.selected)
 }
 
 // name returns what claims without a selected node are spread by.

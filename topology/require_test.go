@@ -333,3 +333,71 @@ func TestRetryGetsTheSameAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestSourceAccessible has where the source of a volume can be reached, of the three zones with two racks each.
+func TestSourceAccessible(t *testing.T) {
+	strict := Policy{Strict: true, Immediate: true}
+	zonesBC := allow(term(in("zone", "b", "c")))
+	cases := map[string]struct {
+		request    Request
+		accessible []string
+		want       answer
+		err        error
+	}{
+		"TheSelectedNodeComesFirst": {
+			Request{Policy: DefaultPolicy(), SelectedNode: "b2"}, []string{"zone=b"},
+			answer{[]string{"rack=1,zone=b", "rack=2,zone=b"}, []string{"rack=2,zone=b", "rack=1,zone=b"}}, nil,
+		},
+		"ASelectedNodeElsewhereDoesNotCount": {
+			Request{Policy: DefaultPolicy(), SelectedNode: "a1"}, []string{"zone=c", "rack=1,zone=b"},
+			answer{[]string{"rack=1,zone=b", "rack=1,zone=c", "rack=2,zone=c"}, []string{"rack=1,zone=b", "rack=1,zone=c", "rack=2,zone=c"}}, nil,
+		},
+		"Strict": {
+			Request{Policy: strict, SelectedNode: "b2"}, []string{"zone=b"},
+			answer{[]string{"rack=2,zone=b"}, []string{"rack=2,zone=b"}}, nil,
+		},
+		"StrictElsewhere": {
+			Request{Policy: strict, SelectedNode: "a1", AllowedTopologies: zonesBC}, []string{"rack=2,zone=c", "rack=2,zone=a"},
+			answer{[]string{"rack=2,zone=c"}, []string{"rack=2,zone=c"}}, nil,
+		},
+		"StrictNowhere": {
+			Request{Policy: strict, SelectedNode: "b1", AllowedTopologies: zonesBC}, []string{"zone=a"}, answer{}, ErrUnreachable,
+		},
+		"AllowedIsNarrowed": {
+			Request{Policy: Policy{}, AllowedTopologies: zonesBC}, []string{"rack=1,zone=c", "zone=a"},
+			answer{[]string{"rack=1,zone=c"}, []string{"rack=1,zone=c"}}, nil,
+		},
+		"AllowedExcludesIt": {
+			Request{Policy: DefaultPolicy(), AllowedTopologies: zonesBC}, []string{"zone=a"}, answer{}, ErrUnreachable,
+		},
+		"NothingElseIsRequired": {
+			Request{Policy: Policy{}}, []string{"zone=b", "zone=a"},
+			answer{[]string{"zone=a", "zone=b"}, []string{"zone=b", "zone=a"}}, nil,
+		},
+		"NoNodeIsThere": {
+			Request{Policy: DefaultPolicy(), SelectedNode: "a1"}, []string{"zone=d"}, answer{}, ErrUnreachable,
+		},
+		"Everywhere": {
+			Request{Policy: strict, SelectedNode: "b2"}, []string{""},
+			answer{[]string{"rack=2,zone=b"}, []string{"rack=2,zone=b"}}, nil,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			for _, text := range tc.accessible {
+				segment, err := Parse(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tc.request.Accessible = append(tc.request.Accessible, segment)
+			}
+			got, err := ask(t, threeZones(t), tc.request)
+			if !errors.Is(err, tc.err) {
+				t.Fatalf("got error %v, want %v", err, tc.err)
+			}
+			if diff := cmp.Diff(tc.want, got); err == nil && diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}

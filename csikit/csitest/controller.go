@@ -68,6 +68,10 @@ func (d *Driver) newVolume(id string, req *csi.CreateVolumeRequest) (*volume, er
 	if err != nil {
 		return nil, err
 	}
+	segment := d.pickTopology(req.GetAccessibilityRequirements())
+	if from := d.snapshots[req.GetVolumeContentSource().GetSnapshot().GetSnapshotId()]; from != nil && from.Topology != nil && !maps.Equal(from.Topology, segment) {
+		return nil, status.Errorf(codes.ResourceExhausted, "snapshot %q is accessible from %v, not from %v", from.ID, from.Topology, segment)
+	}
 	if free := d.free(); size > free {
 		return nil, status.Errorf(codes.ResourceExhausted, "volume of %d bytes does not fit: %d bytes are free", size, free)
 	}
@@ -78,7 +82,7 @@ func (d *Driver) newVolume(id string, req *csi.CreateVolumeRequest) (*volume, er
 		Parameters: maps.Clone(req.GetParameters()),
 		Context:    map[string]string{"name": req.GetName()},
 		Mutable:    maps.Clone(req.GetMutableParameters()),
-		Topology:   d.pickTopology(req.GetAccessibilityRequirements()),
+		Topology:   segment,
 		Source:     cloneSource(req.GetVolumeContentSource()),
 	}), nil
 }

@@ -53,6 +53,9 @@ type Options struct {
 	SnapshotReadyAfter int
 	// NoCreationTime leaves the creation time of snapshots out, although it is REQUIRED.
 	NoCreationTime bool
+	// SnapshotTopology announces SNAPSHOT_ACCESSIBILITY_CONSTRAINTS: a snapshot is accessible from where its volume is, and volumes are
+	// made of it there only.
+	SnapshotTopology bool
 	// RestoredInUse makes the deletion of a snapshot return FAILED_PRECONDITION
 	// while a volume that was restored from it exists.
 	RestoredInUse bool
@@ -165,6 +168,9 @@ func (o Options) withDefaults() Options {
 		}
 		if len(o.Topology) > 0 {
 			o.Plugin = append(o.Plugin, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+		}
+		if o.SnapshotTopology {
+			o.Plugin = append(o.Plugin, csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
 		}
 	}
 	if o.Controller == nil {

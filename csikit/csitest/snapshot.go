@@ -28,13 +28,15 @@ type Snapshot struct {
 	Created time.Time
 	// ReadyAfter is how many more answers report it as not ready to use. Negative: all.
 	ReadyAfter int
+	// Topology is the segment from which it is accessible; nil: the driver does not report one.
+	Topology map[string]string
 	// Group is the ID of the group snapshot that it is a member of, or empty.
 	Group string
 }
 
 func (s *Snapshot) clone() Snapshot {
 	out := *s
-	out.Parameters = maps.Clone(s.Parameters)
+	out.Parameters, out.Topology = maps.Clone(s.Parameters), maps.Clone(s.Topology)
 	return out
 }
 
@@ -84,6 +86,9 @@ func (d *Driver) CreateSnapshot(_ context.Context, req *csi.CreateSnapshotReques
 		if err != nil {
 			return nil, err
 		}
+		if err := d.checkAccessible(v, req); err != nil {
+			return nil, err
+		}
 		s = d.newSnapshot(id, v, req.GetParameters())
 		s.Name = req.GetName()
 	}
@@ -93,9 +98,24 @@ func (d *Driver) CreateSnapshot(_ context.Context, req *csi.CreateSnapshotReques
 	return &csi.CreateSnapshotResponse{Snapshot: s.report()}, nil
 }
 
+// checkAccessible checks that a snapshot of a volume can have the topology that is required. CSI spec v1.13, "CreateSnapshot".
+func (d *Driver) checkAccessible(v *volume, req *csi.CreateSnapshotRequest) error {
+	switch {
+	case req.GetAccessibilityRequirements() == nil:
+	case !d.o.SnapshotTopology:
+		return d.violation("CreateSnapshot of %q with accessibility requirements, although SNAPSHOT_ACCESSIBILITY_CONSTRAINTS is not announced", v.ID)
+	case !accessible(v.Topology, req.GetAccessibilityRequirements()):
+		return status.Errorf(codes.ResourceExhausted, "volume %q is in %v: its snapshot cannot be accessible from where it is required", v.ID, v.Topology)
+	}
+	return nil
+}
+
 // newSnapshot takes a snapshot of a volume.
 func (b *backend) newSnapshot(id string, v *volume, parameters map[string]string) *Snapshot {
 	s := &Snapshot{ID: id, Size: v.Capacity, SourceVolume: v.ID, Parameters: maps.Clone(parameters), ReadyAfter: b.o.SnapshotReadyAfter, Created: b.now()}
+	if b.o.SnapshotTopology {
+		s.Topology = maps.Clone(v.Topology)
+	}
 	b.snapshots[id] = s
 	return s
 }
@@ -188,6 +208,9 @@ func (s *Snapshot) report() *csi.Snapshot {
 	out := &csi.Snapshot{
 		SnapshotId: s.ID, SourceVolumeId: s.SourceVolume, SizeBytes: s.Size, CreationTime: timestampOf(s.Created),
 		ReadyToUse: s.ReadyAfter == 0, GroupSnapshotId: s.Group,
+	}
+	if s.Topology != nil {
+		out.AccessibleTopology = []*csi.Topology{{Segments: maps.Clone(s.Topology)}}
 	}
 	if s.ReadyAfter > 0 {
 		s.ReadyAfter--

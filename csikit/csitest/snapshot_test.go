@@ -10,6 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 )
@@ -360,4 +361,44 @@ func TestOverlaps(t *testing.T) {
 			t.Errorf("overlaps (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// TestSnapshotTopology has a snapshot where its volume is, and volumes of it there only.
+func TestSnapshotTopology(t *testing.T) {
+	ctx, zone := t.Context(), func(name string) *csi.TopologyRequirement {
+		return &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": name}}}}
+	}
+	d := csitest.New(csitest.Options{Topology: map[string]string{"zone": "a"}, SnapshotTopology: true, Controller: append(csitest.AllController(), csitest.AllSnapshots()...)})
+	d.AddVolume(csitest.Volume{ID: "v", Capacity: 1, Topology: map[string]string{"zone": "b"}})
+	ask := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "v", AccessibilityRequirements: zone("a")}
+	if _, err := d.CreateSnapshot(ctx, ask); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a snapshot elsewhere: %v, want RESOURCE_EXHAUSTED", err)
+	}
+	ask.AccessibilityRequirements = zone("b")
+	taken, err := d.CreateSnapshot(ctx, ask)
+	if err != nil || taken.GetSnapshot().GetAccessibleTopology()[0].GetSegments()["zone"] != "b" {
+		t.Fatalf("got %v, %v, want a snapshot in zone b", taken, err)
+	}
+	restore := &csi.CreateVolumeRequest{
+		Name: "r", VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		}},
+		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: taken.GetSnapshot().GetSnapshotId()},
+		}},
+		AccessibilityRequirements: zone("a"),
+	}
+	if _, err := d.CreateVolume(ctx, restore); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a volume elsewhere: %v, want RESOURCE_EXHAUSTED", err)
+	}
+	restore.AccessibilityRequirements = zone("b")
+	if _, err := d.CreateVolume(ctx, restore); err != nil {
+		t.Error(err)
+	}
+	other := csitest.New(csitest.Options{Controller: csitest.AllSnapshots()})
+	other.AddVolume(csitest.Volume{ID: "v"})
+	if _, err := other.CreateSnapshot(ctx, ask); err == nil || len(other.Violations()) != 1 {
+		t.Errorf("a requirement without the capability: %v, violations %q, want one", err, other.Violations())
+	}
 }

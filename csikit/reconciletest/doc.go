@@ -56,13 +56,13 @@
 // The driver:
 //
 //	driver [name=] [node=] [nodes=(a,b)] [topology=(k=v,...)] [controller=(...)] [group=(...)] [node-caps=(...)] [offline]
-//	       [ready-after=<answers>] [no-creation-time]
+//	       [ready-after=<answers>] [no-creation-time] [snapshot-topology]
 //	                         replace the driver by a new one; before start
 //	caps [controller=(...)] [group=(...)] [node=(...)]  change the capabilities that the driver announces
-//	volume <id> [name=] [capacity=<bytes>] [node=]  add a volume without CreateVolume
+//	volume <id> [name=] [capacity=<bytes>] [node=] [topology=(k=v,...)]  add a volume without CreateVolume
 //	vanish <id>              remove a volume without DeleteVolume
 //	volumes                  print the volumes of the driver
-//	snapshot <id> [volume=] [size=<bytes>] [group=] [ready-after=]  add a snapshot without CreateSnapshot
+//	snapshot <id> [volume=] [size=<bytes>] [group=] [ready-after=] [topology=(k=v,...)]  add a snapshot without CreateSnapshot
 //	groupsnapshot <id> snapshots=(a,b)  add a group of these
 //	snapshots                print those that the driver has, without times
 //	fault [method=] [code=] [message=] [delay=] [times=] [hang] [after] [crash]

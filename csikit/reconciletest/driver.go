@@ -23,6 +23,7 @@ func (s *stage) newDriver(c *command) string {
 		OfflineExpansion:   c.has("offline"),
 		SnapshotReadyAfter: c.number(c.text("ready-after")),
 		NoCreationTime:     c.has("no-creation-time"),
+		SnapshotTopology:   c.has("snapshot-topology"),
 		Controller:         capabilities[csi.ControllerServiceCapability_RPC_Type](c, "controller", csi.ControllerServiceCapability_RPC_Type_value),
 		GroupController:    capabilities[csi.GroupControllerServiceCapability_RPC_Type](c, "group", csi.GroupControllerServiceCapability_RPC_Type_value),
 		Node:               capabilities[csi.NodeServiceCapability_RPC_Type](c, "node-caps", csi.NodeServiceCapability_RPC_Type_value),
@@ -87,7 +88,7 @@ func (s *stage) volumes(c *command) string { return printAll(c, s.driver.Volumes
 func (s *stage) snapshot(c *command) string {
 	added := csitest.Snapshot{
 		Size: int64(c.number(c.text("size"))), SourceVolume: c.text("volume"), Group: c.text("group"),
-		ReadyAfter: c.number(c.text("ready-after")), Created: time.Now(),
+		ReadyAfter: c.number(c.text("ready-after")), Created: time.Now(), Topology: c.segment("topology"),
 	}
 	added.ID = c.word("the ID of the snapshot")
 	s.driver.AddSnapshot(added)

@@ -16,7 +16,6 @@ func TestDependencies(t *testing.T) {
 		"k8s.io/component-base":                              "flags, logs and metrics are csikit's",
 		"sigs.k8s.io/controller-runtime":                     "reconciling is csikit's",
 		"testing":                                            "its flags would show up in --help",
-		"github.com/longshore-csi/longshore/topology":        "the snapshotter knows no topology",
 		"github.com/longshore-csi/longshore/csikit/csitest":  "tests only",
 		"github.com/longshore-csi/longshore/csikit/kubetest": "tests only",
 	})

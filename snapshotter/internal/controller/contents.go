@@ -125,7 +125,7 @@ func (c *contents) class(name string) (class, bool) {
 	if !ok {
 		return class{}, false
 	}
-	return class{driver: found.Driver, parameters: found.Parameters}, true
+	return class{driver: found.Driver, parameters: found.Parameters, annotations: found.Annotations}, true
 }
 
 func (c *contents) patch(ctx context.Context, name string, data []byte, subresources ...string) (record, error) {
@@ -153,6 +153,7 @@ func (c *contents) check() error { return c.cfg.Features().Check(c.cfg.Driver) }
 func (c *contents) create(ctx context.Context, request createRequest) (snapshot, error) {
 	reply, err := c.cfg.CSI.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{
 		SourceVolumeId: first(request.volumes), Name: request.name, Secrets: request.secrets, Parameters: request.parameters,
+		AccessibilityRequirements: request.place,
 	})
 	if err != nil {
 		return snapshot{}, fmt.Errorf("create snapshot %q of volume %q: %w", request.name, first(request.volumes), err)
@@ -162,7 +163,9 @@ func (c *contents) create(ctx context.Context, request createRequest) (snapshot,
 
 // snapshotOf returns what the driver says of a snapshot.
 func snapshotOf(s *csi.Snapshot) snapshot {
-	out := snapshot{handle: s.GetSnapshotId(), ready: s.GetReadyToUse(), size: s.GetSizeBytes(), group: s.GetGroupSnapshotId()}
+	out := snapshot{handle: s.GetSnapshotId(), ready: s.GetReadyToUse(), size: s.GetSizeBytes(), group: s.GetGroupSnapshotId(),
+		accessible: snapshotapi.FormatAccessibleTopology(s.GetAccessibleTopology()),
+	}
 	if t := s.GetCreationTime(); t != nil {
 		out.created = t.AsTime()
 	}

@@ -17,6 +17,8 @@ type Features struct {
 	List bool `json:"list"`
 	// Get: the driver implements GetSnapshot (CSI 1.13, alpha).
 	Get bool `json:"get"`
+	// Topology: the driver restricts from where snapshots are accessible (CSI 1.13, alpha).
+	Topology bool `json:"topology"`
 	// Groups: the driver implements the calls for group snapshots.
 	Groups bool `json:"groups"`
 }
@@ -27,6 +29,7 @@ func FeaturesOf(info *csiclient.Info) Features {
 		return Features{}
 	}
 	f := Features{Groups: info.GroupController[csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT]}
+	f.Topology = info.Plugin[csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS]
 	if info.Plugin[csi.PluginCapability_Service_CONTROLLER_SERVICE] {
 		f.Create = info.Controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT]
 		f.List = info.Controller[csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS]

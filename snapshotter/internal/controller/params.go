@@ -16,6 +16,8 @@ import (
 type class struct {
 	driver     string
 	parameters map[string]string
+	// annotations are those that the cache keeps.
+	annotations map[string]string
 }
 
 // reservedParameters are the keys with snapshotapi.ParamPrefix that a class may have. The driver does not get them.

@@ -70,6 +70,9 @@ func (l *loop) polled(r record, last attempt, s snapshot) {
 
 // record writes what the status lacks of an answer of the driver.
 func (l *loop) record(ctx context.Context, r record, s snapshot) error {
+	if err := l.recordPlace(ctx, r, s); err != nil {
+		return err
+	}
 	if fields := l.learned(r, s, time.Now()); len(fields) > 0 {
 		return l.writeStatus(ctx, r, fields)
 	}

@@ -77,7 +77,9 @@ type snapshot struct {
 	// size in bytes, 0 if it is unknown.
 	size  int64
 	group string
-	infos []groupv1.VolumeSnapshotInfo
+	// accessible is from where it is accessible, as snapshotapi.AnnAccessibleTopology has it; "" if the driver does not say.
+	accessible string
+	infos      []groupv1.VolumeSnapshotInfo
 }
 
 // recordMeta returns the record of an object's metadata.

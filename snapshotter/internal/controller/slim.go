@@ -41,7 +41,8 @@ func slimContent(driver string) func(*snapshotv1.VolumeSnapshotContent) *snapsho
 		spec := content.Spec
 		return &snapshotv1.VolumeSnapshotContent{
 			ObjectMeta: slimMeta(content.ObjectMeta, snapshotapi.AnnBeingCreated, snapshotapi.AnnBeingDeleted,
-				snapshotapi.AnnDeletionSecretName, snapshotapi.AnnDeletionSecretNamespace, snapshotapi.AnnVolumeGroupSnapshotHandle),
+				snapshotapi.AnnDeletionSecretName, snapshotapi.AnnDeletionSecretNamespace, snapshotapi.AnnVolumeGroupSnapshotHandle,
+				snapshotapi.AnnAccessibleTopology),
 			Spec: snapshotv1.VolumeSnapshotContentSpec{
 				VolumeSnapshotRef: slimRef(spec.VolumeSnapshotRef), DeletionPolicy: spec.DeletionPolicy, Driver: spec.Driver,
 				VolumeSnapshotClassName: spec.VolumeSnapshotClassName, Source: spec.Source,
@@ -55,7 +56,7 @@ func slimClass(driver string) func(*snapshotv1.VolumeSnapshotClass) *snapshotv1.
 	return func(c *snapshotv1.VolumeSnapshotClass) *snapshotv1.VolumeSnapshotClass {
 		slim := &snapshotv1.VolumeSnapshotClass{ObjectMeta: stubMeta(c.ObjectMeta), Driver: c.Driver}
 		if c.Driver == driver {
-			slim.Parameters = c.Parameters
+			slim.ObjectMeta, slim.Parameters = slimMeta(c.ObjectMeta, snapshotapi.AnnAllowedTopologies), c.Parameters
 		}
 		return slim
 	}

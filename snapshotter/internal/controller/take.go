@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
@@ -27,6 +28,8 @@ type createRequest struct {
 	volumes    []string
 	parameters map[string]string
 	secrets    map[string]string
+	// place is from where the snapshot must be accessible, nil where the driver may choose.
+	place *csi.TopologyRequirement
 }
 
 // keepMark restores the annotation of an attempt that may be in progress: a snapshot-controller of the external-snapshotter may have
@@ -119,12 +122,16 @@ func (l *loop) createRequest(ctx context.Context, r record) (createRequest, erro
 	if err != nil {
 		return createRequest{}, err
 	}
+	place, err := requirement(c, l.cfg.Features(), l.cfg.Driver)
+	if err != nil {
+		return createRequest{}, fmt.Errorf("%s %q: %w", l.classKind, r.class, err)
+	}
 	ref, err := writeSecret(l.names, r)
 	if err != nil {
 		return createRequest{}, err
 	}
 	secrets, err := l.secret(ctx, ref)
-	return createRequest{name: name, volumes: r.volumes, parameters: parameters, secrets: secrets}, err
+	return createRequest{name: name, volumes: r.volumes, parameters: parameters, secrets: secrets, place: place}, err
 }
 
 // claims reports whether the content has a better right to the name of its snapshot than other.

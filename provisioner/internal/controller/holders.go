@@ -130,10 +130,10 @@ func (c *Controller) nodeGone(ctx context.Context, name string) bool {
 	_, err := c.cfg.Kube.Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		logger.Info("Node that has taken claims does not exist any more")
+		logger.Info("Node does not exist any more")
 		return true
 	case err != nil:
-		logger.Error(err, "Could not check whether the node that has taken claims exists")
+		logger.Error(err, "Could not check whether a node exists")
 	}
 	return false
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
 )
 
 // This file decides about what volumes are filled with: whether the driver can do it, and whether the source is fit.
@@ -112,6 +113,34 @@ func (o origin) isFor(driver string) bool {
 	return true
 }
 
+// holder returns the node that is in charge of a snapshot, empty if that is none in particular.
+func (o origin) holder() string {
+	if o.content == nil {
+		return ""
+	}
+	return o.content.Labels[snapshotapi.LabelManagedBy]
+}
+
+// accessible returns from where a volume can be made of a snapshot; none: from everywhere, as far as is known.
+func (o origin) accessible() ([]topology.Segment, error) {
+	if o.content == nil {
+		return nil, nil
+	}
+	places, err := snapshotapi.AccessibleTopology(o.content.Annotations)
+	if err != nil {
+		return nil, err
+	}
+	segments := make([]topology.Segment, 0, len(places))
+	for _, place := range places {
+		segment, err := topology.FromTopology(place)
+		if err != nil {
+			return nil, fmt.Errorf("annotation %s: %w", snapshotapi.AnnAccessibleTopology, err)
+		}
+		segments = append(segments, segment)
+	}
+	return segments, nil
+}
+
 // source returns the content source for CreateVolume. The origin must be valid.
 func (o origin) source() *csi.VolumeContentSource {
 	if o.claim != nil {
@@ -144,14 +173,22 @@ func (n Node) canUseSource(o origin) bool {
 	case o.volume != nil:
 		return n.Reaches(o.volume)
 	case o.content != nil:
-		holder := o.content.Labels[snapshotapi.LabelManagedBy]
-		return !n.Alone() || holder == "" || holder == n.Name
+		accessible, err := o.accessible()
+		return !n.Alone() || err == nil && n.mayHold(o.holder()) && n.within(accessible)
 	}
 	return true
 }
 
-// elsewhereError says that a source is not to be had on the own node.
-type elsewhereError struct{ why string }
+// mayHold reports whether the node has what is on a node of that name, or on none if the name is empty.
+func (n Node) mayHold(holder string) bool { return holder == "" || holder == n.Name }
+
+// within reports whether the node is in one of the places, or there are none.
+func (n Node) within(accessible []topology.Segment) bool {
+	return len(accessible) == 0 || slices.ContainsFunc(accessible, func(s topology.Segment) bool { return s.Matches(n.Segments) })
+}
+
+// elsewhereError says that a source is not to be had on the own node, and which one has it, empty if that is not known.
+type elsewhereError struct{ why, holder string }
 
 // Error implements error.
 func (e elsewhereError) Error() string {
@@ -195,7 +232,7 @@ func (w sourceCheck) checkVolume(pv *corev1.PersistentVolume) error {
 	case asked != is:
 		return fmt.Errorf("the claim asks for volume mode %s, its source has %s", asked, is)
 	case !w.node.Reaches(pv):
-		return elsewhereError{fmt.Sprintf("its PersistentVolume %q cannot be accessed from node %q", pv.Name, w.node.Name)}
+		return elsewhereError{why: fmt.Sprintf("its PersistentVolume %q cannot be accessed from node %q", pv.Name, w.node.Name)}
 	}
 	return nil
 }
@@ -249,10 +286,22 @@ func (w sourceCheck) checkContent(content *snapshotv1.VolumeSnapshotContent) err
 	case was != nil && asked != *was && !allowed && !w.convert:
 		return fmt.Errorf("the claim asks for volume mode %s, the snapshot is of a volume of mode %s, and its VolumeSnapshotContent %q has no annotation %s: \"true\"",
 			asked, *was, content.Name, snapshotapi.AnnAllowVolumeModeChange)
-	case !w.node.canUseSource(origin{content: content}):
-		return elsewhereError{fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", content.Labels[snapshotapi.LabelManagedBy], w.node.Name)}
 	}
-	return nil
+	return w.checkPlace(origin{content: content})
+}
+
+// checkPlace looks at from where a snapshot is accessible.
+func (w sourceCheck) checkPlace(o origin) error {
+	accessible, err := o.accessible()
+	switch {
+	case err != nil:
+		return fmt.Errorf("its VolumeSnapshotContent %q: %w", o.content.Name, err)
+	case w.node.canUseSource(o):
+		return nil
+	case !w.node.mayHold(o.holder()):
+		return elsewhereError{why: fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", o.holder(), w.node.Name), holder: o.holder()}
+	}
+	return elsewhereError{why: fmt.Sprintf("it is accessible from %v only, and not from node %q", accessible, w.node.Name)}
 }
 
 // modeOf returns a volume mode, whose default is Filesystem.

@@ -138,8 +138,13 @@ func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent,
 	if err != nil {
 		return intents.Intent{}, err
 	}
-	// The source comes last, for it is protected from then on.
-	spec.Source, err = c.source(ctx, s.claim)
+	// The source comes last, for it is protected from then on. It may restrict where the volume can be.
+	spec.Source, err = c.source(ctx, s.claim, func(accessible []topology.Segment) (err error) {
+		if len(accessible) > 0 {
+			spec.Topology, err = c.requirement(s, accessible...)
+		}
+		return err
+	})
 	if err != nil {
 		return intents.Intent{}, err
 	}
@@ -158,6 +163,9 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	case errors.As(err, &blocked):
 		c.refuse(claim, describe(err))
 		return reconcile.Result{}, nil
+	case errors.As(err, &elsewhere) && c.mayGive(ctx, claim, elsewhere.holder):
+		c.refuse(claim, describe(err)+": the claim is given to that node")
+		return c.give(ctx, claim, elsewhere.holder)
 	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && view.SelectedNode(claim) != "":
 		c.refuse(claim, describe(err))
 		return c.reschedule(ctx, claim)

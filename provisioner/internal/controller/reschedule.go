@@ -12,21 +12,39 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
+// mayGive reports whether a claim can be given to the node that has its source. Its name may be that of none: names that are too long for a label are cut.
+func (c *Controller) mayGive(ctx context.Context, claim *corev1.PersistentVolumeClaim, holder string) bool {
+	return holder != "" && view.SelectedNode(claim) != "" && !c.nodeGone(ctx, holder)
+}
+
+// give gives a claim to another node. The scheduler considers no other node for its pods then, where it might select the same one for ever.
+func (c *Controller) give(ctx context.Context, claim *corev1.PersistentVolumeClaim, holder string) (reconcile.Result, error) {
+	return c.reselect(ctx, claim, func(live *corev1.PersistentVolumeClaim) {
+		unselect(live)
+		live.Annotations[view.AnnSelectedNode] = holder
+	})
+}
+
 // reschedule gives a claim back to the scheduler, by taking away the node that it had selected.
 func (c *Controller) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) (reconcile.Result, error) {
+	return c.reselect(ctx, claim, unselect)
+}
+
+// reselect changes the selected node of a claim, unless it has changed.
+func (c *Controller) reselect(ctx context.Context, claim *corev1.PersistentVolumeClaim, change func(live *corev1.PersistentVolumeClaim)) (reconcile.Result, error) {
 	node := view.SelectedNode(claim)
 	given, err := c.editClaim(ctx, claim, func(live *corev1.PersistentVolumeClaim) (bool, error) {
 		if view.SelectedNode(live) != node {
 			return false, nil
 		}
-		unselect(live)
+		change(live)
 		return true, nil
 	})
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("take node %q from the claim: %w", node, err)
 	}
 	if given {
-		klog.FromContext(ctx).V(2).Info("Claim is given back to the scheduler", logging.KeyNode, node)
+		klog.FromContext(ctx).V(2).Info("Claim is not for the selected node", logging.KeyNode, node)
 	}
 	return reconcile.Result{}, nil
 }

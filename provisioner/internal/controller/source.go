@@ -18,14 +18,16 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
 )
 
 // A source is kept by a finalizer from before CreateVolume until no claim needs the source any more. The worker that adds or
 // removes the finalizer has the lock of the source alone, so that no other worker begins to need a source whose finalizer is
 // being removed. Those that need one which has the finalizer share the lock.
 
-// source returns what the volume of a claim is filled with, which is kept from now on; nil for an empty volume.
-func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*volume.Source, error) {
+// source returns what the volume of a claim is filled with, which is kept from now on, unless place has an error for from where it is accessible;
+// nil for an empty volume.
+func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeClaim, place func([]topology.Segment) error) (*volume.Source, error) {
 	ref, ok := view.SourceOf(claim)
 	if !ok {
 		return nil, nil //nolint:nilnil // no source means an empty volume, which is not an error
@@ -40,6 +42,13 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 	found, err := c.validateSource(ctx, claim, ref)
 	if err != nil {
 		return nil, err
+	}
+	accessible, err := found.accessible()
+	if err == nil {
+		err = place(accessible)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("use %s as source: %w", ref, err)
 	}
 	c.claimRecords.change(claim.UID, func(r *claimRecord) { r.source = ref })
 	if err := c.protectOrigin(ctx, found); err != nil {

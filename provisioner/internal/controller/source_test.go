@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+	"github.com/longshore-csi/longshore/topology"
 )
 
 // fitClaim returns a claim and its volume that may be cloned.
@@ -55,6 +56,9 @@ func fitSnapshot() origin {
 		},
 	}
 }
+
+// anywhere accepts every place.
+func anywhere([]topology.Segment) error { return nil }
 
 // leaveObject marks an object as being deleted, with or without the finalizer.
 func leaveObject(object metav1.Object, finalizers ...string) {
@@ -415,7 +419,7 @@ func TestManyClaimsOfOneSource(t *testing.T) {
 					claim.Name, claim.UID = fmt.Sprintf("clone-%d", n), types.UID(fmt.Sprintf("uid-%d", n))
 					claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: source.claim.Name}
 					work.Go(func() {
-						if _, err := r.source(quiet(t), claim); err != nil {
+						if _, err := r.source(quiet(t), claim, anywhere); err != nil {
 							t.Error(err)
 						}
 					})

@@ -77,8 +77,9 @@ func (c *Controller) classSpec(s claimState) (volume.Spec, error) {
 	return spec, nil
 }
 
-// requirement asks where the volume must be accessible from; nil when the driver does not care.
-func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error) {
+// requirement asks where the volume must be accessible from; nil when the driver does not care. If its source is accessible from some places only,
+// the volume is to be there.
+func (c *Controller) requirement(s claimState, accessible ...topology.Segment) (*csi.TopologyRequirement, error) {
 	if !s.caps.topology || c.view.Index == nil {
 		return nil, nil
 	}
@@ -88,6 +89,7 @@ func (c *Controller) requirement(s claimState) (*csi.TopologyRequirement, error)
 		SelectedNode:      view.SelectedNode(s.claim),
 		ClaimName:         s.claim.Name,
 		ClaimUID:          s.claim.UID,
+		Accessible:        accessible,
 	})
 	if err != nil {
 		c.noTopology(s)

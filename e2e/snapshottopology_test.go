@@ -1,0 +1,69 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+)
+
+// TestSnapshotTopology restores a snapshot that is on one node into a claim of a pod that would rather run on another one: the volume comes to be where
+// the snapshot is, and the pod follows it.
+func TestSnapshotTopology(t *testing.T) {
+	dev(t)
+	beside(t)
+	s := &story{Scene: bed.NewScene(t), t: t}
+	const home, away = "node-1", "node-2"
+	s.CreateClaim("data", s.LateClass())
+	s.CreatePodOn(home, "pod", FromClaim("data"))
+	writeText(t, filepath.Join(s.mountedFor("pod", "data"), "file"), "before")
+
+	class := s.decode(fmt.Sprintf(snapshotClass, s.Namespace, s.Driver))
+	s.write(class...)
+	taken := s.decode(fmt.Sprintf(dynamicSnapshot, s.Namespace, "monday"))[0]
+	s.write(taken)
+	s.snapshotReady(taken)
+	name, _, err := unstructured.NestedString(s.read(taken).Object, "status", "boundVolumeSnapshotContentName")
+	if err != nil || name == "" {
+		t.Fatalf("the snapshot is bound to %q, %v", name, err)
+	}
+	content := s.decode(fmt.Sprintf("apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotContent\nmetadata: {name: %s}\n", name))[0]
+	if got, want := s.read(content).GetAnnotations()[snapshotapi.AnnAccessibleTopology], fmt.Sprintf(`[{%q:%q}]`, topologyKey, home); got != want {
+		t.Errorf("the snapshot is accessible from %s, want %s", got, want)
+	}
+
+	restored := Claim(s.Namespace, "restored", s.LateClass())
+	restored.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: new(snapshotapi.Group), Kind: snapshotapi.KindVolumeSnapshot, Name: "monday"}
+	s.create(restored)
+	reader := Pod(s.Namespace, "reader", FromClaim("restored"))
+	reader.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+		Weight: 100,
+		Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{away}},
+		}},
+	}}}}
+	s.Scene.createPod(reader)
+	if got := s.WaitRunning("reader").Spec.NodeName; got != home {
+		t.Errorf("the pod runs on %s, want %s, where its volume can be", got, home)
+	}
+	checkNode(t, s.Volume("restored"), home)
+	if got, err := os.ReadFile(filepath.Join(s.mountedFor("reader", "restored"), "file")); err != nil || string(got) != "before" {
+		t.Errorf("the restored volume has %q, %v", got, err)
+	}
+
+	s.deleteSnapshot(taken)
+	for _, pod := range []string{"pod", "reader"} {
+		s.DeletePod(pod)
+		s.WaitNoPod(pod)
+	}
+	s.DeleteClaim("data")
+	s.DeleteClaim("restored")
+	s.WaitNothingLeft()
+	s.retry("delete the class", func(ctx context.Context) error { return s.NewWriter(s.t).Delete(ctx, class...) })
+}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	volumegroupsnapshotv1beta2 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1beta2"
+	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -34,7 +36,10 @@ func differences() map[string]difference {
 		"PartOf": {
 			reason: "the label is on all objects of a chart, but only on those of base/hostpathdriver",
 			undo: func(o unstructured.Unstructured) bool {
-				others := []string{rbacv1.GroupName, policyv1.GroupName, admissionregistrationv1.GroupName, monitoringv1.SchemeGroupVersion.Group}
+				others := []string{
+					rbacv1.GroupName, policyv1.GroupName, admissionregistrationv1.GroupName, monitoringv1.SchemeGroupVersion.Group,
+					volumesnapshotv1.GroupName, volumegroupsnapshotv1beta2.GroupName,
+				}
 				if o.GetKind() != "ConfigMap" && !slices.Contains(others, o.GroupVersionKind().Group) {
 					return false
 				}
@@ -45,6 +50,17 @@ func differences() map[string]difference {
 			reason: "helm would remove the namespace with the release, and whatever else is in it",
 			undo: func(o unstructured.Unstructured) bool {
 				return o.GetKind() == "Namespace" && remove(o, "metadata", "annotations")
+			},
+		},
+		"SnapshotClassesAreOfTheCluster": {
+			reason: "kustomize takes kinds that it does not know for namespaced ones; the API server ignores the namespace",
+			undo: func(o unstructured.Unstructured) bool {
+				group := o.GroupVersionKind().Group
+				if group != volumesnapshotv1.GroupName && group != volumegroupsnapshotv1beta2.GroupName || o.GetNamespace() != "" {
+					return false
+				}
+				o.SetNamespace("csi-hostpath")
+				return true
 			},
 		},
 		"RolesByRelease": {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	volumegroupsnapshotv1beta2 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1beta2"
+	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
@@ -62,7 +64,7 @@ func templateAs(name, namespace string, values map[string]any) (map[string]strin
 		return nil, err
 	}
 	release := common.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
-	all, err := util.ToRenderValues(loaded, values, release, common.DefaultCapabilities)
+	all, err := util.ToRenderValues(loaded, values, release, withSnapshots())
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +79,13 @@ func templateAs(name, namespace string, values map[string]any) (map[string]strin
 		}
 	}
 	return files, nil
+}
+
+// withSnapshots are the capabilities of a cluster that has the definitions of snapshots.
+func withSnapshots() *common.Capabilities {
+	capabilities := common.DefaultCapabilities.Copy()
+	capabilities.APIVersions = append(capabilities.APIVersions, volumesnapshotv1.SchemeGroupVersion.String(), volumegroupsnapshotv1beta2.SchemeGroupVersion.String())
+	return capabilities
 }
 
 func mustTemplate(t *testing.T, values map[string]any) map[string]string {

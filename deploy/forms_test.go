@@ -59,7 +59,7 @@ func TestForms(t *testing.T) {
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(form{})); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", want.reason, diff)
 			}
-			sidecars := []corev1.Container{provisioner}
+			sidecars := []corev1.Container{provisioner, controller.container(t, "snapshotter")}
 			if !want.distributed {
 				sidecars = append(sidecars, controller.container(t, "attacher"), controller.container(t, "resizer"))
 			}
@@ -90,9 +90,11 @@ func TestDistributed(t *testing.T) {
 			t.Errorf("%s has to do with attaching: %q", c.Name, c.Args)
 		}
 	}
-	provisioner := w.container(t, "provisioner")
-	if fieldsOf(provisioner)["NODE_NAME"] != "spec.nodeName" {
-		t.Errorf("the provisioner does not know its node: %+v", provisioner.Env)
+	for _, sidecar := range []string{"provisioner", "snapshotter"} {
+		c := w.container(t, sidecar)
+		if fieldsOf(c)["NODE_NAME"] != "spec.nodeName" || !slices.Contains(c.Args, "--node-deployment") {
+			t.Errorf("the %s does not work for its node: %q, %+v", sidecar, c.Args, c.Env)
+		}
 	}
 	here := w.volume(t, "state-dir").HostPath.Path
 	for _, other := range []string{"statefulset", "daemonset"} {
@@ -108,6 +110,7 @@ func TestSecondDriver(t *testing.T) {
 	alone, beside := workloads(t, objects(t, "deployment"))[controllerLabel], workloads(t, objects(t, "daemonset"))[controllerLabel]
 	for name, second := range map[string]string{
 		driver: secondDriver, "livenessprobe": "livenessprobe-controller", "provisioner": "provisioner", "attacher": "attacher", "resizer": "resizer",
+		"snapshotter": "snapshotter",
 	} {
 		want, got := alone.container(t, name), beside.container(t, second)
 		for _, c := range []*corev1.Container{&want, &got} {

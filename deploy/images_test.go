@@ -62,7 +62,7 @@ func TestImageNamesNoUser(t *testing.T) {
 
 // TestNonRootVariants: images of components that only need the socket have a variant that does not run as root.
 func TestNonRootVariants(t *testing.T) {
-	for _, component := range []string{"provisioner", "attacher", "resizer", "livenessprobe"} {
+	for _, component := range []string{"provisioner", "attacher", "resizer", "snapshotter", "snapshotcontroller", "livenessprobe"} {
 		all := stages(t, "../"+component+"/Dockerfile")
 		i := slices.IndexFunc(all, func(s stage) bool { return s.name == "nonroot" })
 		if i < 0 || !slices.Equal(usersOf(all, all[i]), []string{"65532:65532"}) {
@@ -73,9 +73,9 @@ func TestNonRootVariants(t *testing.T) {
 
 // TestManifestsNameTheUser: an image names none, and the kubelet refuses a container that must not be root unless a user is named.
 func TestManifestsNameTheUser(t *testing.T) {
-	for _, overlay := range overlays(t) {
+	for _, overlay := range directories(t) {
 		t.Run(overlay, func(t *testing.T) {
-			for _, w := range workloads(t, objects(t, overlay)) {
+			for _, w := range allWorkloads(objects(t, overlay)) {
 				for _, c := range w.pod.Spec.Containers {
 					if sc := c.SecurityContext; sc.RunAsNonRoot != nil && *sc.RunAsNonRoot && !runsAs(sc, 65532) {
 						t.Errorf("%s: %s must not be root, and is no other user", w.GetName(), c.Name)

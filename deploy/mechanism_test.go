@@ -41,7 +41,7 @@ func checkController(t *testing.T, w workload, driver, probe string) {
 	if w.volume(t, "socket-dir").EmptyDir == nil {
 		t.Error("the socket of the controller side does not lie in an emptyDir")
 	}
-	for _, name := range []string{driver, "provisioner", "attacher", "resizer", probe} {
+	for _, name := range []string{driver, "provisioner", "attacher", "resizer", "snapshotter", probe} {
 		c := w.container(t, name)
 		checkMount(t, c, "socket-dir", "/csi", "")
 		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { _, ofNode := nodePaths()[m.Name]; return ofNode }) {
@@ -57,6 +57,7 @@ func checkOneDriver(t *testing.T, w workload) {
 		t.Errorf("the driver runs with %q", args)
 	}
 	checkMount(t, w.container(t, "provisioner"), "plugin-dir", "/csi", "")
+	checkMount(t, w.container(t, "snapshotter"), "plugin-dir", "/csi", "")
 }
 
 // nodePaths are the directories of a host that a pod of the node side has, by volume, each with the only container that may mount it;
@@ -140,9 +141,9 @@ func checkMount(t *testing.T, c corev1.Container, volume, path string, propagati
 
 // TestLeastPrivilege: what a container does not need, it does not get.
 func TestLeastPrivilege(t *testing.T) {
-	for _, overlay := range overlays(t) {
+	for _, overlay := range directories(t) {
 		t.Run(overlay, func(t *testing.T) {
-			for _, w := range workloads(t, objects(t, overlay)) {
+			for _, w := range allWorkloads(objects(t, overlay)) {
 				if p := w.pod.Spec.SecurityContext; p == nil || p.SeccompProfile == nil || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 					t.Errorf("%s: no seccomp profile", w.GetName())
 				}
@@ -177,9 +178,9 @@ func checkPrivileges(t *testing.T, w workload, c corev1.Container) {
 
 // TestPodsAreComplete: requests and a limit, a probe for whatever can hang, a version, and a selector that finds the pods.
 func TestPodsAreComplete(t *testing.T) {
-	for _, overlay := range overlays(t) {
+	for _, overlay := range directories(t) {
 		t.Run(overlay, func(t *testing.T) {
-			for _, w := range workloads(t, objects(t, overlay)) {
+			for _, w := range allWorkloads(objects(t, overlay)) {
 				if w.pod.Spec.PriorityClassName == "" || w.pod.Spec.ServiceAccountName == "" {
 					t.Errorf("%s: no priority or no service account", w.GetName())
 				}
@@ -204,8 +205,8 @@ func TestPodsAreComplete(t *testing.T) {
 
 // TestPodsRunOnLinux: the images are for Linux, and the pods of the node side tolerate the taints of all nodes.
 func TestPodsRunOnLinux(t *testing.T) {
-	for _, overlay := range overlays(t) {
-		for _, w := range workloads(t, objects(t, overlay)) {
+	for _, overlay := range directories(t) {
+		for _, w := range allWorkloads(objects(t, overlay)) {
 			if w.pod.Spec.NodeSelector[corev1.LabelOSStable] != "linux" {
 				t.Errorf("%s: %s may come to a node that does not run Linux: selector %v", overlay, w.GetName(), w.pod.Spec.NodeSelector)
 			}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	volumegroupsnapshotv1beta2 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1beta2"
+	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -65,7 +67,7 @@ func decodeStrictly(t *testing.T, text []byte) []runtime.Object {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, policyv1.AddToScheme,
-		rbacv1.AddToScheme, storagev1.AddToScheme,
+		rbacv1.AddToScheme, storagev1.AddToScheme, volumegroupsnapshotv1beta2.AddToScheme, volumesnapshotv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -119,6 +121,16 @@ func workloads(t *testing.T, list []runtime.Object) map[string]workload {
 		t.Fatalf("found %d sides, want the controller and the node side", len(found))
 	}
 	return found
+}
+
+// allWorkloads gives the workloads of both sides, and the snapshot-controller's.
+func allWorkloads(list []runtime.Object) (all []workload) {
+	for _, object := range list {
+		if w, ok := asWorkload(object); ok {
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
 func asWorkload(object runtime.Object) (workload, bool) {

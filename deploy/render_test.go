@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,6 +29,17 @@ func overlays(t *testing.T) []string {
 	return names
 }
 
+// snapshotControllers are the directories of the snapshot-controller, as seen from the overlays.
+func snapshotControllers() []string {
+	return []string{"../snapshot-controller/standard", "../snapshot-controller/distributed"}
+}
+
+// directories are all that a user can apply, those of the driver and of the snapshot-controller.
+func directories(t *testing.T) []string {
+	t.Helper()
+	return append(overlays(t), snapshotControllers()...)
+}
+
 func render(t *testing.T, overlay string) []byte {
 	t.Helper()
 	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("overlays", overlay))
@@ -43,9 +55,9 @@ func render(t *testing.T, overlay string) []byte {
 
 // TestRendered shows in a change what it means for a cluster.
 func TestRendered(t *testing.T) {
-	for _, overlay := range overlays(t) {
+	for _, overlay := range directories(t) {
 		t.Run(overlay, func(t *testing.T) {
-			path := filepath.Join("rendered", overlay+".yaml")
+			path := filepath.Join("rendered", strings.ReplaceAll(strings.TrimPrefix(overlay, "../"), "/", "-")+".yaml")
 			got := render(t, overlay)
 			if *rewrite {
 				if err := os.WriteFile(path, got, 0o644); err != nil {
@@ -62,8 +74,8 @@ func TestRendered(t *testing.T) {
 		})
 	}
 	files, err := filepath.Glob("rendered/*.yaml")
-	if err != nil || len(files) != len(overlays(t)) {
-		t.Errorf("rendered/ has %d files for %d overlays: %v", len(files), len(overlays(t)), err)
+	if err != nil || len(files) != len(directories(t)) {
+		t.Errorf("rendered/ has %d files for %d directories: %v", len(files), len(directories(t)), err)
 	}
 }
 

@@ -25,9 +25,9 @@ func TestImages(t *testing.T) {
 	for _, module := range versions.Modules {
 		next[module.Image] = module.Next
 	}
-	for _, overlay := range overlays(t) {
+	for _, overlay := range directories(t) {
 		t.Run(overlay, func(t *testing.T) {
-			for _, w := range workloads(t, objects(t, overlay)) {
+			for _, w := range allWorkloads(objects(t, overlay)) {
 				for _, c := range w.pod.Spec.Containers {
 					name, version, _ := strings.Cut(path.Base(c.Image), ":")
 					if next[name] == "" || version != next[name] {

@@ -35,6 +35,9 @@ func extensionKinds() map[string]string {
 		"PodMonitor":     "Prometheus Operator",
 		"PrometheusRule": "Prometheus Operator",
 		"ServiceMonitor": "Prometheus Operator",
+
+		"VolumeSnapshotClass":      "deploy/crds",
+		"VolumeGroupSnapshotClass": "deploy/crds",
 	}
 }
 

@@ -25,18 +25,27 @@ imagePullPolicy: {{ . }}
 {{/* Annotations of the pods. No prometheus.io/port: every port that a container declares is scraped. */}}
 {{- define "hostpath.podAnnotations" -}}
 kubectl.kubernetes.io/default-container: hostpath
+{{- include "hostpath.scrapeAnnotations" . }}
+{{- end -}}
+
+{{- define "hostpath.scrapeAnnotations" -}}
 {{- if .Values.monitoring.annotations }}
 prometheus.io/scrape: "true"
 prometheus.io/path: /metrics
 {{- end }}
 {{- end -}}
 
-{{/* What differs between the pods of the sides: include "hostpath.pod" (list . SIDE), where SIDE is controller or node. */}}
+{{/* Not empty if the release has a snapshot-controller. */}}
+{{- define "hostpath.snapshotController" -}}
+{{- if and .Values.snapshots .Values.snapshotController.install }}yes{{ end -}}
+{{- end -}}
+
+{{/* What differs between the pods of the sides: include "hostpath.pod" (list . SIDE), where SIDE is controller, node or snapshotController. */}}
 {{- define "hostpath.pod" -}}
 {{- $root := index . 0 -}}
 {{- $side := index . 1 -}}
 {{- $values := get $root.Values $side -}}
-serviceAccountName: {{ include "hostpath.name" $root }}-{{ $side }}
+serviceAccountName: {{ include "hostpath.name" $root }}-{{ kebabcase $side }}
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}

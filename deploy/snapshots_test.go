@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	volumegroupsnapshotv1beta2 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1beta2"
 	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -16,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -186,5 +188,25 @@ func TestChartClassesNeedKinds(t *testing.T) {
 				t.Errorf("the notes say %q: %v", missing, said)
 			}
 		})
+	}
+}
+
+// TestSnapshotControllerIsMonitored: by annotations, and by the operator.
+func TestSnapshotControllerIsMonitored(t *testing.T) {
+	monitor := one[*monitoringv1.PodMonitor](t, decodeStrictly(t, []byte(contentOf(t, "snapshot-controller/podmonitor.yaml"))))
+	deployment := one[*appsv1.Deployment](t, objects(t, snapshotControllers()[0]))
+	pod := deployment.Spec.Template
+	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !selector.Matches(labels.Set(pod.Labels)) || monitor.Namespace != deployment.Namespace {
+		t.Errorf("%s/%s is not monitored: %v", deployment.Namespace, deployment.Name, pod.Labels)
+	}
+	if ports := monitor.Spec.PodMetricsEndpoints; len(ports) != 1 || *ports[0].Port != metricsPort(t, pod.Spec.Containers[0]) {
+		t.Errorf("ports %+v", ports)
+	}
+	if pod.Annotations["prometheus.io/scrape"] != "true" || pod.Annotations["prometheus.io/path"] != "/metrics" {
+		t.Errorf("annotations %v", pod.Annotations)
 	}
 }

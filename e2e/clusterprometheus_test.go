@@ -41,7 +41,7 @@ func clusterPrometheus(t *testing.T) *Prometheus {
 func TestPrometheusOfTheClusterHasAnswers(t *testing.T) {
 	kubelet(t)
 	prometheus := clusterPrometheus(t)
-	s := bed.NewScene(t)
+	s := &story{Scene: bed.NewScene(t), t: t}
 	s.waitEveryContainerScraped(prometheus)
 	questions := dashboardQuestions(t, monitoringDir+"dashboard.json", map[string]string{"namespace": deployed, "driver": bed.Driver, "__rate_interval": "1m"})
 	rules, err := prometheus.Rules(t.Context())
@@ -56,6 +56,7 @@ func TestPrometheusOfTheClusterHasAnswers(t *testing.T) {
 	for round, deadline := 1, time.Now().Add(2*patience); round == 1 || len(left) > 0 && time.Now().Before(deadline); round++ {
 		s.live(node, fmt.Sprintf("good-%d", round))
 		s.failEverywhere(node, round)
+		s.snapshotRound(round)
 		s.waitScrapedSince(prometheus)
 		left = unanswered(t, prometheus, questions)
 		t.Logf("round %d: %d of %d questions have no answer", round, len(left), len(questions))
@@ -107,7 +108,8 @@ func (s *Scene) waitScrapedSince(p *Prometheus) {
 func documentedQuestions(t *testing.T) []question {
 	t.Helper()
 	containers := map[string]string{
-		"provisioner": "provisioner", "attacher": "attacher", "resizer": "resizer", "registrar": "registrar", "livenessprobe": "livenessprobe", "driver": "hostpath",
+		"provisioner": "provisioner", "attacher": "attacher", "resizer": "resizer", "snapshotter": "snapshotter", "registrar": "registrar",
+		"livenessprobe": "livenessprobe", "driver": "hostpath", "snapshot-controller": "snapshot-controller",
 	}
 	data, err := os.ReadFile("../docs/monitoring.md")
 	if err != nil {
@@ -128,7 +130,11 @@ func documentedQuestions(t *testing.T) []question {
 				if !strings.Contains(cells[2], component) && strings.TrimSpace(cells[2]) != "all" {
 					continue
 				}
-				all = append(all, question{"docs/monitoring.md", fmt.Sprintf(`count({__name__=~"%s.*", namespace=%q, container=%q})`, name, deployed, container)})
+				namespace := deployed
+				if component == "snapshot-controller" {
+					namespace = metav1.NamespaceSystem
+				}
+				all = append(all, question{"docs/monitoring.md", fmt.Sprintf(`count({__name__=~"%s.*", namespace=%q, container=%q})`, name, namespace, container)})
 			}
 			if strings.Contains(cells[2], "kubelet") {
 				all = append(all, question{"docs/monitoring.md", fmt.Sprintf(`count({__name__=~"%s.*", job="kubelet"})`, name)})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	volumegroupsnapshotv1beta2 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1beta2"
+	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/yaml"
@@ -52,6 +54,8 @@ func prefixed(prefix string, list []string) []string {
 // testDriver is what the tests here compare with the manifests.
 type testDriver struct {
 	StorageClass          struct{ FromExistingClassName string }
+	SnapshotClass         struct{ FromExistingClassName string }
+	GroupSnapshotClass    struct{ FromExistingClassName string }
 	VolumeAttributesClass struct{ FromFile string }
 	InlineVolumes         []struct{ Shared bool }
 	DriverInfo            struct {
@@ -159,6 +163,12 @@ func TestDriverSaysWhatIsDeployed(t *testing.T) {
 	}
 	if !slices.ContainsFunc(find[*storagev1.StorageClass](list), func(c *storagev1.StorageClass) bool { return c.Name == d.StorageClass.FromExistingClassName }) {
 		t.Errorf("there is no StorageClass %q", d.StorageClass.FromExistingClassName)
+	}
+	if name := one[*volumesnapshotv1.VolumeSnapshotClass](t, list).Name; d.SnapshotClass.FromExistingClassName != name {
+		t.Errorf("it names the class of snapshots %q, the manifests %q", d.SnapshotClass.FromExistingClassName, name)
+	}
+	if name := one[*volumegroupsnapshotv1beta2.VolumeGroupSnapshotClass](t, list).Name; d.GroupSnapshotClass.FromExistingClassName != name {
+		t.Errorf("it names the class of group snapshots %q, the manifests %q", d.GroupSnapshotClass.FromExistingClassName, name)
 	}
 	sides := workloads(t, list)
 	provisioner := sides[controllerLabel].container(t, "provisioner").Args

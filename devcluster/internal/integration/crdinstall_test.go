@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,7 +134,10 @@ func TestMovesKeepSnapshotCRDs(t *testing.T) {
 	s := newCRDServer(t)
 	calls := s.kubectlOnPath(t)
 	t.Setenv("SNAPSHOT_CRDS", "no")
-	deploy(t, "deployment")
+	out, err := script(t, "../apply", filepath.Join(crdDirectory, "../overlays/deployment"))
+	if err == nil || !strings.Contains(out, "refused: SNAPSHOT_CRDS is no") || strings.Contains(out, "applying") {
+		t.Errorf("want the driver not to be installed without definitions; got %v\n%s", err, out)
+	}
 	if got := s.identities(t); len(got) > 0 {
 		t.Errorf("installed though the user did not want them: %v", got)
 	}
@@ -172,8 +176,8 @@ func TestMovesKeepSnapshotCRDs(t *testing.T) {
 func deploy(t *testing.T, form string) {
 	t.Helper()
 	out, err := script(t, "../apply", filepath.Join(crdDirectory, "../overlays", form))
-	definitions, driver := strings.Index(out, "applying the CustomResourceDefinitions of snapshots"), strings.Index(out, form+": rights")
-	if err == nil || !strings.HasSuffix(out, "\nno node has the driver\n") || driver < 0 || definitions > driver || (definitions < 0) != (os.Getenv("SNAPSHOT_CRDS") == "no") {
-		t.Errorf("%s: want the definitions first, then the driver; got %v\n%s", form, err, out)
+	steps := []int{strings.Index(out, "applying the CustomResourceDefinitions of snapshots"), strings.Index(out, "applying the snapshot-controller"), strings.Index(out, form+": rights")}
+	if err == nil || !strings.HasSuffix(out, "\nno node has the driver\n") || steps[0] < 0 || !slices.IsSorted(steps) {
+		t.Errorf("%s: want the definitions first, then the snapshot-controller and the driver; got %v\n%s", form, err, out)
 	}
 }

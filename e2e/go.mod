@@ -18,6 +18,7 @@ require (
 
 require (
 	github.com/container-storage-interface/spec v1.13.0
+	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0
 	github.com/longshore-csi/longshore/csikit v0.0.0
 	github.com/longshore-csi/longshore/devcluster v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
@@ -52,7 +53,6 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0 // indirect
 	github.com/longshore-csi/longshore/topology v0.0.0 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect

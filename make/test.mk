@@ -76,8 +76,8 @@ $(TOOLS)/vmtest: $(wildcard tools/cmd/vmtest/*.go)
 
 .PHONY: bench
 # UPSTREAM: a directory with `unpack DIR NAME`, which puts the program NAME of kubernetes-csi, such as csi-provisioner, into DIR.
-bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|attach|resize|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30 UPSTREAM=DIR)
-	$(if $(filter-out claim writes nodes provision failover attach resize memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover, attach, resize or memory))
+bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|attach|resize|snapshot|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30 UPSTREAM=DIR)
+	$(if $(filter-out claim writes nodes provision failover attach resize snapshot memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover, attach, resize, snapshot or memory))
 	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
 		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 
@@ -86,6 +86,11 @@ leaktest: ## Kill the provisioner while claims come and go, and look for leaked 
 	cd e2e && LEAKTEST_N=$(or $(N),1000) LEAKTEST_SEED=$(SEED) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \
 		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
 		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .
+.PHONY: leaktest-snapshots
+leaktest-snapshots: ## Kill snapshot-controller and csi-snapshotter while snapshots and groups come and go, and look for leaks; with halves of kubernetes-csi's, these are reported (N=2000 GROUPS=200 SEED=1..5 PAIRS=ours/ours,ours/upstream,upstream/ours,upstream/upstream UPSTREAM=DIR)
+	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) LEAKTEST_SEED=$(SEED) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
+		LEAKTEST_PAIRS=$(or $(PAIRS),ours/ours$(,)ours/upstream$(,)upstream/ours$(,)upstream/upstream) \
+		go test -count=1 -v -run '^TestSnapshotLeaks$$' -timeout 3h .
 # A comma in an argument of a function.
 , := ,
 

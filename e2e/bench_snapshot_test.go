@@ -1,0 +1,499 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/devcluster/apply"
+)
+
+// counted is the number of snapshots of which all requests are counted, one by one.
+const counted = 50
+
+// snapshotPair are the two programs that take snapshots together.
+type snapshotPair struct{ name, controller, snapshotter string }
+
+// halves names the two programs in the order of their figures.
+func halves() []string { return []string{"snapshot-controller", "csi-snapshotter"} }
+
+// snapshotPairs returns the programs of kubernetes-csi, and ours as they are built for images.
+func snapshotPairs(b *testing.B) [2]snapshotPair {
+	b.Helper()
+	if bed.Dev == nil {
+		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", kubeconfigEnv)
+	}
+	theirs, ours := unpackUpstream(b, halves()...), b.TempDir()
+	for _, name := range halves() {
+		module := strings.ReplaceAll(strings.TrimPrefix(name, "csi-"), "-", "")
+		mustRun(b, exec.Command("go", "build", "-C", "../"+module, "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", filepath.Join(ours, name), "./cmd/"+name))
+	}
+	pair := func(name, dir string) snapshotPair {
+		return snapshotPair{name, filepath.Join(dir, halves()[0]), filepath.Join(dir, halves()[1])}
+	}
+	return [2]snapshotPair{pair("upstream", theirs), pair("ours", ours)}
+}
+
+// BenchmarkSnapshot has kubernetes-csi's snapshot-controller and csi-snapshotter, and ours in turn, take and delete many snapshots, each of a
+// claim of its own, that were asked for while the programs were stopped: with the default flags, with which kubernetes-csi's limit their
+// own requests to 5 per second and client, and with this limit lifted. The driver answers at once. Then the requests of some snapshots are counted,
+// reads included, and the memory is read. Nothing else uses the API server.
+func BenchmarkSnapshot(b *testing.B) {
+	both, n := snapshotPairs(b), benchSetting(b, "N", 500)
+	lifted := []string{"--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100"}
+	for _, tc := range []struct {
+		name      string
+		snapshots [2]int // of kubernetes-csi's programs and ours
+		args      []string
+	}{
+		{"DefaultFlags", [2]int{max(1, n/10), n}, nil},
+		{"LimitsLifted", [2]int{n, n}, lifted},
+	} {
+		b.Run(fmt.Sprintf("%s/%dSnapshots", tc.name, n), func(b *testing.B) {
+			c := newSnapshotContest(b, bed, n+1)
+			var results [2]snapshotted
+			for round := 0; b.Loop(); round++ {
+				for turn := range both {
+					i := (turn + round) % len(both)
+					c.measure(both[i], &results[i], tc.snapshots[i], tc.args)
+				}
+			}
+			c.clear()
+			compare(b, results[0].figures(), results[1].figures())
+		})
+	}
+	for name, perClaim := range map[string]int{"OfOneClaimEach": 1, "OfOneClaim": counted} {
+		b.Run(fmt.Sprintf("Requests/%d%s", counted, name), func(b *testing.B) {
+			c := newSnapshotContest(b, bed, counted/perClaim+1)
+			c.perClaim = perClaim
+			var results [2][]figure
+			for b.Loop() {
+				for i, p := range both {
+					results[i] = c.countRequests(p, lifted)
+				}
+			}
+			c.clear()
+			compare(b, results[0], results[1])
+		})
+	}
+	for _, objects := range []int{0, 20 * n} {
+		b.Run(fmt.Sprintf("Memory/%dSnapshots", objects), func(b *testing.B) { rememberSnapshots(b, both, objects) })
+	}
+}
+
+// snapshotContest is a contest of pairs.
+type snapshotContest struct {
+	*contest
+	api   snapshotapi.Client
+	times *snapshotTimes
+	class string
+	// perClaim is the number of snapshots of one claim.
+	perClaim int
+	// kept is the number of snapshots that are there all the time.
+	kept int
+}
+
+// newSnapshotContest has so many claims.
+func newSnapshotContest(b *testing.B, on *Bed, claims int) *snapshotContest {
+	b.Helper()
+	api, err := snapshotapi.New(on.config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := &snapshotContest{api: api, perClaim: 1, contest: newContest(b, on, csitest.Options{
+		Controller: append(csitest.AllController(), csitest.AllSnapshots()...), Node: []csi.NodeServiceCapability_RPC_Type{},
+	})}
+	c.class = c.Namespace
+	c.hold("kube-controller-manager", "kube-scheduler")
+	holdPair(b, on, c.Scene)
+	installSnapshotKinds(c.Scene)
+	c.retry("create the class", func(ctx context.Context) error {
+		_, err := c.api.VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: c.class}, Driver: c.name, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		}, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	b.Cleanup(func() {
+		_ = c.api.VolumeSnapshotClasses().Delete(context.Background(), c.class, metav1.DeleteOptions{})
+	})
+	c.createBound(claims - 1) // and one more
+	c.times = watchSnapshots(b, c.api, c.warm.Namespace)
+	return c
+}
+
+// holdPair stops the cluster's own pair, if it has one, until the end of the test.
+func holdPair(t testing.TB, on *Bed, s *Scene) {
+	t.Helper()
+	for _, p := range on.Dev.Processes {
+		if !slices.Contains(halves(), p.Name) {
+			continue
+		}
+		s.retry("stop "+p.Name, func(ctx context.Context) error { return on.Dev.Hold(ctx, p.Name) })
+		t.Cleanup(func() {
+			if err := on.Dev.Release(context.Background(), p.Name); err != nil {
+				t.Errorf("start %s: %v", p.Name, err)
+			}
+		})
+	}
+}
+
+// installSnapshotKinds installs the kinds of snapshots, those of groups included.
+func installSnapshotKinds(s *Scene) {
+	s.t.Helper()
+	files, err := filepath.Glob("../deploy/crds/snapshot/*.storage.k8s.io_*.yaml")
+	if err != nil || len(files) == 0 {
+		s.t.Fatalf("no definitions: %v", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		objects, err := apply.Decode(data)
+		if err != nil {
+			s.t.Fatalf("%s: %v", file, err)
+		}
+		client, err := apply.New(apply.Config{REST: s.config, Manager: "e2e"})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.retry("install "+filepath.Base(file), func(ctx context.Context) error { return client.Apply(ctx, objects...) })
+	}
+	api, err := snapshotapi.New(s.config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.retry("list snapshots", func(ctx context.Context) error {
+		_, err1 := api.VolumeSnapshots(s.Namespace).List(ctx, metav1.ListOptions{})
+		_, err2 := api.VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
+		_, err3 := api.VolumeSnapshotClasses().List(ctx, metav1.ListOptions{})
+		_, served, err4 := api.Served(ctx)
+		if !served && err4 == nil {
+			err4 = fmt.Errorf("group snapshots are not served")
+		}
+		return cmp.Or(err1, err2, err3, err4)
+	})
+}
+
+// runningPair is a pair that runs.
+type runningPair struct {
+	c    *snapshotContest
+	cmds map[string]*exec.Cmd
+}
+
+// startPair starts both programs and waits until they have taken and deleted a snapshot. kubeconfigs are by program.
+func (c *snapshotContest) startPair(p snapshotPair, kubeconfigs map[string]string, args ...string) *runningPair {
+	c.b.Helper()
+	pair := &runningPair{c: c, cmds: map[string]*exec.Cmd{}}
+	for name, path := range map[string]string{halves()[0]: p.controller, halves()[1]: p.snapshotter} {
+		own := append([]string{"--kubeconfig=" + kubeconfigs[name]}, args...)
+		if name == "csi-snapshotter" {
+			own = append(own, "--csi-address="+c.address)
+		}
+		log, err := os.OpenFile(filepath.Join(c.logDir, p.name+"-"+name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			c.b.Fatal(err)
+		}
+		defer log.Close()
+		cmd := exec.Command(path, own...)
+		cmd.Env = []string{}
+		cmd.Stdout, cmd.Stderr = log, log
+		c.must(cmd.Start())
+		c.b.Cleanup(func() { end(cmd) })
+		pair.cmds[name] = cmd
+	}
+	c.ask(1)
+	c.times.wait(c.b, "ready", 1)
+	c.remove(1)
+	c.waitNone()
+	c.times.reset()
+	return pair
+}
+
+func (p *runningPair) end() {
+	for _, cmd := range p.cmds {
+		end(cmd)
+	}
+}
+
+// while has both programs stopped while do writes, and returns the time at which they go on.
+func (p *runningPair) while(do func()) time.Time {
+	p.c.b.Helper()
+	p.signal(syscall.SIGSTOP)
+	do()
+	began := time.Now()
+	p.signal(syscall.SIGCONT)
+	return began
+}
+
+func (p *runningPair) signal(signal syscall.Signal) {
+	p.c.b.Helper()
+	for _, cmd := range p.cmds {
+		p.c.must(cmd.Process.Signal(signal))
+	}
+}
+
+// cpu returns the processor time of each program, in seconds.
+func (p *runningPair) cpu() map[string]float64 {
+	p.c.b.Helper()
+	seconds := map[string]float64{}
+	for name, cmd := range p.cmds {
+		seconds[name] = cpuSeconds(p.c.b, cmd.Process.Pid)
+	}
+	return seconds
+}
+
+func snapshotName(i int) string { return fmt.Sprintf("snapshot-%d", i) }
+
+// isAsked reports whether ask has created the snapshot.
+func isAsked(s *snapshotv1.VolumeSnapshot) bool { return strings.HasPrefix(s.Name, "snapshot-") }
+
+// ask creates n snapshots.
+func (c *snapshotContest) ask(n int) {
+	c.b.Helper()
+	c.must(each(c.b.Context(), n, func(ctx context.Context, i int) error {
+		s := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Name: snapshotName(i)}, Spec: snapshotv1.VolumeSnapshotSpec{
+			VolumeSnapshotClassName: &c.class, Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: new(claimName(i / c.perClaim))},
+		}}
+		_, err := c.api.VolumeSnapshots(c.warm.Namespace).Create(ctx, s, metav1.CreateOptions{})
+		return err
+	}))
+}
+
+// remove deletes the first n snapshots.
+func (c *snapshotContest) remove(n int) {
+	c.b.Helper()
+	c.must(each(c.b.Context(), n, func(ctx context.Context, i int) error {
+		return c.api.VolumeSnapshots(c.warm.Namespace).Delete(ctx, snapshotName(i), metav1.DeleteOptions{})
+	}))
+}
+
+// waitNone waits until there are no contents, other than those that are kept, and no snapshots in the driver.
+func (c *snapshotContest) waitNone() {
+	c.b.Helper()
+	c.Wait("all snapshots to be deleted", func(ctx context.Context) (bool, error) {
+		contents, err := c.api.VolumeSnapshotContents().List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil {
+			return false, err
+		}
+		n := len(contents.Items)
+		if more := contents.RemainingItemCount; more != nil {
+			n += int(*more)
+		}
+		return n == c.kept && len(c.driver.Snapshots()) == 0, nil
+	})
+}
+
+// snapshotted is what one pair needed for its snapshots: took are the times until all were ready, and until all were deleted.
+type snapshotted struct {
+	snapshots    int
+	ready, gone  []time.Duration
+	took, tookTo time.Duration
+	cpu          map[string]float64 // in seconds
+	peak         map[string]float64 // in MiB
+}
+
+// measure adds the snapshots of one run to a result. What a program still does when the last snapshot is ready, or deleted, such as events
+// that its limit holds back, is not counted.
+func (c *snapshotContest) measure(p snapshotPair, result *snapshotted, n int, args []string) {
+	c.b.Helper()
+	pair := c.startPair(p, map[string]string{halves()[0]: c.kubeconfig, halves()[1]: c.kubeconfig}, args...)
+	defer pair.end()
+	before := pair.cpu()
+	began := pair.while(func() { c.ask(n) })
+	ready := c.times.wait(c.b, "ready", n)
+	for _, at := range ready {
+		result.ready = append(result.ready, at.Sub(began))
+	}
+	result.took += slices.MaxFunc(ready, time.Time.Compare).Sub(began)
+	began = pair.while(func() { c.remove(n) })
+	gone := c.times.wait(c.b, "gone", n)
+	for _, at := range gone {
+		result.gone = append(result.gone, at.Sub(began))
+	}
+	result.tookTo += slices.MaxFunc(gone, time.Time.Compare).Sub(began)
+	result.snapshots += n
+	if result.cpu == nil {
+		result.cpu, result.peak = map[string]float64{}, map[string]float64{}
+	}
+	for name, seconds := range pair.cpu() {
+		result.cpu[name] += seconds - before[name]
+		result.peak[name] = max(result.peak[name], procMiB(c.b, pair.cmds[name].Process.Pid, "VmHWM"))
+	}
+	c.waitNone()
+	pair.end()
+	c.times.reset()
+}
+
+func (r *snapshotted) figures() []figure {
+	n := float64(r.snapshots)
+	all := []figure{{"ready/s", n / r.took.Seconds()}, {"deleted/s", n / r.tookTo.Seconds()}}
+	all = append(append(all, quantiles("ready", r.ready)...), quantiles("deleted", r.gone)...)
+	total := 0.0
+	for _, name := range halves() {
+		total += r.cpu[name]
+		all = append(all, figure{name + "-cpu-ms/snapshot", 1000 * r.cpu[name] / n}, figure{name + "-peak-MiB", r.peak[name]})
+	}
+	return append(all, figure{"cpu-ms/snapshot", 1000 * total / n})
+}
+
+// countRequests counts what the snapshots of one run cost, by program and request, and prints it.
+func (c *snapshotContest) countRequests(p snapshotPair, args []string) []figure {
+	c.b.Helper()
+	proxies, kubeconfigs := map[string]*apiProxy{}, map[string]string{}
+	for _, name := range halves() {
+		proxies[name] = newProxy(c.b, c.kubeconfig)
+		kubeconfigs[name] = proxies[name].kubeconfig
+	}
+	pair := c.startPair(p, kubeconfigs, args...)
+	defer pair.end()
+	var steps [3]map[string]map[string]int
+	steps[0] = c.settled(proxies)
+	c.ask(counted)
+	c.times.wait(c.b, "ready", counted)
+	steps[1] = c.settled(proxies)
+	c.remove(counted)
+	c.times.wait(c.b, "gone", counted)
+	c.waitNone()
+	steps[2] = c.settled(proxies)
+	c.times.reset()
+
+	var text bytes.Buffer
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "%s\tREQUEST\tMADE\tDELETED\tPER SNAPSHOT\n", strings.ToUpper(p.name))
+	figures, total, events := []figure{}, 0.0, 0.0
+	for _, name := range halves() {
+		sum := 0.0
+		for _, what := range slices.Sorted(maps.Keys(steps[2][name])) {
+			made, deleted := steps[1][name][what]-steps[0][name][what], steps[2][name][what]-steps[1][name][what]
+			if made+deleted == 0 || strings.HasPrefix(what, "watch ") {
+				continue
+			}
+			each := float64(made+deleted) / counted
+			sum += each
+			if strings.HasSuffix(what, " events") {
+				events += each
+			}
+			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\t%.2f\n", name, what, float64(made)/counted, float64(deleted)/counted, each)
+		}
+		total += sum
+		figures = append(figures, figure{name + "-requests/snapshot", sum})
+	}
+	_ = t.Flush()
+	fmt.Printf("\n%s\n", text.String())
+	return append(figures, figure{"requests/snapshot", total}, figure{"of-these-events/snapshot", events})
+}
+
+// settled returns the requests as soon as there are no more of them.
+func (c *snapshotContest) settled(proxies map[string]*apiProxy) map[string]map[string]int {
+	c.b.Helper()
+	const quiet = 3 * time.Second
+	var last map[string]map[string]int
+	since := time.Now()
+	c.Wait("the requests to end", func(context.Context) (bool, error) {
+		now := map[string]map[string]int{}
+		for name, p := range proxies {
+			now[name] = p.countsNow()
+		}
+		if !maps.EqualFunc(now, last, maps.Equal) {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > quiet, nil
+	})
+	return last
+}
+
+// clear removes the claims, and the finalizers that a benchmark that has failed leaves.
+func (c *snapshotContest) clear() {
+	c.b.Helper()
+	c.waitNone()
+	c.contest.clear()
+}
+
+// snapshotTimes has the times at which snapshots were ready and gone, as a watcher sees them.
+type snapshotTimes struct {
+	mu      sync.Mutex
+	at      map[string]map[types.UID]time.Time
+	changed chan struct{}
+}
+
+// watchSnapshots watches the snapshots of a namespace until the end of the benchmark.
+func watchSnapshots(b *testing.B, api snapshotapi.Client, namespace string) *snapshotTimes {
+	b.Helper()
+	w := &snapshotTimes{changed: make(chan struct{}, 1)}
+	w.reset()
+	informer := kube.NewInformer(api.VolumeSnapshots(namespace), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{Name: "VolumeSnapshot"})
+	informer.OnChange(func(before, after *snapshotv1.VolumeSnapshot) {
+		switch {
+		case after == nil && isAsked(before):
+			w.see("gone", before.UID)
+		case after != nil && isAsked(after) && after.Status != nil && after.Status.ReadyToUse != nil && *after.Status.ReadyToUse:
+			w.see("ready", after.UID)
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = informer.Run(ctx) })
+	b.Cleanup(func() { cancel(); running.Wait() })
+	if err := informer.WaitSynced(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	return w
+}
+
+func (w *snapshotTimes) reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at = map[string]map[types.UID]time.Time{"ready": {}, "gone": {}}
+}
+
+func (w *snapshotTimes) see(what string, uid types.UID) {
+	w.mu.Lock()
+	first(w.at[what], uid, time.Now())
+	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns the times as soon as there are n. It gives up when nothing has changed for as long as a state is waited for.
+func (w *snapshotTimes) wait(b *testing.B, what string, n int) []time.Time {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		w.mu.Lock()
+		all := slices.Collect(maps.Values(w.at[what]))
+		w.mu.Unlock()
+		if len(all) >= n {
+			return all
+		}
+		select {
+		case <-w.changed:
+			deadline.Reset(patience)
+		case <-deadline.C:
+			b.Fatalf("%d of %d snapshots are %s", len(all), n, what)
+		}
+	}
+}

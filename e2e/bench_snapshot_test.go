@@ -1,35 +1,26 @@
 package e2e
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
-	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/devcluster/apply"
 )
-
-// counted is the number of snapshots of which all requests are counted, one by one.
-const counted = 50
 
 // snapshotPair are the two programs that take snapshots together.
 type snapshotPair struct{ name, controller, snapshotter string }
@@ -225,6 +216,7 @@ func (c *snapshotContest) startPair(p snapshotPair, kubeconfigs map[string]strin
 	c.ask(1)
 	c.times.wait(c.b, "ready", 1)
 	c.remove(1)
+	c.times.wait(c.b, "gone", 1)
 	c.waitNone()
 	c.times.reset()
 	return pair
@@ -357,143 +349,9 @@ func (r *snapshotted) figures() []figure {
 	return append(all, figure{"cpu-ms/snapshot", 1000 * total / n})
 }
 
-// countRequests counts what the snapshots of one run cost, by program and request, and prints it.
-func (c *snapshotContest) countRequests(p snapshotPair, args []string) []figure {
-	c.b.Helper()
-	proxies, kubeconfigs := map[string]*apiProxy{}, map[string]string{}
-	for _, name := range halves() {
-		proxies[name] = newProxy(c.b, c.kubeconfig)
-		kubeconfigs[name] = proxies[name].kubeconfig
-	}
-	pair := c.startPair(p, kubeconfigs, args...)
-	defer pair.end()
-	var steps [3]map[string]map[string]int
-	steps[0] = c.settled(proxies)
-	c.ask(counted)
-	c.times.wait(c.b, "ready", counted)
-	steps[1] = c.settled(proxies)
-	c.remove(counted)
-	c.times.wait(c.b, "gone", counted)
-	c.waitNone()
-	steps[2] = c.settled(proxies)
-	c.times.reset()
-
-	var text bytes.Buffer
-	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "%s\tREQUEST\tMADE\tDELETED\tPER SNAPSHOT\n", strings.ToUpper(p.name))
-	figures, total, events := []figure{}, 0.0, 0.0
-	for _, name := range halves() {
-		sum := 0.0
-		for _, what := range slices.Sorted(maps.Keys(steps[2][name])) {
-			made, deleted := steps[1][name][what]-steps[0][name][what], steps[2][name][what]-steps[1][name][what]
-			if made+deleted == 0 || strings.HasPrefix(what, "watch ") {
-				continue
-			}
-			each := float64(made+deleted) / counted
-			sum += each
-			if strings.HasSuffix(what, " events") {
-				events += each
-			}
-			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\t%.2f\n", name, what, float64(made)/counted, float64(deleted)/counted, each)
-		}
-		total += sum
-		figures = append(figures, figure{name + "-requests/snapshot", sum})
-	}
-	_ = t.Flush()
-	fmt.Printf("\n%s\n", text.String())
-	return append(figures, figure{"requests/snapshot", total}, figure{"of-these-events/snapshot", events})
-}
-
-// settled returns the requests as soon as there are no more of them.
-func (c *snapshotContest) settled(proxies map[string]*apiProxy) map[string]map[string]int {
-	c.b.Helper()
-	const quiet = 3 * time.Second
-	var last map[string]map[string]int
-	since := time.Now()
-	c.Wait("the requests to end", func(context.Context) (bool, error) {
-		now := map[string]map[string]int{}
-		for name, p := range proxies {
-			now[name] = p.countsNow()
-		}
-		if !maps.EqualFunc(now, last, maps.Equal) {
-			last, since = now, time.Now()
-		}
-		return time.Since(since) > quiet, nil
-	})
-	return last
-}
-
 // clear removes the claims, and the finalizers that a benchmark that has failed leaves.
 func (c *snapshotContest) clear() {
 	c.b.Helper()
 	c.waitNone()
 	c.contest.clear()
-}
-
-// snapshotTimes has the times at which snapshots were ready and gone, as a watcher sees them.
-type snapshotTimes struct {
-	mu      sync.Mutex
-	at      map[string]map[types.UID]time.Time
-	changed chan struct{}
-}
-
-// watchSnapshots watches the snapshots of a namespace until the end of the benchmark.
-func watchSnapshots(b *testing.B, api snapshotapi.Client, namespace string) *snapshotTimes {
-	b.Helper()
-	w := &snapshotTimes{changed: make(chan struct{}, 1)}
-	w.reset()
-	informer := kube.NewInformer(api.VolumeSnapshots(namespace), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{Name: "VolumeSnapshot"})
-	informer.OnChange(func(before, after *snapshotv1.VolumeSnapshot) {
-		switch {
-		case after == nil && isAsked(before):
-			w.see("gone", before.UID)
-		case after != nil && isAsked(after) && after.Status != nil && after.Status.ReadyToUse != nil && *after.Status.ReadyToUse:
-			w.see("ready", after.UID)
-		}
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = informer.Run(ctx) })
-	b.Cleanup(func() { cancel(); running.Wait() })
-	if err := informer.WaitSynced(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	return w
-}
-
-func (w *snapshotTimes) reset() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.at = map[string]map[types.UID]time.Time{"ready": {}, "gone": {}}
-}
-
-func (w *snapshotTimes) see(what string, uid types.UID) {
-	w.mu.Lock()
-	first(w.at[what], uid, time.Now())
-	w.mu.Unlock()
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
-}
-
-// wait returns the times as soon as there are n. It gives up when nothing has changed for as long as a state is waited for.
-func (w *snapshotTimes) wait(b *testing.B, what string, n int) []time.Time {
-	b.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	for {
-		w.mu.Lock()
-		all := slices.Collect(maps.Values(w.at[what]))
-		w.mu.Unlock()
-		if len(all) >= n {
-			return all
-		}
-		select {
-		case <-w.changed:
-			deadline.Reset(patience)
-		case <-deadline.C:
-			b.Fatalf("%d of %d snapshots are %s", len(all), n, what)
-		}
-	}
 }

@@ -131,6 +131,8 @@ type snapshotWorld struct {
 	// taken are the snapshots of the driver with the UIDs in their names, takenGroups its group snapshots.
 	taken       map[string]string
 	takenGroups map[string]string
+	// volumes are those of the driver.
+	volumes map[string]bool
 }
 
 // world reads everything.
@@ -140,7 +142,10 @@ func (l *snapshotLeaks) world(ctx context.Context) (*snapshotWorld, error) {
 
 // readSnapshots reads everything, the driver first.
 func readSnapshots(ctx context.Context, s *Scene, api snapshotapi.Client, driver *csitest.Driver) (*snapshotWorld, error) {
-	w := &snapshotWorld{taken: map[string]string{}, takenGroups: map[string]string{}}
+	w := &snapshotWorld{taken: map[string]string{}, takenGroups: map[string]string{}, volumes: map[string]bool{}}
+	for _, v := range driver.Volumes() {
+		w.volumes[v.ID] = true
+	}
 	for _, s := range driver.Snapshots() {
 		w.taken[s.ID] = cmp.Or(s.Name, s.Group)
 	}
@@ -178,6 +183,13 @@ func (p problems) list() (list []string) {
 	return list
 }
 
+// isHopeless reports whether no snapshot can be taken any more: the driver has refused to take one, and a claim that is deleted does not wait
+// for such a snapshot.
+func (w *snapshotWorld) isHopeless(content snapshotv1.VolumeSnapshotContent) bool {
+	volume := content.Spec.Source.VolumeHandle
+	return volume != nil && !w.volumes[*volume] && content.Annotations[snapshotapi.AnnBeingCreated] == ""
+}
+
 // disorder says what is wrong while snapshots are left.
 func (w *snapshotWorld) disorder() []string {
 	p := problems{}
@@ -192,7 +204,7 @@ func (w *snapshotWorld) disorder() []string {
 		add(c.DeletionTimestamp != nil, "claims Terminating", c.Name)
 		add(slices.Contains(c.Finalizers, snapshotapi.FinalizerClaim), "claims with the finalizer of snapshots", c.Name)
 	}
-	withContent := map[types.UID]bool{}
+	withContent, hopeless := map[types.UID]bool{}, map[types.UID]bool{}
 	for _, c := range w.contents {
 		handle := ""
 		if c.Status != nil && c.Status.SnapshotHandle != nil {
@@ -201,7 +213,9 @@ func (w *snapshotWorld) disorder() []string {
 		withContent[c.Spec.VolumeSnapshotRef.UID] = true
 		handles[handle] = true
 		add(c.DeletionTimestamp != nil, "contents Terminating", c.Name)
-		add(handle == "", "contents without a snapshot", c.Name)
+		never := handle == "" && w.isHopeless(c)
+		hopeless[c.Spec.VolumeSnapshotRef.UID] = never
+		add(handle == "" && !never, "contents without a snapshot", c.Name)
 		_, there := w.taken[handle]
 		add(handle != "" && !there, "contents of snapshots that the driver does not have", c.Name)
 	}
@@ -217,7 +231,7 @@ func (w *snapshotWorld) disorder() []string {
 	for _, s := range w.snapshots {
 		add(s.DeletionTimestamp != nil, "VolumeSnapshots Terminating", s.Name)
 		source := s.Spec.Source.PersistentVolumeClaimName
-		lost := source != nil && !claims[*source] && !withContent[s.UID] // the claim was deleted before the driver was asked
+		lost := source != nil && !claims[*source] && (!withContent[s.UID] || hopeless[s.UID]) // the claim was deleted before
 		ready := s.Status != nil && s.Status.ReadyToUse != nil && *s.Status.ReadyToUse
 		add(s.DeletionTimestamp == nil && !ready && !lost, "VolumeSnapshots not ready", s.Name)
 	}

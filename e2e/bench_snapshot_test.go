@@ -302,6 +302,7 @@ type snapshotted struct {
 	ready, gone  []time.Duration
 	took, tookTo time.Duration
 	cpu          map[string]float64 // in seconds
+	controlPlane float64            // in seconds
 	peak         map[string]float64 // in MiB
 }
 
@@ -311,7 +312,7 @@ func (c *snapshotContest) measure(p snapshotPair, result *snapshotted, n int, ar
 	c.b.Helper()
 	pair := c.startPair(p, map[string]string{halves()[0]: c.kubeconfig, halves()[1]: c.kubeconfig}, args...)
 	defer pair.end()
-	before := pair.cpu()
+	before, plane := pair.cpu(), c.controlPlaneSeconds()
 	began := pair.while(func() { c.ask(n) })
 	ready := c.times.wait(c.b, "ready", n)
 	for _, at := range ready {
@@ -325,6 +326,7 @@ func (c *snapshotContest) measure(p snapshotPair, result *snapshotted, n int, ar
 	}
 	result.tookTo += slices.MaxFunc(gone, time.Time.Compare).Sub(began)
 	result.snapshots += n
+	result.controlPlane += c.controlPlaneSeconds() - plane
 	if result.cpu == nil {
 		result.cpu, result.peak = map[string]float64{}, map[string]float64{}
 	}
@@ -346,7 +348,7 @@ func (r *snapshotted) figures() []figure {
 		total += r.cpu[name]
 		all = append(all, figure{name + "-cpu-ms/snapshot", 1000 * r.cpu[name] / n}, figure{name + "-peak-MiB", r.peak[name]})
 	}
-	return append(all, figure{"cpu-ms/snapshot", 1000 * total / n})
+	return append(all, figure{"cpu-ms/snapshot", 1000 * total / n}, figure{"control-plane-cpu-ms/snapshot", 1000 * r.controlPlane / n})
 }
 
 // clear removes the claims, and the finalizers that a benchmark that has failed leaves.

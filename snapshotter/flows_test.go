@@ -16,12 +16,16 @@ import (
 	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
 )
 
-// TestFlows plays the transcripts. The arguments of "start" are flags.
+// TestFlows plays the transcripts. The arguments of "start" are flags, and node, the name of the node.
 func TestFlows(t *testing.T) {
 	t.Setenv(EnvNodeName, "node-1")
 	kinds := reconciletest.Kinds{Install: snapshotapitest.Install, Related: related}
 	reconciletest.RunWith(t, "testdata/flows", kinds, func(ctx context.Context, env *reconciletest.Env) error {
 		o := NewOptions()
+		if node, ok := env.Args["node"]; ok {
+			o.NodeName = node
+			delete(env.Args, "node")
+		}
 		fs := flag.NewFlagSet("start", flag.ContinueOnError)
 		o.AddFlags(fs)
 		for name, value := range env.Args {

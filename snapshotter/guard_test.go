@@ -50,7 +50,7 @@ func (g *snapshotGuard) checkCreate(request *csi.CreateSnapshotRequest) {
 		g.t.Errorf("CreateSnapshot of %q, which has no content", request.GetName())
 	case !slices.Contains(content.Finalizers, snapshotapi.FinalizerContent):
 		g.t.Errorf("CreateSnapshot of %q, whose content has no finalizer", request.GetName())
-	case content.Annotations[snapshotapi.AnnBeingCreated] == "" && (content.Status == nil || content.Status.SnapshotHandle == nil):
+	case content.Labels[snapshotapi.LabelBeingCreated] == "" && (content.Status == nil || content.Status.SnapshotHandle == nil):
 		g.t.Errorf("CreateSnapshot of %q, whose content does not say so", request.GetName())
 	}
 }

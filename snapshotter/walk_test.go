@@ -77,16 +77,7 @@ func TestWalk(t *testing.T) {
 	}
 	t.Logf("seed %d, %d steps: go test -run TestWalk . -walk.seed=%d -walk.steps=%d", seed, *walkSteps, seed, *walkSteps)
 	synctest.Test(t, func(t *testing.T) {
-		w := &walk{
-			t: t, rand: rand.New(rand.NewPCG(seed, 0)), cluster: kubetest.New(), //nolint:gosec // as above
-			kept: map[string]bool{}, done: map[string]int{},
-		}
-		snapshotapitest.Install(w.cluster)
-		w.driver = newDriver(csitest.Options{SnapshotReadyAfter: 2})
-		for i := range walkVolumes {
-			w.driver.AddVolume(csitest.Volume{ID: fmt.Sprint("vol-", i), Capacity: 1 << 30})
-		}
-		w.must(w.cluster.Apply(testClass(), testGroupClass(), testSecret()))
+		w := newWalk(t, rand.New(rand.NewPCG(seed, 0)), csitest.Options{SnapshotReadyAfter: 2}) //nolint:gosec // as above
 		w.launch()
 		for i := range *walkSteps {
 			w.step()
@@ -104,6 +95,18 @@ func TestWalk(t *testing.T) {
 		}
 		t.Logf("done: %v", w.done)
 	})
+}
+
+// newWalk returns a cluster with classes, and a driver with volumes.
+func newWalk(t *testing.T, random *rand.Rand, o csitest.Options) *walk {
+	t.Helper()
+	w := &walk{t: t, rand: random, cluster: kubetest.New(), driver: newDriver(o), kept: map[string]bool{}, done: map[string]int{}}
+	snapshotapitest.Install(w.cluster)
+	for i := range walkVolumes {
+		w.driver.AddVolume(csitest.Volume{ID: fmt.Sprint("vol-", i), Capacity: 1 << 30})
+	}
+	w.must(w.cluster.Apply(testClass(), testGroupClass(), testSecret()))
+	return w
 }
 
 func (w *walk) must(err error) {
@@ -237,7 +240,11 @@ func (w *walk) remove() string {
 	if mark == "" {
 		mark = snapshotapi.AnnGroupBeingDeleted
 	}
-	if err := w.cluster.Merge(resource, "", name, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"yes"}}}`, mark)); !apierrors.IsNotFound(err) {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"yes"}}}`, mark)
+	if w.rand.IntN(3) == 0 { // as the external-snapshotter's, which replaces all annotations by those that it knew
+		patch = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"yes",%q:null,%q:null}}}`, mark, snapshotapi.AnnBeingCreated, snapshotapi.AnnGroupBeingCreated)
+	}
+	if err := w.cluster.Merge(resource, "", name, patch); !apierrors.IsNotFound(err) {
 		w.must(err) // a content that is gone meanwhile needs no more
 	}
 	if w.rand.IntN(5) == 0 {
@@ -399,7 +406,11 @@ func (w *walk) settle() {
 		}
 	}
 	<-time.After(20 * time.Minute)
+	w.compareAll()
+}
 
+// compareAll reports what contents and driver disagree about, and what is left over.
+func (w *walk) compareAll() {
 	named := map[string]bool{}
 	for _, object := range w.cluster.Objects("volumesnapshotcontents") {
 		if content, ok := object.(*snapshotv1.VolumeSnapshotContent); ok {
@@ -460,8 +471,8 @@ func (w *walk) leftOver(meta *metav1.ObjectMeta, mark string) {
 	if meta.DeletionTimestamp != nil {
 		w.t.Errorf("%s is Terminating: finalizers %v, annotations %v", meta.Name, meta.Finalizers, meta.Annotations)
 	}
-	if meta.Annotations[mark] != "" {
-		w.t.Errorf("%s has the annotation %s", meta.Name, mark)
+	if meta.Annotations[mark] != "" || meta.Labels[snapshotapi.LabelBeingCreated] != "" {
+		w.t.Errorf("%s has annotations %v, labels %v", meta.Name, meta.Annotations, meta.Labels)
 	}
 }
 

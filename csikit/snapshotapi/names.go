@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // API groups.
@@ -61,7 +62,18 @@ const (
 	AnnGroupDefaultClass = groupPrefix + "is-default-class"
 )
 
-// LabelManagedBy of a VolumeSnapshotContent is the name of the node whose csi-snapshotter is in charge of it, in distributed mode.
+// Of VolumeSnapshotContents and VolumeGroupSnapshotContents, beside what the external-snapshotter has.
+const (
+	// LabelBeingCreated ("yes") says the same as AnnBeingCreated or AnnGroupBeingCreated, and is written and removed with it. It outlasts a
+	// snapshot-controller of the external-snapshotter, which replaces all annotations by those that it has read some time ago.
+	LabelBeingCreated = "csi.longshore.dev/being-created"
+	// AnnAbandon ("yes") gives up the snapshot of a content that is being deleted: csi-snapshotter lets the content go without the driver, and
+	// a snapshot that exists stays at the storage system. The admin sets it.
+	AnnAbandon = "csi.longshore.dev/abandon"
+)
+
+// LabelManagedBy of a VolumeSnapshotContent or VolumeGroupSnapshotContent is NodeLabel of the node whose csi-snapshotter is in charge of it, in
+// distributed mode.
 const LabelManagedBy = prefix + "managed-by"
 
 // Finalizers.
@@ -115,6 +127,17 @@ const (
 	contentNamePrefix      = "snapcontent-"
 	groupContentNamePrefix = "groupsnapcontent-"
 )
+
+// NodeLabel returns the value of LabelManagedBy for a node: its name, or, if that is too long for a label, its beginning and a hash of it. The
+// external-snapshotter has no value for long names.
+func NodeLabel(node string) string {
+	if len(node) <= validation.LabelValueMaxLength {
+		return node
+	}
+	const digits = 16
+	sum := sha256.Sum256([]byte(node))
+	return node[:validation.LabelValueMaxLength-digits-1] + "-" + hex.EncodeToString(sum[:])[:digits]
+}
 
 // ContentName returns the name of the VolumeSnapshotContent that is made for the VolumeSnapshot of that UID.
 func ContentName(snapshot types.UID) string { return contentNamePrefix + string(snapshot) }

@@ -2,9 +2,6 @@ package controller
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -13,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
@@ -54,7 +50,7 @@ func (n *nodes) findRights(ctx context.Context, client kube.Client) {
 // isValid reports whether a label names a node that exists and has the driver.
 func (n *nodes) isValid(label, driver string) bool {
 	for node := range n.nodes.All() {
-		if nodeLabel(node.Name) == label {
+		if snapshotapi.NodeLabel(node.Name) == label {
 			return n.hasDriver(node.Name, driver)
 		}
 	}
@@ -90,17 +86,7 @@ func (n *nodes) choose(driver string, volumes ...*corev1.PersistentVolume) strin
 			first = node.Name
 		}
 	}
-	return nodeLabel(first)
-}
-
-// nodeLabel is the value of LabelManagedBy for a node: its name, or, if that is too long for a label, its beginning and a hash of it.
-func nodeLabel(name string) string {
-	if len(name) <= validation.LabelValueMaxLength {
-		return name
-	}
-	const digits = 16
-	sum := sha256.Sum256([]byte(name))
-	return fmt.Sprintf("%s-%s", name[:validation.LabelValueMaxLength-digits-1], hex.EncodeToString(sum[:])[:digits])
+	return snapshotapi.NodeLabel(first)
 }
 
 // nodeFor returns the label for a content: that which it has, as long as its node is there, or else another. Empty: it stays as it is.

@@ -165,16 +165,6 @@ func TestCause(t *testing.T) {
 	}
 }
 
-func TestNodeLabel(t *testing.T) {
-	long := strings.Repeat("x", 64)
-	if got := nodeLabel(long); len(got) != 63 || got == nodeLabel(long+"y") {
-		t.Errorf("label %q", got)
-	}
-	if got := nodeLabel("node"); got != "node" {
-		t.Errorf("label %q", got)
-	}
-}
-
 func FuzzExpand(f *testing.F) {
 	f.Add("${volumesnapshot.name}-x")
 	f.Add("${")

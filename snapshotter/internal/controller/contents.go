@@ -50,7 +50,7 @@ func nodeSelector(node string) string {
 	if node == "" {
 		return ""
 	}
-	return snapshotapi.LabelManagedBy + "=" + node
+	return snapshotapi.LabelManagedBy + "=" + snapshotapi.NodeLabel(node)
 }
 
 // indexes returns the indexes of contents. Those of other drivers have neither class nor volumes.

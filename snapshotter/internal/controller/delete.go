@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -10,6 +11,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // delete deletes the snapshot, then lets the content go.
@@ -27,7 +29,7 @@ func (l *loop) delete(ctx context.Context, r record) error {
 		return &stepError{"Failed to delete " + l.what, err}
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted "+l.what, logging.KeySnapshotID, r.handle())
-	if fields := l.cleared(r); len(fields) > 0 {
+	if fields := l.cleared(r); len(fields) > 0 && len(r.finalizers) > 1 { // without others' finalizers, the content goes with the next patch
 		if err := l.writeStatus(ctx, r, fields); err != nil {
 			return &stepError{"Failed to clear content status", err}
 		}
@@ -48,7 +50,26 @@ func (l *loop) callRemove(ctx context.Context, r record, secrets map[string]stri
 func (l *loop) finish(ctx context.Context, r record) error {
 	patch := map[string]any{"metadata": map[string]any{"uid": r.uid}}
 	setFinalizers(patch, r, slices.DeleteFunc(slices.Clone(r.finalizers), func(f string) bool { return f == l.finalizer }))
-	return l.write(ctx, r, patch)
+	if err := l.write(ctx, r, patch); err != nil || !r.has(snapshotapi.AnnAbandon) {
+		return err
+	}
+	l.abandoned(ctx, r)
+	return nil
+}
+
+// abandoned says that a snapshot stays, or may come to exist, at the storage system.
+func (l *loop) abandoned(ctx context.Context, r record) {
+	id, advice := r.handle(), "delete it at the storage system"
+	switch {
+	case r.retain, r.member:
+		return
+	case id == "" && !mayExist(l.names, r, l.memory.of(r.name, r.uid)):
+		return
+	case id == "":
+		id, advice = l.naming.name(r.ref.UID), "if the driver has taken it, or takes it yet, "+advice
+	}
+	klog.FromContext(ctx).Info("Gave up a "+l.what, logging.KeySnapshotID, id)
+	l.cfg.Events.Warning(l.reference(r), l.abandonedReason, cut(fmt.Sprintf("Gave up %s %q, as the annotation %s demands: %s", l.what, id, snapshotapi.AnnAbandon, advice)))
 }
 
 // stepError is the failure of a part of a step.

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // failed records a failure for users, and the time of the next attempt; what is left to do is to be decided again then. An error that the
@@ -58,7 +59,12 @@ func (l *loop) describe(r record, step verdict, last attempt, err error) (reason
 			source = fmt.Sprintf("volumes %v", r.volumes)
 		}
 		message = fmt.Sprintf("Failed to create %s: failed to take %s of the %s: %q", l.what, l.what, source, text)
-		if mayExist(l.names, r, last) {
+		switch {
+		case !mayExist(l.names, r, last):
+		case r.deleting:
+			message += "; the outcome is unknown, so that the content stays until the driver knows it (the annotation " + snapshotapi.AnnAbandon +
+				" on the content gives the " + l.what + " up, which may then stay at the storage system)"
+		default:
 			message += "; the outcome is unknown, so that the driver is asked again, also if the " + l.what + " is deleted meanwhile"
 		}
 		return l.createFailed, cut(message)

@@ -84,7 +84,7 @@ func (l *loop) perform(ctx context.Context, r record, step verdict) error {
 	case doCreate:
 		return l.take(ctx, r)
 	case doRelease:
-		return l.write(ctx, r, annotate(r, l.beingCreated, nil))
+		return l.write(ctx, r, creatingPatch(l.names, r, nil))
 	case doRead:
 		return l.look(ctx, r)
 	case doDelete:

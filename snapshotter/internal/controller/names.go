@@ -19,6 +19,8 @@ const (
 	ReasonUpdateFailed = "SnapshotContentCheckandUpdateFailed"
 	// ReasonDeleteFailed: the snapshot is not deleted yet.
 	ReasonDeleteFailed = "SnapshotDeleteError"
+	// ReasonAbandoned: the content goes without its snapshot, which may stay at the storage system.
+	ReasonAbandoned = "SnapshotAbandoned"
 
 	reasonGroup = "Group"
 )
@@ -49,6 +51,7 @@ type names struct {
 	metaName, metaNamespace, metaContent     string
 	token                                    string
 	createFailed, updateFailed, deleteFailed string
+	abandonedReason                          string
 }
 
 func contentNames() names {
@@ -60,7 +63,7 @@ func contentNames() names {
 		readSecretName: snapshotapi.ParamListSecretName, readSecretNamespace: snapshotapi.ParamListSecretNamespace,
 		metaName: snapshotapi.ParamSnapshotName, metaNamespace: snapshotapi.ParamSnapshotNamespace, metaContent: snapshotapi.ParamContentName,
 		token:        "volumesnapshot",
-		createFailed: ReasonCreateFailed, updateFailed: ReasonUpdateFailed, deleteFailed: ReasonDeleteFailed,
+		createFailed: ReasonCreateFailed, updateFailed: ReasonUpdateFailed, deleteFailed: ReasonDeleteFailed, abandonedReason: ReasonAbandoned,
 	}
 }
 
@@ -74,6 +77,7 @@ func groupNames() names {
 		metaName: snapshotapi.ParamGroupName, metaNamespace: snapshotapi.ParamGroupNamespace, metaContent: snapshotapi.ParamGroupContentName,
 		token:        "volumegroupsnapshot",
 		createFailed: reasonGroup + ReasonCreateFailed, updateFailed: reasonGroup + ReasonUpdateFailed, deleteFailed: reasonGroup + ReasonDeleteFailed,
+		abandonedReason: reasonGroup + ReasonAbandoned,
 	}
 }
 

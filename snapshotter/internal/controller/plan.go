@@ -1,5 +1,7 @@
 package controller
 
+import "github.com/longshore-csi/longshore/csikit/snapshotapi"
+
 // verdict is what to do next with a content.
 type verdict int
 
@@ -29,12 +31,15 @@ func plan(n names, r record, last attempt) verdict {
 	if r.deleting && !r.protected(n.finalizer) {
 		return doNothing // others hold it
 	}
+	if r.deleting && r.has(snapshotapi.AnnAbandon) {
+		return doFinish // the admin decides
+	}
 	dynamic := len(r.volumes) > 0 && !r.member
 	if dynamic && r.status.handle == "" && mayExist(n, r, last) {
 		return doCreate // also of a content that is being deleted: a snapshot that may exist must be found first
 	}
 	switch {
-	case r.has(n.beingCreated):
+	case r.has(n.beingCreated), r.labelled:
 		return doRelease
 	case r.deleting:
 		return planDelete(n, r)
@@ -62,7 +67,8 @@ func planDelete(n names, r record) verdict {
 }
 
 // mayExist reports whether the driver may be taking the snapshot, or may have taken it, and its handle is not known. What is not
-// remembered, as after a restart, the content says: it has being-created from before the first call until the outcome is known.
+// remembered, as after a restart, the content says: it has being-created from before the first call until the outcome is known, both as an
+// annotation and as a label.
 func mayExist(n names, r record, last attempt) bool {
 	switch last.outcome {
 	case outcomeUncertain:
@@ -70,6 +76,6 @@ func mayExist(n names, r record, last attempt) bool {
 	case outcomeSettled:
 		return false
 	default:
-		return r.has(n.beingCreated)
+		return r.has(n.beingCreated) || r.labelled
 	}
 }

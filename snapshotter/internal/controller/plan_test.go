@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // change changes a record.
@@ -16,6 +18,8 @@ type change func(*record)
 func deleting(r *record)     { r.deleting = true }
 func unprotected(r *record)  { r.finalizers = []string{"someone/else"} }
 func beingCreated(r *record) { r.annotations[contentNames().beingCreated] = yes }
+func labelled(r *record)     { r.labelled = true }
+func abandoned(r *record)    { r.annotations[snapshotapi.AnnAbandon] = yes }
 func beingDeleted(r *record) { r.annotations[contentNames().beingDeleted] = yes }
 func retained(r *record)     { r.retain = true }
 func taken(r *record)        { r.status.handle = "snap" }
@@ -71,6 +75,11 @@ func TestPlan(t *testing.T) {
 		"DeletedSettled":     {reason: "there is no snapshot, says the driver", changes: []change{deleting, beingDeleted}, last: settled, want: doFinish},
 		"DeletedMarked":      {reason: "S3: there may be a snapshot", changes: []change{deleting, beingDeleted, beingCreated}, want: doCreate},
 		"DeletedErased":      {reason: "S1: there may be a snapshot although the annotation is gone", changes: []change{deleting, beingDeleted}, last: uncertain, want: doCreate},
+		"DeletedLabelled":    {reason: "S1: a former life has called the driver, perhaps, and others have erased the annotation", changes: []change{deleting, beingDeleted, labelled}, want: doCreate},
+		"LabelledReady":      {reason: "the outcome is known", changes: []change{ready, labelled}, want: doRelease},
+		"Abandoned":          {reason: "S8: the admin gives it up", changes: []change{deleting, beingCreated, labelled, abandoned}, last: uncertain, want: doFinish},
+		"AbandonedKnown":     {reason: "S13: the admin gives it up", changes: []change{ready, deleting, beingDeleted, abandoned}, want: doFinish},
+		"AbandonedEarly":     {reason: "nothing is given up as long as the content is not being deleted", changes: []change{abandoned}, want: doCreate},
 		"DeletedMarkedKnown": {reason: "it is found, and deleted next", changes: []change{deleting, beingDeleted, beingCreated, taken}, want: doRelease},
 		"RetainedMarked":     {reason: "S3: what stays must have a name", changes: []change{deleting, beingDeleted, beingCreated, retained}, want: doCreate},
 		"DeletedMember":      {reason: "the group deletes it", changes: []change{member, ready, deleting, beingDeleted}, want: doFinish},

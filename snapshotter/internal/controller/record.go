@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // record is what contents of snapshots and of group snapshots have in common: what is asked for, and what is known.
@@ -18,6 +20,8 @@ type record struct {
 	deleting      bool
 	finalizers    []string
 	annotations   map[string]string
+	// labelled: the label says that the snapshot is being taken, whatever the annotations say.
+	labelled bool
 
 	// ref is the VolumeSnapshot or VolumeGroupSnapshot; its UID is empty until it is bound to a content that existed before.
 	ref    corev1.ObjectReference
@@ -84,9 +88,10 @@ type snapshot struct {
 
 // recordMeta returns the record of an object's metadata.
 func recordMeta(meta *metav1.ObjectMeta, driver string) record {
+	_, labelled := meta.Labels[snapshotapi.LabelBeingCreated]
 	return record{
 		name: meta.Name, version: meta.ResourceVersion, uid: meta.UID, deleting: meta.DeletionTimestamp != nil,
-		finalizers: meta.Finalizers, annotations: meta.Annotations, driver: driver,
+		finalizers: meta.Finalizers, annotations: meta.Annotations, labelled: labelled, driver: driver,
 	}
 }
 

@@ -11,12 +11,15 @@ import (
 
 // This file says what the caches keep: what is read, and no more. Of other drivers' objects they keep the name of the driver.
 
-// slimMeta keeps what identifies an object and holds it, and the named annotations.
+// slimMeta keeps what identifies an object and holds it, whether its snapshot is being taken, and the named annotations.
 func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 	slim := metav1.ObjectMeta{
 		Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, DeletionTimestamp: meta.DeletionTimestamp, Finalizers: meta.Finalizers,
 	}
-	for _, name := range annotations {
+	if value, ok := meta.Labels[snapshotapi.LabelBeingCreated]; ok {
+		slim.Labels = map[string]string{snapshotapi.LabelBeingCreated: value}
+	}
+	for _, name := range append(annotations, snapshotapi.AnnAbandon) {
 		if value, ok := meta.Annotations[name]; ok {
 			metav1.SetMetaDataAnnotation(&slim, name, value)
 		}

@@ -10,6 +10,8 @@ import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // maxMessage is the largest size of a message in a status, in bytes.
@@ -129,10 +131,12 @@ func cut(message string) string {
 	return message[:end] + ellipsis
 }
 
-// annotate renders a change of one annotation, nil removes it, as a merge patch that applies only to the very content: what others do to
-// other annotations at the same time stays.
-func annotate(r record, annotation string, value any) map[string]any {
-	return map[string]any{"metadata": map[string]any{"uid": r.uid, "annotations": map[string]any{annotation: value}}}
+// creatingPatch renders a change of what says that the snapshot is being taken, nil removes it, as a merge patch that applies only to the
+// very content: what others do to other annotations and labels at the same time stays.
+func creatingPatch(n names, r record, value any) map[string]any {
+	return map[string]any{"metadata": map[string]any{
+		"uid": r.uid, "annotations": map[string]any{n.beingCreated: value}, "labels": map[string]any{snapshotapi.LabelBeingCreated: value},
+	}}
 }
 
 // setFinalizers adds a list of finalizers to a patch. The list is replaced as a whole, so that the content must be as it was read.

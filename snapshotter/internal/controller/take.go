@@ -44,7 +44,7 @@ func (l *loop) keepMark(ctx context.Context, r record, last attempt) error {
 
 // mark makes sure, at the API server, that the content exists, has its finalizer, and says that its snapshot is being taken.
 func (l *loop) mark(ctx context.Context, r record) (record, error) {
-	patch := annotate(r, l.beingCreated, yes)
+	patch := creatingPatch(l.names, r, yes)
 	if !r.protected(l.finalizer) {
 		setFinalizers(patch, r, append(slices.Clone(r.finalizers), l.finalizer))
 	}

@@ -97,8 +97,11 @@ func New(cfg *rest.Config) (Client, error) {
 	of := func(group, version string) (*rest.RESTClient, error) {
 		cfg, httpClient := rest.CopyConfig(cfg), &http.Client{Transport: transport, Timeout: cfg.Timeout}
 		cfg.GroupVersion = &schema.GroupVersion{Group: group, Version: version}
-		if version == betaVersion {
+		switch {
+		case version == betaVersion:
 			cfg.NegotiatedSerializer, httpClient.Transport = betaSerializer{cfg.NegotiatedSerializer}, betaTransport{transport}
+		case group == GroupSnapshotGroup:
+			cfg.NegotiatedSerializer = pairSerializer{cfg.NegotiatedSerializer}
 		}
 		return rest.RESTClientForConfigAndClient(cfg, httpClient)
 	}

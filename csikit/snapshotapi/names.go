@@ -52,7 +52,7 @@ const (
 	AnnGroupBeingDeleted            = groupPrefix + "volumegroupsnapshot-being-deleted"
 	AnnGroupDeletionSecretName      = groupPrefix + "deletion-secret-name"
 	AnnGroupDeletionSecretNamespace = groupPrefix + "deletion-secret-namespace"
-	// AnnGroupSnapshotInfoList has status.volumeSnapshotInfoList of v1beta2 as JSON, in an object converted to v1beta1.
+	// AnnGroupSnapshotInfoList has status.volumeSnapshotInfoList of v1beta2 as JSON, in an object converted to v1beta1; see InfoList.
 	AnnGroupSnapshotInfoList = groupPrefix + "volume-snapshot-info-list"
 )
 

@@ -180,7 +180,7 @@ func (g *groups) members(group *groupv1.VolumeGroupSnapshot, content *groupv1.Vo
 		return nil
 	}
 	var members []member
-	for _, info := range infoList(content) {
+	for _, info := range snapshotapi.InfoList(content) {
 		m := member{info: info}
 		for _, pv := range g.pvs.ByIndex(indexHandle, handleKey(content.Spec.Driver, info.VolumeHandle)) {
 			m.source.volume = pv
@@ -188,11 +188,7 @@ func (g *groups) members(group *groupv1.VolumeGroupSnapshot, content *groupv1.Vo
 				m.source.claim, _ = g.claims.Get(ref.Namespace, ref.Name)
 			}
 		}
-		for _, of := range g.contents.ByIndex(indexHandle, handleKey(content.Spec.Driver, info.VolumeHandle)) {
-			if of.Annotations[snapshotapi.AnnVolumeGroupSnapshotHandle] == *content.Status.VolumeGroupSnapshotHandle {
-				m.content = of
-			}
-		}
+		m.content = g.memberContentOf(content, info)
 		name := snapshotapi.MemberSnapshotName(group.UID, info.VolumeHandle)
 		if m.content != nil {
 			name = m.content.Spec.VolumeSnapshotRef.Name
@@ -201,6 +197,22 @@ func (g *groups) members(group *groupv1.VolumeGroupSnapshot, content *groupv1.Vo
 		members = append(members, m)
 	}
 	return members
+}
+
+// memberContentOf returns the content of a member, nil if there is none: it has the annotation, or names group and snapshot in its status.
+func (g *groups) memberContentOf(group *groupv1.VolumeGroupSnapshotContent, info groupv1.VolumeSnapshotInfo) *snapshotv1.VolumeSnapshotContent {
+	handle := *group.Status.VolumeGroupSnapshotHandle
+	for _, of := range g.contents.ByIndex(indexHandle, handleKey(group.Spec.Driver, info.VolumeHandle)) {
+		if of.Annotations[snapshotapi.AnnVolumeGroupSnapshotHandle] == handle {
+			return of
+		}
+	}
+	for _, of := range g.contents.ByIndex(indexGroup, handle) {
+		if of.Spec.Driver == group.Spec.Driver && ptr.Deref(of.Status.SnapshotHandle, "") == info.SnapshotHandle {
+			return of
+		}
+	}
+	return nil
 }
 
 // performGroup makes the write of a plan.

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -360,19 +359,6 @@ func groupReason(reason string) string {
 		return reason
 	}
 	return strings.Replace(reason, "Snapshot", "GroupSnapshot", 1)
-}
-
-// infoList returns what the driver has reported of the members. Objects that were converted to v1beta1, and are read in a later version, have it in
-// an annotation only.
-func infoList(content *groupv1.VolumeGroupSnapshotContent) []groupv1.VolumeSnapshotInfo {
-	if content.Status != nil && len(content.Status.VolumeSnapshotInfoList) > 0 {
-		return content.Status.VolumeSnapshotInfoList
-	}
-	var list []groupv1.VolumeSnapshotInfo
-	if json.Unmarshal([]byte(content.Annotations[snapshotapi.AnnGroupSnapshotInfoList]), &list) != nil {
-		return nil // the annotation is missing, or nobody can read it
-	}
-	return list
 }
 
 // memberSnapshot is the VolumeSnapshot of a member.

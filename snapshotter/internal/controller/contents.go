@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +23,8 @@ const (
 	indexClass = "class"
 	// indexName files contents under the name of the snapshot to take.
 	indexName = "name"
+	// indexMember files contents under the handle of the group snapshot that they are members of.
+	indexMember = "member"
 )
 
 // contents are those of snapshots.
@@ -69,6 +72,12 @@ func indexes[T kube.Object](naming Naming, recordOf func(T) record) map[string]f
 				return nil
 			}
 			return []string{naming.name(r.ref.UID)}
+		},
+		indexMember: func(obj T) []string {
+			if r := recordOf(obj); r.status.group != "" {
+				return []string{r.status.group}
+			}
+			return nil
 		},
 	}
 }
@@ -139,6 +148,13 @@ func (c *contents) patch(ctx context.Context, name string, data []byte, subresou
 
 func (c *contents) learned(r record, s snapshot, now time.Time) map[string]any {
 	return learned(r, s, now)
+}
+
+func (c *contents) earlier(record) []groupv1.VolumeSnapshotInfo { return nil }
+
+// membersOf returns the contents of the members of a group snapshot.
+func (c *contents) membersOf(group string) []record {
+	return records(c.objects.ByIndex(indexMember, group), recordOf)
 }
 
 func (c *contents) cleared(r record) map[string]any {

@@ -76,7 +76,7 @@ func New(cfg Config) *Controller {
 	c.contents = newContents(&c.cfg)
 	c.snapshots = &loop{names: contentNames(), objects: c.contents, cfg: &c.cfg, naming: cfg.SnapshotNames}
 	if cfg.Groups {
-		c.groups = newGroups(&c.cfg)
+		c.groups = newGroups(&c.cfg, c.contents)
 	}
 	return c
 }

@@ -68,7 +68,7 @@ func (l *loop) describe(r record, step verdict, last attempt, err error) (reason
 			message += "; the outcome is unknown, so that the driver is asked again, also if the " + l.what + " is deleted meanwhile"
 		}
 		return l.createFailed, cut(message)
-	case doNothing, doRelease, doRead:
+	case doNothing, doRelease, doRead, doMembers:
 	case doDelete, doFinish:
 		var part *stepError
 		if errors.As(err, &part) {

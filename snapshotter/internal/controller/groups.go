@@ -1,9 +1,11 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,11 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // groupContents are those of group snapshots. They exist once the API server has the kinds and the driver the calls.
 type groupContents struct {
 	cfg    *Config
+	single *contents                   // those of snapshots, members among them
 	caches atomic.Pointer[groupCaches] // nil until then
 }
 
@@ -62,11 +66,46 @@ func groupRecordOf(content *groupv1.VolumeGroupSnapshotContent) record {
 	}
 	r.status.setError(s.Error)
 	if r.given == "" {
-		for _, info := range s.VolumeSnapshotInfoList {
-			r.members = append(r.members, info.SnapshotHandle)
-		}
+		r.members = handlesOf(s.VolumeSnapshotInfoList)
+		r.membersMissing = r.status.handle != "" && len(r.members) == 0
 	}
 	return r
+}
+
+// handlesOf returns the handles of the snapshots in a list of members.
+func handlesOf(infos []groupv1.VolumeSnapshotInfo) []string {
+	var handles []string
+	for _, info := range infos {
+		handles = append(handles, info.SnapshotHandle)
+	}
+	return handles
+}
+
+// complete returns the record of a content, with members that are not in its status.
+func (g *groupContents) complete(content *groupv1.VolumeGroupSnapshotContent) record {
+	r := groupRecordOf(content)
+	if r.membersMissing {
+		r.members = handlesOf(g.earlier(r))
+	}
+	return r
+}
+
+// earlier returns the members that an earlier version has left in v1beta1, else those whose contents name the group snapshot.
+func (g *groupContents) earlier(r record) []groupv1.VolumeSnapshotInfo {
+	if infos := snapshotapi.ParseInfoList(r.annotations[snapshotapi.AnnGroupSnapshotInfoList]); len(infos) > 0 {
+		return infos
+	}
+	var infos []groupv1.VolumeSnapshotInfo
+	for _, member := range g.single.membersOf(r.status.handle) {
+		if member.driver == g.cfg.Driver && len(member.volumes) > 0 && member.status.handle != "" {
+			infos = append(infos, groupv1.VolumeSnapshotInfo{
+				VolumeHandle: first(member.volumes), SnapshotHandle: member.status.handle,
+				CreationTime: member.status.created, RestoreSize: member.status.size, ReadyToUse: member.status.ready,
+			})
+		}
+	}
+	slices.SortFunc(infos, func(a, b groupv1.VolumeSnapshotInfo) int { return cmp.Compare(a.SnapshotHandle, b.SnapshotHandle) })
+	return infos
 }
 
 func (g *groupContents) find(name string) (record, bool) {
@@ -78,7 +117,7 @@ func (g *groupContents) find(name string) (record, bool) {
 	if !ok || content.Spec.Driver != g.cfg.Driver {
 		return record{}, false
 	}
-	return groupRecordOf(content), true
+	return g.complete(content), true
 }
 
 func (g *groupContents) all() iter.Seq[record] {
@@ -88,7 +127,7 @@ func (g *groupContents) all() iter.Seq[record] {
 			return
 		}
 		for content := range caches.objects.All() {
-			if content.Spec.Driver == g.cfg.Driver && !yield(groupRecordOf(content)) {
+			if content.Spec.Driver == g.cfg.Driver && !yield(g.complete(content)) {
 				return
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
@@ -27,6 +28,8 @@ type objects interface {
 	patch(ctx context.Context, name string, data []byte, subresources ...string) (record, error)
 	// learned returns what the status lacks of an answer of the driver.
 	learned(r record, s snapshot, now time.Time) map[string]any
+	// earlier returns the members of a group snapshot that are not in the status, but elsewhere.
+	earlier(r record) []groupv1.VolumeSnapshotInfo
 	// cleared returns the status after the deletion.
 	cleared(r record) map[string]any
 
@@ -87,6 +90,8 @@ func (l *loop) perform(ctx context.Context, r record, step verdict) error {
 		return l.write(ctx, r, creatingPatch(l.names, r, nil))
 	case doRead:
 		return l.look(ctx, r)
+	case doMembers:
+		return l.recordMembers(ctx, r)
 	case doDelete:
 		return l.delete(ctx, r)
 	case doFinish:

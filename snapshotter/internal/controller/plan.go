@@ -14,6 +14,8 @@ const (
 	doRelease
 	// doRead: ask the driver about a snapshot that is not known to be ready to use.
 	doRead
+	// doMembers: record the members of a group snapshot that an earlier version has not recorded in the status.
+	doMembers
 	// doDelete: delete the snapshot, then let the content go.
 	doDelete
 	// doFinish: let the content go; there is no snapshot, or it stays.
@@ -22,7 +24,7 @@ const (
 
 // String returns the name of the step for users and /debug/state.
 func (v verdict) String() string {
-	return [...]string{"none", "create", "release", "read", "delete", "finish"}[v]
+	return [...]string{"none", "create", "release", "read", "members", "delete", "finish"}[v]
 }
 
 // plan decides what to do next with a content, which is the driver's. The order of a deletion is the contract with the
@@ -50,6 +52,8 @@ func plan(n names, r record, last attempt) verdict {
 		return doNothing // a member whose group snapshot is not taken yet
 	case !r.isReady(), r.status.failed: // an error must not outlive what it was about
 		return doRead
+	case r.membersMissing:
+		return doMembers
 	}
 	return doNothing
 }

@@ -29,7 +29,10 @@ func failing(r *record)      { r.status.failed = true }
 func member(r *record)       { r.member = true }
 func given(r *record)        { r.volumes, r.given = nil, "old" }
 func unbound(r *record)      { r.ref.UID = "" }
-func inGroup(r *record)      { r.status.group = "group" }
+func membersMissing(r *record) {
+	r.membersMissing = true
+}
+func inGroup(r *record) { r.status.group = "group" }
 
 // testRecord returns a content that asks for a snapshot.
 func testRecord(changes ...change) record {
@@ -86,6 +89,9 @@ func TestPlan(t *testing.T) {
 		"DeletedInGroup":     {reason: "the group deletes it", changes: []change{ready, inGroup, deleting, beingDeleted}, want: doFinish},
 		"DeletedGiven":       {reason: "S6: also if the driver was not able to tell about it", changes: []change{given, deleting, beingDeleted}, want: doDelete},
 		"GivenDeleting":      {reason: "its VolumeSnapshot is not deleted", changes: []change{given, deleting}, want: doNothing},
+		"MembersMissing":     {reason: "S21: an earlier version has recorded them elsewhere", changes: []change{ready, membersMissing}, want: doMembers},
+		"MembersUnready":     {reason: "the driver says them as well", changes: []change{taken, membersMissing}, want: doRead},
+		"MembersDeleted":     {reason: "S21: they are found, but need not be recorded any more", changes: []change{ready, membersMissing, deleting, beingDeleted}, want: doDelete},
 		"UnboundDeleting":    {reason: "it has no VolumeSnapshot", changes: []change{given, unbound, deleting}, want: doDelete},
 		"UnboundRetained":    {reason: "the snapshot stays", changes: []change{given, unbound, deleting, retained}, want: doFinish},
 	}

@@ -34,8 +34,9 @@ type record struct {
 	given   string
 	// member: the snapshot is part of a group snapshot, whose content creates and deletes it.
 	member bool
-	// members are the handles of the snapshots of a group.
-	members []string
+	// members are the handles of the snapshots of a group. membersMissing: the status does not have them, although the group exists.
+	members        []string
+	membersMissing bool
 
 	status status
 }

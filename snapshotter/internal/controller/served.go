@@ -29,8 +29,8 @@ type groups struct {
 	served string
 }
 
-func newGroups(cfg *Config) *groups {
-	g := &groups{contents: &groupContents{cfg: cfg}}
+func newGroups(cfg *Config, single *contents) *groups {
+	g := &groups{contents: &groupContents{cfg: cfg, single: single}}
 	g.loop = &loop{names: groupNames(), objects: g.contents, cfg: cfg, naming: cfg.GroupNames}
 	return g
 }

@@ -70,12 +70,17 @@ func slimGroupContent(driver string) func(*groupv1.VolumeGroupSnapshotContent) *
 		if content.Spec.Driver != driver {
 			return &groupv1.VolumeGroupSnapshotContent{ObjectMeta: stubMeta(content.ObjectMeta), Spec: groupv1.VolumeGroupSnapshotContentSpec{Driver: content.Spec.Driver}}
 		}
+		annotations := []string{
+			snapshotapi.AnnGroupBeingCreated, snapshotapi.AnnGroupBeingDeleted,
+			snapshotapi.AnnGroupDeletionSecretName, snapshotapi.AnnGroupDeletionSecretNamespace,
+		}
+		if content.Status == nil || len(content.Status.VolumeSnapshotInfoList) == 0 {
+			annotations = append(annotations, snapshotapi.AnnGroupSnapshotInfoList)
+		}
 		spec := content.Spec
 		spec.VolumeGroupSnapshotRef = slimRef(spec.VolumeGroupSnapshotRef)
 		return &groupv1.VolumeGroupSnapshotContent{
-			ObjectMeta: slimMeta(content.ObjectMeta, snapshotapi.AnnGroupBeingCreated, snapshotapi.AnnGroupBeingDeleted,
-				snapshotapi.AnnGroupDeletionSecretName, snapshotapi.AnnGroupDeletionSecretNamespace),
-			Spec: spec, Status: content.Status,
+			ObjectMeta: slimMeta(content.ObjectMeta, annotations...), Spec: spec, Status: content.Status,
 		}
 	}
 }

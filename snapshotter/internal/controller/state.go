@@ -29,7 +29,7 @@ type GroupState struct {
 // Waiting is a content that does not have yet what it asks for.
 type Waiting struct {
 	Content string `json:"content"`
-	// Step is what is to be done next: create, release, read, delete, finish.
+	// Step is what is to be done next: create, release, read, members, delete, finish.
 	Step string `json:"step"`
 	// Uncertain: the driver may be taking the snapshot, or may have taken it.
 	Uncertain bool `json:"uncertain,omitempty"`

@@ -149,6 +149,7 @@ func (c *component) work(ctx context.Context) error {
 	c.config = controller.Config{
 		Kube: c.kube, Snapshots: c.snapshots, Events: recorder, Workers: c.Workers, Retry: c.Retry, KubeTimeout: c.KubeTimeout, Resync: c.Resync,
 		SourceVolumeMode: c.PreventModeConversion, Distributed: c.Distributed, Groups: c.Features.Enabled(GateGroups), CRDInterval: c.CRDInterval, Operations: controller.NewOperations(c.registry),
+		Report:       controller.NewReport(c.registry),
 		QueueMetrics: kubemetrics.NewQueues(c.registry), Registerer: c.registry,
 	}
 	if err := c.kinds.Wait(ctx, c.snapshots, c.CRDInterval); err != nil {

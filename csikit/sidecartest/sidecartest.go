@@ -28,6 +28,9 @@ const (
 	poll = 10 * time.Millisecond
 )
 
+// AnyPort is the endpoint of a component whose port the system chooses.
+const AnyPort = "127.0.0.1:0"
+
 // Running is a component that Start has started.
 type Running struct {
 	// URL is where the component serves HTTP.
@@ -43,15 +46,21 @@ type Running struct {
 // more often than in production.
 func Start(tb testing.TB, cfg sidecar.Config) *Running {
 	tb.Helper()
-	cfg.Options.HTTP.Endpoint = "127.0.0.1:0"
+	cfg.Options.HTTP.Endpoint = AnyPort
 	cfg.CSI.Poll = poll
+	return StartComponent(tb, func(ctx context.Context) error { return sidecar.Run(ctx, cfg) })
+}
+
+// StartComponent is Start for a component that is no sidecar. It must serve HTTP at AnyPort, by package httpserve.
+func StartComponent(tb testing.TB, run func(context.Context) error) *Running {
+	tb.Helper()
 	r := &Running{tb: tb, log: &journal{out: tb.Output()}, ended: make(chan error, 1)}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(klog.NewContext(tb.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(r.log)))))
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		r.ended <- sidecar.Run(ctx, cfg)
+		r.ended <- run(ctx)
 	}()
 	tb.Cleanup(func() {
 		r.stop()

@@ -47,6 +47,8 @@ type Config struct {
 
 	// Operations measures snapshots from request to completion.
 	Operations *Operations
+	// Report counts snapshots and contents. nil: not counted.
+	Report *Report
 	// QueueMetrics measures the work queues. nil: not measured.
 	QueueMetrics workqueue.MetricsProvider
 	// Registerer takes the controller's own metrics. nil: none.
@@ -133,8 +135,10 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 		}
 	}
 	c.started.Store(true)
+	c.cfg.Report.show(c)
 
 	err = c.work(ctx, watching)
+	c.cfg.Report.show(nil)
 	stop()
 	return errors.Join(err, informers.Wait())
 }

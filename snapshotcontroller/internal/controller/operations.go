@@ -24,6 +24,7 @@ const (
 // Values of operation_status, snapshot_type and driver_name.
 const (
 	opSuccess      = "success"
+	opFailure      = "failure"
 	opCancel       = "cancel"
 	dynamic        = "dynamic"
 	preProvisioned = "pre-provisioned"
@@ -43,6 +44,7 @@ type Operations struct {
 type object struct {
 	uid        types.UID
 	operations map[string]begun
+	failed     bool // the status has an error, which is counted
 }
 
 // begun is an operation in progress.
@@ -87,6 +89,7 @@ func (o *Operations) reset() {
 type progress struct {
 	driver, kind             string
 	created, ready, deleting bool
+	failed                   bool   // the status has an error
 	create, becomeReady, del string // the names of the operations
 }
 
@@ -94,7 +97,7 @@ type progress struct {
 func (o *Operations) observe(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) {
 	p := progress{
 		driver: unknownDriver, kind: dynamic, created: isCreated(s.Status), ready: s.Status != nil && ptr.Deref(s.Status.ReadyToUse, false),
-		deleting: s.DeletionTimestamp != nil, create: opCreate, becomeReady: opReady, del: opDelete,
+		deleting: s.DeletionTimestamp != nil, failed: s.Status != nil && s.Status.Error != nil, create: opCreate, becomeReady: opReady, del: opDelete,
 	}
 	if content != nil {
 		p.driver = content.Spec.Driver
@@ -109,7 +112,8 @@ func (o *Operations) observe(s *snapshotv1.VolumeSnapshot, content *snapshotv1.V
 func (o *Operations) observeGroup(group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) {
 	p := progress{
 		driver: unknownDriver, kind: dynamic, created: isGroupCreated(group.Status), ready: group.Status != nil && ptr.Deref(group.Status.ReadyToUse, false),
-		deleting: group.DeletionTimestamp != nil, create: opGroupCreate, becomeReady: opGroupReady, del: opGroupDelete,
+		deleting: group.DeletionTimestamp != nil, failed: group.Status != nil && group.Status.Error != nil,
+		create: opGroupCreate, becomeReady: opGroupReady, del: opGroupDelete,
 	}
 	if content != nil {
 		p.driver = content.Spec.Driver
@@ -130,11 +134,15 @@ func (o *Operations) advance(key string, uid types.UID, p progress) {
 		obj = nil
 	}
 	if obj == nil {
-		obj = &object{uid: uid, operations: map[string]begun{}}
+		obj = &object{uid: uid, operations: map[string]begun{}, failed: p.failed}
 	}
+	o.countFailure(obj, p)
 	switch {
 	case p.deleting:
 		o.end(obj, p, opCancel, p.create, p.becomeReady)
+		if _, known := obj.operations[p.del]; !known {
+			obj.failed = p.failed // an error of the creation is none of the deletion
+		}
 		obj.begin(p, p.del)
 	case p.ready:
 		o.end(obj, p, opSuccess, p.create, p.becomeReady)
@@ -147,6 +155,19 @@ func (o *Operations) advance(key string, uid types.UID, p progress) {
 		o.running[key] = obj
 	} else {
 		delete(o.running, key)
+	}
+}
+
+// countFailure records once, for an error that appears in the status, how long what is in progress has taken until then. It goes on, as it
+// is tried again.
+func (o *Operations) countFailure(obj *object, p progress) {
+	appeared := p.failed && !obj.failed
+	obj.failed = p.failed
+	if !appeared {
+		return
+	}
+	for name, b := range obj.operations {
+		o.duration.WithLabelValues(p.driver, name, b.kind, opFailure).Observe(time.Since(b.at).Seconds())
 	}
 }
 

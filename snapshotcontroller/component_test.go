@@ -1,0 +1,194 @@
+package snapshotcontroller
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikit/sidecartest"
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
+)
+
+// startHTTP runs a controller with a real HTTP listener.
+func startHTTP(t *testing.T, cluster *kubetest.Cluster, args ...string) *sidecartest.Running {
+	t.Helper()
+	o, err := parse(append(args, "--http-endpoint="+sidecartest.AnyPort)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sidecartest.StartComponent(t, func(ctx context.Context) error { return run(ctx, o, inMemory(cluster.Client(), "host-1")) })
+}
+
+// newCluster returns an API server with classes and claims.
+func newCluster(t *testing.T) *walk {
+	t.Helper()
+	w := &walk{t: t, cluster: kubetest.New(), storage: map[string]string{}, done: map[string]int{}}
+	snapshotapitest.Install(w.cluster)
+	w.addClasses()
+	for i := range walkClaims {
+		w.addClaim(i)
+	}
+	return w
+}
+
+func snapshotOf(name, claim string) *snapshotv1.VolumeSnapshot {
+	return &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
+		Spec:       snapshotv1.VolumeSnapshotSpec{VolumeSnapshotClassName: new("delete"), Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}},
+	}
+}
+
+// boundContent returns the content of a snapshot that does not exist or, if group is not empty, that of the snapshot "adopted", a member of a group that
+// does not exist.
+func boundContent(name, group string) *snapshotv1.VolumeSnapshotContent {
+	content := &snapshotv1.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{snapshotapi.FinalizerContent}},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			Driver: walkDriver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, Source: snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: &name},
+			VolumeSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "gone", UID: "gone"},
+		},
+		Status: &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &name, ReadyToUse: new(true)},
+	}
+	if group != "" {
+		content.Spec.VolumeSnapshotRef = corev1.ObjectReference{Namespace: "ns", Name: "adopted"}
+		content.Status.VolumeGroupSnapshotHandle = &group
+	}
+	return content
+}
+
+// TestHTTP takes a snapshot that gets ready, one that fails, one whose claim does not exist and a group snapshot, adds contents that lack what
+// they belong to, deletes a snapshot, and compares what is served with that and with docs/metrics.md.
+func TestHTTP(t *testing.T) {
+	w := newCluster(t)
+	r := startHTTP(t, w.cluster, "--leader-election", "--leader-election-namespace=ns")
+	group := &groupv1.VolumeGroupSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "group"}, Spec: groupv1.VolumeGroupSnapshotSpec{
+		VolumeGroupSnapshotClassName: new("delete"), Source: groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"half": "0"}}},
+	}}
+	adopted := snapshotOf("adopted", "")
+	adopted.Spec.Source = snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: new("member")}
+	w.must(w.cluster.Apply(
+		snapshotOf("good", "claim-0"), snapshotOf("bad", "claim-1"), snapshotOf("lonely", "none"), group,
+		boundContent("left", ""), boundContent("member", "no-such-group"), adopted,
+	))
+	r.Eventually("create the contents", func() bool {
+		return len(w.cluster.Objects("volumesnapshotcontents")) == 4 && len(w.cluster.Objects("volumegroupsnapshotcontents")) == 1
+	})
+	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-good",
+		[]byte(`{"status":{"snapshotHandle":"s","creationTime":1700000000000000000,"readyToUse":true}}`)))
+	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-bad", []byte(`{"status":{"readyToUse":false,"error":{"message":"broken"}}}`)))
+	served := func(parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			r.Eventually("serve "+part, func() bool {
+				_, body := r.Get("/metrics")
+				return strings.Contains(body, part)
+			})
+		}
+	}
+	served(
+		`snapshot_controller_operation_total_seconds_count{driver_name="d.example",operation_name="CreateSnapshotAndReady",operation_status="success",snapshot_type="dynamic"} 1`,
+		`snapshot_controller_operation_total_seconds_count{driver_name="d.example",operation_name="CreateSnapshotAndReady",operation_status="success",snapshot_type="pre-provisioned"} 1`,
+		`snapshot_controller_operation_total_seconds_count{driver_name="d.example",operation_name="CreateSnapshotAndReady",operation_status="failure",snapshot_type="dynamic"} 1`,
+		`snapshot_controller_operation_total_seconds_count{driver_name="unknown",operation_name="CreateSnapshotAndReady",operation_status="failure",snapshot_type="dynamic"} 1`,
+		`snapshot_controller_snapshots{state="ready"} 2`, `snapshot_controller_snapshots{state="failed"} 2`, `snapshot_controller_snapshots{state="deleting"} 0`,
+		`snapshot_controller_dangling_contents{deletion_policy="Delete",driver_name="d.example",problem="no_snapshot"} 1`,
+		`snapshot_controller_dangling_contents{deletion_policy="Delete",driver_name="d.example",problem="no_group"} 1`,
+		`workqueue_adds_total{name="snapshot-controller-snapshot"}`, `workqueue_adds_total{name="snapshot-controller-claim"}`,
+		`workqueue_oldest_item_age_seconds{name="snapshot-controller-group-snapshot"}`, `leader_election_master_status{name="snapshot-controller-leader"} 1`,
+	)
+	w.must(w.cluster.Remove("volumesnapshots", "ns", "good"))
+	served(`snapshot_controller_snapshots{state="deleting"} 1`)
+	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-good", []byte(`{"metadata":{"finalizers":null}}`)))
+	served(`operation_name="DeleteSnapshot",operation_status="success",snapshot_type="dynamic"} 1`, `snapshot_controller_snapshots{state="deleting"} 0`)
+	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-bad", []byte(`{"metadata":{"finalizers":null}}`)))
+	w.must(w.cluster.Remove("volumesnapshotcontents", "", "snapcontent-bad"))
+	served(`snapshot_controller_snapshots{state="content_missing"} 1`)
+
+	for _, path := range []string{"/healthz", "/livez", "/readyz", "/healthz/leader-election"} {
+		if code, body := r.Get(path); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	var state struct {
+		Leading   bool
+		Snapshots struct {
+			Queues  []struct{ Name string }
+			Waiting []struct{ Snapshot, Content, Error string }
+		}
+	}
+	_, body := r.Get("/debug/state")
+	if err := json.Unmarshal([]byte(body), &state); err != nil || !state.Leading || len(state.Snapshots.Queues) < 2 || len(state.Snapshots.Waiting) != 2 ||
+		state.Snapshots.Waiting[0].Snapshot != "ns/bad" || state.Snapshots.Waiting[1].Error == "" {
+		t.Errorf("/debug/state: error %v in %s", err, body)
+	}
+	_, metrics := r.Get("/metrics")
+	documented(t, metrics)
+	r.Stop()
+}
+
+// documented checks that docs/metrics.md has every metric that is served.
+func documented(t *testing.T, body string) {
+	t.Helper()
+	document, err := os.ReadFile("docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1)
+	if len(families) < 15 {
+		t.Errorf("only %d metrics are served:\n%s", len(families), body)
+	}
+	for _, family := range families {
+		name := family[1]
+		if !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") && !strings.Contains(string(document), "`"+name+"`") {
+			t.Errorf("metric %s is not in docs/metrics.md", name)
+		}
+	}
+}
+
+// TestReady serves HTTP before the kinds are installed: /readyz says what is missing, /livez is well, and no metric claims anything about
+// snapshots.
+func TestReady(t *testing.T) {
+	w := newCluster(t)
+	w.cluster.SetServed(snapshotapi.Group, false)
+	r := startHTTP(t, w.cluster, "--retry-crd-interval-max=1s")
+	r.Eventually("report the missing kinds", func() bool {
+		code, body := r.Get("/readyz")
+		return code != http.StatusOK && strings.Contains(body, "[-]crds failed") && strings.Contains(body, "install their CustomResourceDefinitions")
+	})
+	if code, body := r.Get("/livez"); code != http.StatusOK {
+		t.Errorf("/livez: %d %s", code, body)
+	}
+	if _, metrics := r.Get("/metrics"); strings.Contains(metrics, "snapshot_controller_snapshots{") {
+		t.Errorf("nothing is known of snapshots, but served is:\n%s", metrics)
+	}
+	w.cluster.SetServed(snapshotapi.Group, true)
+	r.Eventually("get ready", func() bool { code, _ := r.Get("/readyz"); return code == http.StatusOK })
+	r.Eventually("count snapshots", func() bool {
+		_, metrics := r.Get("/metrics")
+		return strings.Contains(metrics, `snapshot_controller_snapshots{state="ready"} 0`)
+	})
+	r.Stop()
+}
+
+// TestOptionsAreChecked runs with options that are not valid.
+func TestOptionsAreChecked(t *testing.T) {
+	o, err := parse("--worker-threads=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--worker-threads=0") {
+		t.Errorf("got %v, want an error that names the flag", err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
@@ -137,6 +138,50 @@ func documented(t *testing.T, body string) {
 			t.Errorf("metric %s is not in docs/metrics.md", name)
 		}
 	}
+}
+
+// TestReport counts contents that wait, an uncertain one among them, and a snapshot of the driver that no content names.
+func TestReport(t *testing.T) {
+	s := filepath.Join(t.TempDir(), "s")
+	driver := withVolumes(newDriver(csitest.Options{}))
+	driver.AddSnapshot(csitest.Snapshot{ID: "lost", SourceVolume: "vol-1"})
+	driver.Inject(csitest.Fault{Method: "CreateSnapshot", Code: codes.DeadlineExceeded, Message: "slow"})
+	driver.Inject(csitest.Fault{Method: "CreateVolumeGroupSnapshot", Code: codes.Internal, Message: "broken"})
+	driver.ServeAt(t, s)
+	r := start(t, s, "--orphan-report-interval=20ms")
+	if err := r.cluster.Apply(testContent("u1", "vol-1"), testGroupContent("g1", "vol-1", "vol-2")); err != nil {
+		t.Fatal(err)
+	}
+	serves := func(parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			r.Eventually("serve "+part, func() bool {
+				_, body := r.Get("/metrics")
+				return strings.Contains(body, part)
+			})
+		}
+	}
+	const driverLabel = `driver_name="test.csi.longshore.example"`
+	serves(
+		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="snapshot",step="create"} 1`, `csi_snapshotter_uncertain_contents{`+driverLabel+`,kind="snapshot"} 1`,
+		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="group_snapshot",step="create"} 1`, `csi_snapshotter_uncertain_contents{`+driverLabel+`,kind="group_snapshot"} 0`,
+		`csi_snapshotter_orphaned_snapshots{`+driverLabel+`} 1`,
+	)
+	if !strings.Contains(r.Log(), `number=1 snapshots=["lost"]`) {
+		t.Errorf("the log does not name the snapshot: %s", r.Log())
+	}
+	driver.Heal()
+	lost := testContent("lost", "")
+	lost.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: new("lost")}
+	if err := r.cluster.Apply(lost); err != nil {
+		t.Fatal(err)
+	}
+	serves(
+		`csi_snapshotter_orphaned_snapshots{`+driverLabel+`} 0`,
+		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="snapshot",step="create"} 0`, `csi_snapshotter_uncertain_contents{`+driverLabel+`,kind="snapshot"} 0`,
+		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="group_snapshot",step="create"} 0`,
+	)
+	r.Stop()
 }
 
 // TestDriverComesBack upgrades a driver that has no snapshots to one that has: users learn why nothing happens, and the content that waits

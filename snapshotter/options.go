@@ -34,6 +34,8 @@ type Options struct {
 	Workers int
 	// Resync is the interval in which every content is reconciled without a change. 0: never.
 	Resync time.Duration
+	// OrphanInterval is the interval in which snapshots of the driver that no content names are looked for by ListSnapshots. 0: never.
+	OrphanInterval time.Duration
 	// SnapshotNamePrefix begins the name that the driver gets for a snapshot. As many characters of the VolumeSnapshot's UID follow as
 	// SnapshotNameUUIDLength says: 8 to 32 without dashes, or with -1 the whole UID with dashes.
 	SnapshotNamePrefix     string
@@ -71,6 +73,8 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, &o.CSI, &o.Options)
 	fs.IntVar(&o.Workers, "worker-threads", o.Workers, "number of snapshots processed concurrently, and separately of group snapshots")
 	fs.DurationVar(&o.Resync, "resync-period", o.Resync, "interval in which every content is reconciled without a change; 0: never")
+	fs.DurationVar(&o.OrphanInterval, "orphan-report-interval", o.OrphanInterval,
+		"interval in which all snapshots of the driver are listed, and those that no content names are counted in a metric and logged; none is deleted; 0: never")
 	fs.StringVar(&o.SnapshotNamePrefix, "snapshot-name-prefix", o.SnapshotNamePrefix, "`prefix` of the name that the driver gets for a snapshot; the UID of the VolumeSnapshot follows")
 	fs.IntVar(&o.SnapshotNameUUIDLength, "snapshot-name-uuid-length", o.SnapshotNameUUIDLength, "characters of the UID, without dashes, in the name of a snapshot: 8 to 32; -1: the whole UID with dashes")
 	fs.StringVar(&o.GroupSnapshotNamePrefix, "groupsnapshot-name-prefix", o.GroupSnapshotNamePrefix, "`prefix` of the name that the driver gets for a group snapshot; the UID of the VolumeGroupSnapshot follows")
@@ -88,6 +92,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Resync < 0 {
 		errs = append(errs, fmt.Errorf("--resync-period=%v: must not be negative", o.Resync))
+	}
+	if o.OrphanInterval < 0 {
+		errs = append(errs, fmt.Errorf("--orphan-report-interval=%v: must not be negative", o.OrphanInterval))
 	}
 	for _, n := range []struct {
 		flag, prefix string

@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 		// The one deliberate difference: the server, not the client, limits the rate of requests.
 		"kube-api-qps": "0", "kube-api-burst": "10",
 		// Only here.
-		"master": "", "kube-api-timeout": "30s", "secret-namespaces": "", "exit-on-connection-loss": "false",
+		"master": "", "kube-api-timeout": "30s", "secret-namespaces": "", "orphan-report-interval": "0s", "exit-on-connection-loss": "false",
 	})
 	if o := NewOptions(); !o.Features.Enabled(GateGroups) {
 		t.Error("the gate of group snapshots is off")
@@ -65,11 +65,11 @@ func TestValidate(t *testing.T) {
 			Reason: "all that is wrong is reported at once, by flag and rule",
 			Args: []string{
 				"--worker-threads=0", "--resync-period=-1s", "--kube-api-timeout=0", "--timeout=0", "--csi-address=",
-				"--snapshot-name-prefix=", "--groupsnapshot-name-prefix=", "--node-deployment", "--leader-election",
+				"--snapshot-name-prefix=", "--groupsnapshot-name-prefix=", "--node-deployment", "--leader-election", "--orphan-report-interval=-1s",
 			},
 			Errors: []string{
 				"--worker-threads=0: must be at least 1", "--resync-period=-1s", "--kube-api-timeout=0", "--timeout=0s", "--csi-address",
-				"--snapshot-name-prefix=", "--groupsnapshot-name-prefix=", EnvNodeName, "--leader-election",
+				"--snapshot-name-prefix=", "--groupsnapshot-name-prefix=", EnvNodeName, "--leader-election", "--orphan-report-interval=-1s",
 			},
 		},
 		"NoUUID":       {Reason: "S7: all snapshots would have one name", Args: []string{"--snapshot-name-uuid-length=0"}, Errors: []string{"--snapshot-name-uuid-length=0: must be -1 or from 8 to 32"}},

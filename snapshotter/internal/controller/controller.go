@@ -55,6 +55,11 @@ type Config struct {
 	// Groups takes and deletes group snapshots, if driver and API server have them.
 	Groups bool
 
+	// OrphanInterval is the interval in which snapshots of the driver that no content names are looked for. 0: never.
+	OrphanInterval time.Duration
+
+	// Report counts contents. nil: not counted.
+	Report *Report
 	// QueueMetrics measures the work queues. nil: not measured.
 	QueueMetrics workqueue.MetricsProvider
 	// Registerer takes the controller's own metrics. nil: none.
@@ -66,7 +71,8 @@ type Controller struct {
 	cfg       Config
 	contents  *contents
 	snapshots *loop
-	groups    *groups     // nil: off
+	groups    *groups // nil: off
+	orphans   *orphans
 	started   atomic.Bool // Run was called
 }
 
@@ -78,7 +84,25 @@ func New(cfg Config) *Controller {
 	if cfg.Groups {
 		c.groups = newGroups(&c.cfg, c.contents)
 	}
+	c.orphans = &orphans{cfg: &c.cfg, known: c.all}
 	return c
+}
+
+// all returns all contents of the driver.
+func (c *Controller) all(yield func(record) bool) {
+	for r := range c.snapshots.all() {
+		if !yield(r) {
+			return
+		}
+	}
+	if c.groups == nil {
+		return
+	}
+	for r := range c.groups.all() {
+		if !yield(r) {
+			return
+		}
+	}
 }
 
 // Run works until ctx ends, then lets calls that have begun finish. It may be called once.
@@ -103,7 +127,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.groups != nil {
 		informers.Go(func() error { return c.groups.watch(watching) })
 	}
+	c.cfg.Report.show(c)
 	err = c.work(ctx, watching)
+	c.cfg.Report.show(nil)
 	stop()
 	return errors.Join(err, informers.Wait())
 }
@@ -123,6 +149,9 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	queues.Go(func() error { return c.snapshots.queue.Run(ctx) })
 	if c.groups != nil {
 		queues.Go(func() error { return c.groups.queue.Run(ctx) })
+	}
+	if c.cfg.OrphanInterval > 0 {
+		queues.Go(func() error { return c.orphans.run(ctx) })
 	}
 	return errors.Join(err, queues.Wait())
 }

@@ -37,7 +37,7 @@ func plan(n names, r record, last attempt) verdict {
 		return doFinish // the admin decides
 	}
 	dynamic := len(r.volumes) > 0 && !r.member
-	if dynamic && r.status.handle == "" && mayExist(n, r, last) {
+	if isUncertain(n, r, last) {
 		return doCreate // also of a content that is being deleted: a snapshot that may exist must be found first
 	}
 	switch {
@@ -68,6 +68,11 @@ func planDelete(n names, r record) verdict {
 		return doFinish
 	}
 	return doDelete
+}
+
+// isUncertain reports whether there may be a snapshot whose handle is not known.
+func isUncertain(n names, r record, last attempt) bool {
+	return len(r.volumes) > 0 && !r.member && r.status.handle == "" && mayExist(n, r, last)
 }
 
 // mayExist reports whether the driver may be taking the snapshot, or may have taken it, and its handle is not known. What is not

@@ -63,7 +63,7 @@ func (l *loop) state() []Waiting {
 		if step == doNothing {
 			continue
 		}
-		uncertain := r.status.handle == "" && mayExist(l.names, r, last)
+		uncertain := isUncertain(l.names, r, last)
 		last = last.of(step, r)
 		waiting = append(waiting, Waiting{
 			Content: r.name, Step: step.String(), Uncertain: uncertain,

@@ -39,6 +39,28 @@ func Record(cluster *kubetest.Cluster) *Requests {
 	return r
 }
 
+// Count counts the requests that the API server gets from now on, but those that list and watch, by verb and resource such as
+// "patch volumesnapshots/status". The returned function returns what has come so far.
+func Count(cluster *kubetest.Cluster) func() map[string]int {
+	var mu sync.Mutex
+	counts := map[string]int{}
+	r := &Requests{cluster: cluster}
+	for _, resource := range r.resources() {
+		for _, verb := range []string{"create", "update", "patch", "delete", "get"} {
+			cluster.Inject(kubetest.Fault{Verb: verb, Resource: resource, Do: func() {
+				mu.Lock()
+				defer mu.Unlock()
+				counts[verb+" "+resource]++
+			}})
+		}
+	}
+	return func() map[string]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(counts)
+	}
+}
+
 // resources returns all resources, each after its status: a request to the status matches both, and counts for the first.
 func (r *Requests) resources() []string {
 	known := r.cluster.Resources()

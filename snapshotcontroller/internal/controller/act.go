@@ -69,7 +69,7 @@ func (c *Controller) reconcileSnapshot(ctx context.Context, namespace, name stri
 		case doNothing:
 			c.record(s, p.events)
 			c.retries.forget(key)
-			return 0, nil
+			return p.after, nil
 		case doVerify:
 			verified, err = c.verifyGone(ctx, contentName(s))
 		default:
@@ -182,6 +182,9 @@ func (c *Controller) create(ctx context.Context, content *snapshotv1.VolumeSnaps
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	created, err := c.cfg.Snapshots.VolumeSnapshotContents().Create(ctx, content, metav1.CreateOptions{})
+	if err == nil {
+		c.created.Store(created.UID, time.Now())
+	}
 	if apierrors.IsAlreadyExists(err) {
 		created, err = c.cfg.Snapshots.VolumeSnapshotContents().Get(ctx, content.Name, metav1.GetOptions{})
 	}

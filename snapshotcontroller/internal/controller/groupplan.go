@@ -337,7 +337,7 @@ func planGroupStatus(group *groupv1.VolumeGroupSnapshot, status *groupv1.VolumeG
 func groupEvents(group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent, now *groupv1.VolumeGroupSnapshotStatus) []event {
 	var events []event
 	was := groupStatusOf(group)
-	if isGroupCreated(now) && !isGroupCreated(was) {
+	if isGroupCreated(now) && !isGroupCreated(was) && !ptr.Deref(now.ReadyToUse, false) {
 		events = append(events, event{reason: ReasonCreated, message: fmt.Sprintf("Group snapshot %s was successfully created by the CSI driver.", keyOf(group))})
 	}
 	if ptr.Deref(now.ReadyToUse, false) && !ptr.Deref(was.ReadyToUse, false) {

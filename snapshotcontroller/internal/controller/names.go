@@ -15,9 +15,9 @@ const (
 
 // Reasons of the events on VolumeSnapshots. Those on VolumeGroupSnapshots have "Group" before "Snapshot", see groupReason.
 const (
-	// ReasonCreating: the content exists, the driver has not taken the snapshot yet.
+	// ReasonCreating: the content has existed for a while, the driver has not taken the snapshot yet.
 	ReasonCreating = "CreatingSnapshot"
-	// ReasonCreated: the driver has taken the snapshot.
+	// ReasonCreated: the driver has taken the snapshot, which is not ready yet.
 	ReasonCreated = "SnapshotCreated"
 	// ReasonReady: volumes can be restored from the snapshot.
 	ReasonReady = "SnapshotReady"

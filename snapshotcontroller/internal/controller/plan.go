@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,9 @@ type view struct {
 	// group is the group snapshot that the snapshot is a member of, nil for none. groupKnown: it is known whether it exists.
 	group                                  *groupRef
 	groupKnown, groupExists, groupDeleting bool
+	// grace is how long the snapshot is not yet shown as bound to the content that was just created: most are ready soon, and then need one write of
+	// the status.
+	grace time.Duration
 	// node is the value of the label that says which node's csi-snapshotter is in charge of the volume; empty: no label.
 	node string
 	// sourceVolumeMode says that contents record the mode of their volume.
@@ -78,6 +82,8 @@ type plan struct {
 	status *snapshotv1.VolumeSnapshotStatus
 	// events are recorded once the write has succeeded.
 	events []event
+	// after is when to look again after doNothing, although nothing has changed. 0: never.
+	after time.Duration
 }
 
 // event is one for users, about the snapshot.
@@ -127,9 +133,7 @@ func planCreate(v view) plan {
 	if p, needed := planMeta(v, class.Name, class.DeletionPolicy); needed {
 		return p
 	}
-	return plan{verdict: doCreate, content: content, events: []event{{
-		reason: ReasonCreating, message: fmt.Sprintf("Waiting for a snapshot %s to be created by the CSI driver.", keyOf(v.snapshot)),
-	}}}
+	return plan{verdict: doCreate, content: content}
 }
 
 // planMeta puts finalizers, class and owner on the snapshot, if any of them is missing.
@@ -166,6 +170,9 @@ func planBound(v view) plan {
 	}
 	if patch := bindingPatch(v); patch != nil {
 		return plan{verdict: doPatchContent, contentPatch: patch}
+	}
+	if v.grace > 0 && content.Status == nil && s.Status == nil {
+		return plan{verdict: doNothing, after: v.grace}
 	}
 	status := copiedStatus(s, content, v.group)
 	p := planStatus(s, status)

@@ -66,7 +66,18 @@ func TestPlanSnapshot(t *testing.T) {
 		"Finalizers": {"they come before the content", func(*view) {}, doPatch, "", ""},
 		"Create": {"claim and content are next", func(v *view) {
 			v.snapshot.Finalizers = []string{snapshotapi.FinalizerAsSource, snapshotapi.FinalizerBound}
-		}, doCreate, ReasonCreating, "ns/s"},
+		}, doCreate, "", ""},
+		"Grace":   {"most drivers are quick: one write of the status is enough", func(v *view) { bind(v); v.snapshot.Status = nil; v.grace = 1 }, doNothing, "", ""},
+		"Waiting": {"this driver is not", func(v *view) { bind(v); v.snapshot.Status = nil }, doStatus, ReasonCreating, "ns/s"},
+		"AtOnce": {"the driver was quick", func(v *view) {
+			bind(v)
+			v.snapshot.Status, v.grace = nil, 1
+			v.content.Status = &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("h"), CreationTime: new(int64(1)), ReadyToUse: new(true)}
+		}, doStatus, ReasonReady, "ns/s"},
+		"Created": {"it has been taken, and is not ready", func(v *view) {
+			bind(v)
+			v.content.Status = &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("h"), CreationTime: new(int64(1e9)), ReadyToUse: new(false)}
+		}, doStatus, ReasonCreated, "ns/s"},
 		"NoSource": {"nothing is asked for", func(v *view) { v.snapshot.Spec.Source = snapshotv1.VolumeSnapshotSource{} }, doStatus, ReasonValidation, "exactly one"},
 		"NoClaim":  {"it may come", func(v *view) { v.claim = nil }, doStatus, ReasonClaimMissing, "ns/c"},
 		"ClaimIsDeleted": {"a finalizer cannot be added any more", func(v *view) { v.claim.DeletionTimestamp = new(metav1.Now()) }, doStatus,

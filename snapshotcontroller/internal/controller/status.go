@@ -108,7 +108,10 @@ func statusEvents(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapsh
 	var events []event
 	was := statusOf(s)
 	ready, wasReady := ptr.Deref(now.ReadyToUse, false), ptr.Deref(was.ReadyToUse, false)
-	if isCreated(now) && !isCreated(was) {
+	if boundName(s) == "" && content.Status == nil && content.Spec.Source.VolumeHandle != nil {
+		events = append(events, event{reason: ReasonCreating, message: fmt.Sprintf("Waiting for a snapshot %s to be created by the CSI driver.", keyOf(s))})
+	}
+	if isCreated(now) && !isCreated(was) && !ready {
 		events = append(events, event{reason: ReasonCreated, message: fmt.Sprintf("Snapshot %s was successfully created by the CSI driver.", keyOf(s))})
 	}
 	if ready && !wasReady {

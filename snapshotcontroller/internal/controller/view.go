@@ -2,6 +2,7 @@ package controller
 
 import (
 	"strings"
+	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -17,6 +18,7 @@ func (c *Controller) view(s *snapshotv1.VolumeSnapshot) view {
 		_, v.contentGone = c.gone.Load(contentName(s))
 	} else {
 		_, v.contentDeleted = c.deleted.Load(v.content.UID)
+		v.grace = c.graceOf(v.content)
 	}
 	var group *groupv1.VolumeGroupSnapshot
 	v.group, group, v.groupKnown = c.groupOf(s, v.content)
@@ -40,6 +42,20 @@ func (c *Controller) view(s *snapshotv1.VolumeSnapshot) view {
 		v.node = c.nodeFor(content, content.Spec.Driver, c.volumeOf(content.Spec.Driver, *content.Spec.Source.VolumeHandle))
 	}
 	return v
+}
+
+// bindGrace is how long a new content may have no status before its snapshot is shown as bound to it.
+const bindGrace = time.Second
+
+// graceOf returns how much of bindGrace is left of a content that this instance has created.
+func (c *Controller) graceOf(content *snapshotv1.VolumeSnapshotContent) time.Duration {
+	if at, ok := c.created.Load(content.UID); ok {
+		if at, ok := at.(time.Time); ok && content.Status == nil {
+			return bindGrace - time.Since(at)
+		}
+		c.created.Delete(content.UID)
+	}
+	return 0
 }
 
 // contentOf returns the content that the snapshot names, or is bound to, or that was made for it; nil if there is none.

@@ -154,6 +154,7 @@ func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotCont
 	}
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.deleted.Delete(before.UID)
+		c.created.Delete(before.UID)
 	}
 	if before == nil || after == nil || !isResync(before, after) {
 		c.wakeClaims(before, after)

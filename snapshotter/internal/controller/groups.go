@@ -74,7 +74,7 @@ func groupRecordOf(content *groupv1.VolumeGroupSnapshotContent) record {
 
 // handlesOf returns the handles of the snapshots in a list of members.
 func handlesOf(infos []groupv1.VolumeSnapshotInfo) []string {
-	var handles []string
+	handles := make([]string, 0, len(infos))
 	for _, info := range infos {
 		handles = append(handles, info.SnapshotHandle)
 	}

@@ -67,14 +67,13 @@ func (o *orphans) list(ctx context.Context) (handles []string, err error) {
 		for _, entry := range reply.GetEntries() {
 			handles = append(handles, entry.GetSnapshot().GetSnapshotId())
 		}
-		next := reply.GetNextToken()
-		switch {
-		case next == "":
+		switch next := reply.GetNextToken(); next {
+		case "":
 			return handles, nil
-		case next == token:
+		case token:
 			return nil, fmt.Errorf("list all snapshots: the driver has answered with the token %q that it was asked with", token)
 		}
-		token = next
+		token = reply.GetNextToken()
 	}
 }
 

@@ -50,6 +50,13 @@ func plan(n names, r record, last attempt) verdict {
 			return doCreate
 		}
 		return doNothing // a member whose group snapshot is not taken yet
+	}
+	return planTaken(r)
+}
+
+// planTaken decides about a content that is to stay, and whose snapshot exists.
+func planTaken(r record) verdict {
+	switch {
 	case !r.isReady(), r.status.failed: // an error must not outlive what it was about
 		return doRead
 	case r.membersMissing:

@@ -1,0 +1,52 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+)
+
+// reconcileGroupOrphan marks a group content that an admin has deleted and whose group snapshot the API server does not have.
+func (g *groups) reconcileGroupOrphan(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, named bool) error {
+	ref, from := content.Spec.VolumeGroupSnapshotRef, content.Spec.Source
+	switch {
+	case (len(from.VolumeHandles) == 0) == (from.GroupSnapshotHandles == nil):
+		g.cfg.Events.Warning(refTo(content, groupv1.SchemeGroupVersion.String(), "VolumeGroupSnapshotContent"), "Group"+ReasonContentValidation,
+			"exactly one of volumeHandles and groupSnapshotHandles must be set")
+		return nil
+	case ref.UID == "" && (named || from.GroupSnapshotHandles != nil), content.Annotations[snapshotapi.AnnGroupBeingDeleted] != "":
+		return nil
+	case content.DeletionTimestamp == nil:
+		if meta := contentMeta(content, ""); len(meta) > 0 && ref.UID != "" {
+			maps.Copy(meta, asRead(content))
+			_, err := g.sendGroupContent(ctx, content, map[string]any{"metadata": meta})
+			return err
+		}
+		return nil
+	}
+	if exists, err := g.groupSnapshotExists(ctx, ref); err != nil || exists {
+		return err
+	}
+	return g.markGroup(ctx, content)
+}
+
+// groupSnapshotExists asks the API server for the group snapshot that a content refers to.
+func (g *groups) groupSnapshotExists(ctx context.Context, ref corev1.ObjectReference) (bool, error) {
+	ctx, cancel := g.kubeDeadline(ctx)
+	defer cancel()
+	group, err := g.cfg.Snapshots.VolumeGroupSnapshots(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && !snapshotapi.IsAbsent(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get VolumeGroupSnapshot %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	return ref.UID == "" || group.UID == ref.UID, nil
+}

@@ -34,6 +34,8 @@ type InformerOptions[T Object] struct {
 	// Transform drops what is never read. It owns the object and may change it in place.
 	// managedFields are gone already. It must accept an object it has seen before.
 	Transform func(T) T
+	// Encoding keeps the objects encoded, of a kind that is not one of Kubernetes itself: those are encoded always. nil: kept as they are.
+	Encoding *Encoding[T]
 	// Index names functions that return the values under which ByIndex finds an object.
 	Index map[string]func(T) []string
 	// Resync calls the OnChange functions for every object in this interval. 0: never.

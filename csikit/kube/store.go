@@ -32,9 +32,25 @@ type encoder interface {
 	Unmarshal(data []byte) error
 }
 
-// newItem returns the item of an object that has no other users.
-func newItem[T Object](obj T) item[T] {
+// Encoding keeps the objects of a kind of a CustomResourceDefinition in less memory than their fields take.
+type Encoding[T Object] struct {
+	// Encode returns an object as bytes; name and namespace may be left out. An object that it returns an error for is kept as it is.
+	Encode func(T) ([]byte, error)
+	// Decode sets the fields of an empty object from what Encode has returned. It must copy what it keeps of the bytes.
+	Decode func([]byte, T) error
+}
+
+// newItem returns the item of an object that has no other users. encoding may be nil.
+func newItem[T Object](obj T, encoding *Encoding[T]) item[T] {
 	key := keyOf(obj)
+	if encoding != nil {
+		data, err := encoding.Encode(obj)
+		if err != nil || len(data) == 0 {
+			return item[T]{key: key, kept: kept[T]{plain: obj}}
+		}
+		whole := key + string(data)
+		return item[T]{key: whole[:len(key)], kept: kept[T]{encoded: whole[len(key):]}}
+	}
 	e, ok := any(obj).(encoder)
 	if !ok {
 		return item[T]{key: key, kept: kept[T]{plain: obj}}
@@ -55,15 +71,18 @@ func newItem[T Object](obj T) item[T] {
 
 func keyOf(obj Object) string { return cache.MetaObjectToName(obj).String() }
 
-// object returns the object, which is the caller's own if the kind has an encoding.
-func (it item[T]) object() T {
+// object returns the object, which is the caller's own if the kind has an encoding. encoding is that of newItem.
+func (it item[T]) object(encoding *Encoding[T]) T {
 	if it.encoded == "" {
 		return it.plain
 	}
 	obj := newOf[T]()
-	if e, ok := any(obj).(encoder); ok {
-		// Unmarshal copies what it keeps, so that it need not get a copy. It cannot fail for what MarshalToSizedBuffer has made.
-		_ = e.Unmarshal(unsafe.Slice(unsafe.StringData(it.encoded), len(it.encoded))) //nolint:gosec // only read
+	// What decodes copies what it keeps, so that it need not get a copy. It cannot fail for what was encoded here.
+	data := unsafe.Slice(unsafe.StringData(it.encoded), len(it.encoded)) //nolint:gosec // only read
+	if encoding != nil {
+		_ = encoding.Decode(data, obj)
+	} else if e, ok := any(obj).(encoder); ok {
+		_ = e.Unmarshal(data)
 	}
 	namespace, name, found := strings.Cut(it.key, "/")
 	if !found {
@@ -77,6 +96,7 @@ func (it item[T]) object() T {
 // store is the copy of all objects of a kind that a reflector feeds. Keys are those of cache.ObjectName.
 type store[T Object] struct {
 	transform func(T) T
+	encoding  *Encoding[T]
 	index     map[string]func(T) []string
 	// changed is called after each change, one call at a time, and for each object on a resync.
 	changed func(before, after T)
@@ -97,7 +117,7 @@ var _ cache.TransformingStore = (*store[Object])(nil)
 
 func newStore[T Object](o InformerOptions[T], changed func(before, after T)) *store[T] {
 	s := &store[T]{
-		transform: transform(o.Transform), index: o.Index, changed: changed,
+		transform: transform(o.Transform), encoding: o.Encoding, index: o.Index, changed: changed,
 		synced: make(chan struct{}), items: map[string]kept[T]{}, keys: map[string]map[uint64][]string{}, seed: maphash.MakeSeed(),
 	}
 	for name := range o.Index {
@@ -117,11 +137,11 @@ func (s *store[T]) Transformer() cache.TransformFunc {
 // itemOf returns an object of a reflector as it is kept, which it may be already, and as it is read.
 func (s *store[T]) itemOf(obj any) (item[T], T) {
 	if it, ok := obj.(item[T]); ok {
-		return it, it.object()
+		return it, it.object(s.encoding)
 	}
 	typed, _ := obj.(T) // a reflector passes on nothing else
 	typed = s.transform(typed)
-	return newItem(typed), typed
+	return newItem(typed, s.encoding), typed
 }
 
 // Add implements cache.ReflectorStore.
@@ -259,7 +279,7 @@ func (s *store[T]) get(key string) (obj T, ok bool) {
 	found, ok := s.items[key]
 	s.mu.RUnlock()
 	if ok {
-		obj = item[T]{key, found}.object()
+		obj = item[T]{key, found}.object(s.encoding)
 	}
 	return obj, ok
 }

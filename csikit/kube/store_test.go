@@ -46,9 +46,9 @@ func reachable() int64 {
 // TestObjectsAreCopies changes what was decoded, strings and bytes of which might share memory with what is kept.
 func TestObjectsAreCopies(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keys"}, Data: map[string][]byte{"key": []byte("value")}}
-	it := newItem(secret.DeepCopy())
-	copy(it.object().Data["key"], "XXXXX")
-	if diff := cmp.Diff(secret, it.object()); diff != "" {
+	it := newItem(secret.DeepCopy(), nil)
+	copy(it.object(nil).Data["key"], "XXXXX")
+	if diff := cmp.Diff(secret, it.object(nil)); diff != "" {
 		t.Errorf("a change of one copy is in the next (-want +got):\n%s", diff)
 	}
 }

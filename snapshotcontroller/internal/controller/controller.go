@@ -82,10 +82,10 @@ type Controller struct {
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, retries: retries{retry: cfg.Retry}}
 	c.snapshots = kube.NewInformer(cfg.Snapshots.VolumeSnapshots(""), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
-		Name: "VolumeSnapshot", Resync: cfg.Resync, Transform: slimSnapshot, Index: indexSnapshots(),
+		Name: "VolumeSnapshot", Resync: cfg.Resync, Transform: slimSnapshot, Encoding: snapshotapi.Encoding[*snapshotv1.VolumeSnapshot](), Index: indexSnapshots(),
 	})
 	c.contents = kube.NewInformer(cfg.Snapshots.VolumeSnapshotContents(), kube.InformerOptions[*snapshotv1.VolumeSnapshotContent]{
-		Name: "VolumeSnapshotContent", Resync: cfg.Resync, Transform: slimContent, Index: indexContents(),
+		Name: "VolumeSnapshotContent", Resync: cfg.Resync, Transform: slimContent, Encoding: snapshotapi.Encoding[*snapshotv1.VolumeSnapshotContent](), Index: indexContents(),
 	})
 	c.classes = kube.NewInformer(cfg.Snapshots.VolumeSnapshotClasses(), kube.InformerOptions[*snapshotv1.VolumeSnapshotClass]{
 		Name: "VolumeSnapshotClass", Transform: slimClass,

@@ -40,7 +40,8 @@ func newContents(cfg *Config) *contents {
 	c := &contents{cfg: cfg}
 	c.objects = kube.NewInformer(cfg.Snapshots.VolumeSnapshotContents(), kube.InformerOptions[*snapshotv1.VolumeSnapshotContent]{
 		Name: "VolumeSnapshotContent", LabelSelector: nodeSelector(cfg.Node), Resync: cfg.Resync, Transform: slimContent(cfg.Driver),
-		Index: indexes(cfg.SnapshotNames, recordOf),
+		Encoding: snapshotapi.Encoding[*snapshotv1.VolumeSnapshotContent](),
+		Index:    indexes(cfg.SnapshotNames, recordOf),
 	})
 	c.classes = kube.NewInformer(cfg.Snapshots.VolumeSnapshotClasses(), kube.InformerOptions[*snapshotv1.VolumeSnapshotClass]{
 		Name: "VolumeSnapshotClass", Transform: slimClass(cfg.Driver),

@@ -33,6 +33,9 @@ func newHandler(cfg Config) http.Handler {
 		pathReadyz:  checks(cfg, pathReadyz, cfg.Ready),
 		pathHealthz: checks(cfg, pathHealthz, cfg.Live),
 	}
+	if cfg.ReadyPath != "" {
+		routes[cfg.ReadyPath] = routes[pathReadyz]
+	}
 	if cfg.Health != nil {
 		routes[pathHealthz] = health(cfg, cfg.Health)
 	}

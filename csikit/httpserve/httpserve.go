@@ -3,7 +3,7 @@
 //
 //	/metrics                  if Config.Gatherer is set, at Config.MetricsPath
 //	/healthz                  Config.Health, or else the same as /livez
-//	/livez, /readyz           checks by name; ?verbose lists them, ?exclude=NAME skips one
+//	/livez, /readyz           checks by name; ?verbose lists them, ?exclude=NAME skips one; also at Config.ReadyPath
 //	/healthz/leader-election  if Config.Leader is set
 //	/debug/pprof/             if Config.Pprof is set
 //	/debug/state              if Config.State is set, as JSON; to other hosts only if Config.Pprof is set
@@ -58,6 +58,8 @@ type Config struct {
 	Gatherer prometheus.Gatherer
 	// Live and Ready are the checks of /livez and /readyz by name.
 	Live, Ready map[string]func(context.Context) error
+	// ReadyPath is another path of /readyz, for probes in manifests of a component that is replaced. Empty: none.
+	ReadyPath string
 	// Leader reports whether leader election works.
 	Leader func() error
 	// Health answers /healthz.

@@ -71,19 +71,24 @@ func (c *component) run(ctx context.Context) error {
 
 func (c *component) listen(ctx context.Context) (*httpserve.Server, error) {
 	o := c.Options.HTTP
+	var metrics prometheus.Gatherer = c.registry
+	if c.NoMetrics {
+		metrics = nil
+	}
 	return httpserve.Listen(httpserve.Config{
 		Address:     o.Address(),
 		MetricsPath: o.MetricsPath,
-		Gatherer:    c.registry,
+		Gatherer:    metrics,
 		Ready: map[string]func(context.Context) error{
 			"driver":        c.driver.Ready,
 			"informer-sync": c.ready(c.synced),
 			c.CheckName:     c.ready(func(now *current) error { return now.check() }),
 		},
-		Leader: c.health.Check,
-		Pprof:  o.Pprof,
-		State:  c.state,
-		Logger: klog.FromContext(ctx),
+		ReadyPath: c.ReadyPath,
+		Leader:    c.health.Check,
+		Pprof:     o.Pprof,
+		State:     c.state,
+		Logger:    klog.FromContext(ctx),
 	})
 }
 

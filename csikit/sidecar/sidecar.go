@@ -95,6 +95,10 @@ type Config struct {
 	CheckName string
 	// CheckMessage is logged with the error of Work.Check, each time that capabilities were read. Empty: the controller logs it.
 	CheckMessage string
+	// ReadyPath is another path of /readyz; empty: none.
+	ReadyPath string
+	// NoMetrics leaves the metrics out of what is served.
+	NoMetrics bool
 	// New is called once, when the driver is known.
 	New func(Environment) Work
 

@@ -1,0 +1,58 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+)
+
+// errTooMany is the error for a stream beyond the limits.
+var errTooMany = errors.New("too many streams at a time")
+
+// limit counts the streams at a time, in total and by user, so that one user's cannot keep out all others'.
+type limit struct {
+	total, perUser int
+
+	mu      sync.Mutex
+	running int
+	byUser  map[string]int
+}
+
+// enter counts a stream whose user is not known yet. leave ends it.
+func (l *limit) enter() (leave func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running >= l.total {
+		return nil, fmt.Errorf("%w: the service has %d, as --max-streams allows; try again later", errTooMany, l.running)
+	}
+	l.running++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.running--
+	}, nil
+}
+
+// enterUser counts a stream, for which enter was called, for its user. leave ends that.
+func (l *limit) enterUser(user string) (leave func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byUser[user] >= l.perUser {
+		return nil, fmt.Errorf("%w: user %q has %d, as --max-streams-per-user allows; try again later", errTooMany, user, l.byUser[user])
+	}
+	l.byUser[user]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.byUser[user]--; l.byUser[user] == 0 {
+			delete(l.byUser, user)
+		}
+	}, nil
+}
+
+func (l *limit) users() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.byUser)
+}

@@ -27,7 +27,7 @@ const crdTemplate = "snapshot-crds.yaml"
 func crdFiles(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("crds/snapshot/*_*.yaml")
-	if err != nil || len(files) != 6 {
+	if err != nil || len(files) != 7 {
 		t.Fatalf("found %q: %v", files, err)
 	}
 	return files
@@ -65,7 +65,7 @@ func TestChartCRDsOfOthers(t *testing.T) {
 		want        bool
 	}{
 		"Own":            {"upgraded", of("csi-hostpath", "csi-hostpath", "0"), true},
-		"OwnAndSame":     {"helm deletes what is no longer rendered, but for its policy", of("csi-hostpath", "csi-hostpath", "1"), true},
+		"OwnAndSame":     {"helm deletes what is no longer rendered, but for its policy", of("csi-hostpath", "csi-hostpath", "2"), true},
 		"OwnAndNewer":    {"no downgrade", of("csi-hostpath", "csi-hostpath", "99"), false},
 		"OtherRelease":   {"helm would refuse the release", of("other", "csi-hostpath", "0"), false},
 		"OtherNamespace": {"a release of the same name", of("csi-hostpath", "other", "0"), false},

@@ -29,8 +29,8 @@ func TestGenerated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) != 6 {
-		t.Errorf("%d files are generated, want one for each of 6 kinds", len(files))
+	if len(files) != 7 {
+		t.Errorf("%d files are generated, want one for each of 7 kinds", len(files))
 	}
 	for name, got := range files {
 		compare(t, filepath.Join(directory, name), got)

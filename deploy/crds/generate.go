@@ -1,6 +1,7 @@
-// Package crds generates the CustomResourceDefinitions of snapshots and group snapshots in its directory snapshot: schemas, validation
-// rules and columns come from the Go types of github.com/kubernetes-csi/external-snapshotter/client, everything that the types do not
-// contain is in this package, and the descriptions that `kubectl explain` prints are in descriptions.yaml.
+// Package crds generates the CustomResourceDefinitions of snapshots, group snapshots and snapshot metadata services in its directory
+// snapshot: schemas, validation rules and columns of the former come from the Go types of
+// github.com/kubernetes-csi/external-snapshotter/client, everything that the types do not contain is in this package, and the descriptions
+// that `kubectl explain` prints are in descriptions.yaml.
 //
 //	cd deploy && go test ./crds -rewrite    # writes the files
 package crds
@@ -35,10 +36,17 @@ const RevisionAnnotation = "csi.longshore.dev/crd-revision"
 
 // revisions are fingerprints of the definitions, the oldest first. The number of a revision is its place in the list, from 1.
 func revisions() []string {
-	return []string{"f37c3a8c6cc6"}
+	return []string{"f37c3a8c6cc6", "6d73154eb153"}
 }
 
-const header = "# Generated from the Go types of the snapshot API and from ../descriptions.yaml by `go test ./crds -rewrite`. Do not edit.\n"
+// header returns the first line of a definition.
+func header(d *apiextensionsv1.CustomResourceDefinition) string {
+	source := "the Go types of the snapshot API"
+	if d.Spec.Group != snapshotv1.GroupName && d.Spec.Group != groupv1.GroupName {
+		source = "../metadata.go"
+	}
+	return "# Generated from " + source + " and from ../descriptions.yaml by `go test ./crds -rewrite`. Do not edit.\n"
+}
 
 // Generate returns the definitions as YAML, by file name.
 func Generate() (map[string][]byte, error) {
@@ -46,6 +54,7 @@ func Generate() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	definitions = append(definitions, metadataService())
 	for _, d := range definitions {
 		if err := complete(d); err != nil {
 			return nil, fmt.Errorf("complete %s: %w", d.Name, err)
@@ -109,10 +118,12 @@ func approvals() map[string]string {
 		snapshots = "https://github.com/kubernetes-csi/external-snapshotter/pull/814"
 		contents  = "https://github.com/kubernetes-csi/external-snapshotter/pull/955"
 		groups    = "https://github.com/kubernetes-csi/external-snapshotter/pull/1337"
+		metadata  = "https://github.com/kubernetes-csi/external-snapshot-metadata/pull/2"
 	)
 	return map[string]string{
 		"VolumeSnapshot": snapshots, "VolumeSnapshotClass": snapshots, "VolumeSnapshotContent": contents,
 		"VolumeGroupSnapshot": groups, "VolumeGroupSnapshotClass": groups, "VolumeGroupSnapshotContent": groups,
+		"SnapshotMetadataService": metadata,
 	}
 }
 
@@ -126,9 +137,12 @@ func complete(d *apiextensionsv1.CustomResourceDefinition) error {
 	d.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: review}
 	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
 	stored := "v1beta2" // so that controllers of 2025, which do not know v1, can take over again
-	if d.Spec.Group == snapshotv1.GroupName {
+	switch d.Spec.Names.Kind {
+	case "VolumeSnapshot", "VolumeSnapshotClass", "VolumeSnapshotContent":
 		stored = "v1"
 		d.Spec.Versions = append(d.Spec.Versions, notServed("v1beta1"))
+	case "SnapshotMetadataService":
+		stored = "v1beta1"
 	}
 	for i := range d.Spec.Versions {
 		v := &d.Spec.Versions[i]
@@ -214,5 +228,5 @@ func encode(d *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	}
 	delete(object, "status")
 	text, err := yaml.Marshal(object)
-	return append([]byte(header), text...), err
+	return append([]byte(header(d)), text...), err
 }

@@ -68,7 +68,7 @@ func TestInstallSnapshotCRDs(t *testing.T) {
 		t.Fatalf("%s%v", out, err)
 	}
 	installed := s.identities(t)
-	if len(installed) != 6 {
+	if len(installed) != 7 {
 		t.Errorf("installed %v", installed)
 	}
 	for _, tc := range []struct{ name, reason, patch, want string }{
@@ -144,7 +144,7 @@ func TestMovesKeepSnapshotCRDs(t *testing.T) {
 	t.Setenv("SNAPSHOT_CRDS", "")
 	deploy(t, "deployment")
 	definitions := s.settled(t)
-	if len(definitions) != 6 {
+	if len(definitions) != 7 {
 		t.Fatalf("installed %v", definitions)
 	}
 	classes := schema.GroupVersionResource{Group: snapshotGroup, Version: "v1", Resource: "volumesnapshotclasses"}

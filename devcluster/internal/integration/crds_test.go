@@ -54,7 +54,7 @@ func (s *crdServer) writer(t *testing.T) *apply.Client {
 func snapshotCRDs(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	files, err := filepath.Glob(crdDirectory + "/snapshot/*_*.yaml")
-	if err != nil || len(files) != 6 {
+	if err != nil || len(files) != 7 {
 		t.Fatalf("found %q, %v", files, err)
 	}
 	var all []*unstructured.Unstructured
@@ -156,6 +156,7 @@ func kinds() map[string]string {
 	return map[string]string{
 		"volumesnapshots": "VolumeSnapshot", "volumesnapshotcontents": "VolumeSnapshotContent", "volumesnapshotclasses": "VolumeSnapshotClass",
 		"volumegroupsnapshots": "VolumeGroupSnapshot", "volumegroupsnapshotcontents": "VolumeGroupSnapshotContent", "volumegroupsnapshotclasses": "VolumeGroupSnapshotClass",
+		"snapshotmetadataservices": "SnapshotMetadataService",
 	}
 }
 
@@ -196,7 +197,7 @@ var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 // names: what a user types, and which version kubectl prefers.
 func (s *crdServer) names(t *testing.T) {
 	got := map[string]string{}
-	for _, group := range []string{"snapshot.storage.k8s.io/v1", "groupsnapshot.storage.k8s.io/v1"} {
+	for _, group := range []string{"snapshot.storage.k8s.io/v1", "groupsnapshot.storage.k8s.io/v1", "cbt.storage.k8s.io/v1beta1"} {
 		var list metav1.APIResourceList
 		data, err := s.core.Get().AbsPath("/apis/" + group).DoRaw(t.Context())
 		if err == nil {
@@ -216,6 +217,7 @@ func (s *crdServer) names(t *testing.T) {
 		"volumegroupsnapshots":  "VolumeGroupSnapshot volumegroupsnapshot true vgs", "volumegroupsnapshots/status": "VolumeGroupSnapshot  true",
 		"volumegroupsnapshotcontents": "VolumeGroupSnapshotContent volumegroupsnapshotcontent false vgsc vgscs", "volumegroupsnapshotcontents/status": "VolumeGroupSnapshotContent  false",
 		"volumegroupsnapshotclasses": "VolumeGroupSnapshotClass volumegroupsnapshotclass false vgsclass vgsclasses",
+		"snapshotmetadataservices":   "SnapshotMetadataService snapshotmetadataservice false sms",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -244,6 +246,7 @@ func (s *crdServer) columns(t *testing.T) {
 			"Name=columns ReadyToUse=true DeletionPolicy=Delete Driver=d VolumeGroupSnapshotClass=class VolumeGroupSnapshotNamespace=space VolumeGroupSnapshot=snap Age:date",
 		},
 		"volumegroupsnapshotclasses": {"{driver: d, deletionPolicy: Retain}", "", "Name=columns Driver=d DeletionPolicy=Retain Age:date"},
+		"snapshotmetadataservices":   {metadataService, "", "Name=columns Address=a:1 Audience=backup Age:date"},
 	} {
 		made := false
 		for _, d := range snapshotCRDs(t) {

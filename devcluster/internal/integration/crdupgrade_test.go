@@ -15,7 +15,10 @@ import (
 const (
 	snapshotGroup = "snapshot.storage.k8s.io"
 	groupGroup    = "groupsnapshot.storage.k8s.io"
+	metadataGroup = "cbt.storage.k8s.io"
 	contentCRD    = "volumegroupsnapshotcontents." + groupGroup
+	// metadataService is a SnapshotMetadataService of any version.
+	metadataService = "{spec: {address: 'a:1', audience: backup, caCert: eA==}}"
 	// pairs are the snapshots of a group as v1beta1 has them, infos as v1beta2 and v1 have them.
 	pairs = "volumeSnapshotHandlePairList: [{volumeHandle: vol-1, snapshotHandle: snap-1}, {volumeHandle: vol-2, snapshotHandle: snap-2}]"
 	infos = "volumeSnapshotInfoList: [{volumeHandle: vol-1, snapshotHandle: snap-1, creationTime: 1735689600000000000, readyToUse: true, restoreSize: 1024}]"
@@ -128,12 +131,44 @@ func TestUpgradeFromWebhook(t *testing.T) {
 	s.storedVersions(t, "v1beta2")
 }
 
+// TestUpgradeOfMetadataServices upgrades a cluster of 2025, which stored v1alpha1: the object is there in both versions.
+func TestUpgradeOfMetadataServices(t *testing.T) {
+	s := newCRDServer(t)
+	services := schema.GroupVersionResource{Group: metadataGroup, Version: "v1alpha1", Resource: "snapshotmetadataservices"}
+	old := snapshotCRDs(t)
+	old = old[slices.IndexFunc(old, func(d *unstructured.Unstructured) bool { return d.GetName() == services.Resource+"."+metadataGroup }):][:1]
+	alpha := versionsOf(t, old[0])["v1alpha1"]
+	alpha["storage"] = true
+	delete(alpha, "deprecated")
+	delete(alpha, "deprecationWarning")
+	if err := unstructured.SetNestedSlice(old[0].Object, []any{alpha}, "spec", "versions"); err != nil {
+		t.Fatal(err)
+	}
+	s.install(t, old)
+	made, err := s.create(t, services, "old", metadataService, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.install(t, snapshotCRDs(t))
+	for _, version := range []string{"v1alpha1", "v1beta1"} {
+		services.Version = version
+		got, err := s.in(services).Get(t.Context(), "old", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(content(made), content(got)); diff != "" {
+			t.Errorf("%s: -was +is\n%s", version, diff)
+		}
+		s.write(t, services, got)
+	}
+}
+
 // served are the resources of a version.
 func (s *crdServer) served(t *testing.T, version string) (all []schema.GroupVersionResource) {
 	t.Helper()
 	for _, d := range snapshotCRDs(t) {
 		for _, of := range resources(t, d) {
-			if of.Version == version && of.Resource != "volumesnapshotclasses" { // 2024 had none that matters
+			if of.Version == version && of.Group != metadataGroup && of.Resource != "volumesnapshotclasses" { // 2024 had none that matters
 				all = append(all, of)
 			}
 		}

@@ -319,3 +319,62 @@ func TestState(t *testing.T) {
 	})
 	r.Stop()
 }
+
+// TestNoMetrics serves health alone.
+func TestNoMetrics(t *testing.T) {
+	r := start(t, "--disable-metrics")
+	if code, _ := r.Get("/metrics"); code != 404 {
+		t.Errorf("/metrics: %d", code)
+	}
+	if code, _ := r.Get("/health"); code != 200 {
+		t.Errorf("/health: %d", code)
+	}
+	r.Stop()
+}
+
+// TestDriverWithoutMetadata is not ready and says why, to callers too, until the driver is updated.
+func TestDriverWithoutMetadata(t *testing.T) {
+	r := start(t)
+	if err := r.call(t.Context(), request()); err != nil {
+		t.Fatal(err)
+	}
+	r.Stop()
+
+	poor := csitest.New(csitest.Options{})
+	o, err := parse("--csi-address="+poor.Serve(t), "--port=0", "--tls-cert="+r.certs.Cert, "--tls-key="+r.certs.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := o.sidecar(t.Context(), &clients{snapshots: snapshotapitest.New(r.cluster), own: r.reviews})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Client = r.cluster.Client()
+	without := sidecartest.Start(t, cfg)
+	without.Eventually("report the missing capability", func() bool {
+		code, body := without.Get("/readyz")
+		return code == 500 && strings.Contains(body, "does not announce the plugin capability SNAPSHOT_METADATA_SERVICE")
+	})
+	without.Stop()
+}
+
+// TestRunRefuses ends at once what cannot be served.
+func TestRunRefuses(t *testing.T) {
+	pair := certtest.New(t)
+	for name, tc := range map[string]struct {
+		args  []string
+		words string
+	}{
+		"Options":     {[]string{"--max-streams=0"}, "--max-streams=0"},
+		"Certificate": {[]string{"--tls-cert=" + pair.Key, "--tls-key=" + pair.Key}, "TLS certificate"},
+		"Kubeconfig":  {[]string{"--tls-cert=" + pair.Cert, "--tls-key=" + pair.Key, "--kubeconfig=" + pair.Key + "x"}, "load kubeconfig"},
+	} {
+		o, err := parse(tc.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), tc.words) {
+			t.Errorf("%s: got %v, want %q", name, err, tc.words)
+		}
+	}
+}

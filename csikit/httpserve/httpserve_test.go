@@ -99,6 +99,7 @@ func TestHealth(t *testing.T) {
 		"ReadyVerbose":       {reason: "checks are listed in order", cfg: httpserve.Config{Ready: named{"b": passes, "a": passes}}, path: "/readyz?verbose", want: answer{200, "[+]a ok\n[+]b ok\nreadyz check passed\n"}},
 		"ReadyFails":         {reason: "one failing check is enough", cfg: httpserve.Config{Ready: named{"b": fails, "a": passes}}, path: "/readyz", want: answer{500, "[+]a ok\n[-]b failed: no driver\nreadyz check failed\n"}},
 		"ReadyExclude":       {reason: "a check can be left out", cfg: httpserve.Config{Ready: named{"b": fails, "a": passes}}, path: "/readyz?verbose&exclude=b", want: answer{200, "[+]a ok\n[+]b excluded: ok\nreadyz check passed\n"}},
+		"ReadyPath":          {reason: "another name of /readyz", cfg: httpserve.Config{ReadyPath: "/health", Ready: named{"b": fails}}, path: "/health", want: answer{500, "[-]b failed: no driver\nreadyz check failed\n"}},
 		"LiveIsNotReady":     {reason: "each path has its checks", cfg: httpserve.Config{Ready: named{"b": fails}}, path: "/livez", want: answer{200, "ok"}},
 		"Panic": {
 			reason: "a broken check is unhealthy", path: "/livez",
@@ -197,6 +198,9 @@ func TestIndex(t *testing.T) {
 	want := answer{200, "/debug/pprof/\n/debug/state\n/healthz\n/healthz/leader-election\n/livez\n/metrics\n/readyz\n"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("index (-want +got):\n%s", diff)
+	}
+	if got, _ := get(t, serve(t, httpserve.Config{ReadyPath: "/health"})+"/"); got.Body != "/health\n/healthz\n/livez\n/readyz\n" {
+		t.Errorf("index with another path of readiness: %+v", got)
 	}
 	if got, _ := get(t, url+"/nothing"); got.Code != 404 {
 		t.Errorf("a path that does not exist: %+v", got)

@@ -17,6 +17,7 @@ require (
 	github.com/longshore-csi/longshore/registrar v0.0.0
 	github.com/longshore-csi/longshore/resizer v0.0.0
 	github.com/longshore-csi/longshore/snapshotcontroller v0.0.0
+	github.com/longshore-csi/longshore/snapshotmetadata v0.0.0
 	github.com/longshore-csi/longshore/snapshotter v0.0.0
 	github.com/moby/sys/mountinfo v0.7.2
 	go.uber.org/goleak v1.3.0
@@ -105,6 +106,7 @@ replace (
 	github.com/longshore-csi/longshore/registrar => ../registrar
 	github.com/longshore-csi/longshore/resizer => ../resizer
 	github.com/longshore-csi/longshore/snapshotcontroller => ../snapshotcontroller
+	github.com/longshore-csi/longshore/snapshotmetadata => ../snapshotmetadata
 	github.com/longshore-csi/longshore/snapshotter => ../snapshotter
 	github.com/longshore-csi/longshore/topology => ../topology
 )

@@ -23,6 +23,7 @@ require (
 	github.com/longshore-csi/longshore/devcluster v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
 	github.com/longshore-csi/longshore/provisioner v0.0.0
+	github.com/longshore-csi/longshore/snapshotmetadata v0.0.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
@@ -102,6 +103,7 @@ replace (
 	github.com/longshore-csi/longshore/registrar => ../registrar
 	github.com/longshore-csi/longshore/resizer => ../resizer
 	github.com/longshore-csi/longshore/snapshotcontroller => ../snapshotcontroller
+	github.com/longshore-csi/longshore/snapshotmetadata => ../snapshotmetadata
 	github.com/longshore-csi/longshore/snapshotter => ../snapshotter
 	github.com/longshore-csi/longshore/topology => ../topology
 )

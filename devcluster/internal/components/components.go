@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-csi/longshore/registrar"
 	"github.com/longshore-csi/longshore/resizer"
 	"github.com/longshore-csi/longshore/snapshotcontroller"
+	"github.com/longshore-csi/longshore/snapshotmetadata"
 	"github.com/longshore-csi/longshore/snapshotter"
 )
 
@@ -33,6 +34,7 @@ func all() map[string]component {
 		"csi-node-driver-registrar": command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run),
 		"csi-provisioner":           command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run),
 		"csi-resizer":               command.New("csi-resizer", resizer.NewOptions, resizer.Run),
+		"csi-snapshot-metadata":     command.New("csi-snapshot-metadata", snapshotmetadata.NewOptions, snapshotmetadata.Run),
 		"csi-snapshotter":           command.New("csi-snapshotter", snapshotter.NewOptions, snapshotter.Run),
 		"hostpathplugin":            command.New("hostpathplugin", hostpathdriver.NewOptions, hostpathdriver.Run),
 		"livenessprobe":             command.New("livenessprobe", livenessprobe.NewOptions, livenessprobe.Run),

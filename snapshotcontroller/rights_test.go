@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,7 +13,9 @@ import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/commandtest"
@@ -50,8 +53,8 @@ func TestRightsDoc(t *testing.T) {
 		fmt.Fprintf(&rules, "- {apiGroups: [%q], resources: [%s], verbs: [%s]}\n", r.Group, r.Resource, r.Verbs)
 	}
 	commandtest.Golden(t, "docs/rbac.md", "# Rights that snapshot-controller needs\n\n"+
-		"The role of the replaced snapshot-controller is enough. This page is generated from the test that watches the requests, by\n"+
-		"`go test -run TestRightsDoc . -rewrite`.\n\n| API group | Resource | Verbs | For |\n|---|---|---|---|\n"+table.String()+
+		"The role of the replaced snapshot-controller is enough: it has `get` and `update` of claims instead of `patch`, and they are used where\n"+
+		"`patch` is refused. This page is generated from the test that watches the requests, by `go test -run TestRightsDoc . -rewrite`.\n\n| API group | Resource | Verbs | For |\n|---|---|---|---|\n"+table.String()+
 		"\nAs a ClusterRole with everything:\n\n```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n"+
 		"  name: snapshot-controller\nrules:\n"+rules.String()+"```\n")
 }
@@ -100,6 +103,47 @@ func TestRights(t *testing.T) {
 		first()
 		second()
 		used.Compare(t, rights())
+	})
+}
+
+// TestRoleThatUpdatesClaims: with the role of the external-snapshotter, which may not patch claims, snapshots are taken and claims released.
+func TestRoleThatUpdatesClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 0)), cluster: kubetest.New(), storage: map[string]string{}, done: map[string]int{}} //nolint:gosec // a test
+		snapshotapitest.Install(w.cluster)
+		w.addClasses()
+		for i := range walkClaims {
+			w.addClaim(i)
+		}
+		w.cluster.Fail("patch", "persistentvolumeclaims", apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "", nil), 0)
+		o, err := parse()
+		w.must(err)
+		ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+		ended := make(chan error, 1)
+		go func() { ended <- run(ctx, o, inMemory(w.cluster.Client(), "host")) }()
+		<-time.After(time.Second)
+		w.take()
+		<-time.After(time.Second)
+		protected := func() (count int) {
+			for _, claim := range w.cluster.Objects("persistentvolumeclaims") {
+				if slices.Contains(claim.GetFinalizers(), snapshotapi.FinalizerClaim) {
+					count++
+				}
+			}
+			return count
+		}
+		if contents := len(w.cluster.Objects("volumesnapshotcontents")); contents != 1 || protected() != 1 {
+			t.Errorf("before the driver answers there are %d contents and %d protected claims, want 1 and 1", contents, protected())
+		}
+		for range 20 {
+			<-time.After(time.Second)
+			w.play()
+		}
+		if protected() != 0 {
+			t.Error("the claim is not released")
+		}
+		cancel()
+		w.must(<-ended)
 	})
 }
 

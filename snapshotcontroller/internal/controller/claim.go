@@ -12,6 +12,7 @@ import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -145,11 +146,26 @@ func (c *Controller) patchClaim(ctx context.Context, claim *corev1.PersistentVol
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsForbidden(err) {
+		patched, err = c.updateClaim(ctx, claim, finalizers)
+	}
 	if err != nil {
 		return kube.PatchError("PersistentVolumeClaim", keyOf(claim), err)
 	}
 	c.claims.Remember(patched)
 	return nil
+}
+
+// updateClaim does the same for a role that may only update claims, as that of the external-snapshotter. The cache has no whole claims, so it is
+// read first; a conflict is returned if it has changed since.
+func (c *Controller) updateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, finalizers []string) (*corev1.PersistentVolumeClaim, error) {
+	claims := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace)
+	whole, err := claims.Get(ctx, claim.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	whole.UID, whole.ResourceVersion, whole.Finalizers = claim.UID, claim.ResourceVersion, finalizers
+	return claims.Update(ctx, whole, metav1.UpdateOptions{})
 }
 
 // creating has the snapshots, with their claims, for which a content was asked for without an answer: it may exist although the cache does not

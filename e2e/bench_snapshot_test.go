@@ -61,7 +61,7 @@ func BenchmarkSnapshot(b *testing.B) {
 		{"LimitsLifted", [2]int{n, n}, lifted},
 	} {
 		b.Run(fmt.Sprintf("%s/%dSnapshots", tc.name, n), func(b *testing.B) {
-			c := newSnapshotContest(b, bed, n+1)
+			c := newSnapshotContest(b, bed, n)
 			var results [2]snapshotted
 			for round := 0; b.Loop(); round++ {
 				for turn := range both {
@@ -75,7 +75,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 	for name, perClaim := range map[string]int{"OfOneClaimEach": 1, "OfOneClaim": counted} {
 		b.Run(fmt.Sprintf("Requests/%d%s", counted, name), func(b *testing.B) {
-			c := newSnapshotContest(b, bed, counted/perClaim+1)
+			c := newSnapshotContest(b, bed, counted/perClaim)
 			c.perClaim = perClaim
 			var results [2][]figure
 			for b.Loop() {
@@ -127,7 +127,7 @@ func newSnapshotContest(b *testing.B, on *Bed, claims int) *snapshotContest {
 	b.Cleanup(func() {
 		_ = c.api.VolumeSnapshotClasses().Delete(context.Background(), c.class, metav1.DeleteOptions{})
 	})
-	c.createBound(claims - 1) // and one more
+	c.createBound(claims)
 	c.times = watchSnapshots(b, c.api, c.warm.Namespace)
 	return c
 }

@@ -169,9 +169,7 @@ func TestRightsAgree(t *testing.T) {
 				"docs, table":         table,
 				"docs, example":       example,
 				"rendered/deployment": rightsIn(t, deployment, roles...),
-			}
-			if component != "snapshotter" { // which the development cluster does not have by itself
-				places["devcluster"] = rightsIn(t, devcluster, roles...)
+				"devcluster":          rightsIn(t, devcluster, roles...),
 			}
 			for where, got := range places {
 				if diff := cmp.Diff(want.list(), got.list()); diff != "" || len(got) < 10 {

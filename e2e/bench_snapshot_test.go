@@ -61,7 +61,7 @@ func BenchmarkSnapshot(b *testing.B) {
 		{"LimitsLifted", [2]int{n, n}, lifted},
 	} {
 		b.Run(fmt.Sprintf("%s/%dSnapshots", tc.name, n), func(b *testing.B) {
-			c := newSnapshotContest(b, bed, n)
+			c := newSnapshotContest(b, ownCluster(b, 1, withoutPair), n)
 			var results [2]snapshotted
 			for round := 0; b.Loop(); round++ {
 				for turn := range both {
@@ -75,7 +75,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 	for name, perClaim := range map[string]int{"OfOneClaimEach": 1, "OfOneClaim": counted} {
 		b.Run(fmt.Sprintf("Requests/%d%s", counted, name), func(b *testing.B) {
-			c := newSnapshotContest(b, bed, counted/perClaim)
+			c := newSnapshotContest(b, ownCluster(b, 1, withoutPair), counted/perClaim)
 			c.perClaim = perClaim
 			var results [2][]figure
 			for b.Loop() {

@@ -21,7 +21,7 @@ const snapshotsPerClaim = 20
 // their start, and when they have been quiet for a while.
 func rememberSnapshots(b *testing.B, both [2]snapshotPair, objects int) {
 	b.Helper()
-	c := newSnapshotContest(b, ownCluster(b, 1), objects/snapshotsPerClaim+1)
+	c := newSnapshotContest(b, ownCluster(b, 1, withoutPair), objects/snapshotsPerClaim+1)
 	c.perClaim = snapshotsPerClaim
 	c.createReady(objects)
 	// A Go program that is idle collects garbage every 2 minutes: a longer time may show less.

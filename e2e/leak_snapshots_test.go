@@ -60,7 +60,7 @@ func TestSnapshotLeaks(t *testing.T) {
 	if err1 != nil || err2 != nil || snapshots < 1 || groups < 0 {
 		t.Fatalf("N=%s, GROUPS=%s: must be numbers", setting("N", "60"), setting("GROUPS", "6"))
 	}
-	cluster := ownCluster(t, 1)
+	cluster := ownCluster(t, 1, withoutPair)
 	for _, pair := range strings.Split(setting("PAIRS", ours+"/"+ours), ",") {
 		controller, snapshotter, ok := strings.Cut(pair, "/")
 		if !ok || !isHalf(controller) || !isHalf(snapshotter) {

@@ -71,6 +71,8 @@ func granted() (Rights, error) {
 		if strings.Contains(component, "snapshot") {
 			// All users may look at what the API server serves (ClusterRole system:discovery).
 			all.add(component, "get /apis/groupsnapshot.storage.k8s.io/v1")
+		}
+		if component == "snapshot-controller" { // which deploy/ has beside the driver, in a namespace of its own
 			err1 := all.addRules(component, clusterRules, "", componentUser+component)
 			err2 := all.addRules(component, clusterRules, devcluster.Namespace, "leader-election")
 			if err := errors.Join(err1, err2); err != nil {

@@ -38,11 +38,14 @@ spec: {volumeSnapshotClassName: %[1]s, source: {persistentVolumeClaimName: %[3]s
 `
 )
 
+// withoutPair is the flag of a development cluster in which a test runs these two itself.
+const withoutPair = "--without=csi-snapshotter,snapshot-controller"
+
 // TestSnapshotAndRestore takes a snapshot of a volume of the reference driver, makes a volume of it, which has the former content, and deletes
 // both: with our csi-snapshotter and snapshot-controller, and with each of them beside the other half of kubernetes-csi.
 func TestSnapshotAndRestore(t *testing.T) {
 	dev(t)
-	cluster := ownCluster(t, 1, "--without=csi-snapshotter,snapshot-controller")
+	cluster := ownCluster(t, 1, withoutPair)
 	const upstream = "Upstream"
 	for _, pair := range [][2]string{{"Ours", "Ours"}, {"Ours", upstream}, {upstream, "Ours"}} {
 		t.Run(pair[0]+"Controller"+pair[1]+"Snapshotter", func(t *testing.T) {

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -24,10 +22,8 @@ func TestSnapshotTopology(t *testing.T) {
 	s.CreatePodOn(home, "pod", FromClaim("data"))
 	writeText(t, filepath.Join(s.mountedFor("pod", "data"), "file"), "before")
 
-	class := s.decode(fmt.Sprintf(snapshotClass, s.Namespace, s.Driver))
-	s.write(class...)
-	taken := s.decode(fmt.Sprintf(dynamicSnapshot, s.Namespace, "monday"))[0]
-	s.write(taken)
+	s.addSnapshotClass("")
+	taken := s.take("monday", "data")
 	s.snapshotReady(taken)
 	name, _, err := unstructured.NestedString(s.read(taken).Object, "status", "boundVolumeSnapshotContentName")
 	if err != nil || name == "" {
@@ -53,11 +49,10 @@ func TestSnapshotTopology(t *testing.T) {
 		t.Errorf("the pod runs on %s, want %s, where its volume can be", got, home)
 	}
 	checkNode(t, s.Volume("restored"), home)
-	if got, err := os.ReadFile(filepath.Join(s.mountedFor("reader", "restored"), "file")); err != nil || string(got) != "before" {
-		t.Errorf("the restored volume has %q, %v", got, err)
-	}
+	s.checkText("reader", "restored", "before")
 
-	s.deleteSnapshot(taken)
+	s.delete(taken)
+	s.waitNoSnapshots()
 	for _, pod := range []string{"pod", "reader"} {
 		s.DeletePod(pod)
 		s.WaitNoPod(pod)
@@ -65,5 +60,4 @@ func TestSnapshotTopology(t *testing.T) {
 	s.DeleteClaim("data")
 	s.DeleteClaim("restored")
 	s.WaitNothingLeft()
-	s.retry("delete the class", func(ctx context.Context) error { return s.NewWriter(s.t).Delete(ctx, class...) })
 }

@@ -98,7 +98,7 @@ func names(prefix string) []string {
 func newSnapshotSwap(t *testing.T) *snapshotSwap {
 	t.Helper()
 	upstream := unpackUpstream(t, halves()...)
-	s := &story{Scene: ownCluster(t, 1).NewScene(t), t: t}
+	s := &story{Scene: ownCluster(t, 1, withoutPair).NewScene(t), t: t}
 	holdPair(t, s.Bed, s.Scene)
 	installSnapshotKinds(s.Scene)
 	api, err := snapshotapi.New(s.config)

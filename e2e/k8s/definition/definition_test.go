@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		"UnknownKey":    {reason: "the suite would ignore it", add: "Unheard: true\n", want: `unknown field "Unheard"`},
 		"InnerKey":      {reason: "also further down", old: "  TopologyKeys:", new: "  TopologyKey:", want: `unknown field "DriverInfo.TopologyKey"`},
 		"OtherCase":     {reason: "the suite's decoder minds the case", old: "  Name: ", new: "  name: ", want: `unknown field "DriverInfo.name"`},
-		"ClassKey":      {reason: "classes are decoded as strictly", add: "SnapshotClass: {FromNames: true}\n", want: `unknown field "SnapshotClass.FromNames"`},
+		"ClassKey":      {reason: "classes are decoded as strictly", old: "\nSnapshotClass:\n  From", new: "\nSnapshotClass:\n  Of", want: `unknown field "SnapshotClass.OfExistingClassName"`},
 		"NoClassByName": {reason: "an attributes class needs parameters", old: "FromFile: test-attributesclass.yaml", new: "FromName: true", want: `unknown field "VolumeAttributesClass.FromName"`},
 		"Capability":    {reason: "capabilities are map keys, which no decoder checks", old: "  RWX:", new: "  rwx:", want: `capability "rwx"`},
 		"Twice":         {reason: "the last would win", add: "StorageClass: {FromName: true}\n", want: "already set"},

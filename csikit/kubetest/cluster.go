@@ -93,6 +93,21 @@ func (c *Cluster) Remove(resource, namespace, name string) error {
 	return err
 }
 
+// Drop is Remove in spite of finalizers: an API server does so that has read the object before they were put on it.
+func (c *Cluster) Drop(resource, namespace, name string) error {
+	k, err := c.kindOf(resource)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, err := c.getLocked(k, namespace, name)
+	if err == nil {
+		c.dropLocked(k, clone(before))
+	}
+	return err
+}
+
 // Merge applies a JSON merge patch to an object by the test's hand, status included, past all faults and
 // without a trace in Writes.
 func (c *Cluster) Merge(resource, namespace, name string, patch []byte) error {

@@ -78,6 +78,15 @@ func (s *stage) remove(c *command) string {
 	return ""
 }
 
+// drop removes an object in spite of its finalizers.
+func (s *stage) drop(c *command) string {
+	resource, namespace, name := s.object(c)
+	if err := s.cluster.Drop(resource, namespace, name); err != nil {
+		c.fatalf("%v", err)
+	}
+	return ""
+}
+
 // dump prints objects of a kind.
 func (s *stage) dump(c *command) string {
 	words := c.words()

@@ -45,6 +45,7 @@
 //	apply                    create or replace the objects of the YAML below, status included
 //	patch <kind> <name>      merge the YAML below into an object
 //	delete <kind> <name>     delete an object; finalizers are honoured
+//	drop <kind> <name>       delete an object in spite of its finalizers, as if they were put on it at the same time
 //	dump <kind> [<name>]     print objects as YAML
 //	api-fault [verb=] [resource=] [namespace=] [name=] [error=] [message=] [delay=] [times=] [hang] [after] [crash]
 //	serve <group> [off]      let the server have the kinds of an API group, or not: a CustomResourceDefinition is installed or removed

@@ -114,6 +114,7 @@ func verbs() map[string]verb {
 		"apply":         {run: (*stage).apply, acts: true},
 		"patch":         {run: (*stage).patch, acts: true},
 		"delete":        {run: (*stage).remove, acts: true},
+		"drop":          {run: (*stage).drop, acts: true},
 		"dump":          {run: (*stage).dump},
 		"api-fault":     {run: (*stage).apiFault},
 		"serve":         {run: (*stage).serve, acts: true},

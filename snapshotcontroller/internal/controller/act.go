@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 			}
 		}
 	}
+	c.forgetVanished(key)
 	return reconcile.Result{After: pause}, nil
 }
 
@@ -285,13 +287,50 @@ func (c *Controller) reconcileOrphan(ctx context.Context, content *snapshotv1.Vo
 	for _, e := range p.events {
 		c.cfg.Events.Warning(contentRef(content), e.reason, e.message)
 	}
-	if p.verdict == doMark {
+	switch p.verdict {
+	case doMark:
 		return c.mark(ctx, content)
-	}
-	if p.verdict == doPatchContent {
+	case doPatchContent:
 		return c.patchContent(ctx, content, p.contentPatch)
+	case doNothing:
+		return c.deleteOfVanished(ctx, content)
 	}
 	return nil
+}
+
+// deleteOfVanished deletes the content that was made for a snapshot which is gone. An API server may delete an object although a finalizer
+// was put on it: it has read the object before, and has found none. Such a snapshot was never seen as being deleted. One whose finalizers
+// somebody has removed by hand was, and its content stays.
+func (c *Controller) deleteOfVanished(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+	ref := content.Spec.VolumeSnapshotRef
+	_, vanished := c.vanished.Load(ref.UID)
+	_, deleted := c.deleted.Load(content.UID)
+	if !vanished || deleted || content.DeletionTimestamp != nil || content.Name != snapshotapi.ContentName(ref.UID) ||
+		content.Spec.Source.VolumeHandle == nil || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+		return nil
+	}
+	if exists, err := c.snapshotExists(ctx, ref); err != nil || exists {
+		return err
+	}
+	klog.FromContext(ctx).Info("Snapshot was deleted before its finalizers were seen, its content is deleted", "content", content.Name)
+	if err := c.mark(ctx, content); err != nil {
+		return err
+	}
+	return c.delete(ctx, content)
+}
+
+// forgetVanished forgets the vanished snapshots of a key of which no content is left that is not being deleted.
+func (c *Controller) forgetVanished(key string) {
+	c.vanished.Range(func(uid, of any) bool {
+		left := slices.ContainsFunc(c.contents.ByIndex(indexRef, key), func(content *snapshotv1.VolumeSnapshotContent) bool {
+			return content.Spec.VolumeSnapshotRef.UID == uid && content.DeletionTimestamp == nil &&
+				content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
+		})
+		if of == key && !left {
+			c.vanished.Delete(uid)
+		}
+		return true
+	})
 }
 
 // snapshotExists asks the API server for the snapshot that a content refers to.

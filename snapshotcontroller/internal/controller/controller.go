@@ -73,6 +73,7 @@ type Controller struct {
 	retries    retries
 	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
 	created    sync.Map // UIDs of contents that this instance has created and that have no status yet, with the time
+	vanished   sync.Map // UIDs of snapshots that went without a deletion that waits for finalizers, with their keys; until their contents are dealt with
 	deleted    sync.Map // UIDs of objects that this instance has deleted, until they are gone
 	groups     atomic.Pointer[groupsState]
 	started    atomic.Bool

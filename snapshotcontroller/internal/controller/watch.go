@@ -131,6 +131,9 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	}
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.deleted.Delete(before.UID)
+		if before.DeletionTimestamp == nil {
+			c.vanished.Store(before.UID, keyOf(before))
+		}
 	}
 	if after == nil {
 		after = before

@@ -256,7 +256,7 @@ func TestBusyDeviceKeepsTheRecord(t *testing.T) {
 	w.must(s.node.Stage(s.ctx, w.stageBlock(v.ID)))
 	release, err := w.fakeLoop.Hold(w.attachedTo(v.ID, false))
 	w.must(err)
-	ctx, cancel := context.WithTimeout(s.ctx, time.Millisecond)
+	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
 	defer cancel()
 	wantErr(t, "unstage", s.node.Unstage(ctx, v.ID, w.staging(v.ID)), volume.ErrInUse)
 	wantErr(t, "delete", s.volumes.Delete(s.ctx, v.ID), volume.ErrInUse)

@@ -92,15 +92,20 @@ type SnapshotPage struct {
 	Next string
 }
 
-// keyIgnoreFailedRead is a parameter of the Kubernetes project's hostpath
-// driver for the program that it copies with. Here it has no effect.
-const keyIgnoreFailedRead = "ignoreFailedRead"
+// Parameters without an effect. keyIgnoreFailedRead is that of the Kubernetes
+// project's hostpath driver for the program that it copies with.
+// keyDeletionPolicy is in the classes of group snapshots that the storage suite
+// of Kubernetes makes, which takes the field of the class for a parameter.
+const (
+	keyIgnoreFailedRead = "ignoreFailedRead"
+	keyDeletionPolicy   = "deletionPolicy"
+)
 
 // CheckSnapshotParameters refuses parameters that do not exist with an
 // ErrInvalid.
 func CheckSnapshotParameters(parameters map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
-		if key != keyIgnoreFailedRead && !reserved(key) {
+		if key != keyIgnoreFailedRead && key != keyDeletionPolicy && !reserved(key) {
 			return fmt.Errorf("parameter %q: unknown, must be one of [%s]: %w", key, keyIgnoreFailedRead, ErrInvalid)
 		}
 	}

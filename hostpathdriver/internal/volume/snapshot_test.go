@@ -42,6 +42,7 @@ func TestCheckSnapshotParameters(t *testing.T) {
 	}{
 		"None":       {reason: "nothing wrong"},
 		"Upstream":   {reason: "existing classes have it", in: map[string]string{"ignoreFailedRead": "true"}},
+		"Suite":      {reason: "the storage suite of Kubernetes has it in classes", in: map[string]string{"deletionPolicy": "Delete"}},
 		"Kubernetes": {reason: "what the snapshotter adds", in: map[string]string{"csi.storage.k8s.io/volumesnapshot/name": "x"}},
 		"Unknown":    {reason: "a misspelt key", in: map[string]string{"ignorefailedread": "true"}, err: ErrInvalid},
 	}

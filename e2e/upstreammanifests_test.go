@@ -45,6 +45,9 @@ func TestUpstreamSnapshotManifests(t *testing.T) {
 	s.snapshotReady(snapshot)
 	s.WaitBound("hpvc-restore")
 
+	// A group has no volume that is used, as in TestGroupSnapshotAndRestore.
+	s.DeletePod("my-csi-app")
+	s.WaitNoPod("my-csi-app")
 	s.patchClaim("csi-pvc", `{"metadata": {"labels": {"app.kubernetes.io/name": "postgresql"}}}`)
 	group := write("csi-groupsnapshot-v1beta1")
 	s.Wait("the group snapshot to be ready", func(ctx context.Context) (bool, error) {
@@ -61,8 +64,6 @@ func TestUpstreamSnapshotManifests(t *testing.T) {
 	})
 	s.retry("delete the snapshots", func(ctx context.Context) error { return writer.Delete(ctx, snapshot, group) })
 	s.waitNoSnapshots()
-	s.DeletePod("my-csi-app")
-	s.WaitNoPod("my-csi-app")
 	s.DeleteClaim("csi-pvc")
 	s.DeleteClaim("hpvc-restore")
 	s.WaitNothingLeft()

@@ -368,7 +368,7 @@ func (m *metadataScene) refusals(base string) {
 		"no such base":           {good.Changed(ctx, "none", m.named("tuesday")), codes.NotFound, `"none"`},
 	} {
 		var err error
-		for _, err = range tc.ranges { //nolint:revive // the last error is wanted
+		for _, err = range tc.ranges { // the last error is wanted
 		}
 		if status.Code(err) != tc.code || !strings.Contains(fmt.Sprint(err), tc.words) {
 			m.t.Errorf("%s: got %v, want %s with %q", reason, err, tc.code, tc.words)

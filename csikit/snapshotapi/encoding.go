@@ -10,8 +10,9 @@ import (
 // Encoding keeps objects of the kinds in Client in a cache as JSON, in which words that most objects have are single bytes: a fourth of the memory
 // that the fields of an object take. Name and namespace are left out.
 func Encoding[T kube.Object]() *kube.Encoding[T] {
-	var short, long []string
-	for i, word := range commonWords() {
+	words := commonWords()
+	short, long := make([]string, 0, 2*len(words)), make([]string, 0, 2*len(words))
+	for i, word := range words {
 		code := string(rune(1 + i)) // JSON has no control characters
 		short, long = append(short, word, code), append(long, code, word)
 	}

@@ -287,15 +287,13 @@ func (c *Controller) reconcileOrphan(ctx context.Context, content *snapshotv1.Vo
 	for _, e := range p.events {
 		c.cfg.Events.Warning(contentRef(content), e.reason, e.message)
 	}
-	switch p.verdict {
-	case doMark:
+	if p.verdict == doMark {
 		return c.mark(ctx, content)
-	case doPatchContent:
-		return c.patchContent(ctx, content, p.contentPatch)
-	case doNothing:
-		return c.deleteOfVanished(ctx, content)
 	}
-	return nil
+	if p.verdict == doPatchContent {
+		return c.patchContent(ctx, content, p.contentPatch)
+	}
+	return c.deleteOfVanished(ctx, content)
 }
 
 // deleteOfVanished deletes the content that was made for a snapshot which is gone. An API server may delete an object although a finalizer

@@ -20,7 +20,7 @@ import (
 )
 
 // theirPatience is how long a pair with a half of kubernetes-csi's may change nothing before the rest is taken for lost: both of their halves
-// look at everything anew every 30 seconds here.
+// resync all objects every 30 seconds here.
 const theirPatience = 75 * time.Second
 
 // judge looks at what has come of everything, step by step: first as it is, then with all snapshots deleted, and with the contents that stay
@@ -164,7 +164,7 @@ func readSnapshots(ctx context.Context, s *Scene, api snapshotapi.Client, driver
 	return w, nil
 }
 
-// String counts what there is.
+// String counts the objects and the snapshots of the driver.
 func (w *snapshotWorld) String() string {
 	return fmt.Sprintf("%d snapshots and %d groups in the driver, %d VolumeSnapshots, %d contents, %d VolumeGroupSnapshots, %d contents of groups, %d claims",
 		len(w.taken), len(w.takenGroups), len(w.snapshots), len(w.contents), len(w.groups), len(w.groupContents), len(w.claims))
@@ -249,7 +249,7 @@ func (w *snapshotWorld) disorder() []string {
 	return p.list()
 }
 
-// left says what there is that should not be: contents with that policy may be.
+// left lists the objects that remain although they must not; contents of that policy may remain.
 func (w *snapshotWorld) left(policy snapshotv1.DeletionPolicy) []string {
 	p := problems{}
 	for _, s := range w.snapshots {

@@ -49,7 +49,7 @@ type Options struct {
 	MaxStreamingMinutes int
 	// MaxStreams is how many streams there may be at a time, and MaxStreamsPerUser how many of one user.
 	MaxStreams, MaxStreamsPerUser int
-	// DisableMetrics leaves the metrics out of what is served at HTTP.
+	// DisableMetrics: the HTTP endpoint does not serve metrics.
 	DisableMetrics bool
 
 	// listening is called with the address of the gRPC service.

@@ -97,7 +97,7 @@ type Config struct {
 	CheckMessage string
 	// ReadyPath is another path of /readyz; empty: none.
 	ReadyPath string
-	// NoMetrics leaves the metrics out of what is served.
+	// NoMetrics: the HTTP endpoint does not serve metrics.
 	NoMetrics bool
 	// New is called once, when the driver is known.
 	New func(Environment) Work

@@ -17,7 +17,8 @@ func (c *Controller) mayGive(ctx context.Context, claim *corev1.PersistentVolume
 	return holder != "" && view.SelectedNode(claim) != "" && !c.nodeGone(ctx, holder)
 }
 
-// give gives a claim to another node. The scheduler considers no other node for its pods then, where it might select the same one for ever.
+// give selects another node for a claim. From then on the scheduler considers no other node for the pods of the claim; after reschedule it could
+// select the same node forever.
 func (c *Controller) give(ctx context.Context, claim *corev1.PersistentVolumeClaim, holder string) (reconcile.Result, error) {
 	return c.reselect(ctx, claim, func(live *corev1.PersistentVolumeClaim) {
 		unselect(live)

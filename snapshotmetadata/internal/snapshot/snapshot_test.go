@@ -19,7 +19,7 @@ import (
 
 const driver = "d.example"
 
-// world is what there is: a bound, ready snapshot, its content, a class with a secret, and one without.
+// world has the objects of a test: a bound, ready snapshot, its content, a class with a secret, and one without.
 type world struct {
 	vs      *snapshotv1.VolumeSnapshot
 	content *snapshotv1.VolumeSnapshotContent

@@ -320,11 +320,14 @@ func (c *Controller) deleteOfVanished(ctx context.Context, content *snapshotv1.V
 // forgetVanished forgets the vanished snapshots of a key of which no content is left that is not being deleted.
 func (c *Controller) forgetVanished(key string) {
 	c.vanished.Range(func(uid, of any) bool {
+		if of != key {
+			return true
+		}
 		left := slices.ContainsFunc(c.contents.ByIndex(indexRef, key), func(content *snapshotv1.VolumeSnapshotContent) bool {
 			return content.Spec.VolumeSnapshotRef.UID == uid && content.DeletionTimestamp == nil &&
 				content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 		})
-		if of == key && !left {
+		if !left {
 			c.vanished.Delete(uid)
 		}
 		return true

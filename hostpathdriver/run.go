@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/httpserve"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/extent"
@@ -89,7 +90,7 @@ type service interface {
 // open takes the lock of the node and reads the state. The driver it returns
 // with an error is to be closed, too.
 func open(ctx context.Context, o Options) (*driver, error) {
-	d := &driver{options: o, registry: metrics.NewRegistry(), stateDir: newDirCheck(o.StateDir)}
+	d := &driver{options: o, registry: procmetrics.NewRegistry(), stateDir: newDirCheck(o.StateDir)}
 	pools := o.pools()
 	if o.node() {
 		lock, err := state.Acquire(backend.NodeLockPath(o.StateDir, o.NodeID), "node "+o.NodeID)

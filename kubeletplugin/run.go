@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubemetrics"
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/agent"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
@@ -38,7 +38,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func run(ctx context.Context, o *Options) error {
-	reg := metrics.NewRegistry()
+	reg := procmetrics.NewRegistry()
 	a, err := newAgent(o, o.registerer(reg))
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/httpserve"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/livenessprobe/internal/probe"
 )
 
@@ -26,7 +27,7 @@ func Run(ctx context.Context, o Options) error {
 	for _, warning := range o.Warnings() {
 		klog.FromContext(ctx).Info("Command line", logging.KeyReason, warning)
 	}
-	reg := metrics.NewRegistry()
+	reg := procmetrics.NewRegistry()
 	measured := metrics.NewSidecarCSI(reg)
 	client, err := csiclient.New(csiclient.Config{Address: o.CSI.Address, Timeout: o.CSI.Timeout, Metrics: measured})
 	if err != nil {

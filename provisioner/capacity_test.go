@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
@@ -46,7 +47,7 @@ func runInstance(ctx context.Context, env *reconciletest.Env) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	registry := metrics.NewRegistry()
+	registry := procmetrics.NewRegistry()
 	client, err := csiclient.New(csiclient.Config{Conn: env.Conn, Timeout: o.CSI.Timeout, Services: csiclient.ControllerService, Metrics: metrics.NewSidecarCSI(registry)})
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/leader"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -81,7 +81,7 @@ func launch(t *testing.T, name string, cluster *kubetest.Cluster, driver *csites
 func launchIn(ctx context.Context, t *testing.T, name string, cluster *kubetest.Cluster, driver *csitest.Driver, o Options) *process {
 	t.Helper()
 	p := &process{session: cluster.NewSession(), err: make(chan error, 1)}
-	registry := metrics.NewRegistry()
+	registry := procmetrics.NewRegistry()
 	client, err := csiclient.New(csiclient.Config{Conn: driver.Conn(), Interceptors: []grpc.UnaryClientInterceptor{p.intercept}, Metrics: callMetrics(registry)})
 	if err != nil {
 		t.Fatal(err)

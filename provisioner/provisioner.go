@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/leader"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
@@ -50,7 +51,7 @@ func Run(ctx context.Context, o Options) error {
 	for _, warning := range o.Warnings() {
 		logger.Info("Flag needs attention", logging.KeyReason, warning)
 	}
-	registry := metrics.NewRegistry()
+	registry := procmetrics.NewRegistry()
 	config, err := kube.Config(o.Kube, component+"/"+version.Get().Version)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 )
 
@@ -61,7 +62,7 @@ func get(t *testing.T, address, path string) (int, string) {
 // onSocket returns an instance whose driver is at a unix socket, with an HTTP endpoint on a free port.
 func onSocket(t *testing.T, cluster *kubetest.Cluster, address string) *instance {
 	t.Helper()
-	registry := metrics.NewRegistry()
+	registry := procmetrics.NewRegistry()
 	client, err := csiclient.New(csiclient.Config{Address: address, Services: csiclient.ControllerService, Metrics: metrics.NewSidecarCSI(registry)})
 	if err != nil {
 		t.Fatal(err)

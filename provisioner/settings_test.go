@@ -24,7 +24,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/leader"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
@@ -40,7 +40,7 @@ func idle(t *testing.T, o Options, driver *csitest.Driver) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newInstance(o, environment{kube: kubeapitest.New(kubetest.New().Client()), driver: client, registry: metrics.NewRegistry(), identity: "17-4"})
+	return newInstance(o, environment{kube: kubeapitest.New(kubetest.New().Client()), driver: client, registry: procmetrics.NewRegistry(), identity: "17-4"})
 }
 
 // TestSettings gives every flag that the controller acts on another value, and finds it where it belongs.
@@ -267,7 +267,7 @@ func TestEndpointThatIsTaken(t *testing.T) {
 	go func() { ended <- first.Run(ctx) }()
 	o.HTTP.Endpoint = first.Addr()
 	second := idle(t, o, csitest.New(csitest.Options{})).environment
-	second.registry = metrics.NewRegistry()
+	second.registry = procmetrics.NewRegistry()
 	if err := run(ctx, o, second); err == nil || !strings.Contains(err.Error(), first.Addr()) {
 		t.Errorf("error %v, want one that names %s", err, first.Addr())
 	}

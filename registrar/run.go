@@ -11,7 +11,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/httpserve"
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/registrar/internal/drivername"
 	"github.com/longshore-csi/longshore/registrar/internal/state"
 )
@@ -29,7 +29,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Mode == ModeProbe {
 		return nil
 	}
-	reg := metrics.NewRegistry()
+	reg := procmetrics.NewRegistry()
 	machine := state.New(reg)
 	watcher, err := drivername.New(drivername.Config{Address: o.CSI.Address, Timeout: o.CSI.Timeout, OnFailure: machine.Waiting})
 	if err != nil {

@@ -16,6 +16,8 @@ func TestDependencies(t *testing.T) {
 		"k8s.io/component-base":                               "flags, logs and metrics are csikit's",
 		"sigs.k8s.io/controller-runtime":                      "reconciling is csikit's",
 		"github.com/longshore-csi/longshore/csikit/csiclient": "it never talks to a driver",
+		"google.golang.org/grpc":                              "it never talks to a driver",
+		"github.com/container-storage-interface/spec":         "it never talks to a driver",
 		"testing": "its flags would show up in --help",
 		"github.com/longshore-csi/longshore/topology":        "node affinity is all that it knows of topology",
 		"github.com/longshore-csi/longshore/csikit/csitest":  "tests only",

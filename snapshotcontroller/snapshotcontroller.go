@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubemetrics"
 	"github.com/longshore-csi/longshore/csikit/leader"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/snapshotcontroller/internal/controller"
@@ -59,7 +59,7 @@ func run(ctx context.Context, o Options, with connections) error {
 	for _, warning := range o.Warnings() {
 		klog.FromContext(ctx).Info(warning)
 	}
-	c := &component{Options: o, connections: with, registry: metrics.NewRegistry()}
+	c := &component{Options: o, connections: with, registry: procmetrics.NewRegistry()}
 	if err := c.connect(); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -275,7 +276,7 @@ func TestCallsAreMeasured(t *testing.T) {
 	for name, socket := range map[string]bool{"Socket": true, "InProcess": false} {
 		t.Run(name, func(t *testing.T) {
 			d := csitest.New(csitest.Options{Name: "measured.example"})
-			reg := metrics.NewRegistry()
+			reg := procmetrics.NewRegistry()
 			cfg := csiclient.Config{Metrics: metrics.NewSidecarCSI(reg), Services: csiclient.IdentityOnly, Conn: d.Conn()}
 			if socket {
 				cfg.Conn, cfg.Address = nil, d.Serve(t)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/httpserve"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -131,7 +131,7 @@ func TestHealth(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	for name, path := range map[string]string{"Default": "", "Own": "/my/metrics"} {
 		t.Run(name, func(t *testing.T) {
-			url := serve(t, httpserve.Config{Gatherer: metrics.NewRegistry(), MetricsPath: path})
+			url := serve(t, httpserve.Config{Gatherer: procmetrics.NewRegistry(), MetricsPath: path})
 			if path == "" {
 				path = httpserve.DefaultMetricsPath
 			}
@@ -193,7 +193,7 @@ func TestPprof(t *testing.T) {
 }
 
 func TestIndex(t *testing.T) {
-	url := serve(t, httpserve.Config{Gatherer: metrics.NewRegistry(), Leader: func() error { return nil }, Pprof: true, State: func() any { return nil }})
+	url := serve(t, httpserve.Config{Gatherer: procmetrics.NewRegistry(), Leader: func() error { return nil }, Pprof: true, State: func() any { return nil }})
 	got, _ := get(t, url+"/")
 	want := answer{200, "/debug/pprof/\n/debug/state\n/healthz\n/healthz/leader-election\n/livez\n/metrics\n/readyz\n"}
 	if diff := cmp.Diff(want, got); diff != "" {

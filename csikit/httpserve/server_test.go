@@ -17,12 +17,12 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/longshore-csi/longshore/csikit/httpserve"
-	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 )
 
 func TestEveryPath(t *testing.T) {
 	full := httpserve.Config{
-		Gatherer: metrics.NewRegistry(), Leader: func() error { return nil }, Health: passes, Pprof: true,
+		Gatherer: procmetrics.NewRegistry(), Leader: func() error { return nil }, Health: passes, Pprof: true,
 		State: func() any { return map[string]int{"queue": 1} },
 		Live:  map[string]func(context.Context) error{"driver": passes},
 		Ready: map[string]func(context.Context) error{"leader": passes, "driver": fails},
@@ -277,7 +277,7 @@ func TestGarbage(t *testing.T) {
 }
 
 func TestHeaders(t *testing.T) {
-	base := serve(t, httpserve.Config{Gatherer: metrics.NewRegistry(), State: func() any { return 1 }})
+	base := serve(t, httpserve.Config{Gatherer: procmetrics.NewRegistry(), State: func() any { return 1 }})
 	cases := map[string]struct {
 		reason string
 		path   string

@@ -1,6 +1,6 @@
 // Package metrics measures CSI calls under the names, labels and buckets that
 // dashboards for Kubernetes CSI components already use. Each component has its
-// own registry; nothing is registered globally.
+// own registry, of package procmetrics; nothing is registered globally.
 //
 // It is for the calls between a component and a driver. Metrics of work
 // queues, leader election and the Kubernetes API are in package kubemetrics,
@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 )
@@ -46,14 +45,6 @@ const (
 // Buckets returns the upper bounds in seconds of both histograms.
 func Buckets() []float64 {
 	return []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
-}
-
-// NewRegistry returns a registry that collects the Go runtime and the process,
-// process_start_time_seconds among others.
-func NewRegistry() *prometheus.Registry {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return reg
 }
 
 // CSI measures CSI calls. It is safe for concurrent use. Several CSI values on

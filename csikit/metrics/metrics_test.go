@@ -190,18 +190,6 @@ func TestTakenNamePanics(t *testing.T) {
 	metrics.NewSidecarCSI(reg)
 }
 
-func TestNewRegistry(t *testing.T) {
-	for _, name := range []string{"go_goroutines", "process_start_time_seconds"} {
-		n, err := testutil.GatherAndCount(metrics.NewRegistry(), name)
-		if err != nil || n != 1 {
-			t.Errorf("%d series of %s, %v; want 1", n, name, err)
-		}
-	}
-	if one, other := metrics.NewRegistry(), metrics.NewRegistry(); one == other {
-		t.Error("two components share one registry")
-	}
-}
-
 func TestBucketsAreNotShared(t *testing.T) {
 	metrics.Buckets()[0] = 99
 	if metrics.Buckets()[0] == 99 {

@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubemetrics"
 	"github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/csikit/version"
 )
 
@@ -120,7 +121,7 @@ func Run(ctx context.Context, cfg Config) error {
 	for _, warning := range cfg.Warnings {
 		klog.FromContext(ctx).Info(warning)
 	}
-	c := &component{Config: cfg, registry: metrics.NewRegistry()}
+	c := &component{Config: cfg, registry: procmetrics.NewRegistry()}
 	if err := c.connect(); err != nil {
 		return err
 	}

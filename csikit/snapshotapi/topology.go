@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -33,9 +32,9 @@ func AllowedTopologies(annotations map[string]string) ([]corev1.TopologySelector
 	return terms, nil
 }
 
-// AccessibleTopology returns from where the annotations of a VolumeSnapshotContent say that its snapshot is accessible, nil for
-// everywhere, or if that is not known.
-func AccessibleTopology(annotations map[string]string) ([]*csi.Topology, error) {
+// AccessibleTopology returns from where the annotations of a VolumeSnapshotContent say that its snapshot is accessible, as the segments of each
+// csi.Topology; nil for everywhere, or if that is not known.
+func AccessibleTopology(annotations map[string]string) ([]map[string]string, error) {
 	text, ok := annotations[AnnAccessibleTopology]
 	if !ok {
 		return nil, nil
@@ -44,20 +43,12 @@ func AccessibleTopology(annotations map[string]string) ([]*csi.Topology, error) 
 	if err := json.Unmarshal([]byte(text), &segments); err != nil {
 		return nil, fmt.Errorf(`annotation %s must be a JSON list like [{"zone":"a"}]: %w`, AnnAccessibleTopology, err)
 	}
-	accessible := make([]*csi.Topology, 0, len(segments))
-	for _, segment := range segments {
-		accessible = append(accessible, &csi.Topology{Segments: segment})
-	}
-	return accessible, nil
+	return segments, nil
 }
 
 // FormatAccessibleTopology returns the value of AnnAccessibleTopology, "" for a snapshot of which the driver does not say from where
 // it is accessible.
-func FormatAccessibleTopology(accessible []*csi.Topology) string {
-	segments := make([]map[string]string, 0, len(accessible))
-	for _, topology := range accessible {
-		segments = append(segments, topology.GetSegments())
-	}
+func FormatAccessibleTopology(segments []map[string]string) string {
 	text, err := json.Marshal(segments)
 	if len(segments) == 0 || err != nil { // maps of strings have no error
 		return ""

@@ -132,7 +132,7 @@ func (o origin) accessible() ([]topology.Segment, error) {
 	}
 	segments := make([]topology.Segment, 0, len(places))
 	for _, place := range places {
-		segment, err := topology.FromTopology(place)
+		segment, err := topology.FromTopology(&csi.Topology{Segments: place})
 		if err != nil {
 			return nil, fmt.Errorf("annotation %s: %w", snapshotapi.AnnAccessibleTopology, err)
 		}

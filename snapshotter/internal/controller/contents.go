@@ -180,9 +180,12 @@ func (c *contents) create(ctx context.Context, request createRequest) (snapshot,
 
 // snapshotOf returns what the driver says of a snapshot.
 func snapshotOf(s *csi.Snapshot) snapshot {
-	out := snapshot{handle: s.GetSnapshotId(), ready: s.GetReadyToUse(), size: s.GetSizeBytes(), group: s.GetGroupSnapshotId(),
-		accessible: snapshotapi.FormatAccessibleTopology(s.GetAccessibleTopology()),
+	out := snapshot{handle: s.GetSnapshotId(), ready: s.GetReadyToUse(), size: s.GetSizeBytes(), group: s.GetGroupSnapshotId()}
+	var accessible []map[string]string
+	for _, t := range s.GetAccessibleTopology() {
+		accessible = append(accessible, t.GetSegments())
 	}
+	out.accessible = snapshotapi.FormatAccessibleTopology(accessible)
 	if t := s.GetCreationTime(); t != nil {
 		out.created = t.AsTime()
 	}

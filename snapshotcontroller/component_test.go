@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -88,16 +86,7 @@ func TestHTTP(t *testing.T) {
 	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-good",
 		[]byte(`{"status":{"snapshotHandle":"s","creationTime":1700000000000000000,"readyToUse":true}}`)))
 	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-bad", []byte(`{"status":{"readyToUse":false,"error":{"message":"broken"}}}`)))
-	served := func(parts ...string) {
-		t.Helper()
-		for _, part := range parts {
-			r.Eventually("serve "+part, func() bool {
-				_, body := r.Get("/metrics")
-				return strings.Contains(body, part)
-			})
-		}
-	}
-	served(
+	r.Serves(
 		`snapshot_controller_operation_total_seconds_count{driver_name="d.example",operation_name="CreateSnapshotAndReady",operation_status="success",snapshot_type="dynamic"} 1`,
 		`snapshot_controller_operation_total_seconds_count{driver_name="d.example",operation_name="CreateSnapshotAndReady",operation_status="success",snapshot_type="pre-provisioned"} 1`,
 		`snapshot_controller_operation_total_seconds_count{driver_name="d.example",operation_name="CreateSnapshotAndReady",operation_status="failure",snapshot_type="dynamic"} 1`,
@@ -109,12 +98,12 @@ func TestHTTP(t *testing.T) {
 		`workqueue_oldest_item_age_seconds{name="snapshot-controller-group-snapshot"}`, `leader_election_master_status{name="snapshot-controller-leader"} 1`,
 	)
 	w.must(w.cluster.Remove("volumesnapshots", "ns", "good"))
-	served(`snapshot_controller_snapshots{state="deleting"} 1`)
+	r.Serves(`snapshot_controller_snapshots{state="deleting"} 1`)
 	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-good", []byte(`{"metadata":{"finalizers":null}}`)))
-	served(`operation_name="DeleteSnapshot",operation_status="success",snapshot_type="dynamic"} 1`, `snapshot_controller_snapshots{state="deleting"} 0`)
+	r.Serves(`operation_name="DeleteSnapshot",operation_status="success",snapshot_type="dynamic"} 1`, `snapshot_controller_snapshots{state="deleting"} 0`)
 	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-bad", []byte(`{"metadata":{"finalizers":null}}`)))
 	w.must(w.cluster.Remove("volumesnapshotcontents", "", "snapcontent-bad"))
-	served(`snapshot_controller_snapshots{state="content_missing"} 1`)
+	r.Serves(`snapshot_controller_snapshots{state="content_missing"} 1`)
 
 	for _, path := range []string{"/healthz", "/livez", "/readyz", "/healthz/leader-election"} {
 		if code, body := r.Get(path); code != http.StatusOK {
@@ -133,28 +122,8 @@ func TestHTTP(t *testing.T) {
 		state.Snapshots.Waiting[0].Snapshot != "ns/bad" || state.Snapshots.Waiting[1].Error == "" {
 		t.Errorf("/debug/state: error %v in %s", err, body)
 	}
-	_, metrics := r.Get("/metrics")
-	documented(t, metrics)
+	r.CheckMetrics("docs/metrics.md")
 	r.Stop()
-}
-
-// documented checks that docs/metrics.md has every metric that is served.
-func documented(t *testing.T, body string) {
-	t.Helper()
-	document, err := os.ReadFile("docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	families := regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1)
-	if len(families) < 15 {
-		t.Errorf("only %d metrics are served:\n%s", len(families), body)
-	}
-	for _, family := range families {
-		name := family[1]
-		if !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") && !strings.Contains(string(document), "`"+name+"`") {
-			t.Errorf("metric %s is not in docs/metrics.md", name)
-		}
-	}
 }
 
 // TestReady serves HTTP before the kinds are installed: /readyz says what is missing, /livez is well, and no metric claims anything about

@@ -3,9 +3,7 @@ package snapshotter
 import (
 	"encoding/json"
 	"net/http"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -88,19 +86,14 @@ func TestHTTP(t *testing.T) {
 	}
 	r.Eventually("delete the snapshot", func() bool { return len(driver.Snapshots()) == 2 })
 
-	_, metrics := r.Get("/metrics")
-	for _, part := range []string{
+	r.Serves(
 		`csi_sidecar_operations_seconds_count{driver_name="test.csi.longshore.example",grpc_status_code="OK",method_name="/csi.v1.Controller/CreateSnapshot"} 1`,
 		`csi_sidecar_operations_seconds_count{driver_name="test.csi.longshore.example",grpc_status_code="OK",method_name="/csi.v1.Controller/DeleteSnapshot"} 1`,
 		`method_name="/csi.v1.GroupController/CreateVolumeGroupSnapshot"} 1`,
 		`workqueue_adds_total{name="csi-snapshotter-content"}`,
 		`workqueue_oldest_item_age_seconds{name="csi-snapshotter-groupsnapshotcontent"}`,
 		`leader_election_master_status{name="external-snapshotter-leader-test-csi-longshore-example"} 1`,
-	} {
-		if !strings.Contains(metrics, part) {
-			t.Errorf("/metrics lacks %s in:\n%s", part, metrics)
-		}
-	}
+	)
 	var state struct {
 		Leading  bool
 		Contents struct {
@@ -114,30 +107,8 @@ func TestHTTP(t *testing.T) {
 		!state.Contents.Features.Create || !state.Contents.Features.Get || state.Contents.Groups.Version != "v1" {
 		t.Errorf("/debug/state: %s", body)
 	}
-	documented(t, metrics)
+	r.CheckMetrics("docs/metrics.md")
 	r.Stop()
-}
-
-// documented checks that docs/metrics.md has every metric that is served.
-func documented(t *testing.T, body string) {
-	t.Helper()
-	document, err := os.ReadFile("docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	families := regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1)
-	if len(families) < 15 {
-		t.Errorf("only %d metrics are served:\n%s", len(families), body)
-	}
-	for _, family := range families {
-		name := family[1]
-		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
-			continue
-		}
-		if !strings.Contains(string(document), "`"+name+"`") {
-			t.Errorf("metric %s is not in docs/metrics.md", name)
-		}
-	}
 }
 
 // TestReport counts contents that wait, an uncertain one among them, and a snapshot of the driver that no content names.
@@ -152,17 +123,8 @@ func TestReport(t *testing.T) {
 	if err := r.cluster.Apply(testContent("u1", "vol-1"), testGroupContent("g1", "vol-1", "vol-2")); err != nil {
 		t.Fatal(err)
 	}
-	serves := func(parts ...string) {
-		t.Helper()
-		for _, part := range parts {
-			r.Eventually("serve "+part, func() bool {
-				_, body := r.Get("/metrics")
-				return strings.Contains(body, part)
-			})
-		}
-	}
 	const driverLabel = `driver_name="test.csi.longshore.example"`
-	serves(
+	r.Serves(
 		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="snapshot",step="create"} 1`, `csi_snapshotter_uncertain_contents{`+driverLabel+`,kind="snapshot"} 1`,
 		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="group_snapshot",step="create"} 1`, `csi_snapshotter_uncertain_contents{`+driverLabel+`,kind="group_snapshot"} 0`,
 		`csi_snapshotter_orphaned_snapshots{`+driverLabel+`} 1`,
@@ -176,7 +138,7 @@ func TestReport(t *testing.T) {
 	if err := r.cluster.Apply(lost); err != nil {
 		t.Fatal(err)
 	}
-	serves(
+	r.Serves(
 		`csi_snapshotter_orphaned_snapshots{`+driverLabel+`} 0`,
 		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="snapshot",step="create"} 0`, `csi_snapshotter_uncertain_contents{`+driverLabel+`,kind="snapshot"} 0`,
 		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="group_snapshot",step="create"} 0`,

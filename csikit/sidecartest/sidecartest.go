@@ -10,7 +10,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +28,8 @@ const (
 	patience = 2 * time.Minute
 	// poll is the pause before a condition, or the driver, is asked again.
 	poll = 10 * time.Millisecond
+	// fewestMetrics is what every component serves: Go, the process, queues, election.
+	fewestMetrics = 15
 )
 
 // AnyPort is the endpoint of a component whose port the system chooses.
@@ -109,6 +113,37 @@ func (r *Running) Get(path string) (code int, body string) {
 		r.tb.Fatal(err)
 	}
 	return response.StatusCode, string(data)
+}
+
+// Serves waits until /metrics has each of the parts.
+func (r *Running) Serves(parts ...string) {
+	r.tb.Helper()
+	for _, part := range parts {
+		r.Eventually("serve "+part, func() bool {
+			_, body := r.Get("/metrics")
+			return strings.Contains(body, part)
+		})
+	}
+}
+
+// CheckMetrics checks that the document, "docs/metrics.md" for instance, has every metric that is served, but for those of Go and the process.
+func (r *Running) CheckMetrics(document string) {
+	r.tb.Helper()
+	text, err := os.ReadFile(document)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	_, body := r.Get("/metrics")
+	families := regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1)
+	if len(families) < fewestMetrics {
+		r.tb.Errorf("only %d metrics are served:\n%s", len(families), body)
+	}
+	for _, family := range families {
+		name := family[1]
+		if !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") && !strings.Contains(string(text), "`"+name+"`") {
+			r.tb.Errorf("metric %s is not in %s", name, document)
+		}
+	}
 }
 
 // Log returns what the component has logged so far.

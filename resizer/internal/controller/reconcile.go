@@ -129,7 +129,7 @@ func (c *Controller) patchClaim(ctx context.Context, before *corev1.PersistentVo
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumeClaims(before.Namespace).
-		Patch(ctx, before.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		Patch(ctx, before.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	c.memory.change(key, before.UID, func(a *attempts) { a.unsure = err != nil })
 	if err != nil {
 		return nil, kube.PatchError("PersistentVolumeClaim", key, err)
@@ -138,7 +138,7 @@ func (c *Controller) patchClaim(ctx context.Context, before *corev1.PersistentVo
 	return patched, nil
 }
 
-// patchPV applies a merge patch to the PersistentVolume that pv was read from.
+// patchPV applies a strategic merge patch to the PersistentVolume that pv was read from.
 func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, annotations, spec map[string]any) error {
 	patch, err := volumePatch(pv, annotations, spec)
 	if err != nil {
@@ -146,7 +146,7 @@ func (c *Controller) patchPV(ctx context.Context, pv *corev1.PersistentVolume, a
 	}
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
-	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return kube.PatchError("PersistentVolume", pv.Name, err)
 	}

@@ -171,15 +171,16 @@ func dropConditions(claim *corev1.PersistentVolumeClaim, kinds ...corev1.Persist
 	})
 }
 
-// statusPatch renders the changes from one state of a claim to another as a merge patch, nil if there are none. Conditions are
-// a list, which is replaced as a whole: the resourceVersion sees to it that no change of another writer is lost.
+// statusPatch renders the changes from one state of a claim to another as a strategic merge patch, nil if there are none; a merge patch
+// costs the API server more. Conditions are a list, which is replaced as a whole: the resourceVersion sees to it that no change of another
+// writer is lost.
 func statusPatch(before, after *corev1.PersistentVolumeClaim) ([]byte, error) {
 	status := map[string]any{}
 	diffResource(status, "capacity", before.Status.Capacity, after.Status.Capacity)
 	diffResource(status, "allocatedResources", before.Status.AllocatedResources, after.Status.AllocatedResources)
 	diffResource(status, "allocatedResourceStatuses", before.Status.AllocatedResourceStatuses, after.Status.AllocatedResourceStatuses)
 	if !equality.Semantic.DeepEqual(before.Status.Conditions, after.Status.Conditions) {
-		status["conditions"] = after.Status.Conditions
+		status["conditions"] = replaced(after.Status.Conditions)
 	}
 	if currentClass(before) != currentClass(after) {
 		status["currentVolumeAttributesClassName"] = after.Status.CurrentVolumeAttributesClassName
@@ -220,7 +221,7 @@ func orNull(s string) any {
 	return s
 }
 
-// volumePatch is a merge patch of a PersistentVolume, which applies only to the very object that was read.
+// volumePatch is a strategic merge patch of a PersistentVolume, which applies only to the very object that was read.
 func volumePatch(pv *corev1.PersistentVolume, annotations, spec map[string]any) ([]byte, error) {
 	metadata := map[string]any{"uid": pv.UID}
 	patch := map[string]any{"metadata": metadata}
@@ -231,4 +232,13 @@ func volumePatch(pv *corev1.PersistentVolume, annotations, spec map[string]any) 
 		patch["spec"] = spec
 	}
 	return json.Marshal(patch)
+}
+
+// replaced renders a list that replaces the one that the object has.
+func replaced[T any](list []T) []any {
+	all := []any{map[string]any{"$patch": "replace"}}
+	for _, item := range list {
+		all = append(all, item)
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -142,44 +143,42 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 }
 
 func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
-	for _, content := range present(before, after) {
-		named := c.snapshots.ByIndex(indexContent, content.Name)
-		if after == nil && len(named) > 0 {
-			c.gone.Store(content.Name, nil)
-		}
-		c.queue.Add(refKey(content))
-		for _, s := range named {
-			c.queue.Add(keyOf(s))
-		}
-	}
+	last := cmp.Or(after, before)
+	named := c.snapshots.ByIndex(indexContent, last.Name)
 	if after != nil {
 		c.gone.Delete(after.Name)
+	} else if len(named) > 0 {
+		c.gone.Store(before.Name, nil)
+	}
+	for _, s := range named {
+		c.queue.Add(keyOf(s))
+	}
+	c.queue.Add(refKey(last))
+	if before != nil && refKey(before) != refKey(last) {
+		c.queue.Add(refKey(before))
 	}
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.deleted.Delete(before.UID)
 		c.created.Delete(before.UID)
 	}
-	if before == nil || after == nil || !isResync(before, after) {
-		c.wakeClaims(before, after)
+	if before != nil && after != nil && isResync(before, after) {
+		return
+	}
+	c.wakeClaims(last, named)
+	if before != nil && after != nil && before.UID != after.UID { // another content of that name
+		c.wakeClaims(before, nil)
 	}
 }
 
-// present returns the contents that are there.
-func present(contents ...*snapshotv1.VolumeSnapshotContent) []*snapshotv1.VolumeSnapshotContent {
-	return slices.DeleteFunc(contents, func(content *snapshotv1.VolumeSnapshotContent) bool { return content == nil })
-}
-
-// wakeClaims queues the claims of the volumes of contents.
-func (c *Controller) wakeClaims(contents ...*snapshotv1.VolumeSnapshotContent) {
-	for _, content := range present(contents...) {
-		if content.Spec.Source.VolumeHandle == nil {
-			continue
-		}
-		c.wakeClaimsOf(handleKey(content.Spec.Driver, *content.Spec.Source.VolumeHandle))
-		for _, s := range c.snapshots.ByIndex(indexContent, content.Name) {
-			if name := s.Spec.Source.PersistentVolumeClaimName; name != nil {
-				c.claimQueue.Add(s.Namespace + "/" + *name)
-			}
+// wakeClaims queues the claim of the volume of a content, and those that the snapshots that are bound to it have been taken of.
+func (c *Controller) wakeClaims(content *snapshotv1.VolumeSnapshotContent, named []*snapshotv1.VolumeSnapshot) {
+	if content.Spec.Source.VolumeHandle == nil {
+		return
+	}
+	c.wakeClaimsOf(handleKey(content.Spec.Driver, *content.Spec.Source.VolumeHandle))
+	for _, s := range named {
+		if name := s.Spec.Source.PersistentVolumeClaimName; name != nil {
+			c.claimQueue.Add(s.Namespace + "/" + *name)
 		}
 	}
 }

@@ -190,8 +190,9 @@ func (w *walk) step() {
 		what = w.snapshotter(false)
 	case n < 78:
 		what = "api fault"
+		done := w.rand.IntN(2) == 0
 		w.cluster.Inject(kubetest.Fault{
-			Verb: []string{"patch", "create", "delete", "get"}[w.rand.IntN(4)], Err: w.apiError(), After: w.rand.IntN(2) == 0, Times: 1 + w.rand.IntN(3),
+			Verb: []string{"patch", "create", "delete", "get"}[w.rand.IntN(4)], Err: w.apiError(done), After: done, Times: 1 + w.rand.IntN(3),
 		})
 	case n < 80:
 		what = "watches broken"
@@ -273,12 +274,17 @@ func (w *walk) restore() string {
 	return "restore"
 }
 
-func (w *walk) apiError() error {
-	claims := schema.GroupResource{Resource: "things"}
-	return []error{
-		apierrors.NewConflict(claims, "x", errCrashed), apierrors.NewServiceUnavailable("injected"), apierrors.NewTimeoutError("injected", 1),
-		apierrors.NewForbidden(claims, "x", errCrashed), apierrors.NewInternalError(errCrashed),
-	}[w.rand.IntN(5)]
+// apiError returns an error of the API server. One that has done what it was asked for does not refuse it.
+func (w *walk) apiError(done bool) error {
+	things := schema.GroupResource{Resource: "things"}
+	errs := []error{
+		apierrors.NewServiceUnavailable("injected"), apierrors.NewTimeoutError("injected", 1), apierrors.NewInternalError(errCrashed),
+		apierrors.NewConflict(things, "x", errCrashed), apierrors.NewForbidden(things, "x", errCrashed),
+	}
+	if done {
+		errs = errs[:3]
+	}
+	return errs[w.rand.IntN(len(errs))]
 }
 
 // toggleClass deletes a class, or creates it again.

@@ -96,20 +96,20 @@ func chooseClass(v view, driver string) (*snapshotv1.VolumeSnapshotClass, error)
 		}
 	}
 	if len(found) != 1 {
-		return nil, noDefault("VolumeSnapshotClass", ReasonDefaultClassFailed, driver, found)
+		return nil, noDefault("snapshot", ReasonDefaultClassFailed, driver, found)
 	}
 	return found[0], nil
 }
 
-// noDefault says why there is no default class.
-func noDefault[T metav1.Object](kind, reason, driver string, found []T) error {
+// noDefault says why there is no default class, in the words of the external-snapshotter: Kubernetes' storage suite looks for them.
+func noDefault[T metav1.Object](what, reason, driver string, found []T) error {
 	if len(found) == 0 {
-		return problemf(reason, "there is no default %s for driver %q: name a class, or mark one as the default", kind, driver)
+		return problemf(reason, "cannot find default %s class for driver %q: name a class, or mark one as the default", what, driver)
 	}
 	names := make([]string, 0, len(found))
 	for _, class := range found {
 		names = append(names, fmt.Sprintf("%q", class.GetName()))
 	}
 	slices.Sort(names)
-	return problemf(reason, "there are %d default objects of kind %s for driver %q: %s; keep one", len(found), kind, driver, strings.Join(names, ", "))
+	return problemf(reason, "%d default snapshot classes were found: %s of driver %q; keep one default %s class", len(found), strings.Join(names, ", "), driver, what)
 }

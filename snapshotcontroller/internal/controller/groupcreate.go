@@ -75,7 +75,7 @@ func chooseGroupClass(v groupView, driver string) (*groupv1.VolumeGroupSnapshotC
 		}
 	}
 	if len(found) != 1 {
-		return nil, noDefault("VolumeGroupSnapshotClass", ReasonDefaultClassFailed, driver, found)
+		return nil, noDefault("group snapshot", ReasonDefaultClassFailed, driver, found)
 	}
 	return found[0], nil
 }

@@ -128,7 +128,7 @@ func TestPlanGroup(t *testing.T) {
 		"OtherDriver": {"S24: the driver of the class cannot know the volumes", func(v *groupView) { v.class.Driver = "e" }, doStatus, ReasonValidation, `for driver "e"`},
 		"NoClass":     {"it may come", func(v *groupView) { v.class = nil }, doStatus, ReasonClassFailed, `"fast"`},
 		"Default":     {"the default class is named in the spec", do(protectGroup, unnamed), doPatch, "", ""},
-		"NoDefault":   {"no class is the default", do(unnamed, func(v *groupView) { v.classes[0].Annotations = nil }), doStatus, ReasonDefaultClassFailed, "no default"},
+		"NoDefault":   {"no class is the default", do(unnamed, func(v *groupView) { v.classes[0].Annotations = nil }), doStatus, ReasonDefaultClassFailed, "cannot find default group snapshot class"},
 		"TwoDefaults": {"which one is meant?", do(unnamed, func(v *groupView) { v.classes = append(v.classes, v.classes[0]) }), doStatus, ReasonDefaultClassFailed, "2 default"},
 		"BadSecret": {"the class names half a secret", func(v *groupView) { v.class.Parameters = map[string]string{snapshotapi.ParamGroupSecretName: "s"} },
 			doStatus, ReasonContentCreationFailed, "given together"},

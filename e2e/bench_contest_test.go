@@ -240,6 +240,33 @@ func each(ctx context.Context, n int, do func(context.Context, int) error) error
 	return group.Wait()
 }
 
+// patched is an object and a strategic merge patch of it.
+type patched struct{ resource, name, subresource, patch string }
+
+// onlyWrites sends for each of n objects what a program has to write, and nothing else, and returns the time it takes: no program is faster.
+func (c *contest) onlyWrites(n int, writes func(i int) []patched) time.Duration {
+	c.b.Helper()
+	began := time.Now()
+	err := each(c.b.Context(), n, func(ctx context.Context, i int) error {
+		for _, w := range writes(i) {
+			client := c.Client.CoreV1().RESTClient()
+			if w.resource == "volumeattachments" {
+				client = c.Client.StorageV1().RESTClient()
+			}
+			err := client.Patch(types.StrategicMergePatchType).NamespaceIfScoped(c.warm.Namespace, w.resource == "persistentvolumeclaims").
+				Resource(w.resource).Name(w.name).SubResource(strings.Fields(w.subresource)...).Body([]byte(w.patch)).Do(ctx).Error()
+			if err != nil {
+				return fmt.Errorf("patch %s %s: %w", w.resource, w.name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		c.b.Fatal(err)
+	}
+	return time.Since(began)
+}
+
 // figure is what was measured of one program.
 type figure struct {
 	unit  string

@@ -51,7 +51,7 @@ func snapshotPairs(b *testing.B) [2]snapshotPair {
 // reads included, and the memory is read. Nothing else uses the API server.
 func BenchmarkSnapshot(b *testing.B) {
 	both, n := snapshotPairs(b), benchSetting(b, "N", 500)
-	lifted := []string{"--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100"}
+	lifted := []string{"--kube-api-qps=1000", "--kube-api-burst=2000"}
 	for _, tc := range []struct {
 		name      string
 		snapshots [2]int // of kubernetes-csi's programs and ours

@@ -96,10 +96,11 @@ func (f *snapshotFaults) refused(request proto.Message) bool {
 	return !f.exists(nameOf(request)) && f.fault("refused", 10)(request)
 }
 
-// begin matches every fifth request for a new snapshot: the driver begins to work on it, and says that it has not come to an end.
+// begin matches every fifth request for a new snapshot: the driver begins to work on it, and says that it has not come to an end. It does not for
+// a volume that is gone: a claim that is being deleted waits for no snapshot that was refused, and this is asked for again.
 func (f *snapshotFaults) begin(request proto.Message) bool {
 	name := nameOf(request)
-	if f.exists(name) || !f.l.random.once(5) {
+	if f.exists(name) || !f.hasVolumes(request) || !f.l.random.once(5) {
 		return false
 	}
 	f.mu.Lock()
@@ -111,6 +112,25 @@ func (f *snapshotFaults) begin(request proto.Message) bool {
 	time.AfterFunc(f.l.random.upTo(longestWork), func() { f.finish(name) })
 	f.l.counts.add("late")
 	return true
+}
+
+// hasVolumes reports whether there are the volumes that a snapshot is to be taken of.
+func (f *snapshotFaults) hasVolumes(request proto.Message) bool {
+	volumes := f.Volumes()
+	return !slices.ContainsFunc(sourcesOf(request), func(id string) bool {
+		return !slices.ContainsFunc(volumes, func(v csitest.Volume) bool { return v.ID == id })
+	})
+}
+
+// sourcesOf returns the volumes that a snapshot is to be taken of.
+func sourcesOf(request proto.Message) []string {
+	switch r := request.(type) {
+	case *csi.CreateSnapshotRequest:
+		return []string{r.GetSourceVolumeId()}
+	case *csi.CreateVolumeGroupSnapshotRequest:
+		return r.GetSourceVolumeIds()
+	}
+	return nil
 }
 
 // working matches the requests that the driver is still working on.
@@ -134,17 +154,14 @@ func (f *snapshotFaults) finish(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var err error
-	var volumes []string
 	switch r := f.late[name].(type) {
 	case *csi.CreateSnapshotRequest:
 		_, err = f.CreateSnapshot(context.Background(), r)
-		volumes = []string{r.GetSourceVolumeId()}
 	case *csi.CreateVolumeGroupSnapshotRequest:
 		_, err = f.CreateVolumeGroupSnapshot(context.Background(), r)
-		volumes = r.GetSourceVolumeIds()
 	}
 	if err != nil {
-		f.gone = append(f.gone, volumes...)
+		f.gone = append(f.gone, sourcesOf(f.late[name])...)
 	}
 	delete(f.late, name)
 }

@@ -31,7 +31,7 @@ e2e-kind: $(KIND) $(TOOLS)/testsum ## Run the end-to-end tests on the kind clust
 	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER) >$$config && \
 	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) $(if $(filter kubelet,$(E2E_KIND)),-skip '$(E2E_NO_KUBELET)') ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
 	$(TOOLS)/testsum -total $(TOOLS)/e2e-kind.json
-e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the kind cluster (FOCUS, SKIP, FEATURES, PROCS=12)
+e2e-k8s: $(KIND) $(TOOLS)/specsum ## Run the storage suite of Kubernetes on the kind cluster (FOCUS, SKIP, FEATURES, PROCS=12; ONE_NODE=1 FOCUS=...: with volumes of one node)
 	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)
 
 .PHONY: e2e-overlays

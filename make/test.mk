@@ -11,7 +11,9 @@ TESTFLAGS_e2e := -count=1 -vet=off -timeout 60m -parallel 16
 # The driver that is killed at every fault point is a process of its own two thousand times: what the detector would find in it, the other
 # tests show as well.
 TESTFLAGS_hostpathdriver = $(TESTFLAGS) -skip '^TestWalk'
-TESTALSO_resizer = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk$$' .
+TESTALSO_resizer = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk$$' . -walk.steps=$(WALKSTEPS)
+# Every run has another seed, so that many shorter walks see as much as a long one.
+WALKSTEPS = $(if $(LONGSHORE_EXHAUSTIVE),10000,3000)
 TESTALSO_snapshotcontroller = $(TESTALSO_resizer)
 TESTALSO_snapshotter = $(TESTALSO_resizer)
 TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)

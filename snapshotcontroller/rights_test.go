@@ -142,6 +142,15 @@ func TestRoleThatUpdatesClaims(t *testing.T) {
 		if protected() != 0 {
 			t.Error("the claim is not released")
 		}
+		patches := 0
+		for _, write := range w.cluster.Writes() {
+			if write.Verb == "patch" && write.Resource == "persistentvolumeclaims" {
+				patches++
+			}
+		}
+		if patches != 1 {
+			t.Errorf("the claim was patched %d times, want once: then it is known that this is refused", patches)
+		}
 		cancel()
 		w.must(<-ended)
 	})

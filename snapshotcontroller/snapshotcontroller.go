@@ -152,7 +152,7 @@ func (c *component) work(ctx context.Context) error {
 		Report:       controller.NewReport(c.registry),
 		QueueMetrics: kubemetrics.NewQueues(c.registry), Registerer: c.registry,
 	}
-	if err := c.kinds.Wait(ctx, c.snapshots, c.CRDInterval); err != nil {
+	if err := c.kinds.Wait(ctx, c.snapshots, c.CRDInterval, c.KubeTimeout); err != nil {
 		return nil //nolint:nilerr // ctx has ended before there was anything to do
 	}
 	recording, stop := context.WithCancel(context.WithoutCancel(ctx))

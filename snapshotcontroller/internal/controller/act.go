@@ -298,12 +298,13 @@ func (c *Controller) reconcileOrphan(ctx context.Context, content *snapshotv1.Vo
 
 // deleteOfVanished deletes the content that was made for a snapshot which is gone. An API server may delete an object although a finalizer
 // was put on it: it has read the object before, and has found none. Such a snapshot was never seen as being deleted. One whose finalizers
-// somebody has removed by hand was, and its content stays.
+// somebody has removed by hand was, and its content stays: also if the watch was broken meanwhile, unless the
+// snapshot was just taken.
 func (c *Controller) deleteOfVanished(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	ref := content.Spec.VolumeSnapshotRef
-	_, vanished := c.vanished.Load(ref.UID)
+	at, vanished := c.vanished.Load(ref.UID)
 	_, deleted := c.deleted.Load(content.UID)
-	if !vanished || deleted || content.DeletionTimestamp != nil || content.Name != snapshotapi.ContentName(ref.UID) ||
+	if !vanished || deleted || !c.isNewFor(content, at) || content.DeletionTimestamp != nil || content.Name != snapshotapi.ContentName(ref.UID) ||
 		content.Spec.Source.VolumeHandle == nil || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
 		return nil
 	}
@@ -317,10 +318,29 @@ func (c *Controller) deleteOfVanished(ctx context.Context, content *snapshotv1.V
 	return c.delete(ctx, content)
 }
 
+// vanishing is a snapshot that went without a deletion that waits for finalizers.
+type vanishing struct {
+	key string
+	at  time.Time
+}
+
+// vanishGrace is how long a snapshot may have been taken when its VolumeSnapshot vanishes: the API server reads an object that it deletes once, and the
+// content is made right after the finalizers are put on. It has room for a watch that was broken.
+const vanishGrace = 2 * time.Minute
+
+// isNewFor reports whether the snapshot of a content was taken shortly before its VolumeSnapshot vanished, or not at all.
+func (c *Controller) isNewFor(content *snapshotv1.VolumeSnapshotContent, vanished any) bool {
+	v, ok := vanished.(vanishing)
+	if ok && content.Status != nil && content.Status.CreationTime != nil {
+		return v.at.Sub(time.Unix(0, *content.Status.CreationTime)).Abs() < vanishGrace
+	}
+	return ok
+}
+
 // forgetVanished forgets the vanished snapshots of a key of which no content is left that is not being deleted.
 func (c *Controller) forgetVanished(key string) {
-	c.vanished.Range(func(uid, of any) bool {
-		if of != key {
+	c.vanished.Range(func(uid, value any) bool {
+		if v, ok := value.(vanishing); !ok || v.key != key {
 			return true
 		}
 		left := slices.ContainsFunc(c.contents.ByIndex(indexRef, key), func(content *snapshotv1.VolumeSnapshotContent) bool {

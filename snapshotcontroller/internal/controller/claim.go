@@ -50,7 +50,7 @@ func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.Pers
 		return true
 	}
 	on, known := c.served()
-	if !known {
+	if !known && !c.groupsUnread.Load() {
 		return true
 	}
 	deleting := claim.DeletionTimestamp != nil
@@ -145,9 +145,14 @@ func (c *Controller) patchClaim(ctx context.Context, claim *corev1.PersistentVol
 	}
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
-	patched, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if apierrors.IsForbidden(err) {
+	var patched *corev1.PersistentVolumeClaim
+	mayPatch := !c.updatesClaims.Load()
+	if mayPatch {
+		patched, err = c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if !mayPatch || apierrors.IsForbidden(err) {
 		patched, err = c.updateClaim(ctx, claim, finalizers)
+		c.updatesClaims.Store(err == nil || !mayPatch && !apierrors.IsForbidden(err))
 	}
 	if err != nil {
 		return kube.PatchError("PersistentVolumeClaim", keyOf(claim), err)

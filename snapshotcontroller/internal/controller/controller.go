@@ -73,10 +73,14 @@ type Controller struct {
 	retries    retries
 	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
 	created    sync.Map // UIDs of contents that this instance has created and that have no status yet, with the time
-	vanished   sync.Map // UIDs of snapshots that went without a deletion that waits for finalizers, with their keys; until their contents are dealt with
+	vanished   sync.Map // UIDs of snapshots that went without a deletion that waits for finalizers, as vanishing; until their contents are dealt with
 	deleted    sync.Map // UIDs of objects that this instance has deleted, until they are gone
 	groups     atomic.Pointer[groupsState]
-	started    atomic.Bool
+	// groupsUnread: group snapshots are served, and could not be read for groupsPatience.
+	groupsUnread atomic.Bool
+	// updatesClaims: the role allows to update claims, and not to patch them.
+	updatesClaims atomic.Bool
+	started       atomic.Bool
 }
 
 // New prepares a Controller, which starts with Run.
@@ -130,7 +134,7 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 	informers.Go(func() error { return c.claims.Run(watching) })
 	informers.Go(func() error { return c.pvs.Run(watching) })
 	if c.nodes != nil {
-		c.nodes.findRights(ctx, c.cfg.Kube)
+		c.nodes.findRights(ctx, c.cfg.Kube, c.cfg.KubeTimeout)
 		informers.Go(func() error { return c.nodes.nodes.Run(watching) })
 		if c.nodes.drivers {
 			informers.Go(func() error { return c.nodes.csiNodes.Run(watching) })

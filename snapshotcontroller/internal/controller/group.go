@@ -34,6 +34,7 @@ type groups struct {
 	groupClasses  *kube.Informer[*groupv1.VolumeGroupSnapshotClass]
 	groupQueue    *reconcile.Controller[string]
 	groupRetries  retries
+	version       string // in which they are served
 }
 
 // groupsState is what is known of the kinds of group snapshots.
@@ -43,6 +44,9 @@ type groupsState struct {
 	// on works on them, its caches being complete. nil without the kinds.
 	on *groups
 }
+
+// groupsPatience is how long claims wait until the group snapshots that are served can be read.
+const groupsPatience = 2 * time.Minute
 
 // served returns who works on group snapshots. It is not known in the first moments, and while the caches are filled; nil is nobody, as there
 // are no group snapshots.
@@ -57,15 +61,16 @@ func (c *Controller) served() (on *groups, known bool) {
 // followGroups works on group snapshots whenever the server has their kinds, until ctx ends.
 func (c *Controller) followGroups(ctx context.Context) error {
 	stop := func() error { return nil }
+	known, last := false, "" // the version that is worked on, which is none if they are not served
 	for {
 		pause := c.cfg.CRDInterval
-		version, served, err := c.cfg.Snapshots.Served(ctx)
-		now := c.groups.Load()
+		version, served, err := c.groupVersion(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).Error(err, "Cannot find out whether group snapshots are served, trying again")
 			pause = min(pause, servedRetry)
-		case err == nil && (now == nil || now.version != version):
+		case err == nil && !(known && version == last):
+			known, last = true, version
 			klog.FromContext(ctx).Info("Group snapshots", "served", served, logging.KeyVersion, version)
 			if err := stop(); err != nil {
 				return err
@@ -86,20 +91,28 @@ func (c *Controller) followGroups(ctx context.Context) error {
 	}
 }
 
+// groupVersion asks the API server whether it has group snapshots, and in which version.
+func (c *Controller) groupVersion(ctx context.Context) (version string, served bool, err error) {
+	ctx, cancel := c.kubeDeadline(ctx)
+	defer cancel()
+	return c.cfg.Snapshots.Served(ctx)
+}
+
 // startGroups begins to work on group snapshots. The returned function ends that.
 func (c *Controller) startGroups(ctx context.Context, version string) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- c.newGroups().run(ctx, version) }()
+	go func() { ended <- c.newGroups(version).run(ctx) }()
 	return func() error {
 		cancel()
 		c.groups.Store(nil)
+		c.groupsUnread.Store(false)
 		return <-ended
 	}
 }
 
-func (c *Controller) newGroups() *groups {
-	g := &groups{Controller: c, groupRetries: retries{retry: c.cfg.Retry}}
+func (c *Controller) newGroups(version string) *groups {
+	g := &groups{Controller: c, version: version, groupRetries: retries{retry: c.cfg.Retry}}
 	g.groups = kube.NewInformer(c.cfg.Snapshots.VolumeGroupSnapshots(""), kube.InformerOptions[*groupv1.VolumeGroupSnapshot]{
 		Name: "VolumeGroupSnapshot", Resync: c.cfg.Resync, Index: map[string]func(*groupv1.VolumeGroupSnapshot) []string{
 			indexContent: func(group *groupv1.VolumeGroupSnapshot) []string { return []string{groupContentName(group)} },
@@ -125,7 +138,7 @@ func (c *Controller) newGroups() *groups {
 }
 
 // run works until ctx ends.
-func (g *groups) run(ctx context.Context, version string) (err error) {
+func (g *groups) run(ctx context.Context) (err error) {
 	if g.groupQueue, err = g.newQueue(QueueGroups, g.reconcileGroup); err != nil {
 		return err
 	}
@@ -139,16 +152,35 @@ func (g *groups) run(ctx context.Context, version string) (err error) {
 	informers.Go(func() error { return g.groupContents.Run(watching) })
 	informers.Go(func() error { return g.groupClasses.Run(watching) })
 
+	unread := time.AfterFunc(groupsPatience, func() { g.goOnWithoutGroups(ctx) })
 	err = kube.WaitAllSynced(ctx, append(g.informers(), g.groups, g.groupContents, g.groupClasses)...)
+	unread.Stop()
+	g.groupsUnread.Store(false)
 	if ctx.Err() != nil {
 		err = nil // stopped before there was anything to do
 	} else if err == nil {
-		g.Controller.groups.Store(&groupsState{version: version, on: g})
+		g.Controller.groups.Store(&groupsState{version: g.version, on: g})
 		g.wakeMembers()
 	}
 	err = errors.Join(err, g.groupQueue.Run(ctx))
 	stop()
 	return errors.Join(err, informers.Wait())
+}
+
+// goOnWithoutGroups lets claims go that no snapshot holds, as far as is known: a role that does not allow to read group snapshots, or a webhook that
+// cannot convert them, must not keep every claim of the cluster.
+func (c *Controller) goOnWithoutGroups(ctx context.Context) {
+	if ctx.Err() != nil || c.Synced() != nil {
+		return
+	}
+	klog.FromContext(ctx).Error(nil, "Group snapshots are served and cannot be read: claims are no longer protected while group snapshots are taken of them. "+
+		"Allow list and watch of volumegroupsnapshots, volumegroupsnapshotcontents and volumegroupsnapshotclasses, or stop serving them")
+	c.groupsUnread.Store(true)
+	for claim := range c.claims.All() {
+		if isProtected(claim) {
+			c.claimQueue.Add(keyOf(claim))
+		}
+	}
 }
 
 func (g *groups) groupChanged(before, after *groupv1.VolumeGroupSnapshot) {
@@ -159,6 +191,7 @@ func (g *groups) groupChanged(before, after *groupv1.VolumeGroupSnapshot) {
 		g.groupQueue.Add(keyOf(group))
 		if after == nil || after.UID != group.UID {
 			g.contentKnown(group.UID)
+			g.gone.Delete(groupContentName(group))
 		}
 		if before == nil || after == nil || before.UID != after.UID || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 			snapshots := g.snapshots.ByIndex(indexGroup, string(group.UID))

@@ -138,7 +138,7 @@ func memberSnapshot(v groupView, m member) *snapshotv1.VolumeSnapshot {
 	return &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v.group.Namespace, Name: name, Finalizers: finalizers,
-			OwnerReferences: []metav1.OwnerReference{groupOwner(groupRef{v.group.Name, v.group.UID})},
+			OwnerReferences: []metav1.OwnerReference{groupOwner(groupRef{v.group.Name, v.group.UID}, v.version)},
 		},
 		Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}},
 	}

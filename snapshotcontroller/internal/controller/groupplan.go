@@ -23,6 +23,8 @@ const (
 // groupView is what the caches have about one VolumeGroupSnapshot.
 type groupView struct {
 	group *groupv1.VolumeGroupSnapshot
+	// version is that in which group snapshots are served.
+	version string
 	// content, contentGone and contentDeleted are as in view.
 	content                     *groupv1.VolumeGroupSnapshotContent
 	contentGone, contentDeleted bool

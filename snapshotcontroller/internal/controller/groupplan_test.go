@@ -237,6 +237,7 @@ func TestNewGroupContent(t *testing.T) {
 // TestMember looks at the objects of a member.
 func TestMember(t *testing.T) {
 	v := testGroupView(takeGroup)
+	v.version = "v1beta2"
 	v.content.Labels = map[string]string{snapshotapi.LabelManagedBy: "n"}
 	v.content.Annotations = map[string]string{snapshotapi.AnnGroupDeletionSecretName: "s", snapshotapi.AnnGroupDeletionSecretNamespace: "ns"}
 	m := v.members[0]
@@ -244,7 +245,7 @@ func TestMember(t *testing.T) {
 	m.info.CreationTime, m.info.RestoreSize = new(int64(7)), new(int64(0))
 
 	m.snapshot = memberSnapshot(v, m)
-	owner := metav1.OwnerReference{APIVersion: "groupsnapshot.storage.k8s.io/v1", Kind: "VolumeGroupSnapshot", Name: "g", UID: "1"}
+	owner := metav1.OwnerReference{APIVersion: "groupsnapshot.storage.k8s.io/v1beta2", Kind: "VolumeGroupSnapshot", Name: "g", UID: "1"}
 	wantSnapshot := &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: snapshotapi.MemberSnapshotName("1", "vol-a"), OwnerReferences: []metav1.OwnerReference{owner},

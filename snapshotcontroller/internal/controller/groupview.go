@@ -16,7 +16,7 @@ import (
 
 // groupView collects what the caches have about a group snapshot.
 func (g *groups) groupView(group *groupv1.VolumeGroupSnapshot) groupView {
-	v := groupView{group: group}
+	v := groupView{group: group, version: g.version}
 	name := groupContentName(group)
 	if content, ok := g.groupContents.Get("", name); ok {
 		v.content = content

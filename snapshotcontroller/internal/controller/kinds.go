@@ -35,11 +35,12 @@ func (k *Kinds) Check() error {
 }
 
 // Wait returns when the API server has the kinds of snapshots, or the error of ctx. It looks for them in an interval that grows up to longest.
-// An answer that does not say that they are absent is left to the informers.
-func (k *Kinds) Wait(ctx context.Context, client snapshotapi.Client, longest time.Duration) error {
+// timeout is the deadline of
+// each look. An answer that does not say that they are absent is left to the informers.
+func (k *Kinds) Wait(ctx context.Context, client snapshotapi.Client, longest, timeout time.Duration) error {
 	defer k.missing.Store(false)
 	for interval := firstKindsInterval; ; interval = min(2*interval, longest) {
-		absent := k.absent(ctx, client)
+		absent := k.absent(ctx, client, timeout)
 		if absent == nil {
 			return ctx.Err()
 		}
@@ -57,7 +58,9 @@ func (k *Kinds) Wait(ctx context.Context, client snapshotapi.Client, longest tim
 }
 
 // absent returns the answer that says that a kind is absent, if there is any.
-func (k *Kinds) absent(ctx context.Context, client snapshotapi.Client) error {
+func (k *Kinds) absent(ctx context.Context, client snapshotapi.Client, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	one := metav1.ListOptions{Limit: 1}
 	_, snapshots := client.VolumeSnapshots("").List(ctx, one)
 	_, contents := client.VolumeSnapshotContents().List(ctx, one)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
@@ -39,7 +41,9 @@ func newNodes(client kube.Client) *nodes {
 }
 
 // findRights looks whether CSINodes may be read.
-func (n *nodes) findRights(ctx context.Context, client kube.Client) {
+func (n *nodes) findRights(ctx context.Context, client kube.Client, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	_, err := client.CSINodes().List(ctx, metav1.ListOptions{Limit: 1})
 	n.drivers = !apierrors.IsForbidden(err)
 	if !n.drivers {
@@ -49,6 +53,12 @@ func (n *nodes) findRights(ctx context.Context, client kube.Client) {
 
 // isValid reports whether a label names a node that exists and has the driver.
 func (n *nodes) isValid(label, driver string) bool {
+	if _, ok := n.nodes.Get("", label); ok {
+		return n.hasDriver(label, driver)
+	}
+	if len(label) < validation.LabelValueMaxLength {
+		return false // only names that are too long for a label have another one
+	}
 	for node := range n.nodes.All() {
 		if snapshotapi.NodeLabel(node.Name) == label {
 			return n.hasDriver(node.Name, driver)

@@ -32,6 +32,7 @@ type view struct {
 	// group is the group snapshot that the snapshot is a member of, nil for none. groupKnown: it is known whether it exists.
 	group                                  *groupRef
 	groupKnown, groupExists, groupDeleting bool
+	groupVersion                           string
 	// grace is how long the snapshot is not yet shown as bound to the content that was just created: most are ready soon, and then need one write of
 	// the status.
 	grace time.Duration
@@ -149,7 +150,7 @@ func planMeta(v view, class string, policy snapshotv1.DeletionPolicy) (plan, boo
 	if v.group != nil && v.groupExists && !v.groupDeleting {
 		p.finalizers = withAll(p.finalizers, snapshotapi.FinalizerInGroup)
 		if ownerGroup(s) == nil {
-			p.owners = append(slices.Clone(p.owners), groupOwner(*v.group))
+			p.owners = append(slices.Clone(p.owners), groupOwner(*v.group, v.groupVersion))
 		}
 	}
 	needed := p.class != "" || len(p.finalizers) != len(s.Finalizers) || len(p.owners) != len(s.OwnerReferences)

@@ -9,7 +9,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -209,10 +208,10 @@ func ownerGroup(s *snapshotv1.VolumeSnapshot) *groupRef {
 	return nil
 }
 
-// groupOwner returns the reference from a member to its group snapshot.
-func groupOwner(group groupRef) metav1.OwnerReference {
+// groupOwner returns the reference from a member to its group snapshot, in the version that is served: the garbage collector looks up no other.
+func groupOwner(group groupRef, version string) metav1.OwnerReference {
 	return metav1.OwnerReference{
-		APIVersion: groupv1.SchemeGroupVersion.String(), Kind: snapshotapi.KindVolumeGroupSnapshot, Name: group.name, UID: group.uid,
+		APIVersion: schema.GroupVersion{Group: snapshotapi.GroupSnapshotGroup, Version: version}.String(), Kind: snapshotapi.KindVolumeGroupSnapshot, Name: group.name, UID: group.uid,
 	}
 }
 

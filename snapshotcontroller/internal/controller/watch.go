@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -133,7 +134,7 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.deleted.Delete(before.UID)
 		if before.DeletionTimestamp == nil {
-			c.vanished.Store(before.UID, keyOf(before))
+			c.vanished.Store(before.UID, vanishing{keyOf(before), time.Now()})
 		}
 	}
 	if after == nil {

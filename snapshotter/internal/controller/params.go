@@ -61,7 +61,8 @@ func writeSecret(n names, r record) (*corev1.SecretReference, error) {
 	return ref, nil
 }
 
-// readSecret returns the secret of calls that read: that of the class, and for a member of a group that of its annotations. nil: none.
+// readSecret returns the secret of calls that read: that of the class, and for a member of a group that of its annotations. Where the class names
+// none, it is the one with which the snapshot was made, as for the external-snapshotter, which asks by CreateSnapshot. nil: none.
 func readSecret(n names, r record, c class) (*corev1.SecretReference, error) {
 	if r.member {
 		return writeSecret(n, r)
@@ -70,6 +71,9 @@ func readSecret(n names, r record, c class) (*corev1.SecretReference, error) {
 	_, hasName := c.parameters[n.readSecretName]
 	_, hasNamespace := c.parameters[n.readSecretNamespace]
 	if !hasName && !hasNamespace {
+		if len(r.volumes) > 0 {
+			return writeSecret(n, r)
+		}
 		return nil, nil //nolint:nilnil // no reference means no secret, which is not an error
 	}
 	if hasName != hasNamespace {

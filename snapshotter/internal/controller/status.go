@@ -78,12 +78,18 @@ func createdOr(created, now time.Time) time.Time {
 	return created
 }
 
-// mergeInfos returns the members of an answer, in the order in which they are known. What the driver does not say stays as it is known.
+// mergeInfos returns the members of an answer, in the order in which they are known. What the driver does not say stays as it is known, members
+// that it leaves out included: the deletion of the group names all of them.
 func mergeInfos(known, infos []groupv1.VolumeSnapshotInfo, now time.Time) []groupv1.VolumeSnapshotInfo {
 	position := func(info groupv1.VolumeSnapshotInfo) int {
 		return slices.IndexFunc(known, func(k groupv1.VolumeSnapshotInfo) bool { return k.SnapshotHandle == info.SnapshotHandle })
 	}
 	merged := slices.Clone(infos)
+	for _, k := range known {
+		if !slices.ContainsFunc(infos, func(info groupv1.VolumeSnapshotInfo) bool { return info.SnapshotHandle == k.SnapshotHandle }) {
+			merged = append(merged, k)
+		}
+	}
 	for i, info := range merged {
 		if at := position(info); at >= 0 {
 			was := known[at]

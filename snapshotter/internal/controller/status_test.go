@@ -37,11 +37,12 @@ func TestLearned(t *testing.T) {
 	}
 }
 
-// TestMergeInfos keeps order, times and sizes of members, and follows their readiness.
+// TestMergeInfos keeps order, times and sizes of members, follows their readiness, and forgets none.
 func TestMergeInfos(t *testing.T) {
 	now := time.Unix(1000, 0)
 	known := []groupv1.VolumeSnapshotInfo{
 		{SnapshotHandle: "b", CreationTime: new(int64(7)), ReadyToUse: new(false), RestoreSize: new(int64(5))}, {SnapshotHandle: "a", CreationTime: new(int64(8)), ReadyToUse: new(false)},
+		{SnapshotHandle: "left out", CreationTime: new(int64(9)), ReadyToUse: new(true)},
 	}
 	answer := []groupv1.VolumeSnapshotInfo{
 		{SnapshotHandle: "n", ReadyToUse: new(true)}, {SnapshotHandle: "a", ReadyToUse: new(true), RestoreSize: new(int64(6))}, {SnapshotHandle: "b", CreationTime: new(int64(9)), ReadyToUse: new(false)},
@@ -49,6 +50,7 @@ func TestMergeInfos(t *testing.T) {
 	want := []groupv1.VolumeSnapshotInfo{
 		{SnapshotHandle: "b", CreationTime: new(int64(7)), ReadyToUse: new(false), RestoreSize: new(int64(5))},
 		{SnapshotHandle: "a", CreationTime: new(int64(8)), ReadyToUse: new(true), RestoreSize: new(int64(6))},
+		{SnapshotHandle: "left out", CreationTime: new(int64(9)), ReadyToUse: new(true)},
 		{SnapshotHandle: "n", CreationTime: new(now.UnixNano()), ReadyToUse: new(true)},
 	}
 	if diff := cmp.Diff(want, mergeInfos(known, answer, now)); diff != "" {

@@ -24,7 +24,7 @@ func newContent(v view) (*snapshotv1.VolumeSnapshotClass, *snapshotv1.VolumeSnap
 		return nil, nil, err
 	}
 	name := snapshotapi.ContentName(s.UID)
-	secret, err := secretOf(snapshotSecretKeys(), class.Parameters, name, s.Namespace, s.Name)
+	secret, err := snapshotapi.ClassSecret(snapshotSecretKeys(), class.Parameters, name, s.Namespace, s.Name)
 	if err != nil {
 		return nil, nil, problemf(ReasonContentCreationFailed, "Failed to find the secret of VolumeSnapshotClass %q: %v", class.Name, err)
 	}

@@ -35,7 +35,7 @@ func newGroupContent(v groupView) (*groupv1.VolumeGroupSnapshotClass, *groupv1.V
 		}
 	}
 	name := snapshotapi.GroupContentName(group.UID)
-	secret, err := secretOf(groupSecretKeys(), class.Parameters, name, group.Namespace, group.Name)
+	secret, err := snapshotapi.ClassSecret(groupSecretKeys(), class.Parameters, name, group.Namespace, group.Name)
 	if err != nil {
 		return nil, nil, problemf(ReasonContentCreationFailed, "Failed to find the secret of VolumeGroupSnapshotClass %q: %v", class.Name, err)
 	}

@@ -175,14 +175,3 @@ func TestCause(t *testing.T) {
 		t.Error("another volume is another cause")
 	}
 }
-
-func FuzzExpand(f *testing.F) {
-	f.Add("${volumesnapshot.name}-x")
-	f.Add("${")
-	f.Fuzz(func(t *testing.T, template string) {
-		out, err := expand(template, map[string]string{"volumesnapshot.name": "s"})
-		if err == nil && strings.Contains(out, "${") {
-			t.Errorf("%q gives %q", template, out)
-		}
-	})
-}

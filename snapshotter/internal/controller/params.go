@@ -2,12 +2,10 @@ package controller
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
@@ -67,7 +65,6 @@ func readSecret(n names, r record, c class) (*corev1.SecretReference, error) {
 	if r.member {
 		return writeSecret(n, r)
 	}
-	name, namespace := c.parameters[n.readSecretName], c.parameters[n.readSecretNamespace]
 	_, hasName := c.parameters[n.readSecretName]
 	_, hasNamespace := c.parameters[n.readSecretNamespace]
 	if !hasName && !hasNamespace {
@@ -76,49 +73,9 @@ func readSecret(n names, r record, c class) (*corev1.SecretReference, error) {
 		}
 		return nil, nil //nolint:nilnil // no reference means no secret, which is not an error
 	}
-	if hasName != hasNamespace {
-		return nil, fmt.Errorf("%s %q must have both or none of the parameters %s and %s", n.classKind, r.class, n.readSecretName, n.readSecretNamespace)
-	}
-	// The name of a VolumeSnapshot is its user's choice, so that it is allowed in the name of the secret only.
-	tokens := map[string]string{n.token + "content.name": r.name, n.token + ".namespace": r.ref.Namespace}
-	resolvedNamespace, err := resolve(namespace, tokens)
-	if err == nil {
-		err = invalid(validation.IsDNS1123Label(resolvedNamespace), resolvedNamespace)
-	}
+	ref, err := snapshotapi.ClassSecret(snapshotapi.SecretKeys{Name: n.readSecretName, Namespace: n.readSecretNamespace, Token: n.token}, c.parameters, r.name, r.ref.Namespace, r.ref.Name)
 	if err != nil {
-		return nil, fmt.Errorf("parameter %s of %s %q: %w", n.readSecretNamespace, n.classKind, r.class, err)
+		return nil, fmt.Errorf("%s %q: %w", n.classKind, r.class, err)
 	}
-	tokens[n.token+".name"] = r.ref.Name
-	resolvedName, err := resolve(name, tokens)
-	if err == nil {
-		err = invalid(validation.IsDNS1123Subdomain(resolvedName), resolvedName)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("parameter %s of %s %q: %w", n.readSecretName, n.classKind, r.class, err)
-	}
-	return &corev1.SecretReference{Name: resolvedName, Namespace: resolvedNamespace}, nil
-}
-
-// resolve replaces ${token} in a template.
-func resolve(template string, tokens map[string]string) (string, error) {
-	var unknown []string
-	resolved := os.Expand(template, func(token string) string {
-		value, ok := tokens[token]
-		if !ok {
-			unknown = append(unknown, token)
-		}
-		return value
-	})
-	if len(unknown) > 0 {
-		return "", fmt.Errorf("%q: invalid tokens: %q", template, unknown)
-	}
-	return resolved, nil
-}
-
-// invalid returns the error of a name that breaks rules.
-func invalid(broken []string, name string) error {
-	if len(broken) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%q is not a valid name: %s", name, strings.Join(broken, "; "))
+	return ref, nil
 }

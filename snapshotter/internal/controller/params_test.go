@@ -62,15 +62,15 @@ func TestReadSecret(t *testing.T) {
 	}{
 		"None":      {reason: "no secret", names: contentNames()},
 		"Fixed":     {reason: "one secret for all", names: contentNames(), parameters: pair("s", "n"), want: &corev1.SecretReference{Name: "s", Namespace: "n"}},
-		"Half":      {reason: "a pair or nothing", names: contentNames(), parameters: map[string]string{listName: "s"}, err: "both or none"},
+		"Half":      {reason: "a pair or nothing", names: contentNames(), parameters: map[string]string{listName: "s"}, err: "must be given together"},
 		"Templates": {reason: "S27: all tokens of the name", names: contentNames(), parameters: pair("${volumesnapshot.name}.${volumesnapshotcontent.name}", "${volumesnapshot.namespace}"), want: &corev1.SecretReference{Name: "backup.c", Namespace: "ns"}},
 		"Groups": {reason: "S27: the same for group snapshots", names: groupNames(), parameters: map[string]string{
 			getName: "${volumegroupsnapshot.name}", getNamespace: "${volumegroupsnapshotcontent.name}",
 		}, want: &corev1.SecretReference{Name: "backup", Namespace: "c"}},
 		"UserNamespace": {reason: "users must not choose the namespace", names: contentNames(), parameters: pair("s", "${volumesnapshot.name}"), err: `invalid tokens: ["volumesnapshot.name"]`},
 		"Unknown":       {reason: "a misspelt token", names: contentNames(), parameters: pair("${pvc.name}", "n"), err: `invalid tokens: ["pvc.name"]`},
-		"BadName":       {reason: "the result is a name", names: contentNames(), parameters: pair("S_", "n"), err: `"S_" is not a valid name`},
-		"BadNamespace":  {reason: "the result is a name", names: contentNames(), parameters: pair("s", "n.n"), err: `"n.n" is not a valid name`},
+		"BadName":       {reason: "the result is a name", names: contentNames(), parameters: pair("S_", "n"), err: `gives "S_"`},
+		"BadNamespace":  {reason: "the result is a name", names: contentNames(), parameters: pair("s", "n.n"), err: `gives "n.n"`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -113,7 +113,7 @@ func (o origin) isFor(driver string) bool {
 	return true
 }
 
-// holder returns the node that is in charge of a snapshot, empty if that is none in particular.
+// holder returns the label of the node that is in charge of a snapshot, its name unless that is too long; empty if that is none in particular.
 func (o origin) holder() string {
 	if o.content == nil {
 		return ""
@@ -167,20 +167,20 @@ type sourceCheck struct {
 	node Node
 }
 
-// has reports whether what is behind a source can be used on the node.
+// canUseSource reports whether what is behind a source can be used on the node. An annotation that cannot be read is checkPlace's to report.
 func (n Node) canUseSource(o origin) bool {
 	switch {
 	case o.volume != nil:
 		return n.Reaches(o.volume)
 	case o.content != nil:
 		accessible, err := o.accessible()
-		return !n.Alone() || err == nil && n.mayHold(o.holder()) && n.within(accessible)
+		return !n.Alone() || n.mayHold(o.holder()) && (err != nil || n.within(accessible))
 	}
 	return true
 }
 
-// mayHold reports whether the node has what is on a node of that name, or on none if the name is empty.
-func (n Node) mayHold(holder string) bool { return holder == "" || holder == n.Name }
+// mayHold reports whether the node has what is on the node of a label, or on none in particular if that is empty.
+func (n Node) mayHold(holder string) bool { return holder == "" || holder == snapshotapi.NodeLabel(n.Name) }
 
 // within reports whether the node is in one of the places, or there are none.
 func (n Node) within(accessible []topology.Segment) bool {

@@ -12,7 +12,8 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
-// mayGive reports whether a claim can be given to the node that has its source. Its name may be that of none: names that are too long for a label are cut.
+// mayGive reports whether a claim can be given to the node that has its source. The label of a name that is too long
+// for one is the name of no node: the scheduler has to find that itself.
 func (c *Controller) mayGive(ctx context.Context, claim *corev1.PersistentVolumeClaim, holder string) bool {
 	return holder != "" && view.SelectedNode(claim) != "" && !c.nodeGone(ctx, holder)
 }

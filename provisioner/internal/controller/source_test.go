@@ -178,6 +178,11 @@ func TestCheckRestore(t *testing.T) {
 		"OwnNode": {reason: "It has.", change: func(w *sourceCheck, o *origin) {
 			w.node, o.content.Labels = newNode(), map[string]string{snapshotapi.LabelManagedBy: "n1"}
 		}},
+		"OwnLongNode": {reason: "The label of a long name has a hash of it.", change: func(w *sourceCheck, o *origin) {
+			w.node = newNode()
+			w.node.Name = strings.Repeat("n", 70)
+			o.content.Labels = map[string]string{snapshotapi.LabelManagedBy: snapshotapi.NodeLabel(w.node.Name)}
+		}},
 		"AnyNode": {reason: "Nobody says where it is.", change: func(w *sourceCheck, _ *origin) { w.node = newNode() }},
 		"WholeWorld": {reason: "An instance for the cluster has all nodes.", change: func(_ *sourceCheck, o *origin) {
 			o.content.Labels = map[string]string{snapshotapi.LabelManagedBy: "n2"}

@@ -46,11 +46,8 @@ func isProtected(claim *corev1.PersistentVolumeClaim) bool {
 
 // isHeld reports whether the driver may be taking a snapshot of the claim.
 func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) bool {
-	if c.creating.of(keyOf(claim)) {
-		return true
-	}
 	on, known := c.served()
-	if !known && !c.groupsUnread.Load() {
+	if c.creating.of(keyOf(claim)) || !known && !c.groupsUnread.Load() {
 		return true
 	}
 	deleting := claim.DeletionTimestamp != nil
@@ -61,9 +58,7 @@ func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.Pers
 				return true
 			}
 		}
-		if on != nil && slices.ContainsFunc(on.groupContents.ByIndex(indexHandle, handle), func(content *groupv1.VolumeGroupSnapshotContent) bool {
-			return isOpenGroup(content, deleting)
-		}) {
+		if on != nil && on.holds(handle, deleting) {
 			return true
 		}
 	}
@@ -73,6 +68,13 @@ func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.Pers
 		}
 	}
 	return false
+}
+
+// holds reports whether the driver may be taking a group snapshot of a volume. refused is as in isOpen.
+func (g *groups) holds(handle string, refused bool) bool {
+	return slices.ContainsFunc(g.groupContents.ByIndex(indexHandle, handle), func(content *groupv1.VolumeGroupSnapshotContent) bool {
+		return isOpenGroup(content, refused)
+	})
 }
 
 // isOpen reports whether the driver may be taking the snapshot of a content: it was asked for, or will be, and the outcome is not known.

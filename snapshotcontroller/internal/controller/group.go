@@ -58,18 +58,26 @@ func (c *Controller) served() (on *groups, known bool) {
 	return state.on, true
 }
 
+// groupVersion returns the version in which group snapshots are worked on, empty if they are not.
+func (c *Controller) groupVersion() string {
+	if state := c.groups.Load(); state != nil {
+		return state.version
+	}
+	return ""
+}
+
 // followGroups works on group snapshots whenever the server has their kinds, until ctx ends.
 func (c *Controller) followGroups(ctx context.Context) error {
 	stop := func() error { return nil }
 	known, last := false, "" // the version that is worked on, which is none if they are not served
 	for {
 		pause := c.cfg.CRDInterval
-		version, served, err := c.groupVersion(ctx)
+		version, served, err := c.findGroupVersion(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).Error(err, "Cannot find out whether group snapshots are served, trying again")
 			pause = min(pause, servedRetry)
-		case err == nil && !(known && version == last):
+		case err == nil && (!known || version != last):
 			known, last = true, version
 			klog.FromContext(ctx).Info("Group snapshots", "served", served, logging.KeyVersion, version)
 			if err := stop(); err != nil {
@@ -91,8 +99,8 @@ func (c *Controller) followGroups(ctx context.Context) error {
 	}
 }
 
-// groupVersion asks the API server whether it has group snapshots, and in which version.
-func (c *Controller) groupVersion(ctx context.Context) (version string, served bool, err error) {
+// findGroupVersion asks the API server whether it has group snapshots, and in which version.
+func (c *Controller) findGroupVersion(ctx context.Context) (version string, served bool, err error) {
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
 	return c.cfg.Snapshots.Served(ctx)

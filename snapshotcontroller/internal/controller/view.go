@@ -23,9 +23,7 @@ func (c *Controller) view(s *snapshotv1.VolumeSnapshot) view {
 	var group *groupv1.VolumeGroupSnapshot
 	v.group, group, v.groupKnown = c.groupOf(s, v.content)
 	v.groupExists = group != nil
-	if state := c.groups.Load(); state != nil {
-		v.groupVersion = state.version
-	}
+	v.groupVersion = c.groupVersion()
 	v.groupDeleting = group != nil && group.DeletionTimestamp != nil
 	if s.DeletionTimestamp != nil {
 		v.restoring = c.restoring(s)

@@ -146,11 +146,7 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
 	last := cmp.Or(after, before)
 	named := c.snapshots.ByIndex(indexContent, last.Name)
-	if after != nil {
-		c.gone.Delete(after.Name)
-	} else if len(named) > 0 {
-		c.gone.Store(before.Name, nil)
-	}
+	c.noteContent(before, after, len(named) > 0)
 	for _, s := range named {
 		c.queue.Add(keyOf(s))
 	}
@@ -158,16 +154,25 @@ func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotCont
 	if before != nil && refKey(before) != refKey(last) {
 		c.queue.Add(refKey(before))
 	}
-	if before != nil && (after == nil || after.UID != before.UID) {
-		c.deleted.Delete(before.UID)
-		c.created.Delete(before.UID)
-	}
 	if before != nil && after != nil && isResync(before, after) {
 		return
 	}
 	c.wakeClaims(last, named)
 	if before != nil && after != nil && before.UID != after.UID { // another content of that name
 		c.wakeClaims(before, nil)
+	}
+}
+
+// noteContent remembers that the content of a snapshot is gone, and forgets what was known of contents that are.
+func (c *Controller) noteContent(before, after *snapshotv1.VolumeSnapshotContent, named bool) {
+	if after != nil {
+		c.gone.Delete(after.Name)
+	} else if named {
+		c.gone.Store(before.Name, nil)
+	}
+	if before != nil && (after == nil || after.UID != before.UID) {
+		c.deleted.Delete(before.UID)
+		c.created.Delete(before.UID)
 	}
 }
 

@@ -46,10 +46,10 @@ func isProtected(claim *corev1.PersistentVolumeClaim) bool {
 
 // isHeld reports whether the driver may be taking a snapshot of the claim.
 func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) bool {
-	on, known := c.served()
-	if c.creating.of(keyOf(claim)) || !known && !c.groupsUnread.Load() {
+	if c.creating.of(keyOf(claim)) || c.awaitsGroups() {
 		return true
 	}
+	on, _ := c.served()
 	deleting := claim.DeletionTimestamp != nil
 	if pv != nil && pv.Spec.CSI != nil {
 		handle := handleKey(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)

@@ -58,6 +58,12 @@ func (c *Controller) served() (on *groups, known bool) {
 	return state.on, true
 }
 
+// awaitsGroups reports whether it is not known yet which claims group snapshots hold.
+func (c *Controller) awaitsGroups() bool {
+	_, known := c.served()
+	return !known && !c.groupsUnread.Load()
+}
+
 // groupVersion returns the version in which group snapshots are worked on, empty if they are not.
 func (c *Controller) groupVersion() string {
 	if state := c.groups.Load(); state != nil {

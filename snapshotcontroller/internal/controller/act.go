@@ -328,13 +328,27 @@ type vanishing struct {
 // content is made right after the finalizers are put on. It has room for a watch that was broken.
 const vanishGrace = 2 * time.Minute
 
-// isNewFor reports whether the snapshot of a content was taken shortly before its VolumeSnapshot vanished, or not at all.
+// isNewFor reports whether the snapshot of a content was taken shortly before its VolumeSnapshot vanished, or later, or not at all.
 func (c *Controller) isNewFor(content *snapshotv1.VolumeSnapshotContent, vanished any) bool {
 	v, ok := vanished.(vanishing)
 	if ok && content.Status != nil && content.Status.CreationTime != nil {
-		return v.at.Sub(time.Unix(0, *content.Status.CreationTime)).Abs() < vanishGrace
+		return v.at.Sub(time.Unix(0, *content.Status.CreationTime)) < vanishGrace
 	}
 	return ok
+}
+
+// findVanished remembers the snapshots that have vanished while no controller was there to see it: their contents are new.
+func (c *Controller) findVanished() {
+	now := time.Now()
+	for content := range c.contents.All() {
+		ref := content.Spec.VolumeSnapshotRef
+		if content.Name != snapshotapi.ContentName(ref.UID) {
+			continue
+		}
+		if s, ok := c.snapshots.Get(ref.Namespace, ref.Name); !ok || s.UID != ref.UID {
+			c.vanished.Store(ref.UID, vanishing{refKey(content), now})
+		}
+	}
 }
 
 // forgetVanished forgets the vanished snapshots of a key of which no content is left that is not being deleted.

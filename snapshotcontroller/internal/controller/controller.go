@@ -165,6 +165,8 @@ func (c *Controller) work(ctx, watching context.Context) error {
 		err = nil // stopped before there was anything to do
 	} else if err != nil {
 		cancel()
+	} else {
+		c.findVanished()
 	}
 	group := errgroup.Group{}
 	group.Go(func() error { return c.queue.Run(ctx) })

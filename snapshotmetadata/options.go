@@ -68,7 +68,7 @@ func NewOptions() Options {
 		TLSKey:              os.Getenv(EnvTLSKey),
 		MaxStreamingMinutes: 10,
 		MaxStreams:          200,
-		MaxStreamsPerUser:   100,
+		MaxStreamsPerUser:   50,
 	}
 	o.CSI.Timeout = time.Minute
 	o.HTTP.Endpoint = ":8080"
@@ -83,7 +83,7 @@ func (o *Options) groups() []flagset.Group {
 // has (csikit/command). The values that the fields have at that moment are the defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
-	fs.DurationVar(&o.KubeTimeout, "kube-api-timeout", o.KubeTimeout, "deadline of what a call asks the API server for before it streams")
+	fs.DurationVar(&o.KubeTimeout, "kube-api-timeout", o.KubeTimeout, "deadline of the token and access reviews of a call, and again of finding its snapshot")
 	fs.BoolVar(&o.ExitOnConnectionLoss, "exit-on-connection-loss", o.ExitOnConnectionLoss, "exit when the driver closes the connection, instead of waiting for it to come back")
 	fs.IntVar(&o.Port, "port", o.Port, "TCP port of the gRPC service, on all addresses; 0: a free one")
 	fs.StringVar(&o.TLSCert, "tls-cert", o.TLSCert, "`path` of the TLS certificate with its chain, PEM; read again when it changes; default: $"+EnvTLSCert)

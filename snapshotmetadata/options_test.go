@@ -43,7 +43,7 @@ func TestDefaults(t *testing.T) {
 		// The one deliberate difference: the server, not the client, limits the rate of requests.
 		"kube-api-qps": "0",
 		// Only here.
-		"max-streams": "200", "max-streams-per-user": "100", "kube-api-timeout": "30s", "secret-namespaces": "", "exit-on-connection-loss": "false", "enable-pprof": "false",
+		"max-streams": "200", "max-streams-per-user": "50", "kube-api-timeout": "30s", "secret-namespaces": "", "exit-on-connection-loss": "false", "enable-pprof": "false",
 	})
 }
 

@@ -35,7 +35,8 @@ type Config struct {
 	Address string
 	// CACert has the certificates that sign that of the service, PEM: spec.caCert.
 	CACert []byte
-	// Token returns a token of a service account for the audience of the service. It is called for each stream, as tokens expire.
+	// Token returns a token of a service account for the audience of the service. It is called for each stream, as tokens expire;
+	// an error of it is retried as one of the service.
 	Token func(context.Context) (string, error)
 	// MaxResults is the maximum number of ranges in one Blocks. 0: the service decides.
 	MaxResults int32

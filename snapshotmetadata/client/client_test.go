@@ -166,6 +166,28 @@ func TestIterate(t *testing.T) {
 	}
 }
 
+// TestTokenFails asks again for a token, as an API server may be restarting.
+func TestTokenFails(t *testing.T) {
+	for name, failures := range map[string]int{"Once": 1, "Always": 3} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			c := start(t, &service{answers: []answer{{ranges: [][2]int64{{0, capacity}}}}}, client.Config{Attempts: 3, Token: func(context.Context) (string, error) {
+				if asked++; asked <= failures {
+					return "", errors.New("connection refused")
+				}
+				return "token", nil
+			}})
+			var last error
+			for _, err := range c.Allocated(t.Context(), client.Snapshot{Namespace: "shop", Name: "monday"}) {
+				last = err
+			}
+			if failed := last != nil; failed != (failures == 3) || failed && !strings.Contains(last.Error(), "get a token: connection refused") {
+				t.Errorf("after %d failures: %v", failures, last)
+			}
+		})
+	}
+}
+
 // TestChanged continues a delta.
 func TestChanged(t *testing.T) {
 	s := &service{answers: []answer{{[][2]int64{{0, 10}}, status.Error(codes.Aborted, "again")}, {ranges: [][2]int64{{90, 10}}}}}

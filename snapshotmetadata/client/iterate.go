@@ -56,7 +56,7 @@ func (c *Client) stream(ctx context.Context, open opener, at *position, yield fu
 	defer cancel()
 	token, err := c.cfg.Token(ctx)
 	if err != nil {
-		return fmt.Errorf("get a token: %w", err)
+		return tokenError{err}
 	}
 	next, err := open(ctx, token, at.end)
 	if err != nil {
@@ -122,6 +122,9 @@ func checkOrder(m reply, last int64) (int64, error) {
 
 // retryable reports whether another stream may succeed.
 func retryable(err error) bool {
+	if _, ok := errors.AsType[tokenError](err); ok {
+		return true
+	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted:
 		return true
@@ -129,6 +132,15 @@ func retryable(err error) bool {
 		return false
 	}
 }
+
+// tokenError is that no token could be got. Its cause says nothing about the service: the API server may be restarting.
+type tokenError struct{ error }
+
+// Error implements error.
+func (e tokenError) Error() string { return "get a token: " + e.error.Error() }
+
+// Unwrap returns the cause.
+func (e tokenError) Unwrap() error { return e.error }
 
 // backoff is the pause after so many failures in a row.
 func (c *Client) backoff(failures int) time.Duration {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -32,13 +33,16 @@ const (
 	pingAfter, pingTimeout = 30 * time.Second, 20 * time.Second
 	// minPing is how often a client may ping.
 	minPing = 10 * time.Second
+	// requestTimeout is how long the request of a stream may take to arrive, unless Config.RequestTimeout says so.
+	requestTimeout = 30 * time.Second
 	// stopTimeout is how long the last answers may take at the end.
 	stopTimeout = 5 * time.Second
 )
 
 var (
-	errTooLong  = errors.New("the stream lasts longer than --max-streaming-duration-min allows; continue it with starting_offset")
-	errStopping = errors.New("the service is stopping; continue the stream with starting_offset")
+	errTooLong   = errors.New("the stream lasts longer than --max-streaming-duration-min allows; continue it with starting_offset")
+	errNoRequest = errors.New("the request has not arrived in time")
+	errStopping  = errors.New("the service is stopping; continue the stream with starting_offset")
 )
 
 // Server serves a Service by TLS, with gRPC's health service.
@@ -62,6 +66,7 @@ func Listen(ctx context.Context, address string, config *tls.Config, service *Se
 	s.grpc = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxConcurrentStreams(streamsPerConnection(service.cfg.MaxStreams)),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
@@ -73,6 +78,9 @@ func Listen(ctx context.Context, address string, config *tls.Config, service *Se
 	s.health.SetServingStatus(api.SnapshotMetadata_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 	return s, nil
 }
+
+// streamsPerConnection is how many streams a connection may have: those that are served at a time, and as many whose users are asked for.
+func streamsPerConnection(served int) uint32 { return uint32(min(max(served, 1), 1<<20) + maxReviews) } //nolint:gosec // a small number
 
 // Addr returns the address that is listened on, with the port that was chosen.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
@@ -103,15 +111,20 @@ func (s *Server) supervise(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	operation := map[string]string{
 		api.SnapshotMetadata_GetMetadataAllocated_FullMethodName: OperationAllocated, api.SnapshotMetadata_GetMetadataDelta_FullMethodName: OperationDelta,
 	}[info.FullMethod]
-	if operation == "" {
-		return handle(srv, stream)
-	}
-	start, log := time.Now(), s.log.WithValues(logging.KeyMethod, operation)
 	ctx, cancel := context.WithTimeoutCause(stream.Context(), s.service.cfg.MaxStreaming, errTooLong)
 	defer cancel()
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	arrival := time.AfterFunc(cmp.Or(s.service.cfg.RequestTimeout, requestTimeout), func() { refuse(errNoRequest) })
+	defer arrival.Stop()
+	stream = contextStream{ServerStream: stream, ctx: ctx, arrived: func() { arrival.Stop() }}
+	start, log := time.Now(), s.log.WithValues(logging.KeyMethod, cmp.Or(operation, info.FullMethod))
 	handled := make(chan error, 1)
-	s.handlers.Go(func() { handled <- protect(log, func() error { return handle(srv, contextStream{stream, ctx}) }) })
+	s.handlers.Go(func() { handled <- protect(log, func() error { return handle(srv, stream) }) })
 	err := s.wait(ctx, handled)
+	if operation == "" { // the health service
+		return err
+	}
 	s.service.cfg.Metrics.answered(operation, time.Since(start), err)
 	if err != nil {
 		log.V(2).Info("Call failed", logging.KeyDuration, time.Since(start), logging.KeyCode, status.Code(err).String(), logging.KeyReason, status.Convert(err).Message())
@@ -130,8 +143,10 @@ func (s *Server) wait(ctx context.Context, handled <-chan error) error {
 	case <-s.stopping:
 		return status.Error(codes.Unavailable, errStopping.Error())
 	}
-	if errors.Is(context.Cause(ctx), errTooLong) {
-		return status.Error(codes.DeadlineExceeded, errTooLong.Error())
+	for _, cause := range []error{errTooLong, errNoRequest} {
+		if errors.Is(context.Cause(ctx), cause) {
+			return status.Error(codes.DeadlineExceeded, cause.Error())
+		}
 	}
 	return status.FromContextError(ctx.Err()).Err()
 }
@@ -151,6 +166,15 @@ func protect(log klog.Logger, do func() error) (err error) {
 type contextStream struct {
 	grpc.ServerStream
 	ctx context.Context //nolint:containedctx // a stream is how gRPC hands the context on
+	// arrived is called when the request is there.
+	arrived func()
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s contextStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	s.arrived()
+	return err
 }
 
 // Context returns the context with the deadline.

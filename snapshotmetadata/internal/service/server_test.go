@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/klog/v2"
@@ -77,7 +78,16 @@ func (s *endlessStream) Recv() (*csi.GetMetadataAllocatedResponse, error) {
 // serve runs a server until the test ends, and returns a client.
 func serve(t *testing.T, cfg Config) api.SnapshotMetadataClient {
 	t.Helper()
-	cfg.Driver, cfg.Access, cfg.KubeTimeout, cfg.Metrics = "d", everybody{}, patience, NewMetrics(prometheus.NewRegistry(), "d")
+	return api.NewSnapshotMetadataClient(connect(t, cfg))
+}
+
+// connect runs a server until the test ends, and returns a connection.
+func connect(t *testing.T, cfg Config) *grpc.ClientConn {
+	t.Helper()
+	if cfg.Access == nil {
+		cfg.Access = everybody{}
+	}
+	cfg.Driver, cfg.KubeTimeout, cfg.Metrics = "d", patience, NewMetrics(prometheus.NewRegistry(), "d")
 	cfg.Ready = func(context.Context) error { return nil }
 	cfg.MaxStreams, cfg.MaxStreamsPerUser = max(cfg.MaxStreams, 1), 10
 	pair := certtest.New(t)
@@ -108,7 +118,7 @@ func serve(t *testing.T, cfg Config) api.SnapshotMetadataClient {
 			t.Error(err)
 		}
 	})
-	return api.NewSnapshotMetadataClient(conn)
+	return conn
 }
 
 func request() *api.GetMetadataAllocatedRequest {
@@ -116,8 +126,13 @@ func request() *api.GetMetadataAllocatedRequest {
 }
 
 // last reads a stream to its end.
-func last(ctx context.Context, c api.SnapshotMetadataClient) error {
-	stream, err := c.GetMetadataAllocated(ctx, request())
+func last(ctx context.Context, c api.SnapshotMetadataClient) error { return lastOf(ctx, c, "t") }
+
+// lastOf does so with a token.
+func lastOf(ctx context.Context, c api.SnapshotMetadataClient, token string) error {
+	r := request()
+	r.SecurityToken = token
+	stream, err := c.GetMetadataAllocated(ctx, r)
 	for err == nil {
 		_, err = stream.Recv()
 	}
@@ -183,7 +198,55 @@ func TestDuration(t *testing.T) {
 	})
 }
 
-// TestTotalLimit refuses streams before anything is asked about their tokens.
+// TestNoRequest opens streams and sends nothing: they end, those of the health service too.
+func TestNoRequest(t *testing.T) {
+	conn := connect(t, Config{MaxStreaming: patience, RequestTimeout: 20 * time.Millisecond})
+	for _, method := range []string{api.SnapshotMetadata_GetMetadataAllocated_FullMethodName, healthv1.Health_Watch_FullMethodName} {
+		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.RecvMsg(&healthv1.HealthCheckResponse{}); err == nil {
+			t.Errorf("%s: got an answer to nothing", method)
+		}
+	}
+}
+
+// TestUnknownUsers has as many calls of unknown users as there may be streams, all of which the API server is slow to answer: others have streams.
+func TestUnknownUsers(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	c := serve(t, Config{MaxStreaming: patience, Access: slowFor{"stranger", asked}, Finder: find(func(context.Context) (*snapshot.Snapshot, error) { return nil, snapshot.ErrNotFound })})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- lastOf(ctx, c, "stranger") }()
+	<-asked
+	if err := lastOf(t.Context(), c, "agent"); status.Code(err) != codes.NotFound {
+		t.Errorf("got %v, want that there is no such snapshot", err)
+	}
+	cancel()
+	<-ended
+}
+
+// slowFor never answers who has that token.
+type slowFor struct {
+	token string
+	asked chan struct{}
+}
+
+// User implements Access.
+func (s slowFor) User(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
+	if token != s.token {
+		return everybody{}.User(ctx, token)
+	}
+	s.asked <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Check implements Access.
+func (s slowFor) Check(context.Context, *authenticationv1.UserInfo, string, string) error { return nil }
+
+// TestTotalLimit refuses streams of users who may have them.
 func TestTotalLimit(t *testing.T) {
 	begun := make(chan struct{})
 	c := serve(t, Config{MaxStreaming: patience, Finder: find(func(ctx context.Context) (*snapshot.Snapshot, error) {

@@ -37,8 +37,10 @@ type Config struct {
 	// Access and Finder answer before the driver is called, within KubeTimeout each.
 	Access Access
 	Finder Finder
-	// KubeTimeout is the deadline of each question to the API server, and to the driver whether it is ready.
+	// KubeTimeout is the deadline of the reviews of a call, and again of finding its snapshot, with the question to the driver whether it is ready.
 	KubeTimeout time.Duration
+	// RequestTimeout is how long the request of a stream may take to arrive; 0: 30 s.
+	RequestTimeout time.Duration
 	// MaxStreaming is the longest duration of a stream.
 	MaxStreaming time.Duration
 	// MaxStreams and MaxStreamsPerUser are how many streams there may be at a time.
@@ -53,13 +55,18 @@ type Service struct {
 
 	cfg   Config
 	limit limit
+	// reviews has an element for each call whose user is being asked for.
+	reviews chan struct{}
 }
+
+// maxReviews is how many calls may ask the API server about their users at a time.
+const maxReviews = 50
 
 var _ api.SnapshotMetadataServer = (*Service)(nil)
 
 // New returns a service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, limit: limit{total: cfg.MaxStreams, perUser: cfg.MaxStreamsPerUser, byUser: map[string]int{}}}
+	return &Service{cfg: cfg, limit: limit{total: cfg.MaxStreams, perUser: cfg.MaxStreamsPerUser, byUser: map[string]int{}}, reviews: make(chan struct{}, maxReviews)}
 }
 
 // Streams returns how many streams each user has now.
@@ -120,20 +127,15 @@ func (s *Service) serve(ctx context.Context, c call) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	leave, err := s.limit.enter()
-	if err != nil {
-		return statusOf(err)
-	}
-	defer leave()
 	user, err := s.authorize(ctx, c)
 	if err != nil {
 		return statusOf(err)
 	}
-	leaveUser, err := s.limit.enterUser(user)
+	leave, err := s.limit.enter(user)
 	if err != nil {
 		return statusOf(err)
 	}
-	defer leaveUser()
+	defer leave()
 	found, err := s.find(ctx, c)
 	if err != nil {
 		return statusOf(err)
@@ -141,10 +143,17 @@ func (s *Service) serve(ctx context.Context, c call) error {
 	return s.stream(ctx, c, found)
 }
 
-// authorize returns the name of the user, who may get the VolumeSnapshot.
+// authorize returns the name of the user, who may get the VolumeSnapshot. Calls of unknown users wait for each other: they ask no more of the API
+// server at a time, and keep out no one else for long.
 func (s *Service) authorize(ctx context.Context, c call) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.KubeTimeout)
 	defer cancel()
+	select {
+	case s.reviews <- struct{}{}:
+		defer func() { <-s.reviews }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 	user, err := s.cfg.Access.User(ctx, c.token)
 	if err != nil {
 		return "", err

@@ -100,12 +100,12 @@ func TestFind(t *testing.T) {
 		"ClassGone":      {reason: "a class is not needed", arrange: func(w *world) { w.preprovision(); w.class.Name = "gone" }},
 		"NoClass":        {reason: "an admin needs none", arrange: func(w *world) { w.preprovision(); w.content.Spec.VolumeSnapshotClassName = nil }},
 		"ClassNoSecret":  {reason: "most have none", arrange: func(w *world) { w.preprovision(); w.class.Parameters = nil }},
-		"HalfParameters": {reason: "nobody knows what is meant", arrange: func(w *world) { w.preprovision(); delete(w.class.Parameters, snapshotapi.ParamSecretName) }, err: errAny, words: "must have both or none of the parameters"},
+		"HalfParameters": {reason: "nobody knows what is meant", arrange: func(w *world) { w.preprovision(); delete(w.class.Parameters, snapshotapi.ParamSecretName) }, err: errAny, words: "must be given together"},
 		"BadToken": {reason: "a user's name must not choose the namespace", arrange: func(w *world) {
 			w.preprovision()
 			w.class.Parameters[snapshotapi.ParamSecretNamespace] = "${volumesnapshot.name}"
 		}, err: errAny, words: `invalid tokens: ["volumesnapshot.name"]`},
-		"BadName": {reason: "not a name", arrange: func(w *world) { w.preprovision(); w.class.Parameters[snapshotapi.ParamSecretName] = "a b" }, err: errAny, words: `"a b" is not a valid name`},
+		"BadName": {reason: "not a name", arrange: func(w *world) { w.preprovision(); w.class.Parameters[snapshotapi.ParamSecretName] = "a b" }, err: errAny, words: `gives "a b"`},
 		"APIDown": {reason: "the API server is busy", arrange: func(w *world) {
 			w.cluster.Fail("get", "volumesnapshots", apierrors.NewTooManyRequests("busy", 1), 0)
 		}, err: errAny, words: "get VolumeSnapshot shop/monday: busy"},

@@ -236,7 +236,8 @@ func volumePatch(pv *corev1.PersistentVolume, annotations, spec map[string]any) 
 
 // replaced renders a list that replaces the one that the object has.
 func replaced[T any](list []T) []any {
-	all := []any{map[string]any{"$patch": "replace"}}
+	all := make([]any, 1, 1+len(list))
+	all[0] = map[string]any{"$patch": "replace"}
 	for _, item := range list {
 		all = append(all, item)
 	}

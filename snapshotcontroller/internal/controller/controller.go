@@ -161,11 +161,12 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(watching, cancel)()
 	err := kube.WaitAllSynced(ctx, c.informers()...)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		err = nil // stopped before there was anything to do
-	} else if err != nil {
+	case err != nil:
 		cancel()
-	} else {
+	default:
 		c.findVanished()
 	}
 	group := errgroup.Group{}

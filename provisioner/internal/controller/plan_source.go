@@ -180,7 +180,9 @@ func (n Node) canUseSource(o origin) bool {
 }
 
 // mayHold reports whether the node has what is on the node of a label, or on none in particular if that is empty.
-func (n Node) mayHold(holder string) bool { return holder == "" || holder == snapshotapi.NodeLabel(n.Name) }
+func (n Node) mayHold(holder string) bool {
+	return holder == "" || holder == snapshotapi.NodeLabel(n.Name)
+}
 
 // within reports whether the node is in one of the places, or there are none.
 func (n Node) within(accessible []topology.Segment) bool {

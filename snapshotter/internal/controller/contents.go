@@ -181,7 +181,7 @@ func (c *contents) create(ctx context.Context, request createRequest) (snapshot,
 // snapshotOf returns what the driver says of a snapshot.
 func snapshotOf(s *csi.Snapshot) snapshot {
 	out := snapshot{handle: s.GetSnapshotId(), ready: s.GetReadyToUse(), size: s.GetSizeBytes(), group: s.GetGroupSnapshotId()}
-	var accessible []map[string]string
+	accessible := make([]map[string]string, 0, len(s.GetAccessibleTopology()))
 	for _, t := range s.GetAccessibleTopology() {
 		accessible = append(accessible, t.GetSegments())
 	}

@@ -32,7 +32,7 @@ func (m machine) run(ctx context.Context, o options) (ok bool, err error) {
 		if err == nil || begun || boot == boots || ctx.Err() != nil {
 			return ok, err
 		}
-		fmt.Fprintf(o.log, "the virtual machine has not started in %v, again: %v\n", bootTimeout, err)
+		fmt.Fprintf(o.log, "the virtual machine has not started, again: %v\n", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,7 +55,7 @@ func try(t *testing.T, scripts map[string]string, packages ...string) (list []st
 	t.Helper()
 	commands(t, scripts)
 	var out bytes.Buffer
-	ok, err = runTests(t.Context(), options{packages: packages, run: "^TestNone$", kernel: "linux-image", memory: "1G", timeout: time.Hour, out: &out})
+	ok, err = runTests(t.Context(), options{packages: packages, run: "^TestNone$", kernel: "linux-image", memory: "1G", timeout: time.Hour, out: &out, log: io.Discard})
 	return actions(t, out.String()), ok, err
 }
 
@@ -71,6 +72,14 @@ func TestRunTests(t *testing.T) {
 		"Passed": {
 			reason:   "what the machine says is the outcome",
 			scripts:  map[string]string{"apt-cache": aptCache, "apt-get": aptGet, "dpkg-deb": dpkgDeb, "qemu-system-x86_64": passes},
+			packages: []string{"."},
+			want:     []string{"pass p.TestA", "pass p."},
+			ok:       true,
+		},
+		"DiesOnce": {
+			reason: "a machine that ends before its program runs is started again",
+			scripts: map[string]string{"apt-cache": aptCache, "apt-get": aptGet, "dpkg-deb": dpkgDeb,
+				"qemu-system-x86_64": `if test ! -e "$XDG_CACHE_HOME/once"; then echo once >"$XDG_CACHE_HOME/once"; exit 1; fi; ` + passes},
 			packages: []string{"."},
 			want:     []string{"pass p.TestA", "pass p."},
 			ok:       true,

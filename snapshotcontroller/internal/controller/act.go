@@ -302,9 +302,10 @@ func (c *Controller) reconcileOrphan(ctx context.Context, content *snapshotv1.Vo
 // snapshot was just taken.
 func (c *Controller) deleteOfVanished(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	ref := content.Spec.VolumeSnapshotRef
-	at, vanished := c.vanished.Load(ref.UID)
+	value, _ := c.vanished.Load(ref.UID)
+	v, vanished := value.(vanishing)
 	_, deleted := c.deleted.Load(content.UID)
-	if !vanished || deleted || !c.isNewFor(content, at) || content.DeletionTimestamp != nil || content.Name != snapshotapi.ContentName(ref.UID) ||
+	if !vanished || deleted || !v.follows(content) || content.DeletionTimestamp != nil || content.Name != snapshotapi.ContentName(ref.UID) ||
 		content.Spec.Source.VolumeHandle == nil || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
 		return nil
 	}
@@ -328,25 +329,24 @@ type vanishing struct {
 // content is made right after the finalizers are put on. It has room for a watch that was broken.
 const vanishGrace = 2 * time.Minute
 
-// isNewFor reports whether the snapshot of a content was taken shortly before its VolumeSnapshot vanished, or later, or not at all.
-func (c *Controller) isNewFor(content *snapshotv1.VolumeSnapshotContent, vanished any) bool {
-	v, ok := vanished.(vanishing)
-	if ok && content.Status != nil && content.Status.CreationTime != nil {
+// follows reports whether the snapshot of a content was taken shortly before its VolumeSnapshot vanished, or later, or not at all.
+func (v vanishing) follows(content *snapshotv1.VolumeSnapshotContent) bool {
+	if content.Status != nil && content.Status.CreationTime != nil {
 		return v.at.Sub(time.Unix(0, *content.Status.CreationTime)) < vanishGrace
 	}
-	return ok
+	return true
 }
 
 // findVanished remembers the snapshots that have vanished while no controller was there to see it: their contents are new.
 func (c *Controller) findVanished() {
 	now := time.Now()
 	for content := range c.contents.All() {
-		ref := content.Spec.VolumeSnapshotRef
-		if content.Name != snapshotapi.ContentName(ref.UID) {
+		ref, v := content.Spec.VolumeSnapshotRef, vanishing{refKey(content), now}
+		if content.Name != snapshotapi.ContentName(ref.UID) || !v.follows(content) {
 			continue
 		}
 		if s, ok := c.snapshots.Get(ref.Namespace, ref.Name); !ok || s.UID != ref.UID {
-			c.vanished.Store(ref.UID, vanishing{refKey(content), now})
+			c.vanished.Store(ref.UID, v)
 		}
 	}
 }
@@ -354,11 +354,12 @@ func (c *Controller) findVanished() {
 // forgetVanished forgets the vanished snapshots of a key of which no content is left that is not being deleted.
 func (c *Controller) forgetVanished(key string) {
 	c.vanished.Range(func(uid, value any) bool {
-		if v, ok := value.(vanishing); !ok || v.key != key {
+		v, ok := value.(vanishing)
+		if !ok || v.key != key {
 			return true
 		}
 		left := slices.ContainsFunc(c.contents.ByIndex(indexRef, key), func(content *snapshotv1.VolumeSnapshotContent) bool {
-			return content.Spec.VolumeSnapshotRef.UID == uid && content.DeletionTimestamp == nil &&
+			return content.Spec.VolumeSnapshotRef.UID == uid && content.DeletionTimestamp == nil && v.follows(content) &&
 				content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 		})
 		if !left {

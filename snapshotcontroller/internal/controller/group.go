@@ -184,7 +184,7 @@ func (g *groups) run(ctx context.Context) (err error) {
 // goOnWithoutGroups lets claims go that no snapshot holds, as far as is known: a role that does not allow to read group snapshots, or a webhook that
 // cannot convert them, must not keep every claim of the cluster.
 func (c *Controller) goOnWithoutGroups(ctx context.Context) {
-	if ctx.Err() != nil || c.Synced() != nil {
+	if ctx.Err() != nil {
 		return
 	}
 	klog.FromContext(ctx).Error(nil, "Group snapshots are served and cannot be read: claims are no longer protected while group snapshots are taken of them. "+

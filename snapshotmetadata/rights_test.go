@@ -20,13 +20,17 @@ func rights() []sidecartest.Right {
 		{Group: kubeapi.Group, Resource: kubeapi.Resource, Verbs: "get", Why: "the audience of tokens; not needed with `--audience`"},
 		{Group: snapshotapi.Group, Resource: "volumesnapshots", Verbs: "get", Why: "the snapshot that a caller names"},
 		{Group: snapshotapi.Group, Resource: "volumesnapshotcontents", Verbs: "get", Why: "its handle"},
-		{Group: snapshotapi.Group, Resource: "volumesnapshotclasses", Verbs: "get", Why: "optional: pre-provisioned snapshots whose class names a secret"},
+		{Group: snapshotapi.Group, Resource: "volumesnapshotclasses", Verbs: "get", Why: "pre-provisioned snapshots that name a class, which may name a secret; not needed without such snapshots"},
 		{Resource: "secrets", Verbs: "get", Why: "optional: snapshots whose class names a secret; a Role in the namespace of the secrets is enough"},
 	}
 }
 
 func TestRightsDoc(t *testing.T) {
 	sidecartest.RightsDocument(t, "csi-snapshot-metadata", rights(), "VolumeSnapshotClass or a VolumeSnapshotContent", `
+The role of the external-snapshot-metadata is enough for snapshots that the snapshot-controller has created, and that need no secret: its sample has
+neither volumesnapshotclasses nor secrets. The role of the external-snapshotter, which service accounts of the same pod often have, has both. Without `+"`get`"+` of volumesnapshotclasses, calls about pre-provisioned snapshots that name a class end with
+`+"`INTERNAL`"+` and the name of the right: the class may name the secret that the driver needs.
+
 A backup program needs `+"`get`"+` of volumesnapshots in the namespaces that it saves, to be authorized; to call the service, `+"`get`"+` of
 snapshotmetadataservices, and `+"`create`"+` of serviceaccounts/token if it requests its tokens itself. To find the handle of an earlier snapshot
 it reads volumesnapshotcontents.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,16 @@ func TestPanic(t *testing.T) {
 		if err := last(t.Context(), c); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "csi-snapshot-metadata panicked") {
 			t.Errorf("got %v", err)
 		}
+	}
+}
+
+// TestNoRight answers a call for which the service lacks a right with a code that clients do not retry.
+func TestNoRight(t *testing.T) {
+	c := serve(t, Config{MaxStreaming: patience, Finder: find(func(context.Context) (*snapshot.Snapshot, error) {
+		return nil, fmt.Errorf("%w: get classes", snapshot.ErrNoRight)
+	})})
+	if err := last(t.Context(), c); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "csi-snapshot-metadata lacks a right: get classes") {
+		t.Errorf("got %v", err)
 	}
 }
 

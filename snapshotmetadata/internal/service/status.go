@@ -13,7 +13,8 @@ import (
 	"github.com/longshore-csi/longshore/snapshotmetadata/internal/snapshot"
 )
 
-// statusOf returns an error of this service's own packages with its gRPC code. What is not the caller's fault may pass: UNAVAILABLE.
+// statusOf returns an error of this service's own packages with its gRPC code. An error that is not the caller's fault is UNAVAILABLE, as another try
+// may succeed; only a right that this service lacks is INTERNAL, so that clients do not retry in vain.
 func statusOf(err error) error {
 	code := codes.Unavailable
 	switch {
@@ -25,6 +26,8 @@ func statusOf(err error) error {
 		code = codes.NotFound
 	case errors.Is(err, snapshot.ErrOtherDriver):
 		code = codes.InvalidArgument
+	case errors.Is(err, snapshot.ErrNoRight):
+		code = codes.Internal
 	case errors.Is(err, errTooMany):
 		code = codes.ResourceExhausted
 	case errors.Is(err, context.Canceled):

@@ -22,6 +22,8 @@ var (
 	ErrNotReady = errors.New("snapshot is not ready")
 	// ErrOtherDriver is the error for a snapshot of another driver.
 	ErrOtherDriver = errors.New("snapshot of another driver")
+	// ErrNoRight is the error for a snapshot that needs a right which this service does not have. It does not pass until an admin grants the right.
+	ErrNoRight = errors.New("the service account of csi-snapshot-metadata lacks a right")
 )
 
 // Finder reads the objects from the API server, not from a cache: a call about a snapshot may take minutes, so that a few requests do not
@@ -133,6 +135,9 @@ func (f *Finder) ofClass(ctx context.Context, content *snapshotv1.VolumeSnapshot
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil //nolint:nilnil // as above
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w: get volumesnapshotclasses.%s, for the VolumeSnapshotClass %q of the pre-provisioned VolumeSnapshotContent %q: %w",
+			ErrNoRight, snapshotapi.Group, *name, content.Name, err)
 	case err != nil:
 		return nil, fmt.Errorf("get VolumeSnapshotClass %q: %w", *name, err)
 	default:

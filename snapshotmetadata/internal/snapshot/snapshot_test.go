@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
@@ -116,6 +117,13 @@ func TestFind(t *testing.T) {
 			w.preprovision()
 			w.cluster.Fail("get", "volumesnapshotclasses", apierrors.NewTooManyRequests("busy", 1), 0)
 		}, err: errAny, words: `get VolumeSnapshotClass "fast": busy`},
+		"ClassesForbidden": {reason: "the role of the external-snapshot-metadata has no right to get classes: the error names it", arrange: func(w *world) {
+			w.preprovision()
+			w.cluster.Fail("get", "volumesnapshotclasses", apierrors.NewForbidden(schema.GroupResource{Group: snapshotapi.Group, Resource: "volumesnapshotclasses"}, "fast", errors.New("no rule")), 0)
+		}, err: ErrNoRight, words: `get volumesnapshotclasses.snapshot.storage.k8s.io, for the VolumeSnapshotClass "fast" of the pre-provisioned VolumeSnapshotContent "content"`},
+		"ClassesUnused": {reason: "the snapshot controller has noted that there is no secret: the right is not needed", arrange: func(w *world) {
+			w.cluster.Fail("get", "volumesnapshotclasses", apierrors.NewForbidden(schema.GroupResource{}, "fast", errors.New("no rule")), 0)
+		}},
 		"NotInstalled": {reason: "the kinds are missing, not the snapshot", arrange: func(w *world) { w.cluster.SetServed(snapshotapi.Group, false) }, err: errAny, words: "CustomResourceDefinitions of snapshots are not installed"},
 	}
 	for name, tt := range tests {
@@ -134,7 +142,7 @@ func TestFind(t *testing.T) {
 				}
 				return
 			}
-			known := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotReady) || errors.Is(err, ErrOtherDriver)
+			known := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotReady) || errors.Is(err, ErrOtherDriver) || errors.Is(err, ErrNoRight)
 			if err == nil || !strings.Contains(err.Error(), tt.words) || known == errors.Is(tt.err, errAny) || known && !errors.Is(err, tt.err) {
 				t.Errorf("%s: got %v, want %v with %q", tt.reason, err, tt.err, tt.words)
 			}

@@ -163,10 +163,13 @@ func TestRenewedCertificate(t *testing.T) {
 // TestOldTLS refuses versions of TLS that are broken, as the caller's token would be seen by others.
 func TestOldTLS(t *testing.T) {
 	r := start(t)
-	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11, NextProtos: []string{"h2"}}}
-	if conn, err := dialer.DialContext(t.Context(), "tcp", r.address); err == nil {
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11, NextProtos: []string{"h2"}}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", r.address)
+	if err == nil {
 		conn.Close()
-		t.Error("TLS 1.1 is accepted")
+	}
+	if err == nil || !strings.Contains(err.Error(), "remote error: tls: protocol version not supported") {
+		t.Errorf("TLS 1.1: got %v, want that the server does not support the version", err)
 	}
 	r.Stop()
 }

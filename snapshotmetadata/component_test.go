@@ -41,17 +41,26 @@ type running struct {
 	address string
 }
 
-// start runs the component; the flags are added to those of the socket and the certificate.
+// start runs the component with a driver; the flags are added to those of the socket and the certificate.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
-	r := &running{t: t, cluster: kubetest.New(), reviews: &reviewer{}, driver: &metadata{allocated: allocated(1, 2, 5)}, certs: certtest.New(t)}
+	socket, driver, m := newSocket(t), withMetadata(), &metadata{allocated: allocated(1, 2, 5)}
+	serveDriver(t, socket, driver, m)
+	r := startAt(t, socket, args...)
+	r.csi, r.driver = driver, m
+	return r
+}
+
+// startAt runs the component at the socket of a driver.
+func startAt(t *testing.T, socket string, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, cluster: kubetest.New(), reviews: &reviewer{}, certs: certtest.New(t)}
 	snapshotapitest.Install(r.cluster)
 	vs, content := testSnapshot("monday")
 	if err := r.cluster.Apply(vs, content); err != nil {
 		t.Fatal(err)
 	}
-	r.csi = csitest.New(csitest.Options{Plugin: []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE}})
-	o, err := parse(append([]string{"--csi-address=" + serveDriver(t, r.csi, r.driver), "--port=0", "--tls-cert=" + r.certs.Cert, "--tls-key=" + r.certs.Key}, args...)...)
+	o, err := parse(append([]string{"--csi-address=" + socket, "--port=0", "--tls-cert=" + r.certs.Cert, "--tls-key=" + r.certs.Key}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,28 +343,26 @@ func TestNoMetrics(t *testing.T) {
 
 // TestDriverWithoutMetadata is not ready and says why, to callers too, until the driver is updated.
 func TestDriverWithoutMetadata(t *testing.T) {
-	r := start(t)
-	if err := r.call(t.Context(), request()); err != nil {
-		t.Fatal(err)
-	}
-	r.Stop()
-
-	poor := csitest.New(csitest.Options{})
-	o, err := parse("--csi-address="+poor.Serve(t), "--port=0", "--tls-cert="+r.certs.Cert, "--tls-key="+r.certs.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := o.sidecar(t.Context(), &clients{snapshots: snapshotapitest.New(r.cluster), own: r.reviews})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Client = r.cluster.Client()
-	without := sidecartest.Start(t, cfg)
-	without.Eventually("report the missing capability", func() bool {
-		code, body := without.Get("/readyz")
-		return code == 500 && strings.Contains(body, "does not announce the plugin capability SNAPSHOT_METADATA_SERVICE")
+	const words = "does not announce the plugin capability SNAPSHOT_METADATA_SERVICE"
+	socket := newSocket(t)
+	stopDriver := csitest.New(csitest.Options{}).ServeAt(t, socket)
+	r := startAt(t, socket)
+	r.Eventually("report the missing capability", func() bool {
+		code, body := r.Get("/readyz")
+		return code == 500 && strings.Contains(body, words)
 	})
-	without.Stop()
+	if err := r.call(t.Context(), request()); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), words) {
+		t.Errorf("a call: got %v, want that the driver %s", err, words)
+	}
+	stopDriver()
+
+	serveDriver(t, socket, withMetadata(), &metadata{allocated: allocated(1)})
+	r.Eventually("serve the updated driver's metadata", func() bool { return r.call(t.Context(), request()) == nil })
+	r.Eventually("be ready", func() bool {
+		code, _ := r.Get("/readyz")
+		return code == 200
+	})
+	r.Stop()
 }
 
 // TestRunRefuses ends at once what cannot be served.

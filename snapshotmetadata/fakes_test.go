@@ -2,7 +2,6 @@ package snapshotmetadata
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -137,14 +136,29 @@ func (m *metadata) GetMetadataDelta(req *csi.GetMetadataDeltaRequest, stream csi
 	return f(req, stream)
 }
 
-// serveDriver serves a driver with snapshot metadata on a socket until the test ends.
-func serveDriver(t *testing.T, driver *csitest.Driver, m *metadata) (socket string) {
+// newSocket returns a path for a driver's socket.
+func newSocket(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "csi") // the path of t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket = filepath.Join(dir, "s")
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(dir, "s")
+}
+
+// withMetadata returns a driver that announces snapshot metadata.
+func withMetadata() *csitest.Driver {
+	return csitest.New(csitest.Options{Plugin: []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE}})
+}
+
+// serveDriver serves a driver with snapshot metadata on a socket until the test ends.
+func serveDriver(t *testing.T, socket string, driver *csitest.Driver, m *metadata) {
+	t.Helper()
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -156,11 +170,10 @@ func serveDriver(t *testing.T, driver *csitest.Driver, m *metadata) (socket stri
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := errors.Join(<-served, os.RemoveAll(dir)); err != nil {
+		if err := <-served; err != nil {
 			t.Error(err)
 		}
 	})
-	return socket
 }
 
 // block is a range of 4 KiB.

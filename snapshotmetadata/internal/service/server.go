@@ -18,6 +18,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -67,6 +68,7 @@ func Listen(ctx context.Context, address string, config *tls.Config, service *Se
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxConcurrentStreams(streamsPerConnection(service.cfg.MaxStreams)),
+		grpc.InTapHandle(s.boundUnary),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
@@ -81,6 +83,16 @@ func Listen(ctx context.Context, address string, config *tls.Config, service *Se
 
 // streamsPerConnection is how many streams a connection may have: those that are served at a time, and as many whose users are asked for.
 func streamsPerConnection(served int) uint32 { return uint32(min(max(served, 1), 1<<20) + maxReviews) } //nolint:gosec // a small number
+
+// boundUnary sets a deadline for the unary calls, which are those of the health service: gRPC waits for their requests before any interceptor runs.
+func (s *Server) boundUnary(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName != healthv1.Health_Check_FullMethodName && info.FullMethodName != healthv1.Health_List_FullMethodName {
+		return ctx, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, cmp.Or(s.service.cfg.RequestTimeout, requestTimeout))
+	context.AfterFunc(ctx, cancel) // gRPC ends ctx with the call
+	return bounded, nil
+}
 
 // Addr returns the address that is listened on, with the port that was chosen.
 func (s *Server) Addr() string { return s.listener.Addr().String() }

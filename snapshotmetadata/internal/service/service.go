@@ -152,7 +152,7 @@ func (s *Service) authorize(ctx context.Context, c call) (string, error) {
 	case s.reviews <- struct{}{}:
 		defer func() { <-s.reviews }()
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return "", fmt.Errorf("wait for the token and access reviews of other calls: %w", ctx.Err())
 	}
 	user, err := s.cfg.Access.User(ctx, c.token)
 	if err != nil {

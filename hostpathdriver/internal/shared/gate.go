@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/baton"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -33,7 +33,7 @@ const (
 
 // gate lets the calls of one process through while it has the baton.
 type gate struct {
-	baton *state.Baton
+	baton *baton.Baton
 	store Store
 	turn  time.Duration
 
@@ -44,7 +44,7 @@ type gate struct {
 	// since is when the turn began.
 	since time.Time
 	// known is the stamp of what the store has in memory.
-	known state.Stamp
+	known baton.Stamp
 	// changed is closed, and replaced, when a phase ends that calls wait for.
 	changed chan struct{}
 	ended   bool
@@ -134,7 +134,7 @@ func (g *gate) change() error {
 	if g.known.Version != "" && !g.known.Complete {
 		return nil
 	}
-	next := state.Stamp{Version: rand.Text()}
+	next := baton.Stamp{Version: rand.Text()}
 	if err := g.baton.Note(next); err != nil {
 		return err
 	}
@@ -147,9 +147,9 @@ func (g *gate) complete() error {
 	if g.known.Complete || g.known.Version == "" {
 		return nil
 	}
-	done := state.Stamp{Version: g.known.Version, Complete: true}
+	done := baton.Stamp{Version: g.known.Version, Complete: true}
 	if err := g.baton.Note(done); err != nil {
-		g.known = state.Stamp{} // the next turn, of whoever, recovers
+		g.known = baton.Stamp{} // the next turn, of whoever, recovers
 		return err
 	}
 	g.known = done
@@ -181,11 +181,11 @@ func (g *gate) open(ctx context.Context, p purpose) error {
 
 // catchUp brings the store up to date with what other processes did. While
 // the gate is opening, nobody else uses what it needs the mutex for later.
-func (g *gate) catchUp(ctx context.Context, stamp state.Stamp) error {
+func (g *gate) catchUp(ctx context.Context, stamp baton.Stamp) error {
 	switch {
 	case !stamp.Complete:
 		klog.FromContext(ctx).Info("The process before did not end its turn; looking at what it left")
-		g.known = state.Stamp{}
+		g.known = baton.Stamp{}
 		if err := g.change(); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/baton"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -66,14 +66,14 @@ var _ volume.Services = (*Directory)(nil)
 
 // Open waits for a turn of this process and opens the directory in it.
 func Open(ctx context.Context, cfg Config) (*Directory, error) {
-	baton, err := state.OpenBaton(cfg.LockPath)
+	turns, err := baton.Open(cfg.LockPath)
 	if err != nil {
 		return nil, err
 	}
-	g := &gate{baton: baton, turn: cfg.Turn, changed: make(chan struct{})}
+	g := &gate{baton: turns, turn: cfg.Turn, changed: make(chan struct{})}
 	klog.FromContext(ctx).Info("Opening the volumes when it is the turn of this process", logging.KeyPath, cfg.LockPath)
-	if _, err := baton.Take(ctx); err != nil {
-		return nil, errors.Join(err, baton.Close())
+	if _, err := turns.Take(ctx); err != nil {
+		return nil, errors.Join(err, turns.Close())
 	}
 	var next volume.Services
 	err = g.change()
@@ -84,10 +84,10 @@ func Open(ctx context.Context, cfg Config) (*Directory, error) {
 		err = g.complete()
 	}
 	if err == nil {
-		err = baton.Give()
+		err = turns.Give()
 	}
 	if err != nil {
-		return nil, errors.Join(err, baton.Close())
+		return nil, errors.Join(err, turns.Close())
 	}
 	return &Directory{
 		Volumes:   &Volumes{next: next, gate: g},

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/baton"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -277,7 +277,7 @@ func TestStoreFails(t *testing.T) {
 		"Refresh": func(p *process) error { return p.Delete(p.disk.ctx, "1") },
 		"Recover": func(p *process) error {
 			_, err := p.gate.baton.Take(p.disk.ctx)
-			p.gate.known = state.Stamp{}
+			p.gate.known = baton.Stamp{}
 			return errors.Join(err, p.gate.change(), p.gate.baton.Give())
 		},
 	} {

@@ -101,6 +101,14 @@ func (l *Lock) Release() error {
 	return nil
 }
 
+func openLockFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock file: %w", err)
+	}
+	return file, nil
+}
+
 func writeHolder(file *os.File) error {
 	if err := file.Truncate(0); err != nil {
 		return err

@@ -3,8 +3,8 @@
 // a schema version in every file and one writer per directory.
 //
 // Use it for what a driver must remember between two calls. Do not use it
-// for volume contents. A directory has one writer at a time: the one process
-// that holds its Lock, or those that hand on its Baton, one after the other.
+// for volume contents. A directory has one writer at a time, such as the one
+// process that holds its Lock.
 package state
 
 import (
@@ -66,7 +66,8 @@ type Identified interface {
 }
 
 // Open creates dir where needed and returns its records for reading and
-// writing. The caller holds the Lock or the Baton of the directory.
+// writing. The caller is the only writer of the directory: it holds its Lock, or
+// takes turns with other processes in another way.
 func Open[T any](dir, kind string) (*Records[T], error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory for %s records: %w", kind, err)
@@ -80,9 +81,10 @@ func View[T any](dir, kind string) *Records[T] {
 	return &Records[T]{dir: dir, kind: kind}
 }
 
-// Load reads every record, in the turn of a writer. Leftovers of interrupted writes are removed,
-// unreadable records are moved into the subdirectory "quarantine" and
-// reported. A record of a newer schema is an ErrNewerSchema.
+// Load reads every record; only the writer of the directory may call it.
+// Leftovers of interrupted writes are removed, unreadable records are moved into
+// the subdirectory "quarantine" and reported. A record of a newer schema is an
+// ErrNewerSchema.
 func (r *Records[T]) Load() (map[string]T, []Damaged, error) {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {

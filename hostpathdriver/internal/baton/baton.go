@@ -1,4 +1,8 @@
-package state
+// Package baton hands the right to write below a directory from one process to
+// another, again and again, as several controllers on one state directory need
+// it. For a directory that one process writes as long as it lives, use the Lock
+// of package state.
+package baton
 
 import (
 	"context"
@@ -14,8 +18,8 @@ import (
 )
 
 // Baton is the right to write below a directory, for processes that hand it
-// on to each other again and again. Where a Lock is for life, a Baton is for
-// a turn. The kernel takes it from a process that ends, however it ends, and
+// on to each other again and again. Where a state.Lock is for life, a Baton is
+// for a turn. The kernel takes it from a process that ends, however it ends, and
 // the Stamp tells the next one whether there is something to clean up.
 //
 // It is two flocks: who wants the first waits for it while holding the
@@ -48,9 +52,9 @@ const (
 	stampChanging = "changing"
 )
 
-// OpenBaton prepares the lock file at path, and the one of the queue next to
-// it. It does not wait for a turn.
-func OpenBaton(path string) (*Baton, error) {
+// Open prepares the lock file at path, and the one of the queue next to it. It
+// does not wait for a turn.
+func Open(path string) (*Baton, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of lock file: %w", err)
 	}

@@ -1,4 +1,4 @@
-package state
+package baton
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-func openBaton(t *testing.T, path string) *Baton {
+func open(t *testing.T, path string) *Baton {
 	t.Helper()
-	b, err := OpenBaton(path)
+	b, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,6 +24,13 @@ func openBaton(t *testing.T, path string) *Baton {
 		}
 	})
 	return b
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func must(t *testing.T, err error) {
@@ -41,9 +48,9 @@ func wantStamp(t *testing.T, b *Baton, want Stamp) {
 	}
 }
 
-func TestBatonGoesFromHandToHand(t *testing.T) {
+func TestGoesFromHandToHand(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", "controller.lock")
-	first, second := openBaton(t, path), openBaton(t, path)
+	first, second := open(t, path), open(t, path)
 	wantStamp(t, first, Stamp{})
 	must(t, first.Note(Stamp{Version: "a"}))
 	must(t, first.Note(Stamp{Version: "a", Complete: true}))
@@ -54,7 +61,7 @@ func TestBatonGoesFromHandToHand(t *testing.T) {
 	wantStamp(t, first, Stamp{Version: strings.Repeat("b", 26)})
 }
 
-func TestBatonStampsThatAreNone(t *testing.T) {
+func TestStampsThatAreNone(t *testing.T) {
 	for name, content := range map[string]string{
 		"Empty":       "",
 		"ProcessID":   "4711\n",
@@ -67,16 +74,16 @@ func TestBatonStampsThatAreNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "controller.lock")
 			write(t, path, content)
-			wantStamp(t, openBaton(t, path), Stamp{})
+			wantStamp(t, open(t, path), Stamp{})
 		})
 	}
 }
 
-// TestBatonQueue: the holder sees who waits, and gets in line behind it.
-func TestBatonQueue(t *testing.T) {
+// TestQueue: the holder sees who waits, and gets in line behind it.
+func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "controller.lock")
-		first, second := openBaton(t, path), openBaton(t, path)
+		first, second := open(t, path), open(t, path)
 		wanted := func(want bool) {
 			t.Helper()
 			if got, err := first.Wanted(); err != nil || got != want {
@@ -107,10 +114,10 @@ func TestBatonQueue(t *testing.T) {
 	})
 }
 
-func TestBatonWaitsAsLongAsItsContext(t *testing.T) {
+func TestWaitsAsLongAsItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "controller.lock")
-		first, second := openBaton(t, path), openBaton(t, path)
+		first, second := open(t, path), open(t, path)
 		wantStamp(t, first, Stamp{})
 		waitInVain := func(b *Baton, file string) {
 			t.Helper()
@@ -123,32 +130,32 @@ func TestBatonWaitsAsLongAsItsContext(t *testing.T) {
 		waitInVain(second, path)
 		_, err := try(second.queue)
 		must(t, err)
-		waitInVain(openBaton(t, path), "controller-queue.lock")
+		waitInVain(open(t, path), "controller-queue.lock")
 		must(t, unlock(second.queue))
 		must(t, first.Give())
 		wantStamp(t, second, Stamp{})
 	})
 }
 
-func TestBatonBelowAFile(t *testing.T) {
+func TestBelowAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, "")
-	if _, err := OpenBaton(filepath.Join(file, "x.lock")); err == nil {
-		t.Error("OpenBaton below a file must fail")
+	if _, err := Open(filepath.Join(file, "x.lock")); err == nil {
+		t.Error("Open below a file must fail")
 	}
-	if _, err := OpenBaton(filepath.Dir(file)); err == nil {
-		t.Error("OpenBaton of a directory must fail")
+	if _, err := Open(filepath.Dir(file)); err == nil {
+		t.Error("Open of a directory must fail")
 	}
 	if err := os.Mkdir(file+"-queue.lock", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenBaton(file + ".lock"); err == nil {
-		t.Error("OpenBaton with a directory for its queue must fail")
+	if _, err := Open(file + ".lock"); err == nil {
+		t.Error("Open with a directory for its queue must fail")
 	}
 }
 
-func TestBatonThatIsClosed(t *testing.T) {
-	b := openBaton(t, filepath.Join(t.TempDir(), "controller.lock"))
+func TestClosed(t *testing.T) {
+	b := open(t, filepath.Join(t.TempDir(), "controller.lock"))
 	must(t, b.Close())
 	_, takeErr := b.Take(t.Context())
 	_, wantedErr := b.Wanted()

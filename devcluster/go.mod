@@ -55,6 +55,7 @@ require (
 	github.com/google/gnostic-models v0.7.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/longshore-csi/longshore/driverkit v0.0.0 // indirect
 	github.com/longshore-csi/longshore/topology v0.0.0 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
@@ -99,6 +100,7 @@ require (
 replace (
 	github.com/longshore-csi/longshore/attacher => ../attacher
 	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/driverkit => ../driverkit
 	github.com/longshore-csi/longshore/hostpathdriver => ../hostpathdriver
 	github.com/longshore-csi/longshore/kubeletplugin => ../kubeletplugin
 	github.com/longshore-csi/longshore/livenessprobe => ../livenessprobe

@@ -54,6 +54,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/longshore-csi/longshore/driverkit v0.0.0 // indirect
 	github.com/longshore-csi/longshore/topology v0.0.0 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
@@ -96,6 +97,7 @@ replace (
 	github.com/longshore-csi/longshore/attacher => ../attacher
 	github.com/longshore-csi/longshore/csikit => ../csikit
 	github.com/longshore-csi/longshore/devcluster => ../devcluster
+	github.com/longshore-csi/longshore/driverkit => ../driverkit
 	github.com/longshore-csi/longshore/hostpathdriver => ../hostpathdriver
 	github.com/longshore-csi/longshore/kubeletplugin => ../kubeletplugin
 	github.com/longshore-csi/longshore/livenessprobe => ../livenessprobe

@@ -17,11 +17,12 @@ require (
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	k8s.io/klog/v2 v2.140.0
-	k8s.io/mount-utils v0.37.2
-	k8s.io/utils v0.0.0-20260626114624-be93311217bd
 )
 
-require github.com/longshore-csi/longshore/csikit v0.0.0
+require (
+	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/driverkit v0.0.0
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -47,6 +48,11 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260819154853-08b0e4226688 // indirect
+	k8s.io/mount-utils v0.37.2 // indirect
+	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
 )
 
-replace github.com/longshore-csi/longshore/csikit => ../csikit
+replace (
+	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/driverkit => ../driverkit
+)

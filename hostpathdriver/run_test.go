@@ -27,8 +27,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
 func TestMain(m *testing.M) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 )
 
 //go:embed docs/crash.md

@@ -44,10 +44,10 @@ RACE = $(shell make/setup race)
 # Packages of a module that are tested; other than all are tested without what TESTALSO adds.
 TESTPACKAGES ?= ./...
 
-# Tests of hostpathdriver that need a kernel with more than this machine's may have: those that skip themselves elsewhere. An emulated
-# processor is slow, so that what takes long is left to `make exhaustive`.
+# Tests of hostpathdriver and driverkit that need a kernel with more than this machine's may have: those that skip themselves elsewhere. An
+# emulated processor is slow, so that what takes long is left to `make exhaustive`.
 VM_RUN ?= ^TestOnQuotas$$|^TestWalkGrown$$|^TestKernelContract$$/^ext[34]$$/Grow
-VM_PACKAGES ?= . ./internal/quota ./internal/backend ./internal/filesystem
+VM_PACKAGES ?= . ./internal/quota ./internal/backend ../driverkit/filesystem
 .PHONY: test-vm
 test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum | test-setup ## Run tests that need another kernel in a virtual machine (VM_RUN, VM_PACKAGES)
 	@mkdir -p $(RESULTS)

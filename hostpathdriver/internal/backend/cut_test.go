@@ -12,10 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/longshore-csi/longshore/driverkit/state"
 	filling "github.com/longshore-csi/longshore/hostpathdriver/internal/fill"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/copier"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 )
 

@@ -43,8 +43,8 @@ package backend
 import (
 	"path/filepath"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

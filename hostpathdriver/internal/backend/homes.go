@@ -14,9 +14,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

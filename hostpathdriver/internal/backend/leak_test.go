@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

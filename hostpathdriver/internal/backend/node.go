@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

@@ -5,7 +5,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

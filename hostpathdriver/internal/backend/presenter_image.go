@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

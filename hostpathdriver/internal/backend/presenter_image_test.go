@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

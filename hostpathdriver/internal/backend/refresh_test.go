@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

@@ -8,7 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
+	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

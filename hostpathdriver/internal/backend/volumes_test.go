@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/state"
+	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

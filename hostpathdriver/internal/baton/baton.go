@@ -1,7 +1,7 @@
 // Package baton hands the right to write below a directory from one process to
 // another, again and again, as several controllers on one state directory need
 // it. For a directory that one process writes as long as it lives, use the Lock
-// of package state.
+// of package state of driverkit.
 package baton
 
 import (

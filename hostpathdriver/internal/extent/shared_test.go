@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
+	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )

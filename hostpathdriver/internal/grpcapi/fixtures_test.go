@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/idempotent"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

@@ -15,9 +15,9 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

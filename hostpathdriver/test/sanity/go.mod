@@ -8,6 +8,7 @@ require (
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/google/go-cmp v0.7.0
 	github.com/kubernetes-csi/csi-test/v5 v5.6.0
+	github.com/longshore-csi/longshore/driverkit v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
 	github.com/onsi/ginkgo/v2 v2.32.1
 	github.com/onsi/gomega v1.42.1
@@ -56,5 +57,6 @@ require (
 
 replace (
 	github.com/longshore-csi/longshore/csikit => ../../../csikit
+	github.com/longshore-csi/longshore/driverkit => ../../../driverkit
 	github.com/longshore-csi/longshore/hostpathdriver => ../..
 )

@@ -151,9 +151,9 @@ func (c copier) driver() (modules []string, err error) {
 	return modules, err
 }
 
-// kitPackage copies one package of csikit with its tests, but not those below it.
+// kitPackage copies one package of a kit with its tests, but not those below it.
 func (c copier) kitPackage(name string) error {
-	from := filepath.Join(c.root, kitDir, name)
+	from := filepath.Join(c.root, name)
 	return walk(from, func(path string) error {
 		rel, err := filepath.Rel(from, path)
 		if err != nil {
@@ -162,7 +162,7 @@ func (c copier) kitPackage(name string) error {
 		if strings.Contains(rel, "/") && !strings.HasPrefix(rel, "testdata/") {
 			return nil
 		}
-		return c.file(path, filepath.Join(kitCopy, name, rel))
+		return c.file(path, filepath.Join(kitsCopy, name, rel))
 	})
 }
 

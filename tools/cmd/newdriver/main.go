@@ -2,7 +2,7 @@
 //
 //	newdriver -name foo.example.com -module example.com/foo -out ../foo
 //
-// The copy is a repository of its own. It has the packages of csikit that the driver imports, its manifests and its tests, and
+// The copy is a repository of its own. It has the packages of csikit and driverkit that the driver imports, its manifests and its tests, and
 // needs nothing that is here. hostpathdriver/COPYING.md describes the next steps.
 //
 // It walks what is there: files and packages that come to the driver need no change here, except where they spell an old name in

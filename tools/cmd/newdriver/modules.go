@@ -14,7 +14,7 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// kitPackages lists the packages of csikit that the driver, its tests, and their own tests need, relative to csikit.
+// kitPackages lists the packages of the kits that the driver, its tests, and their own tests need, such as csikit/logging.
 func kitPackages(ctx context.Context, root string) ([]string, error) {
 	var modules []string
 	if err := walk(filepath.Join(root, driverDir), func(path string) error {
@@ -33,12 +33,19 @@ func kitPackages(ctx context.Context, root string) ([]string, error) {
 	}
 	for known := 0; known < len(needed); {
 		known = len(needed)
-		patterns := make([]string, 0, known)
-		for name := range needed {
-			patterns = append(patterns, kitPath+"/"+name)
-		}
-		if err := addNeeded(ctx, needed, filepath.Join(root, kitDir), patterns...); err != nil {
-			return nil, err
+		for _, kit := range kits() {
+			var patterns []string
+			for name := range needed {
+				if strings.HasPrefix(name, kit+"/") {
+					patterns = append(patterns, project+"/"+name)
+				}
+			}
+			if len(patterns) == 0 {
+				continue
+			}
+			if err := addNeeded(ctx, needed, filepath.Join(root, kit), patterns...); err != nil {
+				return nil, err
+			}
 		}
 	}
 	list := make([]string, 0, len(needed))
@@ -49,7 +56,7 @@ func kitPackages(ctx context.Context, root string) ([]string, error) {
 	return list, nil
 }
 
-// addNeeded adds the packages of csikit that those of the patterns and their tests need.
+// addNeeded adds the packages of the kits that those of the patterns and their tests need.
 func addNeeded(ctx context.Context, needed map[string]bool, dir string, patterns ...string) error {
 	// The package as a test sees it has the same import path, with the test's behind it in brackets.
 	format := `{{if not .ForTest}}{{.ImportPath}}{{end}}`
@@ -58,24 +65,22 @@ func addNeeded(ctx context.Context, needed map[string]bool, dir string, patterns
 		return err
 	}
 	for line := range strings.Lines(out) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), kitPath+"/"); ok && !strings.HasSuffix(name, ".test") {
+		name, ours := strings.CutPrefix(strings.TrimSpace(line), project+"/")
+		kit, _, below := strings.Cut(name, "/")
+		if ours && below && slices.Contains(kits(), kit) && !strings.HasSuffix(name, ".test") {
 			needed[name] = true
 		}
 	}
 	return nil
 }
 
-// goMod writes go.mod and go.sum of a module of the copy. The requirements of csikit become its own; versions stay.
+// goMod writes go.mod and go.sum of a module of the copy. The requirements of the kits become its own; versions stay.
 func (c copier) goMod(dir string) error {
-	kit, err := readMod(filepath.Join(c.root, kitDir))
-	if err != nil {
-		return err
-	}
 	mod, err := readMod(filepath.Join(c.root, driverDir, dir))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(mod.AddModuleStmt(c.text.Replace(mod.Module.Mod.Path)), c.replaced(mod), c.required(mod, kit)); err != nil {
+	if err := errors.Join(mod.AddModuleStmt(c.text.Replace(mod.Module.Mod.Path)), c.replaced(mod), c.required(mod)); err != nil {
 		return fmt.Errorf("make a go.mod of that of %s: %w", driverDir, err)
 	}
 	mod.Cleanup()
@@ -101,16 +106,25 @@ func (c copier) replaced(mod *modfile.File) (err error) {
 	return err
 }
 
-// required puts the requirements of csikit in the place of csikit.
-func (c copier) required(mod, kit *modfile.File) error {
-	if requires(mod, kitPath) {
-		for _, r := range kit.Require {
+// required puts the requirements of the kits in the place of the kits.
+func (c copier) required(mod *modfile.File) (err error) {
+	for _, kit := range kits() {
+		if !requires(mod, kitPath(kit)) {
+			continue
+		}
+		from, readErr := readMod(filepath.Join(c.root, kit))
+		if readErr != nil {
+			return readErr
+		}
+		for _, r := range from.Require {
 			if !requires(mod, r.Mod.Path) {
 				mod.AddNewRequire(r.Mod.Path, r.Mod.Version, true)
 			}
 		}
 	}
-	err := mod.DropRequire(kitPath)
+	for _, kit := range kits() {
+		err = errors.Join(err, mod.DropRequire(kitPath(kit)))
+	}
 	if requires(mod, driverPath) {
 		err = errors.Join(err, mod.DropRequire(driverPath), mod.AddRequire(c.names.Module, c.names.version()))
 	}
@@ -120,7 +134,7 @@ func (c copier) required(mod, kit *modfile.File) error {
 // goSum puts the checksums together that are known; what is too many goes when the module is tidied.
 func (c copier) goSum(dir string) error {
 	var sums []byte
-	for _, from := range []string{filepath.Join(driverDir, dir), kitDir} {
+	for _, from := range append(kits(), filepath.Join(driverDir, dir)) {
 		data, err := os.ReadFile(filepath.Join(c.root, from, "go.sum"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

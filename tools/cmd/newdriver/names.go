@@ -18,11 +18,14 @@ const (
 	driverDir  = "hostpathdriver"
 	driverPath = project + "/" + driverDir
 	driverName = "hostpath.csi.k8s.io"
-	kitDir     = "csikit"
-	kitPath    = project + "/" + kitDir
-	// kitCopy is where the copy has it.
-	kitCopy = "internal/" + kitDir
+	// kitsCopy is where the copy has the kits.
+	kitsCopy = "internal"
 )
+
+// kits are the modules of which the copy has the packages that it needs.
+func kits() []string { return []string{"csikit", "driverkit"} }
+
+func kitPath(kit string) string { return project + "/" + kit }
 
 // names are those of the copy.
 type names struct {
@@ -111,9 +114,12 @@ func checkModule(modulePath string) error {
 
 // text replaces names wherever they stand outside of Go identifiers. The first that fits counts.
 func (n *names) text() *strings.Replacer {
-	return strings.NewReplacer(
+	var imports []string
+	for _, kit := range kits() {
+		imports = append(imports, kitPath(kit), n.Module+"/"+kitsCopy+"/"+kit)
+	}
+	return strings.NewReplacer(append(imports,
 		driverPath, n.Module,
-		kitPath, n.Module+"/"+kitCopy,
 		"topology.hostpath.csi/", "topology."+n.Driver+"/",
 		driverName, n.Driver,
 		// What is said of the driver of the same name that the Kubernetes project has.
@@ -128,7 +134,7 @@ func (n *names) text() *strings.Replacer {
 		"HOSTPATHDRIVER", strings.ToUpper(n.Package),
 		"hostpathplugin", n.Binary,
 		"hostpath", n.Binary,
-	)
+	)...)
 }
 
 // identifiers replaces names in Go identifiers.

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
+	"github.com/longshore-csi/longshore/driverkit/internal/needs"
+	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // rig is one implementation, with the loop devices and mounts that go with it.

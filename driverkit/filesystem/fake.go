@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/loop"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // Fake is a Filesystems without privileges, for tests. Its devices are plain
@@ -224,7 +224,8 @@ func (f *Fake) Usage(ctx context.Context, target string) (Usage, error) {
 	return Usage{Bytes: Space{Total: size, Available: size}, Inodes: Space{Total: inodes, Available: inodes}}, nil
 }
 
-// Fail makes a step fail from now on, before it does anything; nil ends it.
+// Fail makes a step fail with err from now on, before it does anything; nil ends
+// it.
 func (f *Fake) Fail(step Step, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package loop shows files as block devices: the seam between the driver and
+// Package loop shows files as block devices: the interface between a driver and
 // the loop devices of the kernel. Behind it stand Kernel, for machines, and
 // Fake, for tests without privileges. It does not make, enlarge or delete the
 // files, and it mounts nothing; do not use it for devices that some other
@@ -82,12 +82,15 @@ type Devices interface {
 // Identity is what makes a file the same file under any path, as long as
 // a reference keeps its inode from being freed; an attached device is one.
 type Identity struct {
+	// Dev is the number of the device of its file system.
 	Dev uint64 `json:"dev"`
+	// Ino is the number of its inode.
 	Ino uint64 `json:"ino"`
 }
 
 // Identify returns the identity of a file, by which its devices can still be
-// found when the file is deleted or renamed while they are attached.
+// found when the file is deleted or renamed while they are attached. What is no
+// regular file is an error.
 func Identify(file string) (Identity, error) {
 	b, err := openBacking(file, os.O_RDONLY)
 	if err != nil {
@@ -98,7 +101,9 @@ func Identify(file string) (Identity, error) {
 
 // Shown is a device that shows a whole file.
 type Shown struct {
-	Device   string
+	// Device is the path of the device, such as /dev/loop0.
+	Device string
+	// ReadOnly says that the device refuses writes.
 	ReadOnly bool
 	// ID is the identity of the file, which may have been deleted.
 	ID Identity

@@ -38,7 +38,8 @@ func (f *Fake) HoldMounted(mounted func(device string) bool) {
 	f.mounted = mounted
 }
 
-// Fail makes every following Attach, Detach, Resize and SetReadAhead fail; nil ends it.
+// Fail makes every following Attach, Detach, Release, Resize and SetReadAhead
+// fail with err; nil ends it.
 func (f *Fake) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +60,8 @@ func (f *Fake) Table() []FakeDevice {
 	return table
 }
 
-// Calls returns the changes of devices so far, in order.
+// Calls returns the changes of devices so far, in order: a verb and the file of
+// each.
 func (f *Fake) Calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package filesystem makes, mounts, grows and measures file systems on block
-// devices: the seam between the driver and programs such as mkfs, fsck and
+// devices: the interface between a driver and programs such as mkfs, fsck and
 // mount. Kernel implements it for machines, Fake for tests without privileges.
 // Package mount unmounts and makes bind mounts. File systems without a device,
 // and devices that others use, too, are not supported.
@@ -38,7 +38,9 @@ type Options struct {
 
 // Usage of a file system.
 type Usage struct {
-	Bytes  Space
+	// Bytes of contents.
+	Bytes Space
+	// Inodes are the number of files, directories and links.
 	Inodes Space
 }
 
@@ -69,7 +71,8 @@ type Filesystems interface {
 	// so, whether that mount is read-only. A missing device or target is no
 	// error. A bind mount of the mount that Mount made counts, too.
 	IsMountOf(ctx context.Context, device, target string) (shown, readOnly bool, err error)
-	// Usage of the file system that is mounted at target.
+	// Usage of the file system that is mounted at target; it is an error if there
+	// is none.
 	Usage(ctx context.Context, target string) (Usage, error)
 }
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	mountutils "k8s.io/mount-utils"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/mount"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // Kernel is the Filesystems of the machine. It needs CAP_SYS_ADMIN, and

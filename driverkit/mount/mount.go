@@ -1,5 +1,6 @@
-// Package mount is the seam between the driver and the mount table of the
-// kernel: it makes, undoes and looks up bind mounts.
+// Package mount makes, undoes and looks up bind mounts: the interface between a
+// driver and the mount table of the kernel. File systems of devices are those of
+// package filesystem.
 //
 // The kernel implementation uses system calls, not the mount and umount
 // programs: nothing is forked, the image needs no util-linux, and a read-only
@@ -16,7 +17,8 @@ import (
 type Options struct {
 	// ReadOnly makes the mount, not the source, read-only.
 	ReadOnly bool
-	// Flags are mount flags out of Flags().
+	// Flags are mount flags out of Flags(), without commas. A later flag wins over
+	// an earlier one that contradicts it.
 	Flags []string
 }
 
@@ -24,15 +26,17 @@ type Options struct {
 type Mounter interface {
 	// Bind mounts the directory source at the existing directory target, or
 	// the file source, which may be a device, at the existing file target.
-	// After an error nothing is mounted there.
+	// After an error nothing is mounted there. An unknown flag is an error. A
+	// repeated call makes a second mount on top of the first: ask IsMountOf before.
 	Bind(ctx context.Context, source, target string, o Options) error
-	// Unmount undoes the topmost mount at target. No mount is no error.
+	// Unmount undoes the topmost mount at target. No mount is no error. A mount
+	// that stays in use is not undone: the error wraps unix.EBUSY.
 	Unmount(ctx context.Context, target string) error
 	// Mounted reports whether target is a mount point. A path that does not
 	// exist is not one.
 	Mounted(ctx context.Context, target string) (bool, error)
 	// IsMountOf reports whether target is a mount of source, and a read-only one
-	// if the options ask for that.
+	// if the options ask for that. A source that does not exist is no error.
 	IsMountOf(ctx context.Context, source, target string, o Options) (bool, error)
 	// Uses reports whether a file system of a device, or the node of the device,
 	// is mounted anywhere.

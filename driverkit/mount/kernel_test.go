@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/needs"
+	"github.com/longshore-csi/longshore/driverkit/internal/needs"
 )
 
 // needRoot skips a test that makes real mounts.

@@ -33,7 +33,9 @@ type fakeEntry struct {
 
 // FakeMount is one entry of the table of a Fake.
 type FakeMount struct {
-	Source  string
+	// Source as given to Bind or Place.
+	Source string
+	// Options as given to Bind or Place.
 	Options Options
 }
 
@@ -165,7 +167,7 @@ func (f *Fake) Below(ctx context.Context, dir string) ([]string, error) {
 	return points, nil
 }
 
-// Fail makes every following Bind and Unmount fail; nil ends it.
+// Fail makes every following Bind, Place and Unmount fail with err; nil ends it.
 func (f *Fake) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,7 +250,8 @@ func (f *Fake) Targets() []string {
 	return targets
 }
 
-// Calls returns the binds and unmounts so far, in order.
+// Calls returns the binds, places and unmounts so far, in order: a verb and the
+// target of each.
 func (f *Fake) Calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

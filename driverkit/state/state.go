@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// SchemaVersion is the version written into every record. A driver reads
-// records up to this version and refuses newer ones.
+// SchemaVersion is the version written into every record. Records up to this
+// version are read, and newer ones are refused.
 const SchemaVersion = 1
 
 const (
@@ -34,19 +34,19 @@ var ErrNewerSchema = errors.New("record was written by a newer driver")
 // ErrUnreadable says that a file is not a record: torn, empty or foreign.
 var ErrUnreadable = errors.New("unreadable record")
 
-// Damaged describes a record that could not be read at start and was moved
-// out of the way.
+// Damaged describes a record that Load could not read, and moved out of the way.
 type Damaged struct {
 	// ID is the name of the record.
 	ID string
 	// Path is where the file lies now.
 	Path string
-	// Err says what is wrong with it.
+	// Err says what is wrong with it; it wraps ErrUnreadable.
 	Err error
 }
 
 // Records is a directory of records of one kind. It is safe for concurrent
-// use as long as no two calls name the same id.
+// use as long as no two calls name the same id. An id is a file name that does
+// not begin with a dot; any other is an error, and has no record.
 type Records[T any] struct {
 	dir  string
 	kind string
@@ -62,12 +62,14 @@ type envelope[T any] struct {
 // of another name, such as a copy made by hand, is unreadable then: two
 // files would be the record of one object.
 type Identified interface {
+	// RecordID is the id by which the record is put.
 	RecordID() string
 }
 
 // Open creates dir where needed and returns its records for reading and
-// writing. The caller is the only writer of the directory: it holds its Lock, or
-// takes turns with other processes in another way.
+// writing. Each has the word kind in it; with another one it is unreadable. The
+// caller is the only writer of the directory: it holds its Lock, or takes turns
+// with other processes in another way.
 func Open[T any](dir, kind string) (*Records[T], error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory for %s records: %w", kind, err)
@@ -75,8 +77,9 @@ func Open[T any](dir, kind string) (*Records[T], error) {
 	return View[T](dir, kind), nil
 }
 
-// View returns the records of a directory that another process owns. Only
-// Get may be called; a directory that does not exist has no records.
+// View returns the records of a directory that another process owns. Only Get,
+// Exists and Quarantined may be called; a directory that does not exist has no
+// records.
 func View[T any](dir, kind string) *Records[T] {
 	return &Records[T]{dir: dir, kind: kind}
 }

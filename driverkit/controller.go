@@ -1,0 +1,186 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// controller serves csi.v1.Controller. Each optional interface has a file of its own.
+type controller struct {
+	csi.UnimplementedControllerServer
+	service
+}
+
+// controllerRPC shortens the type of controller capabilities.
+type controllerRPC = csi.ControllerServiceCapability_RPC_Type
+
+// ControllerGetCapabilities announces what follows from the Backend's interfaces.
+func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+	answer := &csi.ControllerGetCapabilitiesResponse{}
+	add := func(announced bool, rpcs ...controllerRPC) {
+		for _, rpc := range rpcs {
+			if announced {
+				answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
+					Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: rpc}},
+				})
+			}
+		}
+	}
+	attaches := implements[Attacher](c.kit)
+	add(true, csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME)
+	add(attaches, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_READONLY)
+	add(implements[Lister](c.kit), csi.ControllerServiceCapability_RPC_LIST_VOLUMES)
+	add(implements[Lister](c.kit) && attaches, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
+	add(implements[CapacityReporter](c.kit), csi.ControllerServiceCapability_RPC_GET_CAPACITY)
+	add(implements[Expander](c.kit), csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
+	add(implements[Modifier](c.kit), csi.ControllerServiceCapability_RPC_MODIFY_VOLUME)
+	add(implements[Cloner](c.kit), csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
+	add(implements[Snapshotter](c.kit), csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_GET_SNAPSHOT)
+	add(implements[SnapshotLister](c.kit), csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS)
+	return answer, nil
+}
+
+// CreateVolume makes a volume, or finds the one of that name (CSI v1.13, "CreateVolume").
+func (c *controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	wanted, err := c.createRequestOf(req)
+	op := operation{name: "volume " + req.GetName(), secrets: req.GetSecrets(), invalid: err}
+	if err == nil && wanted.Source != nil {
+		op.ids = []string{wanted.Source.String()} // A source is not deleted while a volume is made from it.
+	}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+		created, err := c.create(ctx, wanted)
+		if err != nil {
+			return nil, err
+		}
+		return &csi.CreateVolumeResponse{Volume: created.message(wanted.Source)}, nil
+	})
+}
+
+func (c *controller) createRequestOf(req *csi.CreateVolumeRequest) (*CreateRequest, error) {
+	if err := checkID("name", req.GetName()); err != nil {
+		return nil, err
+	}
+	size, err := rangeOf(req.GetCapacityRange())
+	if err != nil {
+		return nil, err
+	}
+	capabilities, err := c.capabilitiesOf(req.GetVolumeCapabilities())
+	if err != nil {
+		return nil, err
+	}
+	source, err := c.sourceOf(req.GetVolumeContentSource())
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetMutableParameters()) > 0 && !implements[Modifier](c.kit) {
+		return nil, fmt.Errorf("mutable_parameters: MODIFY_VOLUME is not announced: %w", ErrInvalid)
+	}
+	return &CreateRequest{
+		Name: req.GetName(), Size: size, Capabilities: capabilities, Source: source,
+		Parameters: req.GetParameters(), MutableParameters: req.GetMutableParameters(), Secrets: req.GetSecrets(),
+		Topology: TopologyRequirement{
+			Requisite: segmentsOf(req.GetAccessibilityRequirements().GetRequisite()),
+			Preferred: segmentsOf(req.GetAccessibilityRequirements().GetPreferred()),
+		},
+	}, nil
+}
+
+// create asks the Backend for the volume, once more where another call, such as a deletion, had the volume meanwhile.
+func (c *controller) create(ctx context.Context, wanted *CreateRequest) (*Volume, error) {
+	for range 2 {
+		created, err := c.backend.Create(ctx, wanted)
+		if err != nil {
+			return nil, err
+		}
+		if err := wanted.check(created); err != nil {
+			return nil, err
+		}
+		waited, err := c.locks.free(ctx, volumeKey(created.ID))
+		if err != nil || !waited {
+			return created, err
+		}
+		if _, err := c.backend.Get(ctx, &GetRequest{ID: created.ID, Secrets: wanted.Secrets}); !errors.Is(err, ErrNotFound) {
+			return created, err
+		}
+	}
+	return nil, fmt.Errorf("volume %q is deleted as often as it is created: %w", wanted.Name, ErrBusy)
+}
+
+// volumeKey is the key of a volume's lock; snapshots have ids of their own.
+func volumeKey(id string) string { return Source{Volume: id}.String() }
+
+// snapshotKey is the key of a snapshot's lock.
+func snapshotKey(id string) string { return Source{Snapshot: id}.String() }
+
+// onVolume is the operation of a call that changes one volume.
+func onVolume(id string, secrets Secrets, invalid ...error) operation {
+	return operation{ids: []string{volumeKey(id)}, secrets: secrets, invalid: errors.Join(append([]error{required("volume_id", id)}, invalid...)...)}
+}
+
+// DeleteVolume deletes a volume; one that does not exist is deleted (CSI v1.13, "DeleteVolume").
+func (c *controller) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	return perform(ctx, &c.service, onVolume(req.GetVolumeId(), req.GetSecrets()), func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
+		return &csi.DeleteVolumeResponse{}, ignoreNotFound(c.backend.Delete(ctx, &DeleteRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}))
+	})
+}
+
+// ignoreNotFound returns nil for an object that does not exist: it is as good as deleted.
+func ignoreNotFound(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// ControllerGetVolume returns one volume (CSI v1.13, "ControllerGetVolume").
+func (c *controller) ControllerGetVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
+	op := operation{invalid: required("volume_id", req.GetVolumeId())}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerGetVolumeResponse, error) {
+		found, err := c.backend.Get(ctx, &GetRequest{ID: req.GetVolumeId()})
+		if err != nil {
+			return nil, err
+		}
+		return &csi.ControllerGetVolumeResponse{
+			Volume: found.message(nil), Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.Nodes},
+		}, nil
+	})
+}
+
+// ValidateVolumeCapabilities confirms what a volume can do; an answer without confirmation says why not (CSI v1.13, "ValidateVolumeCapabilities").
+func (c *controller) ValidateVolumeCapabilities(ctx context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	op := operation{secrets: req.GetSecrets(), invalid: required("volume_id", req.GetVolumeId())}
+	if len(req.GetVolumeCapabilities()) == 0 {
+		op.invalid = errors.Join(op.invalid, fmt.Errorf("volume_capabilities: at least one is required: %w", ErrInvalid))
+	}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+		found, err := c.backend.Get(ctx, &GetRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := c.capabilitiesOf(req.GetVolumeCapabilities()); err != nil {
+			return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil //nolint:nilerr // the answer is that it is not confirmed
+		}
+		if sent := ownContext(req.GetVolumeContext()); len(sent) > 0 && found.Context != nil && !maps.Equal(sent, found.Context) {
+			return &csi.ValidateVolumeCapabilitiesResponse{Message: "volume_context: differs from that of the volume"}, nil
+		}
+		return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+			VolumeContext: req.GetVolumeContext(), VolumeCapabilities: req.GetVolumeCapabilities(),
+			Parameters: req.GetParameters(), MutableParameters: req.GetMutableParameters(),
+		}}, nil
+	})
+}
+
+// ownContext is a volume context without what Kubernetes adds to it.
+func ownContext(context map[string]string) map[string]string {
+	own := maps.Clone(context)
+	maps.DeleteFunc(own, func(key, _ string) bool {
+		return strings.HasPrefix(key, "csi.storage.k8s.io/") || strings.HasPrefix(key, "storage.kubernetes.io/")
+	})
+	return own
+}

@@ -1,0 +1,110 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// CreateSnapshot makes a snapshot, or finds the one of that name (CSI v1.13, "CreateSnapshot").
+func (c *controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	snapshotter := optional[Snapshotter](c.kit)
+	if snapshotter == nil {
+		return nil, unimplemented("CreateSnapshot")
+	}
+	op := operation{
+		name: "snapshot " + req.GetName(), ids: []string{volumeKey(req.GetSourceVolumeId())}, secrets: req.GetSecrets(),
+		invalid: errors.Join(checkID("name", req.GetName()), required("source_volume_id", req.GetSourceVolumeId())),
+	}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
+		made, err := snapshotter.CreateSnapshot(ctx, &CreateSnapshotRequest{
+			Name: req.GetName(), Volume: req.GetSourceVolumeId(), Parameters: req.GetParameters(), Secrets: req.GetSecrets(),
+		})
+		switch {
+		case err != nil:
+			return nil, err
+		case made.Volume != req.GetSourceVolumeId():
+			return nil, fmt.Errorf("snapshot %q exists as %q, of volume %q: %w", req.GetName(), made.ID, made.Volume, ErrExists)
+		}
+		return &csi.CreateSnapshotResponse{Snapshot: made.message()}, nil
+	})
+}
+
+func (s *Snapshot) message() *csi.Snapshot {
+	return &csi.Snapshot{
+		SnapshotId: s.ID, SourceVolumeId: s.Volume, SizeBytes: s.Size, CreationTime: timestamppb.New(s.Created), ReadyToUse: s.Ready,
+		AccessibleTopology: topologiesOf(s.Topology),
+	}
+}
+
+// DeleteSnapshot deletes a snapshot; one that does not exist is deleted (CSI v1.13, "DeleteSnapshot").
+func (c *controller) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	snapshotter := optional[Snapshotter](c.kit)
+	if snapshotter == nil {
+		return nil, unimplemented("DeleteSnapshot")
+	}
+	id := req.GetSnapshotId()
+	op := operation{ids: []string{snapshotKey(id)}, secrets: req.GetSecrets(), invalid: required("snapshot_id", id)}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
+		err := snapshotter.DeleteSnapshot(ctx, &DeleteSnapshotRequest{ID: id, Secrets: req.GetSecrets()})
+		return &csi.DeleteSnapshotResponse{}, ignoreNotFound(err)
+	})
+}
+
+// GetSnapshot returns one snapshot (CSI v1.13, "GetSnapshot").
+func (c *controller) GetSnapshot(ctx context.Context, req *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	snapshotter := optional[Snapshotter](c.kit)
+	if snapshotter == nil {
+		return nil, unimplemented("GetSnapshot")
+	}
+	op := operation{secrets: req.GetSecrets(), invalid: required("snapshot_id", req.GetSnapshotId())}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.GetSnapshotResponse, error) {
+		found, err := snapshotter.GetSnapshot(ctx, &GetSnapshotRequest{ID: req.GetSnapshotId(), Secrets: req.GetSecrets()})
+		if err != nil {
+			return nil, err
+		}
+		return &csi.GetSnapshotResponse{Snapshot: found.message()}, nil
+	})
+}
+
+// ListSnapshots returns a page of the snapshots, sorted by id, or one snapshot (CSI v1.13, "ListSnapshots").
+func (c *controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	lister := optional[SnapshotLister](c.kit)
+	if lister == nil {
+		return nil, unimplemented("ListSnapshots")
+	}
+	after, err := startOf(req)
+	op := operation{secrets: req.GetSecrets(), invalid: err}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ListSnapshotsResponse, error) {
+		if req.GetSnapshotId() != "" {
+			return c.listOne(ctx, req)
+		}
+		snapshots, next, err := page(int(req.GetMaxEntries()), func(limit int) ([]*Snapshot, error) {
+			return lister.ListSnapshots(ctx, req.GetSourceVolumeId(), after, limit)
+		}, func(s *Snapshot) string { return s.ID })
+		return listed(snapshots, next), err
+	})
+}
+
+// listOne lists the snapshot of an id; none is no error.
+func (c *controller) listOne(ctx context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	found, err := optional[Snapshotter](c.kit).GetSnapshot(ctx, &GetSnapshotRequest{ID: req.GetSnapshotId(), Secrets: req.GetSecrets()})
+	if errors.Is(err, ErrNotFound) || err == nil && req.GetSourceVolumeId() != "" && req.GetSourceVolumeId() != found.Volume {
+		return listed(nil, ""), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return listed([]*Snapshot{found}, ""), nil
+}
+
+func listed(snapshots []*Snapshot, next string) *csi.ListSnapshotsResponse {
+	answer := &csi.ListSnapshotsResponse{NextToken: next}
+	for _, s := range snapshots {
+		answer.Entries = append(answer.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s.message()})
+	}
+	return answer
+}

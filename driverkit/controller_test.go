@@ -1,0 +1,352 @@
+package driverkit_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/driverkit"
+)
+
+// five has the five functions of another Backend, and no optional interface.
+type five struct{ driverkit.Backend }
+
+// TestCapabilitiesFollow compares what is announced by a Backend with every optional interface, and by one with none.
+func TestCapabilitiesFollow(t *testing.T) {
+	b := prepareBench(t, func(o *driverkit.Options) {
+		o.TopologyKeys, o.Topology = []string{"zone"}, driverkit.Segments{"zone": "a"}
+	})
+	announced := func() []string {
+		var all []string
+		plugin, err := b.GetPluginCapabilities(ctxOf(t), &csi.GetPluginCapabilitiesRequest{})
+		wantCode(t, "plugin capabilities", err, codes.OK)
+		for _, c := range plugin.GetCapabilities() {
+			all = append(all, strings.TrimSpace(c.GetService().GetType().String()+" "+c.GetVolumeExpansion().GetType().String()))
+		}
+		controller, err := b.ControllerGetCapabilities(ctxOf(t), &csi.ControllerGetCapabilitiesRequest{})
+		wantCode(t, "controller capabilities", err, codes.OK)
+		for _, c := range controller.GetCapabilities() {
+			all = append(all, c.GetRpc().GetType().String())
+		}
+		node, err := b.NodeGetCapabilities(ctxOf(t), &csi.NodeGetCapabilitiesRequest{})
+		wantCode(t, "node capabilities", err, codes.OK)
+		for _, c := range node.GetCapabilities() {
+			all = append(all, "node "+c.GetRpc().GetType().String())
+		}
+		return all
+	}
+	basic := []string{
+		"CONTROLLER_SERVICE UNKNOWN", "VOLUME_ACCESSIBILITY_CONSTRAINTS UNKNOWN", "CREATE_DELETE_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_VOLUME",
+		"node STAGE_UNSTAGE_VOLUME", "node GET_VOLUME_STATS", "node SINGLE_NODE_MULTI_WRITER",
+	}
+	more := []string{
+		"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS UNKNOWN", "UNKNOWN ONLINE", "PUBLISH_UNPUBLISH_VOLUME", "PUBLISH_READONLY", "LIST_VOLUMES",
+		"LIST_VOLUMES_PUBLISHED_NODES", "GET_CAPACITY", "EXPAND_VOLUME", "MODIFY_VOLUME", "CLONE_VOLUME", "CREATE_DELETE_SNAPSHOT", "GET_SNAPSHOT",
+		"LIST_SNAPSHOTS", "node EXPAND_VOLUME",
+	}
+	b.start(five{b.array})
+	if got, want := sorted(announced()), sorted(basic); !slices.Equal(got, want) {
+		t.Errorf("five functions announce\n%q, want\n%q", got, want)
+	}
+	_, err := b.ControllerPublishVolume(ctxOf(t), &csi.ControllerPublishVolumeRequest{})
+	wantCode(t, "attach", err, codes.Unimplemented)
+	_, err = b.ListSnapshots(ctxOf(t), &csi.ListSnapshotsRequest{})
+	wantCode(t, "list snapshots", err, codes.Unimplemented)
+	b.restart()
+	if got, want := sorted(announced()), sorted(slices.Concat(basic, more)); !slices.Equal(got, want) {
+		t.Errorf("all interfaces announce\n%q, want\n%q", got, want)
+	}
+}
+
+func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) }
+
+// TestInvalidRequests sends requests that break one rule each: the error names the field.
+func TestInvalidRequests(t *testing.T) {
+	b := newBench(t, nil)
+	ctx := ctxOf(t)
+	create := func(change func(*csi.CreateVolumeRequest)) error {
+		req := createRequest("pvc-1")
+		change(req)
+		_, err := b.CreateVolume(ctx, req)
+		return err
+	}
+	stage := func(change func(*csi.NodeStageVolumeRequest)) error {
+		req := b.stageRequest(&csi.Volume{VolumeId: "v"})
+		change(req)
+		_, err := b.NodeStageVolume(ctx, req)
+		return err
+	}
+	for field, err := range map[string]error{
+		"name: is required":         create(func(r *csi.CreateVolumeRequest) { r.Name = "" }),
+		"name: 129 bytes":           create(func(r *csi.CreateVolumeRequest) { r.Name = strings.Repeat("n", 129) }),
+		"control character at byte": create(func(r *csi.CreateVolumeRequest) { r.Name = "pvc\x00" }),
+		"volume_capabilities":       create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil }),
+		"access_type: is required":  create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessType = nil }),
+		"access_mode: is required":  create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode = nil }),
+		"serves one node at a time": create(func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities[0].AccessMode.Mode = driverkit.MultiNodeMultiWriter
+		}),
+		"access_mode: 42":              create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode.Mode = 42 }),
+		"must not be negative":         create(func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }),
+		"is above limit_bytes":         create(func(r *csi.CreateVolumeRequest) { r.CapacityRange.LimitBytes = 1 }),
+		"volume_content_source":        create(func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }),
+		"snapshot_id: is required":     create(func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = snapshotSource("") }),
+		"staging_target_path: is":      stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = "" }),
+		`must be absolute, without`:    stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = "/a/../b" }),
+		"driver's state directory":     stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = b.path("state/x") }),
+		"volume_id: is required":       stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeId = "" }),
+		"VOLUME_MOUNT_GROUP is not":    stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = "7" }),
+		"max_entries: -1":              lastError(b.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: -1})),
+		"capacity_range: is":           lastError(b.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: "v"})),
+		"source_volume_id: is":         lastError(b.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s"})),
+		"asks for an inline volume":    lastError(b.NodePublishVolume(ctx, inlineRequest(b))),
+		`mutable_parameters: size="7"`: lastError(b.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "x", VolumeCapabilities: createRequest("").VolumeCapabilities, MutableParameters: map[string]string{"size": "7"}})),
+	} {
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), field) {
+			t.Errorf("%q: got %v, want INVALID_ARGUMENT", field, err)
+		}
+	}
+}
+
+func lastError[T any](_ T, err error) error { return err }
+
+func snapshotSource(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
+}
+
+func inlineRequest(b *bench) *csi.NodePublishVolumeRequest {
+	req := b.publishRequest(&csi.Volume{VolumeId: "csi-1"}, "pod")
+	req.VolumeContext = map[string]string{"csi.storage.k8s.io/ephemeral": "true"}
+	return req
+}
+
+// TestSameName compares a volume that exists with what a repeated CreateVolume asks for.
+func TestSameName(t *testing.T) {
+	b := newBench(t, nil)
+	first := b.create("pvc-1")
+	snapshot, err := b.CreateSnapshot(ctxOf(t), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: first.GetVolumeId()})
+	wantCode(t, "snapshot", err, codes.OK)
+	if again := b.create("pvc-1"); again.GetVolumeId() != first.GetVolumeId() {
+		t.Errorf("the same again: %q, want %q", again.GetVolumeId(), first.GetVolumeId())
+	}
+	for what, change := range map[string]func(*csi.CreateVolumeRequest){
+		"a larger volume":  func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 8 << 20 },
+		"a smaller limit":  func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: 1 << 20} },
+		"another source":   func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = snapshotSource("snap-9") },
+		"a first snapshot": func(r *csi.CreateVolumeRequest) { r.Name = "pvc-2"; r.VolumeContentSource = snapshotSource("snap-9") },
+	} {
+		req := createRequest("pvc-1")
+		change(req)
+		want := codes.AlreadyExists
+		switch what {
+		case "another source":
+			want = codes.OK // The array's volume is empty, which the array does not remember: no source is no contradiction.
+		case "a first snapshot":
+			want = codes.NotFound
+		}
+		_, err := b.CreateVolume(ctxOf(t), req)
+		wantCode(t, what, err, want)
+	}
+	restored := createRequest("pvc-3")
+	restored.VolumeContentSource = snapshotSource(snapshot.GetSnapshot().GetSnapshotId())
+	_, err = b.CreateVolume(ctxOf(t), restored)
+	wantCode(t, "restore", err, codes.OK)
+	_, err = b.CreateVolume(ctxOf(t), createRequest("pvc-3"))
+	wantCode(t, "the same name without a source", err, codes.AlreadyExists)
+	_, err = b.CreateSnapshot(ctxOf(t), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: b.create("pvc-4").GetVolumeId()})
+	wantCode(t, "a snapshot's name with another source", err, codes.AlreadyExists)
+}
+
+// slow is a Backend whose Create and Delete wait.
+type slow struct {
+	driverkit.Backend
+
+	began, goOn chan struct{}
+}
+
+func (s slow) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	s.wait()
+	return s.Backend.Create(ctx, req)
+}
+
+func (s slow) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
+	s.wait()
+	return s.Backend.Delete(ctx, req)
+}
+
+func (s slow) wait() {
+	s.began <- struct{}{}
+	<-s.goOn
+}
+
+// TestCallsWait has calls about one object wait for each other, within their deadlines, and calls about others not.
+func TestCallsWait(t *testing.T) {
+	b := prepareBench(t, nil)
+	backend := slow{b.array, make(chan struct{}), make(chan struct{})}
+	b.start(backend)
+	create := func(name string) chan string {
+		id := make(chan string, 1)
+		go func() {
+			created, err := b.CreateVolume(ctxOf(t), createRequest(name))
+			if err != nil {
+				t.Errorf("create %q: %v", name, err)
+			}
+			id <- created.GetVolume().GetVolumeId()
+		}()
+		return id
+	}
+	first := create("pvc-1")
+	<-backend.began
+	second := create("pvc-1")
+	other := create("pvc-2")
+	<-backend.began // It is that of pvc-2: the second call about pvc-1 waits.
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := b.CreateVolume(ctx, createRequest("pvc-1"))
+	wantCode(t, "a call whose deadline passes while it waits", err, codes.DeadlineExceeded)
+	select {
+	case <-backend.began:
+		t.Error("two calls about pvc-1 run at once")
+	default:
+	}
+	backend.goOn <- struct{}{}
+	backend.goOn <- struct{}{}
+	<-backend.began
+	backend.goOn <- struct{}{}
+	id := <-first
+	if again := <-second; again != id || <-other == id {
+		t.Errorf("pvc-1 is %q and %q", id, again)
+	}
+	deleted := make(chan error, 1)
+	go func() {
+		_, err := b.DeleteVolume(ctxOf(t), &csi.DeleteVolumeRequest{VolumeId: id})
+		deleted <- err
+	}()
+	<-backend.began // The deletion runs; a creation finds the volume, and waits until it is gone.
+	third := create("pvc-1")
+	<-backend.began
+	backend.goOn <- struct{}{}
+	backend.goOn <- struct{}{}
+	wantCode(t, "delete", <-deleted, codes.OK)
+	select {
+	case <-backend.began: // The creation found a volume that was deleted meanwhile, and creates another.
+		backend.goOn <- struct{}{}
+	case again := <-third:
+		third <- again
+	}
+	again := <-third
+	_, err = b.ControllerGetVolume(ctxOf(t), &csi.ControllerGetVolumeRequest{VolumeId: again})
+	wantCode(t, "the volume that was created beside a deletion", err, codes.OK)
+}
+
+// refusing is a Backend that quotes the secrets in its errors.
+type refusing struct{ driverkit.Backend }
+
+func (refusing) Create(_ context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	return nil, fmt.Errorf("login as %s with password %s: %v %+v: %w", req.Secrets["user"], req.Secrets["password"], req.Secrets, *req, driverkit.ErrUnauthenticated)
+}
+
+// TestSecrets looks for secrets in what a CO sees.
+func TestSecrets(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(refusing{b.array})
+	req := createRequest("pvc-1")
+	req.Secrets = map[string]string{"user": "me", "password": "swordfish"}
+	_, err := b.CreateVolume(ctxOf(t), req)
+	wantCode(t, "wrong password", err, codes.Unauthenticated)
+	if strings.Contains(err.Error(), "swordfish") || !strings.Contains(err.Error(), "password ***stripped***") {
+		t.Errorf("got %v, want no secret", err)
+	}
+}
+
+// TestPages reads lists in pages, across restarts, and while entries come and go.
+func TestPages(t *testing.T) {
+	b := newBench(t, nil)
+	var want []string
+	for i := range 7 {
+		want = append(want, b.create(fmt.Sprintf("pvc-%d", i)).GetVolumeId())
+	}
+	var got []string
+	token := ""
+	for page := 0; page == 0 || token != ""; page++ {
+		answer, err := b.ListVolumes(ctxOf(t), &csi.ListVolumesRequest{MaxEntries: 2, StartingToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range answer.GetEntries() {
+			got = append(got, e.GetVolume().GetVolumeId())
+		}
+		token = answer.GetNextToken()
+		if page == 1 {
+			_, err := b.DeleteVolume(ctxOf(t), &csi.DeleteVolumeRequest{VolumeId: want[3]}) // The token names it.
+			wantCode(t, "delete", err, codes.OK)
+			b.create("pvc-late")
+			want = append(want, "vol-000008")
+		}
+		b.restart()
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("pages have %q, want %q", got, want)
+	}
+	for _, bad := range []string{"bad", "YWZ0ZXI6", "7"} {
+		_, err := b.ListVolumes(ctxOf(t), &csi.ListVolumesRequest{StartingToken: bad})
+		wantCode(t, "token "+bad, err, codes.Aborted)
+	}
+}
+
+// TestAttach attaches a volume to one node at a time.
+func TestAttach(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	attach := func(node string) error {
+		_, err := b.ControllerPublishVolume(ctxOf(t), &csi.ControllerPublishVolumeRequest{
+			VolumeId: v.GetVolumeId(), NodeId: node, VolumeCapability: mountCapability(), VolumeContext: v.GetVolumeContext(),
+		})
+		return err
+	}
+	wantCode(t, "attach", attach("node-1"), codes.OK)
+	wantCode(t, "attach again", attach("node-1"), codes.OK)
+	wantCode(t, "attach to an unknown node", attach("node-9"), codes.FailedPrecondition)
+	wantCode(t, "attach to another node", attach("node-2"), codes.FailedPrecondition)
+	_, err := b.DeleteVolume(ctxOf(t), &csi.DeleteVolumeRequest{VolumeId: v.GetVolumeId()})
+	wantCode(t, "delete an attached volume", err, codes.FailedPrecondition)
+	for range 2 {
+		_, err = b.ControllerUnpublishVolume(ctxOf(t), &csi.ControllerUnpublishVolumeRequest{VolumeId: v.GetVolumeId()})
+		wantCode(t, "detach", err, codes.OK)
+	}
+	wantCode(t, "attach to another node after that", attach("node-2"), codes.OK)
+	_, err = b.ControllerUnpublishVolume(ctxOf(t), &csi.ControllerUnpublishVolumeRequest{VolumeId: "vol-gone", NodeId: "node-1"})
+	wantCode(t, "detach a volume that does not exist", err, codes.OK)
+}
+
+// TestExpand expands a volume on both sides.
+func TestExpand(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	_, err := b.NodeStageVolume(ctxOf(t), b.stageRequest(v))
+	wantCode(t, "stage", err, codes.OK)
+	size := &csi.CapacityRange{RequiredBytes: 16 << 20}
+	expanded, err := b.ControllerExpandVolume(ctxOf(t), &csi.ControllerExpandVolumeRequest{VolumeId: v.GetVolumeId(), CapacityRange: size})
+	if err != nil || expanded.GetCapacityBytes() != 16<<20 || !expanded.GetNodeExpansionRequired() {
+		t.Errorf("expand: %v, %v, want 16 MiB and the node's part", expanded, err)
+	}
+	onNode := &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging"), CapacityRange: size}
+	_, err = b.NodeExpandVolume(ctxOf(t), onNode)
+	wantCode(t, "expand on the node", err, codes.OK)
+	usage, err := b.NodeGetVolumeStats(ctxOf(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging")})
+	if err != nil || usage.GetUsage()[0].GetTotal() != 16<<20 {
+		t.Errorf("usage: %v, %v, want 16 MiB in total", usage, err)
+	}
+	onNode.VolumePath = b.path("elsewhere")
+	_, err = b.NodeExpandVolume(ctxOf(t), onNode)
+	wantCode(t, "expand where it is not", err, codes.NotFound)
+	_, err = b.ControllerModifyVolume(ctxOf(t), &csi.ControllerModifyVolumeRequest{VolumeId: v.GetVolumeId(), MutableParameters: map[string]string{"iops": "7"}})
+	wantCode(t, "modify", err, codes.OK)
+}

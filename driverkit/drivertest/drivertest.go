@@ -1,0 +1,219 @@
+package drivertest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+)
+
+// NodeID is the id of the node in all tests, for a Backend that knows its nodes.
+const NodeID = "drivertest-node"
+
+// patience bounds what should take milliseconds.
+const patience = 2 * time.Minute
+
+// New makes a driver as a start of its process does. dir is an existing directory that stands for the storage system: two drivers with the same dir have
+// the same volumes, with another dir they have none in common. The tests set the options that a user has flags for.
+type New func(dir string) (driverkit.Options, driverkit.Backend, error)
+
+// Setting changes what Run does.
+type Setting func(*settings)
+
+type settings struct {
+	new        New
+	parameters map[string]string
+	secrets    map[string]string
+	block      bool
+	volatile   bool
+}
+
+// Parameters are those of CreateVolume in all tests.
+func Parameters(parameters map[string]string) Setting {
+	return func(s *settings) { s.parameters = parameters }
+}
+
+// Secrets are those of all calls that have secrets.
+func Secrets(secrets map[string]string) Setting { return func(s *settings) { s.secrets = secrets } }
+
+// Block has the volumes of the tests be raw block devices.
+func Block() Setting { return func(s *settings) { s.block = true } }
+
+// Run runs all tests of a driver as subtests of t. It needs root where the driver's options have the mounts of the kernel. csi-sanity can run only once
+// in a process: a test program calls Run once.
+func Run(t *testing.T, newDriver New, settingList ...Setting) {
+	t.Helper()
+	s := &settings{new: newDriver}
+	for _, set := range settingList {
+		set(s)
+	}
+	t.Run("Contract", s.contract)
+	t.Run("Sanity", s.sanity)
+	t.Run("Walk", s.walk)
+}
+
+// machine is a node with a storage system, on which a driver is started again and again.
+type machine struct {
+	t   testing.TB
+	s   *settings
+	dir string
+	// options and backend are those of the last start.
+	options driverkit.Options
+	backend driverkit.Backend
+}
+
+// newMachine makes a machine whose directories exist until the test ends.
+func (s *settings) newMachine(t testing.TB) *machine {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "drv") // t.TempDir has a path that is too long for a socket.
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, s: s, dir: dir}
+	t.Cleanup(m.clear)
+	if err := os.Mkdir(m.path("storage"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.create(nil)
+	return m
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+// create makes the driver as its process does when it starts.
+func (m *machine) create(faultPoint func(context.Context, string)) {
+	m.t.Helper()
+	o, b, err := m.s.new(m.path("storage"))
+	if err != nil {
+		m.t.Fatalf("make the driver: %v", err)
+	}
+	o.Endpoint, o.Mode, o.NodeID, o.StateDir, o.FaultPoint = "unix://"+m.path("csi.sock"), driverkit.ModeAll, NodeID, m.path("state"), faultPoint
+	if o.Topology == nil {
+		o.Topology = driverkit.Segments{}
+	}
+	for _, key := range o.TopologyKeys {
+		if o.Topology[key] == "" {
+			o.Topology[key] = "a"
+		}
+	}
+	if o.Mounter == nil {
+		o.Mounter = mount.Kernel{}
+	}
+	m.options, m.backend = o, b
+}
+
+// start serves the driver until stop is called, and returns a connection to it.
+func (m *machine) start(faultPoint func(context.Context, string)) (conn *grpc.ClientConn, stop func()) {
+	m.t.Helper()
+	m.create(faultPoint)
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	ended := make(chan error, 1)
+	go func() { ended <- driverkit.Serve(ctx, m.options, m.backend) }()
+	conn, err := grpc.NewClient(m.options.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), tryOften())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return conn, func() {
+		m.t.Helper()
+		_ = conn.Close() // It has no calls.
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				m.t.Errorf("serve: %v", err)
+			}
+		case <-time.After(patience):
+			m.t.Fatal("the driver does not stop")
+		}
+	}
+}
+
+// tryOften has a client connect within milliseconds after the driver listens; the default is a second.
+func tryOften() grpc.DialOption {
+	const pause = 2 * time.Millisecond
+	return grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: pause, MaxDelay: pause}, MinConnectTimeout: patience})
+}
+
+// reboot unmounts everything that the driver mounted for workloads, and what the storage system mounted.
+func (m *machine) reboot() {
+	m.t.Helper()
+	for _, dir := range []string{m.path("co"), m.path("storage")} {
+		m.unmountBelow(dir)
+	}
+}
+
+func (m *machine) unmountBelow(dir string) {
+	m.t.Helper()
+	points, err := m.options.Mounter.Below(context.Background(), dir)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for i := len(points) - 1; i >= 0; i-- {
+		if err := m.options.Mounter.Unmount(context.Background(), points[i]); err != nil {
+			m.t.Fatalf("unmount %s: %v", points[i], err)
+		}
+	}
+}
+
+// clear removes the machine.
+func (m *machine) clear() {
+	if m.options.Mounter != nil {
+		m.reboot()
+	}
+	if err := os.RemoveAll(m.dir); err != nil {
+		m.t.Errorf("clean up: %v", err)
+	}
+}
+
+// leaks returns what is left of all volumes: mounts at paths of the CO, records of the node, and volumes of the storage system, if the Backend lists them.
+func (m *machine) leaks() (left []string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	points, err := m.options.Mounter.Below(ctx, m.path("co"))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range points {
+		left = append(left, "mount "+p)
+	}
+	records, err := filepath.Glob(m.path("state/volumes/*.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		left = append(left, "record "+r)
+	}
+	if lister, ok := m.backend.(driverkit.Lister); ok {
+		volumes, err := lister.List(ctx, "", 0)
+		if err != nil {
+			return nil, fmt.Errorf("list volumes: %w", err)
+		}
+		for _, v := range volumes {
+			left = append(left, "volume "+v.ID)
+		}
+	}
+	return left, nil
+}
+
+// checkLeaks fails the test where something is left.
+func (m *machine) checkLeaks(t testing.TB) {
+	t.Helper()
+	left, err := m.leaks()
+	if err != nil {
+		t.Errorf("look for leaks: %v", err)
+	}
+	for _, l := range left {
+		t.Errorf("left behind: %s", l)
+	}
+}

@@ -1,0 +1,182 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+)
+
+// world has the arrays and mounts that outlive drivers, by directory.
+type world struct {
+	mu     sync.Mutex
+	arrays map[string]*testarray.Array
+	mounts map[string]*mount.Fake
+}
+
+func newWorld() *world {
+	return &world{arrays: map[string]*testarray.Array{}, mounts: map[string]*mount.Fake{}}
+}
+
+// driver is a New for a driver whose Backend is made of the array in dir.
+func (w *world) driver(backend func(*testarray.Array) driverkit.Backend) New {
+	return func(dir string) (driverkit.Options, driverkit.Backend, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.arrays[dir] == nil {
+			w.arrays[dir], w.mounts[dir] = testarray.New(dir, NodeID), &mount.Fake{}
+		}
+		o := driverkit.NewOptions("array.example.com")
+		o.Support.Block = true
+		o.Mounter, o.Filesystems = w.mounts[dir], &filesystem.Fake{Mounts: w.mounts[dir]}
+		return o, backend(w.arrays[dir]), nil
+	}
+}
+
+// TestArray runs everything against a Backend that does everything right.
+func TestArray(t *testing.T) {
+	Run(t, newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), Secrets(map[string]string{"password": "swordfish"}))
+}
+
+// TestBlock walks with raw block volumes.
+func TestBlock(t *testing.T) {
+	s := &settings{new: newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), block: true}
+	t.Run("Contract", s.contract)
+	t.Run("Walk", s.walk)
+}
+
+// bug is a mistake that a Backend's author can make, and what the tests print about it.
+type bug struct {
+	backend func(*testarray.Array) driverkit.Backend
+	prints  string
+}
+
+var errBroken = errors.New("broken")
+
+type (
+	ignoresNames   struct{ *testarray.Array }
+	deletesOnce    struct{ *testarray.Array }
+	keepsVolumes   struct{ *testarray.Array }
+	hidesNotFound  struct{ *testarray.Array }
+	ignoresAfter   struct{ *testarray.Array }
+	mountsNothing  struct{ *testarray.Array }
+	keepsStages    struct{ *testarray.Array }
+	attachesOnce   struct{ *testarray.Array }
+	stagesOnce     struct{ *testarray.Array }
+	forgetsDevices struct{ *testarray.Array }
+)
+
+func (b ignoresNames) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	other := *req
+	other.Name += fmt.Sprint(b.free())
+	return b.Array.Create(ctx, &other)
+}
+
+func (b ignoresNames) free() int64 {
+	capacity, _ := b.Capacity(context.Background(), nil)
+	return capacity.Available
+}
+
+func (b deletesOnce) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
+	if _, err := b.Get(ctx, &driverkit.GetRequest{ID: req.ID}); err != nil {
+		return errBroken
+	}
+	return b.Array.Delete(ctx, req)
+}
+
+func (b keepsVolumes) Delete(context.Context, *driverkit.DeleteRequest) error { return nil }
+
+func (b hidesNotFound) Get(ctx context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
+	v, err := b.Array.Get(ctx, req)
+	if err != nil {
+		return nil, errBroken
+	}
+	return v, nil
+}
+
+func (b ignoresAfter) List(ctx context.Context, _ string, limit int) ([]*driverkit.Volume, error) {
+	return b.Array.List(ctx, "", limit)
+}
+
+func (b mountsNothing) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	_, err := b.Array.Stage(ctx, req)
+	return &driverkit.Staged{Mounted: true}, err
+}
+
+func (b keepsStages) Unstage(context.Context, *driverkit.UnstageRequest) error { return nil }
+
+func (b attachesOnce) Attach(ctx context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
+	if v, err := b.Get(ctx, &driverkit.GetRequest{ID: req.ID}); err == nil && len(v.Nodes) > 0 {
+		return nil, errBroken
+	}
+	return b.Array.Attach(ctx, req)
+}
+
+func (b stagesOnce) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	v, err := b.Get(ctx, &driverkit.GetRequest{ID: req.ID})
+	if err != nil {
+		return nil, err
+	}
+	marker := b.Dir + "/." + v.ID
+	if _, err := os.Stat(marker); err == nil {
+		return nil, errBroken
+	}
+	if err := os.WriteFile(marker, nil, 0o600); err != nil {
+		return nil, err
+	}
+	return b.Array.Stage(ctx, req)
+}
+
+func (b forgetsDevices) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	_, err := b.Array.Stage(ctx, req)
+	return &driverkit.Staged{}, err
+}
+
+func bugs() map[string]bug {
+	return map[string]bug{
+		"IgnoresNames":   {func(a *testarray.Array) driverkit.Backend { return ignoresNames{a} }, "create the same name again"},
+		"ForgetsVolumes": {func(a *testarray.Array) driverkit.Backend { return testarray.New(a.Dir, NodeID) }, "after a restart of the driver"},
+		"DeletesOnce":    {func(a *testarray.Array) driverkit.Backend { return deletesOnce{a} }, "call 2: broken"},
+		"KeepsVolumes":   {func(a *testarray.Array) driverkit.Backend { return keepsVolumes{a} }, "left behind: volume"},
+		"HidesNotFound":  {func(a *testarray.Array) driverkit.Backend { return hidesNotFound{a} }, "want driverkit.ErrNotFound"},
+		"IgnoresAfter":   {func(a *testarray.Array) driverkit.Backend { return ignoresAfter{a} }, "in pages of one"},
+		"MountsNothing":  {func(a *testarray.Array) driverkit.Backend { return mountsNothing{a} }, "returned Mounted, but nothing is mounted"},
+		"KeepsStages":    {func(a *testarray.Array) driverkit.Backend { return keepsStages{a} }, "in use"},
+		"AttachesOnce":   {func(a *testarray.Array) driverkit.Backend { return attachesOnce{a} }, "attach: rpc error"},
+		"StagesOnce":     {func(a *testarray.Array) driverkit.Backend { return stagesOnce{a} }, "stage: rpc error"},
+		"ForgetsDevices": {func(a *testarray.Array) driverkit.Backend { return forgetsDevices{a} }, "must have one of Device, Directory and Mounted"},
+	}
+}
+
+// bugEnv is set in the processes of TestFindsBugs, and names their driver's bug.
+const bugEnv = "DRIVERTEST_BUG"
+
+// TestFindsBugs runs the contract and the walk against drivers with one bug each, in processes of their own: each must fail, and print why.
+func TestFindsBugs(t *testing.T) {
+	if name := os.Getenv(bugEnv); name != "" {
+		s := &settings{new: newWorld().driver(bugs()[name].backend)}
+		t.Run("Contract", s.contract)
+		t.Run("Walk", s.walk)
+		return
+	}
+	for name, b := range bugs() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFindsBugs$")
+			cmd.Env = append(os.Environ(), bugEnv+"="+name)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), b.prints) {
+				t.Errorf("ended with %v; want a failure that prints %q:\n%s", err, b.prints, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,123 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Errors that a Backend's errors wrap, so that the CO gets the right gRPC code.
+var (
+	// ErrInvalid says that an argument breaks a rule, which the text names: INVALID_ARGUMENT.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrNotFound says that a volume, snapshot, source or node does not exist: NOT_FOUND.
+	ErrNotFound = errors.New("not found")
+	// ErrExists says that an object of this name or at this path is not as requested: ALREADY_EXISTS.
+	ErrExists = errors.New("already exists")
+	// ErrExhausted says that there is no space, or none in the requested topology: RESOURCE_EXHAUSTED. The provisioner then tries another topology.
+	ErrExhausted = errors.New("resource exhausted")
+	// ErrOutOfRange says that a size is impossible: OUT_OF_RANGE.
+	ErrOutOfRange = errors.New("out of range")
+	// ErrInUse says that the object has users, which must leave first: FAILED_PRECONDITION.
+	ErrInUse = errors.New("in use")
+	// ErrPrecondition says that the call is out of order: FAILED_PRECONDITION.
+	ErrPrecondition = errors.New("failed precondition")
+	// ErrBusy says that another operation on the object is running, or that its outcome is not known: ABORTED. The CO retries.
+	ErrBusy = errors.New("another operation is running")
+	// ErrUnauthenticated says that secrets are missing or wrong: UNAUTHENTICATED.
+	ErrUnauthenticated = errors.New("unauthenticated")
+	// ErrDenied says that the account of the secrets lacks a right: PERMISSION_DENIED.
+	ErrDenied = errors.New("permission denied")
+	// ErrUnavailable says that the storage system does not answer: UNAVAILABLE. The CO retries.
+	ErrUnavailable = errors.New("unavailable")
+)
+
+// codesOfErrors is the order in which an error that wraps several is classified: a reaction that a CO must show precedes the failure of a clean-up.
+func codesOfErrors() []struct {
+	err  error
+	code codes.Code
+} {
+	return []struct {
+		err  error
+		code codes.Code
+	}{
+		{ErrInvalid, codes.InvalidArgument},
+		{ErrBusy, codes.Aborted},
+		{ErrExists, codes.AlreadyExists},
+		{ErrExhausted, codes.ResourceExhausted},
+		{ErrOutOfRange, codes.OutOfRange},
+		{ErrInUse, codes.FailedPrecondition},
+		{ErrPrecondition, codes.FailedPrecondition},
+		{ErrNotFound, codes.NotFound},
+		{ErrUnauthenticated, codes.Unauthenticated},
+		{ErrDenied, codes.PermissionDenied},
+		{ErrUnavailable, codes.Unavailable},
+		{context.DeadlineExceeded, codes.DeadlineExceeded},
+		{context.Canceled, codes.Canceled},
+	}
+}
+
+// codeOf classifies an error: by the errors above, then by its own gRPC status; INTERNAL for any other error.
+func codeOf(err error) codes.Code {
+	list := codesOfErrors()
+	if i := slices.IndexFunc(list, func(c struct {
+		err  error
+		code codes.Code
+	},
+	) bool {
+		return errors.Is(err, c.err)
+	}); i >= 0 {
+		return list[i].code
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Code()
+	}
+	return codes.Internal
+}
+
+// statusOf returns err as a gRPC status whose text has no secret. nil stays nil.
+func statusOf(err error, secrets Secrets) error {
+	if err == nil {
+		return nil
+	}
+	return status.Error(codeOf(err), secrets.remove(err.Error()))
+}
+
+// stripped stands in a text where a secret was.
+const stripped = "***stripped***"
+
+// shortestSecret is the length in bytes of the shortest value that is removed from texts. A shorter one is part of many words.
+const shortestSecret = 4
+
+// Secrets are the secrets of a request, by name. They print as their names, without values.
+type Secrets map[string]string
+
+// String implements fmt.Stringer without values.
+func (s Secrets) String() string {
+	names := make([]string, 0, len(s))
+	for name := range s {
+		names = append(names, name+":"+stripped)
+	}
+	slices.Sort(names)
+	return "[" + strings.Join(names, " ") + "]"
+}
+
+// GoString implements fmt.GoStringer without values.
+func (s Secrets) GoString() string { return "driverkit.Secrets" + s.String() }
+
+// MarshalText implements encoding.TextMarshaler without values, for JSON too.
+func (s Secrets) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// remove removes the secrets' values from a text that a storage system may have quoted them in.
+func (s Secrets) remove(text string) string {
+	for _, value := range s {
+		if len(value) >= shortestSecret {
+			text = strings.ReplaceAll(text, value, stripped)
+		}
+	}
+	return text
+}

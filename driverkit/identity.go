@@ -1,0 +1,65 @@
+package driverkit
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/version"
+)
+
+// identity serves csi.v1.Identity.
+type identity struct {
+	csi.UnimplementedIdentityServer
+	*kit
+}
+
+// GetPluginInfo names the driver.
+func (i *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: i.DriverName, VendorVersion: version.Get().Version}, nil
+}
+
+// GetPluginCapabilities announces what the driver consists of, the same in controller and node processes.
+func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	answer := &csi.GetPluginCapabilitiesResponse{}
+	add := func(announced bool, service csi.PluginCapability_Service_Type) {
+		if announced {
+			answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
+				Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: service}},
+			})
+		}
+	}
+	topology := len(i.TopologyKeys) > 0
+	add(true, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	add(topology, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+	add(topology && implements[Snapshotter](i.kit), csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
+	if implements[Expander](i.kit) {
+		kind := csi.PluginCapability_VolumeExpansion_ONLINE
+		if i.OfflineExpansion {
+			kind = csi.PluginCapability_VolumeExpansion_OFFLINE
+		}
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
+			Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: kind}},
+		})
+	}
+	return answer, nil
+}
+
+// Probe reports whether the driver can work.
+func (i *identity) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	err := i.probe(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Info("The driver is not ready", "reason", err.Error())
+	}
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(err == nil)}, nil
+}
+
+// probe asks the Backend, if it is a Prober.
+func (k *kit) probe(ctx context.Context) error {
+	if prober := optional[Prober](k); prober != nil {
+		return prober.Probe(ctx)
+	}
+	return nil
+}

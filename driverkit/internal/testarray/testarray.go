@@ -1,0 +1,341 @@
+// Package testarray is a storage array in memory, for tests of the kit: its volumes are plain files, which filesystem.Fake takes for devices. It implements
+// every optional interface of driverkit but NodeDescriber, PublishOnly and Prober.
+package testarray
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/longshore-csi/longshore/driverkit"
+)
+
+// TotalCapacity is the size of an Array in bytes, LargestVolume that of its largest volume.
+const (
+	TotalCapacity = 1 << 40
+	LargestVolume = 1 << 38
+)
+
+// Array is the storage system. It outlives the driver. It is safe for concurrent use.
+type Array struct {
+	// Dir is an existing directory for the files of volumes.
+	Dir string
+	// Nodes are the ids of the nodes that the array knows.
+	Nodes []string
+
+	mu        sync.Mutex
+	serial    int
+	volumes   map[string]*volume
+	snapshots map[string]*driverkit.Snapshot
+	names     map[string]string // of snapshots, by id
+}
+
+type volume struct {
+	driverkit.Volume
+
+	name       string
+	parameters map[string]string
+	// attached has for each node whether it is attached read-only.
+	attached map[string]bool
+	// staged are the nodes' uses, by path.
+	staged map[string]bool
+}
+
+var (
+	_ driverkit.Backend          = (*Array)(nil)
+	_ driverkit.Attacher         = (*Array)(nil)
+	_ driverkit.Lister           = (*Array)(nil)
+	_ driverkit.CapacityReporter = (*Array)(nil)
+	_ driverkit.Expander         = (*Array)(nil)
+	_ driverkit.NodeExpander     = (*Array)(nil)
+	_ driverkit.Modifier         = (*Array)(nil)
+	_ driverkit.Cloner           = (*Array)(nil)
+	_ driverkit.Snapshotter      = (*Array)(nil)
+	_ driverkit.SnapshotLister   = (*Array)(nil)
+)
+
+// New returns an empty array with these nodes.
+func New(dir string, nodes ...string) *Array {
+	return &Array{Dir: dir, Nodes: nodes, volumes: map[string]*volume{}, snapshots: map[string]*driverkit.Snapshot{}, names: map[string]string{}}
+}
+
+// Create implements driverkit.Backend.
+func (a *Array) Create(_ context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, v := range a.volumes {
+		if v.name == req.Name {
+			return v.copy(), nil
+		}
+	}
+	least, err := a.leastSize(req.Source)
+	if err != nil {
+		return nil, err
+	}
+	size, err := req.Size.Choose(least, 1<<20, LargestVolume)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkParameters(req.MutableParameters); err != nil {
+		return nil, err
+	}
+	a.serial++
+	v := &volume{name: req.Name, parameters: maps.Clone(req.MutableParameters), attached: map[string]bool{}, staged: map[string]bool{}}
+	v.ID, v.Size, v.Source = fmt.Sprintf("vol-%06d", a.serial), size, req.Source
+	v.Context = map[string]string{"lun": strconv.Itoa(a.serial)}
+	file, err := os.Create(a.device(v.ID))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if err := file.Truncate(size); err != nil {
+		return nil, err
+	}
+	a.volumes[v.ID] = v
+	return v.copy(), nil
+}
+
+// leastSize is the size of a source.
+func (a *Array) leastSize(source *driverkit.Source) (int64, error) {
+	switch {
+	case source == nil:
+		return 1 << 20, nil
+	case source.Snapshot != "":
+		if s := a.snapshots[source.Snapshot]; s != nil {
+			return s.Size, nil
+		}
+	case a.volumes[source.Volume] != nil:
+		return a.volumes[source.Volume].Size, nil
+	}
+	return 0, fmt.Errorf("%v: %w", source, driverkit.ErrNotFound)
+}
+
+func (a *Array) device(id string) string { return filepath.Join(a.Dir, filepath.Base(id)) }
+
+func (v *volume) copy() *driverkit.Volume {
+	c := v.Volume
+	c.Nodes = slices.Sorted(maps.Keys(v.attached))
+	return &c
+}
+
+// find returns a volume; the caller holds the mutex.
+func (a *Array) find(id string) (*volume, error) {
+	if v := a.volumes[id]; v != nil {
+		return v, nil
+	}
+	return nil, fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
+}
+
+// Delete implements driverkit.Backend. A volume that a node uses is ErrInUse: a CO that deletes it has forgotten to unstage it.
+func (a *Array) Delete(_ context.Context, req *driverkit.DeleteRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	switch {
+	case err != nil:
+		return err
+	case len(v.staged) > 0 || len(v.attached) > 0:
+		return fmt.Errorf("volume %q: is staged at %v, attached to %v: %w", v.ID, slices.Sorted(maps.Keys(v.staged)), slices.Sorted(maps.Keys(v.attached)), driverkit.ErrInUse)
+	}
+	delete(a.volumes, v.ID)
+	return os.Remove(a.device(v.ID))
+}
+
+// Get implements driverkit.Backend.
+func (a *Array) Get(_ context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	return v.copy(), nil
+}
+
+// Stage implements driverkit.Backend.
+func (a *Array) Stage(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case req.PublishContext["lun"] != v.Context["lun"]:
+		return nil, fmt.Errorf("publish_context: %v: has not the lun of volume %q, which is not attached here: %w", req.PublishContext, v.ID, driverkit.ErrPrecondition)
+	}
+	v.staged[req.Path] = true
+	return &driverkit.Staged{Device: a.device(v.ID)}, nil
+}
+
+// Unstage implements driverkit.Backend.
+func (a *Array) Unstage(_ context.Context, req *driverkit.UnstageRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if v := a.volumes[req.ID]; v != nil {
+		delete(v.staged, req.Path)
+	}
+	return nil
+}
+
+// Attach implements driverkit.Attacher.
+func (a *Array) Attach(_ context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(a.Nodes, req.Node) {
+		return nil, fmt.Errorf("node %q: %w", req.Node, driverkit.ErrNotFound)
+	}
+	if readOnly, attached := v.attached[req.Node]; attached && readOnly != req.ReadOnly {
+		return nil, fmt.Errorf("volume %q is attached to node %q, read-only %t: %w", v.ID, req.Node, readOnly, driverkit.ErrExists)
+	}
+	v.attached[req.Node] = req.ReadOnly
+	return map[string]string{"lun": v.Context["lun"]}, nil
+}
+
+// Detach implements driverkit.Attacher.
+func (a *Array) Detach(_ context.Context, req *driverkit.DetachRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(v.attached, func(node string, _ bool) bool { return req.Node == "" || node == req.Node })
+	return nil
+}
+
+// List implements driverkit.Lister.
+func (a *Array) List(_ context.Context, after string, limit int) ([]*driverkit.Volume, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := make([]*driverkit.Volume, 0, len(a.volumes))
+	for _, v := range a.volumes {
+		all = append(all, v.copy())
+	}
+	return driverkit.Page(all, func(v *driverkit.Volume) string { return v.ID }, after, limit), nil
+}
+
+// Capacity implements driverkit.CapacityReporter.
+func (a *Array) Capacity(context.Context, *driverkit.CapacityRequest) (*driverkit.Capacity, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	free := int64(TotalCapacity)
+	for _, v := range a.volumes {
+		free -= v.Size
+	}
+	return &driverkit.Capacity{Available: free, LargestVolume: min(free, LargestVolume)}, nil
+}
+
+// Expand implements driverkit.Expander.
+func (a *Array) Expand(_ context.Context, req *driverkit.ExpandRequest) (*driverkit.Expanded, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	size, err := req.Size.Choose(v.Size, 1<<20, LargestVolume)
+	if err != nil {
+		return nil, err
+	}
+	v.Size = size
+	return &driverkit.Expanded{Size: size, OnNode: true}, nil
+}
+
+// ExpandOnNode implements driverkit.NodeExpander.
+func (a *Array) ExpandOnNode(_ context.Context, req *driverkit.NodeExpandRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	if err != nil {
+		return err
+	}
+	return os.Truncate(req.Staged.Device, v.Size)
+}
+
+// Modify implements driverkit.Modifier. The only parameter is "iops".
+func (a *Array) Modify(_ context.Context, req *driverkit.ModifyRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	if err != nil {
+		return err
+	}
+	if err := checkParameters(req.Parameters); err != nil {
+		return err
+	}
+	v.parameters = maps.Clone(req.Parameters)
+	return nil
+}
+
+func checkParameters(mutable map[string]string) error {
+	for name, value := range mutable {
+		if _, err := strconv.Atoi(value); name != "iops" || err != nil {
+			return fmt.Errorf("mutable_parameters: %s=%q: must be iops=NUMBER: %w", name, value, driverkit.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// ClonesVolumes implements driverkit.Cloner.
+func (*Array) ClonesVolumes() {}
+
+// CreateSnapshot implements driverkit.Snapshotter.
+func (a *Array) CreateSnapshot(_ context.Context, req *driverkit.CreateSnapshotRequest) (*driverkit.Snapshot, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, name := range a.names {
+		if name == req.Name {
+			return a.snapshots[id], nil
+		}
+	}
+	v, err := a.find(req.Volume)
+	if err != nil {
+		return nil, err
+	}
+	a.serial++
+	s := &driverkit.Snapshot{ID: fmt.Sprintf("snap-%06d", a.serial), Volume: v.ID, Size: v.Size, Created: time.Now(), Ready: true}
+	a.snapshots[s.ID], a.names[s.ID] = s, req.Name
+	return s, nil
+}
+
+// DeleteSnapshot implements driverkit.Snapshotter.
+func (a *Array) DeleteSnapshot(_ context.Context, req *driverkit.DeleteSnapshotRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.snapshots, req.ID)
+	delete(a.names, req.ID)
+	return nil
+}
+
+// GetSnapshot implements driverkit.Snapshotter.
+func (a *Array) GetSnapshot(_ context.Context, req *driverkit.GetSnapshotRequest) (*driverkit.Snapshot, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.snapshots[req.ID]; s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("snapshot %q: %w", req.ID, driverkit.ErrNotFound)
+}
+
+// ListSnapshots implements driverkit.SnapshotLister.
+func (a *Array) ListSnapshots(_ context.Context, volume, after string, limit int) ([]*driverkit.Snapshot, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []*driverkit.Snapshot
+	for _, s := range a.snapshots {
+		if volume == "" || s.Volume == volume {
+			all = append(all, s)
+		}
+	}
+	return driverkit.Page(all, func(s *driverkit.Snapshot) string { return s.ID }, after, limit), nil
+}

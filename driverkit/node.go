@@ -1,0 +1,149 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// maxNodeID is the greatest length of a node id in bytes (CSI v1.13, "NodeGetInfo").
+const maxNodeID = 256
+
+// node serves csi.v1.Node: requests and responses. stage.go and publish.go have the work, journal.go the records on disk.
+type node struct {
+	csi.UnimplementedNodeServer
+	service
+
+	journal *journal
+}
+
+// NodeGetCapabilities announces what follows from the Backend's interfaces.
+func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	answer := &csi.NodeGetCapabilitiesResponse{}
+	add := func(announced bool, rpcs ...csi.NodeServiceCapability_RPC_Type) {
+		for _, rpc := range rpcs {
+			if announced {
+				answer.Capabilities = append(answer.Capabilities, &csi.NodeServiceCapability{
+					Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: rpc}},
+				})
+			}
+		}
+	}
+	add(!implements[PublishOnly](n.kit), csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
+	add(implements[Expander](n.kit), csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	return answer, nil
+}
+
+// NodeGetInfo reports the node's id, limit and topology (CSI v1.13, "NodeGetInfo").
+func (n *node) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return perform(ctx, &n.service, operation{}, func(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
+		own := Node{ID: n.NodeID, MaxVolumes: n.MaxVolumes, Topology: n.Topology}
+		if describer := optional[NodeDescriber](n.kit); describer != nil {
+			if err := describer.DescribeNode(ctx, &own); err != nil {
+				return nil, err
+			}
+		}
+		if len(own.ID) > maxNodeID {
+			return nil, fmt.Errorf("node id %q: has %d bytes, must have at most %d", own.ID, len(own.ID), maxNodeID)
+		}
+		for _, key := range n.TopologyKeys {
+			if own.Topology[key] == "" {
+				return nil, fmt.Errorf("topology of node %q: has no value for %q; set --topology=%s=VALUE", own.ID, key, key)
+			}
+		}
+		answer := &csi.NodeGetInfoResponse{NodeId: own.ID, MaxVolumesPerNode: own.MaxVolumes}
+		if len(own.Topology) > 0 {
+			answer.AccessibleTopology = &csi.Topology{Segments: own.Topology}
+		}
+		return answer, nil
+	})
+}
+
+// NodeStageVolume makes a volume available on the node once, for all its pods (CSI v1.13, "NodeStageVolume").
+func (n *node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	if implements[PublishOnly](n.kit) {
+		return nil, unimplemented("NodeStageVolume")
+	}
+	capability, err := n.capabilityOf(req.GetVolumeCapability())
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("staging_target_path", req.GetStagingTargetPath(), n.StateDir), err)
+	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+		return &csi.NodeStageVolumeResponse{}, n.stage(ctx, &StageRequest{
+			ID: req.GetVolumeId(), Path: req.GetStagingTargetPath(), Capability: capability, ReadOnly: capability.ReadOnly(),
+			Secrets: req.GetSecrets(), VolumeContext: req.GetVolumeContext(), PublishContext: req.GetPublishContext(),
+		})
+	})
+}
+
+// NodeUnstageVolume undoes NodeStageVolume; a volume that is not staged is no error (CSI v1.13, "NodeUnstageVolume").
+func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	if implements[PublishOnly](n.kit) {
+		return nil, unimplemented("NodeUnstageVolume")
+	}
+	op := onVolume(req.GetVolumeId(), nil, checkPath("staging_target_path", req.GetStagingTargetPath(), n.StateDir))
+	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
+		return &csi.NodeUnstageVolumeResponse{}, n.unstage(ctx, req.GetVolumeId(), req.GetStagingTargetPath())
+	})
+}
+
+// NodePublishVolume makes a volume visible to a workload (CSI v1.13, "NodePublishVolume").
+func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	capability, err := n.capabilityOf(req.GetVolumeCapability())
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("target_path", req.GetTargetPath(), n.StateDir), err, n.checkInline(req))
+	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
+		want := &target{
+			Path: req.GetTargetPath(), Staging: req.GetStagingTargetPath(), ReadOnly: req.GetReadonly() || capability.ReadOnly(), Capability: capability,
+		}
+		if implements[PublishOnly](n.kit) {
+			return &csi.NodePublishVolumeResponse{}, n.publishUnstaged(ctx, want, &StageRequest{
+				ID: req.GetVolumeId(), Path: want.Path, Capability: capability, ReadOnly: want.ReadOnly,
+				Secrets: req.GetSecrets(), VolumeContext: req.GetVolumeContext(), PublishContext: req.GetPublishContext(),
+			})
+		}
+		return &csi.NodePublishVolumeResponse{}, n.publish(ctx, req.GetVolumeId(), want)
+	})
+}
+
+// ephemeralKey in the volume context marks an inline volume (KEP-596).
+const ephemeralKey = "csi.storage.k8s.io/ephemeral"
+
+// checkInline refuses an inline volume, with ErrInvalid.
+func (n *node) checkInline(req *csi.NodePublishVolumeRequest) error {
+	if req.GetVolumeContext()[ephemeralKey] == "true" {
+		return fmt.Errorf("volume_context: asks for an inline volume, and the driver has none; remove Ephemeral from the volumeLifecycleModes of its CSIDriver: %w", ErrInvalid)
+	}
+	return nil
+}
+
+// NodeUnpublishVolume undoes NodePublishVolume; a volume that is not published is no error (CSI v1.13, "NodeUnpublishVolume").
+func (n *node) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	op := onVolume(req.GetVolumeId(), nil, checkPath("target_path", req.GetTargetPath(), n.StateDir))
+	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
+		return &csi.NodeUnpublishVolumeResponse{}, n.unpublish(ctx, req.GetVolumeId(), req.GetTargetPath())
+	})
+}
+
+// NodeGetVolumeStats reports the usage of a volume (CSI v1.13, "NodeGetVolumeStats").
+func (n *node) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	op := operation{invalid: errors.Join(required("volume_id", req.GetVolumeId()), required("volume_path", req.GetVolumePath()))}
+	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
+		return n.stats(ctx, req.GetVolumeId(), req.GetVolumePath())
+	})
+}
+
+// NodeExpandVolume lets a volume have its new size on this node (CSI v1.13, "NodeExpandVolume").
+func (n *node) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+	if !implements[Expander](n.kit) {
+		return nil, unimplemented("NodeExpandVolume")
+	}
+	size, sizeErr := rangeOf(req.GetCapacityRange())
+	_, capabilityErr := n.optionalCapabilityOf(req.GetVolumeCapability())
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), required("volume_path", req.GetVolumePath()), sizeErr, capabilityErr)
+	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
+		return &csi.NodeExpandVolumeResponse{CapacityBytes: size.Required}, n.expand(ctx, req.GetVolumePath(), &NodeExpandRequest{
+			ID: req.GetVolumeId(), Size: size, Secrets: req.GetSecrets(),
+		})
+	})
+}

@@ -1,0 +1,312 @@
+package driverkit_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/driverkit/state"
+)
+
+var errBroken = errors.New("broken")
+
+// stage stages a volume, and publish publishes it; both return the error.
+func (b *bench) stage(v *csi.Volume) error {
+	_, err := b.NodeStageVolume(ctxOf(b.t), b.stageRequest(v))
+	return err
+}
+
+func (b *bench) publish(v *csi.Volume, target string) error {
+	_, err := b.NodePublishVolume(ctxOf(b.t), b.publishRequest(v, target))
+	return err
+}
+
+func (b *bench) unpublish(v *csi.Volume, target string) error {
+	_, err := b.NodeUnpublishVolume(ctxOf(b.t), &csi.NodeUnpublishVolumeRequest{VolumeId: v.GetVolumeId(), TargetPath: b.path(target)})
+	return err
+}
+
+func (b *bench) unstage(v *csi.Volume) error {
+	_, err := b.NodeUnstageVolume(ctxOf(b.t), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: b.path("staging")})
+	return err
+}
+
+func (b *bench) delete(v *csi.Volume) error {
+	_, err := b.DeleteVolume(ctxOf(b.t), &csi.DeleteVolumeRequest{VolumeId: v.GetVolumeId()})
+	return err
+}
+
+// records is how many volumes the journal has.
+func (b *bench) records() int {
+	b.t.Helper()
+	found, err := filepath.Glob(b.path("state/volumes/*.json"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return len(found)
+}
+
+// TestLifeOnNode makes each call of a node twice, with a restart of the driver between all calls.
+func TestLifeOnNode(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	for _, call := range []func() error{
+		func() error { return b.stage(v) },
+		func() error { return b.publish(v, "pod-1") },
+		func() error { return b.unpublish(v, "pod-1") },
+		func() error { return b.unstage(v) },
+		func() error { return b.delete(v) },
+	} {
+		for range 2 {
+			if err := call(); err != nil {
+				t.Fatal(err)
+			}
+			b.restart()
+		}
+	}
+	if left := b.mounts.Targets(); len(left) > 0 || b.records() > 0 {
+		t.Errorf("left behind: mounts %q, %d records", left, b.records())
+	}
+}
+
+// TestContradictions sends calls that contradict earlier ones.
+func TestContradictions(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "publish before stage", b.publish(v, "pod-1"), codes.FailedPrecondition)
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	elsewhere, other := b.stageRequest(v), b.stageRequest(v)
+	elsewhere.StagingTargetPath = b.path("elsewhere")
+	_, err := b.NodeStageVolume(ctxOf(t), elsewhere)
+	wantCode(t, "stage at another path", err, codes.FailedPrecondition)
+	other.VolumeCapability.GetMount().MountFlags = []string{"noatime"}
+	_, err = b.NodeStageVolume(ctxOf(t), other)
+	wantCode(t, "stage with another capability", err, codes.AlreadyExists)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	readOnly := b.publishRequest(v, "pod-1")
+	readOnly.Readonly = true
+	_, err = b.NodePublishVolume(ctxOf(t), readOnly)
+	wantCode(t, "publish at the same path in another way", err, codes.AlreadyExists)
+	block := b.publishRequest(v, "pod-3")
+	block.VolumeCapability = blockCapability()
+	_, err = b.NodePublishVolume(ctxOf(t), block)
+	wantCode(t, "publish as a device", err, codes.InvalidArgument)
+	for mode, want := range map[driverkit.AccessMode]codes.Code{driverkit.SingleNodeSingleWriter: codes.FailedPrecondition, driverkit.SingleNodeWriter: codes.FailedPrecondition} {
+		second := b.publishRequest(v, "pod-2")
+		second.VolumeCapability.AccessMode.Mode = mode
+		_, err = b.NodePublishVolume(ctxOf(t), second)
+		wantCode(t, "publish at another path in mode "+mode.String(), err, want)
+	}
+	wantCode(t, "unstage while published", b.unstage(v), codes.FailedPrecondition)
+	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+	multi := func(target string) error {
+		req := b.publishRequest(v, target)
+		req.VolumeCapability.AccessMode.Mode = driverkit.SingleNodeMultiWriter
+		_, err := b.NodePublishVolume(ctxOf(t), req)
+		return err
+	}
+	wantCode(t, "publish for one of many", multi("pod-1"), codes.OK)
+	wantCode(t, "publish for another of many", multi("pod-2"), codes.OK)
+}
+
+// TestMountsComeBack repeats calls after mounts were lost, as a kubelet does after a restart of the machine.
+func TestMountsComeBack(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	b.mounts.Reboot()
+	b.restart()
+	wantCode(t, "publish while the staging mount is gone", b.publish(v, "pod-1"), codes.FailedPrecondition)
+	wantCode(t, "stage again", b.stage(v), codes.OK)
+	wantCode(t, "publish again", b.publish(v, "pod-1"), codes.OK)
+	if b.mounts.At(b.path("staging")) == nil || b.mounts.At(b.path("pod-1")) == nil {
+		t.Errorf("mounted are %q", b.mounts.Targets())
+	}
+	b.mounts.Reboot()
+	wantCode(t, "unpublish what is not mounted any more", b.unpublish(v, "pod-1"), codes.OK)
+	wantCode(t, "unstage what is not mounted any more", b.unstage(v), codes.OK)
+	wantCode(t, "delete", b.delete(v), codes.OK)
+}
+
+// TestFailedStageIsUndone lets a stage fail at each step: the array must not think that the volume is staged, or the journal must know it.
+func TestFailedStageIsUndone(t *testing.T) {
+	for _, step := range []filesystem.Step{filesystem.StepFormat, filesystem.StepMount} {
+		b := newBench(t, nil)
+		v := b.create("pvc-1")
+		b.files.Fail(step, errBroken)
+		wantCode(t, "stage", b.stage(v), codes.Internal)
+		if b.records() > 0 {
+			t.Errorf("%s: the journal has the volume", step)
+		}
+		wantCode(t, "delete", b.delete(v), codes.OK) // ErrInUse if it is staged.
+	}
+}
+
+// stuck is a Backend that cannot unstage at first.
+type stuck struct {
+	driverkit.Backend
+
+	failures *int
+}
+
+func (s stuck) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error {
+	if *s.failures > 0 {
+		*s.failures--
+		return errBroken
+	}
+	return s.Backend.Unstage(ctx, req)
+}
+
+// TestUndoFails keeps the record of a stage that failed and could not be undone, so that NodeUnstageVolume of a later process undoes it.
+func TestUndoFails(t *testing.T) {
+	b := prepareBench(t, nil)
+	failures := 1
+	b.start(stuck{b.array, &failures})
+	v := b.create("pvc-1")
+	b.files.Fail(filesystem.StepMount, errBroken)
+	err := b.stage(v)
+	wantCode(t, "stage", err, codes.Aborted)
+	if !strings.Contains(err.Error(), "undo the stage of volume") || b.records() != 1 {
+		t.Errorf("got %v and %d records, want both reasons and the record", err, b.records())
+	}
+	b.files.Fail(filesystem.StepMount, nil)
+	b.stop()
+	b.start(stuck{b.array, &failures})
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	wantCode(t, "delete", b.delete(v), codes.OK)
+}
+
+// TestUnknownVolume undoes what an earlier driver without this journal has mounted.
+func TestUnknownVolume(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	for _, name := range []string{"staging", "pod-1"} {
+		if err := os.Mkdir(b.path(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.mounts.Place(t.Context(), "other", b.path(name), mount.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	if left := b.mounts.Targets(); len(left) > 0 {
+		t.Errorf("left mounted: %q", left)
+	}
+}
+
+// TestTargetWithFiles keeps files that something wrote below a target path after it was unmounted.
+func TestTargetWithFiles(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	file := b.path("pod-1/precious")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.Internal)
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBlock publishes a raw block volume, which is mounted nowhere else.
+func TestBlock(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	stage, publish := b.stageRequest(v), b.publishRequest(v, "pod-1")
+	stage.VolumeCapability, publish.VolumeCapability = blockCapability(), blockCapability()
+	_, err := b.NodeStageVolume(ctxOf(t), stage)
+	wantCode(t, "stage", err, codes.OK)
+	_, err = b.NodePublishVolume(ctxOf(t), publish)
+	wantCode(t, "publish", err, codes.OK)
+	if at := b.mounts.At(b.path("pod-1")); at == nil || at.Source != filepath.Join(b.array.Dir, v.GetVolumeId()) {
+		t.Errorf("at the target is %v, want the device", at)
+	}
+	stats, err := b.NodeGetVolumeStats(ctxOf(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("pod-1")})
+	if err != nil || len(stats.GetUsage()) != 1 || stats.GetUsage()[0].GetTotal() != 4<<20 {
+		t.Errorf("stats: %v, %v, want 4 MiB", stats, err)
+	}
+	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+}
+
+// share is a network file system: PublishOnly, mounted by the Backend.
+type share struct {
+	driverkit.Backend
+
+	mounts *mount.Fake
+	// writable mounts for writing whatever is asked for.
+	writable bool
+}
+
+func (share) PublishesOnly() {}
+
+func (s share) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	if s.mounts.At(req.Path) == nil {
+		if err := s.mounts.Place(ctx, "server:/"+req.ID, req.Path, mount.Options{ReadOnly: req.ReadOnly && !s.writable}); err != nil {
+			return nil, err
+		}
+	}
+	return &driverkit.Staged{Mounted: true}, nil
+}
+
+func (s share) Unstage(context.Context, *driverkit.UnstageRequest) error { return nil }
+
+// TestPublishOnly publishes without a stage.
+func TestPublishOnly(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(share{b.array, b.mounts, false})
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.Unimplemented)
+	publish := func(target string, readOnly bool) error {
+		req := b.publishRequest(v, target)
+		req.StagingTargetPath, req.Readonly = "", readOnly
+		req.VolumeCapability.AccessMode.Mode = driverkit.SingleNodeMultiWriter
+		_, err := b.NodePublishVolume(ctxOf(t), req)
+		return err
+	}
+	for range 2 {
+		wantCode(t, "publish", publish("pod-1", false), codes.OK)
+		wantCode(t, "publish for another pod", publish("pod-2", true), codes.OK)
+	}
+	for range 2 {
+		wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+		wantCode(t, "unpublish the other", b.unpublish(v, "pod-2"), codes.OK)
+	}
+	if left := b.mounts.Targets(); len(left) > 0 || b.records() > 0 {
+		t.Errorf("left behind: mounts %q, %d records", left, b.records())
+	}
+	b.stop()
+	b.start(share{b.array, b.mounts, true})
+	wantCode(t, "publish read-only by a Backend that mounts for writing", publish("pod-3", true), codes.Internal)
+	if left := b.mounts.Targets(); len(left) > 0 {
+		t.Errorf("left mounted: %q", left)
+	}
+}
+
+// TestStateDirLocked refuses a second driver with the same state directory.
+func TestStateDirLocked(t *testing.T) {
+	b := newBench(t, nil)
+	if _, err := b.Probe(ctxOf(t), &csi.ProbeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	o := driverkit.NewOptions("kit.example.com")
+	o.Endpoint, o.NodeID, o.StateDir = "unix://"+b.path("other.sock"), "node-1", b.path("state")
+	err := driverkit.Serve(klog.NewContext(t.Context(), klog.Logger{}), o, b.array)
+	if !errors.Is(err, state.ErrLocked) {
+		t.Errorf("got %v, want state.ErrLocked", err)
+	}
+}

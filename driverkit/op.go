@@ -1,0 +1,132 @@
+package driverkit
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/longshore-csi/longshore/csikit/keymutex"
+)
+
+// operation is one call of a CO as the middleware sees it: perform is the one place where calls wait for each other and errors become gRPC statuses.
+type operation struct {
+	// name is that of an object to create: one call at a time has it.
+	name string
+	// ids are those of the objects that the call is about: one call at a time has each. Calls that only read have none.
+	ids []string
+	// secrets are removed from the text of an error.
+	secrets Secrets
+	// invalid is what is wrong with the request; then nothing is locked or done.
+	invalid error
+}
+
+// service is what controller and node have in common.
+type service struct {
+	*kit
+
+	locks locks
+}
+
+// locks are those of one service. The call that needs the lock of a name takes that one first, and ids in one order, so that there is no deadlock.
+type locks struct {
+	names, ids keymutex.Locks[string]
+}
+
+// perform waits for the operation's locks until the call's deadline, and then runs do.
+func perform[T any](ctx context.Context, s *service, op operation, do func(context.Context) (T, error)) (T, error) {
+	var none T
+	if op.invalid != nil {
+		return none, statusOf(op.invalid, op.secrets)
+	}
+	unlock, err := s.locks.lock(ctx, op)
+	if err != nil {
+		return none, statusOf(err, op.secrets)
+	}
+	defer unlock()
+	changes := op.name != "" || len(op.ids) > 0
+	if changes {
+		s.at(ctx, "called")
+	}
+	answer, err := do(ctx)
+	if err != nil {
+		return none, statusOf(err, op.secrets)
+	}
+	if changes {
+		s.at(ctx, "done")
+	}
+	return answer, nil
+}
+
+// lock takes all locks of an operation, or none and returns ErrBusy, so that the CO retries.
+func (l *locks) lock(ctx context.Context, op operation) (unlock func(), err error) {
+	var held []func()
+	unlock = func() {
+		for _, u := range slices.Backward(held) {
+			u()
+		}
+	}
+	take := func(of *keymutex.Locks[string], key string) error {
+		u, err := of.Lock(ctx, key)
+		if err != nil {
+			return fmt.Errorf("wait for another call about %q: %w: %w", key, ErrBusy, err)
+		}
+		held = append(held, u)
+		return nil
+	}
+	if op.name != "" {
+		err = take(&l.names, op.name)
+	}
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(op.ids))) {
+		if err == nil {
+			err = take(&l.ids, id)
+		}
+	}
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// free waits until no call has the lock of an id, and reports whether it had to wait: then what the caller knows of the object may be outdated.
+func (l *locks) free(ctx context.Context, id string) (waited bool, err error) {
+	unlock, free := l.ids.TryLock(id)
+	if !free {
+		unlock, err = l.lock(ctx, operation{ids: []string{id}})
+	}
+	if err != nil {
+		return true, err
+	}
+	unlock()
+	return !free, nil
+}
+
+// kit is what the services of a driver share.
+type kit struct {
+	Options
+
+	backend Backend
+}
+
+// at is a fault point of the call that ctx belongs to.
+func (k *kit) at(ctx context.Context, point string) {
+	if k.FaultPoint != nil {
+		method, _ := grpc.Method(ctx)
+		k.FaultPoint(ctx, path.Base(method)+":"+point)
+	}
+}
+
+// implements reports whether the Backend has an optional interface.
+func implements[I any](k *kit) bool {
+	_, ok := k.backend.(I)
+	return ok
+}
+
+// optional returns the Backend as an optional interface; the zero value if it does not implement it.
+func optional[I any](k *kit) I {
+	i, _ := k.backend.(I)
+	return i
+}

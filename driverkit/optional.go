@@ -1,0 +1,211 @@
+package driverkit
+
+import (
+	"context"
+	"time"
+)
+
+// Attacher is a Backend whose volumes are attached to nodes before they are staged there. It serves ControllerPublishVolume and
+// ControllerUnpublishVolume. Its Get and List set Volume.Nodes.
+type Attacher interface {
+	// Attach makes a volume reachable from a node, and returns the PublishContext of its StageRequest, which says how the node finds it. For a volume
+	// that is attached there already it returns the same again. The kit refuses a second node where the access mode allows one only.
+	// Errors: ErrNotFound for a volume or node, ErrExists where it is attached with other properties, ErrExhausted where the node has no free slot
+	// (CSI v1.13, "ControllerPublishVolume").
+	Attach(ctx context.Context, req *AttachRequest) (publishContext map[string]string, err error)
+	// Detach undoes Attach. When it returns nil the node cannot write any more, whether it runs or not. ErrNotFound is success
+	// (CSI v1.13, "ControllerUnpublishVolume").
+	Detach(ctx context.Context, req *DetachRequest) error
+}
+
+// AttachRequest asks to attach a volume to a node.
+type AttachRequest struct {
+	ID, Node      string
+	Capability    Capability
+	ReadOnly      bool
+	Secrets       Secrets
+	VolumeContext map[string]string
+}
+
+// DetachRequest asks to detach a volume from a node.
+type DetachRequest struct {
+	ID string
+	// Node is empty for all nodes.
+	Node    string
+	Secrets Secrets
+}
+
+// Lister is a Backend that can list its volumes. It serves ListVolumes.
+type Lister interface {
+	// List returns the volumes whose id is greater than after, sorted by id, at most limit of them; limit 0 means all. The kit makes the tokens of
+	// pages of the ids, so that a token stays valid when the driver restarts (CSI v1.13, "ListVolumes"). Function Page does this for a slice.
+	List(ctx context.Context, after string, limit int) ([]*Volume, error)
+}
+
+// CapacityReporter is a Backend that knows its free space. It serves GetCapacity.
+type CapacityReporter interface {
+	// Capacity returns the free space for volumes as requested; 0 for a topology that the driver does not serve (CSI v1.13, "GetCapacity").
+	Capacity(ctx context.Context, req *CapacityRequest) (*Capacity, error)
+}
+
+// CapacityRequest asks for free space.
+type CapacityRequest struct {
+	// Capabilities and Parameters are those of a StorageClass; both may be empty.
+	Capabilities []Capability
+	Parameters   map[string]string
+	// Topology is the segment in question; nil means anywhere.
+	Topology Segments
+}
+
+// Capacity is free space in bytes.
+type Capacity struct {
+	Available int64
+	// LargestVolume and SmallestVolume are the limits of the size of one volume; 0 means that there is none.
+	LargestVolume, SmallestVolume int64
+}
+
+// Expander is a Backend whose volumes can grow. It serves ControllerExpandVolume and NodeExpandVolume; on the node the kit grows file systems of
+// devices. See Options.OfflineExpansion.
+type Expander interface {
+	// Expand makes a volume as large as requested, in use or not; a volume that is large enough keeps its size.
+	// Errors: ErrNotFound, ErrOutOfRange, ErrInUse (CSI v1.13, "ControllerExpandVolume").
+	Expand(ctx context.Context, req *ExpandRequest) (*Expanded, error)
+}
+
+// ExpandRequest asks for a larger volume.
+type ExpandRequest struct {
+	ID   string
+	Size Range
+	// Capability is how the volume is used; nil where the CO does not say.
+	Capability *Capability
+	Secrets    Secrets
+}
+
+// Expanded is the result of Expand.
+type Expanded struct {
+	// Size is the new size in bytes.
+	Size int64
+	// OnNode says that nodes that use the volume have to call NodeExpandVolume: true for devices with a file system.
+	OnNode bool
+}
+
+// NodeExpander is an Expander that has work on the node, too, before the kit grows the file system: the kernel must read the size of a device again.
+type NodeExpander interface {
+	// ExpandOnNode lets a staged volume have its new size on this node. A repeated call is no error (CSI v1.13, "NodeExpandVolume").
+	ExpandOnNode(ctx context.Context, req *NodeExpandRequest) error
+}
+
+// NodeExpandRequest asks for the new size on a node.
+type NodeExpandRequest struct {
+	ID string
+	// Staged is what Stage returned.
+	Staged  Staged
+	Size    Range
+	Secrets Secrets
+}
+
+// Modifier is a Backend whose volumes have parameters that can change. It serves ControllerModifyVolume.
+type Modifier interface {
+	// Modify sets mutable parameters of a volume, all or none of them. A repeated call is no error. Errors: ErrNotFound, ErrInvalid for a parameter
+	// that is not known or has a wrong value (CSI v1.13, "ControllerModifyVolume").
+	Modify(ctx context.Context, req *ModifyRequest) error
+}
+
+// ModifyRequest asks for other parameters.
+type ModifyRequest struct {
+	ID         string
+	Parameters map[string]string
+	Secrets    Secrets
+}
+
+// Cloner is a Backend that makes volumes from volumes: CreateRequest.Source may be a volume.
+type Cloner interface {
+	// ClonesVolumes has no effect; it marks the Backend.
+	ClonesVolumes()
+}
+
+// Snapshotter is a Backend with snapshots. It serves CreateSnapshot, DeleteSnapshot and GetSnapshot; CreateRequest.Source may be a snapshot.
+type Snapshotter interface {
+	// CreateSnapshot makes a snapshot. The name is the idempotency key: if there is a snapshot of this name, CreateSnapshot returns that one as it
+	// is. It returns when the snapshot's point in time is fixed; the snapshot may become ready later. Errors: ErrNotFound for the volume,
+	// ErrExhausted (CSI v1.13, "CreateSnapshot").
+	CreateSnapshot(ctx context.Context, req *CreateSnapshotRequest) (*Snapshot, error)
+	// DeleteSnapshot deletes a snapshot. ErrNotFound is success, ErrInUse is for a snapshot that volumes depend on (CSI v1.13, "DeleteSnapshot").
+	DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error
+	// GetSnapshot returns a snapshot by its id, or ErrNotFound (CSI v1.13, "GetSnapshot").
+	GetSnapshot(ctx context.Context, req *GetSnapshotRequest) (*Snapshot, error)
+}
+
+// SnapshotLister is a Snapshotter that can list its snapshots. It serves ListSnapshots.
+type SnapshotLister interface {
+	// ListSnapshots returns the snapshots whose id is greater than after, sorted by id, at most limit of them; limit 0 means all. volume is the
+	// source of the wanted snapshots; empty means any (CSI v1.13, "ListSnapshots").
+	ListSnapshots(ctx context.Context, volume, after string, limit int) ([]*Snapshot, error)
+}
+
+// Snapshot is a snapshot as the storage system knows it (CSI v1.13, "Snapshot").
+type Snapshot struct {
+	// ID identifies the snapshot, Volume its source.
+	ID, Volume string
+	// Size is the least size in bytes of a volume that is restored from the snapshot; 0 if it is not known.
+	Size int64
+	// Created is the point in time of the snapshot's data.
+	Created time.Time
+	// Ready says that volumes can be restored from the snapshot.
+	Ready bool
+	// Topology are the segments from which the snapshot can be restored; none means everywhere.
+	Topology []Segments
+}
+
+// CreateSnapshotRequest asks for a snapshot.
+type CreateSnapshotRequest struct {
+	// Name is unique per driver: at most 128 bytes without control characters.
+	Name string
+	// Volume is the id of the source.
+	Volume string
+	// Parameters are those of the VolumeSnapshotClass.
+	Parameters map[string]string
+	Secrets    Secrets
+}
+
+// DeleteSnapshotRequest asks to delete a snapshot.
+type DeleteSnapshotRequest struct {
+	ID      string
+	Secrets Secrets
+}
+
+// GetSnapshotRequest asks for a snapshot.
+type GetSnapshotRequest struct {
+	ID      string
+	Secrets Secrets
+}
+
+// NodeDescriber is a Backend that finds out what its node is, for instance from a metadata service, where Options cannot say. NodeGetInfo calls it
+// each time.
+type NodeDescriber interface {
+	// DescribeNode completes what Options say about the node.
+	DescribeNode(ctx context.Context, node *Node) error
+}
+
+// Node is a node as NodeGetInfo reports it (CSI v1.13, "NodeGetInfo").
+type Node struct {
+	// ID is the id by which Attach knows the node: at most 256 bytes.
+	ID string
+	// MaxVolumes is how many volumes of the driver the node can have; 0 means no limit.
+	MaxVolumes int64
+	// Topology is the segment of the node; it must have a value for each of Options.TopologyKeys.
+	Topology Segments
+}
+
+// PublishOnly is a Backend whose volumes are not staged once per node, but made available at each path of a workload, such as many network file
+// systems: NodePublishVolume calls Stage with the workload's path, NodeUnpublishVolume calls Unstage.
+type PublishOnly interface {
+	// PublishesOnly has no effect; it marks the Backend.
+	PublishesOnly()
+}
+
+// Prober is a Backend that can check what it depends on, such as its credentials and the connection to its storage system.
+type Prober interface {
+	// Probe returns nil when calls can be served. It must be quick: a liveness probe waits for it (CSI v1.13, "Probe").
+	Probe(ctx context.Context) error
+}

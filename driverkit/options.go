@@ -1,0 +1,206 @@
+package driverkit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+
+	"github.com/longshore-csi/longshore/csikit/drivername"
+	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+)
+
+// Mode selects the services of a process.
+type Mode string
+
+const (
+	// ModeAll serves Identity, Controller and Node.
+	ModeAll Mode = "all"
+	// ModeController serves Identity and Controller.
+	ModeController Mode = "controller"
+	// ModeNode serves Identity and Node.
+	ModeNode Mode = "node"
+)
+
+const (
+	defaultEndpoint    = "unix:///csi/csi.sock"
+	defaultCallTimeout = 2 * time.Minute
+	defaultStopTimeout = 10 * time.Second
+)
+
+// Names of environment variables that are the defaults of flags.
+const (
+	envEndpoint = "CSI_ENDPOINT"
+	envNodeID   = "NODE_ID"
+)
+
+// Options configure one instance of a driver: what the driver is, which its author sets, and how it runs, for which there are flags. Start from
+// NewOptions.
+type Options struct {
+	// DriverName is the answer of GetPluginInfo: a domain name of at most 63 characters.
+	DriverName string
+	// Support is which capabilities the driver's volumes have.
+	Support Support
+	// TopologyKeys are the keys of the segments that volumes and nodes have, such as "topology.example.com/zone"; none means that every node reaches
+	// every volume. A key needs a value on every node, by --topology or NodeDescriber.
+	TopologyKeys []string
+	// OfflineExpansion announces that volumes are expanded while no node uses them, for an Expander.
+	OfflineExpansion bool
+
+	// Endpoint is where CSI is served: unix:///path, a bare path, or tcp://host:port, which has neither authentication nor encryption.
+	Endpoint string
+	// Mode selects the services.
+	Mode Mode
+	// NodeID is the id by which Attach knows this node. Required unless Mode is ModeController or the Backend is a NodeDescriber.
+	NodeID string
+	// Topology are the node's segments.
+	Topology Segments
+	// MaxVolumes is how many volumes of the driver the node can have; 0 means no limit.
+	MaxVolumes int64
+	// StateDir is an absolute path: the directory of the node's journal, which must outlive the process. Required unless Mode is ModeController. A
+	// second process with the same StateDir is refused.
+	StateDir string
+	// CallTimeout bounds calls whose caller sets no deadline.
+	CallTimeout time.Duration
+	// StopTimeout is how long running calls may go on at the end.
+	StopTimeout time.Duration
+	// HTTP serves metrics, health and state.
+	HTTP flagset.HTTP
+	// Tracing makes an OpenTelemetry span for each call with the tracer provider of the process. Main sets it by the environment.
+	Tracing bool
+
+	// Interceptors run right around the kit's services, first to last.
+	Interceptors []grpc.UnaryServerInterceptor
+	// Services may replace the kit's services before they are registered, or wrap them; a service that the Mode excludes is nil.
+	Services func(*Services)
+	// Register registers further services.
+	Register func(grpc.ServiceRegistrar)
+	// Mounter and Filesystems make mounts; nil is the kernel. Tests without privileges set others.
+	Mounter     mount.Mounter
+	Filesystems filesystem.Filesystems
+	// FaultPoint is called with the context of a call at each point at which a process may die with another effect, such as "NodeStageVolume:recorded". It may
+	// panic, and the call then does nothing more. For crash tests, see package drivertest.
+	FaultPoint func(ctx context.Context, point string)
+}
+
+// Services are the gRPC services of a driver.
+type Services struct {
+	Identity   csi.IdentityServer
+	Controller csi.ControllerServer
+	Node       csi.NodeServer
+}
+
+// NewOptions returns the defaults of a driver. Those of Endpoint and NodeID come from the environment variables CSI_ENDPOINT and NODE_ID, if set.
+func NewOptions(driverName string) Options {
+	return Options{
+		DriverName:  driverName,
+		Endpoint:    cmp.Or(os.Getenv(envEndpoint), defaultEndpoint),
+		Mode:        ModeAll,
+		NodeID:      os.Getenv(envNodeID),
+		StateDir:    "/var/lib/" + driverName,
+		CallTimeout: defaultCallTimeout,
+		StopTimeout: defaultStopTimeout,
+		HTTP:        flagset.NewHTTP(),
+	}
+}
+
+// AddFlags registers the flags on fs, with the present values as defaults.
+func (o *Options) AddFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.DriverName, "drivername", o.DriverName, "`name` of the driver, as in CSIDriver objects")
+	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint, "`address` that serves CSI: unix:///path, a bare path, or tcp://host:port (neither authenticated nor encrypted); the environment variable "+envEndpoint+" is the default")
+	fs.Var((*modeValue)(&o.Mode), "mode", "`services` to serve: controller, node or all")
+	fs.StringVar(&o.NodeID, "nodeid", o.NodeID, "`id` of this node, required unless --mode=controller; the environment variable "+envNodeID+" is the default")
+	fs.Var((*topologyValue)(&o.Topology), "topology", "topology segment of this node as `key=value`; may be repeated")
+	fs.Int64Var(&o.MaxVolumes, "maxvolumespernode", o.MaxVolumes, "greatest `number` of volumes per node that is reported; 0: no limit")
+	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` of the node's journal, which must outlive the process")
+	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")
+	fs.DurationVar(&o.StopTimeout, "stop-timeout", o.StopTimeout, "grace period of running calls after a termination signal")
+	o.HTTP.AddFlags(fs)
+}
+
+func (o *Options) controller() bool { return o.Mode == ModeAll || o.Mode == ModeController }
+func (o *Options) node() bool       { return o.Mode == ModeAll || o.Mode == ModeNode }
+
+// Validate reports everything that is wrong, at once.
+func (o *Options) Validate() error {
+	errs := []error{o.HTTP.Validate()}
+	if err := drivername.Validate(o.DriverName); err != nil {
+		errs = append(errs, fmt.Errorf("--drivername: %w", err))
+	}
+	if o.Endpoint == "" {
+		errs = append(errs, errors.New("--endpoint: must not be empty"))
+	}
+	if o.Mode != ModeAll && o.Mode != ModeController && o.Mode != ModeNode {
+		errs = append(errs, fmt.Errorf("--mode=%q: must be %q, %q or %q", o.Mode, ModeController, ModeNode, ModeAll))
+	}
+	if o.node() && (!filepath.IsAbs(o.StateDir) || filepath.Clean(o.StateDir) == "/") {
+		errs = append(errs, fmt.Errorf("--statedir=%q: must be an absolute path other than /", o.StateDir))
+	}
+	if o.MaxVolumes < 0 {
+		errs = append(errs, fmt.Errorf("--maxvolumespernode=%d: must not be negative", o.MaxVolumes))
+	}
+	if o.CallTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("--call-timeout=%v: must be greater than zero", o.CallTimeout))
+	}
+	if o.StopTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("--stop-timeout=%v: must be greater than zero", o.StopTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// checkNode reports what a node lacks that only a NodeDescriber could add.
+func (k *kit) checkNode() error {
+	if implements[NodeDescriber](k) {
+		return nil
+	}
+	if k.NodeID == "" {
+		return errors.New("--nodeid: is required for the node service")
+	}
+	for _, key := range k.TopologyKeys {
+		if k.Topology[key] == "" {
+			return fmt.Errorf("--topology: has no value for key %q; add --topology=%s=VALUE", key, key)
+		}
+	}
+	return nil
+}
+
+// modeValue is the flag.Value of --mode.
+type modeValue Mode
+
+func (m *modeValue) String() string { return string(*m) }
+
+func (m *modeValue) Set(text string) error {
+	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, Mode(text)) {
+		return fmt.Errorf("must be %q, %q or %q", ModeController, ModeNode, ModeAll)
+	}
+	*m = modeValue(text)
+	return nil
+}
+
+// topologyValue is the flag.Value of --topology.
+type topologyValue Segments
+
+func (t *topologyValue) String() string { return Segments(*t).String() }
+
+func (t *topologyValue) Set(text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	if !ok || key == "" || value == "" {
+		return errors.New("must be key=value")
+	}
+	if *t == nil {
+		*t = topologyValue{}
+	}
+	(*t)[key] = value
+	return nil
+}

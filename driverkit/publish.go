@@ -1,0 +1,217 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/driverkit/mount"
+)
+
+// publish mounts a staged volume at a target.
+func (n *node) publish(ctx context.Context, id string, want *target) error {
+	known := n.journal.get(id)
+	if err := n.checkStaged(ctx, known, want); err != nil {
+		return err
+	}
+	if err := n.checkTarget(ctx, known, want); err != nil {
+		return err
+	}
+	source := known.Stage.Path
+	if want.Capability.Block {
+		source = known.Stage.Staged.Device
+	}
+	before := known.clone()
+	known.drop(want.Path)
+	known.Targets = append(known.Targets, *want)
+	if err := n.journal.save(known); err != nil {
+		return errors.Join(err, n.journal.save(before))
+	}
+	n.at(ctx, "recorded")
+	err := n.bind(ctx, source, want.Path, mount.Options{ReadOnly: want.ReadOnly, Flags: bindFlags(want.Capability.MountFlags)})
+	if err == nil || before.at(want.Path) != nil {
+		return err
+	}
+	return errors.Join(err, n.undoPublish(ctx, before, want.Path))
+}
+
+// undoPublish leaves the target in the journal unless it is gone.
+func (n *node) undoPublish(ctx context.Context, before *record, path string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := n.unmountAll(ctx, path); err != nil {
+		return fmt.Errorf("undo the publication of volume %q: %w: %w", before.ID, ErrBusy, err)
+	}
+	return n.journal.save(before)
+}
+
+// checkStaged refuses a volume that is not staged at the path that the CO names (CSI v1.13, "NodePublishVolume", FAILED_PRECONDITION).
+func (n *node) checkStaged(ctx context.Context, known *record, want *target) error {
+	switch {
+	case want.Staging == "":
+		return fmt.Errorf("staging_target_path: is required, volumes are staged before they are published: %w", ErrPrecondition)
+	case known.Stage == nil || known.Stage.Path != want.Staging:
+		return fmt.Errorf("volume %q is not staged at %q: %w", known.ID, want.Staging, ErrPrecondition)
+	case known.Stage.Capability.Block != want.Capability.Block:
+		return fmt.Errorf("volume_capability.access_type: volume %q is staged with the other one: %w", known.ID, ErrInvalid)
+	}
+	staged, err := n.stillStaged(ctx, known.Stage)
+	if err == nil && !staged {
+		err = fmt.Errorf("volume %q is not mounted at its staging path %q any more; NodeStageVolume repairs that: %w", known.ID, want.Staging, ErrPrecondition)
+	}
+	return err
+}
+
+// checkTarget refuses another way at the same path, and another path where the access mode allows one
+// (CSI v1.13, "NodePublishVolume", second table). Targets that are not mounted any more do not count.
+func (n *node) checkTarget(ctx context.Context, known *record, want *target) error {
+	if have := known.at(want.Path); have != nil {
+		if have.ReadOnly != want.ReadOnly || have.Staging != want.Staging || !have.Capability.equal(want.Capability) {
+			return fmt.Errorf("volume %q is published at %q with another capability, readonly flag or staging path: %w", known.ID, want.Path, ErrExists)
+		}
+		return nil
+	}
+	living, err := n.living(ctx, known)
+	if err != nil {
+		return err
+	}
+	for _, path := range living {
+		if !known.at(path).Capability.manyTargets() || !want.Capability.manyTargets() {
+			return fmt.Errorf("volume %q is published at %q, and access mode %s allows one path: %w", known.ID, path, want.Capability.Mode, ErrPrecondition)
+		}
+	}
+	return nil
+}
+
+// publishUnstaged makes a volume of a PublishOnly Backend available at a target.
+func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequest) error {
+	known := n.journal.get(req.ID)
+	if err := n.checkTarget(ctx, known, want); err != nil {
+		return err
+	}
+	if have := known.at(want.Path); have != nil {
+		published, err := n.stillStaged(ctx, have.Stage)
+		if published || err != nil {
+			return err
+		}
+	}
+	before := known.clone()
+	known.drop(want.Path)
+	want.Stage = n.newStage(req)
+	known.Targets = append(known.Targets, *want)
+	if err := n.journal.save(known); err != nil {
+		return errors.Join(err, n.journal.save(before))
+	}
+	err := n.present(ctx, req, want.Stage, func() error { return n.journal.save(known) })
+	if err == nil && want.ReadOnly && want.Stage.Staged.Mounted {
+		err = n.checkReadOnly(ctx, want.Path)
+	}
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, n.undo(ctx, req.ID, want.Stage, func() error { return n.journal.save(before) }))
+}
+
+// checkReadOnly refuses a mount of the Backend that can be written although the CO asks for a read-only one.
+func (n *node) checkReadOnly(ctx context.Context, path string) error {
+	readOnly, err := n.Mounter.ReadOnly(ctx, path)
+	if err == nil && !readOnly {
+		err = fmt.Errorf("stage: the driver mounted %s for writing although StageRequest.ReadOnly is set", path)
+	}
+	return err
+}
+
+// unpublish unmounts a target and removes its mount point.
+func (n *node) unpublish(ctx context.Context, id, path string) error {
+	known := n.journal.get(id)
+	published := known.at(path)
+	switch {
+	case published != nil && published.Stage != nil:
+		if err := n.release(ctx, id, published.Stage); err != nil {
+			return err
+		}
+	case implements[PublishOnly](n.kit):
+		if err := n.release(ctx, id, &stage{Path: path}); err != nil {
+			return err
+		}
+	default:
+		if err := n.unmountAll(ctx, path); err != nil {
+			return err
+		}
+	}
+	n.at(ctx, "unpublished")
+	// Remove, not RemoveAll: files below a path from which nothing is mounted are not the driver's.
+	if err := ignoreNotExist(os.Remove(path)); err != nil {
+		return fmt.Errorf("remove the mount point: %w", err)
+	}
+	known.drop(path)
+	return n.journal.save(known)
+}
+
+// stats measures a volume at a staging or target path.
+func (n *node) stats(ctx context.Context, id, path string) (*csi.NodeGetVolumeStatsResponse, error) {
+	s := n.journal.get(id).stageAt(path)
+	if s == nil || s.Staged == nil {
+		return nil, fmt.Errorf("volume %q at volume_path %q: %w", id, path, ErrNotFound)
+	}
+	if s.Capability.Block {
+		size, err := deviceSize(s.Staged.Device)
+		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size}}}, err
+	}
+	usage, err := n.Filesystems.Usage(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
+		{Unit: csi.VolumeUsage_BYTES, Total: usage.Bytes.Total, Used: usage.Bytes.Used, Available: usage.Bytes.Available},
+		{Unit: csi.VolumeUsage_INODES, Total: usage.Inodes.Total, Used: usage.Inodes.Used, Available: usage.Inodes.Available},
+	}}, nil
+}
+
+// deviceSize returns the size of a block device in bytes.
+func deviceSize(device string) (int64, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return 0, err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	return size, errors.Join(err, f.Close())
+}
+
+// expand lets a volume have its new size: the device first, if the Backend has work there, then the file system.
+func (n *node) expand(ctx context.Context, path string, req *NodeExpandRequest) error {
+	s := n.journal.get(req.ID).stageAt(path)
+	if s == nil || s.Staged == nil {
+		return fmt.Errorf("volume %q at volume_path %q: %w", req.ID, path, ErrNotFound)
+	}
+	req.Staged = *s.Staged
+	if expander := optional[NodeExpander](n.kit); expander != nil {
+		if err := expander.ExpandOnNode(ctx, req); err != nil {
+			return err
+		}
+	}
+	n.at(ctx, "expanded")
+	if s.Staged.Device == "" || s.Capability.Block {
+		return nil
+	}
+	return n.Filesystems.Grow(ctx, s.Staged.Device, s.Path)
+}
+
+// bindFlags are the flags that a bind mount can have; the others are those of the file system.
+func bindFlags(flags []string) []string {
+	known := mount.Flags()
+	return slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return !slices.Contains(known, f) })
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,150 @@
+package driverkit
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// maxName is the greatest length of a name or id in bytes (CSI v1.13, "Size Limits").
+const maxName = 128
+
+// required refuses an empty field, and one with characters that CSI bans (CSI v1.13, "Field Requirements": no control characters but tab and line ends
+// in strings; names and ids have none of these either).
+func required(field, value string) error {
+	if value == "" {
+		return fmt.Errorf("%s: is required: %w", field, ErrInvalid)
+	}
+	if i := strings.IndexFunc(value, unicode.IsControl); i >= 0 {
+		return fmt.Errorf("%s: %q has a control character at byte %d: %w", field, value, i, ErrInvalid)
+	}
+	return nil
+}
+
+// checkID is required with the limit that names and the ids of new objects have.
+func checkID(field, value string) error {
+	if len(value) > maxName {
+		return fmt.Errorf("%s: %d bytes, must be at most %d: %w", field, len(value), maxName, ErrInvalid)
+	}
+	return required(field, value)
+}
+
+// checkPath refuses paths that cannot be meant: relative ones, the root, and those that lead into the state directory or contain it.
+func checkPath(field, path, stateDir string) error {
+	if err := required(field, path); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+		return fmt.Errorf("%s: %q must be absolute, without \"..\", double or trailing slashes, and not the root: %w", field, path, ErrInvalid)
+	}
+	if within(path, stateDir) || within(stateDir, path) {
+		return fmt.Errorf("%s: %q must not contain the driver's state directory %q or be inside it: %w", field, path, stateDir, ErrInvalid)
+	}
+	return nil
+}
+
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// capabilityOf converts one capability and checks it against what the driver serves.
+func (o *Options) capabilityOf(c *csi.VolumeCapability) (Capability, error) {
+	const field = "volume_capability"
+	converted := Capability{Mode: c.GetAccessMode().GetMode()}
+	switch access := c.GetAccessType().(type) {
+	case *csi.VolumeCapability_Block:
+		converted.Block = true
+	case *csi.VolumeCapability_Mount:
+		converted.FSType = access.Mount.GetFsType()
+		converted.MountFlags = access.Mount.GetMountFlags()
+		if group := access.Mount.GetVolumeMountGroup(); group != "" {
+			return converted, fmt.Errorf("%s.mount.volume_mount_group: %q, but VOLUME_MOUNT_GROUP is not announced: %w", field, group, ErrInvalid)
+		}
+	default:
+		return converted, fmt.Errorf("%s.access_type: is required, mount or block: %w", field, ErrInvalid)
+	}
+	if converted.Mode == csi.VolumeCapability_AccessMode_UNKNOWN {
+		return converted, fmt.Errorf("%s.access_mode: is required: %w", field, ErrInvalid)
+	}
+	return converted, o.Support.check(converted)
+}
+
+func (o *Options) capabilitiesOf(list []*csi.VolumeCapability) ([]Capability, error) {
+	if len(list) == 0 {
+		return nil, fmt.Errorf("volume_capabilities: at least one is required: %w", ErrInvalid)
+	}
+	converted := make([]Capability, 0, len(list))
+	for _, c := range list {
+		one, err := o.capabilityOf(c)
+		if err != nil {
+			return nil, err
+		}
+		converted = append(converted, one)
+	}
+	return converted, nil
+}
+
+// optionalCapabilityOf converts a capability that a CO may leave out.
+func (o *Options) optionalCapabilityOf(c *csi.VolumeCapability) (*Capability, error) {
+	if c == nil {
+		return nil, nil //nolint:nilnil // nil stands for no capability
+	}
+	converted, err := o.capabilityOf(c)
+	return &converted, err
+}
+
+// Support is which capabilities the volumes of a driver have. The zero value is directories on one node at a time.
+type Support struct {
+	// Block allows raw block volumes, for which Stage returns a Device.
+	Block bool
+	// NoMount refuses volumes that are directories.
+	NoMount bool
+	// MultiNode allows the access modes that begin with MULTI_NODE.
+	MultiNode bool
+	// FSTypes are the file systems that a CO may ask for; none means that the node decides, by the programs that it has. A driver without devices
+	// names the file systems that it serves, and refuses others.
+	FSTypes []string
+}
+
+// check refuses a capability that no volume of the driver has, with ErrInvalid (CSI v1.13, "CreateVolume", "unsupported capability").
+func (s Support) check(c Capability) error {
+	switch {
+	case c.Block && !s.Block:
+		return fmt.Errorf("volume_capability.access_type: block: the driver serves directories only: %w", ErrInvalid)
+	case !c.Block && s.NoMount:
+		return fmt.Errorf("volume_capability.access_type: mount: the driver serves block devices only: %w", ErrInvalid)
+	case c.MultiNode() && !s.MultiNode:
+		return fmt.Errorf("volume_capability.access_mode: %s: the driver serves one node at a time: %w", c.Mode, ErrInvalid)
+	case c.Mode < SingleNodeWriter || c.Mode > SingleNodeMultiWriter:
+		return fmt.Errorf("volume_capability.access_mode: %s: is not known: %w", c.Mode, ErrInvalid)
+	case c.FSType != "" && len(s.FSTypes) > 0 && !slices.Contains(s.FSTypes, c.FSType):
+		return fmt.Errorf("volume_capability.mount.fs_type: %q: must be one of %v: %w", c.FSType, s.FSTypes, ErrInvalid)
+	}
+	return nil
+}
+
+// rangeOf converts and checks a range of sizes.
+func rangeOf(r *csi.CapacityRange) (Range, error) {
+	converted := Range{Required: r.GetRequiredBytes(), Limit: r.GetLimitBytes()}
+	return converted, converted.check()
+}
+
+// sourceOf converts the source of a volume; nil for an empty volume.
+func (k *kit) sourceOf(from *csi.VolumeContentSource) (*Source, error) {
+	const field = "volume_content_source"
+	switch {
+	case from == nil:
+		return nil, nil //nolint:nilnil // nil stands for no source
+	case from.GetSnapshot() != nil && implements[Snapshotter](k):
+		id := from.GetSnapshot().GetSnapshotId()
+		return &Source{Snapshot: id}, required(field+".snapshot.snapshot_id", id)
+	case from.GetVolume() != nil && implements[Cloner](k):
+		id := from.GetVolume().GetVolumeId()
+		return &Source{Volume: id}, required(field+".volume.volume_id", id)
+	}
+	return nil, fmt.Errorf("%s: %T: the driver makes no volumes from it: %w", field, from.GetType(), ErrInvalid)
+}

@@ -1,0 +1,274 @@
+package driverkit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+)
+
+const (
+	// undoTimeout bounds the undoing of a failed call, which must happen although the call's own context may be over.
+	undoTimeout = 10 * time.Second
+	// defaultFSType is the file system of a device for which neither CO nor Backend name one.
+	defaultFSType = "ext4"
+	// maxStacked is how many mounts on top of each other are undone at one path.
+	maxStacked = 64
+)
+
+// stage makes a volume available at its staging path. The journal has it first, so that the mount is known however the call ends.
+func (n *node) stage(ctx context.Context, req *StageRequest) error {
+	known := n.journal.get(req.ID)
+	done, err := n.alreadyStaged(ctx, known, req)
+	if done || err != nil {
+		return err
+	}
+	before := known.clone()
+	known.Stage = n.newStage(req)
+	if err := n.journal.save(known); err != nil {
+		return errors.Join(err, n.journal.save(before))
+	}
+	err = n.present(ctx, req, known.Stage, func() error { return n.journal.save(known) })
+	if err == nil || len(known.Targets) > 0 {
+		return err // Targets use an earlier stage: nothing is undone.
+	}
+	return errors.Join(err, n.undo(ctx, req.ID, known.Stage, func() error { return n.journal.save(before) }))
+}
+
+// alreadyStaged reports whether a volume is staged as requested and its mount still exists. A volume is staged at one path and in one way
+// (CSI v1.13, "NodeStageVolume", ALREADY_EXISTS).
+func (n *node) alreadyStaged(ctx context.Context, known *record, req *StageRequest) (bool, error) {
+	switch {
+	case known.Stage == nil:
+		return false, nil
+	case known.Stage.Path != req.Path:
+		return false, fmt.Errorf("volume %q is staged at %q, not at %q: %w", req.ID, known.Stage.Path, req.Path, ErrPrecondition)
+	case !known.Stage.Capability.equal(req.Capability):
+		return false, fmt.Errorf("volume %q is staged at %q with another volume_capability: %w", req.ID, req.Path, ErrExists)
+	}
+	return n.stillStaged(ctx, known.Stage)
+}
+
+func (n *node) newStage(req *StageRequest) *stage {
+	return &stage{
+		Path: req.Path, Capability: req.Capability, ReadOnly: req.ReadOnly, Boot: n.journal.boot,
+		VolumeContext: ownContext(req.VolumeContext), PublishContext: req.PublishContext,
+	}
+}
+
+// present asks the Backend for the volume, has save note its answer in the journal, and mounts.
+func (n *node) present(ctx context.Context, req *StageRequest, s *stage, save func() error) error {
+	if !s.Capability.Block {
+		if err := os.MkdirAll(s.Path, 0o750); err != nil {
+			return fmt.Errorf("create directory to mount at: %w", err)
+		}
+	}
+	n.at(ctx, "recorded")
+	staged, err := n.backend.Stage(ctx, req)
+	if err != nil {
+		return err
+	}
+	if err := staged.check(s.Capability); err != nil {
+		return err
+	}
+	n.at(ctx, "staged")
+	s.Staged = staged
+	if err := save(); err != nil {
+		return err
+	}
+	n.at(ctx, "noted")
+	return n.mount(ctx, s)
+}
+
+// check reports whether a Backend's answer is one of the forms. The error is INTERNAL: the Backend breaks its contract.
+func (s *Staged) check(c Capability) error {
+	forms := 0
+	for _, set := range []bool{s != nil && s.Device != "", s != nil && s.Directory != "", s != nil && s.Mounted} {
+		if set {
+			forms++
+		}
+	}
+	switch {
+	case forms != 1:
+		return fmt.Errorf("stage: the driver returned %+v: must have one of Device, Directory and Mounted", s)
+	case c.Block && s.Device == "":
+		return errors.New("stage: the driver returned no Device for a raw block volume")
+	case !s.Mounted && !filepath.IsAbs(s.Device+s.Directory):
+		return fmt.Errorf("stage: the driver returned %q: must be an absolute path", s.Device+s.Directory)
+	}
+	return nil
+}
+
+// mount brings a staged volume to its path. A raw block volume is not mounted there: it is published from its device.
+func (n *node) mount(ctx context.Context, s *stage) error {
+	switch {
+	case s.Capability.Block:
+		return nil
+	case s.Staged.Device != "":
+		return n.Filesystems.Mount(ctx, s.Staged.Device, s.Path, filesystem.Options{
+			Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: s.Capability.MountFlags, ReadOnly: s.ReadOnly, Grow: true,
+		})
+	case s.Staged.Directory != "":
+		return n.bind(ctx, s.Staged.Directory, s.Path, s.bindOptions())
+	}
+	mounted, err := n.Mounter.Mounted(ctx, s.Path)
+	if err == nil && !mounted {
+		err = fmt.Errorf("stage: the driver returned Mounted, but nothing is mounted at %s", s.Path)
+	}
+	return err
+}
+
+// bindOptions are those of the bind mount of a directory: of the requested flags, those that a bind mount can have.
+func (s *stage) bindOptions() mount.Options {
+	return mount.Options{ReadOnly: s.ReadOnly, Flags: bindFlags(s.Capability.MountFlags)}
+}
+
+// stillStaged reports whether a stage is complete and its mount or device still exists.
+func (n *node) stillStaged(ctx context.Context, s *stage) (bool, error) {
+	if s.Staged == nil || s.Boot != n.journal.boot {
+		return false, nil
+	}
+	switch {
+	case s.Capability.Block:
+		_, err := os.Stat(s.Staged.Device)
+		return err == nil, ignoreNotExist(err)
+	case s.Staged.Device != "":
+		shown, readOnly, err := n.Filesystems.IsMountOf(ctx, s.Staged.Device, s.Path)
+		return shown && readOnly == s.ReadOnly, err
+	case s.Staged.Directory != "":
+		return n.Mounter.IsMountOf(ctx, s.Staged.Directory, s.Path, s.bindOptions())
+	}
+	return n.Mounter.Mounted(ctx, s.Path)
+}
+
+// undo undoes a stage that failed, and has forget remove it from the journal only when that succeeded, so that NodeUnstageVolume knows the rest. The
+// ErrBusy then says that the outcome is not final.
+func (n *node) undo(ctx context.Context, id string, s *stage, forget func() error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := n.release(ctx, id, s); err != nil {
+		return fmt.Errorf("undo the stage of volume %q at %s: %w: %w", id, s.Path, ErrBusy, err)
+	}
+	return forget()
+}
+
+// release unmounts a stage and has the Backend undo it.
+func (n *node) release(ctx context.Context, id string, s *stage) error {
+	if err := n.unmountAll(ctx, s.Path); err != nil {
+		return err
+	}
+	n.at(ctx, "unmounted")
+	req := &UnstageRequest{ID: id, Path: s.Path, VolumeContext: s.VolumeContext, PublishContext: s.PublishContext}
+	if s.Boot == n.journal.boot {
+		req.Staged = s.Staged
+	}
+	return n.backend.Unstage(ctx, req)
+}
+
+// unstage undoes stage. A volume that the journal does not know, because another driver staged it or its record was lost, is unmounted and unstaged, too.
+func (n *node) unstage(ctx context.Context, id, path string) error {
+	known := n.journal.get(id)
+	if known.Stage != nil && known.Stage.Path != path {
+		return nil // It is staged elsewhere, and not at this path.
+	}
+	if err := n.checkUnpublished(ctx, known); err != nil {
+		return err
+	}
+	if known.Stage == nil {
+		known.Stage = &stage{Path: path}
+	}
+	if err := n.release(ctx, id, known.Stage); err != nil {
+		return err
+	}
+	n.at(ctx, "unstaged")
+	known.Stage, known.Targets = nil, nil
+	return n.journal.save(known)
+}
+
+// checkUnpublished refuses to unstage a volume that is still published, with ErrInUse. Targets that are not mounted any more do not count.
+func (n *node) checkUnpublished(ctx context.Context, known *record) error {
+	living, err := n.living(ctx, known)
+	if err == nil && len(living) > 0 {
+		err = fmt.Errorf("volume %q is published at %s: %w", known.ID, strings.Join(living, ", "), ErrInUse)
+	}
+	return err
+}
+
+// living returns the target paths that are still mounted.
+func (n *node) living(ctx context.Context, known *record) ([]string, error) {
+	var paths []string
+	for _, t := range known.Targets {
+		mounted, err := n.Mounter.Mounted(ctx, t.Path)
+		if err != nil {
+			return nil, err
+		}
+		if mounted {
+			paths = append(paths, t.Path)
+		}
+	}
+	return paths, nil
+}
+
+// bind mounts source at path, which it makes where needed. A mount that exists there already must be this one.
+func (n *node) bind(ctx context.Context, source, path string, o mount.Options) error {
+	bound, err := n.Mounter.IsMountOf(ctx, source, path, o)
+	if err != nil || bound {
+		return err
+	}
+	mounted, err := n.Mounter.Mounted(ctx, path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("mount %s at %s: something else is mounted there: %w", source, path, ErrPrecondition)
+	}
+	if err := makeMountPoint(source, path); err != nil {
+		return err
+	}
+	return n.Mounter.Bind(ctx, source, path, o)
+}
+
+// makeMountPoint makes path a directory, or a file where source is a device.
+func makeMountPoint(source, path string) error {
+	info, err := os.Stat(source)
+	if err != nil {
+		return fmt.Errorf("inspect the source of the mount: %w", err)
+	}
+	if info.IsDir() {
+		if err := os.MkdirAll(path, 0o750); err != nil {
+			return fmt.Errorf("create directory to mount at: %w", err)
+		}
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("create directory of the file to mount at: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("create file to mount at: %w", err)
+	}
+	return file.Close()
+}
+
+// unmountAll undoes all mounts at a path.
+func (n *node) unmountAll(ctx context.Context, path string) error {
+	for range maxStacked {
+		mounted, err := n.Mounter.Mounted(ctx, path)
+		if err != nil || !mounted {
+			return err
+		}
+		if err := n.Mounter.Unmount(ctx, path); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("unmount %s: more than %d mounts are on top of each other: %w", path, maxStacked, ErrPrecondition)
+}

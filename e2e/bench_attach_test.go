@@ -260,11 +260,8 @@ func (c *attachContest) writeAttachments(n int) {
 	detach := c.onlyWrites(n, func(i int) []patched {
 		return []patched{{"volumeattachments", c.volumeOf(i), "", `{"metadata":{"finalizers":null}}`}}
 	})
-	for what, took := range map[string]time.Duration{"attach": attach, "detach": detach} {
-		perSecond := float64(n) / took.Seconds()
-		c.b.ReportMetric(perSecond, "writer-"+what+"/s")
-		fmt.Printf("a writer without an attacher: %.1f %s/s\n", perSecond, what)
-	}
+	attach.report(c.b, n, "attach")
+	detach.report(c.b, n, "detach")
 }
 
 // measure starts a program, and measures how long it takes for all volumes from its first call for one.

@@ -49,13 +49,13 @@ func BenchmarkResize(b *testing.B) {
 			var results [2]resized
 			size := int64(growth)
 			c.createBound(limit.claims + 1)
-			var writer time.Duration
+			var writer written
 			turns := []func(){
 				func() { c.resize(both[0], &results[0], limit.claims, size, limit.args) },
 				func() { c.resize(both[1], &results[1], limit.claims, size, limit.args) },
 			}
 			if limit.args != nil { // There and back again, for claims that were expanded before have longer objects.
-				turns = []func(){turns[0], func() { writer += c.writeExpansions(limit.claims, size) }, turns[1]}
+				turns = []func(){turns[0], func() { writer = c.writeExpansions(limit.claims, size) }, turns[1]}
 				turns = append(turns, turns[2], turns[1], turns[0])
 			}
 			for b.Loop() {
@@ -65,10 +65,8 @@ func BenchmarkResize(b *testing.B) {
 				}
 			}
 			c.clear()
-			if writer > 0 {
-				perSecond := float64(results[1].claims) / writer.Seconds()
-				b.ReportMetric(perSecond, "writer-claims/s")
-				fmt.Printf("a writer without a resizer: %.1f claims/s\n", perSecond)
+			if writer.took > 0 {
+				writer.report(b, limit.claims, "claim")
 			}
 			compare(b, results[0].figures(), results[1].figures())
 		})
@@ -94,8 +92,8 @@ func (c *contest) request(ctx context.Context, claim string, size int64) error {
 	return err
 }
 
-// writeExpansions writes to the claims and volumes what a resizer writes, and nothing else, and returns how long that takes.
-func (c *contest) writeExpansions(n int, size int64) time.Duration {
+// writeExpansions writes to the claims and volumes what a resizer writes, and nothing else, and returns what that took.
+func (c *contest) writeExpansions(n int, size int64) written {
 	c.b.Helper()
 	c.must(each(c.b.Context(), n, func(ctx context.Context, i int) error { return c.request(ctx, claimName(i), size) }))
 	return c.onlyWrites(n, func(i int) []patched {

@@ -36,7 +36,7 @@ $(TOOLS)/newdriver: $(shell find tools/cmd/newdriver -type f)
 	@mkdir -p $(TOOLS)
 	@cd tools && go build -o $@ ./cmd/newdriver
 
-# hostpathdriver/COPYING.md tells what comes next.
+# The README.md of the new driver describes the next steps.
 .PHONY: new-driver
-new-driver: $(TOOLS)/newdriver ## Copy the driver under other names: NAME=foo.example.com MODULE=example.com/foo OUT=../foo
-	@$(TOOLS)/newdriver -name '$(NAME)' -module '$(MODULE)' -out '$(OUT)'
+new-driver: $(TOOLS)/newdriver ## Write the beginning of a CSI driver: NAME=foo.example.com MODULE=example.com/foo OUT=../foo, VENDOR=true to own the source of the kit
+	@$(TOOLS)/newdriver -name '$(NAME)' -module '$(MODULE)' -out '$(OUT)' -vendor=$(or $(VENDOR),false)

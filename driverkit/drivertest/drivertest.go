@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
@@ -49,8 +50,8 @@ func Secrets(secrets map[string]string) Setting { return func(s *settings) { s.s
 // Block has the volumes of the tests be raw block devices.
 func Block() Setting { return func(s *settings) { s.block = true } }
 
-// Run runs all tests of a driver as subtests of t. It needs root where the driver's options have the mounts of the kernel. csi-sanity can run only once
-// in a process: a test program calls Run once.
+// Run runs all tests of a driver as subtests of t. Where the driver's options have no Mounter, mounts are those of the kernel for root, and mount.Fake for
+// others. csi-sanity can run only once in a process: a test program calls Run once.
 func Run(t *testing.T, newDriver New, settingList ...Setting) {
 	t.Helper()
 	s := &settings{new: newDriver}
@@ -67,6 +68,8 @@ type machine struct {
 	t   testing.TB
 	s   *settings
 	dir string
+	// mounts are those of a machine on which the tests may not mount.
+	mounts *mount.Fake
 	// options and backend are those of the last start.
 	options driverkit.Options
 	backend driverkit.Backend
@@ -79,7 +82,7 @@ func (s *settings) newMachine(t testing.TB) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, s: s, dir: dir}
+	m := &machine{t: t, s: s, dir: dir, mounts: &mount.Fake{}}
 	t.Cleanup(m.clear)
 	if err := os.Mkdir(m.path("storage"), 0o700); err != nil {
 		t.Fatal(err)
@@ -106,8 +109,12 @@ func (m *machine) create(faultPoint func(context.Context, string)) {
 			o.Topology[key] = "a"
 		}
 	}
-	if o.Mounter == nil {
+	switch {
+	case o.Mounter != nil:
+	case os.Geteuid() == 0:
 		o.Mounter = mount.Kernel{}
+	default:
+		o.Mounter, o.Filesystems = m.mounts, &filesystem.Fake{Mounts: m.mounts}
 	}
 	m.options, m.backend = o, b
 }

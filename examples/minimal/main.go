@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -74,8 +72,7 @@ func (m *memory) Create(_ context.Context, req *driverkit.CreateRequest) (*drive
 	for name := range req.Parameters {
 		return nil, fmt.Errorf("parameter %q: the driver has no parameters: %w", name, driverkit.ErrInvalid)
 	}
-	sum := sha256.Sum256([]byte(req.Name))
-	id := hex.EncodeToString(sum[:16])
+	id := driverkit.IDFromName(req.Name)
 	if found, err := m.find(id); !errors.Is(err, driverkit.ErrNotFound) {
 		return found, err
 	}
@@ -122,8 +119,8 @@ func (m *memory) Stage(_ context.Context, req *driverkit.StageRequest) (*driverk
 // Unstage implements driverkit.Backend. The volume stays mounted below root, with its files, until it is deleted.
 func (m *memory) Unstage(context.Context, *driverkit.UnstageRequest) error { return nil }
 
-// path is where a volume is mounted. An id is the name of a file, wherever it came from.
-func (m *memory) path(id string) string { return filepath.Join(m.root, filepath.Base(id)) }
+// path is where a volume is mounted.
+func (m *memory) path(id string) string { return filepath.Join(m.root, driverkit.FileName(id)) }
 
 // find returns a volume, whose size is that of its tmpfs.
 func (m *memory) find(id string) (*driverkit.Volume, error) {

@@ -1,56 +1,63 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"text/template"
+
+	"golang.org/x/mod/modfile"
 )
 
-// skeleton has the files of the copy that are not copied, as templates over names.
+// skeleton has the files of a driver, as templates over names. A name ends with .tmpl so that Go does not take the file for its own.
 //
 //go:embed all:skeleton
 var skeleton embed.FS
 
-// leftOut are files of the driver that the copy has not, or has its own of.
-func leftOut() []string {
-	return []string{"CHANGELOG.md", "COPYING.md", "Dockerfile", "README.md", "docs/differences.md"}
+// kits are the modules of this repository that a driver needs, by their directories.
+func kits() []string { return []string{"csikit", "driverkit", "driverkit/drivertest"} }
+
+// vendored is where a driver has the kits that it owns.
+const vendored = "third_party/longshore"
+
+// writer writes drivers.
+type writer struct {
+	root   string
+	names  names
+	vendor bool
 }
 
-// create makes the copy in dir: all of it or nothing.
-func create(ctx context.Context, root string, n names, dir string) error {
-	dir, err := checkOut(root, dir)
+// create writes the driver into dir: all of it or nothing.
+func (w writer) create(ctx context.Context, dir string) error {
+	dir, err := w.checkOut(dir)
 	if err != nil {
 		return err
 	}
-	if err := n.avoidCollision(filepath.Join(root, driverDir)); err != nil {
-		return err
-	}
-	base := filepath.Base(dir)
-	unfinished, err := os.MkdirTemp(filepath.Dir(dir), "."+base+"-unfinished-")
+	unfinished, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-unfinished-")
 	if err != nil {
 		return fmt.Errorf("make a directory beside OUT: %w", err)
 	}
 	defer os.RemoveAll(unfinished) //nolint:errcheck // gone when all went well, and otherwise there is an error already
-	c := copier{root: root, out: filepath.Join(unfinished, base), renamer: newRenamer(n)}
-	if err := c.write(ctx); err != nil {
+	if err := os.Chmod(unfinished, 0o755); err != nil {
+		return err
+	}
+	if err := w.write(ctx, unfinished); err != nil {
 		return err
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replace the empty directory: %w", err)
 	}
-	return os.Rename(c.out, dir)
+	return os.Rename(unfinished, dir)
 }
 
-// checkOut returns the absolute path of a directory in which there may be a copy.
-func checkOut(root, dir string) (string, error) {
+// checkOut returns the absolute path of a directory in which a driver may be written.
+func (w writer) checkOut(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("OUT is missing: a directory such as ../foo")
 	}
@@ -58,11 +65,12 @@ func checkOut(root, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if root, err = filepath.Abs(root); err != nil {
+	root, err := filepath.Abs(w.root)
+	if err != nil {
 		return "", err
 	}
 	if strings.HasPrefix(abs+"/", root+"/") {
-		return "", fmt.Errorf("OUT=%s: must be outside of %s, whose workspace is not that of the copy", dir, root)
+		return "", fmt.Errorf("OUT=%s: must be outside of %s, whose Go workspace is not that of the driver", dir, root)
 	}
 	entries, err := os.ReadDir(abs)
 	switch {
@@ -76,177 +84,111 @@ func checkOut(root, dir string) (string, error) {
 	return abs, nil
 }
 
-// avoidCollision takes another name for the package when one of its importers uses the name for something else.
-func (n *names) avoidCollision(dir string) error {
-	collision := false
-	err := walk(dir, func(path string) error {
-		data, err := os.ReadFile(path)
-		collision = collision || strings.HasSuffix(path, ".go") && newRenamer(*n).collides(data)
-		return err
-	})
-	if collision {
-		n.avoid()
-	}
-	return err
-}
-
-// copier copies from root to out.
-type copier struct {
-	root, out string
-	*renamer
-}
-
-func (c copier) write(ctx context.Context) error {
-	packages, err := kitPackages(ctx, c.root)
+// write writes all files. The driver's module is tidied last, which finds an import that leads nowhere.
+func (w writer) write(ctx context.Context, dir string) error {
+	files, err := template.ParseFS(skeleton, "skeleton/*.tmpl")
 	if err != nil {
 		return err
 	}
-	modules, err := c.driver()
-	if err != nil {
-		return err
-	}
-	for _, name := range packages {
-		if err := c.kitPackage(name); err != nil {
+	for _, t := range files.Templates() {
+		var text strings.Builder
+		if err := t.Execute(&text, w.names); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(t.Name(), ".tmpl")), []byte(text.String()), 0o644); err != nil { //nolint:gosec // source for everybody
 			return err
 		}
 	}
-	if err := c.manifests(); err != nil {
-		return err
-	}
-	if err := c.skeleton(); err != nil {
-		return err
-	}
-	for _, dir := range modules {
-		if err := c.goMod(dir); err != nil {
+	if w.vendor {
+		if err := w.copyKits(dir); err != nil {
 			return err
 		}
 	}
-	if err := c.checkLeftovers(); err != nil {
+	if err := w.goMod(dir); err != nil {
 		return err
 	}
-	for _, dir := range modules {
-		if err := tidy(ctx, filepath.Join(c.out, dir)); err != nil {
-			return err
-		}
+	cmd := exec.CommandContext(ctx, "go", "mod", "tidy")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go mod tidy in the driver: %w: %s", err, out)
 	}
 	return nil
 }
 
-// driver copies the driver, and returns the directories of its modules: the root, and what is below.
-func (c copier) driver() (modules []string, err error) {
-	from := filepath.Join(c.root, driverDir)
-	err = walk(from, func(path string) error {
-		rel, err := filepath.Rel(from, path)
-		switch {
-		case err != nil:
-			return err
-		case slices.Contains(leftOut(), rel) || filepath.Base(rel) == "go.sum":
-			return nil
-		case filepath.Base(rel) == "go.mod":
-			modules = append(modules, filepath.Dir(rel))
-			return nil
+// copyKits copies the source of the kits, for those who must own it.
+func (w writer) copyKits(dir string) error {
+	for _, kit := range []string{"csikit", "driverkit"} { // drivertest is below driverkit
+		if err := os.CopyFS(filepath.Join(dir, vendored, kit), os.DirFS(filepath.Join(w.root, kit))); err != nil {
+			return fmt.Errorf("copy %s: %w", kit, err)
 		}
-		return c.file(path, rel)
-	})
-	return modules, err
+	}
+	license, err := os.ReadFile(filepath.Join(w.root, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, vendored, "LICENSE"), license, 0o644) //nolint:gosec // for everybody
 }
 
-// kitPackage copies one package of a kit with its tests, but not those below it.
-func (c copier) kitPackage(name string) error {
-	from := filepath.Join(c.root, name)
-	return walk(from, func(path string) error {
-		rel, err := filepath.Rel(from, path)
+// goMod writes go.mod with the versions of the kits' own dependencies, and go.sum. The kits themselves are those of a directory: the copy, or this
+// repository until its first release.
+func (w writer) goMod(dir string) error {
+	mod := new(modfile.File)
+	if err := errors.Join(mod.AddModuleStmt(w.names.Module), mod.AddGoStmt("1.26.0")); err != nil {
+		return err
+	}
+	from, err := w.kitsFrom(dir)
+	if err != nil {
+		return err
+	}
+	var sums []byte
+	for _, kit := range kits() {
+		if err := errors.Join(mod.AddRequire(project+"/"+kit, "v0.0.0"), mod.AddReplace(project+"/"+kit, "", from+"/"+kit, "")); err != nil {
+			return err
+		}
+		theirs, sum, err := readMod(filepath.Join(w.root, kit))
 		if err != nil {
 			return err
 		}
-		if strings.Contains(rel, "/") && !strings.HasPrefix(rel, "testdata/") {
-			return nil
-		}
-		return c.file(path, filepath.Join(kitsCopy, name, rel))
-	})
-}
-
-// skeleton writes what the copy does not share with the driver, and the license, which it does.
-func (c copier) skeleton() error {
-	license, err := os.ReadFile(filepath.Join(c.root, "LICENSE"))
-	if err != nil {
-		return err
-	}
-	if err := c.put("LICENSE", license, 0o644); err != nil {
-		return err
-	}
-	return fs.WalkDir(skeleton, "skeleton", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		t, err := template.ParseFS(skeleton, path)
-		if err != nil {
-			return err
-		}
-		var text bytes.Buffer
-		if err := t.Execute(&text, &c.names); err != nil {
-			return err
-		}
-		return c.put(strings.TrimPrefix(path, "skeleton/"), text.Bytes(), 0o644)
-	})
-}
-
-// file copies one file to rel, a path in the copy by its old names.
-func (c copier) file(path, rel string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	rel, data, err = c.renamer.file(rel, data)
-	if err != nil {
-		return fmt.Errorf("rename in %s: %w", path, err)
-	}
-	return c.put(rel, data, info.Mode().Perm())
-}
-
-func (c copier) put(rel string, data []byte, mode fs.FileMode) error {
-	path := filepath.Join(c.out, rel)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, data, mode)
-}
-
-// checkLeftovers returns an error for every line with an old name. NOTICE, which says where the copy is from, has to have them.
-func (c copier) checkLeftovers() error {
-	var errs []error
-	err := walk(c.out, func(path string) error {
-		rel, err := filepath.Rel(c.out, path)
-		if err != nil || rel == "NOTICE" {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		for i, line := range strings.Split(rel+"\n"+string(data), "\n") {
-			if left := c.names.leftover(line); left != "" {
-				errs = append(errs, fmt.Errorf("%s:%d: %q is left of the old names; they are replaced by the rules in tools/cmd/newdriver/names.go", rel, i, left))
+		sums = append(sums, sum...)
+		for _, r := range theirs.Require {
+			if !strings.HasPrefix(r.Mod.Path, project+"/") {
+				mod.AddNewRequire(r.Mod.Path, r.Mod.Version, true)
 			}
 		}
+	}
+	mod.Cleanup()
+	text, err := mod.Format()
+	if err != nil {
 		return err
-	})
-	return errors.Join(append(errs, err)...)
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "go.mod"), text, 0o644), //nolint:gosec // source for everybody
+		os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644), //nolint:gosec // source for everybody
+	)
 }
 
-// walk visits the files below dir in lexical order, except for hidden ones at any depth, and what tests and builds leave behind.
-func walk(dir string, visit func(path string) error) error {
-	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		name := d.Name()
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != dir && (name[0] == '.' || name == "bin"):
-			return fs.SkipDir
-		case d.IsDir(), name[0] == '.', strings.HasSuffix(name, ".test"), strings.HasSuffix(name, ".out"):
-			return nil
-		}
-		return visit(path)
-	})
+// kitsFrom is the directory of the kits as go.mod names it: relative to the driver, whose directory is moved beside where it is written.
+func (w writer) kitsFrom(dir string) (string, error) {
+	if w.vendor {
+		return "./" + vendored, nil
+	}
+	root, err := filepath.Abs(w.root)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Rel(dir, root)
+}
+
+// readMod reads go.mod and go.sum of a module.
+func readMod(dir string) (mod *modfile.File, sum []byte, err error) {
+	path := filepath.Join(dir, "go.mod")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if mod, err = modfile.Parse(path, data, nil); err != nil {
+		return nil, nil, err
+	}
+	sum, err = os.ReadFile(filepath.Join(dir, "go.sum"))
+	return mod, sum, err
 }

@@ -1,12 +1,9 @@
-// Command newdriver copies the driver of this repository under other names, as the beginning of a driver for real storage:
+// Command newdriver writes the beginning of a CSI driver that is built with driverkit:
 //
 //	newdriver -name foo.example.com -module example.com/foo -out ../foo
 //
-// The copy is a repository of its own. It has the packages of csikit and driverkit that the driver imports, its manifests and its tests, and
-// needs nothing that is here. hostpathdriver/COPYING.md describes the next steps.
-//
-// It walks what is there: files and packages that come to the driver need no change here, except where they spell an old name in
-// a way that none of the rules in names.go fits. Then nothing is written, and the error names the file and line.
+// The driver works, and passes its tests, from its first minute: its volumes are directories, until its five functions call a storage system. The files
+// of skeleton are what is written, as templates over names.
 package main
 
 import (
@@ -34,8 +31,9 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	fs.SetOutput(out)
 	root := fs.String("root", ".", "`directory` of this repository")
 	driver := fs.String("name", "", "`name` of the driver, a domain name such as foo.example.com")
-	module := fs.String("module", "", "Go module `path` of the copy, such as example.com/foo")
-	dir := fs.String("out", "", "`directory` for the copy, which must not be there yet, or be empty")
+	module := fs.String("module", "", "Go module `path` of the driver, such as example.com/foo")
+	dir := fs.String("out", "", "`directory` for the driver, which must not exist yet, or be empty")
+	vendor := fs.Bool("vendor", false, "copy the source of the kit into the driver's repository, instead of importing it")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -46,9 +44,10 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := create(ctx, *root, n, *dir); err != nil {
+	w := writer{root: *root, names: n, vendor: *vendor}
+	if err := w.create(ctx, *dir); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: driver %s, module %s, binary %s. Next: cd %s && make test\n", *dir, n.Driver, n.Module, n.Binary, *dir)
+	fmt.Fprintf(out, "%s: driver %s, module %s. Next: cd %s && make test, and README.md\n", *dir, n.Driver, n.Module, *dir)
 	return nil
 }

@@ -50,12 +50,15 @@ type CreateRequest struct {
 
 // DeleteRequest asks to delete a volume.
 type DeleteRequest struct {
-	ID      string
+	// ID is Volume.ID of Create. A volume that the driver did not make may have any id.
+	ID string
+	// Secrets are those of the StorageClass.
 	Secrets Secrets
 }
 
 // GetRequest asks for a volume.
 type GetRequest struct {
+	// ID is Volume.ID of Create, or any other text.
 	ID string
 	// Secrets are empty for ControllerGetVolume and for the kit's own checks, for which CSI has none.
 	Secrets Secrets
@@ -63,6 +66,7 @@ type GetRequest struct {
 
 // StageRequest asks for a volume on this node.
 type StageRequest struct {
+	// ID is Volume.ID of Create.
 	ID string
 	// Path is an absolute path: the directory at which the volume is to be mounted.
 	Path string
@@ -91,6 +95,7 @@ type Staged struct {
 
 // UnstageRequest asks to undo Stage.
 type UnstageRequest struct {
+	// ID is that of the StageRequest.
 	ID string
 	// Path is that of the StageRequest. Nothing is mounted there any more.
 	Path string

@@ -20,18 +20,27 @@ type Attacher interface {
 
 // AttachRequest asks to attach a volume to a node.
 type AttachRequest struct {
-	ID, Node      string
-	Capability    Capability
-	ReadOnly      bool
-	Secrets       Secrets
+	// ID is Volume.ID of Create.
+	ID string
+	// Node is Node.ID of NodeGetInfo.
+	Node string
+	// Capability is how the volume is to be used.
+	Capability Capability
+	// ReadOnly says that the node must not be able to write.
+	ReadOnly bool
+	// Secrets are those for attaching.
+	Secrets Secrets
+	// VolumeContext is Volume.Context of Create, with what the CO adds to it.
 	VolumeContext map[string]string
 }
 
 // DetachRequest asks to detach a volume from a node.
 type DetachRequest struct {
+	// ID is that of the AttachRequest.
 	ID string
-	// Node is empty for all nodes.
-	Node    string
+	// Node is that of the AttachRequest; empty for all nodes.
+	Node string
+	// Secrets are those for attaching.
 	Secrets Secrets
 }
 
@@ -50,15 +59,17 @@ type CapacityReporter interface {
 
 // CapacityRequest asks for free space.
 type CapacityRequest struct {
-	// Capabilities and Parameters are those of a StorageClass; both may be empty.
+	// Capabilities are those of the wanted volumes; none means any.
 	Capabilities []Capability
-	Parameters   map[string]string
+	// Parameters are those of a StorageClass; they may be empty.
+	Parameters map[string]string
 	// Topology is the segment in question; nil means anywhere.
 	Topology Segments
 }
 
 // Capacity is free space in bytes.
 type Capacity struct {
+	// Available is how much new volumes can have in total.
 	Available int64
 	// LargestVolume and SmallestVolume are the limits of the size of one volume; 0 means that there is none.
 	LargestVolume, SmallestVolume int64
@@ -74,11 +85,14 @@ type Expander interface {
 
 // ExpandRequest asks for a larger volume.
 type ExpandRequest struct {
-	ID   string
+	// ID is Volume.ID of Create.
+	ID string
+	// Size is the range that the new size must be in; see Range.Choose.
 	Size Range
 	// Capability is how the volume is used; nil where the CO does not say.
 	Capability *Capability
-	Secrets    Secrets
+	// Secrets are those for expansion.
+	Secrets Secrets
 }
 
 // Expanded is the result of Expand.
@@ -97,10 +111,13 @@ type NodeExpander interface {
 
 // NodeExpandRequest asks for the new size on a node.
 type NodeExpandRequest struct {
+	// ID is that of the StageRequest.
 	ID string
 	// Staged is what Stage returned.
-	Staged  Staged
-	Size    Range
+	Staged Staged
+	// Size is the range that the size must be in; without limits it is that of the volume.
+	Size Range
+	// Secrets are those for expansion on nodes.
 	Secrets Secrets
 }
 
@@ -113,9 +130,12 @@ type Modifier interface {
 
 // ModifyRequest asks for other parameters.
 type ModifyRequest struct {
-	ID         string
+	// ID is Volume.ID of Create.
+	ID string
+	// Parameters are all of the VolumeAttributesClass.
 	Parameters map[string]string
-	Secrets    Secrets
+	// Secrets are those for modification.
+	Secrets Secrets
 }
 
 // Cloner is a Backend that makes volumes from volumes: CreateRequest.Source may be a volume.
@@ -165,18 +185,23 @@ type CreateSnapshotRequest struct {
 	Volume string
 	// Parameters are those of the VolumeSnapshotClass.
 	Parameters map[string]string
-	Secrets    Secrets
+	// Secrets are those of the VolumeSnapshotClass.
+	Secrets Secrets
 }
 
 // DeleteSnapshotRequest asks to delete a snapshot.
 type DeleteSnapshotRequest struct {
-	ID      string
+	// ID is Snapshot.ID of CreateSnapshot, or any other text.
+	ID string
+	// Secrets are those of the VolumeSnapshotClass.
 	Secrets Secrets
 }
 
 // GetSnapshotRequest asks for a snapshot.
 type GetSnapshotRequest struct {
-	ID      string
+	// ID is Snapshot.ID of CreateSnapshot, or any other text.
+	ID string
+	// Secrets are those for listing snapshots.
 	Secrets Secrets
 }
 

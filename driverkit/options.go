@@ -86,8 +86,9 @@ type Options struct {
 	Services func(*Services)
 	// Register registers further services.
 	Register func(grpc.ServiceRegistrar)
-	// Mounter and Filesystems make mounts; nil is the kernel. Tests without privileges set others.
-	Mounter     mount.Mounter
+	// Mounter makes bind mounts; nil is the kernel. Tests without privileges set mount.Fake.
+	Mounter mount.Mounter
+	// Filesystems makes and mounts file systems; nil is the kernel and the programs of the machine. Tests without privileges set filesystem.Fake.
 	Filesystems filesystem.Filesystems
 	// FaultPoint is called with the context of a call at each point at which a process may die with another effect, such as "NodeStageVolume:recorded". It may
 	// panic, and the call then does nothing more. For crash tests, see package drivertest.
@@ -96,9 +97,12 @@ type Options struct {
 
 // Services are the gRPC services of a driver.
 type Services struct {
-	Identity   csi.IdentityServer
+	// Identity is served in every Mode.
+	Identity csi.IdentityServer
+	// Controller is served in ModeAll and ModeController.
 	Controller csi.ControllerServer
-	Node       csi.NodeServer
+	// Node is served in ModeAll and ModeNode.
+	Node csi.NodeServer
 }
 
 // NewOptions returns the defaults of a driver. Those of Endpoint and NodeID come from the environment variables CSI_ENDPOINT and NODE_ID, if set.

@@ -28,7 +28,10 @@ type Volume struct {
 
 // Source is a snapshot or a volume, by id: one of both is set.
 type Source struct {
-	Snapshot, Volume string
+	// Snapshot is Snapshot.ID of CreateSnapshot.
+	Snapshot string
+	// Volume is Volume.ID of Create.
+	Volume string
 }
 
 // String names the source for messages.
@@ -153,10 +156,12 @@ func (s Segments) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// TopologyRequirement says from where a new volume must be reachable (Requisite: from at least one of the segments) and should be reachable
-// (Preferred: most wanted first). Empty lists allow everything (CSI v1.13, "TopologyRequirement").
+// TopologyRequirement says from where a new volume is to be reachable (CSI v1.13, "TopologyRequirement").
 type TopologyRequirement struct {
-	Requisite, Preferred []Segments
+	// Requisite are segments of which the volume must be reachable from at least one; none allows everything.
+	Requisite []Segments
+	// Preferred are segments from which the volume should be reachable, the most wanted first.
+	Preferred []Segments
 }
 
 // Choose returns the first preferred of the segments that a storage system offers, by any number of keys, else the first requisite one. Where the

@@ -47,7 +47,12 @@ type Usage struct {
 // Space is the total of bytes or inodes, the used part of it, and the part that
 // unprivileged users can still use.
 type Space struct {
-	Total, Used, Available int64
+	// Total is used and unused space, in bytes or inodes.
+	Total int64
+	// Used is the part in use.
+	Used int64
+	// Available is what unprivileged users can still use.
+	Available int64
 }
 
 // Filesystems makes, mounts, grows and measures file systems on devices.

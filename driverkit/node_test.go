@@ -310,3 +310,91 @@ func TestStateDirLocked(t *testing.T) {
 		t.Errorf("got %v, want state.ErrLocked", err)
 	}
 }
+
+// remembering is a Backend that notes what it is asked to unstage.
+type remembering struct {
+	driverkit.Backend
+
+	unstaged *[]driverkit.UnstageRequest
+}
+
+func (r remembering) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error {
+	*r.unstaged = append(*r.unstaged, *req)
+	return r.Backend.Unstage(ctx, req)
+}
+
+// editRecord changes the text of the journal's only record.
+func (b *bench) editRecord(edit func(string) string) {
+	b.t.Helper()
+	found, err := filepath.Glob(b.path("state/volumes/*.json"))
+	if err != nil || len(found) != 1 {
+		b.t.Fatalf("records are %q, %v, want one", found, err)
+	}
+	text, err := os.ReadFile(found[0])
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(found[0], []byte(edit(string(text))), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestDeviceOfEarlierBoot gives the Backend no name of a device that the kernel may have given to another one since.
+func TestDeviceOfEarlierBoot(t *testing.T) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, same := range []bool{true, false} {
+		b := newBench(t, nil)
+		v := b.create("pvc-1")
+		wantCode(t, "stage", b.stage(v), codes.OK)
+		b.stop()
+		if !same {
+			b.mounts.Reboot()
+			b.editRecord(func(text string) string {
+				return strings.ReplaceAll(text, strings.TrimSpace(string(boot)), "another-boot")
+			})
+		}
+		var unstaged []driverkit.UnstageRequest
+		b.start(remembering{b.array, &unstaged})
+		wantCode(t, "unstage", b.unstage(v), codes.OK)
+		if len(unstaged) != 1 || (unstaged[0].Staged != nil) != same || unstaged[0].PublishContext["lun"] == "" {
+			t.Errorf("same boot %t: unstaged %+v", same, unstaged)
+		}
+	}
+}
+
+// TestDamagedRecord moves a record aside that cannot be read, and unstages its volume without.
+func TestDamagedRecord(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	b.stop()
+	b.editRecord(func(text string) string { return text[:len(text)/2] })
+	b.start(b.array)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	wantCode(t, "delete", b.delete(v), codes.OK)
+	if left := b.mounts.Targets(); len(left) > 0 {
+		t.Errorf("left mounted: %q", left)
+	}
+	if aside, err := filepath.Glob(b.path("state/volumes/quarantine/*")); err != nil || len(aside) != 1 {
+		t.Errorf("moved aside: %q, %v, want the record", aside, err)
+	}
+}
+
+// TestTokensAreNotStored looks for what Kubernetes adds to the volume context in the journal: tokens of service accounts.
+func TestTokensAreNotStored(t *testing.T) {
+	b := newBench(t, nil)
+	req := b.stageRequest(b.create("pvc-1"))
+	req.VolumeContext = map[string]string{"lun": "1", "csi.storage.k8s.io/serviceAccount.tokens": "ey-token"}
+	req.Secrets = map[string]string{"password": "swordfish"}
+	_, err := b.NodeStageVolume(ctxOf(t), req)
+	wantCode(t, "stage", err, codes.OK)
+	b.editRecord(func(text string) string {
+		if strings.Contains(text, "ey-token") || strings.Contains(text, "swordfish") || !strings.Contains(text, `"lun"`) {
+			t.Errorf("the record is\n%s", text)
+		}
+		return text
+	})
+}

@@ -43,6 +43,8 @@ func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 	add(implements[Cloner](c.kit), csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
 	add(implements[Snapshotter](c.kit), csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_GET_SNAPSHOT)
 	add(implements[SnapshotLister](c.kit), csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS)
+	add(implements[HealthReporter](c.kit), csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
+	add(implements[HealthReporter](c.kit) && implements[Lister](c.kit), csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
 	return answer, nil
 }
 

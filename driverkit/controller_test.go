@@ -49,7 +49,7 @@ func TestCapabilitiesFollow(t *testing.T) {
 	more := []string{
 		"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS UNKNOWN", "UNKNOWN ONLINE", "PUBLISH_UNPUBLISH_VOLUME", "PUBLISH_READONLY", "LIST_VOLUMES",
 		"LIST_VOLUMES_PUBLISHED_NODES", "GET_CAPACITY", "EXPAND_VOLUME", "MODIFY_VOLUME", "CLONE_VOLUME", "CREATE_DELETE_SNAPSHOT", "GET_SNAPSHOT",
-		"LIST_SNAPSHOTS", "node EXPAND_VOLUME",
+		"LIST_SNAPSHOTS", "GET_VOLUME_HEALTH", "LIST_VOLUME_HEALTH", "GROUP_CONTROLLER_SERVICE UNKNOWN", "node EXPAND_VOLUME", "node GET_VOLUME_HEALTH",
 	}
 	b.start(five{b.array})
 	if got, want := sorted(announced()), sorted(basic); !slices.Equal(got, want) {
@@ -106,7 +106,7 @@ func TestInvalidRequests(t *testing.T) {
 		"max_entries: -1":              lastError(b.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: -1})),
 		"capacity_range: is":           lastError(b.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: "v"})),
 		"source_volume_id: is":         lastError(b.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s"})),
-		"asks for an inline volume":    lastError(b.NodePublishVolume(ctx, inlineRequest(b))),
+		`ephemeral="yes": must be`:     lastError(b.NodePublishVolume(ctx, inlineRequest(b, "yes"))),
 		`mutable_parameters: size="7"`: lastError(b.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "x", VolumeCapabilities: createRequest("").VolumeCapabilities, MutableParameters: map[string]string{"size": "7"}})),
 	} {
 		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), field) {
@@ -121,9 +121,9 @@ func snapshotSource(id string) *csi.VolumeContentSource {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
 }
 
-func inlineRequest(b *bench) *csi.NodePublishVolumeRequest {
-	req := b.publishRequest(&csi.Volume{VolumeId: "csi-1"}, "pod")
-	req.VolumeContext = map[string]string{"csi.storage.k8s.io/ephemeral": "true"}
+func inlineRequest(b *bench, ephemeral string) *csi.NodePublishVolumeRequest {
+	req := b.publishRequest(&csi.Volume{VolumeId: "csi-1"}, "pod-1")
+	req.StagingTargetPath, req.VolumeContext = "", map[string]string{"csi.storage.k8s.io/ephemeral": ephemeral, "size": "4194304"}
 	return req
 }
 
@@ -349,4 +349,86 @@ func TestExpand(t *testing.T) {
 	wantCode(t, "expand where it is not", err, codes.NotFound)
 	_, err = b.ControllerModifyVolume(ctxOf(t), &csi.ControllerModifyVolumeRequest{VolumeId: v.GetVolumeId(), MutableParameters: map[string]string{"iops": "7"}})
 	wantCode(t, "modify", err, codes.OK)
+}
+
+// TestGroups makes snapshots of several volumes at once.
+func TestGroups(t *testing.T) {
+	b := newBench(t, nil)
+	one, two := b.create("pvc-1").GetVolumeId(), b.create("pvc-2").GetVolumeId()
+	create := func(volumes ...string) (*csi.VolumeGroupSnapshot, error) {
+		made, err := b.CreateVolumeGroupSnapshot(ctxOf(t), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: volumes})
+		return made.GetGroupSnapshot(), err
+	}
+	_, err := create()
+	wantCode(t, "no volume", err, codes.InvalidArgument)
+	_, err = create(one, "vol-gone")
+	wantCode(t, "a volume that does not exist", err, codes.NotFound)
+	made, err := create(two, one)
+	wantCode(t, "create", err, codes.OK)
+	again, err := create(one, two)
+	if err != nil || again.GetGroupSnapshotId() != made.GetGroupSnapshotId() || len(again.GetSnapshots()) != 2 || again.GetSnapshots()[0].GetGroupSnapshotId() != made.GetGroupSnapshotId() {
+		t.Errorf("create again: %v, %v, want %v", again, err, made)
+	}
+	_, err = create(one)
+	wantCode(t, "the same name with other volumes", err, codes.AlreadyExists)
+	members := []string{made.GetSnapshots()[1].GetSnapshotId(), made.GetSnapshots()[0].GetSnapshotId()}
+	id := made.GetGroupSnapshotId()
+	_, err = b.GetVolumeGroupSnapshot(ctxOf(t), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
+	wantCode(t, "get", err, codes.OK)
+	_, err = b.GetVolumeGroupSnapshot(ctxOf(t), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members[:1]})
+	wantCode(t, "get with other members", err, codes.InvalidArgument)
+	_, err = b.DeleteVolumeGroupSnapshot(ctxOf(t), &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members[:1]})
+	wantCode(t, "delete with other members", err, codes.InvalidArgument)
+	for range 2 {
+		_, err = b.DeleteVolumeGroupSnapshot(ctxOf(t), &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
+		wantCode(t, "delete", err, codes.OK)
+	}
+	_, err = b.GetVolumeGroupSnapshot(ctxOf(t), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
+	wantCode(t, "get after the deletion", err, codes.NotFound)
+}
+
+// TestHealth reports problems that the array knows, and mounts that are gone.
+func TestHealth(t *testing.T) {
+	b := newBench(t, nil)
+	var ids []string
+	for i := range 5 {
+		ids = append(ids, b.create(fmt.Sprintf("pvc-%d", i)).GetVolumeId())
+	}
+	for _, id := range []string{ids[1], ids[2], ids[4]} {
+		b.array.Break(id, driverkit.Condition{Severity: driverkit.Degraded, Reason: "DiskFailed", Message: "one of two mirrors is gone"})
+	}
+	one, err := b.ControllerGetVolumeHealth(ctxOf(t), &csi.ControllerGetVolumeHealthRequest{VolumeId: ids[1]})
+	if err != nil || one.GetVolumeHealth().GetHealthStatuses()[0].GetReason() != "DiskFailed" {
+		t.Errorf("health: %v, %v", one, err)
+	}
+	_, err = b.ControllerGetVolumeHealth(ctxOf(t), &csi.ControllerGetVolumeHealthRequest{VolumeId: "vol-gone"})
+	wantCode(t, "health of a volume that does not exist", err, codes.NotFound)
+	var got []string
+	for token, page := "", 0; page == 0 || token != ""; page++ {
+		list, err := b.ControllerListVolumeHealth(ctxOf(t), &csi.ControllerListVolumeHealthRequest{MaxEntries: 2, StartingToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.GetEntries() {
+			got = append(got, e.GetVolumeId())
+		}
+		token = list.GetNextToken()
+	}
+	if want := []string{ids[1], ids[2], ids[4]}; !slices.Equal(got, want) {
+		t.Errorf("listed are %q, want %q", got, want)
+	}
+	v := b.create("pvc-0")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	onNode := func() int {
+		health, err := b.NodeGetVolumeHealth(ctxOf(t), &csi.NodeGetVolumeHealthRequest{VolumeId: v.GetVolumeId()})
+		wantCode(t, "health on the node", err, codes.OK)
+		return len(health.GetVolumeHealth().GetHealthStatuses())
+	}
+	if n := onNode(); n != 0 {
+		t.Errorf("%d problems of a staged volume", n)
+	}
+	b.mounts.Reboot()
+	if n := onNode(); n != 1 {
+		t.Errorf("%d problems of a volume whose mount is gone, want one", n)
+	}
 }

@@ -35,6 +35,7 @@ func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	add(true, csi.PluginCapability_Service_CONTROLLER_SERVICE)
 	add(topology, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
 	add(topology && implements[Snapshotter](i.kit), csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
+	add(implements[GroupSnapshotter](i.kit), csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
 	if implements[Expander](i.kit) {
 		kind := csi.PluginCapability_VolumeExpansion_ONLINE
 		if i.OfflineExpansion {

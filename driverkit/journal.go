@@ -56,8 +56,10 @@ type target struct {
 	Staging    string     `json:"staging,omitempty"`
 	ReadOnly   bool       `json:"readOnly,omitempty"`
 	Capability Capability `json:"capability"`
-	// Stage is that of the path itself, for a PublishOnly Backend.
+	// Stage is that of the path itself, for an inline volume and a PublishOnly Backend.
 	Stage *stage `json:"stage,omitempty"`
+	// Inline says that the volume is deleted when it is unpublished.
+	Inline bool `json:"inline,omitempty"`
 }
 
 // RecordID implements state.Identified: ids may have any characters, file names not.

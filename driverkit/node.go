@@ -34,6 +34,9 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	add(!implements[PublishOnly](n.kit), csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 	add(implements[Expander](n.kit), csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	add(implements[HealthReporter](n.kit), csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+	add(implements[Prober](n.kit), csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
+	add(implements[MountGrouper](n.kit), csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
 	return answer, nil
 }
 
@@ -91,30 +94,24 @@ func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 // NodePublishVolume makes a volume visible to a workload (CSI v1.13, "NodePublishVolume").
 func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
-	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("target_path", req.GetTargetPath(), n.StateDir), err, n.checkInline(req))
+	inline, inlineErr := n.inlineOf(req, capability)
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("target_path", req.GetTargetPath(), n.StateDir), err, inlineErr)
 	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 		want := &target{
 			Path: req.GetTargetPath(), Staging: req.GetStagingTargetPath(), ReadOnly: req.GetReadonly() || capability.ReadOnly(), Capability: capability,
 		}
-		if implements[PublishOnly](n.kit) {
-			return &csi.NodePublishVolumeResponse{}, n.publishUnstaged(ctx, want, &StageRequest{
-				ID: req.GetVolumeId(), Path: want.Path, Capability: capability, ReadOnly: want.ReadOnly,
-				Secrets: req.GetSecrets(), VolumeContext: req.GetVolumeContext(), PublishContext: req.GetPublishContext(),
-			})
+		stage := &StageRequest{
+			ID: req.GetVolumeId(), Path: want.Path, Capability: capability, ReadOnly: want.ReadOnly,
+			Secrets: req.GetSecrets(), VolumeContext: req.GetVolumeContext(), PublishContext: req.GetPublishContext(),
+		}
+		switch {
+		case inline != nil:
+			return &csi.NodePublishVolumeResponse{}, n.publishInline(ctx, want, inline, stage)
+		case implements[PublishOnly](n.kit):
+			return &csi.NodePublishVolumeResponse{}, n.publishUnstaged(ctx, want, stage, nil)
 		}
 		return &csi.NodePublishVolumeResponse{}, n.publish(ctx, req.GetVolumeId(), want)
 	})
-}
-
-// ephemeralKey in the volume context marks an inline volume (KEP-596).
-const ephemeralKey = "csi.storage.k8s.io/ephemeral"
-
-// checkInline refuses an inline volume, with ErrInvalid.
-func (n *node) checkInline(req *csi.NodePublishVolumeRequest) error {
-	if req.GetVolumeContext()[ephemeralKey] == "true" {
-		return fmt.Errorf("volume_context: asks for an inline volume, and the driver has none; remove Ephemeral from the volumeLifecycleModes of its CSIDriver: %w", ErrInvalid)
-	}
-	return nil
 }
 
 // NodeUnpublishVolume undoes NodePublishVolume; a volume that is not published is no error (CSI v1.13, "NodeUnpublishVolume").

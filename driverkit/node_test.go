@@ -398,3 +398,71 @@ func TestTokensAreNotStored(t *testing.T) {
 		return text
 	})
 }
+
+// TestInline makes a volume for a pod, and deletes it with the pod.
+func TestInline(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(five{b.array})
+	_, err := b.NodePublishVolume(ctxOf(t), inlineRequest(b, "true"))
+	wantCode(t, "an inline volume of a driver that has none", err, codes.InvalidArgument)
+	b.stop()
+	b.start(b.array)
+	bad := inlineRequest(b, "true")
+	bad.VolumeContext["size"] = "huge"
+	_, err = b.NodePublishVolume(ctxOf(t), bad)
+	wantCode(t, "a wrong attribute", err, codes.InvalidArgument)
+	for range 2 {
+		_, err = b.NodePublishVolume(ctxOf(t), inlineRequest(b, "true"))
+		wantCode(t, "publish", err, codes.OK)
+		b.restart()
+	}
+	if b.mounts.At(b.path("pod-1")) == nil {
+		t.Errorf("mounted are %q", b.mounts.Targets())
+	}
+	_, err = b.ControllerGetVolume(ctxOf(t), &csi.ControllerGetVolumeRequest{VolumeId: "csi-1"})
+	wantCode(t, "the volume", err, codes.OK)
+	for range 2 {
+		wantCode(t, "unpublish", b.unpublish(&csi.Volume{VolumeId: "csi-1"}, "pod-1"), codes.OK)
+		b.restart()
+	}
+	_, err = b.ControllerGetVolume(ctxOf(t), &csi.ControllerGetVolumeRequest{VolumeId: "csi-1"})
+	wantCode(t, "the volume after its pod", err, codes.NotFound)
+	if left := b.mounts.Targets(); len(left) > 0 || b.records() > 0 {
+		t.Errorf("left behind: mounts %q, %d records", left, b.records())
+	}
+	b.files.Fail(filesystem.StepMount, errBroken)
+	_, err = b.NodePublishVolume(ctxOf(t), inlineRequest(b, "true"))
+	wantCode(t, "publish what cannot be mounted", err, codes.Internal)
+	_, err = b.ControllerGetVolume(ctxOf(t), &csi.ControllerGetVolumeRequest{VolumeId: "csi-1"})
+	wantCode(t, "the volume that could not be published", err, codes.NotFound)
+}
+
+// grouped is a Backend that gives files to groups.
+type grouped struct {
+	driverkit.Backend
+
+	group *string
+}
+
+func (grouped) MountsGroup() {}
+
+func (g grouped) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	*g.group = req.Capability.MountGroup
+	return g.Backend.Stage(ctx, req)
+}
+
+// TestMountGroup passes the group on.
+func TestMountGroup(t *testing.T) {
+	b := prepareBench(t, nil)
+	var group string
+	b.start(grouped{b.array, &group})
+	req := b.stageRequest(b.create("pvc-1"))
+	req.VolumeCapability.GetMount().VolumeMountGroup = "2000"
+	_, err := b.NodeStageVolume(ctxOf(t), req)
+	if err != nil || group != "2000" {
+		t.Errorf("stage: %v, group %q", err, group)
+	}
+	req.VolumeCapability.GetMount().VolumeMountGroup = "3000"
+	_, err = b.NodeStageVolume(ctxOf(t), req)
+	wantCode(t, "stage for another group", err, codes.AlreadyExists)
+}

@@ -3,6 +3,8 @@ package driverkit
 import (
 	"context"
 	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
 // Attacher is a Backend whose volumes are attached to nodes before they are staged there. It serves ControllerPublishVolume and
@@ -203,6 +205,127 @@ type GetSnapshotRequest struct {
 	ID string
 	// Secrets are those for listing snapshots.
 	Secrets Secrets
+}
+
+// GroupSnapshotter is a Snapshotter that makes snapshots of several volumes at one point in time. It serves the GroupController.
+type GroupSnapshotter interface {
+	// CreateGroupSnapshot makes a snapshot of each volume, all at one point in time or none. The name is the idempotency key, as for
+	// CreateSnapshot. Errors: ErrNotFound for a volume, ErrPrecondition for volumes that cannot be in one group
+	// (CSI v1.13, "CreateVolumeGroupSnapshot").
+	CreateGroupSnapshot(ctx context.Context, req *CreateGroupSnapshotRequest) (*GroupSnapshot, error)
+	// DeleteGroupSnapshot deletes a group with its snapshots. ErrNotFound is success (CSI v1.13, "DeleteVolumeGroupSnapshot").
+	DeleteGroupSnapshot(ctx context.Context, req *DeleteGroupSnapshotRequest) error
+	// GetGroupSnapshot returns a group by its id, or ErrNotFound (CSI v1.13, "GetVolumeGroupSnapshot").
+	GetGroupSnapshot(ctx context.Context, req *GetGroupSnapshotRequest) (*GroupSnapshot, error)
+}
+
+// GroupSnapshot is a group of snapshots as the storage system knows it (CSI v1.13, "VolumeGroupSnapshot").
+type GroupSnapshot struct {
+	// ID identifies the group: at most 128 bytes without control characters.
+	ID string
+	// Snapshots are one for each volume.
+	Snapshots []*Snapshot
+	// Created is the point in time of the snapshots' data.
+	Created time.Time
+	// Ready says that volumes can be restored from all snapshots.
+	Ready bool
+}
+
+// CreateGroupSnapshotRequest asks for a group of snapshots.
+type CreateGroupSnapshotRequest struct {
+	// Name is unique per driver: at most 128 bytes without control characters.
+	Name string
+	// Volumes are the ids of the sources; at least one.
+	Volumes []string
+	// Parameters are those of the VolumeGroupSnapshotClass.
+	Parameters map[string]string
+	// Secrets are those of the VolumeGroupSnapshotClass.
+	Secrets Secrets
+}
+
+// DeleteGroupSnapshotRequest asks to delete a group.
+type DeleteGroupSnapshotRequest struct {
+	// ID is GroupSnapshot.ID of CreateGroupSnapshot.
+	ID string
+	// Secrets are those of the VolumeGroupSnapshotClass.
+	Secrets Secrets
+}
+
+// GetGroupSnapshotRequest asks for a group.
+type GetGroupSnapshotRequest struct {
+	// ID is GroupSnapshot.ID of CreateGroupSnapshot, or any other text.
+	ID string
+	// Secrets are those of the VolumeGroupSnapshotClass.
+	Secrets Secrets
+}
+
+// HealthReporter is a Backend that knows problems of its volumes. It serves ControllerGetVolumeHealth and NodeGetVolumeHealth; with Lister, also
+// ControllerListVolumeHealth.
+type HealthReporter interface {
+	// VolumeHealth returns the present problems of a volume; none if it is well. ErrNotFound for a volume that does not exist. It must not block on a
+	// device that does not answer (CSI v1.13, "ControllerGetVolumeHealth").
+	VolumeHealth(ctx context.Context, req *HealthRequest) ([]Condition, error)
+}
+
+// HealthRequest asks for the problems of a volume.
+type HealthRequest struct {
+	// ID is Volume.ID of Create.
+	ID string
+	// OnNode says that the problems on this node are asked for: the connection, the device. Else they are those of the storage system.
+	OnNode bool
+}
+
+// Condition is a problem of a volume (CSI v1.13, "VolumeHealth").
+type Condition struct {
+	// Severity is Degraded, Inaccessible or DataLoss.
+	Severity Severity
+	// Reason is one word in CamelCase for programs, Message a sentence for people.
+	Reason, Message string
+}
+
+// Severity is how bad a Condition is (CSI v1.13, "VolumeHealthErrorType").
+type Severity = csi.VolumeHealthErrorType
+
+// The severities of CSI v1.13.
+const (
+	Degraded     = csi.VolumeHealthErrorType_DEGRADED
+	Inaccessible = csi.VolumeHealthErrorType_INACCESSIBLE
+	DataLoss     = csi.VolumeHealthErrorType_DATA_LOSS
+)
+
+// Inliner is a Backend with inline volumes: they are part of a pod, live as long as it, and are created, used and deleted on its node (KEP-596).
+type Inliner interface {
+	// CreateInline makes the volume of a pod under the id that the CO gives. A repeated call is no error. Stage, Unstage and, without secrets, Delete
+	// follow as for other volumes. Errors: ErrInvalid for an attribute that is not known, ErrExhausted.
+	CreateInline(ctx context.Context, req *InlineRequest) error
+}
+
+// InlineRequest asks for an inline volume.
+type InlineRequest struct {
+	// ID is the id that the volume will have.
+	ID string
+	// Attributes are those of the pod's volume. Users choose them: they must give no more than their author may have.
+	Attributes map[string]string
+	// Pod is the pod of the volume.
+	Pod Pod
+	// Capability is how the volume is to be used.
+	Capability Capability
+	// Secrets are those of the pod's volume.
+	Secrets Secrets
+}
+
+// Pod is the pod that a volume is made for. Its fields are empty unless the CSIDriver object has podInfoOnMount.
+type Pod struct {
+	// Namespace, Name and UID are those of the object.
+	Namespace, Name, UID string
+	// ServiceAccount is the name of the pod's service account.
+	ServiceAccount string
+}
+
+// MountGrouper is a Backend that gives the files of a volume to a group, Capability.MountGroup: a CO that sees that leaves it to the driver.
+type MountGrouper interface {
+	// MountsGroup has no effect; it marks the Backend.
+	MountsGroup()
 }
 
 // NodeDescriber is a Backend that finds out what its node is, for instance from a metadata service, where Options cannot say. NodeGetInfo calls it

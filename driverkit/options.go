@@ -101,6 +101,8 @@ type Services struct {
 	Identity csi.IdentityServer
 	// Controller is served in ModeAll and ModeController.
 	Controller csi.ControllerServer
+	// GroupController is served beside Controller, for a GroupSnapshotter.
+	GroupController csi.GroupControllerServer
 	// Node is served in ModeAll and ModeNode.
 	Node csi.NodeServer
 }

@@ -144,7 +144,7 @@ func TestEscapes(t *testing.T) {
 			return handle(ctx, req)
 		}}
 		o.Register = func(r grpc.ServiceRegistrar) {
-			csi.RegisterGroupControllerServer(r, &csi.UnimplementedGroupControllerServer{})
+			csi.RegisterSnapshotMetadataServer(r, &csi.UnimplementedSnapshotMetadataServer{})
 		}
 	})
 	info, err := b.NodeGetInfo(ctxOf(t), &csi.NodeGetInfoRequest{})

@@ -89,17 +89,14 @@ func (n *node) checkTarget(ctx context.Context, known *record, want *target) err
 	return nil
 }
 
-// publishUnstaged makes a volume of a PublishOnly Backend available at a target.
-func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequest) error {
+// publishUnstaged makes a volume available at a target without a stage: that of a PublishOnly Backend, or an inline volume, which create makes.
+func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequest, create func(context.Context) error) error {
 	known := n.journal.get(req.ID)
 	if err := n.checkTarget(ctx, known, want); err != nil {
 		return err
 	}
-	if have := known.at(want.Path); have != nil {
-		published, err := n.stillStaged(ctx, have.Stage)
-		if published || err != nil {
-			return err
-		}
+	if published, err := n.alreadyPublished(ctx, known.at(want.Path)); published || err != nil {
+		return err
 	}
 	before := known.clone()
 	known.drop(want.Path)
@@ -108,14 +105,29 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err := n.journal.save(known); err != nil {
 		return errors.Join(err, n.journal.save(before))
 	}
-	err := n.present(ctx, req, want.Stage, func() error { return n.journal.save(known) })
+	var err error
+	if create != nil {
+		n.at(ctx, "inline")
+		err = create(ctx)
+	}
+	if err == nil {
+		err = n.present(ctx, req, want.Stage, func() error { return n.journal.save(known) })
+	}
 	if err == nil && want.ReadOnly && want.Stage.Staged.Mounted {
 		err = n.checkReadOnly(ctx, want.Path)
 	}
 	if err == nil {
 		return nil
 	}
-	return errors.Join(err, n.undo(ctx, req.ID, want.Stage, func() error { return n.journal.save(before) }))
+	return errors.Join(err, n.undoInline(ctx, req.ID, want, func() error { return n.journal.save(before) }))
+}
+
+// alreadyPublished reports whether a target, which may be nil, still has its own stage.
+func (n *node) alreadyPublished(ctx context.Context, have *target) (bool, error) {
+	if have == nil || have.Stage == nil {
+		return false, nil
+	}
+	return n.stillStaged(ctx, have.Stage)
 }
 
 // checkReadOnly refuses a mount of the Backend that can be written although the CO asks for a read-only one.
@@ -149,6 +161,11 @@ func (n *node) unpublish(ctx context.Context, id, path string) error {
 	// Remove, not RemoveAll: files below a path from which nothing is mounted are not the driver's.
 	if err := ignoreNotExist(os.Remove(path)); err != nil {
 		return fmt.Errorf("remove the mount point: %w", err)
+	}
+	if published != nil && published.Inline {
+		if err := n.deleteInline(ctx, id); err != nil {
+			return err
+		}
 	}
 	known.drop(path)
 	return n.journal.save(known)

@@ -52,7 +52,7 @@ func within(path, dir string) bool {
 }
 
 // capabilityOf converts one capability and checks it against what the driver serves.
-func (o *Options) capabilityOf(c *csi.VolumeCapability) (Capability, error) {
+func (k *kit) capabilityOf(c *csi.VolumeCapability) (Capability, error) {
 	const field = "volume_capability"
 	converted := Capability{Mode: c.GetAccessMode().GetMode()}
 	switch access := c.GetAccessType().(type) {
@@ -61,8 +61,9 @@ func (o *Options) capabilityOf(c *csi.VolumeCapability) (Capability, error) {
 	case *csi.VolumeCapability_Mount:
 		converted.FSType = access.Mount.GetFsType()
 		converted.MountFlags = access.Mount.GetMountFlags()
-		if group := access.Mount.GetVolumeMountGroup(); group != "" {
-			return converted, fmt.Errorf("%s.mount.volume_mount_group: %q, but VOLUME_MOUNT_GROUP is not announced: %w", field, group, ErrInvalid)
+		converted.MountGroup = access.Mount.GetVolumeMountGroup()
+		if converted.MountGroup != "" && !implements[MountGrouper](k) {
+			return converted, fmt.Errorf("%s.mount.volume_mount_group: %q, but VOLUME_MOUNT_GROUP is not announced: %w", field, converted.MountGroup, ErrInvalid)
 		}
 	default:
 		return converted, fmt.Errorf("%s.access_type: is required, mount or block: %w", field, ErrInvalid)
@@ -70,16 +71,16 @@ func (o *Options) capabilityOf(c *csi.VolumeCapability) (Capability, error) {
 	if converted.Mode == csi.VolumeCapability_AccessMode_UNKNOWN {
 		return converted, fmt.Errorf("%s.access_mode: is required: %w", field, ErrInvalid)
 	}
-	return converted, o.Support.check(converted)
+	return converted, k.Support.check(converted)
 }
 
-func (o *Options) capabilitiesOf(list []*csi.VolumeCapability) ([]Capability, error) {
+func (k *kit) capabilitiesOf(list []*csi.VolumeCapability) ([]Capability, error) {
 	if len(list) == 0 {
 		return nil, fmt.Errorf("volume_capabilities: at least one is required: %w", ErrInvalid)
 	}
 	converted := make([]Capability, 0, len(list))
 	for _, c := range list {
-		one, err := o.capabilityOf(c)
+		one, err := k.capabilityOf(c)
 		if err != nil {
 			return nil, err
 		}
@@ -89,11 +90,11 @@ func (o *Options) capabilitiesOf(list []*csi.VolumeCapability) ([]Capability, er
 }
 
 // optionalCapabilityOf converts a capability that a CO may leave out.
-func (o *Options) optionalCapabilityOf(c *csi.VolumeCapability) (*Capability, error) {
+func (k *kit) optionalCapabilityOf(c *csi.VolumeCapability) (*Capability, error) {
 	if c == nil {
 		return nil, nil //nolint:nilnil // nil stands for no capability
 	}
-	converted, err := o.capabilityOf(c)
+	converted, err := k.capabilityOf(c)
 	return &converted, err
 }
 

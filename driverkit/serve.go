@@ -101,7 +101,11 @@ func (d *driver) open(ctx context.Context) (err error) {
 		d.services.Node = &node{service: service{kit: d.kit}, journal: d.journal}
 	}
 	if d.controller() {
-		d.services.Controller = &controller{service: service{kit: d.kit}}
+		c := &controller{service: service{kit: d.kit}}
+		d.services.Controller = c
+		if groups := optional[GroupSnapshotter](d.kit); groups != nil {
+			d.services.GroupController = &group{controller: c, backend: groups}
+		}
 	}
 	d.services.Identity = &identity{kit: d.kit}
 	if d.Services != nil {
@@ -152,6 +156,9 @@ func (d *driver) register(r grpc.ServiceRegistrar) {
 	}
 	if s := d.services.Controller; s != nil {
 		csi.RegisterControllerServer(r, s)
+	}
+	if s := d.services.GroupController; s != nil {
+		csi.RegisterGroupControllerServer(r, s)
 	}
 	if s := d.services.Node; s != nil {
 		csi.RegisterNodeServer(r, s)

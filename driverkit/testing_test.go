@@ -41,6 +41,7 @@ type bench struct {
 	csi.IdentityClient
 	csi.ControllerClient
 	csi.NodeClient
+	csi.GroupControllerClient
 
 	stop func()
 }
@@ -92,6 +93,7 @@ func (b *bench) start(backend driverkit.Backend) {
 		b.t.Fatal(err)
 	}
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	b.GroupControllerClient = csi.NewGroupControllerClient(conn)
 	stopped := false
 	b.stop = func() {
 		if stopped {

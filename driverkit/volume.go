@@ -110,6 +110,8 @@ type Capability struct {
 	FSType string `json:"fsType,omitempty"`
 	// MountFlags are mount options, such as "noatime".
 	MountFlags []string `json:"mountFlags,omitempty"`
+	// MountGroup is the number of the group that the files are to be given to, for a MountGrouper; empty leaves them as they are.
+	MountGroup string `json:"mountGroup,omitempty"`
 	// Mode is the access mode.
 	Mode AccessMode `json:"mode"`
 }
@@ -129,7 +131,7 @@ func (c Capability) manyTargets() bool { return c.MultiNode() || c.Mode == Singl
 
 // equal compares two capabilities; the order of mount flags does not count.
 func (c Capability) equal(o Capability) bool {
-	return c.Block == o.Block && c.FSType == o.FSType && c.Mode == o.Mode &&
+	return c.Block == o.Block && c.FSType == o.FSType && c.Mode == o.Mode && c.MountGroup == o.MountGroup &&
 		slices.Equal(slices.Sorted(slices.Values(c.MountFlags)), slices.Sorted(slices.Values(o.MountFlags)))
 }
 

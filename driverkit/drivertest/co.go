@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -48,15 +49,16 @@ func (c *co) connect(ctx context.Context, conn connection) error {
 // calls are those that a CO makes in the life of a volume, by name. A call that the driver does not announce does nothing.
 func (c *co) calls() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"create":    c.create,
-		"attach":    c.attach,
-		"stage":     c.stage,
-		"publish":   c.publish,
-		"stats":     c.stats,
-		"unpublish": c.unpublish,
-		"unstage":   c.unstage,
-		"detach":    c.detach,
-		"delete":    c.delete,
+		"create":        c.create,
+		"attach":        c.attach,
+		"stage":         c.stage,
+		"publish":       c.publish,
+		"publishInline": c.publishInline,
+		"stats":         c.stats,
+		"unpublish":     c.unpublish,
+		"unstage":       c.unstage,
+		"detach":        c.detach,
+		"delete":        c.delete,
 	}
 }
 
@@ -114,6 +116,16 @@ func (c *co) publish(ctx context.Context) error {
 	_, err := c.node.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 		VolumeId: c.volume, StagingTargetPath: c.staging, TargetPath: c.target, VolumeCapability: c.capability(),
 		VolumeContext: c.volumeContext, PublishContext: c.publishContext, Secrets: c.s.secrets,
+	})
+	return err
+}
+
+func (c *co) publishInline(ctx context.Context) error {
+	c.volume = "csi-inline"
+	attributes := maps.Clone(c.s.inline)
+	attributes["csi.storage.k8s.io/ephemeral"] = "true"
+	_, err := c.node.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+		VolumeId: c.volume, TargetPath: c.target, VolumeCapability: c.capability(), VolumeContext: attributes, Secrets: c.s.secrets,
 	})
 	return err
 }

@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,6 +38,8 @@ type settings struct {
 	secrets    map[string]string
 	block      bool
 	volatile   bool
+	// inline are the attributes of inline volumes; nil leaves them out.
+	inline map[string]string
 }
 
 // Parameters are those of CreateVolume in all tests.
@@ -50,6 +53,14 @@ func Secrets(secrets map[string]string) Setting { return func(s *settings) { s.s
 // Block has the volumes of the tests be raw block devices.
 func Block() Setting { return func(s *settings) { s.block = true } }
 
+// Inline adds a walk with an inline volume, which has these attributes.
+func Inline(attributes map[string]string) Setting {
+	return func(s *settings) {
+		s.inline = map[string]string{}
+		maps.Copy(s.inline, attributes)
+	}
+}
+
 // Run runs all tests of a driver as subtests of t. Where the driver's options have no Mounter, mounts are those of the kernel for root, and mount.Fake for
 // others. csi-sanity can run only once in a process: a test program calls Run once.
 func Run(t *testing.T, newDriver New, settingList ...Setting) {
@@ -61,6 +72,9 @@ func Run(t *testing.T, newDriver New, settingList ...Setting) {
 	t.Run("Contract", s.contract)
 	t.Run("Sanity", s.sanity)
 	t.Run("Walk", s.walk)
+	if s.inline != nil {
+		t.Run("WalkInline", s.walkInline)
+	}
 }
 
 // machine is a node with a storage system, on which a driver is started again and again.

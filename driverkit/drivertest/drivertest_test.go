@@ -44,7 +44,8 @@ func (w *world) driver(backend func(*testarray.Array) driverkit.Backend) New {
 
 // TestArray runs everything against a Backend that does everything right.
 func TestArray(t *testing.T) {
-	Run(t, newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), Secrets(map[string]string{"password": "swordfish"}))
+	Run(t, newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), Secrets(map[string]string{"password": "swordfish"}),
+		Inline(map[string]string{"size": "4194304"}))
 }
 
 // TestBlock walks with raw block volumes.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -35,7 +36,24 @@ func Volatile() Setting { return func(s *settings) { s.volatile = true } }
 // walk lets a CO bring a volume from its creation to its deletion, with one fault per life: at each fault point, with each fate. The CO then retries
 // its call, or gives the volume up. At the end nothing may be left.
 func (s *settings) walk(t *testing.T) {
-	points := s.points(t)
+	s.walkOf(t, path{
+		forth: []string{"create", "attach", "stage", "publish", "stats"}, back: []string{"unpublish", "unstage", "detach", "delete"}, last: "DeleteVolume:done",
+	})
+}
+
+// walkInline is walk for an inline volume.
+func (s *settings) walkInline(t *testing.T) {
+	s.walkOf(t, path{forth: []string{"publishInline", "stats"}, back: []string{"unpublish"}, last: "NodeUnpublishVolume:done"})
+}
+
+// path is the calls of a CO for one volume, and the last fault point.
+type path struct {
+	forth, back []string
+	last        string
+}
+
+func (s *settings) walkOf(t *testing.T, p path) {
+	points := s.points(t, p)
 	t.Logf("%d fault points: %q", len(points), points)
 	fates := []fate{kill, reboot, deadline}
 	if s.volatile {
@@ -48,17 +66,17 @@ func (s *settings) walk(t *testing.T) {
 				if givesUp {
 					name = fmt.Sprintf("%02d/%s/%s/give_up", n, point, f)
 				}
-				t.Run(name, func(t *testing.T) { s.live(t, &fault{at: n, fate: f}, givesUp) })
+				t.Run(name, func(t *testing.T) { s.live(t, p, &fault{at: n, fate: f}, givesUp) })
 			}
 		}
 	}
 }
 
 // points returns the fault points of an undisturbed life.
-func (s *settings) points(t *testing.T) []string {
+func (s *settings) points(t *testing.T, p path) []string {
 	t.Helper()
 	none := &fault{at: -1}
-	s.live(t, none, false)
+	s.live(t, p, none, false)
 	if len(none.passed) == 0 {
 		t.Fatal("the driver has no fault points")
 	}
@@ -123,16 +141,17 @@ type life struct {
 	co   *co
 	stop func()
 	f    *fault
+	path path
 }
 
 // live lets a CO lead a volume through its life, with a fault.
-func (s *settings) live(t *testing.T, f *fault, givesUp bool) {
+func (s *settings) live(t *testing.T, p path, f *fault, givesUp bool) {
 	t.Helper()
 	m := s.newMachine(t)
 	if err := os.Mkdir(m.path("co"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l := &life{t: t, m: m, f: f, co: &co{s: s, staging: m.path("co/staging"), target: m.path("co/pod/target")}}
+	l := &life{t: t, m: m, f: f, path: p, co: &co{s: s, staging: m.path("co/staging"), target: m.path("co/pod/target")}}
 	l.start()
 	defer func() { l.stop() }()
 	l.lead(givesUp)
@@ -151,11 +170,10 @@ func (l *life) start() {
 
 // lead makes all calls of a life. After a fault the CO retries, begins again where mounts are gone, or gives up and undoes what may be done.
 func (l *life) lead(givesUp bool) {
-	forth := []string{"create", "attach", "stage", "publish", "stats"}
-	back := []string{"unpublish", "unstage", "detach", "delete"}
+	forth, back := l.path.forth, l.path.back
 	for i := 0; i < len(forth); i++ {
 		if !l.call(forth[i]) {
-			if forth[i] == "publish" {
+			if strings.HasPrefix(forth[i], "publish") {
 				l.checkPublished()
 			}
 			continue
@@ -222,8 +240,8 @@ func (l *life) checkDeleted() {
 	if !errors.Is(err, driverkit.ErrNotFound) {
 		l.t.Errorf("get volume %q after its deletion: %v, want driverkit.ErrNotFound", l.co.volume, err)
 	}
-	if !slices.Contains(l.f.passed, "DeleteVolume:done") {
-		l.t.Errorf("the fault points %q have no DeleteVolume:done", l.f.passed)
+	if !slices.Contains(l.f.passed, l.path.last) {
+		l.t.Errorf("the fault points %q have no %s", l.f.passed, l.path.last)
 	}
 }
 

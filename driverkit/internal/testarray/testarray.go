@@ -1,5 +1,5 @@
 // Package testarray is a storage array in memory, for tests of the kit: its volumes are plain files, which filesystem.Fake takes for devices. It implements
-// every optional interface of driverkit but NodeDescriber, PublishOnly and Prober.
+// every optional interface of driverkit but NodeDescriber, PublishOnly, Prober and MountGrouper.
 package testarray
 
 import (
@@ -33,7 +33,9 @@ type Array struct {
 	serial    int
 	volumes   map[string]*volume
 	snapshots map[string]*driverkit.Snapshot
-	names     map[string]string // of snapshots, by id
+	groups    map[string]*driverkit.GroupSnapshot
+	names     map[string]string // of snapshots and groups, by id
+	sick      map[string]driverkit.Condition
 }
 
 type volume struct {
@@ -58,11 +60,15 @@ var (
 	_ driverkit.Cloner           = (*Array)(nil)
 	_ driverkit.Snapshotter      = (*Array)(nil)
 	_ driverkit.SnapshotLister   = (*Array)(nil)
+	_ driverkit.GroupSnapshotter = (*Array)(nil)
+	_ driverkit.HealthReporter   = (*Array)(nil)
+	_ driverkit.Inliner          = (*Array)(nil)
 )
 
 // New returns an empty array with these nodes.
 func New(dir string, nodes ...string) *Array {
-	return &Array{Dir: dir, Nodes: nodes, volumes: map[string]*volume{}, snapshots: map[string]*driverkit.Snapshot{}, names: map[string]string{}}
+	return &Array{Dir: dir, Nodes: nodes, volumes: map[string]*volume{}, snapshots: map[string]*driverkit.Snapshot{}, names: map[string]string{},
+		groups: map[string]*driverkit.GroupSnapshot{}, sick: map[string]driverkit.Condition{}}
 }
 
 // Create implements driverkit.Backend.
@@ -89,16 +95,34 @@ func (a *Array) Create(_ context.Context, req *driverkit.CreateRequest) (*driver
 	v := &volume{name: req.Name, parameters: maps.Clone(req.MutableParameters), attached: map[string]bool{}, staged: map[string]bool{}}
 	v.ID, v.Size, v.Source = fmt.Sprintf("vol-%06d", a.serial), size, req.Source
 	v.Context = map[string]string{"lun": strconv.Itoa(a.serial)}
+	return v.copy(), a.add(v)
+}
+
+// add makes the file of a volume, and enters it.
+func (a *Array) add(v *volume) error {
 	file, err := os.Create(a.device(v.ID))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer file.Close()
-	if err := file.Truncate(size); err != nil {
-		return nil, err
-	}
 	a.volumes[v.ID] = v
-	return v.copy(), nil
+	return file.Truncate(v.Size)
+}
+
+// CreateInline implements driverkit.Inliner. The only attribute is "size", in bytes.
+func (a *Array) CreateInline(_ context.Context, req *driverkit.InlineRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.volumes[req.ID] != nil {
+		return nil
+	}
+	size, err := strconv.ParseInt(req.Attributes["size"], 10, 64)
+	if err != nil {
+		return fmt.Errorf("volume attribute size=%q: must be a number of bytes: %w", req.Attributes["size"], driverkit.ErrInvalid)
+	}
+	v := &volume{name: "inline " + req.ID, attached: map[string]bool{}, staged: map[string]bool{}}
+	v.ID, v.Size, v.Context = req.ID, size, map[string]string{}
+	return a.add(v)
 }
 
 // leastSize is the size of a source.
@@ -294,7 +318,7 @@ func (a *Array) CreateSnapshot(_ context.Context, req *driverkit.CreateSnapshotR
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for id, name := range a.names {
-		if name == req.Name {
+		if name == req.Name && a.snapshots[id] != nil {
 			return a.snapshots[id], nil
 		}
 	}
@@ -315,6 +339,75 @@ func (a *Array) DeleteSnapshot(_ context.Context, req *driverkit.DeleteSnapshotR
 	delete(a.snapshots, req.ID)
 	delete(a.names, req.ID)
 	return nil
+}
+
+// CreateGroupSnapshot implements driverkit.GroupSnapshotter.
+func (a *Array) CreateGroupSnapshot(_ context.Context, req *driverkit.CreateGroupSnapshotRequest) (*driverkit.GroupSnapshot, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, name := range a.names {
+		if name == req.Name && a.groups[id] != nil {
+			return a.groups[id], nil
+		}
+	}
+	a.serial++
+	g := &driverkit.GroupSnapshot{ID: fmt.Sprintf("group-%06d", a.serial), Created: time.Now(), Ready: true}
+	for i, id := range req.Volumes {
+		v, err := a.find(id)
+		if err != nil {
+			return nil, err
+		}
+		g.Snapshots = append(g.Snapshots, &driverkit.Snapshot{ID: fmt.Sprintf("%s-%d", g.ID, i), Volume: id, Size: v.Size, Created: g.Created, Ready: true})
+	}
+	for _, s := range g.Snapshots {
+		a.snapshots[s.ID] = s
+	}
+	a.groups[g.ID], a.names[g.ID] = g, req.Name
+	return g, nil
+}
+
+// DeleteGroupSnapshot implements driverkit.GroupSnapshotter.
+func (a *Array) DeleteGroupSnapshot(_ context.Context, req *driverkit.DeleteGroupSnapshotRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if g := a.groups[req.ID]; g != nil {
+		for _, s := range g.Snapshots {
+			delete(a.snapshots, s.ID)
+		}
+	}
+	delete(a.groups, req.ID)
+	delete(a.names, req.ID)
+	return nil
+}
+
+// GetGroupSnapshot implements driverkit.GroupSnapshotter.
+func (a *Array) GetGroupSnapshot(_ context.Context, req *driverkit.GetGroupSnapshotRequest) (*driverkit.GroupSnapshot, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if g := a.groups[req.ID]; g != nil {
+		return g, nil
+	}
+	return nil, fmt.Errorf("group snapshot %q: %w", req.ID, driverkit.ErrNotFound)
+}
+
+// Break gives a volume a problem.
+func (a *Array) Break(id string, c driverkit.Condition) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sick[id] = c
+}
+
+// VolumeHealth implements driverkit.HealthReporter.
+func (a *Array) VolumeHealth(_ context.Context, req *driverkit.HealthRequest) ([]driverkit.Condition, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, err := a.find(req.ID); err != nil {
+		return nil, err
+	}
+	if c, sick := a.sick[req.ID]; sick && !req.OnNode {
+		return []driverkit.Condition{c}, nil
+	}
+	return nil, nil
 }
 
 // GetSnapshot implements driverkit.Snapshotter.

@@ -1,0 +1,135 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// group serves csi.v1.GroupController, for a GroupSnapshotter. It shares the locks of the controller, as its calls are about the same volumes.
+type group struct {
+	csi.UnimplementedGroupControllerServer
+	*controller
+
+	backend GroupSnapshotter
+}
+
+// GroupControllerGetCapabilities announces the only capability that exists.
+func (g *group) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
+	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
+		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
+			Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
+		}},
+	}}}, nil
+}
+
+// CreateVolumeGroupSnapshot makes snapshots of several volumes at one point in time, or finds those of that name
+// (CSI v1.13, "CreateVolumeGroupSnapshot").
+func (g *group) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	volumes := req.GetSourceVolumeIds()
+	op := operation{name: "group snapshot " + req.GetName(), secrets: req.GetSecrets(), invalid: errors.Join(checkID("name", req.GetName()), requiredList("source_volume_ids", volumes))}
+	for _, id := range volumes {
+		op.ids = append(op.ids, volumeKey(id))
+	}
+	return perform(ctx, &g.service, op, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+		made, err := g.backend.CreateGroupSnapshot(ctx, &CreateGroupSnapshotRequest{
+			Name: req.GetName(), Volumes: volumes, Parameters: req.GetParameters(), Secrets: req.GetSecrets(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		if of := made.volumes(); !slices.Equal(of, slices.Compact(slices.Sorted(slices.Values(volumes)))) {
+			return nil, fmt.Errorf("group snapshot %q exists as %q, of volumes %q: %w", req.GetName(), made.ID, of, ErrExists)
+		}
+		return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: made.message()}, nil
+	})
+}
+
+// requiredList refuses an empty list, and an empty entry.
+func requiredList(field string, list []string) error {
+	if len(list) == 0 {
+		return fmt.Errorf("%s: at least one is required: %w", field, ErrInvalid)
+	}
+	for _, entry := range list {
+		if err := required(field, entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// volumes are the sources of the group's snapshots, sorted.
+func (g *GroupSnapshot) volumes() []string {
+	ids := make([]string, 0, len(g.Snapshots))
+	for _, s := range g.Snapshots {
+		ids = append(ids, s.Volume)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (g *GroupSnapshot) message() *csi.VolumeGroupSnapshot {
+	answer := &csi.VolumeGroupSnapshot{GroupSnapshotId: g.ID, CreationTime: timestamppb.New(g.Created), ReadyToUse: g.Ready}
+	for _, s := range g.Snapshots {
+		one := s.message()
+		one.GroupSnapshotId = g.ID
+		answer.Snapshots = append(answer.Snapshots, one)
+	}
+	return answer
+}
+
+// onGroup is the operation of a call that changes one group.
+func onGroup(id string, members []string, secrets Secrets) operation {
+	op := operation{ids: []string{"group snapshot " + id}, secrets: secrets, invalid: required("group_snapshot_id", id)}
+	for _, member := range members {
+		op.ids = append(op.ids, snapshotKey(member))
+	}
+	return op
+}
+
+// DeleteVolumeGroupSnapshot deletes a group and its snapshots; one that does not exist is deleted (CSI v1.13, "DeleteVolumeGroupSnapshot").
+func (g *group) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+	op := onGroup(req.GetGroupSnapshotId(), req.GetSnapshotIds(), req.GetSecrets())
+	return perform(ctx, &g.service, op, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+		found, err := g.backend.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
+		if err == nil {
+			err = found.checkMembers(req.GetSnapshotIds())
+		}
+		if err == nil {
+			err = g.backend.DeleteGroupSnapshot(ctx, &DeleteGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
+		}
+		return &csi.DeleteVolumeGroupSnapshotResponse{}, ignoreNotFound(err)
+	})
+}
+
+// checkMembers refuses snapshots that are not those of the group (CSI v1.13, "DeleteVolumeGroupSnapshot", INVALID_ARGUMENT).
+func (g *GroupSnapshot) checkMembers(ids []string) error {
+	own := make([]string, 0, len(g.Snapshots))
+	for _, s := range g.Snapshots {
+		own = append(own, s.ID)
+	}
+	slices.Sort(own)
+	if sent := slices.Sorted(slices.Values(ids)); !slices.Equal(own, sent) {
+		return fmt.Errorf("snapshot_ids: %q, but group snapshot %q has %q: %w", sent, g.ID, own, ErrInvalid)
+	}
+	return nil
+}
+
+// GetVolumeGroupSnapshot returns a group with its snapshots (CSI v1.13, "GetVolumeGroupSnapshot").
+func (g *group) GetVolumeGroupSnapshot(ctx context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
+	op := operation{secrets: req.GetSecrets(), invalid: required("group_snapshot_id", req.GetGroupSnapshotId())}
+	return perform(ctx, &g.service, op, func(ctx context.Context) (*csi.GetVolumeGroupSnapshotResponse, error) {
+		found, err := g.backend.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
+		if err != nil {
+			return nil, err
+		}
+		if err := found.checkMembers(req.GetSnapshotIds()); err != nil {
+			return nil, err
+		}
+		return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: found.message()}, nil
+	})
+}

@@ -1,0 +1,107 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// ControllerGetVolumeHealth reports the problems of a volume (CSI v1.13, "ControllerGetVolumeHealth").
+func (c *controller) ControllerGetVolumeHealth(ctx context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
+	reporter := optional[HealthReporter](c.kit)
+	if reporter == nil {
+		return nil, unimplemented("ControllerGetVolumeHealth")
+	}
+	op := operation{invalid: required("volume_id", req.GetVolumeId())}
+	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerGetVolumeHealthResponse, error) {
+		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: req.GetVolumeId()})
+		return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), conditions)}, err
+	})
+}
+
+// ControllerListVolumeHealth returns a page of the volumes that have problems (CSI v1.13, "ControllerListVolumeHealth").
+func (c *controller) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
+	reporter, lister := optional[HealthReporter](c.kit), optional[Lister](c.kit)
+	if reporter == nil || lister == nil {
+		return nil, unimplemented("ControllerListVolumeHealth")
+	}
+	after, err := startOf(req)
+	return perform(ctx, &c.service, operation{invalid: err}, func(ctx context.Context) (*csi.ControllerListVolumeHealthResponse, error) {
+		sick, next, err := page(int(req.GetMaxEntries()), func(limit int) ([]*csi.VolumeHealth, error) {
+			return listSick(ctx, lister, reporter, after, limit)
+		}, func(h *csi.VolumeHealth) string { return h.GetVolumeId() })
+		return &csi.ControllerListVolumeHealthResponse{Entries: sick, NextToken: next}, err
+	})
+}
+
+// listSick asks volume for volume, and returns at most limit of those that have problems; 0 means all.
+func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after string, limit int) ([]*csi.VolumeHealth, error) {
+	volumes, err := lister.List(ctx, after, 0)
+	if err != nil {
+		return nil, err
+	}
+	var sick []*csi.VolumeHealth
+	for _, v := range volumes {
+		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: v.ID})
+		if err != nil && !errors.Is(err, ErrNotFound) { // It may have been deleted since.
+			return nil, err
+		}
+		if len(conditions) > 0 {
+			sick = append(sick, healthOf(v.ID, conditions))
+		}
+		if limit > 0 && len(sick) == limit {
+			break
+		}
+	}
+	return sick, nil
+}
+
+// NodeGetVolumeHealth reports the problems of a volume on this node: those that the Backend knows, and mounts that do not exist any more
+// (CSI v1.13, "NodeGetVolumeHealth").
+func (n *node) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	reporter := optional[HealthReporter](n.kit)
+	if reporter == nil {
+		return nil, unimplemented("NodeGetVolumeHealth")
+	}
+	op := operation{invalid: required("volume_id", req.GetVolumeId())}
+	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeGetVolumeHealthResponse, error) {
+		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: req.GetVolumeId(), OnNode: true})
+		if err != nil {
+			return nil, err
+		}
+		if s := n.journal.get(req.GetVolumeId()).Stage; s != nil && s.Staged != nil {
+			staged, err := n.stillStaged(ctx, s)
+			if err != nil {
+				return nil, err
+			}
+			if !staged {
+				conditions = append(conditions, Condition{Inaccessible, "NotMounted", "the volume is staged at " + s.Path + ", but is not mounted there any more"})
+			}
+		}
+		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), conditions)}, nil
+	})
+}
+
+// NodeGetStorageHealth reports whether this node reaches the storage system (CSI v1.13, "NodeGetStorageHealth").
+func (n *node) NodeGetStorageHealth(ctx context.Context, _ *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
+	prober := optional[Prober](n.kit)
+	if prober == nil {
+		return nil, unimplemented("NodeGetStorageHealth")
+	}
+	answer := &csi.NodeGetStorageHealthResponse{}
+	if err := prober.Probe(ctx); err != nil {
+		answer.BackendHealth = []*csi.NodeGetStorageHealthResponse_StorageBackendHealth{{
+			Status: csi.StorageHealthErrorType_STORAGE_UNREACHABLE, Reason: "ProbeFailed", Message: err.Error(),
+		}}
+	}
+	return answer, nil
+}
+
+func healthOf(id string, conditions []Condition) *csi.VolumeHealth {
+	answer := &csi.VolumeHealth{VolumeId: id}
+	for _, c := range conditions {
+		answer.HealthStatuses = append(answer.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: c.Severity, Reason: c.Reason, Message: c.Message})
+	}
+	return answer
+}

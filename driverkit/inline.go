@@ -1,0 +1,66 @@
+package driverkit
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// Keys that the kubelet adds to the volume context (KEP-596, KEP-603).
+const (
+	keyEphemeral      = "csi.storage.k8s.io/ephemeral"
+	keyPodName        = "csi.storage.k8s.io/pod.name"
+	keyPodNamespace   = "csi.storage.k8s.io/pod.namespace"
+	keyPodUID         = "csi.storage.k8s.io/pod.uid"
+	keyServiceAccount = "csi.storage.k8s.io/serviceAccount.name"
+)
+
+// inlineOf returns what NodePublishVolume asks for where it is an inline volume, and nil for a persistent one. A value that is neither true nor false is
+// an error: to guess would lose data.
+func (n *node) inlineOf(req *csi.NodePublishVolumeRequest, capability Capability) (*InlineRequest, error) {
+	context := req.GetVolumeContext()
+	text, sent := context[keyEphemeral]
+	if !sent {
+		return nil, nil //nolint:nilnil // nil stands for a persistent volume
+	}
+	ephemeral, err := strconv.ParseBool(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("volume_context: %s=%q: must be true or false: %w", keyEphemeral, text, ErrInvalid)
+	case !ephemeral:
+		return nil, nil //nolint:nilnil // as above
+	case !implements[Inliner](n.kit):
+		return nil, fmt.Errorf("volume_context: asks for an inline volume, and the driver has none; remove Ephemeral from the volumeLifecycleModes of its CSIDriver: %w", ErrInvalid)
+	}
+	return &InlineRequest{
+		ID: req.GetVolumeId(), Attributes: ownContext(context), Capability: capability, Secrets: req.GetSecrets(),
+		Pod: Pod{Namespace: context[keyPodNamespace], Name: context[keyPodName], UID: context[keyPodUID], ServiceAccount: context[keyServiceAccount]},
+	}, nil
+}
+
+// publishInline makes an inline volume and publishes it. The journal has the target first: whatever happens then, unpublish deletes the volume.
+func (n *node) publishInline(ctx context.Context, want *target, inline *InlineRequest, req *StageRequest) error {
+	want.Inline = true
+	return n.publishUnstaged(ctx, want, req, func(ctx context.Context) error { return optional[Inliner](n.kit).CreateInline(ctx, inline) })
+}
+
+// deleteInline deletes the inline volume of a target.
+func (n *node) deleteInline(ctx context.Context, id string) error {
+	return ignoreNotFound(n.backend.Delete(ctx, &DeleteRequest{ID: id}))
+}
+
+// undoInline is undo for an inline volume, which is deleted, too.
+func (n *node) undoInline(ctx context.Context, id string, t *target, forget func() error) error {
+	return n.undo(ctx, id, t.Stage, func() error {
+		if t.Inline {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer cancel()
+			if err := n.deleteInline(ctx, id); err != nil {
+				return fmt.Errorf("undo the creation of inline volume %q: %w: %w", id, ErrBusy, err)
+			}
+		}
+		return forget()
+	})
+}

@@ -2,6 +2,7 @@ package driverkit
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -257,6 +258,41 @@ type GetGroupSnapshotRequest struct {
 	ID string
 	// Secrets are those of the VolumeGroupSnapshotClass.
 	Secrets Secrets
+}
+
+// BlockMetadataReporter is a Snapshotter that knows which parts of a snapshot of a block volume have data, or differ from an earlier one, so that a backup
+// program reads no more than those. It serves SnapshotMetadata.
+type BlockMetadataReporter interface {
+	// Blocks returns the ranges of a snapshot that are allocated, or, with BlocksRequest.Base, that differ from those of the base. Errors: ErrNotFound
+	// for a snapshot, ErrInvalid for snapshots of different volumes, ErrPrecondition where the changes were not tracked, upon which the CO makes a
+	// full backup (CSI v1.13, "GetMetadataAllocated", "GetMetadataDelta").
+	Blocks(ctx context.Context, req *BlocksRequest) (*Blocks, error)
+}
+
+// BlocksRequest asks for ranges of a snapshot.
+type BlocksRequest struct {
+	// Snapshot is Snapshot.ID of CreateSnapshot.
+	Snapshot string
+	// Base is the id of an earlier snapshot of the same volume; empty asks for the allocated ranges.
+	Base string
+	// Offset is the byte from which ranges are wanted: a Backend may leave out those before it.
+	Offset int64
+	// Secrets are those of the VolumeSnapshotClass.
+	Secrets Secrets
+}
+
+// Blocks are ranges of a snapshot.
+type Blocks struct {
+	// VolumeSize is the size in bytes of the volume that the snapshot was taken of.
+	VolumeSize int64
+	// Ranges yields the ranges in ascending order without overlaps, until it yields an error. It runs as long as the CO reads.
+	Ranges iter.Seq2[BlockRange, error]
+}
+
+// BlockRange is a part of a snapshot.
+type BlockRange struct {
+	// Offset is the first byte, Size the number of bytes.
+	Offset, Size int64
 }
 
 // HealthReporter is a Backend that knows problems of its volumes. It serves ControllerGetVolumeHealth and NodeGetVolumeHealth; with Lister, also

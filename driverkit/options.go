@@ -103,6 +103,8 @@ type Services struct {
 	Controller csi.ControllerServer
 	// GroupController is served beside Controller, for a GroupSnapshotter.
 	GroupController csi.GroupControllerServer
+	// SnapshotMetadata is served beside Controller, for a BlockMetadataReporter.
+	SnapshotMetadata csi.SnapshotMetadataServer
 	// Node is served in ModeAll and ModeNode.
 	Node csi.NodeServer
 }

@@ -106,6 +106,9 @@ func (d *driver) open(ctx context.Context) (err error) {
 		if groups := optional[GroupSnapshotter](d.kit); groups != nil {
 			d.services.GroupController = &group{controller: c, backend: groups}
 		}
+		if blocks := optional[BlockMetadataReporter](d.kit); blocks != nil {
+			d.services.SnapshotMetadata = &metadata{backend: blocks}
+		}
 	}
 	d.services.Identity = &identity{kit: d.kit}
 	if d.Services != nil {
@@ -159,6 +162,9 @@ func (d *driver) register(r grpc.ServiceRegistrar) {
 	}
 	if s := d.services.GroupController; s != nil {
 		csi.RegisterGroupControllerServer(r, s)
+	}
+	if s := d.services.SnapshotMetadata; s != nil {
+		csi.RegisterSnapshotMetadataServer(r, s)
 	}
 	if s := d.services.Node; s != nil {
 		csi.RegisterNodeServer(r, s)

@@ -42,6 +42,7 @@ type bench struct {
 	csi.ControllerClient
 	csi.NodeClient
 	csi.GroupControllerClient
+	csi.SnapshotMetadataClient
 
 	stop func()
 }
@@ -93,7 +94,7 @@ func (b *bench) start(backend driverkit.Backend) {
 		b.t.Fatal(err)
 	}
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
-	b.GroupControllerClient = csi.NewGroupControllerClient(conn)
+	b.GroupControllerClient, b.SnapshotMetadataClient = csi.NewGroupControllerClient(conn), csi.NewSnapshotMetadataClient(conn)
 	stopped := false
 	b.stop = func() {
 		if stopped {

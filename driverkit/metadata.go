@@ -1,0 +1,99 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// mostRanges is how many ranges a message has at most, some 100 KiB.
+	mostRanges = 4096
+	// widestMessage is how many bytes of the volume a message covers at most: what a CO has received it need not ask for again.
+	widestMessage = 1 << 30
+)
+
+// metadata serves csi.v1.SnapshotMetadata, for a BlockMetadataReporter.
+type metadata struct {
+	csi.UnimplementedSnapshotMetadataServer
+
+	backend BlockMetadataReporter
+}
+
+// GetMetadataAllocated streams which ranges of a snapshot are allocated (CSI v1.13, "GetMetadataAllocated").
+func (m *metadata) GetMetadataAllocated(req *csi.GetMetadataAllocatedRequest, stream csi.SnapshotMetadata_GetMetadataAllocatedServer) error {
+	asked := &BlocksRequest{Snapshot: req.GetSnapshotId(), Offset: req.GetStartingOffset(), Secrets: req.GetSecrets()}
+	return m.stream(stream.Context(), asked, req.GetMaxResults(), required("snapshot_id", asked.Snapshot), func(size int64, list []*csi.BlockMetadata) error {
+		return stream.Send(&csi.GetMetadataAllocatedResponse{BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: size, BlockMetadata: list})
+	})
+}
+
+// GetMetadataDelta streams which ranges of a snapshot differ from those of an earlier one (CSI v1.13, "GetMetadataDelta").
+func (m *metadata) GetMetadataDelta(req *csi.GetMetadataDeltaRequest, stream csi.SnapshotMetadata_GetMetadataDeltaServer) error {
+	asked := &BlocksRequest{Snapshot: req.GetTargetSnapshotId(), Base: req.GetBaseSnapshotId(), Offset: req.GetStartingOffset(), Secrets: req.GetSecrets()}
+	invalid := errors.Join(required("target_snapshot_id", asked.Snapshot), required("base_snapshot_id", asked.Base))
+	return m.stream(stream.Context(), asked, req.GetMaxResults(), invalid, func(size int64, list []*csi.BlockMetadata) error {
+		return stream.Send(&csi.GetMetadataDeltaResponse{BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: size, BlockMetadata: list})
+	})
+}
+
+// stream sends all ranges. A stream that is not complete ends with an error, as its end tells the CO that it has received everything
+// (CSI v1.13, "Special considerations for processing a snapshot metadata gRPC stream").
+func (m *metadata) stream(ctx context.Context, asked *BlocksRequest, most int32, invalid error, send func(int64, []*csi.BlockMetadata) error) error {
+	if most < 0 {
+		invalid = errors.Join(invalid, fmt.Errorf("max_results: %d, must not be negative: %w", most, ErrInvalid))
+	}
+	if asked.Offset < 0 {
+		invalid = errors.Join(invalid, fmt.Errorf("starting_offset: %d, must not be negative: %w", asked.Offset, ErrInvalid))
+	}
+	if invalid != nil {
+		return statusOf(invalid, asked.Secrets)
+	}
+	found, err := m.backend.Blocks(ctx, asked)
+	if err != nil {
+		return statusOf(err, asked.Secrets)
+	}
+	if asked.Offset > found.VolumeSize {
+		return status.Errorf(codes.OutOfRange, "starting_offset: %d is beyond the %d bytes of the volume", asked.Offset, found.VolumeSize)
+	}
+	limit := mostRanges
+	if most > 0 {
+		limit = min(limit, int(most))
+	}
+	return statusOf(found.send(ctx, asked.Offset, limit, send), asked.Secrets)
+}
+
+// send sends the ranges that are not before an offset, in messages. Without ranges one message carries the size nevertheless.
+func (b *Blocks) send(ctx context.Context, offset int64, limit int, send func(int64, []*csi.BlockMetadata) error) error {
+	var list []*csi.BlockMetadata
+	sent := false
+	for r, err := range b.Ranges {
+		if err != nil {
+			return err
+		}
+		end := r.Offset + r.Size
+		if end <= offset {
+			continue
+		}
+		start := max(r.Offset, offset)
+		list = append(list, &csi.BlockMetadata{ByteOffset: start, SizeBytes: end - start})
+		if len(list) < limit && end-list[0].GetByteOffset() < widestMessage {
+			continue
+		}
+		if err := send(b.VolumeSize, list); err != nil {
+			return err
+		}
+		list, sent = nil, true
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if sent && len(list) == 0 {
+		return nil
+	}
+	return send(b.VolumeSize, list)
+}

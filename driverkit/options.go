@@ -43,6 +43,7 @@ const (
 const (
 	envEndpoint = "CSI_ENDPOINT"
 	envNodeID   = "NODE_ID"
+	envStateDir = "STATE_DIR"
 )
 
 // Options configure one instance of a driver: what the driver is, which its author sets, and how it runs, for which there are flags. Start from
@@ -109,14 +110,15 @@ type Services struct {
 	Node csi.NodeServer
 }
 
-// NewOptions returns the defaults of a driver. Those of Endpoint and NodeID come from the environment variables CSI_ENDPOINT and NODE_ID, if set.
+// NewOptions returns the defaults of a driver. Those of Endpoint, NodeID and StateDir come from the environment variables CSI_ENDPOINT, NODE_ID and
+// STATE_DIR, if set.
 func NewOptions(driverName string) Options {
 	return Options{
 		DriverName:  driverName,
 		Endpoint:    cmp.Or(os.Getenv(envEndpoint), defaultEndpoint),
 		Mode:        ModeAll,
 		NodeID:      os.Getenv(envNodeID),
-		StateDir:    "/var/lib/" + driverName,
+		StateDir:    cmp.Or(os.Getenv(envStateDir), "/var/lib/"+driverName),
 		CallTimeout: defaultCallTimeout,
 		StopTimeout: defaultStopTimeout,
 		HTTP:        flagset.NewHTTP(),
@@ -131,7 +133,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.NodeID, "nodeid", o.NodeID, "`id` of this node, required unless --mode=controller; the environment variable "+envNodeID+" is the default")
 	fs.Var((*topologyValue)(&o.Topology), "topology", "topology segment of this node as `key=value`; may be repeated")
 	fs.Int64Var(&o.MaxVolumes, "maxvolumespernode", o.MaxVolumes, "greatest `number` of volumes per node that is reported; 0: no limit")
-	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` of the node's journal, which must outlive the process")
+	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` of the node's journal, which must outlive the process; the environment variable "+envStateDir+" is the default")
 	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", o.StopTimeout, "grace period of running calls after a termination signal")
 	o.HTTP.AddFlags(fs)

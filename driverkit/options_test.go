@@ -31,13 +31,7 @@ func parse(t *testing.T, args ...string) (driverkit.Options, error) {
 }
 
 func TestFlags(t *testing.T) {
-	t.Setenv("CSI_ENDPOINT", "unix:///from/env.sock")
-	t.Setenv("NODE_ID", "env-node")
-	o, err := parse(t)
-	if err != nil || o.Endpoint != "unix:///from/env.sock" || o.NodeID != "env-node" || o.StateDir != "/var/lib/kit.example.com" {
-		t.Errorf("defaults: %+v, %v", o, err)
-	}
-	o, err = parse(t, "--endpoint=unix:///a.sock", "--nodeid=n", "--topology=zone=a", "--topology=rack=7", "--mode=node")
+	o, err := parse(t, "--endpoint=unix:///a.sock", "--nodeid=n", "--topology=zone=a", "--topology=rack=7", "--mode=node")
 	if err != nil || o.Endpoint != "unix:///a.sock" || o.NodeID != "n" || o.Topology.String() != "rack=7,zone=a" || o.Mode != driverkit.ModeNode {
 		t.Errorf("flags: %+v, %v", o, err)
 	}
@@ -57,6 +51,38 @@ func TestFlags(t *testing.T) {
 		if _, err := parse(t, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
+	}
+}
+
+// TestDefaultsFromTheEnvironment reads the variables by which devcluster and manifests pass what a driver needs; flags come first.
+func TestDefaultsFromTheEnvironment(t *testing.T) {
+	tests := map[string]struct {
+		reason, endpoint, node, state string
+		args                          []string
+		want                          [3]string
+	}{
+		"Unset": {reason: "each has a default", want: [3]string{"unix:///csi/csi.sock", "", "/var/lib/kit.example.com"}},
+		"Set":   {reason: "the environment is the default", endpoint: "unix:///e", node: "n", state: "/s", want: [3]string{"unix:///e", "n", "/s"}},
+		"Flags": {
+			reason: "a flag is stronger", endpoint: "unix:///e", node: "n", state: "/s", args: []string{"--endpoint=/f", "--nodeid=g", "--statedir=/h"},
+			want: [3]string{"/f", "g", "/h"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("CSI_ENDPOINT", tc.endpoint)
+			t.Setenv("NODE_ID", tc.node)
+			t.Setenv("STATE_DIR", tc.state)
+			o := driverkit.NewOptions("kit.example.com")
+			fs := flag.NewFlagSet("", flag.ContinueOnError)
+			o.AddFlags(fs)
+			if err := fs.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			if got := [3]string{o.Endpoint, o.NodeID, o.StateDir}; got != tc.want {
+				t.Errorf("%s: got %q, want %q", tc.reason, got, tc.want)
+			}
+		})
 	}
 }
 

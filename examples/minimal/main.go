@@ -33,8 +33,8 @@ type options struct {
 }
 
 func newOptions() options {
-	o := options{Options: driverkit.NewOptions(driverName), root: "/var/lib/" + driverName + "/volumes"}
-	o.StateDir = "/var/lib/" + driverName + "/state"
+	o := options{Options: driverkit.NewOptions(driverName)}
+	o.root = filepath.Join(o.StateDir, "tmpfs") // beside the journal of the kit
 	o.TopologyKeys = []string{nodeKey}
 	return o
 }

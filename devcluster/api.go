@@ -26,17 +26,17 @@ type Status struct {
 	Error string `json:"error,omitempty"`
 	// Progress lists the steps of the start so far, for people.
 	Progress []string `json:"progress"`
-	// Driver is the name of the CSI driver, empty until the driver has answered.
-	Driver     string `json:"driver,omitempty"`
-	Kubernetes string `json:"kubernetes,omitempty"`
-	Kubeconfig string `json:"kubeconfig"`
+	// Drivers are the names of the CSI drivers that have answered, in the order of the options.
+	Drivers    []string `json:"drivers"`
+	Kubernetes string   `json:"kubernetes,omitempty"`
+	Kubeconfig string   `json:"kubeconfig"`
 	// Programs is the directory of the control plane's programs and of kubectl, in the version of the cluster.
 	Programs  string        `json:"programs,omitempty"`
 	Nodes     []string      `json:"nodes"`
 	Started   time.Time     `json:"started"`
 	Took      time.Duration `json:"took,omitempty"`
 	Processes []Process     `json:"processes"`
-	// StateDir is the driver's state directory, NodeDir maps each node to its kubelet-like root directory.
+	// StateDir is the state directory of the first driver, NodeDirs maps each node to its kubelet-like root directory.
 	StateDir string            `json:"stateDir"`
 	NodeDirs map[string]string `json:"nodeDirs"`
 }

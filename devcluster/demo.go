@@ -48,7 +48,7 @@ func Demo(ctx context.Context, o DemoOptions, out io.Writer) error {
 		o.Kubeconfig, config.StateDir = status.Kubeconfig, status.StateDir
 		config.Dir = o.Dir
 		config.NodeDir = layout.Dir(o.Dir).Node
-		if config.NoSnapshots, err = noSnapshots(ctx, layout.Dir(o.Dir).ControllerSocket()); err != nil {
+		if config.NoSnapshots, err = noSnapshots(ctx, layout.Dir(o.Dir).ControllerSocket("")); err != nil {
 			return err
 		}
 	}

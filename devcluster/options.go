@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
 	"github.com/longshore-csi/longshore/devcluster/internal/build"
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
 )
@@ -25,15 +24,10 @@ type Options struct {
 	// Dir is the directory of the cluster: state, sockets, logs, the nodes' root directories and the volumes' data. It is
 	// removed by Down.
 	Dir string
-	// Nodes is how many node agents run, each with a driver and a registrar.
+	// Nodes is how many node agents run, each with its drivers and a registrar for each of them.
 	Nodes int
-	// Driver is the program of the CSI driver; empty: the reference driver that is built in.
-	Driver string
-	// DriverFlags are the flags of Driver, separated by spaces, instead of those of the reference driver. {endpoint}, {node}, {mode}
-	// (controller or node), {statedir} and {v} are replaced.
-	DriverFlags string
-	// CSIDriver is a file with the CSIDriver object of Driver; empty: that of the reference driver.
-	CSIDriver string
+	// Drivers are the CSI drivers; none: the reference driver alone.
+	Drivers []Driver
 	// ControlPlane is the directory with the go.mod that pins the control plane. Empty: devcluster/controlplane in the
 	// checkout around the working directory.
 	ControlPlane string
@@ -77,9 +71,7 @@ func (o *Options) AddDirFlag(fs *flag.FlagSet) {
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	o.AddDirFlag(fs)
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes, at most "+strconv.Itoa(maxNodes))
-	fs.StringVar(&o.Driver, "driver", o.Driver, "program of the CSI driver (empty: the reference driver); it gets the flags of the reference driver, or --driver-flags")
-	fs.StringVar(&o.DriverFlags, "driver-flags", o.DriverFlags, "flags of --driver, separated by spaces, instead of the reference driver's; {endpoint}, {node}, {mode} (controller or node), {statedir} and {v} are replaced")
-	fs.StringVar(&o.CSIDriver, "csidriver", o.CSIDriver, "file with the CSIDriver object of --driver (empty: the object of the reference driver, under the name of the driver)")
+	o.addDriverFlags(fs)
 	fs.StringVar(&o.ControlPlane, "controlplane", o.ControlPlane, "directory with the go.mod that pins the control plane (empty: devcluster/controlplane in the checkout around the working directory)")
 	fs.StringVar(&o.Cache, "cache", o.Cache, "directory for the programs of the control plane")
 	fs.StringVar(&o.KubernetesURL, "kubernetes-url", o.KubernetesURL, "base URL of published Kubernetes programs, as https://dl.k8s.io/release (empty: build them; default: $LONGSHORE_KUBERNETES_URL)")
@@ -95,12 +87,16 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 
 // Args renders the options as flags, so that another process gets the same.
 func (o *Options) Args() []string {
-	return []string{
-		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--driver=" + o.Driver, "--driver-flags=" + o.DriverFlags, "--csidriver=" + o.CSIDriver,
+	args := []string{
+		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes),
 		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache,
 		"--kubernetes-url=" + o.KubernetesURL, "--etcd-url=" + o.EtcdURL, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit), "--feature-gates=" + o.FeatureGates,
 		"--without=" + strings.Join(o.Without, ","),
 	}
+	for _, d := range o.Drivers {
+		args = append(args, d.args()...)
+	}
+	return args
 }
 
 // Complete makes paths absolute, resolves the links of the cluster's directory and finds the pins of the control plane.
@@ -114,7 +110,11 @@ func (o *Options) Complete() error {
 	if o.ControlPlane == "" {
 		o.ControlPlane = findUpwards(filepath.Join("devcluster", "controlplane", "go.mod"))
 	}
-	for _, path := range []*string{&o.ControlPlane, &o.Cache, &o.Driver, &o.CSIDriver} {
+	paths := []*string{&o.ControlPlane, &o.Cache}
+	for i := range o.Drivers {
+		paths = append(paths, &o.Drivers[i].Path, &o.Drivers[i].CSIDriver, &o.Drivers[i].StorageClass)
+	}
+	for _, path := range paths {
 		if *path == "" {
 			continue
 		}
@@ -157,39 +157,15 @@ func (o *Options) check() error {
 	if o.Verbosity < 0 {
 		errs = append(errs, fmt.Errorf("--v=%d: must not be negative", o.Verbosity))
 	}
-	if o.Driver != "" {
-		info, err := os.Stat(o.Driver)
-		if err == nil && (info.IsDir() || info.Mode()&0o111 == 0) {
-			err = errors.New("not a program")
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--driver=%s: %w", o.Driver, err))
-		}
+	for _, d := range o.Drivers {
+		errs = append(errs, d.check())
 	}
 	for _, name := range o.Without {
 		if !slices.Contains(Replaceable(), name) {
 			errs = append(errs, fmt.Errorf("--without=%s: must be of %s", name, strings.Join(Replaceable(), ", ")))
 		}
 	}
-	errs = append(errs, o.checkDriver())
 	return errors.Join(append(errs, layout.Dir(o.Dir).Check(defaultDriver, NodeNames(o.Nodes)))...)
-}
-
-// checkDriver checks what is said of a driver of the user's.
-func (o *Options) checkDriver() error {
-	var errs []error
-	if o.Driver == "" && (o.DriverFlags != "" || o.CSIDriver != "") {
-		errs = append(errs, errors.New("--driver-flags and --csidriver: must be given together with --driver"))
-	}
-	if o.DriverFlags != "" && !strings.Contains(o.DriverFlags, "{endpoint}") {
-		errs = append(errs, fmt.Errorf("--driver-flags=%s: must contain {endpoint}, the socket at which the driver has to listen", o.DriverFlags))
-	}
-	if o.CSIDriver != "" {
-		if _, err := bootstrap.ReadCSIDriver(o.CSIDriver); err != nil {
-			errs = append(errs, fmt.Errorf("--csidriver: %w", err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // NodeNames are the names that the nodes of a cluster of this size get.

@@ -33,7 +33,7 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestArgsRoundTrip(t *testing.T) {
-	want := Options{Dir: "/d", Nodes: 7, Driver: "/x y", DriverFlags: "--a={endpoint} --b", CSIDriver: "/o", ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true, FeatureGates: "A=true", Without: []string{"csi-snapshotter", "snapshot-controller"}}
+	want := Options{Dir: "/d", Nodes: 7, Drivers: []Driver{{}, {Path: "/x y", Flags: "--a={endpoint} --b", CSIDriver: "/o", StorageClass: "/s"}, {Path: "/z"}}, ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true, FeatureGates: "A=true", Without: []string{"csi-snapshotter", "snapshot-controller"}}
 	var got Options
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	got.AddFlags(fs)
@@ -47,63 +47,17 @@ func TestArgsRoundTrip(t *testing.T) {
 
 func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 	o := validOptions(t)
-	o.Nodes, o.Verbosity, o.Driver, o.Dir = 0, -1, "/nonexistent/driver", "relative"
+	o.Nodes, o.Verbosity, o.Drivers, o.Dir = 0, -1, []Driver{{Path: "/nonexistent/driver"}, {Path: "/nonexistent/other"}}, "relative"
 	o.Without = []string{"csi-attacher", "etcd"}
 	err := o.check()
 	if err == nil {
 		t.Fatal("no error")
 	}
 	// The directory is checked for the nodes that there would be: none here.
-	for _, want := range []string{"--nodes=0", "--v=-1", "--driver=/nonexistent/driver", `"relative"`, "--without=etcd: must be of csi-provisioner, "} {
+	for _, want := range []string{"--nodes=0", "--v=-1", "--driver=/nonexistent/driver", "--driver=/nonexistent/other", `"relative"`, "--without=etcd: must be of csi-provisioner, "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q: %v", want, err)
 		}
-	}
-}
-
-func TestDriverMustBeAProgram(t *testing.T) {
-	o := validOptions(t)
-	o.Driver = filepath.Join(t.TempDir(), "driver")
-	if err := os.WriteFile(o.Driver, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.check(); err == nil || !strings.Contains(err.Error(), "not a program") {
-		t.Errorf("got %v", err)
-	}
-	if err := os.Chmod(o.Driver, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.check(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestDriverOptionsThatDoNotFit(t *testing.T) {
-	object := filepath.Join(t.TempDir(), "csidriver.yaml")
-	if err := os.WriteFile(object, []byte("kind: Pod\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	tests := map[string]struct {
-		reason string
-		change func(*Options)
-		want   string
-	}{
-		"FlagsAlone":  {"the reference driver has its flags", func(o *Options) { o.Driver, o.DriverFlags = "", "{endpoint}" }, "together with --driver"},
-		"ObjectAlone": {"the reference driver has its object", func(o *Options) { o.Driver, o.CSIDriver = "", object }, "together with --driver"},
-		"NoEndpoint":  {"nobody would find the driver", func(o *Options) { o.DriverFlags = "--node={node}" }, "must contain {endpoint}"},
-		"WrongObject": {"a mistake is found before anything starts", func(o *Options) { o.CSIDriver = object }, "one object of storage.k8s.io/v1 CSIDriver"},
-		"Fits":        {"the flags of a driver", func(o *Options) { o.DriverFlags = "--addr={endpoint}" }, ""},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			o := validOptions(t)
-			o.Driver = "/bin/true"
-			tc.change(&o)
-			err := o.check()
-			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
-			}
-		})
 	}
 }
 
@@ -121,12 +75,15 @@ func TestCompleteFindsTheCheckout(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(deep)
-	o.Dir = "here"
+	o.Dir, o.Drivers = "here", []Driver{{}, {Path: "driver", StorageClass: "class.yaml"}}
 	if err := o.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	if o.ControlPlane != pins || o.Dir != filepath.Join(deep, "here") || o.Driver != "" {
+	if o.ControlPlane != pins || o.Dir != filepath.Join(deep, "here") {
 		t.Errorf("got %+v", o)
+	}
+	if diff := cmp.Diff([]Driver{{}, {Path: filepath.Join(deep, "driver"), StorageClass: filepath.Join(deep, "class.yaml")}}, o.Drivers); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -191,7 +148,7 @@ func TestLimits(t *testing.T) {
 		"Negative":  {reason: "no such number of nodes", change: func(o *Options) { o.Nodes = -3 }},
 		"Quiet":     {reason: "the lowest log level", change: func(o *Options) { o.Verbosity = 0 }, ok: true},
 		"LongDir":   {reason: "a socket needs a short path", change: func(o *Options) { o.Dir = "/" + strings.Repeat("d", 100) }},
-		"DriverDir": {reason: "a directory is no program", change: func(o *Options) { o.Driver = "/" }},
+		"DriverDir": {reason: "a directory is no program", change: func(o *Options) { o.Drivers = []Driver{{Path: "/"}} }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

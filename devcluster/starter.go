@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -21,7 +20,8 @@ import (
 	"github.com/longshore-csi/longshore/devcluster/internal/proc"
 )
 
-// Names of the processes that are not the control plane's. Those of a node are followed by "." and the node's name.
+// Names of the processes that are not the control plane's. Those of the second driver are followed by "-2", and those of a node by "." and the
+// node's name.
 const (
 	driverController = "driver-controller"
 	driverNode       = "driver"
@@ -33,7 +33,7 @@ const (
 	snapshotter      = "csi-snapshotter"
 	// snapshotController is of the cluster, for all drivers.
 	snapshotController = "snapshot-controller"
-	livenessProbe      = "livenessprobe" // of the controller's driver; those of the nodes' drivers are followed by their node
+	livenessProbe      = "livenessprobe" // of the driver for the cluster; those of the nodes' drivers are followed by their node
 	referenceDriver    = "hostpathplugin"
 
 	defaultDriver = "hostpath.csi.k8s.io"
@@ -59,18 +59,18 @@ func (s *starter) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	driver, err := s.driver(ctx)
+	drivers, err := s.startDrivers(ctx)
 	if err != nil {
 		return err
 	}
-	boot, err := s.bootstrap(ctx, driver)
+	boot, err := s.bootstrap(ctx, drivers)
 	if err != nil {
 		return err
 	}
 	s.progress("starting %s and %d nodes", strings.Join(append([]string{plane.ControllerManager, plane.Scheduler}, s.controllers()...), ", "), s.options.Nodes)
 	specs := []proc.Spec{p.ControllerManagerSpec(), p.SchedulerSpec()}
-	for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
-		more, err := specify(p, driver.Name)
+	for _, specify := range []func(*plane.Plane, []driver) ([]proc.Spec, error){s.sidecars, s.nodes} {
+		more, err := specify(p, drivers)
 		if err != nil {
 			return err
 		}
@@ -79,10 +79,12 @@ func (s *starter) run(ctx context.Context) error {
 	if err := s.launch(ctx, specs...); err != nil {
 		return err
 	}
-	if err := boot.WaitNodes(ctx, NodeNames(s.options.Nodes), driver.Name); err != nil {
-		return err
+	for _, d := range drivers {
+		if err := boot.WaitNodes(ctx, NodeNames(s.options.Nodes), d.info.Name); err != nil {
+			return err
+		}
+		s.progress("%d nodes ready, driver %s registered on each", s.options.Nodes, d.info.Name)
 	}
-	s.progress("%d nodes ready, driver %s registered on each", s.options.Nodes, driver.Name)
 	return nil
 }
 
@@ -115,45 +117,100 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	return p, nil
 }
 
-// driver starts the controller side of the driver and learns from it what the objects say of the driver.
-func (s *starter) driver(ctx context.Context) (bootstrap.Driver, error) {
-	socket := s.dir.ControllerSocket()
-	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return bootstrap.Driver{}, fmt.Errorf("make the directory of the driver's socket: %w", err)
+// startDrivers starts the drivers that the options ask for, as far as they can run before their names are known.
+func (s *starter) startDrivers(ctx context.Context) ([]driver, error) {
+	drivers := s.options.drivers()
+	for i := range drivers {
+		d := &drivers[i]
+		if err := s.startDriver(ctx, d); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(drivers[:i], func(other driver) bool { return other.info.Name == d.info.Name }) {
+			return nil, fmt.Errorf("--driver=%s: answers the name %q, as a --driver before it: each driver must have a name of its own", d.Path, d.info.Name)
+		}
+		s.progress("driver %s %s answers", d.info.Name, d.info.Version)
+		s.update(func(st *Status) { st.Drivers = append(slices.Clone(st.Drivers), d.info.Name) })
 	}
-	spec := s.driverSpec(driverController, socket, "controller", "controller")
-	if err := s.launch(ctx, spec); err != nil {
-		return bootstrap.Driver{}, err
+	return drivers, nil
+}
+
+// startDriver starts the controller side of a driver, or the driver on each node if that serves both, and learns what it is.
+func (s *starter) startDriver(ctx context.Context, d *driver) error {
+	socket, nodes := s.dir.ControllerSocket(d.suffix), NodeNames(s.options.Nodes)
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return fmt.Errorf("make the directory of the driver's socket: %w", err)
+	}
+	specs, err := s.firstSpecs(*d)
+	if err != nil {
+		return err
+	}
+	if err := s.launch(ctx, specs...); err != nil {
+		return err
 	}
 	client, err := csiclient.New(csiclient.Config{Address: socket, Timeout: 5 * time.Second})
 	if err != nil {
-		return bootstrap.Driver{}, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	info, err := client.Wait(ctx)
 	if err != nil {
-		return bootstrap.Driver{}, errors.Join(fmt.Errorf("ask the driver for its name: %w", err), client.Close())
+		log := specs[0].Log
+		return errors.Join(fmt.Errorf("ask the driver for its name: %w; its log is %s%s", err, log, proc.LastLines(log)), client.Close())
 	}
-	s.progress("driver %s %s answers", info.Name, info.Version)
-	s.update(func(st *Status) { st.Driver = info.Name })
-	driver := bootstrap.Driver{
-		Name: info.Name, Capacity: info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY], File: s.options.CSIDriver,
-	}
-	return driver, errors.Join(s.dir.Check(info.Name, NodeNames(s.options.Nodes)), client.Close())
+	d.info = *info
+	return errors.Join(s.dir.Check(d.info.Name, nodes), client.Close())
 }
 
-// servers names the processes that serve HTTP: all of our own.
-func (s *starter) servers() []string {
-	drivers := s.options.Driver == "" // a driver of the user's may not know the flag
-	names := append(s.controllers(), livenessProbe)
-	if drivers {
-		names = append(names, driverController)
+// firstSpecs runs those processes of a driver that answer at the socket of its controller side, and makes their directories.
+func (s *starter) firstSpecs(d driver) ([]proc.Spec, error) {
+	nodes := NodeNames(s.options.Nodes)
+	var specs []proc.Spec
+	var dirs []string
+	if d.split() {
+		specs, dirs = append(specs, s.controllerSpec(d)), append(dirs, s.stateDir(d, ""))
+	} else {
+		for _, node := range nodes {
+			specs, dirs = append(specs, s.nodeSpec(d, node)), append(dirs, filepath.Dir(s.nodeSocket(d, node)), s.stateDir(d, node))
+		}
+		if err := os.Symlink(s.nodeSocket(d, nodes[0]), s.dir.ControllerSocket(d.suffix)); err != nil {
+			return nil, fmt.Errorf("link the socket of the driver's controller side: %w", err)
+		}
 	}
-	for _, node := range NodeNames(s.options.Nodes) {
-		names = append(names, nodeAgent+"."+node, registrar+"."+node, livenessProbe+"."+node)
-		if drivers {
-			names = append(names, driverNode+"."+node)
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make the directories of the driver: %w", err)
+		}
+	}
+	return specs, nil
+}
+
+// servers names the processes that serve HTTP: all of our own. Which of them run for a driver is known when the driver has answered.
+func (s *starter) servers() []string {
+	var names []string
+	nodes := NodeNames(s.options.Nodes)
+	for _, node := range nodes {
+		names = append(names, nodeAgent+"."+node)
+	}
+	if !slices.Contains(s.options.Without, snapshotController) {
+		names = append(names, snapshotController)
+	}
+	for _, d := range s.options.drivers() {
+		sidecars := slices.DeleteFunc(s.controllers(), func(name string) bool { return name == snapshotController })
+		cluster, each := append(slices.Clone(sidecars), livenessProbe), []string{registrar, livenessProbe}
+		if !d.split() {
+			each = append(each, provisioner, snapshotter)
+		}
+		if d.Path == "" { // another driver may not know the flag
+			cluster, each = append(cluster, driverController), append(each, driverNode)
+		}
+		for _, name := range cluster {
+			names = append(names, d.process(name, ""))
+		}
+		for _, name := range each {
+			for _, node := range nodes {
+				names = append(names, d.process(name, node))
+			}
 		}
 	}
 	return names
@@ -174,30 +231,6 @@ func urls(p *plane.Plane, servers []string) map[string]string {
 
 func (s *starter) endpoint(name string) string { return "--http-endpoint=" + s.plane.Address(name) }
 
-// defaultDriverFlags are those of the reference driver.
-const defaultDriverFlags = "--endpoint={endpoint} --statedir={statedir} --v={v} --mode={mode} --nodeid={node}"
-
-// driverSpec runs the driver for a node, or for the controller.
-func (s *starter) driverSpec(name, socket, mode, node string) proc.Spec {
-	path := s.options.Driver
-	var program []string
-	if path == "" {
-		path, program = s.self, []string{"run", referenceDriver, s.endpoint(name)}
-	}
-	flags := strings.Fields(s.options.DriverFlags)
-	if len(flags) == 0 {
-		flags = strings.Fields(defaultDriverFlags)
-		if mode == "controller" {
-			flags = append(flags, "--enable-attach=true", "--enable-controller-modify-volume=true")
-		}
-	}
-	values := strings.NewReplacer("{endpoint}", "unix://"+socket, "{statedir}", s.dir.DriverState(), "{v}", strconv.Itoa(s.options.Verbosity), "{mode}", mode, "{node}", node)
-	for i := range flags { // a path may have spaces
-		flags[i] = values.Replace(flags[i])
-	}
-	return proc.Spec{Name: name, Path: path, Args: slices.Concat(program, flags), Log: s.dir.Log(name), Ready: socketReady(socket)}
-}
-
 func (s *starter) verbosity() string { return "--v=" + strconv.Itoa(s.options.Verbosity) }
 
 // component runs one of our own components, which this very program contains.
@@ -207,7 +240,7 @@ func (s *starter) component(name, component string, args ...string) proc.Spec {
 }
 
 // bootstrap writes the objects that the components rely on.
-func (s *starter) bootstrap(ctx context.Context, driver bootstrap.Driver) (*bootstrap.Cluster, error) {
+func (s *starter) bootstrap(ctx context.Context, drivers []driver) (*bootstrap.Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", s.dir.Kubeconfig())
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
@@ -215,13 +248,17 @@ func (s *starter) bootstrap(ctx context.Context, driver bootstrap.Driver) (*boot
 	config.QPS = -1 // a few dozen objects for a server that has nothing else to do
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	return bootstrap.Apply(ctx, config, driver)
+	all := make([]bootstrap.Driver, 0, len(drivers))
+	for _, d := range drivers {
+		all = append(all, bootstrap.Driver{Info: d.info, Reference: d.Path == "", File: d.CSIDriver, ClassFile: d.StorageClass})
+	}
+	return bootstrap.Apply(ctx, config, all...)
 }
 
 // user is how the API server knows a component.
 func user(component string) string { return "longshore:" + component }
 
-func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
+func (s *starter) sidecars(p *plane.Plane, drivers []driver) ([]proc.Spec, error) {
 	var specs []proc.Spec
 	for _, name := range Replaceable() {
 		kubeconfig, err := p.User(name, user(name))
@@ -231,39 +268,80 @@ func (s *starter) sidecars(p *plane.Plane, _ string) ([]proc.Spec, error) {
 		if slices.Contains(s.options.Without, name) {
 			continue
 		}
-		spec := s.component(name, name, "--kubeconfig="+kubeconfig, "--leader-election-namespace="+Namespace)
-		if name != snapshotController {
-			spec.Args = append(spec.Args, "--csi-address="+s.dir.ControllerSocket())
+		if name == snapshotController {
+			specs = append(specs, s.component(name, name, s.snapshotControllerArgs(kubeconfig, drivers)...))
+			continue
 		}
-		if name == provisioner { // the objects live as long as the cluster, so that they need no owner
-			spec.Args = append(spec.Args, "--enable-capacity", "--capacity-ownerref-level=-1")
-			spec.Env = []string{"NAMESPACE=" + Namespace}
+		for _, d := range drivers {
+			specs = append(specs, s.sidecar(d, name, kubeconfig)...)
 		}
-		specs = append(specs, spec)
 	}
-	return append(specs, s.component(livenessProbe, livenessProbe, "--csi-address="+s.dir.ControllerSocket())), nil
+	for _, d := range drivers {
+		if d.split() {
+			specs = append(specs, s.component(d.process(livenessProbe, ""), livenessProbe, "--csi-address="+s.dir.ControllerSocket(d.suffix)))
+		}
+	}
+	return specs, nil
 }
 
-func (s *starter) nodes(p *plane.Plane, driver string) ([]proc.Spec, error) {
+func (s *starter) snapshotControllerArgs(kubeconfig string, drivers []driver) []string {
+	args := []string{"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + Namespace}
+	if slices.ContainsFunc(drivers, func(d driver) bool { return d.onEachNode(snapshotter) }) {
+		args = append(args, "--enable-distributed-snapshotting")
+	}
+	return args
+}
+
+// sidecar runs a sidecar for a driver: beside its controller side, or on each node.
+func (s *starter) sidecar(d driver, name, kubeconfig string) []proc.Spec {
+	args := []string{"--kubeconfig=" + kubeconfig}
+	var env []string
+	if name == provisioner { // the objects live as long as the cluster, so that they need no owner
+		args = append(args, "--enable-capacity", "--capacity-ownerref-level=-1")
+		env = []string{"NAMESPACE=" + Namespace}
+	}
+	if !d.onEachNode(name) {
+		spec := s.component(d.process(name, ""), name, append(args, "--leader-election-namespace="+Namespace, "--csi-address="+s.dir.ControllerSocket(d.suffix))...)
+		spec.Env = env
+		return []proc.Spec{spec}
+	}
+	args = append(args, "--node-deployment")
+	if name == provisioner {
+		args = append(args, "--node-deployment-base-delay=1s", "--node-deployment-max-delay=10s")
+	}
 	var specs []proc.Spec
 	for _, node := range NodeNames(s.options.Nodes) {
-		socket, registry := s.dir.NodeSocket(node, driver), s.dir.Registry(node)
-		for _, dir := range []string{filepath.Dir(socket), registry} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return nil, fmt.Errorf("make the directories of %s: %w", node, err)
-			}
-		}
+		spec := s.component(d.process(name, node), name, append(slices.Clone(args), "--csi-address="+s.nodeSocket(d, node))...)
+		spec.Env = append(slices.Clone(env), "NODE_NAME="+node)
+		specs = append(specs, spec)
+	}
+	return specs
+}
+
+func (s *starter) nodes(p *plane.Plane, drivers []driver) ([]proc.Spec, error) {
+	var specs []proc.Spec
+	for _, node := range NodeNames(s.options.Nodes) {
 		kubeconfig, err := p.User(node, "system:node:"+node, "system:nodes")
 		if err != nil {
 			return nil, err
 		}
-		specs = append(specs,
-			s.driverSpec(driverNode+"."+node, socket, "node", node),
-			s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node),
-				"--sync-frequency="+claimInterval),
-			s.component(registrar+"."+node, registrar, "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+registry),
-			s.component(livenessProbe+"."+node, livenessProbe, "--csi-address="+socket),
-		)
+		specs = append(specs, s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node),
+			"--sync-frequency="+claimInterval))
+		for _, d := range drivers {
+			socket, registry := s.nodeSocket(d, node), s.dir.Registry(node)
+			for _, dir := range []string{filepath.Dir(socket), registry} {
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					return nil, fmt.Errorf("make the directories of %s: %w", node, err)
+				}
+			}
+			if d.split() { // otherwise it runs already
+				specs = append(specs, s.nodeSpec(d, node))
+			}
+			specs = append(specs,
+				s.component(d.process(registrar, node), registrar, "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+registry),
+				s.component(d.process(livenessProbe, node), livenessProbe, "--csi-address="+socket),
+			)
+		}
 	}
 	return specs, nil
 }

@@ -1,12 +1,14 @@
 package devcluster
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/build"
@@ -35,6 +37,16 @@ func newTestStarter(t *testing.T, o Options) (*starter, *plane.Plane) {
 	return s, p
 }
 
+// running are the drivers of a starter as if they had answered.
+func running(s *starter, names ...string) []driver {
+	all := s.options.drivers()
+	for i := range all {
+		all[i].info.Name = names[i]
+		all[i].info.Plugin = map[csi.PluginCapability_Service_Type]bool{csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS: true}
+	}
+	return all
+}
+
 func specNames(specs []proc.Spec) []string {
 	var names []string
 	for _, s := range specs {
@@ -45,13 +57,13 @@ func specNames(specs []proc.Spec) []string {
 
 func TestEachNodeHasDriverAgentAndSidecars(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 2, Verbosity: 4})
-	specs, err := s.nodes(p, "d.example.com")
+	specs, err := s.nodes(p, running(s, "d.example.com"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"driver.node-1", "csi-node-agent.node-1", "csi-node-driver-registrar.node-1", "livenessprobe.node-1",
-		"driver.node-2", "csi-node-agent.node-2", "csi-node-driver-registrar.node-2", "livenessprobe.node-2",
+		"csi-node-agent.node-1", "driver.node-1", "csi-node-driver-registrar.node-1", "livenessprobe.node-1",
+		"csi-node-agent.node-2", "driver.node-2", "csi-node-driver-registrar.node-2", "livenessprobe.node-2",
 	}
 	if diff := cmp.Diff(want, specNames(specs)); diff != "" {
 		t.Error(diff)
@@ -63,7 +75,7 @@ func TestEachNodeHasDriverAgentAndSidecars(t *testing.T) {
 	}
 	// Driver, registrar and probe of a node meet at one socket, agent and registrar in one directory.
 	socket, registry := s.dir.NodeSocket("node-2", "d.example.com"), s.dir.Registry("node-2")
-	driverArgs, registrarArgs := strings.Join(specs[4].Args, " "), strings.Join(specs[6].Args, " ")
+	driverArgs, registrarArgs := strings.Join(specs[5].Args, " "), strings.Join(specs[6].Args, " ")
 	if !strings.Contains(driverArgs, "--endpoint=unix://"+socket) || !strings.Contains(driverArgs, "--nodeid=node-2") {
 		t.Errorf("driver: %s", driverArgs)
 	}
@@ -82,12 +94,12 @@ func TestEachNodeHasDriverAgentAndSidecars(t *testing.T) {
 
 func TestNodesHaveIdentitiesOfTheirOwn(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 2})
-	specs, err := s.nodes(p, "d.example.com")
+	specs, err := s.nodes(p, running(s, "d.example.com"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, node := range []string{"node-1", "node-2"} {
-		agent := strings.Join(specs[4*i+1].Args, " ")
+		agent := strings.Join(specs[4*i].Args, " ")
 		kubeconfig := s.dir.UserKubeconfig(node)
 		if !strings.Contains(agent, "--kubeconfig="+kubeconfig) || !strings.Contains(agent, "--node-name="+node) || !strings.Contains(agent, "--root-dir="+s.dir.Node(node)) {
 			t.Errorf("agent of %s: %s", node, agent)
@@ -100,7 +112,7 @@ func TestNodesHaveIdentitiesOfTheirOwn(t *testing.T) {
 
 func TestSidecarsElectTheirLeaders(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 1})
-	specs, err := s.sidecars(p, "")
+	specs, err := s.sidecars(p, running(s, "d.example.com"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +121,7 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 	}
 	for _, spec := range specs[:5] {
 		args := strings.Join(spec.Args, " ")
-		if talks := strings.Contains(args, "--csi-address="+s.dir.ControllerSocket()); talks == (spec.Name == "snapshot-controller") {
+		if talks := strings.Contains(args, "--csi-address="+s.dir.ControllerSocket("")); talks == (spec.Name == "snapshot-controller") {
 			t.Errorf("%s talks to the driver: %v", spec.Name, talks)
 		}
 		for _, want := range []string{"run " + spec.Name, "--leader-election-namespace=longshore-system", s.dir.UserKubeconfig(spec.Name)} {
@@ -126,7 +138,7 @@ func TestSidecarsElectTheirLeaders(t *testing.T) {
 // TestWithout leaves components to the user, who finds their kubeconfigs.
 func TestWithout(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 1, Without: []string{"csi-attacher", "snapshot-controller"}})
-	specs, err := s.sidecars(p, "")
+	specs, err := s.sidecars(p, running(s, "d.example.com"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +156,7 @@ func TestWithout(t *testing.T) {
 // TestProvisionerTellsCapacity in the namespace of the leases; the attacher has nothing to do with it.
 func TestProvisionerTellsCapacity(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 1})
-	specs, err := s.sidecars(p, "")
+	specs, err := s.sidecars(p, running(s, "d.example.com"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,45 +168,142 @@ func TestProvisionerTellsCapacity(t *testing.T) {
 	}
 }
 
-func TestDriverIsBuiltInOrTheUsers(t *testing.T) {
-	builtIn, _ := newTestStarter(t, Options{})
-	own, _ := newTestStarter(t, Options{Driver: "/opt/driver"})
-	a, b := builtIn.driverSpec("driver-controller", "/s", "controller", "controller"), own.driverSpec("driver-controller", "/s", "controller", "controller")
-	if a.Path != "/bin/devcluster" || !slices.Equal(a.Args[:2], []string{"run", "hostpathplugin"}) {
-		t.Errorf("built in: %s %q", a.Path, a.Args)
+func TestReferenceDriverIsBuiltIn(t *testing.T) {
+	s, _ := newTestStarter(t, Options{Verbosity: 3})
+	d := running(s, "d.example.com")[0]
+	got := s.controllerSpec(d)
+	want := []string{
+		"run", "hostpathplugin", s.endpoint("driver-controller"), "--endpoint=unix://" + s.dir.ControllerSocket(""), "--statedir=" + s.dir.DriverState(""),
+		"--v=3", "--mode=controller", "--nodeid=controller", "--enable-attach=true", "--enable-controller-modify-volume=true",
 	}
-	if b.Path != "/opt/driver" || b.Args[0] != "--endpoint=unix:///s" {
-		t.Errorf("the user's: %s %q", b.Path, b.Args)
+	if diff := cmp.Diff(want, got.Args); diff != "" || got.Path != "/bin/devcluster" {
+		t.Errorf("%s\n%s", got.Path, diff)
 	}
-	// Both get the same flags, but for HTTP, which not every driver has: a user's driver stands where the reference driver stood.
-	flags := func(args []string) []string {
-		return slices.DeleteFunc(slices.Clone(args), func(a string) bool {
-			return strings.HasPrefix(a, "--statedir=") || a == builtIn.endpoint("driver-controller")
-		})
+	if args := s.nodeSpec(d, "node-1").Args; !slices.Contains(args, "--mode=node") || slices.Contains(args, "--enable-attach=true") {
+		t.Errorf("on a node: %q", args)
 	}
-	if diff := cmp.Diff(flags(a.Args[2:]), flags(b.Args)); diff != "" {
+}
+
+// TestDriverWithModes has a process for the cluster and one for each node, as the reference driver has.
+func TestDriverWithModes(t *testing.T) {
+	s, _ := newTestStarter(t, Options{Drivers: []Driver{{Path: "/opt/driver", Flags: " -e {endpoint}  --{mode}=true --name={node} --state={statedir}/{node} -v={v} "}}, Verbosity: 5})
+	d := running(s, "d.example.com")[0]
+	want := []string{"-e", "unix://" + s.dir.NodeSocket("node-1", "d.example.com"), "--node=true", "--name=node-1", "--state=" + s.dir.DriverState("") + "/node-1", "-v=5"}
+	if diff := cmp.Diff(want, s.nodeSpec(d, "node-1").Args); diff != "" {
+		t.Error(diff)
+	}
+	want = []string{"-e", "unix://" + s.dir.ControllerSocket(""), "--controller=true", "--name=controller", "--state=" + s.dir.DriverState("") + "/controller", "-v=5"}
+	if diff := cmp.Diff(want, s.controllerSpec(d).Args); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestDriverHasFlagsOfItsOwn: not every driver has those of the reference driver.
-func TestDriverHasFlagsOfItsOwn(t *testing.T) {
-	s, _ := newTestStarter(t, Options{Driver: "/opt/driver", DriverFlags: " -e {endpoint}  --{mode}=true --name={node} --state={statedir}/{node} -v={v} ", Verbosity: 5})
-	want := []string{"-e", "unix:///s p/csi.sock", "--node=true", "--name=node-1", "--state=" + s.dir.DriverState() + "/node-1", "-v=5"}
-	if diff := cmp.Diff(want, s.driverSpec("driver.node-1", "/s p/csi.sock", "node", "node-1").Args); diff != "" {
+// TestDriverWithoutModes has one process on each node, which the environment tells what it needs, and the sidecars of volumes and snapshots
+// beside it.
+func TestDriverWithoutModes(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 2, Drivers: []Driver{{Path: "/opt/driver"}}})
+	drivers := running(s, "d.example.com")
+	spec, state := s.nodeSpec(drivers[0], "node-2"), filepath.Join(s.dir.DriverState(""), "node-2")
+	want := []string{
+		"CSI_ENDPOINT=unix://" + s.dir.NodeSocket("node-2", "driver"), "NODE_ID=node-2", "NODE_NAME=node-2", "KUBE_NODE_NAME=node-2", "STATE_DIR=" + state,
+		"KUBELET_DIR=" + s.dir.Node("node-2"),
+	}
+	if diff := cmp.Diff(want, spec.Env); diff != "" || len(spec.Args) > 0 || spec.Name != "driver.node-2" {
+		t.Errorf("%s %q\n%s", spec.Name, spec.Args, diff)
+	}
+	for _, variable := range want {
+		if name, _, _ := strings.Cut(variable, "="); !strings.Contains(environmentHelp, name) {
+			t.Errorf("the help does not name %s: %s", name, environmentHelp)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(s.dir.ControllerSocket("")), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first, err0 := s.firstSpecs(drivers[0])
+	sidecars, err1 := s.sidecars(p, drivers)
+	nodes, err2 := s.nodes(p, drivers)
+	if err := errors.Join(err0, err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if target, err := os.Readlink(s.dir.ControllerSocket("")); err != nil || target != s.dir.NodeSocket("node-1", "driver") {
+		t.Errorf("the controller side is at %q, %v", target, err)
+	}
+	if info, err := os.Stat(state); err != nil || !info.IsDir() {
+		t.Errorf("the state directory: %v", err)
+	}
+	wantNames := []string{
+		"driver.node-1", "driver.node-2", "csi-provisioner.node-1", "csi-provisioner.node-2", "csi-attacher", "csi-resizer", "csi-snapshotter.node-1", "csi-snapshotter.node-2", "snapshot-controller",
+		"csi-node-agent.node-1", "csi-node-driver-registrar.node-1", "livenessprobe.node-1", "csi-node-agent.node-2", "csi-node-driver-registrar.node-2", "livenessprobe.node-2",
+	}
+	if diff := cmp.Diff(wantNames, specNames(slices.Concat(first, sidecars, nodes))); diff != "" {
+		t.Error(diff)
+	}
+	provisioner := sidecars[1]
+	if !slices.Contains(provisioner.Args, "--node-deployment") || !slices.Contains(provisioner.Args, "--csi-address="+s.dir.NodeSocket("node-2", "driver")) || !slices.Contains(provisioner.Env, "NODE_NAME=node-2") {
+		t.Errorf("provisioner: %q, %q", provisioner.Args, provisioner.Env)
+	}
+	if args := sidecars[6].Args; !slices.Contains(args, "--enable-distributed-snapshotting") {
+		t.Errorf("snapshot-controller: %q", args)
+	}
+	// Volumes of a driver without topology are every node's: one provisioner is enough.
+	drivers[0].info.Plugin = nil
+	sidecars, err := s.sidecars(p, drivers)
+	if err != nil || sidecars[0].Name != "csi-provisioner" || !slices.Contains(sidecars[0].Args, "--csi-address="+s.dir.ControllerSocket("")) {
+		t.Errorf("without topology: %q, %v", specNames(sidecars), err)
+	}
+}
+
+// TestDriversBesideEachOther share nodes and snapshot-controller, and nothing else.
+func TestDriversBesideEachOther(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 1, Drivers: []Driver{{}, {Path: "/opt/driver"}, {Path: "/opt/driver", Flags: "{mode}"}}})
+	drivers := running(s, "c.example.com", "d.example.com", "e.example.com")
+	var specs []proc.Spec
+	for _, d := range drivers {
+		if d.split() {
+			specs = append(specs, s.controllerSpec(d))
+		} else {
+			specs = append(specs, s.nodeSpec(d, "node-1"))
+		}
+	}
+	sidecars, err1 := s.sidecars(p, drivers)
+	nodes, err2 := s.nodes(p, drivers)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	specs = slices.Concat(specs, sidecars, nodes)
+	endpoints := map[string]string{}
+	for _, spec := range specs {
+		i := slices.IndexFunc(spec.Env, func(v string) bool { return strings.HasPrefix(v, "CSI_ENDPOINT=") })
+		if i < 0 {
+			continue
+		}
+		if other := endpoints[spec.Env[i]]; other != "" {
+			t.Errorf("%s and %s have %s", other, spec.Name, spec.Env[i])
+		}
+		endpoints[spec.Env[i]] = spec.Name
+	}
+	want := []string{
+		"driver-controller", "driver-2.node-1", "driver-controller-3",
+		"csi-provisioner", "csi-provisioner-2.node-1", "csi-provisioner-3", "csi-attacher", "csi-attacher-2", "csi-attacher-3", "csi-resizer", "csi-resizer-2", "csi-resizer-3",
+		"csi-snapshotter", "csi-snapshotter-2.node-1", "csi-snapshotter-3", "snapshot-controller", "livenessprobe", "livenessprobe-3",
+		"csi-node-agent.node-1", "driver.node-1", "csi-node-driver-registrar.node-1", "livenessprobe.node-1",
+		"csi-node-driver-registrar-2.node-1", "livenessprobe-2.node-1", "driver-3.node-1", "csi-node-driver-registrar-3.node-1", "livenessprobe-3.node-1",
+	}
+	if diff := cmp.Diff(want, specNames(specs)); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // TestOwnProcessesServeHTTP: each on a port of its own, and the status says where.
 func TestOwnProcessesServeHTTP(t *testing.T) {
-	for name, driver := range map[string]string{"ReferenceDriver": "", "UsersDriver": "/opt/driver"} {
+	for name, d := range map[string]Driver{"ReferenceDriver": {}, "UsersDriver": {Path: "/opt/driver", Flags: "{mode}"}} {
 		t.Run(name, func(t *testing.T) {
-			s, p := newTestStarter(t, Options{Nodes: 2, Driver: driver})
+			s, p := newTestStarter(t, Options{Nodes: 2, Drivers: []Driver{d}})
 			told := urls(p, s.servers())
-			specs := []proc.Spec{s.driverSpec(driverController, "/s", "controller", "controller")}
-			for _, specify := range []func(*plane.Plane, string) ([]proc.Spec, error){s.sidecars, s.nodes} {
-				more, err := specify(p, "d.example.com")
+			drivers := running(s, "d.example.com")
+			specs := []proc.Spec{s.controllerSpec(drivers[0])}
+			for _, specify := range []func(*plane.Plane, []driver) ([]proc.Spec, error){s.sidecars, s.nodes} {
+				more, err := specify(p, drivers)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -244,7 +353,7 @@ func TestNodesBelowAFile(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(string(s.dir), "nodes"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.nodes(p, "d.example.com"); err == nil || !strings.Contains(err.Error(), "node-1") {
+	if _, err := s.nodes(p, running(s, "d.example.com")); err == nil || !strings.Contains(err.Error(), "node-1") {
 		t.Errorf("got %v", err)
 	}
 }

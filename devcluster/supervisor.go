@@ -82,7 +82,7 @@ func newSupervisor(o Options) (*supervisor, error) {
 	s := &supervisor{options: o, dir: dir, procs: proc.New(), unlock: unlock, changed: make(chan struct{})}
 	s.procs.OnChange = func(proc.Status) { s.update(func(*Status) {}) }
 	nodes := NodeNames(o.Nodes)
-	s.status = Status{Version: 1, Phase: Starting, Kubeconfig: dir.Kubeconfig(), Nodes: nodes, Started: time.Now(), StateDir: dir.DriverState(), NodeDirs: map[string]string{}}
+	s.status = Status{Version: 1, Phase: Starting, Kubeconfig: dir.Kubeconfig(), Nodes: nodes, Started: time.Now(), StateDir: dir.DriverState(""), NodeDirs: map[string]string{}}
 	for _, node := range nodes {
 		s.status.NodeDirs[node] = dir.Node(node)
 	}

@@ -107,7 +107,7 @@ func devUp(ctx context.Context, nodes int, flags ...string) (*Bed, func() error,
 	if err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
-	bed.Driver, bed.Dev = status.Driver, &Dev{Client: client, Status: status, dir: dir, program: program}
+	bed.Driver, bed.Dev = status.Drivers[0], &Dev{Client: client, Status: status, dir: dir, program: program}
 	return bed, end, nil
 }
 

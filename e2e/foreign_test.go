@@ -66,12 +66,17 @@ func TestForeignDriver(t *testing.T) {
 	s.useSnapshots()
 }
 
-// inlineDriver runs SPIFFE's driver for devcluster: for the controller, where it has no service, and for each node.
+// inlineDriver runs SPIFFE's driver for devcluster.
 const inlineDriver = `#!/bin/sh -eu
 # ENDPOINT NODE
 dir=$(dirname "$0")
 mkdir -p "$dir/sockets"
 exec "$dir/spiffe-csi-driver" -node-id "$2" -plugin-name inline.example.com -csi-socket-path "${1#unix://}" -workload-api-socket-dir "$dir/sockets"
+`
+
+// inlineObject is the CSIDriver object of that driver.
+const inlineObject = `{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: inline.example.com},
+spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: None, volumeLifecycleModes: [Ephemeral]}}
 `
 
 // TestForeignDriverWithoutController runs a cluster for a driver that provisions, attaches, expands and snapshots nothing: the components of
@@ -83,7 +88,11 @@ func TestForeignDriverWithoutController(t *testing.T) {
 	if err := os.WriteFile(script, []byte(inlineDriver), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	s := foreignScene(t, "--driver="+script, "--driver-flags={endpoint} {node}")
+	object := filepath.Join(dir, "csidriver.yaml")
+	if err := os.WriteFile(object, []byte(inlineObject), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := foreignScene(t, "--driver="+script, "--driver-flags={endpoint} {node}", "--csidriver="+object)
 	readOnly := true
 	s.Scene.createPod(Pod(s.Namespace, "workload", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: s.Driver, ReadOnly: &readOnly}}))
 	s.WaitRunning("workload")
@@ -184,16 +193,7 @@ func TestForeignInline(t *testing.T) {
 // foreignScene returns a scene in a cluster of its own.
 func foreignScene(t *testing.T, flags ...string) *story {
 	t.Helper()
-	cluster, down, err := devUp(t.Context(), 1, flags...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := down(); err != nil {
-			t.Error(err)
-		}
-	})
-	return &story{Scene: cluster.NewScene(t), t: t}
+	return &story{Scene: ownCluster(t, 1, flags...).NewScene(t), t: t}
 }
 
 // background runs a program until the test ends.

@@ -1,6 +1,6 @@
 // Package bootstrap writes what the components of a development cluster find in the API server: their rights, the CSIDriver
-// object of the driver, and the definitions of the kinds of snapshots. It waits until these are served, and until the nodes have
-// registered the driver.
+// objects and StorageClasses of the drivers, and the definitions of the kinds of snapshots. It waits until these are served, and until the nodes have
+// registered the drivers.
 package bootstrap
 
 import (
@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,39 +23,81 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
 //go:embed objects/*.yaml
 var objects embed.FS
 
-// Driver is what the objects say of the driver.
+// Driver is what the objects say of a driver.
 type Driver struct {
-	Name string
-	// Capacity says that the driver reports its capacity. Otherwise the scheduler must not wait for it.
-	Capacity bool
-	// File has the CSIDriver object. Empty: the object fits the reference driver.
+	// Info is what the driver answers.
+	Info csiclient.Info
+	// Reference says that this is the reference driver, which has a CSIDriver object of its own, and whose StorageClasses its user makes.
+	Reference bool
+	// File has the CSIDriver object. Empty: it is made from the capabilities of the driver.
 	File string
+	// ClassFile has the StorageClasses. Empty: one with the name of the driver, if the driver creates volumes.
+	ClassFile string
 }
 
-// object returns the CSIDriver object.
-func (d Driver) object() (*unstructured.Unstructured, error) {
-	if d.File == "" {
-		list, err := d.embedded("csidriver.yaml")
-		if err != nil {
-			return nil, err
+// csiDriver returns the CSIDriver object.
+func (d Driver) csiDriver() (*unstructured.Unstructured, error) {
+	if d.File != "" {
+		o, err := ReadCSIDriver(d.File)
+		if err == nil && o.GetName() != d.Info.Name {
+			err = fmt.Errorf("%s: the CSIDriver object is named %q, but the driver answers that its name is %q", d.File, o.GetName(), d.Info.Name)
 		}
-		return list[0], nil
+		return o, err
 	}
-	o, err := ReadCSIDriver(d.File)
-	if err == nil && o.GetName() != d.Name {
-		err = fmt.Errorf("%s: the CSIDriver object is named %q, but the driver answers that its name is %q", d.File, o.GetName(), d.Name)
+	name := "foreigndriver.yaml"
+	if d.Reference {
+		name = "csidriver.yaml"
 	}
-	return o, err
+	list, err := d.embedded(name)
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// storageClasses returns the StorageClasses, if any.
+func (d Driver) storageClasses() ([]*unstructured.Unstructured, error) {
+	if d.ClassFile == "" {
+		if d.Reference || !d.Info.Controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME] {
+			return nil, nil
+		}
+		return d.embedded("storageclass.yaml")
+	}
+	list, err := ReadStorageClasses(d.ClassFile)
+	for _, o := range list {
+		if provisioner, _, _ := unstructured.NestedString(o.Object, "provisioner"); provisioner != d.Info.Name {
+			err = errors.Join(err, fmt.Errorf("%s: %s has the provisioner %q, but the driver answers that its name is %q", d.ClassFile, apply.Name(o), provisioner, d.Info.Name))
+		}
+	}
+	return list, err
 }
 
 // ReadCSIDriver reads a file that has one CSIDriver object and nothing else.
 func ReadCSIDriver(file string) (*unstructured.Unstructured, error) {
+	list, err := read(file, "CSIDriver")
+	if err != nil {
+		return nil, err
+	}
+	if len(list) != 1 {
+		return nil, fmt.Errorf("%s: must have one object of storage.k8s.io/v1 CSIDriver, and has %d", file, len(list))
+	}
+	return list[0], nil
+}
+
+// ReadStorageClasses reads a file that has StorageClasses and nothing else.
+func ReadStorageClasses(file string) ([]*unstructured.Unstructured, error) {
+	return read(file, "StorageClass")
+}
+
+// read reads a file that has objects of a kind of storage.k8s.io/v1 and nothing else.
+func read(file, kind string) ([]*unstructured.Unstructured, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -63,10 +106,15 @@ func ReadCSIDriver(file string) (*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if len(list) != 1 || list[0].GetKind() != "CSIDriver" || list[0].GetAPIVersion() != "storage.k8s.io/v1" {
-		return nil, fmt.Errorf("%s: must have one object of storage.k8s.io/v1 CSIDriver and nothing else", file)
+	for _, o := range list {
+		if o.GetKind() != kind || o.GetAPIVersion() != "storage.k8s.io/v1" {
+			return nil, fmt.Errorf("%s: must have objects of storage.k8s.io/v1 %s and nothing else, and has %s", file, kind, apply.Name(o))
+		}
 	}
-	return list[0], nil
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s: must have an object of storage.k8s.io/v1 %s", file, kind)
+	}
+	return list, nil
 }
 
 // embedded returns the objects of a file of this package, with the values of the driver.
@@ -82,9 +130,17 @@ func (d Driver) embedded(name string) ([]*unstructured.Unstructured, error) {
 	return list, nil
 }
 
-// fill replaces the placeholders of the driver in the objects.
+// fill replaces the placeholders of the driver in the objects. The scheduler waits for capacities only of a driver that reports them.
 func (d Driver) fill(text string) string {
-	return strings.NewReplacer("DRIVER_NAME", d.Name, "STORAGE_CAPACITY", strconv.FormatBool(d.Capacity)).Replace(text)
+	announces := func(c csi.ControllerServiceCapability_RPC_Type) string {
+		return strconv.FormatBool(d.Info.Controller[c])
+	}
+	return strings.NewReplacer(
+		"DRIVER_NAME", d.Info.Name,
+		"ATTACH_REQUIRED", announces(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME),
+		"STORAGE_CAPACITY", announces(csi.ControllerServiceCapability_RPC_GET_CAPACITY),
+		"VOLUME_EXPANSION", strconv.FormatBool(len(d.Info.Expansion) > 0),
+	).Replace(text)
 }
 
 const period = 100 * time.Millisecond
@@ -94,8 +150,8 @@ type Cluster struct {
 	client kubernetes.Interface
 }
 
-// Apply writes the objects for the driver, and waits until the API server serves the kinds of snapshots.
-func Apply(ctx context.Context, config *rest.Config, driver Driver) (*Cluster, error) {
+// Apply writes the objects for the drivers, and waits until the API server serves the kinds of snapshots.
+func Apply(ctx context.Context, config *rest.Config, drivers ...Driver) (*Cluster, error) {
 	writer, err := apply.New(apply.Config{REST: config, Manager: "devcluster"})
 	if err != nil {
 		return nil, err
@@ -104,13 +160,18 @@ func Apply(ctx context.Context, config *rest.Config, driver Driver) (*Cluster, e
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
-	rights, err1 := driver.embedded("rbac.yaml")
-	object, err2 := driver.object()
-	definitions, err3 := driver.embedded("snapshotcrds.yaml")
-	if err := errors.Join(err1, err2, err3); err != nil {
+	all, err1 := Driver{}.embedded("rbac.yaml")
+	definitions, err2 := Driver{}.embedded("snapshotcrds.yaml")
+	errs := []error{err1, err2}
+	for _, d := range drivers {
+		object, err1 := d.csiDriver()
+		classes, err2 := d.storageClasses()
+		all, errs = append(append(all, object), classes...), append(errs, err1, err2)
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if err := writer.Apply(ctx, slices.Concat(rights, []*unstructured.Unstructured{object}, definitions)...); err != nil {
+	if err := writer.Apply(ctx, append(all, definitions...)...); err != nil {
 		return nil, err
 	}
 	for _, definition := range definitions {
@@ -201,7 +262,7 @@ func Missing(names []string, driver string, nodes []corev1.Node, csiNodes []stor
 		case !ready[name]:
 			return fmt.Sprintf("node %s is not Ready (log of csi-node-agent.%s)", name, name)
 		case !registered[name]:
-			return fmt.Sprintf("driver %s is not registered on node %s (log of csi-node-driver-registrar.%s)", driver, name, name)
+			return fmt.Sprintf("driver %s is not registered on node %s (log of its csi-node-driver-registrar)", driver, name)
 		}
 	}
 	return ""

@@ -23,7 +23,7 @@ func TestPrintStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		s := devcluster.Status{
-			Phase: devcluster.Running, Kubernetes: "v1.2.3", Driver: "d.example.com", Nodes: []string{"node-1"}, Started: now, Kubeconfig: "/c/kubeconfig",
+			Phase: devcluster.Running, Kubernetes: "v1.2.3", Drivers: []string{"d.example.com", "e.example.com"}, Nodes: []string{"node-1"}, Started: now, Kubeconfig: "/c/kubeconfig",
 			Processes: []devcluster.Process{
 				{Name: "etcd", State: devcluster.ProcessReady, PID: 12, Since: now.Add(-90 * time.Second)},
 				{Name: "csi-attacher", State: devcluster.ProcessBackoff, Restarts: 3, Since: now.Add(-time.Second), LastExit: "signal: killed", HTTP: "http://127.0.0.1:4321"},
@@ -33,7 +33,7 @@ func TestPrintStatus(t *testing.T) {
 		if err := printStatus(&out, s); err != nil {
 			t.Fatal(err)
 		}
-		want := `Running: Kubernetes v1.2.3, driver d.example.com, 1 nodes, up since ` + now.Format(time.DateTime) + `
+		want := `Running: Kubernetes v1.2.3, driver d.example.com, e.example.com, 1 nodes, up since ` + now.Format(time.DateTime) + `
 kubeconfig /c/kubeconfig
 
 NAME          STATE    PID  RESTARTS  SINCE  HTTP            LAST EXIT

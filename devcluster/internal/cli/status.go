@@ -40,7 +40,7 @@ func status(ctx context.Context, c *call) error {
 
 func printStatus(out io.Writer, s devcluster.Status) error {
 	fmt.Fprintf(out, "%s: Kubernetes %s, driver %s, %d nodes, up since %s\nkubeconfig %s\n\n",
-		s.Phase, orDash(s.Kubernetes), orDash(s.Driver), len(s.Nodes), s.Started.Format(time.DateTime), s.Kubeconfig)
+		s.Phase, orDash(s.Kubernetes), orDash(strings.Join(s.Drivers, ", ")), len(s.Nodes), s.Started.Format(time.DateTime), s.Kubeconfig)
 	if s.Error != "" {
 		fmt.Fprintf(out, "error: %s\n\n", s.Error)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
 )
 
@@ -38,7 +39,7 @@ func TestBootstrapOfADriverThatTellsNoCapacity(t *testing.T) {
 	const silent = "silent.example.com"
 	client := clientOf(t, admin(t)).StorageV1().CSIDrivers()
 	t.Cleanup(func() { _ = client.Delete(context.Background(), silent, metav1.DeleteOptions{}) })
-	if _, err := bootstrap.Apply(t.Context(), admin(t), bootstrap.Driver{Name: silent}); err != nil {
+	if _, err := bootstrap.Apply(t.Context(), admin(t), bootstrap.Driver{Info: csiclient.Info{Name: silent}}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := client.Get(t.Context(), silent, metav1.GetOptions{}); err != nil || *got.Spec.StorageCapacity {

@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/devcluster/internal/bootstrap"
 	"github.com/longshore-csi/longshore/devcluster/internal/build"
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
@@ -31,7 +33,11 @@ const (
 )
 
 // told is what the objects say of the driver.
-func told() bootstrap.Driver { return bootstrap.Driver{Name: driver, Capacity: true} }
+func told() bootstrap.Driver {
+	return bootstrap.Driver{Reference: true, Info: csiclient.Info{Name: driver, Controller: map[csi.ControllerServiceCapability_RPC_Type]bool{
+		csi.ControllerServiceCapability_RPC_GET_CAPACITY: true,
+	}}}
+}
 
 // controlPlane is a control plane without nodes, prepared for the driver.
 type controlPlane struct {

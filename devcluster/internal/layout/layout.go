@@ -118,11 +118,11 @@ func (d Dir) Etcd() string { return d.join("etcd") }
 // Config holds the configuration files of the control plane.
 func (d Dir) Config(name string) string { return d.join("config", name) }
 
-// ControllerSocket is where the controller side of the driver listens.
-func (d Dir) ControllerSocket() string { return d.join("run", "csi.sock") }
+// ControllerSocket is where the controller side of a driver listens. The first driver has no suffix.
+func (d Dir) ControllerSocket(suffix string) string { return d.join("run", "csi"+suffix+".sock") }
 
-// DriverState is the driver's state directory, shared by its controller and its node processes.
-func (d Dir) DriverState() string { return d.join("data") }
+// DriverState is the state directory of a driver, for all of its processes.
+func (d Dir) DriverState(suffix string) string { return d.join("data" + suffix) }
 
 // Node is the kubelet-like root directory of a node.
 func (d Dir) Node(node string) string { return d.join("nodes", node) }

@@ -37,8 +37,8 @@ func TestPathsStayBelowTheRoot(t *testing.T) {
 	d := layout.Dir("/c")
 	for name, path := range map[string]string{
 		"Kubeconfig": d.Kubeconfig(), "User": d.UserKubeconfig("u"), "PKI": d.PKI(), "Supervisor": d.Supervisor(), "Lock": d.Lock(),
-		"Mark": d.Mark(), "Logs": d.Logs(), "Log": d.Log("etcd"), "Etcd": d.Etcd(), "Config": d.Config("x"), "Controller": d.ControllerSocket(),
-		"State": d.DriverState(), "Node": d.Node("n"), "NodeSocket": d.NodeSocket("n", driver), "Registry": d.Registry("n"),
+		"Mark": d.Mark(), "Logs": d.Logs(), "Log": d.Log("etcd"), "Etcd": d.Etcd(), "Config": d.Config("x"), "Controller": d.ControllerSocket(""),
+		"State": d.DriverState(""), "Node": d.Node("n"), "NodeSocket": d.NodeSocket("n", driver), "Registry": d.Registry("n"),
 	} {
 		if rel, err := filepath.Rel("/c", path); err != nil || strings.HasPrefix(rel, "..") || rel == "." {
 			t.Errorf("%s = %q: not below the root", name, path)
@@ -84,7 +84,8 @@ func TestNoTwoThingsShareAPath(t *testing.T) {
 	for name, path := range map[string]string{
 		"Kubeconfig": d.Kubeconfig(), "UserA": d.UserKubeconfig("a"), "UserB": d.UserKubeconfig("b"), "PKI": d.PKI(), "Supervisor": d.Supervisor(),
 		"Lock": d.Lock(), "Mark": d.Mark(), "Logs": d.Logs(), "LogA": d.Log("a"), "LogB": d.Log("b"), "Etcd": d.Etcd(), "Config": d.Config("a"),
-		"Controller": d.ControllerSocket(), "State": d.DriverState(), "NodeA": d.Node("a"), "NodeB": d.Node("b"),
+		"Controller": d.ControllerSocket(""), "State": d.DriverState(""), "NodeA": d.Node("a"), "NodeB": d.Node("b"),
+		"Controller2": d.ControllerSocket("-2"), "State2": d.DriverState("-2"),
 		"SocketA": d.NodeSocket("a", driver), "SocketB": d.NodeSocket("b", driver), "RegistryA": d.Registry("a"), "RegistryB": d.Registry("b"),
 	} {
 		if other := seen[path]; other != "" {

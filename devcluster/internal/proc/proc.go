@@ -9,8 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -133,7 +135,7 @@ func (m *Manager) Statuses() []Status {
 }
 
 // WaitReady waits until the process is ready. It gives up with ErrHopeless on a process that ended five times in a row before it
-// was ready. The error, also that of a context that ends first, says how the process ended and names its log.
+// was ready. The error, also that of a context that ends first, says how the process ended, names its log, and has the last lines of it.
 func (m *Manager) WaitReady(ctx context.Context, name string) error {
 	p, err := m.find(name)
 	if err != nil {
@@ -145,14 +147,32 @@ func (m *Manager) WaitReady(ctx context.Context, name string) error {
 			return nil
 		}
 		if p.isHopeless() {
-			return fmt.Errorf("start %s: %w, the last time with %q; its log is %s", name, ErrHopeless, s.LastExit, p.spec.Log)
+			return fmt.Errorf("start %s: %w, the last time with %q; its log is %s%s", name, ErrHopeless, s.LastExit, p.spec.Log, LastLines(p.spec.Log))
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s, state %s, log %s%s: %w", name, s.State, p.spec.Log, prefixed(", ", s.LastExit), ctx.Err())
+			return fmt.Errorf("wait for %s, state %s, log %s%s: %w%s", name, s.State, p.spec.Log, prefixed(", ", s.LastExit), ctx.Err(), LastLines(p.spec.Log))
 		}
 	}
+}
+
+// lastLines is how many lines of a log an error shows, each of at most so many bytes.
+const lastLines, lineLength = 10, 500
+
+// LastLines returns the last lines of a log, for the end of an error: after a heading, or nothing if the log is empty or cannot be read.
+func LastLines(log string) string {
+	data, err := os.ReadFile(log)
+	text := strings.TrimSpace(string(data))
+	if err != nil || text == "" {
+		return ""
+	}
+	lines := strings.Split(text, "\n")
+	lines = lines[max(0, len(lines)-lastLines):]
+	for i, line := range lines {
+		lines[i] = line[:min(len(line), lineLength)]
+	}
+	return "\nthe log ends with:\n  " + strings.Join(lines, "\n  ")
 }
 
 // Signal sends a signal to the group of a process; a process that ends is restarted as after a crash.

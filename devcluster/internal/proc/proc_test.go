@@ -258,6 +258,7 @@ func TestHopelessProcessIsGivenUp(t *testing.T) {
 		wants          []string
 	}{
 		"Fails":   {reason: "a program that cannot work", script: "exit 3", wants: []string{"exit status 3"}},
+		"Speaks":  {reason: "the last words of a program say why", script: "echo first; echo no license; exit 4", wants: []string{"exit status 4", "the log ends with:\n  first\n  no license\n"}},
 		"EndsOK":  {reason: "a program that does not stay", script: "exit 0", wants: []string{"exit status 0"}},
 		"Crashes": {reason: "a program that is killed by a signal", script: "kill -SEGV $$", wants: []string{"signal: segmentation fault"}},
 	}

@@ -31,7 +31,7 @@ func TestCtrlCDuringTheStartLeavesNothing(t *testing.T) {
 	for name, moment := range map[string]string{"Early": "starting etcd", "Late": "starting kube-controller-manager"} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
-			r := c.interrupt(moment, "up", "--nodes=1", "--driver="+stuckDriver(t))
+			r := c.interrupt(moment, "up", "--nodes=1", "--driver="+stuckDriver(t), "--driver-flags=--endpoint={endpoint} --mode={mode} --nodeid={node} --statedir={statedir}")
 			if r.code != 1 || !strings.Contains(r.stderr, "interrupted, everything is taken down again") {
 				t.Errorf("ended with %d: %s%s", r.code, r.stdout, r.stderr)
 			}
@@ -92,12 +92,17 @@ func (c *cluster) keepsLogsOnly(log string) {
 	c.mustFail([]string{"status"}, "no cluster is up")
 }
 
+// TestDriverThatEndsAtOnce is told by the words of the driver itself.
 func TestDriverThatEndsAtOnce(t *testing.T) {
 	c := newCluster(t)
-	c.mustFail([]string{"up", "--nodes=1", "--driver=/bin/false"},
-		"start driver-controller: it ends again and again", "exit status 1", filepath.Join(c.dir, "logs", "driver-controller.log"), "the logs are in "+filepath.Join(c.dir, "logs"))
-	c.keepsLogsOnly("driver-controller")
-	c.mustRun("logs", "driver-controller")
+	driver := filepath.Join(t.TempDir(), "driver")
+	if err := os.WriteFile(driver, []byte("#!/bin/sh\necho \"no license for $NODE_ID\" >&2\nexit 7\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.mustFail([]string{"up", "--nodes=1", "--driver=" + driver},
+		"start driver.node-1: it ends again and again", "exit status 7", filepath.Join(c.dir, "logs", "driver.node-1.log"), "no license for node-1", "the logs are in "+filepath.Join(c.dir, "logs"))
+	c.keepsLogsOnly("driver.node-1")
+	c.mustRun("logs", "driver.node-1")
 	if r := c.mustRun("down"); !strings.Contains(r.stdout, "down: 0 processes") {
 		t.Errorf("got %q", r.stdout)
 	}
@@ -163,7 +168,7 @@ func TestUpAfterAFailureThatNobodySaw(t *testing.T) {
 	if out := c.mustRun("status").stdout; !strings.Contains(out, "Failed") || !strings.Contains(out, "error: read the pins") {
 		t.Errorf("status says %s", out)
 	}
-	c.interrupt("starting etcd", "up", "--nodes=1", "--driver="+stuckDriver(t))
+	c.interrupt("starting etcd", "up", "--nodes=1", "--driver="+stuckDriver(t), "--driver-flags=--endpoint={endpoint} --mode={mode} --nodeid={node} --statedir={statedir}")
 	if err := <-ended; err == nil {
 		t.Error("the earlier supervisor was not ended by force")
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,7 +25,7 @@ import (
 )
 
 // TestLife is the life of one cluster: it comes up, is looked at, its supervisor is killed while a pod has a volume, a new up
-// replaces it with another driver program, the demo runs, and it goes down.
+// replaces it with two other driver programs, the demo runs, and it goes down.
 func TestLife(t *testing.T) {
 	c := newCluster(t)
 	t.Run("Up", func(t *testing.T) { c.in(t).comesUp() })
@@ -83,7 +84,7 @@ func (c *cluster) secondUpChangesNothing() {
 
 func (c *cluster) statusTellsAll() {
 	s := c.status()
-	if s.Phase != devcluster.Running || s.Driver != "hostpath.csi.k8s.io" || len(s.Nodes) != 2 || s.Took <= 0 {
+	if s.Phase != devcluster.Running || !slices.Equal(s.Drivers, []string{"hostpath.csi.k8s.io"}) || len(s.Nodes) != 2 || s.Took <= 0 {
 		c.t.Errorf("got %+v", s)
 	}
 	// A process may be started again between two looks.
@@ -281,7 +282,8 @@ func (c *cluster) newUpReplacesTheDead() {
 		c.t.Fatal(err)
 	}
 	c.mustRun("up", "--nodes=3", "--driver="+built.driver, "--csidriver="+object,
-		"--driver-flags=--endpoint={endpoint} --nodeid={node} --mode={mode} --statedir={statedir} --v={v} --enable-attach=true --maxvolumespernode=77")
+		"--driver-flags=--endpoint={endpoint} --nodeid={node} --mode={mode} --statedir={statedir} --v={v} --enable-attach=true --maxvolumespernode=77",
+		"--driver="+built.driver, "--driver-flags=--endpoint={endpoint} --nodeid={node} --statedir={statedir} --drivername=second.example.com")
 	driver, err := c.client().StorageV1().CSIDrivers().Get(context.Background(), "hostpath.csi.k8s.io", metav1.GetOptions{})
 	if err != nil || driver.Spec.FSGroupPolicy == nil || *driver.Spec.FSGroupPolicy != storagev1.FileFSGroupPolicy {
 		c.t.Errorf("the CSIDriver object is not that of the file: %+v, %v", driver, err)
@@ -294,10 +296,15 @@ func (c *cluster) newUpReplacesTheDead() {
 		c.t.Errorf("mounts of the earlier cluster: %q", mounts)
 	}
 	node, err := c.client().StorageV1().CSINodes().Get(context.Background(), "node-3", metav1.GetOptions{})
-	if err != nil || len(node.Spec.Drivers) != 1 || node.Spec.Drivers[0].Allocatable == nil || *node.Spec.Drivers[0].Allocatable.Count != 77 {
+	isFirst := func(d storagev1.CSINodeDriver) bool { return d.Allocatable != nil && *d.Allocatable.Count == 77 }
+	if err != nil || len(node.Spec.Drivers) != 2 || !slices.ContainsFunc(node.Spec.Drivers, isFirst) {
 		c.t.Errorf("the driver does not have the flags that were given: %+v, %v", node, err)
 	}
-	for _, name := range []string{"driver-controller", "driver.node-3"} {
+	class, err := c.client().StorageV1().StorageClasses().Get(context.Background(), "second.example.com", metav1.GetOptions{})
+	if err != nil || class.Provisioner != "second.example.com" || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer {
+		c.t.Errorf("the class of the second driver: %+v, %v", class, err)
+	}
+	for _, name := range []string{"driver-controller", "driver.node-3", "driver-2.node-3"} {
 		c.eventually(name+" is the program that was named", func() string {
 			path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.process(name).PID))
 			if err != nil || path != built.driver {

@@ -74,7 +74,7 @@ func openJournal(ctx context.Context, dir string) (*journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the id of this boot: %w", err)
 	}
-	records, err := state.Open[record](filepath.Join(dir, "volumes"), "NodeVolume")
+	records, err := state.Open[record](filepath.Join(dir, "journal"), "NodeVolume")
 	if err != nil {
 		return nil, err
 	}

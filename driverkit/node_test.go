@@ -49,7 +49,7 @@ func (b *bench) delete(v *csi.Volume) error {
 // records is how many volumes the journal has.
 func (b *bench) records() int {
 	b.t.Helper()
-	found, err := filepath.Glob(b.path("state/volumes/*.json"))
+	found, err := filepath.Glob(b.path("state/journal/*.json"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func (r remembering) Unstage(ctx context.Context, req *driverkit.UnstageRequest)
 // editRecord changes the text of the journal's only record.
 func (b *bench) editRecord(edit func(string) string) {
 	b.t.Helper()
-	found, err := filepath.Glob(b.path("state/volumes/*.json"))
+	found, err := filepath.Glob(b.path("state/journal/*.json"))
 	if err != nil || len(found) != 1 {
 		b.t.Fatalf("records are %q, %v, want one", found, err)
 	}
@@ -378,7 +378,7 @@ func TestDamagedRecord(t *testing.T) {
 	if left := b.mounts.Targets(); len(left) > 0 {
 		t.Errorf("left mounted: %q", left)
 	}
-	if aside, err := filepath.Glob(b.path("state/volumes/quarantine/*")); err != nil || len(aside) != 1 {
+	if aside, err := filepath.Glob(b.path("state/journal/quarantine/*")); err != nil || len(aside) != 1 {
 		t.Errorf("moved aside: %q, %v, want the record", aside, err)
 	}
 }

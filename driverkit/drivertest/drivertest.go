@@ -208,7 +208,7 @@ func (m *machine) leaks() (left []string, err error) {
 	for _, p := range points {
 		left = append(left, "mount "+p)
 	}
-	records, err := filepath.Glob(m.path("state/volumes/*.json"))
+	records, err := filepath.Glob(m.path("state/journal/*.json"))
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ type options struct {
 
 func newOptions() options {
 	o := options{Options: driverkit.NewOptions(driverName)}
-	o.root = filepath.Join(o.StateDir, "tmpfs") // beside the journal of the kit
+	o.root = filepath.Join(o.StateDir, "volumes") // beside the journal of the kit
 	o.TopologyKeys = []string{nodeKey}
 	return o
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
 )
 
 // five has the five functions of another Backend, and no optional interface.
@@ -326,9 +327,23 @@ func TestAttach(t *testing.T) {
 	wantCode(t, "detach a volume that does not exist", err, codes.OK)
 }
 
+// expands keeps the last request of ExpandOnNode.
+type expands struct {
+	*testarray.Array
+
+	last *driverkit.NodeExpandRequest
+}
+
+func (e *expands) ExpandOnNode(ctx context.Context, req *driverkit.NodeExpandRequest) error {
+	e.last = req
+	return e.Array.ExpandOnNode(ctx, req)
+}
+
 // TestExpand expands a volume on both sides.
 func TestExpand(t *testing.T) {
-	b := newBench(t, nil)
+	b := prepareBench(t, nil)
+	backend := &expands{Array: b.array}
+	b.start(backend)
 	v := b.create("pvc-1")
 	_, err := b.NodeStageVolume(ctxOf(t), b.stageRequest(v))
 	wantCode(t, "stage", err, codes.OK)
@@ -340,6 +355,9 @@ func TestExpand(t *testing.T) {
 	onNode := &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging"), CapacityRange: size}
 	_, err = b.NodeExpandVolume(ctxOf(t), onNode)
 	wantCode(t, "expand on the node", err, codes.OK)
+	if got, want := backend.last.PublishContext["lun"], v.GetVolumeContext()["lun"]; got != want || want == "" {
+		t.Errorf("expand on the node: publish context has lun %q, want that of the stage, %q", got, want)
+	}
 	usage, err := b.NodeGetVolumeStats(ctxOf(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging")})
 	if err != nil || usage.GetUsage()[0].GetTotal() != 16<<20 {
 		t.Errorf("usage: %v, %v, want 16 MiB in total", usage, err)

@@ -122,6 +122,8 @@ type NodeExpandRequest struct {
 	Size Range
 	// Secrets are those for expansion on nodes.
 	Secrets Secrets
+	// VolumeContext and PublishContext are those of the StageRequest; the kit's journal has them, CSI not.
+	VolumeContext, PublishContext map[string]string
 }
 
 // Modifier is a Backend whose volumes have parameters that can change. It serves ControllerModifyVolume.

@@ -207,7 +207,7 @@ func (n *node) expand(ctx context.Context, path string, req *NodeExpandRequest) 
 	if s == nil || s.Staged == nil {
 		return fmt.Errorf("volume %q at volume_path %q: %w", req.ID, path, ErrNotFound)
 	}
-	req.Staged = *s.Staged
+	req.Staged, req.VolumeContext, req.PublishContext = *s.Staged, s.VolumeContext, s.PublishContext
 	if expander := optional[NodeExpander](n.kit); expander != nil {
 		if err := expander.ExpandOnNode(ctx, req); err != nil {
 			return err

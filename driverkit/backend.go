@@ -87,6 +87,8 @@ type Staged struct {
 	Device string
 	// FSType is the file system of Device where the CO names none; "ext4" if empty.
 	FSType string
+	// ReadOnly says that Device refuses writes, because the volume is attached read-only: the kit mounts it read-only whatever the CO asks for.
+	ReadOnly bool
 	// Directory is the absolute path of a directory, which the kit bind-mounts.
 	Directory string
 	// Mounted says that Stage mounted the volume at StageRequest.Path itself, such as a network file system.

@@ -243,6 +243,36 @@ func TestBlock(t *testing.T) {
 	wantCode(t, "unstage", b.unstage(v), codes.OK)
 }
 
+// readOnlyDevices shows devices that refuse writes.
+type readOnlyDevices struct{ driverkit.Backend }
+
+func (r readOnlyDevices) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	staged, err := r.Backend.Stage(ctx, req)
+	if err == nil {
+		staged.ReadOnly = true
+	}
+	return staged, err
+}
+
+// TestReadOnlyDevice stages a volume that is attached read-only with a capability that allows writing.
+func TestReadOnlyDevice(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage, which formats", b.stage(v), codes.OK)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	b.stop()
+	b.start(readOnlyDevices{b.array})
+	for range 2 {
+		wantCode(t, "stage", b.stage(v), codes.OK)
+		wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	}
+	if at := b.mounts.At(b.path("staging")); at == nil || !at.Options.ReadOnly {
+		t.Errorf("at the staging path is %+v, want a read-only mount", at)
+	}
+	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+}
+
 // share is a network file system: PublishOnly, mounted by the Backend.
 type share struct {
 	driverkit.Backend

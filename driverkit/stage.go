@@ -115,7 +115,7 @@ func (n *node) mount(ctx context.Context, s *stage) error {
 		return nil
 	case s.Staged.Device != "":
 		return n.Filesystems.Mount(ctx, s.Staged.Device, s.Path, filesystem.Options{
-			Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: s.Capability.MountFlags, ReadOnly: s.ReadOnly, Grow: true,
+			Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: s.Capability.MountFlags, ReadOnly: s.readOnly(), Grow: true,
 		})
 	case s.Staged.Directory != "":
 		return n.bind(ctx, s.Staged.Directory, s.Path, s.bindOptions())
@@ -126,6 +126,9 @@ func (n *node) mount(ctx context.Context, s *stage) error {
 	}
 	return err
 }
+
+// readOnly reports whether a device is mounted read-only, as the CO or the Backend says.
+func (s *stage) readOnly() bool { return s.ReadOnly || s.Staged.ReadOnly }
 
 // bindOptions are those of the bind mount of a directory: of the requested flags, those that a bind mount can have.
 func (s *stage) bindOptions() mount.Options {
@@ -143,7 +146,7 @@ func (n *node) stillStaged(ctx context.Context, s *stage) (bool, error) {
 		return err == nil, ignoreNotExist(err)
 	case s.Staged.Device != "":
 		shown, readOnly, err := n.Filesystems.IsMountOf(ctx, s.Staged.Device, s.Path)
-		return shown && readOnly == s.ReadOnly, err
+		return shown && readOnly == s.readOnly(), err
 	case s.Staged.Directory != "":
 		return n.Mounter.IsMountOf(ctx, s.Staged.Directory, s.Path, s.bindOptions())
 	}

@@ -40,6 +40,7 @@ type settings struct {
 	volatile   bool
 	// inline are the attributes of inline volumes; nil leaves them out.
 	inline map[string]string
+	noSanity   bool
 }
 
 // Parameters are those of CreateVolume in all tests.
@@ -53,6 +54,9 @@ func Secrets(secrets map[string]string) Setting { return func(s *settings) { s.s
 // Block has the volumes of the tests be raw block devices.
 func Block() Setting { return func(s *settings) { s.block = true } }
 
+// NoSanity leaves csi-sanity out, for further calls of Run in one test program, such as with Block.
+func NoSanity() Setting { return func(s *settings) { s.noSanity = true } }
+
 // Inline adds a walk with an inline volume, which has these attributes.
 func Inline(attributes map[string]string) Setting {
 	return func(s *settings) {
@@ -62,7 +66,7 @@ func Inline(attributes map[string]string) Setting {
 }
 
 // Run runs all tests of a driver as subtests of t. Where the driver's options have no Mounter, mounts are those of the kernel for root, and mount.Fake for
-// others. csi-sanity can run only once in a process: a test program calls Run once.
+// others. csi-sanity can run only once in a process: a test program calls Run once without NoSanity.
 func Run(t *testing.T, newDriver New, settingList ...Setting) {
 	t.Helper()
 	s := &settings{new: newDriver}
@@ -70,7 +74,9 @@ func Run(t *testing.T, newDriver New, settingList ...Setting) {
 		set(s)
 	}
 	t.Run("Contract", s.contract)
-	t.Run("Sanity", s.sanity)
+	if !s.noSanity {
+		t.Run("Sanity", s.sanity)
+	}
 	t.Run("Walk", s.walk)
 	if s.inline != nil {
 		t.Run("WalkInline", s.walkInline)

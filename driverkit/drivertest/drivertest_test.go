@@ -50,9 +50,7 @@ func TestArray(t *testing.T) {
 
 // TestBlock walks with raw block volumes.
 func TestBlock(t *testing.T) {
-	s := &settings{new: newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), block: true}
-	t.Run("Contract", s.contract)
-	t.Run("Walk", s.walk)
+	Run(t, newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), Block(), NoSanity())
 }
 
 // bug is a mistake that a Backend's author can make, and what the tests print about it.

@@ -17,7 +17,7 @@ var sanityRuns atomic.Int32
 // sanity runs csi-sanity against the driver.
 func (s *settings) sanity(t *testing.T) {
 	if sanityRuns.Add(1) > 1 {
-		t.Fatal("csi-sanity can run only once in a process: move one of the calls of drivertest.Run to another package")
+		t.Fatal("csi-sanity can run only once in a process: all calls of drivertest.Run but one must have drivertest.NoSanity()")
 	}
 	m := s.newMachine(t)
 	_, stop := m.start(nil)

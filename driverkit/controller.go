@@ -86,10 +86,7 @@ func (c *controller) createRequestOf(req *csi.CreateVolumeRequest) (*CreateReque
 	return &CreateRequest{
 		Name: req.GetName(), Size: size, Capabilities: capabilities, Source: source,
 		Parameters: req.GetParameters(), MutableParameters: req.GetMutableParameters(), Secrets: req.GetSecrets(),
-		Topology: TopologyRequirement{
-			Requisite: segmentsOf(req.GetAccessibilityRequirements().GetRequisite()),
-			Preferred: segmentsOf(req.GetAccessibilityRequirements().GetPreferred()),
-		},
+		Topology: topologyOf(req.GetAccessibilityRequirements()),
 	}, nil
 }
 

@@ -20,14 +20,17 @@ func (c *controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshot
 		invalid: errors.Join(checkID("name", req.GetName()), required("source_volume_id", req.GetSourceVolumeId())),
 	}
 	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
+		topology := topologyOf(req.GetAccessibilityRequirements())
 		made, err := snapshotter.CreateSnapshot(ctx, &CreateSnapshotRequest{
-			Name: req.GetName(), Volume: req.GetSourceVolumeId(), Parameters: req.GetParameters(), Secrets: req.GetSecrets(),
+			Name: req.GetName(), Volume: req.GetSourceVolumeId(), Parameters: req.GetParameters(), Secrets: req.GetSecrets(), Topology: topology,
 		})
 		switch {
 		case err != nil:
 			return nil, err
 		case made.Volume != req.GetSourceVolumeId():
 			return nil, fmt.Errorf("snapshot %q exists as %q, of volume %q: %w", req.GetName(), made.ID, made.Volume, ErrExists)
+		case !topology.Allows(made.Topology):
+			return nil, fmt.Errorf("snapshot %q exists as %q: %w: it can be restored in %v, requested is one of %v", req.GetName(), made.ID, ErrExists, made.Topology, topology.Requisite)
 		}
 		return &csi.CreateSnapshotResponse{Snapshot: made.message()}, nil
 	})

@@ -267,6 +267,38 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
+// placedSnapshots makes snapshots that can be restored in zone a.
+type placedSnapshots struct{ *testarray.Array }
+
+func (p placedSnapshots) CreateSnapshot(ctx context.Context, req *driverkit.CreateSnapshotRequest) (*driverkit.Snapshot, error) {
+	offers := []driverkit.Segments{{"zone": "a"}}
+	if _, err := req.Topology.Choose(offers); err != nil && req.Name != "careless" {
+		return nil, err
+	}
+	made, err := p.Array.CreateSnapshot(ctx, req)
+	if err == nil {
+		made.Topology = offers
+	}
+	return made, err
+}
+
+// TestSnapshotTopology asks for snapshots that can be restored somewhere.
+func TestSnapshotTopology(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(placedSnapshots{b.array})
+	v := b.create("pvc-1")
+	snapshot := func(name, zone string) error {
+		_, err := b.CreateSnapshot(ctxOf(t), &csi.CreateSnapshotRequest{
+			Name: name, SourceVolumeId: v.GetVolumeId(),
+			AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": zone}}}},
+		})
+		return err
+	}
+	wantCode(t, "in the zone of the volume", snapshot("s-1", "a"), codes.OK)
+	wantCode(t, "in another zone", snapshot("s-2", "b"), codes.ResourceExhausted)
+	wantCode(t, "in another zone, of a Backend that does not look", snapshot("careless", "b"), codes.AlreadyExists)
+}
+
 // TestPages reads lists in pages, across restarts, and while entries come and go.
 func TestPages(t *testing.T) {
 	b := newBench(t, nil)

@@ -192,6 +192,8 @@ type CreateSnapshotRequest struct {
 	Parameters map[string]string
 	// Secrets are those of the VolumeSnapshotClass.
 	Secrets Secrets
+	// Topology says from where volumes that are restored from the snapshot must be reachable. The kit compares it with Snapshot.Topology.
+	Topology TopologyRequirement
 }
 
 // DeleteSnapshotRequest asks to delete a snapshot.

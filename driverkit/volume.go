@@ -233,6 +233,10 @@ func (s *Source) message() *csi.VolumeContentSource {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: s.Volume}}}
 }
 
+func topologyOf(r *csi.TopologyRequirement) TopologyRequirement {
+	return TopologyRequirement{Requisite: segmentsOf(r.GetRequisite()), Preferred: segmentsOf(r.GetPreferred())}
+}
+
 func topologiesOf(list []Segments) []*csi.Topology {
 	converted := make([]*csi.Topology, 0, len(list))
 	for _, s := range list {

@@ -39,8 +39,8 @@ type settings struct {
 	block      bool
 	volatile   bool
 	// inline are the attributes of inline volumes; nil leaves them out.
-	inline map[string]string
-	noSanity   bool
+	inline   map[string]string
+	noSanity bool
 }
 
 // Parameters are those of CreateVolume in all tests.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,10 +44,30 @@ func (w *world) driver(backend func(*testarray.Array) driverkit.Backend) New {
 	}
 }
 
+// place is a topology that csi-sanity would not recognise but for withSize.
+func place() driverkit.Segments {
+	return driverkit.Segments{"topology.array.example.com/zone": strings.Repeat("z", 63), "topology.array.example.com/rack": strings.Repeat("r", 63)}
+}
+
+// placed has snapshots with a topology.
+type placed struct{ *testarray.Array }
+
+func (p placed) CreateSnapshot(ctx context.Context, req *driverkit.CreateSnapshotRequest) (*driverkit.Snapshot, error) {
+	made, err := p.Array.CreateSnapshot(ctx, req)
+	if err == nil {
+		made.Topology = []driverkit.Segments{place()}
+	}
+	return made, err
+}
+
 // TestArray runs everything against a Backend that does everything right.
 func TestArray(t *testing.T) {
-	Run(t, newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), Secrets(map[string]string{"password": "swordfish"}),
-		Inline(map[string]string{"size": "4194304"}))
+	array := newWorld().driver(func(a *testarray.Array) driverkit.Backend { return placed{a} })
+	Run(t, func(dir string) (driverkit.Options, driverkit.Backend, error) {
+		o, b, err := array(dir)
+		o.TopologyKeys, o.Topology = slices.Sorted(maps.Keys(place())), place()
+		return o, b, err
+	}, Secrets(map[string]string{"password": "swordfish"}), Inline(map[string]string{"size": "4194304"}))
 }
 
 // TestBlock walks with raw block volumes.

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"context"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 )
 
 // sanityRuns counts runs of csi-sanity in this process: its framework allows one.
@@ -24,6 +27,7 @@ func (s *settings) sanity(t *testing.T) {
 	config := csisanity.NewTestConfig()
 	config.Address = m.path("csi.sock")
 	config.TargetPath, config.StagingPath = m.path("co/target"), m.path("co/staging")
+	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(withSize))
 	config.TestVolumeParameters = s.parameters
 	config.TestVolumeSize = 4 << 20
 	config.TestVolumeExpandSize = 8 << 20
@@ -43,6 +47,16 @@ func (s *settings) sanity(t *testing.T) {
 	ginkgo.RunSpecs(t, "CSI sanity", suite, reporter)
 	stop()
 	m.checkLeaks(t)
+}
+
+// withSize stores the size of each answer in it. csi-sanity compares the topology of a snapshot with that of the node by reflect.DeepEqual, and gRPC has
+// stored sizes in the latter if it was part of a request of more than 127 bytes.
+func withSize(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, reply, conn, opts...)
+	if message, ok := reply.(proto.Message); ok {
+		proto.Size(message)
+	}
+	return err
 }
 
 // secretsFile writes the secrets in csi-sanity's form: the same for each kind of call.

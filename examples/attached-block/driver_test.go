@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/drivertest"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/examples/attached-block/array"
+)
+
+// credentials are what the driver's Secrets have.
+func credentials() map[string]string {
+	return map[string]string{userSecret: "csi", passwordSecret: "swordfish"}
+}
+
+// patience bounds what should take milliseconds.
+const patience = 10 * time.Second
+
+// rig has the arrays, which outlive the drivers, by directory.
+type rig struct {
+	t *testing.T
+	// fake has plain files as devices and mounts in a table; otherwise the kernel makes both.
+	fake bool
+
+	mu     sync.Mutex
+	arrays map[string]*machine
+}
+
+// machine is an array that serves, and the node beside it.
+type machine struct {
+	client      *array.Client
+	devices     loop.Devices
+	mounter     mount.Mounter
+	filesystems filesystem.Filesystems
+}
+
+func newRig(t *testing.T, fake bool) *rig {
+	t.Helper()
+	if !fake && os.Geteuid() != 0 {
+		t.Skip("devices and mounts of the kernel need root")
+	}
+	return &rig{t: t, fake: fake, arrays: map[string]*machine{}}
+}
+
+// driver is a drivertest.New.
+func (r *rig) driver(dir string) (driverkit.Options, driverkit.Backend, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.arrays[dir]
+	if m == nil {
+		var err error
+		if m, err = r.start(dir); err != nil {
+			return driverkit.Options{}, nil, err
+		}
+		r.arrays[dir] = m
+	}
+	o := newOptions()
+	o.Topology = driverkit.Segments{zoneKey: "a", rackKey: "2"}
+	o.Mounter, o.Filesystems = m.mounter, m.filesystems
+	return o.Options, &disks{array: m.client, devices: m.devices}, nil
+}
+
+// start switches an array on, until the test ends.
+func (r *rig) start(dir string) (*machine, error) {
+	m := &machine{devices: loop.Kernel{}, mounter: mount.Kernel{}, filesystems: filesystem.NewKernel()}
+	if r.fake {
+		loops, mounts := &loop.Fake{Dir: filepath.Join(dir, "dev")}, &mount.Fake{}
+		if err := os.Mkdir(loops.Dir, 0o700); err != nil {
+			return nil, err
+		}
+		m.devices, m.mounter, m.filesystems = loops, mounts, &filesystem.Fake{Mounts: mounts, Loops: loops}
+	}
+	const poolSize = 1 << 30
+	a, err := array.Open(context.Background(), array.Config{
+		Dir: dir, Hosts: []string{drivertest.NodeID, "other-node"}, HostLimit: 3, Devices: m.devices, Passwords: map[string]string{"csi": "swordfish"},
+		Pools: []array.Pool{
+			{Place: array.Place{Pool: "a1", Zone: "a", Rack: "1"}, Size: poolSize},
+			{Place: array.Place{Pool: "a2", Zone: "a", Rack: "2"}, Size: poolSize},
+			{Place: array.Place{Pool: "b1", Zone: "b", Rack: "1"}, Size: 2 * poolSize},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	server := httptest.NewServer(a)
+	r.t.Cleanup(server.Close)
+	r.t.Cleanup(func() { checkDevices(r.t, m.devices, dir) })
+	m.client = &array.Client{Address: server.URL, User: "csi", Password: "swordfish"}
+	return m, nil
+}
+
+// checkDevices looks for devices of an array's files that were not removed, and removes them.
+func checkDevices(t *testing.T, devices loop.Devices, dir string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	shown, err := devices.List(ctx)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, s := range shown {
+		if strings.HasPrefix(s.File, dir+"/") {
+			t.Errorf("left behind: device %s of %s", s.Device, s.File)
+			if err := devices.Release(ctx, s, func() (bool, error) { return true, nil }); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestKernel runs everything with devices and file systems of the kernel.
+func TestKernel(t *testing.T) {
+	r := newRig(t, false)
+	drivertest.Run(t, r.driver, drivertest.Secrets(credentials()), sanityOnce(r))
+}
+
+// TestFake is TestKernel without root.
+func TestFake(t *testing.T) {
+	r := newRig(t, true)
+	drivertest.Run(t, r.driver, drivertest.Secrets(credentials()), sanityOnce(r))
+}
+
+// TestKernelBlock and TestFakeBlock use raw block volumes.
+func TestKernelBlock(t *testing.T) {
+	drivertest.Run(t, newRig(t, false).driver, drivertest.Block(), drivertest.NoSanity(), drivertest.Parameters(map[string]string{poolParameter: "a2"}))
+}
+
+func TestFakeBlock(t *testing.T) {
+	drivertest.Run(t, newRig(t, true).driver, drivertest.Block(), drivertest.NoSanity(), drivertest.Parameters(map[string]string{poolParameter: "a2"}))
+}
+
+// sanityOnce leaves csi-sanity to one of the tests: the one with the kernel, as root.
+func sanityOnce(r *rig) drivertest.Setting {
+	if r.fake == (os.Geteuid() == 0) {
+		return drivertest.NoSanity()
+	}
+	return drivertest.Secrets(credentials())
+}

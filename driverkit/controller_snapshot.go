@@ -86,7 +86,9 @@ func (c *controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 			return c.listOne(ctx, req)
 		}
 		snapshots, next, err := page(int(req.GetMaxEntries()), func(limit int) ([]*Snapshot, error) {
-			return lister.ListSnapshots(ctx, req.GetSourceVolumeId(), after, limit)
+			return lister.ListSnapshots(ctx, &ListSnapshotsRequest{
+				Volume: req.GetSourceVolumeId(), After: after, Limit: limit, Secrets: req.GetSecrets(),
+			})
 		}, func(s *Snapshot) string { return s.ID })
 		return listed(snapshots, next), err
 	})

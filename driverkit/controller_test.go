@@ -248,10 +248,14 @@ func TestCallsWait(t *testing.T) {
 }
 
 // refusing is a Backend that quotes the secrets in its errors.
-type refusing struct{ driverkit.Backend }
+type refusing struct{ *testarray.Array }
 
 func (refusing) Create(_ context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	return nil, fmt.Errorf("login as %s with password %s: %v %+v: %w", req.Secrets["user"], req.Secrets["password"], req.Secrets, *req, driverkit.ErrUnauthenticated)
+}
+
+func (refusing) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
+	return nil, fmt.Errorf("password %s: %w", req.Secrets["password"], driverkit.ErrUnauthenticated)
 }
 
 // TestSecrets looks for secrets in what a CO sees.
@@ -265,6 +269,8 @@ func TestSecrets(t *testing.T) {
 	if strings.Contains(err.Error(), "swordfish") || !strings.Contains(err.Error(), "password ***stripped***") {
 		t.Errorf("got %v, want no secret", err)
 	}
+	_, err = b.ListSnapshots(ctxOf(t), &csi.ListSnapshotsRequest{Secrets: req.GetSecrets()})
+	wantCode(t, "list snapshots with the wrong password", err, codes.Unauthenticated)
 }
 
 // placedSnapshots makes snapshots that can be restored in zone a.

@@ -163,9 +163,20 @@ type Snapshotter interface {
 
 // SnapshotLister is a Snapshotter that can list its snapshots. It serves ListSnapshots.
 type SnapshotLister interface {
-	// ListSnapshots returns the snapshots whose id is greater than after, sorted by id, at most limit of them; limit 0 means all. volume is the
-	// source of the wanted snapshots; empty means any (CSI v1.13, "ListSnapshots").
-	ListSnapshots(ctx context.Context, volume, after string, limit int) ([]*Snapshot, error)
+	Snapshotter
+
+	// ListSnapshots returns a page of snapshots, sorted by id (CSI v1.13, "ListSnapshots").
+	ListSnapshots(ctx context.Context, req *ListSnapshotsRequest) ([]*Snapshot, error)
+}
+
+// ListSnapshotsRequest asks for a page of snapshots.
+type ListSnapshotsRequest struct {
+	// Volume is the source of the wanted snapshots; empty means any.
+	Volume string
+	// After is the id that those of all entries are greater than, and Limit the greatest number of entries; 0 means all. See Page.
+	After   string
+	Limit   int
+	Secrets Secrets
 }
 
 // Snapshot is a snapshot as the storage system knows it (CSI v1.13, "Snapshot").

@@ -55,6 +55,7 @@ func TestWrongPassword(t *testing.T) {
 				"detach":          d.Detach(t.Context(), &driverkit.DetachRequest{ID: v.ID, Node: drivertest.NodeID, Secrets: wrong}),
 				"expand":          lastError(d.Expand(t.Context(), &driverkit.ExpandRequest{ID: v.ID, Secrets: wrong})),
 				"snapshot":        lastError(d.CreateSnapshot(t.Context(), &driverkit.CreateSnapshotRequest{Name: "s", Volume: v.ID, Secrets: wrong})),
+				"list snapshots":  lastError(d.ListSnapshots(t.Context(), &driverkit.ListSnapshotsRequest{Secrets: wrong})),
 				"delete snapshot": d.DeleteSnapshot(t.Context(), &driverkit.DeleteSnapshotRequest{ID: "s", Secrets: wrong}),
 				"delete":          d.Delete(t.Context(), &driverkit.DeleteRequest{ID: v.ID, Secrets: wrong}),
 			} {
@@ -105,6 +106,11 @@ func TestAttach(t *testing.T) {
 func TestTopology(t *testing.T) {
 	d := newDisks(t)
 	at := func(zone, rack string) driverkit.Segments { return driverkit.Segments{zoneKey: zone, rackKey: rack} }
+	requisite := func(list ...driverkit.Segments) driverkit.TopologyRequirement {
+		return driverkit.TopologyRequirement{Requisite: list}
+	}
+	preferred := requisite(at("a", "1"), at("a", "2"))
+	preferred.Preferred = []driverkit.Segments{at("a", "2")}
 	for name, test := range map[string]struct {
 		reason      string
 		requirement driverkit.TopologyRequirement
@@ -114,12 +120,13 @@ func TestTopology(t *testing.T) {
 		err         error
 	}{
 		"Anywhere":  {reason: "the first pool", want: at("a", "1")},
-		"Preferred": {reason: "the second pool is preferred", want: at("a", "2"), requirement: driverkit.TopologyRequirement{Requisite: []driverkit.Segments{at("a", "1"), at("a", "2")}, Preferred: []driverkit.Segments{at("a", "2")}}},
-		"Nowhere":   {reason: "no pool is there", err: driverkit.ErrExhausted, requirement: driverkit.TopologyRequirement{Requisite: []driverkit.Segments{at("b", "2")}}},
+		"Preferred": {reason: "the second pool is preferred", want: at("a", "2"), requirement: preferred},
+		"OtherZone": {reason: "the rack of another zone", want: at("b", "1"), requirement: requisite(at("b", "1"))},
+		"Nowhere":   {reason: "no pool is in the rack", err: driverkit.ErrExhausted, requirement: requisite(at("b", "2"))},
 		"Large":     {reason: "only one pool has the space", size: 3 << 29, want: at("b", "1")},
 		"TooLarge":  {reason: "no pool has the space", size: 1 << 32, err: driverkit.ErrExhausted},
 		"Named":     {reason: "the parameter names the pool", pool: "a2", want: at("a", "2")},
-		"Excluded":  {reason: "the named pool is elsewhere", pool: "a2", err: driverkit.ErrExhausted, requirement: driverkit.TopologyRequirement{Requisite: []driverkit.Segments{at("b", "1")}}},
+		"Excluded":  {reason: "the named pool is elsewhere", pool: "a2", err: driverkit.ErrExhausted, requirement: requisite(at("b", "1"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := request(name)

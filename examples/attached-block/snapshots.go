@@ -40,18 +40,18 @@ func (d *disks) GetSnapshot(ctx context.Context, req *driverkit.GetSnapshotReque
 }
 
 // ListSnapshots implements driverkit.SnapshotLister.
-func (d *disks) ListSnapshots(ctx context.Context, volume, after string, limit int) ([]*driverkit.Snapshot, error) {
-	all, err := d.array.List(ctx, array.Snapshots, "")
+func (d *disks) ListSnapshots(ctx context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
+	all, err := d.as(req.Secrets).List(ctx, array.Snapshots, "")
 	if err != nil {
 		return nil, kitError(err)
 	}
 	var converted []*driverkit.Snapshot
 	for _, s := range all {
-		if volume == "" || s.Source.ID == volume {
+		if req.Volume == "" || s.Source.ID == req.Volume {
 			converted = append(converted, snapshotOf(s))
 		}
 	}
-	return driverkit.Page(converted, func(s *driverkit.Snapshot) string { return s.ID }, after, limit), nil
+	return driverkit.Page(converted, func(s *driverkit.Snapshot) string { return s.ID }, req.After, req.Limit), nil
 }
 
 func snapshotOf(s array.LUN) *driverkit.Snapshot {

@@ -421,14 +421,14 @@ func (a *Array) GetSnapshot(_ context.Context, req *driverkit.GetSnapshotRequest
 }
 
 // ListSnapshots implements driverkit.SnapshotLister.
-func (a *Array) ListSnapshots(_ context.Context, volume, after string, limit int) ([]*driverkit.Snapshot, error) {
+func (a *Array) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var all []*driverkit.Snapshot
 	for _, s := range a.snapshots {
-		if volume == "" || s.Volume == volume {
+		if req.Volume == "" || s.Volume == req.Volume {
 			all = append(all, s)
 		}
 	}
-	return driverkit.Page(all, func(s *driverkit.Snapshot) string { return s.ID }, after, limit), nil
+	return driverkit.Page(all, func(s *driverkit.Snapshot) string { return s.ID }, req.After, req.Limit), nil
 }

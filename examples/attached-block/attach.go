@@ -14,7 +14,7 @@ const (
 )
 
 // Attach implements driverkit.Attacher. The kit has refused a second node where the access mode allows one; the array refuses unknown nodes, and more
-// volumes than a node may have. That limit is also in Options.MaxVolumes of the nodes, so that the scheduler keeps to it.
+// volumes than a node may have.
 func (d *disks) Attach(ctx context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
 	path, err := d.as(req.Secrets).Export(ctx, volumeRef(req.ID), req.Node, req.ReadOnly)
 	if err != nil {

@@ -38,6 +38,7 @@ type options struct {
 func newOptions() options {
 	o := options{Options: driverkit.NewOptions(driverName), address: "http://127.0.0.1:8080", user: "csi"}
 	o.TopologyKeys = []string{zoneKey, rackKey}
+	o.MaxVolumes = 16 // The array's own limit, so that the scheduler keeps to it.
 	// What the array can do: raw block devices, and several nodes at once. Without FSTypes the kit offers what it can make on the node.
 	o.Support = driverkit.Support{Block: true, MultiNode: true}
 	return o

@@ -120,7 +120,11 @@ func TestParameters(t *testing.T) {
 // TestForeignIDs deletes by ids that lead out of the export: nothing happens.
 func TestForeignIDs(t *testing.T) {
 	s := fakeShares(t)
-	for _, id := range []string{"", "x", "server.example.com#/export#..", "server.example.com#/export#.", "server.example.com#/export#a/b", "server.example.com#/export#by-hand", "server.example.com#/export#", "server.example.com#/../etc#a", "#/export#a"} {
+	made := strings.Repeat("0", 32) + "-1"
+	for _, id := range []string{
+		"", "x", "server.example.com#/../etc#" + made, "server.example.com#export#" + made, "#/export#" + made, "server.example.com#/export#../" + made,
+		"server.example.com#/export#", "server.example.com#/export#.", "server.example.com#/export#..", "server.example.com#/export#by-hand",
+	} {
 		if err := s.Delete(t.Context(), &driverkit.DeleteRequest{ID: id}); !errors.Is(err, driverkit.ErrNotFound) {
 			t.Errorf("delete %q: %v, want driverkit.ErrNotFound", id, err)
 		}

@@ -48,7 +48,7 @@ const (
 	directoryKey = "directory"
 )
 
-// PublishesOnly implements driverkit.PublishOnly: each path of a workload is a mount of its own, which the client of NFS makes one of.
+// PublishesOnly implements driverkit.PublishOnly: each path of a workload is a mount of its own. The kernel has one connection for all.
 func (*shares) PublishesOnly() {}
 
 // Create implements driverkit.Backend. The requested size is in the directory's name, as NFS has none that the driver could set: a request for the same

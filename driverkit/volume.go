@@ -148,6 +148,10 @@ func (s Segments) Within(other Segments) bool {
 	return true
 }
 
+// meets reports whether a wanted segment and one of the storage system are one inside the other: the wanted one is that of a node, with all keys, or a
+// part of the keys, such as the zone alone, that the allowedTopologies of a StorageClass have.
+func (s Segments) meets(offer Segments) bool { return s.Within(offer) || offer.Within(s) }
+
 // String formats the segments for messages.
 func (s Segments) String() string {
 	pairs := make([]string, 0, len(s))
@@ -175,7 +179,7 @@ func (t TopologyRequirement) Choose(offers []Segments) (Segments, error) {
 	}
 	for _, wanted := range t.Preferred {
 		for _, offer := range allowed {
-			if wanted.Within(offer) {
+			if wanted.meets(offer) {
 				return offer, nil
 			}
 		}
@@ -188,8 +192,8 @@ func (t TopologyRequirement) Allows(reachable []Segments) bool {
 	if len(t.Requisite) == 0 || len(reachable) == 0 {
 		return true
 	}
-	return slices.ContainsFunc(t.Requisite, func(node Segments) bool {
-		return slices.ContainsFunc(reachable, node.Within)
+	return slices.ContainsFunc(t.Requisite, func(wanted Segments) bool {
+		return slices.ContainsFunc(reachable, wanted.meets)
 	})
 }
 

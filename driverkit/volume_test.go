@@ -3,6 +3,7 @@ package driverkit_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -109,5 +110,36 @@ func TestSecretsPrint(t *testing.T) {
 	}
 	if text, err := req.Secrets.MarshalText(); err != nil || string(text) != "[password:***stripped***]" {
 		t.Errorf("text %q, %v", text, err)
+	}
+}
+
+// TestTopologyChoose chooses among three racks.
+func TestTopologyChoose(t *testing.T) {
+	at := func(zone, rack string) driverkit.Segments { return driverkit.Segments{"zone": zone, "rack": rack} }
+	host := at("b", "1")
+	host["host"] = "h"
+	offers := []driverkit.Segments{at("a", "1"), at("a", "2"), at("b", "1")}
+	type segments = []driverkit.Segments
+	for name, test := range map[string]struct {
+		reason               string
+		requisite, preferred segments
+		want                 driverkit.Segments
+		err                  error
+	}{
+		"Anywhere":    {reason: "the first offer", want: at("a", "1")},
+		"Preferred":   {reason: "both are allowed", requisite: segments{at("a", "1"), at("a", "2")}, preferred: segments{at("a", "2"), at("a", "1")}, want: at("a", "2")},
+		"Unpreferred": {reason: "what is preferred is not allowed", requisite: segments{at("b", "1")}, preferred: segments{at("a", "2")}, want: at("b", "1")},
+		"ZoneAlone":   {reason: "any rack of the zone", requisite: segments{{"zone": "b"}}, want: at("b", "1")},
+		"ZoneLiked":   {reason: "any rack of the zone", preferred: segments{{"zone": "b"}}, want: at("b", "1")},
+		"MoreKeys":    {reason: "the node has a key that the storage has not", requisite: segments{host}, want: at("b", "1")},
+		"OtherRack":   {reason: "the zone is not enough", requisite: segments{at("b", "2")}, err: driverkit.ErrExhausted},
+		"OtherKey":    {reason: "the storage does not know the key", requisite: segments{{"host": "h"}}, err: driverkit.ErrExhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := driverkit.TopologyRequirement{Requisite: test.requisite, Preferred: test.preferred}.Choose(offers)
+			if !errors.Is(err, test.err) || !maps.Equal(got, test.want) {
+				t.Errorf("%s: %v, %v, want %v, %v", test.reason, got, err, test.want, test.err)
+			}
+		})
 	}
 }

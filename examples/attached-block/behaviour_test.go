@@ -122,6 +122,7 @@ func TestTopology(t *testing.T) {
 		"Anywhere":  {reason: "the first pool", want: at("a", "1")},
 		"Preferred": {reason: "the second pool is preferred", want: at("a", "2"), requirement: preferred},
 		"OtherZone": {reason: "the rack of another zone", want: at("b", "1"), requirement: requisite(at("b", "1"))},
+		"ZoneAlone": {reason: "any rack of the zone", want: at("b", "1"), requirement: requisite(driverkit.Segments{zoneKey: "b"})},
 		"Nowhere":   {reason: "no pool is in the rack", err: driverkit.ErrExhausted, requirement: requisite(at("b", "2"))},
 		"Large":     {reason: "only one pool has the space", size: 3 << 29, want: at("b", "1")},
 		"TooLarge":  {reason: "no pool has the space", size: 1 << 32, err: driverkit.ErrExhausted},

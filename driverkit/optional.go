@@ -173,9 +173,11 @@ type SnapshotLister interface {
 type ListSnapshotsRequest struct {
 	// Volume is the source of the wanted snapshots; empty means any.
 	Volume string
-	// After is the id that those of all entries are greater than, and Limit the greatest number of entries; 0 means all. See Page.
-	After   string
-	Limit   int
+	// After is the id after which the wanted snapshots are.
+	After string
+	// Limit is the greatest number of snapshots; 0 means all.
+	Limit int
+	// Secrets are those for listing snapshots.
 	Secrets Secrets
 }
 

@@ -22,7 +22,7 @@ LDFLAGS := -s -w -X github.com/longshore-csi/longshore/csikit/version.version=$(
 build: $(MODULES:%=build/%) ## Build all modules; binaries go to bin/
 $(MODULES:%=build/%): build/%:
 	@mkdir -p $(BIN)
-	cd $* && go build ./...
+	cd $* && go build -o /dev/null ./...
 	@cd $* && if [ -d cmd ]; then go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...; fi
 
 .PHONY: tidy $(MODULES:%=tidy/%) $(OUTSIDE:%=tidy/%)

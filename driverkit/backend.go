@@ -87,7 +87,8 @@ type Staged struct {
 	Device string
 	// FSType is the file system of Device where the CO names none; "ext4" if empty.
 	FSType string
-	// ReadOnly says that Device refuses writes, because the volume is attached read-only: the kit mounts it read-only whatever the CO asks for.
+	// ReadOnly says that Device refuses writes, because the volume is attached read-only: the kit mounts it read-only whatever the CO asks for. A raw
+	// block volume is published read-only only if it is set.
 	ReadOnly bool
 	// Directory is the absolute path of a directory, which the kit bind-mounts.
 	Directory string

@@ -240,6 +240,9 @@ func TestBlock(t *testing.T) {
 		t.Errorf("stats: %v, %v, want 4 MiB", stats, err)
 	}
 	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+	publish.Readonly = true
+	_, err = b.NodePublishVolume(ctxOf(t), publish)
+	wantCode(t, "publish a device read-only that can be written", err, codes.InvalidArgument)
 	wantCode(t, "unstage", b.unstage(v), codes.OK)
 }
 
@@ -271,6 +274,21 @@ func TestReadOnlyDevice(t *testing.T) {
 	}
 	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
 	wantCode(t, "unstage", b.unstage(v), codes.OK)
+}
+
+// TestSharedFilesystem refuses to mount the file system of a device for writing where other nodes may write to it, too.
+func TestSharedFilesystem(t *testing.T) {
+	b := newBench(t, func(o *driverkit.Options) { o.Support.MultiNode = true })
+	for mode, want := range map[driverkit.AccessMode]codes.Code{
+		driverkit.MultiNodeMultiWriter: codes.InvalidArgument, driverkit.MultiNodeSingleWriter: codes.InvalidArgument, driverkit.MultiNodeReaderOnly: codes.Internal,
+	} {
+		v := b.create("pvc-" + mode.String())
+		req := b.stageRequest(v)
+		req.VolumeCapability.AccessMode.Mode = mode
+		_, err := b.NodeStageVolume(ctxOf(t), req)
+		wantCode(t, "stage in mode "+mode.String(), err, want) // A blank device is not mounted read-only.
+		wantCode(t, "delete", b.delete(v), codes.OK)           // ErrInUse if it is still staged.
+	}
 }
 
 // share is a network file system: PublishOnly, mounted by the Backend.

@@ -61,6 +61,10 @@ func (n *node) checkStaged(ctx context.Context, known *record, want *target) err
 	case known.Stage.Capability.Block != want.Capability.Block:
 		return fmt.Errorf("volume_capability.access_type: volume %q is staged with the other one: %w", known.ID, ErrInvalid)
 	}
+	if want.Capability.Block && want.ReadOnly && known.Stage.Staged != nil && !known.Stage.Staged.ReadOnly {
+		// A read-only mount of a device's node does not keep anybody from writing to the device.
+		return fmt.Errorf("readonly: volume %q is staged as a device that can be written: %w", known.ID, ErrInvalid)
+	}
 	staged, err := n.stillStaged(ctx, known.Stage)
 	if err == nil && !staged {
 		err = fmt.Errorf("volume %q is not mounted at its staging path %q any more; NodeStageVolume repairs that: %w", known.ID, want.Staging, ErrPrecondition)

@@ -102,6 +102,8 @@ func (s *Staged) check(c Capability) error {
 		return fmt.Errorf("stage: the driver returned %+v: must have one of Device, Directory and Mounted", s)
 	case c.Block && s.Device == "":
 		return errors.New("stage: the driver returned no Device for a raw block volume")
+	case s.Device != "" && !c.Block && c.MultiNode() && !c.ReadOnly():
+		return fmt.Errorf("volume_capability.access_mode: %s: the file system of a device can be mounted for writing on one node: %w", c.Mode, ErrInvalid)
 	case !s.Mounted && !filepath.IsAbs(s.Device+s.Directory):
 		return fmt.Errorf("stage: the driver returned %q: must be an absolute path", s.Device+s.Directory)
 	}

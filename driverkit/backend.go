@@ -4,7 +4,8 @@ import (
 	"context"
 )
 
-// Backend is a storage system as the kit needs it. Implementations must be safe for concurrent use; for one volume the kit makes one call at a time.
+// Backend is a storage system as the kit needs it. Implementations must be safe for concurrent use: for one volume the kit makes one call at a time that
+// changes it, in one process, but Get and other calls that only read run beside it.
 //
 // Every function may be called again with the same request, because a CO repeats calls whose answer it did not get, and must then have the same
 // result. Errors wrap one of this package's, or have a gRPC status; any other error is INTERNAL. ctx ends at the call's deadline: a function that

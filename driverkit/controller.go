@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 )
 
 // controller serves csi.v1.Controller. Each optional interface has a file of its own.
 type controller struct {
 	csi.UnimplementedControllerServer
-	service
+	*kit
 }
 
 // controllerRPC shortens the type of controller capabilities.
@@ -53,9 +54,9 @@ func (c *controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 	wanted, err := c.createRequestOf(req)
 	op := operation{name: "volume " + req.GetName(), secrets: req.GetSecrets(), invalid: err}
 	if err == nil && wanted.Source != nil {
-		op.ids = []string{wanted.Source.String()} // A source is not deleted while a volume is made from it.
+		op.ids = []string{copied(wanted.Source.String())}
 	}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
 		created, err := c.create(ctx, wanted)
 		if err != nil {
 			return nil, err
@@ -104,7 +105,7 @@ func (c *controller) create(ctx context.Context, wanted *CreateRequest) (*Volume
 		if err != nil || !waited {
 			return created, err
 		}
-		if _, err := c.backend.Get(ctx, &GetRequest{ID: created.ID, Secrets: wanted.Secrets}); !errors.Is(err, ErrNotFound) {
+		if _, err := c.backend.Get(ctx, &GetRequest{ID: created.ID, Secrets: wanted.Secrets}); !isNotFound(err) {
 			return created, err
 		}
 	}
@@ -117,6 +118,16 @@ func volumeKey(id string) string { return Source{Volume: id}.String() }
 // snapshotKey is the key of a snapshot's lock.
 func snapshotKey(id string) string { return Source{Snapshot: id}.String() }
 
+// copied is the key of a lock on an object as the source of a copy: nodes may use a source meanwhile, but it is neither deleted nor expanded.
+func copied(key string) string { return "copy of " + key }
+
+// onSource is onVolume for a call that no copy of the volume may be beside.
+func onSource(id string, secrets Secrets, invalid ...error) operation {
+	op := onVolume(id, secrets, invalid...)
+	op.ids = append(op.ids, copied(volumeKey(id)))
+	return op
+}
+
 // onVolume is the operation of a call that changes one volume.
 func onVolume(id string, secrets Secrets, invalid ...error) operation {
 	return operation{ids: []string{volumeKey(id)}, secrets: secrets, invalid: errors.Join(append([]error{required("volume_id", id)}, invalid...)...)}
@@ -124,23 +135,26 @@ func onVolume(id string, secrets Secrets, invalid ...error) operation {
 
 // DeleteVolume deletes a volume; one that does not exist is deleted (CSI v1.13, "DeleteVolume").
 func (c *controller) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
-	return perform(ctx, &c.service, onVolume(req.GetVolumeId(), req.GetSecrets()), func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
+	return perform(ctx, c.kit, onSource(req.GetVolumeId(), req.GetSecrets()), func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
 		return &csi.DeleteVolumeResponse{}, ignoreNotFound(c.backend.Delete(ctx, &DeleteRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}))
 	})
 }
 
 // ignoreNotFound returns nil for an object that does not exist: it is as good as deleted.
 func ignoreNotFound(err error) error {
-	if errors.Is(err, ErrNotFound) {
+	if isNotFound(err) {
 		return nil
 	}
 	return err
 }
 
+// isNotFound reports whether an error says that an object does not exist, by ErrNotFound or by its gRPC status.
+func isNotFound(err error) bool { return err != nil && codeOf(err) == codes.NotFound }
+
 // ControllerGetVolume returns one volume (CSI v1.13, "ControllerGetVolume").
 func (c *controller) ControllerGetVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
 	op := operation{invalid: required("volume_id", req.GetVolumeId())}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerGetVolumeResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerGetVolumeResponse, error) {
 		found, err := c.backend.Get(ctx, &GetRequest{ID: req.GetVolumeId()})
 		if err != nil {
 			return nil, err
@@ -157,7 +171,7 @@ func (c *controller) ValidateVolumeCapabilities(ctx context.Context, req *csi.Va
 	if len(req.GetVolumeCapabilities()) == 0 {
 		op.invalid = errors.Join(op.invalid, fmt.Errorf("volume_capabilities: at least one is required: %w", ErrInvalid))
 	}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 		found, err := c.backend.Get(ctx, &GetRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()})
 		if err != nil {
 			return nil, err

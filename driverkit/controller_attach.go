@@ -22,7 +22,7 @@ func (c *controller) ControllerPublishVolume(ctx context.Context, req *csi.Contr
 	}
 	capability, err := c.capabilityOf(req.GetVolumeCapability())
 	op := onVolume(req.GetVolumeId(), req.GetSecrets(), required("node_id", req.GetNodeId()), err)
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
 		found, err := c.backend.Get(ctx, &GetRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()})
 		if err != nil {
 			return nil, err
@@ -56,7 +56,7 @@ func (c *controller) ControllerUnpublishVolume(ctx context.Context, req *csi.Con
 		return nil, unimplemented("ControllerUnpublishVolume")
 	}
 	op := onVolume(req.GetVolumeId(), req.GetSecrets())
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
 		err := attacher.Detach(ctx, &DetachRequest{ID: req.GetVolumeId(), Node: req.GetNodeId(), Secrets: req.GetSecrets()})
 		return &csi.ControllerUnpublishVolumeResponse{}, ignoreNotFound(err)
 	})

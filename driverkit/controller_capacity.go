@@ -18,7 +18,7 @@ func (c *controller) GetCapacity(ctx context.Context, req *csi.GetCapacityReques
 	if len(req.GetVolumeCapabilities()) > 0 {
 		wanted.Capabilities, err = c.capabilitiesOf(req.GetVolumeCapabilities())
 	}
-	return perform(ctx, &c.service, operation{invalid: err}, func(ctx context.Context) (*csi.GetCapacityResponse, error) {
+	return perform(ctx, c.kit, operation{invalid: err}, func(ctx context.Context) (*csi.GetCapacityResponse, error) {
 		capacity, err := reporter.Capacity(ctx, wanted)
 		if err != nil {
 			return nil, err

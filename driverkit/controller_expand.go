@@ -15,8 +15,8 @@ func (c *controller) ControllerExpandVolume(ctx context.Context, req *csi.Contro
 		return nil, unimplemented("ControllerExpandVolume")
 	}
 	wanted := &ExpandRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}
-	op := onVolume(req.GetVolumeId(), req.GetSecrets(), c.readExpand(req, wanted))
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerExpandVolumeResponse, error) {
+	op := onSource(req.GetVolumeId(), req.GetSecrets(), c.readExpand(req, wanted))
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerExpandVolumeResponse, error) {
 		expanded, err := expander.Expand(ctx, wanted)
 		if err != nil {
 			return nil, err
@@ -47,7 +47,7 @@ func (c *controller) ControllerModifyVolume(ctx context.Context, req *csi.Contro
 		return nil, unimplemented("ControllerModifyVolume")
 	}
 	op := onVolume(req.GetVolumeId(), req.GetSecrets())
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerModifyVolumeResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerModifyVolumeResponse, error) {
 		return &csi.ControllerModifyVolumeResponse{}, modifier.Modify(ctx, &ModifyRequest{
 			ID: req.GetVolumeId(), Parameters: req.GetMutableParameters(), Secrets: req.GetSecrets(),
 		})

@@ -33,9 +33,9 @@ func (g *group) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVo
 	volumes := req.GetSourceVolumeIds()
 	op := operation{name: "group snapshot " + req.GetName(), secrets: req.GetSecrets(), invalid: errors.Join(checkID("name", req.GetName()), requiredList("source_volume_ids", volumes))}
 	for _, id := range volumes {
-		op.ids = append(op.ids, volumeKey(id))
+		op.ids = append(op.ids, copied(volumeKey(id)))
 	}
-	return perform(ctx, &g.service, op, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 		made, err := g.backend.CreateGroupSnapshot(ctx, &CreateGroupSnapshotRequest{
 			Name: req.GetName(), Volumes: volumes, Parameters: req.GetParameters(), Secrets: req.GetSecrets(),
 		})
@@ -94,10 +94,10 @@ func onGroup(id string, members []string, secrets Secrets) operation {
 // DeleteVolumeGroupSnapshot deletes a group and its snapshots; one that does not exist is deleted (CSI v1.13, "DeleteVolumeGroupSnapshot").
 func (g *group) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	op := onGroup(req.GetGroupSnapshotId(), req.GetSnapshotIds(), req.GetSecrets())
-	return perform(ctx, &g.service, op, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 		found, err := g.backend.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
 		if err == nil {
-			err = found.checkMembers(req.GetSnapshotIds())
+			err = found.checkMembers(req.GetSnapshotIds(), true)
 		}
 		if err == nil {
 			err = g.backend.DeleteGroupSnapshot(ctx, &DeleteGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
@@ -106,14 +106,17 @@ func (g *group) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVo
 	})
 }
 
-// checkMembers refuses snapshots that are not those of the group (CSI v1.13, "DeleteVolumeGroupSnapshot", INVALID_ARGUMENT).
-func (g *GroupSnapshot) checkMembers(ids []string) error {
+// checkMembers refuses snapshots that are not those of the group (CSI v1.13, "DeleteVolumeGroupSnapshot", INVALID_ARGUMENT). Of a group that is being
+// deleted some may be gone, by an earlier call.
+func (g *GroupSnapshot) checkMembers(ids []string, deleting bool) error {
 	own := make([]string, 0, len(g.Snapshots))
 	for _, s := range g.Snapshots {
 		own = append(own, s.ID)
 	}
 	slices.Sort(own)
-	if sent := slices.Sorted(slices.Values(ids)); !slices.Equal(own, sent) {
+	sent := slices.Sorted(slices.Values(ids))
+	unsent := slices.ContainsFunc(own, func(id string) bool { return !slices.Contains(sent, id) })
+	if unsent || !deleting && !slices.Equal(own, sent) {
 		return fmt.Errorf("snapshot_ids: %q, but group snapshot %q has %q: %w", sent, g.ID, own, ErrInvalid)
 	}
 	return nil
@@ -122,12 +125,12 @@ func (g *GroupSnapshot) checkMembers(ids []string) error {
 // GetVolumeGroupSnapshot returns a group with its snapshots (CSI v1.13, "GetVolumeGroupSnapshot").
 func (g *group) GetVolumeGroupSnapshot(ctx context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	op := operation{secrets: req.GetSecrets(), invalid: required("group_snapshot_id", req.GetGroupSnapshotId())}
-	return perform(ctx, &g.service, op, func(ctx context.Context) (*csi.GetVolumeGroupSnapshotResponse, error) {
+	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.GetVolumeGroupSnapshotResponse, error) {
 		found, err := g.backend.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
 		if err != nil {
 			return nil, err
 		}
-		if err := found.checkMembers(req.GetSnapshotIds()); err != nil {
+		if err := found.checkMembers(req.GetSnapshotIds(), false); err != nil {
 			return nil, err
 		}
 		return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: found.message()}, nil

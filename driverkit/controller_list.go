@@ -18,7 +18,7 @@ func (c *controller) ListVolumes(ctx context.Context, req *csi.ListVolumesReques
 		return nil, unimplemented("ListVolumes")
 	}
 	after, err := startOf(req)
-	return perform(ctx, &c.service, operation{invalid: err}, func(ctx context.Context) (*csi.ListVolumesResponse, error) {
+	return perform(ctx, c.kit, operation{invalid: err}, func(ctx context.Context) (*csi.ListVolumesResponse, error) {
 		volumes, next, err := page(int(req.GetMaxEntries()), func(limit int) ([]*Volume, error) { return lister.List(ctx, after, limit) },
 			func(v *Volume) string { return v.ID })
 		if err != nil {

@@ -16,10 +16,10 @@ func (c *controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshot
 		return nil, unimplemented("CreateSnapshot")
 	}
 	op := operation{
-		name: "snapshot " + req.GetName(), ids: []string{volumeKey(req.GetSourceVolumeId())}, secrets: req.GetSecrets(),
+		name: "snapshot " + req.GetName(), ids: []string{copied(volumeKey(req.GetSourceVolumeId()))}, secrets: req.GetSecrets(),
 		invalid: errors.Join(checkID("name", req.GetName()), required("source_volume_id", req.GetSourceVolumeId())),
 	}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
 		topology := topologyOf(req.GetAccessibilityRequirements())
 		made, err := snapshotter.CreateSnapshot(ctx, &CreateSnapshotRequest{
 			Name: req.GetName(), Volume: req.GetSourceVolumeId(), Parameters: req.GetParameters(), Secrets: req.GetSecrets(), Topology: topology,
@@ -50,8 +50,8 @@ func (c *controller) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshot
 		return nil, unimplemented("DeleteSnapshot")
 	}
 	id := req.GetSnapshotId()
-	op := operation{ids: []string{snapshotKey(id)}, secrets: req.GetSecrets(), invalid: required("snapshot_id", id)}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
+	op := operation{ids: []string{snapshotKey(id), copied(snapshotKey(id))}, secrets: req.GetSecrets(), invalid: required("snapshot_id", id)}
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
 		err := snapshotter.DeleteSnapshot(ctx, &DeleteSnapshotRequest{ID: id, Secrets: req.GetSecrets()})
 		return &csi.DeleteSnapshotResponse{}, ignoreNotFound(err)
 	})
@@ -64,7 +64,7 @@ func (c *controller) GetSnapshot(ctx context.Context, req *csi.GetSnapshotReques
 		return nil, unimplemented("GetSnapshot")
 	}
 	op := operation{secrets: req.GetSecrets(), invalid: required("snapshot_id", req.GetSnapshotId())}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.GetSnapshotResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.GetSnapshotResponse, error) {
 		found, err := snapshotter.GetSnapshot(ctx, &GetSnapshotRequest{ID: req.GetSnapshotId(), Secrets: req.GetSecrets()})
 		if err != nil {
 			return nil, err
@@ -81,7 +81,7 @@ func (c *controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 	}
 	after, err := startOf(req)
 	op := operation{secrets: req.GetSecrets(), invalid: err}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ListSnapshotsResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ListSnapshotsResponse, error) {
 		if req.GetSnapshotId() != "" {
 			return c.listOne(ctx, req)
 		}
@@ -97,7 +97,7 @@ func (c *controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 // listOne lists the snapshot of an id; none is no error.
 func (c *controller) listOne(ctx context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	found, err := optional[Snapshotter](c.kit).GetSnapshot(ctx, &GetSnapshotRequest{ID: req.GetSnapshotId(), Secrets: req.GetSecrets()})
-	if errors.Is(err, ErrNotFound) || err == nil && req.GetSourceVolumeId() != "" && req.GetSourceVolumeId() != found.Volume {
+	if isNotFound(err) || err == nil && req.GetSourceVolumeId() != "" && req.GetSourceVolumeId() != found.Volume {
 		return listed(nil, ""), nil
 	}
 	if err != nil {

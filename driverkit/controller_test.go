@@ -263,10 +263,10 @@ func TestSecrets(t *testing.T) {
 	b := prepareBench(t, nil)
 	b.start(refusing{b.array})
 	req := createRequest("pvc-1")
-	req.Secrets = map[string]string{"user": "me", "password": "swordfish"}
+	req.Secrets = map[string]string{"user": "me", "password": "swordfish", "older password": "swordf", "newer password": "swordfish-\"2\"", "p": "fish"}
 	_, err := b.CreateVolume(ctxOf(t), req)
 	wantCode(t, "wrong password", err, codes.Unauthenticated)
-	if strings.Contains(err.Error(), "swordfish") || !strings.Contains(err.Error(), "password ***stripped***") {
+	if strings.Contains(err.Error(), "swordf") || strings.Contains(err.Error(), "fish") || !strings.Contains(err.Error(), "password ***stripped***") {
 		t.Errorf("got %v, want no secret", err)
 	}
 	_, err = b.ListSnapshots(ctxOf(t), &csi.ListSnapshotsRequest{Secrets: req.GetSecrets()})
@@ -407,6 +407,43 @@ func TestExpand(t *testing.T) {
 	wantCode(t, "modify", err, codes.OK)
 }
 
+// elsewhere is a Backend whose errors have gRPC statuses.
+type elsewhere struct{ driverkit.Backend }
+
+func (elsewhere) Delete(context.Context, *driverkit.DeleteRequest) error {
+	return status.Error(codes.NotFound, "no such volume")
+}
+
+// TestNotFoundStatus takes NOT_FOUND of a deletion for success, however the Backend says it.
+func TestNotFoundStatus(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(elsewhere{b.array})
+	_, err := b.DeleteVolume(ctxOf(t), &csi.DeleteVolumeRequest{VolumeId: "vol-gone"})
+	wantCode(t, "delete", err, codes.OK)
+}
+
+// TestNodeWaitsForDeletion has no node stage a volume that is being deleted in the same process.
+func TestNodeWaitsForDeletion(t *testing.T) {
+	b := prepareBench(t, nil)
+	backend := slow{b.array, make(chan struct{}), make(chan struct{})}
+	b.start(backend)
+	created := make(chan *csi.Volume)
+	go func() { created <- b.create("pvc-1") }()
+	<-backend.began
+	backend.goOn <- struct{}{}
+	v := <-created
+	deleted := make(chan error, 1)
+	go func() { deleted <- b.delete(v) }()
+	<-backend.began
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := b.NodeStageVolume(ctx, b.stageRequest(v))
+	wantCode(t, "stage", err, codes.DeadlineExceeded)
+	backend.goOn <- struct{}{}
+	wantCode(t, "delete", <-deleted, codes.OK)
+	wantCode(t, "stage after the deletion", b.stage(v), codes.NotFound)
+}
+
 // TestGroups makes snapshots of several volumes at once.
 func TestGroups(t *testing.T) {
 	b := newBench(t, nil)
@@ -435,6 +472,11 @@ func TestGroups(t *testing.T) {
 	wantCode(t, "get with other members", err, codes.InvalidArgument)
 	_, err = b.DeleteVolumeGroupSnapshot(ctxOf(t), &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members[:1]})
 	wantCode(t, "delete with other members", err, codes.InvalidArgument)
+	half, err := b.array.GetGroupSnapshot(t.Context(), &driverkit.GetGroupSnapshotRequest{ID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	half.Snapshots = half.Snapshots[:1] // An interrupted deletion has deleted the other one.
 	for range 2 {
 		_, err = b.DeleteVolumeGroupSnapshot(ctxOf(t), &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
 		wantCode(t, "delete", err, codes.OK)

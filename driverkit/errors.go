@@ -3,7 +3,9 @@ package driverkit
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -36,7 +38,7 @@ var (
 	ErrUnavailable = errors.New("unavailable")
 )
 
-// codesOfErrors is the order in which an error that wraps several is classified: a reaction that a CO must show precedes the failure of a clean-up.
+// codesOfErrors is the order in which an error that wraps several is classified. ErrBusy precedes all: an outcome that is not known must not look final.
 func codesOfErrors() []struct {
 	err  error
 	code codes.Code
@@ -45,8 +47,8 @@ func codesOfErrors() []struct {
 		err  error
 		code codes.Code
 	}{
-		{ErrInvalid, codes.InvalidArgument},
 		{ErrBusy, codes.Aborted},
+		{ErrInvalid, codes.InvalidArgument},
 		{ErrExists, codes.AlreadyExists},
 		{ErrExhausted, codes.ResourceExhausted},
 		{ErrOutOfRange, codes.OutOfRange},
@@ -114,9 +116,11 @@ func (s Secrets) MarshalText() ([]byte, error) { return []byte(s.String()), nil 
 
 // remove removes the secrets' values from a text that a storage system may have quoted them in.
 func (s Secrets) remove(text string) string {
-	for _, value := range s {
+	// The longest comes first: another one may be a part of it.
+	for _, value := range slices.SortedFunc(maps.Values(s), func(a, b string) int { return len(b) - len(a) }) {
 		if len(value) >= shortestSecret {
-			text = strings.ReplaceAll(text, value, stripped)
+			quoted := strings.Trim(strconv.Quote(value), `"`)
+			text = strings.ReplaceAll(strings.ReplaceAll(text, value, stripped), quoted, stripped)
 		}
 	}
 	return text

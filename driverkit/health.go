@@ -2,7 +2,6 @@ package driverkit
 
 import (
 	"context"
-	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -14,7 +13,7 @@ func (c *controller) ControllerGetVolumeHealth(ctx context.Context, req *csi.Con
 		return nil, unimplemented("ControllerGetVolumeHealth")
 	}
 	op := operation{invalid: required("volume_id", req.GetVolumeId())}
-	return perform(ctx, &c.service, op, func(ctx context.Context) (*csi.ControllerGetVolumeHealthResponse, error) {
+	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerGetVolumeHealthResponse, error) {
 		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: req.GetVolumeId()})
 		return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), conditions)}, err
 	})
@@ -27,7 +26,7 @@ func (c *controller) ControllerListVolumeHealth(ctx context.Context, req *csi.Co
 		return nil, unimplemented("ControllerListVolumeHealth")
 	}
 	after, err := startOf(req)
-	return perform(ctx, &c.service, operation{invalid: err}, func(ctx context.Context) (*csi.ControllerListVolumeHealthResponse, error) {
+	return perform(ctx, c.kit, operation{invalid: err}, func(ctx context.Context) (*csi.ControllerListVolumeHealthResponse, error) {
 		sick, next, err := page(int(req.GetMaxEntries()), func(limit int) ([]*csi.VolumeHealth, error) {
 			return listSick(ctx, lister, reporter, after, limit)
 		}, func(h *csi.VolumeHealth) string { return h.GetVolumeId() })
@@ -44,7 +43,7 @@ func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after
 	var sick []*csi.VolumeHealth
 	for _, v := range volumes {
 		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: v.ID})
-		if err != nil && !errors.Is(err, ErrNotFound) { // It may have been deleted since.
+		if err != nil && !isNotFound(err) { // It may have been deleted since.
 			return nil, err
 		}
 		if len(conditions) > 0 {
@@ -65,7 +64,7 @@ func (n *node) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHe
 		return nil, unimplemented("NodeGetVolumeHealth")
 	}
 	op := operation{invalid: required("volume_id", req.GetVolumeId())}
-	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeGetVolumeHealthResponse, error) {
+	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeGetVolumeHealthResponse, error) {
 		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: req.GetVolumeId(), OnNode: true})
 		if err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -14,7 +15,7 @@ const maxNodeID = 256
 // node serves csi.v1.Node: requests and responses. stage.go and publish.go have the work, journal.go the records on disk.
 type node struct {
 	csi.UnimplementedNodeServer
-	service
+	*kit
 
 	journal *journal
 }
@@ -42,15 +43,16 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 
 // NodeGetInfo reports the node's id, limit and topology (CSI v1.13, "NodeGetInfo").
 func (n *node) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return perform(ctx, &n.service, operation{}, func(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
-		own := Node{ID: n.NodeID, MaxVolumes: n.MaxVolumes, Topology: n.Topology}
+	return perform(ctx, n.kit, operation{}, func(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
+		own := Node{ID: n.NodeID, MaxVolumes: n.MaxVolumes, Topology: Segments{}}
+		maps.Copy(own.Topology, n.Topology) // The Backend may change it.
 		if describer := optional[NodeDescriber](n.kit); describer != nil {
 			if err := describer.DescribeNode(ctx, &own); err != nil {
 				return nil, err
 			}
 		}
-		if len(own.ID) > maxNodeID {
-			return nil, fmt.Errorf("node id %q: has %d bytes, must have at most %d", own.ID, len(own.ID), maxNodeID)
+		if own.ID == "" || len(own.ID) > maxNodeID {
+			return nil, fmt.Errorf("node id %q: has %d bytes, must have 1 to %d", own.ID, len(own.ID), maxNodeID)
 		}
 		for _, key := range n.TopologyKeys {
 			if own.Topology[key] == "" {
@@ -72,7 +74,7 @@ func (n *node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequ
 	}
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
 	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("staging_target_path", req.GetStagingTargetPath(), n.StateDir), err)
-	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 		return &csi.NodeStageVolumeResponse{}, n.stage(ctx, &StageRequest{
 			ID: req.GetVolumeId(), Path: req.GetStagingTargetPath(), Capability: capability, ReadOnly: capability.ReadOnly(),
 			Secrets: req.GetSecrets(), VolumeContext: req.GetVolumeContext(), PublishContext: req.GetPublishContext(),
@@ -86,7 +88,7 @@ func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 		return nil, unimplemented("NodeUnstageVolume")
 	}
 	op := onVolume(req.GetVolumeId(), nil, checkPath("staging_target_path", req.GetStagingTargetPath(), n.StateDir))
-	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
+	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 		return &csi.NodeUnstageVolumeResponse{}, n.unstage(ctx, req.GetVolumeId(), req.GetStagingTargetPath())
 	})
 }
@@ -96,7 +98,7 @@ func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolume
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
 	inline, inlineErr := n.inlineOf(req, capability)
 	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("target_path", req.GetTargetPath(), n.StateDir), err, inlineErr)
-	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
+	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 		want := &target{
 			Path: req.GetTargetPath(), Staging: req.GetStagingTargetPath(), ReadOnly: req.GetReadonly() || capability.ReadOnly(), Capability: capability,
 		}
@@ -117,7 +119,7 @@ func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolume
 // NodeUnpublishVolume undoes NodePublishVolume; a volume that is not published is no error (CSI v1.13, "NodeUnpublishVolume").
 func (n *node) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	op := onVolume(req.GetVolumeId(), nil, checkPath("target_path", req.GetTargetPath(), n.StateDir))
-	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
+	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 		return &csi.NodeUnpublishVolumeResponse{}, n.unpublish(ctx, req.GetVolumeId(), req.GetTargetPath())
 	})
 }
@@ -125,7 +127,7 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVo
 // NodeGetVolumeStats reports the usage of a volume (CSI v1.13, "NodeGetVolumeStats").
 func (n *node) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	op := operation{invalid: errors.Join(required("volume_id", req.GetVolumeId()), required("volume_path", req.GetVolumePath()))}
-	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
+	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
 		return n.stats(ctx, req.GetVolumeId(), req.GetVolumePath())
 	})
 }
@@ -138,7 +140,7 @@ func (n *node) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRe
 	size, sizeErr := rangeOf(req.GetCapacityRange())
 	_, capabilityErr := n.optionalCapabilityOf(req.GetVolumeCapability())
 	op := onVolume(req.GetVolumeId(), req.GetSecrets(), required("volume_path", req.GetVolumePath()), sizeErr, capabilityErr)
-	return perform(ctx, &n.service, op, func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
+	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
 		return &csi.NodeExpandVolumeResponse{CapacityBytes: size.Required}, n.expand(ctx, req.GetVolumePath(), &NodeExpandRequest{
 			ID: req.GetVolumeId(), Size: size, Secrets: req.GetSecrets(),
 		})

@@ -291,6 +291,98 @@ func TestSharedFilesystem(t *testing.T) {
 	}
 }
 
+// counting is a Backend that counts its stages.
+type counting struct {
+	driverkit.Backend
+
+	stages *int
+}
+
+func (c counting) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	*c.stages++
+	return c.Backend.Stage(ctx, req)
+}
+
+// TestDeviceIsAskedForAgain has a repeated stage of a raw block volume ask the Backend, as the kernel may have given the name to another device.
+func TestDeviceIsAskedForAgain(t *testing.T) {
+	b := prepareBench(t, nil)
+	var stages int
+	b.start(counting{b.array, &stages})
+	req := b.stageRequest(b.create("pvc-1"))
+	req.VolumeCapability = blockCapability()
+	for range 3 {
+		_, err := b.NodeStageVolume(ctxOf(t), req)
+		wantCode(t, "stage", err, codes.OK)
+	}
+	if stages != 3 {
+		t.Errorf("the Backend was asked %d times, want 3", stages)
+	}
+}
+
+// TestReadOnlyFlag publishes a volume whose mount options have "ro".
+func TestReadOnlyFlag(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage, which formats", b.stage(v), codes.OK)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	stage, publish := b.stageRequest(v), b.publishRequest(v, "pod-1")
+	stage.VolumeCapability.GetMount().MountFlags, publish.VolumeCapability.GetMount().MountFlags = []string{"ro"}, []string{"ro"}
+	for range 2 {
+		_, err := b.NodeStageVolume(ctxOf(t), stage)
+		wantCode(t, "stage", err, codes.OK)
+		_, err = b.NodePublishVolume(ctxOf(t), publish)
+		wantCode(t, "publish", err, codes.OK)
+	}
+	_, err := b.NodeExpandVolume(ctxOf(t), &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging")})
+	wantCode(t, "expand what is read-only here", err, codes.OK)
+}
+
+// TestStaleStage stages in another way than before the machine was restarted.
+func TestStaleStage(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	b.mounts.Reboot()
+	req := b.stageRequest(v)
+	req.StagingTargetPath = b.path("elsewhere")
+	req.VolumeCapability.GetMount().MountFlags = []string{"noatime"}
+	_, err := b.NodeStageVolume(ctxOf(t), req)
+	wantCode(t, "stage elsewhere", err, codes.OK)
+	_, err = b.NodeUnstageVolume(ctxOf(t), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: req.GetStagingTargetPath()})
+	wantCode(t, "unstage", err, codes.OK)
+	wantCode(t, "delete", b.delete(v), codes.OK)
+}
+
+// TestFailedStageAfterReboot undoes a stage that failed although the journal has targets, none of which is mounted any more.
+func TestFailedStageAfterReboot(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	b.mounts.Reboot()
+	b.files.Fail(filesystem.StepMount, errBroken)
+	wantCode(t, "stage", b.stage(v), codes.Internal)
+	wantCode(t, "delete", b.delete(v), codes.OK) // ErrInUse if it is staged.
+}
+
+// half is a Backend that stages, says that the request is wrong, and cannot unstage.
+type half struct{ driverkit.Backend }
+
+func (h half) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	_, err := h.Backend.Stage(ctx, req)
+	return nil, errors.Join(err, driverkit.ErrInvalid)
+}
+
+func (half) Unstage(context.Context, *driverkit.UnstageRequest) error { return errBroken }
+
+// TestUncertainOutcome answers with a code that makes the CO undo or repeat the call where something may be left of it.
+func TestUncertainOutcome(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(half{b.array})
+	wantCode(t, "stage", b.stage(b.create("pvc-1")), codes.Aborted)
+}
+
 // share is a network file system: PublishOnly, mounted by the Backend.
 type share struct {
 	driverkit.Backend
@@ -478,7 +570,15 @@ func TestInline(t *testing.T) {
 	if left := b.mounts.Targets(); len(left) > 0 || b.records() > 0 {
 		t.Errorf("left behind: mounts %q, %d records", left, b.records())
 	}
+	_, err = b.NodePublishVolume(ctxOf(t), inlineRequest(b, "true"))
+	wantCode(t, "publish once more", err, codes.OK)
+	b.mounts.Reboot()
 	b.files.Fail(filesystem.StepMount, errBroken)
+	_, err = b.NodePublishVolume(ctxOf(t), inlineRequest(b, "true"))
+	wantCode(t, "a repeated publish that fails", err, codes.Internal)
+	_, err = b.ControllerGetVolume(ctxOf(t), &csi.ControllerGetVolumeRequest{VolumeId: "csi-1"})
+	wantCode(t, "the volume of a pod that may run", err, codes.OK)
+	wantCode(t, "unpublish", b.unpublish(&csi.Volume{VolumeId: "csi-1"}, "pod-1"), codes.OK)
 	_, err = b.NodePublishVolume(ctxOf(t), inlineRequest(b, "true"))
 	wantCode(t, "publish what cannot be mounted", err, codes.Internal)
 	_, err = b.ControllerGetVolume(ctxOf(t), &csi.ControllerGetVolumeRequest{VolumeId: "csi-1"})

@@ -23,20 +23,13 @@ type operation struct {
 	invalid error
 }
 
-// service is what controller and node have in common.
-type service struct {
-	*kit
-
-	locks locks
-}
-
-// locks are those of one service. The call that needs the lock of a name takes that one first, and ids in one order, so that there is no deadlock.
+// locks are those of the controller and the node of one process. The call that needs the lock of a name takes that one first, and ids in one order, so that there is no deadlock.
 type locks struct {
 	names, ids keymutex.Locks[string]
 }
 
 // perform waits for the operation's locks until the call's deadline, and then runs do.
-func perform[T any](ctx context.Context, s *service, op operation, do func(context.Context) (T, error)) (T, error) {
+func perform[T any](ctx context.Context, s *kit, op operation, do func(context.Context) (T, error)) (T, error) {
 	var none T
 	if op.invalid != nil {
 		return none, statusOf(op.invalid, op.secrets)
@@ -109,6 +102,7 @@ type kit struct {
 	Options
 
 	backend Backend
+	locks   locks
 }
 
 // at is a fault point of the call that ctx belongs to.

@@ -10,7 +10,8 @@ import (
 // ControllerUnpublishVolume. Its Get and List set Volume.Nodes.
 type Attacher interface {
 	// Attach makes a volume reachable from a node, and returns the PublishContext of its StageRequest, which says how the node finds it. For a volume
-	// that is attached there already it returns the same again. The kit refuses a second node where the access mode allows one only.
+	// that is attached there already it returns the same again. The kit refuses a second node where the access mode allows one only;
+	// a second writer in mode MULTI_NODE_SINGLE_WRITER is the storage system's to refuse.
 	// Errors: ErrNotFound for a volume or node, ErrExists where it is attached with other properties, ErrExhausted where the node has no free slot
 	// (CSI v1.13, "ControllerPublishVolume").
 	Attach(ctx context.Context, req *AttachRequest) (publishContext map[string]string, err error)

@@ -113,7 +113,7 @@ func (s somewhere) DescribeNode(_ context.Context, node *driverkit.Node) error {
 	if *s.broken {
 		return driverkit.ErrUnavailable
 	}
-	node.Topology = driverkit.Segments{"rack": "7"}
+	node.Topology["rack"] = "7"
 	node.MaxVolumes = 3
 	return nil
 }

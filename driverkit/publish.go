@@ -109,21 +109,39 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err := n.journal.save(known); err != nil {
 		return errors.Join(err, n.journal.save(before))
 	}
-	var err error
-	if create != nil {
-		n.at(ctx, "inline")
-		err = create(ctx)
-	}
-	if err == nil {
-		err = n.present(ctx, req, want.Stage, func() error { return n.journal.save(known) })
-	}
-	if err == nil && want.ReadOnly && want.Stage.Staged.Mounted {
-		err = n.checkReadOnly(ctx, want.Path)
-	}
+	err := n.presentTarget(ctx, known, want, req, create)
 	if err == nil {
 		return nil
 	}
+	if have := before.at(want.Path); have != nil && have.Stage != nil && have.Stage.Staged != nil {
+		return errors.Join(err, n.keepPublished(known, want, have))
+	}
 	return errors.Join(err, n.undoInline(ctx, req.ID, want, func() error { return n.journal.save(before) }))
+}
+
+// presentTarget makes the volume of a target, if create is set, and has it visible there.
+func (n *node) presentTarget(ctx context.Context, known *record, want *target, req *StageRequest, create func(context.Context) error) error {
+	if create != nil {
+		n.at(ctx, "inline")
+		if err := create(ctx); err != nil {
+			return err
+		}
+	}
+	if err := n.present(ctx, req, want.Stage, func() error { return n.journal.save(known) }); err != nil {
+		return err
+	}
+	if want.ReadOnly && want.Stage.Staged.Mounted {
+		return n.checkReadOnly(ctx, want.Path)
+	}
+	return nil
+}
+
+// keepPublished leaves a target as it was when a repeated call failed: a workload may use it, and NodeUnpublishVolume undoes it.
+func (n *node) keepPublished(known *record, want, have *target) error {
+	if want.Stage.Staged == nil {
+		want.Stage.Staged, want.Stage.Boot = have.Stage.Staged, have.Stage.Boot
+	}
+	return n.journal.save(known)
 }
 
 // alreadyPublished reports whether a target, which may be nil, still has its own stage.
@@ -218,8 +236,8 @@ func (n *node) expand(ctx context.Context, path string, req *NodeExpandRequest) 
 		}
 	}
 	n.at(ctx, "expanded")
-	if s.Staged.Device == "" || s.Capability.Block {
-		return nil
+	if s.Staged.Device == "" || s.Capability.Block || s.readOnly() {
+		return nil // A file system that is read-only here grows with its next mount for writing.
 	}
 	return n.Filesystems.Grow(ctx, s.Staged.Device, s.Path)
 }

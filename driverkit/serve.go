@@ -98,10 +98,10 @@ func (d *driver) open(ctx context.Context) (err error) {
 		if d.journal, err = openJournal(ctx, d.StateDir); err != nil {
 			return fmt.Errorf("open the journal in %s: %w", d.StateDir, err)
 		}
-		d.services.Node = &node{service: service{kit: d.kit}, journal: d.journal}
+		d.services.Node = &node{kit: d.kit, journal: d.journal}
 	}
 	if d.controller() {
-		c := &controller{service: service{kit: d.kit}}
+		c := &controller{kit: d.kit}
 		d.services.Controller = c
 		if groups := optional[GroupSnapshotter](d.kit); groups != nil {
 			d.services.GroupController = &group{controller: c, backend: groups}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,25 +38,53 @@ func (n *node) stage(ctx context.Context, req *StageRequest) error {
 	if err := n.journal.save(known); err != nil {
 		return errors.Join(err, n.journal.save(before))
 	}
-	err = n.present(ctx, req, known.Stage, func() error { return n.journal.save(known) })
-	if err == nil || len(known.Targets) > 0 {
-		return err // Targets use an earlier stage: nothing is undone.
+	if err = n.present(ctx, req, known.Stage, func() error { return n.journal.save(known) }); err == nil {
+		return nil
 	}
-	return errors.Join(err, n.undo(ctx, req.ID, known.Stage, func() error { return n.journal.save(before) }))
+	if living, livingErr := n.living(context.WithoutCancel(ctx), known); len(living) > 0 || livingErr != nil {
+		return fmt.Errorf("%w: volume %q stays staged, as %q use it: %w", err, req.ID, living, errors.Join(livingErr, ErrBusy))
+	}
+	return errors.Join(err, n.undo(ctx, req.ID, known.Stage, func() error {
+		before.Stage, before.Targets = nil, nil // An earlier stage is undone with this one, and no target is mounted.
+		return n.journal.save(before)
+	}))
 }
 
-// alreadyStaged reports whether a volume is staged as requested and its mount still exists. A volume is staged at one path and in one way
-// (CSI v1.13, "NodeStageVolume", ALREADY_EXISTS).
+// alreadyStaged reports whether a volume is staged as requested and its mount still exists. The Backend is asked again for the device of a raw block
+// volume, whose name the kernel may have given to another device since.
 func (n *node) alreadyStaged(ctx context.Context, known *record, req *StageRequest) (bool, error) {
-	switch {
-	case known.Stage == nil:
+	if known.Stage == nil {
 		return false, nil
-	case known.Stage.Path != req.Path:
-		return false, fmt.Errorf("volume %q is staged at %q, not at %q: %w", req.ID, known.Stage.Path, req.Path, ErrPrecondition)
-	case !known.Stage.Capability.equal(req.Capability):
-		return false, fmt.Errorf("volume %q is staged at %q with another volume_capability: %w", req.ID, req.Path, ErrExists)
 	}
-	return n.stillStaged(ctx, known.Stage)
+	staged, err := n.stillStaged(ctx, known.Stage)
+	if err != nil {
+		return false, err
+	}
+	contradiction := known.Stage.contradiction(req)
+	if contradiction == nil {
+		return staged && !known.Stage.Capability.Block, nil
+	}
+	living, err := n.living(ctx, known)
+	if staged || len(living) > 0 || err != nil {
+		return false, errors.Join(contradiction, err)
+	}
+	// The other stage was interrupted, or is of before a restart of the machine.
+	if err := n.release(ctx, req.ID, known.Stage); err != nil {
+		return false, fmt.Errorf("undo an earlier stage of volume %q at %s: %w: %w", req.ID, known.Stage.Path, ErrBusy, err)
+	}
+	known.Stage, known.Targets = nil, nil
+	return false, n.journal.save(known)
+}
+
+// contradiction says why a request is not for this stage: a volume is staged at one path and in one way (CSI v1.13, "NodeStageVolume", ALREADY_EXISTS).
+func (s *stage) contradiction(req *StageRequest) error {
+	switch {
+	case s.Path != req.Path:
+		return fmt.Errorf("volume %q is staged at %q, not at %q: %w", req.ID, s.Path, req.Path, ErrPrecondition)
+	case !s.Capability.equal(req.Capability):
+		return fmt.Errorf("volume %q is staged at %q with another volume_capability: %w", req.ID, req.Path, ErrExists)
+	}
+	return nil
 }
 
 func (n *node) newStage(req *StageRequest) *stage {
@@ -91,14 +120,8 @@ func (n *node) present(ctx context.Context, req *StageRequest, s *stage, save fu
 
 // check reports whether a Backend's answer is one of the forms. The error is INTERNAL: the Backend breaks its contract.
 func (s *Staged) check(c Capability) error {
-	forms := 0
-	for _, set := range []bool{s != nil && s.Device != "", s != nil && s.Directory != "", s != nil && s.Mounted} {
-		if set {
-			forms++
-		}
-	}
 	switch {
-	case forms != 1:
+	case s.forms() != 1:
 		return fmt.Errorf("stage: the driver returned %+v: must have one of Device, Directory and Mounted", s)
 	case c.Block && s.Device == "":
 		return errors.New("stage: the driver returned no Device for a raw block volume")
@@ -108,6 +131,19 @@ func (s *Staged) check(c Capability) error {
 		return fmt.Errorf("stage: the driver returned %q: must be an absolute path", s.Device+s.Directory)
 	}
 	return nil
+}
+
+// forms is how many forms are set.
+func (s *Staged) forms() (n int) {
+	if s == nil {
+		return 0
+	}
+	for _, set := range []bool{s.Device != "", s.Directory != "", s.Mounted} {
+		if set {
+			n++
+		}
+	}
+	return n
 }
 
 // mount brings a staged volume to its path. A raw block volume is not mounted there: it is published from its device.
@@ -130,7 +166,9 @@ func (n *node) mount(ctx context.Context, s *stage) error {
 }
 
 // readOnly reports whether a device is mounted read-only, as the CO or the Backend says.
-func (s *stage) readOnly() bool { return s.ReadOnly || s.Staged.ReadOnly }
+func (s *stage) readOnly() bool {
+	return s.ReadOnly || s.Staged.ReadOnly || slices.Contains(s.Capability.MountFlags, "ro")
+}
 
 // bindOptions are those of the bind mount of a directory: of the requested flags, those that a bind mount can have.
 func (s *stage) bindOptions() mount.Options {
@@ -163,7 +201,10 @@ func (n *node) undo(ctx context.Context, id string, s *stage, forget func() erro
 	if err := n.release(ctx, id, s); err != nil {
 		return fmt.Errorf("undo the stage of volume %q at %s: %w: %w", id, s.Path, ErrBusy, err)
 	}
-	return forget()
+	if err := forget(); err != nil {
+		return fmt.Errorf("forget the stage of volume %q at %s: %w: %w", id, s.Path, ErrBusy, err)
+	}
+	return nil
 }
 
 // release unmounts a stage and has the Backend undo it.
@@ -183,7 +224,7 @@ func (n *node) release(ctx context.Context, id string, s *stage) error {
 func (n *node) unstage(ctx context.Context, id, path string) error {
 	known := n.journal.get(id)
 	if known.Stage != nil && known.Stage.Path != path {
-		return nil // It is staged elsewhere, and not at this path.
+		return n.unmountAll(ctx, path) // It is staged elsewhere; here may be what an earlier driver mounted.
 	}
 	if err := n.checkUnpublished(ctx, known); err != nil {
 		return err

@@ -37,7 +37,8 @@ func Volatile() Setting { return func(s *settings) { s.volatile = true } }
 // its call, or gives the volume up. At the end nothing may be left.
 func (s *settings) walk(t *testing.T) {
 	s.walkOf(t, path{
-		forth: []string{"create", "attach", "stage", "publish", "stats"}, back: []string{"unpublish", "unstage", "detach", "delete"}, last: "DeleteVolume:done",
+		// The second publication must find what was written in the first.
+		forth: []string{"create", "attach", "stage", "publish", "stats", "unpublish", "unstage", "stage", "publish"}, back: []string{"unpublish", "unstage", "detach", "delete"}, last: "DeleteVolume:done",
 	})
 }
 
@@ -142,6 +143,8 @@ type life struct {
 	stop func()
 	f    *fault
 	path path
+	// wrote says that the volume has a file.
+	wrote bool
 }
 
 // live lets a CO lead a volume through its life, with a fault.
@@ -223,10 +226,20 @@ func (l *life) checkPublished() {
 	if err != nil || !mounted {
 		l.t.Errorf("published, and mounted at the target path: %t, %v", mounted, err)
 	}
-	if _, kernel := l.m.options.Mounter.(mount.Kernel); kernel && !l.m.s.block {
-		if err := os.WriteFile(filepath.Join(l.co.target, "file"), []byte("contents"), 0o600); err != nil {
+	if _, kernel := l.m.options.Mounter.(mount.Kernel); !kernel || l.m.s.block {
+		return
+	}
+	const contents = "contents"
+	file := filepath.Join(l.co.target, "file")
+	if !l.wrote {
+		if err := os.WriteFile(file, []byte(contents), 0o600); err != nil {
 			l.t.Errorf("write a file: %v", err)
 		}
+		l.wrote = true
+		return
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != contents {
+		l.t.Errorf("a file that was written when the volume was published before has %q, %v", text, err)
 	}
 }
 

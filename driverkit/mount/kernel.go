@@ -218,10 +218,23 @@ func (k Kernel) Mounted(ctx context.Context, target string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
+	if err != nil { // A file system whose device or server is gone cannot be looked at, and must be unmounted nevertheless.
+		mounted, err = inTable(target)
+	}
 	if err != nil {
 		return false, fmt.Errorf("look up mount at %s: %w", target, err)
 	}
 	return mounted, nil
+}
+
+// inTable looks a target up in the mount table, without a look at the target itself.
+func inTable(target string) (bool, error) {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(target))
+	if err != nil {
+		return false, err
+	}
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(filepath.Join(parent, filepath.Base(target))))
+	return len(found) > 0, err
 }
 
 // Below implements Mounter.

@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -282,5 +283,31 @@ func TestKernelReadsWhetherAMountIsReadOnly(t *testing.T) {
 		if got, err := (Kernel{}).ReadOnly(ctx, path); got != want || err != nil {
 			t.Errorf("ReadOnly(%s) = %t, %v, want %t", path, got, err, want)
 		}
+	}
+}
+
+// TestKernelUnmountsWhatIsDead: a file system whose server is gone cannot be looked at, and is unmounted nevertheless.
+func TestKernelUnmountsWhatIsDead(t *testing.T) {
+	needRoot(t)
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("a file system without a server needs FUSE: %v", err)
+	}
+	target := dirs(t, "target")[0]
+	err = unix.Mount("dead", target, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd()))
+	if err := errors.Join(err, server.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(target); !errors.Is(err, unix.ENOTCONN) {
+		t.Fatalf("stat: %v, want ENOTCONN", err)
+	}
+	if mounted, err := (Kernel{}).Mounted(t.Context(), target); err != nil || !mounted {
+		t.Errorf("mounted: %t, %v", mounted, err)
+	}
+	if err := (Kernel{}).Unmount(t.Context(), target); err != nil {
+		t.Error(err)
+	}
+	if mounted, err := (Kernel{}).Mounted(t.Context(), target); err != nil || mounted {
+		t.Errorf("mounted after it was unmounted: %t, %v", mounted, err)
 	}
 }

@@ -251,7 +251,7 @@ func TestCallsWait(t *testing.T) {
 type refusing struct{ *testarray.Array }
 
 func (refusing) Create(_ context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
-	return nil, fmt.Errorf("login as %s with password %s: %v %+v: %w", req.Secrets["user"], req.Secrets["password"], req.Secrets, *req, driverkit.ErrUnauthenticated)
+	return nil, fmt.Errorf("login as %s with password %s, not %q: %v %+v: %w", req.Secrets["user"], req.Secrets["password"], req.Secrets["newer password"], req.Secrets, *req, driverkit.ErrUnauthenticated)
 }
 
 func (refusing) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
@@ -266,7 +266,7 @@ func TestSecrets(t *testing.T) {
 	req.Secrets = map[string]string{"user": "me", "password": "swordfish", "older password": "swordf", "newer password": "swordfish-\"2\"", "p": "fish"}
 	_, err := b.CreateVolume(ctxOf(t), req)
 	wantCode(t, "wrong password", err, codes.Unauthenticated)
-	if strings.Contains(err.Error(), "swordf") || strings.Contains(err.Error(), "fish") || !strings.Contains(err.Error(), "password ***stripped***") {
+	if strings.Contains(err.Error(), "swordf") || strings.Contains(err.Error(), "fish") || strings.Contains(err.Error(), `2\"`) || !strings.Contains(err.Error(), "password ***stripped***") {
 		t.Errorf("got %v, want no secret", err)
 	}
 	_, err = b.ListSnapshots(ctxOf(t), &csi.ListSnapshotsRequest{Secrets: req.GetSecrets()})

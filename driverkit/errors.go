@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // Errors that a Backend's errors wrap, so that the CO gets the right gRPC code.
@@ -38,15 +40,15 @@ var (
 	ErrUnavailable = errors.New("unavailable")
 )
 
-// codesOfErrors is the order in which an error that wraps several is classified. ErrBusy precedes all: an outcome that is not known must not look final.
-func codesOfErrors() []struct {
+// errorCode is the gRPC code of an error.
+type errorCode struct {
 	err  error
 	code codes.Code
-} {
-	return []struct {
-		err  error
-		code codes.Code
-	}{
+}
+
+// codesOfErrors is the order in which an error that wraps several is classified. ErrBusy precedes all: an outcome that is not known must not look final.
+func codesOfErrors() []errorCode {
+	return []errorCode{
 		{ErrBusy, codes.Aborted},
 		{ErrInvalid, codes.InvalidArgument},
 		{ErrExists, codes.AlreadyExists},
@@ -54,6 +56,7 @@ func codesOfErrors() []struct {
 		{ErrOutOfRange, codes.OutOfRange},
 		{ErrInUse, codes.FailedPrecondition},
 		{ErrPrecondition, codes.FailedPrecondition},
+		{mount.ErrOccupied, codes.FailedPrecondition},
 		{ErrNotFound, codes.NotFound},
 		{ErrUnauthenticated, codes.Unauthenticated},
 		{ErrDenied, codes.PermissionDenied},
@@ -65,15 +68,10 @@ func codesOfErrors() []struct {
 
 // codeOf classifies an error: by the errors above, then by its own gRPC status; INTERNAL for any other error.
 func codeOf(err error) codes.Code {
-	list := codesOfErrors()
-	if i := slices.IndexFunc(list, func(c struct {
-		err  error
-		code codes.Code
-	},
-	) bool {
-		return errors.Is(err, c.err)
-	}); i >= 0 {
-		return list[i].code
+	for _, c := range codesOfErrors() {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
 	}
 	if s, ok := status.FromError(err); ok {
 		return s.Code()

@@ -2,6 +2,7 @@ package driverkit
 
 import (
 	"context"
+	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -34,26 +35,30 @@ func (c *controller) ControllerListVolumeHealth(ctx context.Context, req *csi.Co
 	})
 }
 
+// healthBatch is how many volumes are listed at a time: a page of a few that have problems does not list all volumes.
+const healthBatch = 256
+
 // listSick asks volume for volume, and returns at most limit of those that have problems; 0 means all.
-func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after string, limit int) ([]*csi.VolumeHealth, error) {
-	volumes, err := lister.List(ctx, after, 0)
-	if err != nil {
-		return nil, err
+func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after string, limit int) (sick []*csi.VolumeHealth, err error) {
+	for {
+		volumes, err := lister.List(ctx, after, healthBatch)
+		if err := errors.Join(err, ctx.Err()); err != nil || len(volumes) == 0 {
+			return sick, err
+		}
+		for _, v := range volumes {
+			conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: v.ID})
+			if err != nil && !isNotFound(err) { // It may have been deleted since.
+				return nil, err
+			}
+			if len(conditions) > 0 {
+				sick = append(sick, healthOf(v.ID, conditions))
+			}
+			if limit > 0 && len(sick) == limit {
+				return sick, nil
+			}
+			after = v.ID
+		}
 	}
-	var sick []*csi.VolumeHealth
-	for _, v := range volumes {
-		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: v.ID})
-		if err != nil && !isNotFound(err) { // It may have been deleted since.
-			return nil, err
-		}
-		if len(conditions) > 0 {
-			sick = append(sick, healthOf(v.ID, conditions))
-		}
-		if limit > 0 && len(sick) == limit {
-			break
-		}
-	}
-	return sick, nil
 }
 
 // NodeGetVolumeHealth reports the problems of a volume on this node: those that the Backend knows, and mounts that do not exist any more

@@ -3,7 +3,7 @@ package driverkit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
+	"strings"
 )
 
 // IDFromName returns an id that follows from the name of a volume or snapshot: 32 characters, the same for the same name. It is for a storage system that
@@ -16,7 +16,8 @@ func IDFromName(name string) string {
 // FileName returns the name of the file or directory of the object with an id, which comes from outside and may be "..", have slashes, or look like an
 // option: the id itself if it consists of letters, digits, '.', '-' and '_' and begins with a letter, a digit or '_'; else a hash of it.
 func FileName(id string) string {
-	if regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`).MatchString(id) {
+	const first = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+	if id != "" && len(id) <= maxName && strings.Contains(first, id[:1]) && strings.Trim(id, first+".-") == "" {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))

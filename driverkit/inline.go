@@ -23,7 +23,7 @@ func (n *node) inlineOf(req *csi.NodePublishVolumeRequest, capability Capability
 	context := req.GetVolumeContext()
 	text, sent := context[keyEphemeral]
 	if !sent {
-		return nil, nil //nolint:nilnil // nil stands for a persistent volume
+		return nil, nil //nolint:nilnil // nil means a persistent volume
 	}
 	ephemeral, err := strconv.ParseBool(text)
 	switch {
@@ -51,16 +51,14 @@ func (n *node) deleteInline(ctx context.Context, id string) error {
 	return ignoreNotFound(n.backend.Delete(ctx, &DeleteRequest{ID: id}))
 }
 
-// undoInline is undo for an inline volume, which is deleted, too.
-func (n *node) undoInline(ctx context.Context, id string, t *target, forget func() error) error {
-	return n.undo(ctx, id, t.Stage, func() error {
+// undoTarget undoes the stage of a target that failed with a cause, and deletes the volume if it is inline. before is the record without them.
+func (n *node) undoTarget(ctx context.Context, id string, t *target, before *record, cause error) error {
+	return n.undo(ctx, id, t.Stage, cause, func(ctx context.Context) error {
 		if t.Inline {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-			defer cancel()
 			if err := n.deleteInline(ctx, id); err != nil {
-				return fmt.Errorf("undo the creation of inline volume %q: %w: %w", id, ErrBusy, err)
+				return err
 			}
 		}
-		return forget()
+		return n.journal.save(before)
 	})
 }

@@ -46,6 +46,14 @@ func (b *bench) delete(v *csi.Volume) error {
 	return err
 }
 
+// place mounts something that is not of the driver.
+func (b *bench) place(name string) {
+	b.t.Helper()
+	if err := errors.Join(os.MkdirAll(b.path(name), 0o700), b.mounts.Place(b.t.Context(), "other", b.path(name), mount.Options{})); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // records is how many volumes the journal has.
 func (b *bench) records() int {
 	b.t.Helper()
@@ -191,18 +199,69 @@ func TestUndoFails(t *testing.T) {
 func TestUnknownVolume(t *testing.T) {
 	b := newBench(t, nil)
 	v := b.create("pvc-1")
-	for _, name := range []string{"staging", "pod-1"} {
-		if err := os.Mkdir(b.path(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.mounts.Place(t.Context(), "other", b.path(name), mount.Options{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.place("staging")
+	b.place("pod-1")
 	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
 	wantCode(t, "unstage", b.unstage(v), codes.OK)
 	if left := b.mounts.Targets(); len(left) > 0 {
 		t.Errorf("left mounted: %q", left)
+	}
+}
+
+// TestUnstageElsewhere unmounts what an earlier driver has left at another path than the one at which the volume is staged.
+func TestUnstageElsewhere(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	b.place("old")
+	_, err := b.NodeUnstageVolume(ctxOf(t), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: b.path("old")})
+	wantCode(t, "unstage at the old path", err, codes.OK)
+	if left := b.mounts.Targets(); len(left) != 1 || left[0] != b.path("staging") {
+		t.Errorf("mounted are %q, want the staging path alone", left)
+	}
+}
+
+// staging is a Backend that mounts a volume itself at its staging path, for writing.
+type staging struct {
+	driverkit.Backend
+
+	mounts *mount.Fake
+}
+
+func (s staging) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	return &driverkit.Staged{Mounted: true}, s.mounts.Place(ctx, "server:/"+req.ID, req.Path, mount.Options{})
+}
+
+// TestWritableAlthoughReadOnly refuses a mount of the Backend that can be written although the access mode forbids it.
+func TestWritableAlthoughReadOnly(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(staging{b.array, b.mounts})
+	req := b.stageRequest(b.create("pvc-1"))
+	req.VolumeCapability.AccessMode.Mode = driverkit.SingleNodeReaderOnly
+	_, err := b.NodeStageVolume(ctxOf(t), req)
+	wantCode(t, "stage", err, codes.Internal)
+	if left := b.mounts.Targets(); len(left) > 0 {
+		t.Errorf("left mounted: %q", left)
+	}
+}
+
+// TestOccupied refuses to mount over something else, which stays.
+func TestOccupied(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	b.place("staging")
+	wantCode(t, "stage", b.stage(v), codes.FailedPrecondition)
+	wantCode(t, "delete", b.delete(v), codes.OK) // ErrInUse if it is staged.
+	if b.mounts.At(b.path("staging")) == nil {
+		t.Error("the other mount at the staging path is gone")
+	}
+	v = b.create("pvc-2")
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	b.place("pod-1")
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.FailedPrecondition)
+	if b.mounts.At(b.path("pod-1")) == nil {
+		t.Error("the other mount at the target path is gone")
 	}
 }
 

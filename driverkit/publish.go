@@ -34,21 +34,28 @@ func (n *node) publish(ctx context.Context, id string, want *target) error {
 		return errors.Join(err, n.journal.save(before))
 	}
 	n.at(ctx, "recorded")
-	err := n.bind(ctx, source, want.Path, mount.Options{ReadOnly: want.ReadOnly, Flags: bindFlags(want.Capability.MountFlags)})
+	err := mount.EnsureBind(ctx, n.Mounter, source, want.Path, mount.Options{ReadOnly: want.ReadOnly, Flags: bindFlags(want.Capability.MountFlags)})
 	if err == nil || before.at(want.Path) != nil {
 		return err
 	}
-	return errors.Join(err, n.undoPublish(ctx, before, want.Path))
+	return n.undoPublish(ctx, before, want.Path, err)
 }
 
-// undoPublish leaves the target in the journal unless it is gone.
-func (n *node) undoPublish(ctx context.Context, before *record, path string) error {
+// undoPublish undoes a publication that failed with a cause. The target stays in the journal unless it is gone.
+func (n *node) undoPublish(ctx context.Context, before *record, path string, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if err := n.unmountAll(ctx, path); err != nil {
-		return fmt.Errorf("undo the publication of volume %q: %w: %w", before.ID, ErrBusy, err)
+	var err error
+	if !errors.Is(cause, mount.ErrOccupied) { // The mount that is in the way is not this one.
+		err = mount.UnmountAll(ctx, n.Mounter, path)
 	}
-	return n.journal.save(before)
+	if err == nil {
+		err = n.journal.save(before)
+	}
+	if err != nil {
+		err = fmt.Errorf("undo the publication of volume %q: %w: %w", before.ID, ErrBusy, err)
+	}
+	return errors.Join(cause, err)
 }
 
 // checkStaged refuses a volume that is not staged at the path that the CO names (CSI v1.13, "NodePublishVolume", FAILED_PRECONDITION).
@@ -116,7 +123,7 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if have := before.at(want.Path); have != nil && have.Stage != nil && have.Stage.Staged != nil {
 		return errors.Join(err, n.keepPublished(known, want, have))
 	}
-	return errors.Join(err, n.undoInline(ctx, req.ID, want, func() error { return n.journal.save(before) }))
+	return n.undoTarget(ctx, req.ID, want, before, err)
 }
 
 // presentTarget makes the volume of a target, if create is set, and has it visible there.
@@ -127,13 +134,7 @@ func (n *node) presentTarget(ctx context.Context, known *record, want *target, r
 			return err
 		}
 	}
-	if err := n.present(ctx, req, want.Stage, func() error { return n.journal.save(known) }); err != nil {
-		return err
-	}
-	if want.ReadOnly && want.Stage.Staged.Mounted {
-		return n.checkReadOnly(ctx, want.Path)
-	}
-	return nil
+	return n.present(ctx, req, want.Stage, func() error { return n.journal.save(known) })
 }
 
 // keepPublished leaves a target as it was when a repeated call failed: a workload may use it, and NodeUnpublishVolume undoes it.
@@ -152,15 +153,6 @@ func (n *node) alreadyPublished(ctx context.Context, have *target) (bool, error)
 	return n.stillStaged(ctx, have.Stage)
 }
 
-// checkReadOnly refuses a mount of the Backend that can be written although the CO asks for a read-only one.
-func (n *node) checkReadOnly(ctx context.Context, path string) error {
-	readOnly, err := n.Mounter.ReadOnly(ctx, path)
-	if err == nil && !readOnly {
-		err = fmt.Errorf("stage: the driver mounted %s for writing although StageRequest.ReadOnly is set", path)
-	}
-	return err
-}
-
 // unpublish unmounts a target and removes its mount point.
 func (n *node) unpublish(ctx context.Context, id, path string) error {
 	known := n.journal.get(id)
@@ -175,7 +167,7 @@ func (n *node) unpublish(ctx context.Context, id, path string) error {
 			return err
 		}
 	default:
-		if err := n.unmountAll(ctx, path); err != nil {
+		if err := mount.UnmountAll(ctx, n.Mounter, path); err != nil {
 			return err
 		}
 	}

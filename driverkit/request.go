@@ -92,7 +92,7 @@ func (k *kit) capabilitiesOf(list []*csi.VolumeCapability) ([]Capability, error)
 // optionalCapabilityOf converts a capability that a CO may leave out.
 func (k *kit) optionalCapabilityOf(c *csi.VolumeCapability) (*Capability, error) {
 	if c == nil {
-		return nil, nil //nolint:nilnil // nil stands for no capability
+		return nil, nil //nolint:nilnil // nil means no capability
 	}
 	converted, err := k.capabilityOf(c)
 	return &converted, err
@@ -139,7 +139,7 @@ func (k *kit) sourceOf(from *csi.VolumeContentSource) (*Source, error) {
 	const field = "volume_content_source"
 	switch {
 	case from == nil:
-		return nil, nil //nolint:nilnil // nil stands for no source
+		return nil, nil //nolint:nilnil // nil means no source
 	case from.GetSnapshot() != nil && implements[Snapshotter](k):
 		id := from.GetSnapshot().GetSnapshotId()
 		return &Source{Snapshot: id}, required(field+".snapshot.snapshot_id", id)

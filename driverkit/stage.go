@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
@@ -22,8 +20,6 @@ const (
 	undoTimeout = 10 * time.Second
 	// defaultFSType is the file system of a device for which neither CO nor Backend name one.
 	defaultFSType = "ext4"
-	// maxStacked is how many mounts on top of each other are undone at one path.
-	maxStacked = 64
 )
 
 // stage makes a volume available at its staging path. The journal has it first, so that the mount is known however the call ends.
@@ -44,10 +40,10 @@ func (n *node) stage(ctx context.Context, req *StageRequest) error {
 	if living, livingErr := n.living(context.WithoutCancel(ctx), known); len(living) > 0 || livingErr != nil {
 		return fmt.Errorf("%w: volume %q stays staged, as %q use it: %w", err, req.ID, living, errors.Join(livingErr, ErrBusy))
 	}
-	return errors.Join(err, n.undo(ctx, req.ID, known.Stage, func() error {
+	return n.undo(ctx, req.ID, known.Stage, err, func(context.Context) error {
 		before.Stage, before.Targets = nil, nil // An earlier stage is undone with this one, and no target is mounted.
 		return n.journal.save(before)
-	}))
+	})
 }
 
 // alreadyStaged reports whether a volume is staged as requested and its mount still exists. The Backend is asked again for the device of a raw block
@@ -156,11 +152,18 @@ func (n *node) mount(ctx context.Context, s *stage) error {
 			Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: s.Capability.MountFlags, ReadOnly: s.readOnly(), Grow: true,
 		})
 	case s.Staged.Directory != "":
-		return n.bind(ctx, s.Staged.Directory, s.Path, s.bindOptions())
+		return mount.EnsureBind(ctx, n.Mounter, s.Staged.Directory, s.Path, s.bindOptions())
 	}
 	mounted, err := n.Mounter.Mounted(ctx, s.Path)
 	if err == nil && !mounted {
 		err = fmt.Errorf("stage: the driver returned Mounted, but nothing is mounted at %s", s.Path)
+	}
+	if err != nil || !s.ReadOnly {
+		return err
+	}
+	readOnly, err := n.Mounter.ReadOnly(ctx, s.Path)
+	if err == nil && !readOnly {
+		err = fmt.Errorf("stage: the driver mounted %s for writing although StageRequest.ReadOnly is set", s.Path)
 	}
 	return err
 }
@@ -193,26 +196,38 @@ func (n *node) stillStaged(ctx context.Context, s *stage) (bool, error) {
 	return n.Mounter.Mounted(ctx, s.Path)
 }
 
-// undo undoes a stage that failed, and has forget remove it from the journal only when that succeeded, so that NodeUnstageVolume knows the rest. The
-// ErrBusy then says that the outcome is not final.
-func (n *node) undo(ctx context.Context, id string, s *stage, forget func() error) error {
+// undo undoes a stage that failed with a cause, and has forget remove it from the journal only when that succeeded, so that NodeUnstageVolume knows the
+// rest: the ErrBusy then says that the outcome is not final.
+func (n *node) undo(ctx context.Context, id string, s *stage, cause error, forget func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if err := n.release(ctx, id, s); err != nil {
-		return fmt.Errorf("undo the stage of volume %q at %s: %w: %w", id, s.Path, ErrBusy, err)
+	var err error
+	if !errors.Is(cause, mount.ErrOccupied) { // The mount that is in the way is not this one.
+		err = mount.UnmountAll(ctx, n.Mounter, s.Path)
 	}
-	if err := forget(); err != nil {
-		return fmt.Errorf("forget the stage of volume %q at %s: %w: %w", id, s.Path, ErrBusy, err)
+	if err == nil {
+		err = n.unstageBackend(ctx, id, s)
 	}
-	return nil
+	if err == nil {
+		err = forget(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("undo the stage of volume %q at %s: %w: %w", id, s.Path, ErrBusy, err)
+	}
+	return errors.Join(cause, err)
 }
 
 // release unmounts a stage and has the Backend undo it.
 func (n *node) release(ctx context.Context, id string, s *stage) error {
-	if err := n.unmountAll(ctx, s.Path); err != nil {
+	if err := mount.UnmountAll(ctx, n.Mounter, s.Path); err != nil {
 		return err
 	}
 	n.at(ctx, "unmounted")
+	return n.unstageBackend(ctx, id, s)
+}
+
+// unstageBackend has the Backend undo a stage, of which nothing is mounted any more.
+func (n *node) unstageBackend(ctx context.Context, id string, s *stage) error {
 	req := &UnstageRequest{ID: id, Path: s.Path, VolumeContext: s.VolumeContext, PublishContext: s.PublishContext}
 	if s.Boot == n.journal.boot {
 		req.Staged = s.Staged
@@ -224,7 +239,7 @@ func (n *node) release(ctx context.Context, id string, s *stage) error {
 func (n *node) unstage(ctx context.Context, id, path string) error {
 	known := n.journal.get(id)
 	if known.Stage != nil && known.Stage.Path != path {
-		return n.unmountAll(ctx, path) // It is staged elsewhere; here may be what an earlier driver mounted.
+		return mount.UnmountAll(ctx, n.Mounter, path) // It is staged elsewhere; here may be what an earlier driver mounted.
 	}
 	if err := n.checkUnpublished(ctx, known); err != nil {
 		return err
@@ -262,59 +277,4 @@ func (n *node) living(ctx context.Context, known *record) ([]string, error) {
 		}
 	}
 	return paths, nil
-}
-
-// bind mounts source at path, which it makes where needed. A mount that exists there already must be this one.
-func (n *node) bind(ctx context.Context, source, path string, o mount.Options) error {
-	bound, err := n.Mounter.IsMountOf(ctx, source, path, o)
-	if err != nil || bound {
-		return err
-	}
-	mounted, err := n.Mounter.Mounted(ctx, path)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		return fmt.Errorf("mount %s at %s: something else is mounted there: %w", source, path, ErrPrecondition)
-	}
-	if err := makeMountPoint(source, path); err != nil {
-		return err
-	}
-	return n.Mounter.Bind(ctx, source, path, o)
-}
-
-// makeMountPoint makes path a directory, or a file where source is a device.
-func makeMountPoint(source, path string) error {
-	info, err := os.Stat(source)
-	if err != nil {
-		return fmt.Errorf("inspect the source of the mount: %w", err)
-	}
-	if info.IsDir() {
-		if err := os.MkdirAll(path, 0o750); err != nil {
-			return fmt.Errorf("create directory to mount at: %w", err)
-		}
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return fmt.Errorf("create directory of the file to mount at: %w", err)
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("create file to mount at: %w", err)
-	}
-	return file.Close()
-}
-
-// unmountAll undoes all mounts at a path.
-func (n *node) unmountAll(ctx context.Context, path string) error {
-	for range maxStacked {
-		mounted, err := n.Mounter.Mounted(ctx, path)
-		if err != nil || !mounted {
-			return err
-		}
-		if err := n.Mounter.Unmount(ctx, path); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("unmount %s: more than %d mounts are on top of each other: %w", path, maxStacked, ErrPrecondition)
 }

@@ -26,7 +26,7 @@ const NodeID = "drivertest-node"
 // patience bounds what should take milliseconds.
 const patience = 2 * time.Minute
 
-// New makes a driver as a start of its process does. dir is an existing directory that stands for the storage system: two drivers with the same dir have
+// New makes a driver as a start of its process does. dir is an existing directory that represents the storage system: two drivers with the same dir have
 // the same volumes, with another dir they have none in common. The tests set the options that a user has flags for.
 type New func(dir string) (driverkit.Options, driverkit.Backend, error)
 

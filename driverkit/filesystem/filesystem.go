@@ -11,14 +11,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // ErrForeign says that a device has other contents than the requested file
 // system; the error that wraps it names them. Nothing was written to the device.
 var ErrForeign = errors.New("the device is not blank, and is never formatted")
 
-// ErrOccupied says that something else is mounted at the target. That mount stays.
-var ErrOccupied = errors.New("something else is mounted there")
+// ErrOccupied is mount.ErrOccupied.
+var ErrOccupied = mount.ErrOccupied
 
 // Options of a mounted file system.
 type Options struct {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,8 +60,7 @@ func (s *shares) Create(ctx context.Context, req *driverkit.CreateRequest) (*dri
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(req.Name))
-	prefix := hex.EncodeToString(sum[:16]) + "-"
+	prefix := driverkit.IDFromName(req.Name) + "-"
 	found, err := filepath.Glob(filepath.Join(root, prefix+"*"))
 	if err != nil {
 		return nil, err
@@ -117,8 +114,7 @@ func (s *shares) find(ctx context.Context, id string) (v volume, root string, er
 func (s *shares) export(ctx context.Context, of export) (dir string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sum := sha256.Sum256([]byte(of.source("")))
-	dir = filepath.Join(s.exports, hex.EncodeToString(sum[:16]))
+	dir = filepath.Join(s.exports, driverkit.IDFromName(of.source("")))
 	mounted, err := s.mounts.Mounted(ctx, dir)
 	if err != nil || mounted {
 		return dir, err
@@ -214,7 +210,7 @@ func (v volume) id() string { return strings.Join([]string{v.server, v.share, v.
 // converted returns the volume as the kit knows it.
 func (v volume) converted() *driverkit.Volume {
 	_, text, _ := strings.Cut(v.directory, "-")
-	size, _ := strconv.ParseInt(text, 10, 64) // 0 stands for an unknown size, for which nobody asked.
+	size, _ := strconv.ParseInt(text, 10, 64) // 0 means that the size is not known: no size was requested.
 	return &driverkit.Volume{
 		ID: v.id(), Size: size, Context: map[string]string{serverKey: v.server, shareKey: v.share, directoryKey: v.directory},
 	}

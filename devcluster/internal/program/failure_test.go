@@ -92,7 +92,7 @@ func (c *cluster) keepsLogsOnly(log string) {
 	c.mustFail([]string{"status"}, "no cluster is up")
 }
 
-// TestDriverThatEndsAtOnce is told by the words of the driver itself.
+// TestDriverThatEndsAtOnce wants the last lines of the driver's log in the error.
 func TestDriverThatEndsAtOnce(t *testing.T) {
 	c := newCluster(t)
 	driver := filepath.Join(t.TempDir(), "driver")

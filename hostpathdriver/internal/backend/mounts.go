@@ -100,15 +100,5 @@ func (n *Node) isMountOfDevice(ctx context.Context, device, path string) (bool, 
 // unmountAll removes every mount at a path: a crash between two attempts may have
 // stacked them.
 func (n *Node) unmountAll(ctx context.Context, path string) error {
-	const most = 16
-	for range most {
-		mounted, err := n.cfg.Mounter.Mounted(ctx, path)
-		if err != nil || !mounted {
-			return err
-		}
-		if err := n.cfg.Mounter.Unmount(ctx, path); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("unmount %s: still mounted after %d times", path, most)
+	return mount.UnmountAll(ctx, n.cfg.Mounter, path)
 }

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/loop"
@@ -163,47 +160,14 @@ func (n *Node) mounted(ctx context.Context, known *volume.NodeVolume, path strin
 	return false, nil
 }
 
-// makeMountPoint makes path something that source can be mounted at: a
-// directory, or a file where source is a device.
-func makeMountPoint(source, path string) error {
-	info, err := os.Stat(source)
-	if err != nil {
-		return fmt.Errorf("look at the source of the mount: %w", err)
-	}
-	if info.IsDir() {
-		if err := os.MkdirAll(path, 0o750); err != nil {
-			return fmt.Errorf("create directory to mount at: %w", err)
-		}
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return fmt.Errorf("create directory of the file to mount at: %w", err)
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("create file to mount at: %w", err)
-	}
-	return file.Close()
-}
-
 // bind mounts source at path, which it makes where needed. A mount that exists
 // there already must be this one.
 func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) error {
-	bound, err := n.cfg.Mounter.IsMountOf(ctx, source, path, o)
-	if err != nil || bound {
-		return err
+	err := mount.EnsureBind(ctx, n.cfg.Mounter, source, path, o)
+	if errors.Is(err, mount.ErrOccupied) {
+		return fmt.Errorf("%w: %w", err, volume.ErrPrecondition)
 	}
-	mounted, err := n.cfg.Mounter.Mounted(ctx, path)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		return fmt.Errorf("mount %s at %s: something else is mounted there: %w", source, path, volume.ErrPrecondition)
-	}
-	if err := makeMountPoint(source, path); err != nil {
-		return err
-	}
-	return n.cfg.Mounter.Bind(ctx, source, path, o)
+	return err
 }
 
 // Stats implements volume.NodeService.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -96,7 +97,7 @@ func (i imagePresenter) replay(ctx context.Context, known *volume.NodeVolume, pa
 }
 
 func (i imagePresenter) mountDevice(ctx context.Context, known *volume.NodeVolume, device, path string, o filesystem.Options) error {
-	if err := makeMountPoint(i.path(known), path); err != nil {
+	if err := mount.MakePoint(i.path(known), path); err != nil {
 		return err
 	}
 	o.Type = i.fsType

@@ -149,7 +149,7 @@ func (g *gate) complete() error {
 	}
 	done := baton.Stamp{Version: g.known.Version, Complete: true}
 	if err := g.baton.Note(done); err != nil {
-		g.known = baton.Stamp{} // the next turn, of whoever, recovers
+		g.known = baton.Stamp{} // the next turn of any process recovers
 		return err
 	}
 	g.known = done

@@ -71,7 +71,7 @@ func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions
 			return r.Watch(ctx, opts)
 		},
 	}
-	i.store = newStore(o, i.changed)
+	i.store = newStore(o, i.changed, i.listed)
 	i.own.transform = i.store.transform
 	i.reflector = cache.NewReflectorWithOptions(lw, newOf[T](), i.store, cache.ReflectorOptions{
 		Name: i.name, TypeDescription: i.name, ResyncPeriod: o.Resync, MinWatchTimeout: minWatch,
@@ -182,7 +182,11 @@ func (i *Informer[T]) Remember(obj T) {
 	if !ok {
 		return
 	}
-	i.own.put(keyOf(copied), copied)
+	key := keyOf(copied)
+	i.own.put(key, copied)
+	if i.own.missed(key, i.store.get) {
+		go i.forgetMissed()
+	}
 }
 
 // changed forgets own writes that the watch has caught up with, then calls the OnChange functions.
@@ -191,6 +195,22 @@ func (i *Informer[T]) changed(before, after T) {
 	for _, f := range i.onChange {
 		f(before, after)
 	}
+}
+
+// listed has the OnChange functions hear of the own writes whose objects are not in a new list: they were created and deleted between two watches,
+// and no watch brings their deletion.
+func (i *Informer[T]) listed(resourceVersion string) {
+	var none T
+	for _, obj := range i.own.listed(resourceVersion, i.store.get) {
+		i.changed(obj, none)
+	}
+}
+
+// forgetMissed does what listed does for an own write that is remembered after the list that lacks its object.
+func (i *Informer[T]) forgetMissed() {
+	i.store.change.Lock()
+	defer i.store.change.Unlock()
+	i.listed("")
 }
 
 // watchError logs what a user must know of, and no more: streams end all the time.

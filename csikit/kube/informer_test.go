@@ -167,6 +167,44 @@ func TestInformerFindsWhatItMissed(t *testing.T) {
 	}, pod("a", ""))
 }
 
+// An own write whose object is deleted before the watch is back is gone with the next list, which lacks it, and whoever waits for that hears of it.
+func TestInformerReportsOwnWritesThatAListLacks(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]bool{"BeforeTheList": false, "AfterTheList": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
+				t.Helper()
+				f.take()
+				f.cluster.Fail("watch", "pods", apierrors.NewServiceUnavailable("down"), 3)
+				f.cluster.BreakWatches()
+				synctest.Wait()
+				created, err := f.cluster.Client().Pods("ns").Create(t.Context(), pod("a", ""), metav1.CreateOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !late {
+					f.informer.Remember(created)
+				}
+				if err := f.cluster.Remove("pods", "ns", "a"); err != nil {
+					t.Fatal(err)
+				}
+				f.cluster.Compact()
+				time.Sleep(30 * time.Second) // the list has come, and an own write lives longer than that
+				if late {
+					f.informer.Remember(created)
+				}
+				if d := cmp.Diff([]string{"delete a"}, f.take()); d != "" {
+					t.Errorf("its deletion is a change (-want +got):\n%s", d)
+				}
+				if _, ok := f.informer.Get("ns", "a"); ok {
+					t.Error("it is gone")
+				}
+			}, pod("b", ""))
+		})
+	}
+}
+
 // slimPod keeps the node of a pod.
 func slimPod(pod *corev1.Pod) *corev1.Pod {
 	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}

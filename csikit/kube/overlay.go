@@ -10,8 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// overlayTTL bounds how long an own write is kept that no watch confirms: the
-// object was deleted before the watch (re)started, so the watch never delivers it.
+// overlayTTL bounds how long an own write is kept that no watch and no list confirms.
 const overlayTTL = time.Minute
 
 // overlay holds own writes that the watch has not delivered yet. Usually it is empty.
@@ -24,6 +23,8 @@ type overlay[T Object] struct {
 	// answer to an own write may be remembered after the deletion.
 	gone  map[types.UID]time.Time
 	sweep time.Time
+	// version is that of the last list.
+	version string
 }
 
 type overlayItem[T Object] struct {
@@ -129,6 +130,43 @@ func (o *overlay[T]) keys(match func(T) bool) []string {
 		}
 	}
 	return keys
+}
+
+// listed drops the items whose objects the last list lacks, and returns them. resourceVersion is that of a new list, empty for none; lookup returns the
+// store's object of a key.
+func (o *overlay[T]) listed(resourceVersion string, lookup func(key string) (T, bool)) []T {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if resourceVersion != "" {
+		o.version = resourceVersion
+	}
+	var missed []T
+	for key := range o.items {
+		if o.missedLocked(key, lookup) {
+			missed = append(missed, o.items[key].obj)
+			delete(o.items, key)
+		}
+	}
+	return missed
+}
+
+// missed reports whether the last list lacks the object of an item: no watch that follows will bring its deletion.
+func (o *overlay[T]) missed(key string, lookup func(key string) (T, bool)) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.missedLocked(key, lookup)
+}
+
+func (o *overlay[T]) missedLocked(key string, lookup func(key string) (T, bool)) bool {
+	item, ok := o.items[key]
+	if !ok {
+		return false
+	}
+	if order, err := resourceversion.CompareResourceVersion(item.obj.GetResourceVersion(), o.version); err != nil || order > 0 {
+		return false
+	}
+	stored, ok := lookup(key)
+	return !ok || stored.GetUID() != item.obj.GetUID()
 }
 
 // observe drops the items that the watch has caught up with.

@@ -100,6 +100,8 @@ type store[T Object] struct {
 	index     map[string]func(T) []string
 	// changed is called after each change, one call at a time, and for each object on a resync.
 	changed func(before, after T)
+	// listed is called with the version of each list after changed was called for all of it.
+	listed func(resourceVersion string)
 	// synced is closed when the first list is complete, and changed was called for all of it.
 	synced chan struct{}
 
@@ -115,9 +117,9 @@ type store[T Object] struct {
 
 var _ cache.TransformingStore = (*store[Object])(nil)
 
-func newStore[T Object](o InformerOptions[T], changed func(before, after T)) *store[T] {
+func newStore[T Object](o InformerOptions[T], changed func(before, after T), listed func(resourceVersion string)) *store[T] {
 	s := &store[T]{
-		transform: transform(o.Transform), encoding: o.Encoding, index: o.Index, changed: changed,
+		transform: transform(o.Transform), encoding: o.Encoding, index: o.Index, changed: changed, listed: listed,
 		synced: make(chan struct{}), items: map[string]kept[T]{}, keys: map[string]map[uint64][]string{}, seed: maphash.MakeSeed(),
 	}
 	for name := range o.Index {
@@ -168,8 +170,8 @@ func (s *store[T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore: list has all objects that there are.
-func (s *store[T]) Replace(list []any, _ string) error {
+// Replace implements cache.ReflectorStore: list has all objects that there are in that version.
+func (s *store[T]) Replace(list []any, resourceVersion string) error {
 	s.change.Lock()
 	defer s.change.Unlock()
 	missing := make(map[string]struct{}, len(s.items))
@@ -187,6 +189,7 @@ func (s *store[T]) Replace(list []any, _ string) error {
 			s.remove(key, last, last)
 		}
 	}
+	s.listed(resourceVersion)
 	select {
 	case <-s.synced:
 	default:

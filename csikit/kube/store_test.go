@@ -18,7 +18,7 @@ func TestMemoryOfAnObject(t *testing.T) {
 	before := reachable()
 	d := newStore(InformerOptions[*corev1.PersistentVolume]{
 		Index: map[string]func(*corev1.PersistentVolume) []string{"name": func(pv *corev1.PersistentVolume) []string { return []string{pv.Name} }},
-	}, none)
+	}, none, func(string) {})
 	for n := range objects {
 		uid := types.UID(fmt.Sprintf("%036d", n))
 		if err := d.Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(uid), UID: uid, ResourceVersion: "1"}}); err != nil {

@@ -213,6 +213,9 @@ func (story tale) tell(t *testing.T, f fate, at int) (met *fault) {
 	if f.deadline {
 		w.serve(at)
 	} else {
+		if story.safe == 0 {
+			w.arm() // the start of the driver has fault points, too
+		}
 		w.launch(at)
 	}
 	gaveUp := false

@@ -28,7 +28,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.ProtectUsed, "check-volume-lifecycle", o.ProtectUsed, "refuse to delete a volume that is in use; false: delete it and its data, and log that")
 	fs.Var((*sizeValue)(&o.MaxVolumeSize), "max-volume-size", "largest volume, as a `quantity` such as 1Ti or a number of bytes")
 	fs.BoolVar(&o.Inline, "enable-inline-volumes", o.Inline, "serve inline volumes besides persistent ones; as the volumeLifecycleModes of the CSIDriver object say")
-	fs.BoolVar(&o.MountGroup, "enable-volume-mount-group", o.MountGroup, "give the files of a volume to the fsGroup of the pod; false: the kubelet does, as the fsGroupPolicy of the CSIDriver object says")
 	fs.BoolVar(&o.Expansion, "enable-volume-expansion", o.Expansion, "serve volume expansion")
 	fs.BoolVar(&o.Expansion, "node-expand-required", o.Expansion, "deprecated: another name of --enable-volume-expansion")
 	fs.Var(&choiceValue{&o.OfflineExpansion, expansionOnline, expansionOffline}, "volume-expansion-type", "`type` of volume expansion: ONLINE (in use or not) or OFFLINE (ControllerExpandVolume refuses volumes that are attached, staged or published)")

@@ -9,12 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -255,7 +252,7 @@ func TestInlineVolumesAreApart(t *testing.T) {
 func TestInlineLeavesNoPath(t *testing.T) {
 	m := newMachine(t)
 	p := m.start(m.options(ModeNode, "n1"))
-	req := m.inline("u1", "scratch", map[string]string{"podInfo": "true"})
+	req := m.inline("u1", "scratch", nil)
 	m.must(p.NodePublishVolume(m.ctx, req))
 	m.must(nil, os.MkdirAll(filepath.Join(m.shownAt(req), "a/b/c"), 0o700))
 	m.unpublishInline(p, req)
@@ -291,61 +288,6 @@ func TestInlineIsNoOther(t *testing.T) {
 		_, err := p.NodePublishVolume(m.ctx, req)
 		wantCode(t, name+": "+c.reason, err, codes.InvalidArgument)
 	}
-	m.checkClean()
-}
-
-// TestPodInformation comes with every publish, under today's keys or those of
-// the design; NodeStageVolume has none, as a volume is staged once for several
-// pods.
-func TestPodInformation(t *testing.T) {
-	const tokens = "csi.storage.k8s.io/serviceAccount.tokens"
-	m := newMachine(t)
-	p := m.start(m.options(ModeNode, "n1"))
-	want := map[string]string{"pod.name": "web-u1", "pod.namespace": "shop", "pod.uid": "u1", "serviceAccount.name": "web"}
-	files := func(req *csi.NodePublishVolumeRequest) map[string]string {
-		found := map[string]string{}
-		for _, name := range append(slices.Collect(maps.Keys(want)), "tokens") {
-			content, err := os.ReadFile(filepath.Join(m.shownAt(req), name))
-			if err == nil {
-				found[name] = string(content)
-			}
-		}
-		return found
-	}
-	today := m.inline("u1", "today", map[string]string{"podInfo": "true"})
-	old := m.inline("u1", "old", map[string]string{"podInfo": "true"})
-	for key := range today.GetVolumeContext() {
-		if name, found := strings.CutPrefix(key, "csi.storage.k8s.io/"); found {
-			old.VolumeContext["csi.kubernetes.io/"+name] = old.VolumeContext[key]
-			delete(old.VolumeContext, key)
-		}
-	}
-	for _, req := range []*csi.NodePublishVolumeRequest{today, old} {
-		m.must(p.NodePublishVolume(m.ctx, req))
-		if diff := cmp.Diff(want, files(req)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", req.GetTargetPath(), diff)
-		}
-	}
-	mounts := m.mounter.Targets()
-	today.VolumeContext[tokens] = "in the context"
-	m.must(p.NodePublishVolume(m.ctx, today))
-	if got := files(today)["tokens"]; got != "in the context" {
-		t.Errorf("republished with tokens in the context: %q", got)
-	}
-	today.Secrets = map[string]string{tokens: "in the secrets"}
-	m.must(p.NodePublishVolume(m.ctx, today))
-	if got := files(today)["tokens"]; got != "in the secrets" {
-		t.Errorf("republished with tokens in both: %q", got)
-	}
-	if diff := cmp.Diff(mounts, m.mounter.Targets()); diff != "" {
-		t.Errorf("mounts (-want +got):\n%s", diff)
-	}
-	untold := m.inline("u1", "untold", map[string]string{"podInfo": "true"})
-	delete(untold.VolumeContext, "csi.storage.k8s.io/pod.uid")
-	_, err := p.NodePublishVolume(m.ctx, untold)
-	wantCode(t, "asked for, and not told", err, codes.FailedPrecondition)
-	m.unpublishInline(p, today)
-	m.unpublishInline(p, old)
 	m.checkClean()
 }
 

@@ -92,9 +92,6 @@ type Options struct {
 	MaxVolumeSize int64
 	// Inline serves inline volumes, besides persistent ones.
 	Inline bool
-	// MountGroup announces VOLUME_MOUNT_GROUP: the files of a volume are given to
-	// the group that the CO asks for.
-	MountGroup bool
 	// Expansion makes volumes larger where asked for: in use or not or, with
 	// OfflineExpansion, only where they are neither attached nor staged.
 	Expansion, OfflineExpansion bool

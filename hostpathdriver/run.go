@@ -242,7 +242,6 @@ func (d *driver) openNode(ctx context.Context, pools *volume.Pools) error {
 		NodeID:     o.NodeID,
 		Topology:   o.Topology,
 		Inline:     o.Inline,
-		MountGroup: o.MountGroup,
 		Expansion:  o.nodeExpansion(),
 		Condition:  o.VolumeCondition,
 		MaxVolumes: d.maxVolumes,

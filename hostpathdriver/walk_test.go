@@ -62,7 +62,7 @@ func (e expansion) apply(o *Options) {
 func (s setup) options(dir string) Options {
 	o := NewOptions()
 	o.NodeID, o.StateDir, o.Endpoint = "n1", filepath.Join(dir, "state"), "unix://"+filepath.Join(dir, "csi.sock")
-	o.Capacity, o.Attach, o.Modify, o.MountGroup = map[string]int64{"pool": walkPool}, s.attach, true, true
+	o.Capacity, o.Attach, o.Modify = map[string]int64{"pool": walkPool}, s.attach, true
 	o.MutableParameters = []string{"iops"}
 	s.expansion.apply(&o)
 	if s.nodeAlone {

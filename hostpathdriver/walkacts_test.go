@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/driverkit/loop"
@@ -41,16 +38,6 @@ type disk struct {
 	block  bool
 	size   int64
 	from   func(w *walker) *csi.VolumeContentSource
-	// shared gives the files to a group.
-	shared bool
-}
-
-// fileGroup is one that a walk may give files to.
-func fileGroup() string {
-	if kernel() {
-		return "2000"
-	}
-	return strconv.Itoa(os.Getgid())
 }
 
 // mib is the unit of sizes here.
@@ -62,9 +49,6 @@ func (d disk) capability() *csi.VolumeCapability {
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
 		c.GetMount().FsType = d.fsType
-	}
-	if d.shared {
-		c.GetMount().VolumeMountGroup = fileGroup()
 	}
 	return c
 }
@@ -167,21 +151,10 @@ func (d disk) remove() act {
 const inlinePrefix = "csi-"
 
 // inline publishes an inline volume, which a kubelet knows the id of.
-func (d disk) inline() act { return d.inlineWith(nil) }
-
-// inlineFor tells it of the pod, and does so again when the token is another.
-func (d disk) inlineFor(token string) act {
-	return d.inlineWith(map[string]string{
-		"podInfo": "true", "csi.storage.k8s.io/pod.name": "pod", "csi.storage.k8s.io/pod.namespace": "ns",
-		"csi.storage.k8s.io/pod.uid": "u1", "csi.storage.k8s.io/serviceAccount.tokens": token,
-	})
-}
-
-func (d disk) inlineWith(more map[string]string) act {
+func (d disk) inline() act {
 	return act{name: "NodePublishVolume", on: d.name, remakes: true, call: func(ctx context.Context, w *walker) error {
 		w.ids[d.name] = inlinePrefix + d.name
 		attributes := map[string]string{"csi.storage.k8s.io/ephemeral": "true", "size": fmt.Sprint(d.size)}
-		maps.Copy(attributes, more)
 		return second(w.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 			VolumeId: w.ids[d.name], TargetPath: d.target(w), VolumeCapability: d.capability(), VolumeContext: attributes,
 		}))
@@ -404,40 +377,6 @@ func (d disk) sized(size int64) act {
 			err = fmt.Errorf("%s has %d bytes of %d", file.Name(), got, size)
 		}
 		return err
-	})
-}
-
-// told reports whether the files with pod information are whole, and no other is
-// there.
-func (d disk) told(token string) act {
-	return act{name: "told", call: func(_ context.Context, w *walker) error {
-		got := map[string]string{}
-		for _, path := range w.globAt(filepath.Join(w.contents(w.ids[d.name]), "*")) {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			got[filepath.Base(path)] = string(text)
-		}
-		want := map[string]string{"pod.name": "pod", "pod.namespace": "ns", "pod.uid": "u1", "tokens": token}
-		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("pod information (-want +got):\n%s", diff)
-		}
-		return nil
-	}}
-}
-
-// given reports whether the file belongs to the group.
-func (d disk) given() act {
-	return d.open("given", os.O_RDONLY, func(_ *walker, file *os.File) error {
-		info, err := file.Stat()
-		if err != nil {
-			return err
-		}
-		if owned, ok := info.Sys().(*syscall.Stat_t); !ok || fmt.Sprint(owned.Gid) != fileGroup() || info.Mode().Perm()&0o060 != 0o060 {
-			return fmt.Errorf("%s has mode %v and %+v, want it to be of group %s", file.Name(), info.Mode(), owned, fileGroup())
-		}
-		return nil
 	})
 }
 

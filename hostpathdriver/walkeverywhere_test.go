@@ -50,11 +50,6 @@ func tales() []tale {
 		)},
 		{name: "inline directory", acts: directory.inlined()},
 		{name: "inline image", acts: ext4.inlined()},
-		{name: "pod information", acts: []act{
-			directory.inlineFor("old"), directory.told("old"), directory.inlineFor("new"), directory.told("new"), directory.unpublish(),
-		}},
-		directory.changesGroup("mount group, directory"),
-		ext4.changesGroup("mount group, image"),
 		directory.cloned("clone of a directory"),
 		block.cloned("clone of a device"),
 		ext4.cloned("clone of an image"),
@@ -107,15 +102,6 @@ func (d disk) modified(name string) tale {
 
 func (d disk) inlined() []act {
 	return []act{d.inline(), d.write("old"), d.verify("old"), d.unpublish()}
-}
-
-// changesGroup is the life of a volume with a file that is given to a group
-// later.
-func (d disk) changesGroup(name string) tale {
-	shared := d
-	shared.shared = true
-	before := slices.Concat(d.up(), d.pause())
-	return tale{name: name, safe: len(before), acts: slices.Concat(before, []act{shared.stage(), shared.publish(), shared.given(), shared.verify("old")}, shared.down())}
 }
 
 // of is a volume like this one, made of a snapshot.

@@ -3,9 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -128,14 +126,6 @@ func stories() []story {
 			undo: []func(*system) error{unpublish, unstage, detach, remove},
 		},
 		{
-			name: "Grouped",
-			do: []func(*system) error{create, with(func(s *system, v *volume.Volume) error {
-				stage, target := s.grouped(v.ID, strconv.Itoa(os.Getgid()))
-				return errors.Join(s.node.Stage(s.ctx, stage), s.node.Publish(s.ctx, target), s.checkShared(v.ID))
-			})},
-			undo: []func(*system) error{unpublish, unstage, remove},
-		},
-		{
 			name: "Block",
 			do:   []func(*system) error{createBlock, stageBlock, publishBlock, expandBlock},
 			undo: []func(*system) error{unpublishBlock, unstage, remove},
@@ -143,18 +133,6 @@ func stories() []story {
 		{
 			name: "Inline",
 			do:   []func(*system) error{func(s *system) error { return s.node.Publish(s.ctx, s.inlineRequest(inline, nil)) }},
-			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
-		},
-		{
-			name: "InlinePod",
-			do: []func(*system) error{
-				func(s *system) error { return s.node.Publish(s.ctx, s.podRequest()) },
-				func(s *system) error {
-					req := s.podRequest()
-					req.Inline.Pod.Tokens = "second"
-					return errors.Join(s.node.Renew(s.ctx, req), s.checkTokens("second"))
-				},
-			},
 			undo: []func(*system) error{func(s *system) error { return s.node.Unpublish(s.ctx, inline, s.target(inline)) }},
 		},
 		{

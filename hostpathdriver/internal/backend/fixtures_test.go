@@ -13,7 +13,6 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
@@ -176,7 +175,7 @@ func (w *world) inlineRequest(id volume.ID, attributes map[string]string) *volum
 	return &volume.TargetRequest{
 		ID:     id,
 		Target: volume.Target{Path: w.target(id), Capability: writer()},
-		Inline: &volume.InlineRequest{Attributes: attributes, Pod: podinfo.Info{Name: "pod", Namespace: "ns", UID: "u1"}},
+		Inline: &volume.InlineRequest{Attributes: attributes, Pod: "ns/pod"},
 	}
 }
 

@@ -57,9 +57,6 @@ func (n *Node) planInline(req *volume.TargetRequest, attributes volume.Attribute
 	if err := n.checkFSType(form.FSType); err != nil {
 		return form, 0, err
 	}
-	if err := req.Inline.CheckPodInfo(attributes, form); err != nil {
-		return form, 0, err
-	}
 	size = attributes.Size
 	if size == 0 {
 		size = min(volume.DefaultEphemeralSize, n.cfg.MaxSize)
@@ -89,7 +86,7 @@ func (n *Node) reserveInline(ctx context.Context, req *volume.TargetRequest, att
 	return &volume.NodeVolume{
 		ID: req.ID, Home: home,
 		Ephemeral: &volume.Ephemeral{
-			Size: size, Pool: pool, FSType: form.FSType, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod.String(),
+			Size: size, Pool: pool, FSType: form.FSType, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod,
 		},
 	}, nil
 }
@@ -103,14 +100,6 @@ func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *vo
 	n.cfg.Step.at("inline:contents")
 	if contents := n.contents(known); gone(contents.Place(req.ID, known.Form())) {
 		if err := contents.Create(req.ID, known.Form(), known.Ephemeral.Size, attributes); err != nil {
-			return err
-		}
-	}
-	if err := n.showPod(known, req, attributes); err != nil {
-		return err
-	}
-	if !known.Form().Disk {
-		if err := n.shareTarget(ctx, known, &req.Target); err != nil {
 			return err
 		}
 	}

@@ -175,11 +175,6 @@ func (i imagePresenter) initFilesystem(ctx context.Context, known *volume.NodeVo
 	if err := applyOwnership(path, attributes); err != nil {
 		return err
 	}
-	if known.Ephemeral != nil {
-		if err := i.share(ctx, known, path, known.Targets[0].Capability); err != nil {
-			return err
-		}
-	}
 	i.cfg.Step.at("format:unmount")
 	return i.unmountAll(ctx, path)
 }

@@ -49,9 +49,6 @@ func (n *Node) Stage(ctx context.Context, req *volume.StageRequest) error {
 		return errors.Join(err, n.undoStage(ctx, before, known))
 	}
 	n.setApplied(req.ID, settings)
-	if err := n.shareStaged(ctx, known); err != nil {
-		return err
-	}
 	klog.FromContext(ctx).V(2).Info("Staged volume", logging.KeyVolumeID, req.ID, logging.KeyStagingPath, stage.Path)
 	return nil
 }
@@ -107,7 +104,6 @@ func (n *Node) checkStage(req *volume.StageRequest) (*volume.Volume, *volume.Sta
 		}
 		stage.ReadOnly = attached.ReadOnly
 	}
-	stage.Sharing = stage.Capability.Group != "" && !stage.CannotWrite()
 	return persistent, &stage, nil
 }
 

@@ -43,9 +43,6 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 	if err := n.checkSingleWriter(known); err != nil {
 		return errors.Join(err, n.save(before))
 	}
-	if err := n.shareTarget(ctx, known, &req.Target); err != nil {
-		return errors.Join(err, n.save(before))
-	}
 	n.cfg.Step.at("target:mount")
 	if err := n.cleanupTarget(&req.Target, n.presenter(known).publish(ctx, known, &req.Target)); err != nil {
 		return errors.Join(err, n.save(before))
@@ -99,10 +96,6 @@ func (n *Node) checkStaged(ctx context.Context, known *volume.NodeVolume, req *v
 	}
 	if err := n.Support().CheckCapability(known.Form(), req.Target.Capability); err != nil {
 		return err
-	}
-	if known.Stage.Sharing {
-		return fmt.Errorf("publish volume %q: its files are still to be given to group %s, it has to be staged again: %w",
-			req.ID, known.Stage.Capability.Group, volume.ErrPrecondition)
 	}
 	ready, err := n.presenter(known).stillStaged(ctx, known)
 	if err == nil && !ready {

@@ -11,25 +11,13 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-const fieldMountGroup = "volume_capability.mount.volume_mount_group"
-
-// nodeCapabilityFrom converts one capability with its group, which only nodes
-// look at. read is what the part for groups has for it, nil without that part.
-func nodeCapabilityFrom(c *csi.VolumeCapability, read func(group string) (string, error)) (volume.Capability, error) {
-	converted, err := capabilityFrom(c)
-	group := c.GetMount().GetVolumeMountGroup()
-	if err != nil || group == "" {
-		return converted, err
+// nodeCapabilityFrom converts the capability of a call to a node, which must not ask for a group, as VOLUME_MOUNT_GROUP is not announced.
+func nodeCapabilityFrom(c *csi.VolumeCapability) (volume.Capability, error) {
+	if group := c.GetMount().GetVolumeMountGroup(); group != "" {
+		return volume.Capability{}, status.Errorf(codes.InvalidArgument,
+			"volume_capability.mount.volume_mount_group: %q, but VOLUME_MOUNT_GROUP is not advertised", group)
 	}
-	if read == nil {
-		return volume.Capability{}, noGroup(group)
-	}
-	converted.Group, err = read(group)
-	return converted, err
-}
-
-func noGroup(group string) error {
-	return status.Errorf(codes.InvalidArgument, "%s: %q, but VOLUME_MOUNT_GROUP is not advertised", fieldMountGroup, group)
+	return capabilityFrom(c)
 }
 
 // capabilityFrom converts one capability. Its parts must be there; the

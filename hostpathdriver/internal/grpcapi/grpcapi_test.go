@@ -173,11 +173,6 @@ func TestNodeServesWhatItAnnounces(t *testing.T) {
 	}
 	_, err = without.NodeExpandVolume(f.ctx, &csi.NodeExpandVolumeRequest{})
 	wantCode(t, "NodeExpandVolume without expansion", err, codes.Unimplemented)
-	grouped := NewNode(NodeConfig{MountGroup: true})
-	if answer, err := grouped.NodeGetCapabilities(f.ctx, &csi.NodeGetCapabilitiesRequest{}); err != nil || len(answer.GetCapabilities()) != len(announced) ||
-		answer.GetCapabilities()[len(announced)-1].GetRpc().GetType() != csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP {
-		t.Errorf("with groups, without expansion: %v, %v", answer, err)
-	}
 	_, err = f.NodeGetVolumeHealth(f.ctx, &csi.NodeGetVolumeHealthRequest{})
 	wantCode(t, "NodeGetVolumeHealth", err, codes.InvalidArgument)
 }

@@ -24,8 +24,6 @@ type NodeConfig struct {
 	Condition bool
 	// Inline serves inline volumes.
 	Inline bool
-	// MountGroup gives files to the group that the CO asks for.
-	MountGroup bool
 	// Expansion serves NodeExpandVolume.
 	Expansion bool
 	// MaxVolumes returns the limit of volumes on this node; zero is no limit.
@@ -42,7 +40,6 @@ type Node struct {
 	nodeStats
 	nodeExpand
 	nodeHealth
-	nodeMountGroup
 
 	parts []nodePart
 }
@@ -69,11 +66,8 @@ func NewNode(cfg NodeConfig) *Node {
 		nodeStats:   nodeStats{service: cfg.Service, condition: cfg.Condition},
 		nodeExpand:  nodeExpand{service: cfg.Service, enabled: cfg.Expansion},
 		nodeHealth:  nodeHealth{service: cfg.Service},
-
-		nodeMountGroup: nodeMountGroup{enabled: cfg.MountGroup},
 	}
-	n.nodeStage.group, n.nodePublish.group = n.readGroup, n.readGroup
-	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand, &n.nodeHealth, &n.nodeMountGroup}
+	n.parts = []nodePart{&n.nodeStage, &n.nodePublish, &n.nodeStats, &n.nodeExpand, &n.nodeHealth}
 	return n
 }
 

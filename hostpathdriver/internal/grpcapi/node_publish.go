@@ -2,12 +2,12 @@ package grpcapi
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -16,8 +16,6 @@ type nodePublish struct {
 	service volume.NodeService
 	// inline serves inline volumes.
 	inline bool
-	// group reads the group that the files are to be given to; nil refuses any.
-	group func(string) (string, error)
 }
 
 func (nodePublish) announceNode() []nodeRPC {
@@ -26,10 +24,9 @@ func (nodePublish) announceNode() []nodeRPC {
 
 // NodePublishVolume brings a volume into a pod: a staged one, or, when the
 // kubelet says "ephemeral", a new inline volume that lives as long as the pod.
-// A repeated call renews the pod information in it. A real driver does the
-// same: a bind mount, read-only where asked for.
+// A real driver does the same: a bind mount, read-only where asked for.
 func (n *nodePublish) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	converted, err := targetFrom(req, n.group)
+	converted, err := targetFrom(req)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +39,7 @@ func (n *nodePublish) NodePublishVolume(ctx context.Context, req *csi.NodePublis
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-func targetFrom(req *csi.NodePublishVolumeRequest, group func(string) (string, error)) (*volume.TargetRequest, error) {
+func targetFrom(req *csi.NodePublishVolumeRequest) (*volume.TargetRequest, error) {
 	id, err := parseID(req.GetVolumeId())
 	if err != nil {
 		return nil, err
@@ -50,25 +47,60 @@ func targetFrom(req *csi.NodePublishVolumeRequest, group func(string) (string, e
 	if err := required("target_path", req.GetTargetPath()); err != nil {
 		return nil, err
 	}
-	capability, err := nodeCapabilityFrom(req.GetVolumeCapability(), group)
+	capability, err := nodeCapabilityFrom(req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
-	pod, err := podinfo.Parse(req.GetVolumeContext(), req.GetSecrets())
+	inline, err := isInline(req.GetVolumeContext())
 	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
+		return nil, err
 	}
 	converted := &volume.TargetRequest{ID: id, Target: volume.Target{
 		Path: req.GetTargetPath(), Source: req.GetStagingTargetPath(), ReadOnly: req.GetReadonly(), Capability: capability,
 	}}
 	switch {
-	case pod.Ephemeral:
+	case inline:
 		converted.Target.Source = ""
-		converted.Inline = &volume.InlineRequest{Attributes: volume.OwnAttributes(req.GetVolumeContext()), Pod: pod}
+		converted.Inline = &volume.InlineRequest{Attributes: volume.OwnAttributes(req.GetVolumeContext()), Pod: podOf(req.GetVolumeContext())}
 	case converted.Target.Source == "":
 		return nil, status.Error(codes.FailedPrecondition, "staging_target_path: is required, volumes are staged before they are published")
 	}
 	return converted, nil
+}
+
+// isInline reports whether the kubelet asks for an inline volume. A value that is no boolean is an error: a guess would lose data.
+func isInline(volumeContext map[string]string) (bool, error) {
+	const key = "ephemeral"
+	text := kubeletValue(volumeContext, key)
+	if text == "" {
+		return false, nil
+	}
+	inline, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, status.Errorf(codes.InvalidArgument, "volume_context: key %s%s: %q must be true or false", kubeletPrefix, key, text)
+	}
+	return inline, nil
+}
+
+// podOf names the pod that a volume is published for, where the CSIDriver object has podInfoOnMount.
+func podOf(volumeContext map[string]string) string {
+	if name := kubeletValue(volumeContext, "pod.name"); name != "" {
+		return kubeletValue(volumeContext, "pod.namespace") + "/" + name
+	}
+	return ""
+}
+
+// Prefixes of what the kubelet adds to a volume context: today's, and that of the design document (seed 002).
+const (
+	kubeletPrefix = "csi.storage.k8s.io/"
+	seedPrefix    = "csi.kubernetes.io/"
+)
+
+func kubeletValue(volumeContext map[string]string, key string) string {
+	if value, found := volumeContext[kubeletPrefix+key]; found {
+		return value
+	}
+	return volumeContext[seedPrefix+key]
 }
 
 // NodeUnpublishVolume takes a volume out of a pod and removes the target; one

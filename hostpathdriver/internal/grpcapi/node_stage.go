@@ -11,8 +11,6 @@ import (
 // nodeStage is the part that mounts a volume once per node.
 type nodeStage struct {
 	service volume.NodeService
-	// group reads the group that the files are to be given to; nil refuses any.
-	group func(string) (string, error)
 }
 
 func (nodeStage) announceNode() []nodeRPC {
@@ -30,7 +28,7 @@ func (n *nodeStage) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolum
 	if err := required("staging_target_path", req.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
-	capability, err := nodeCapabilityFrom(req.GetVolumeCapability(), n.group)
+	capability, err := nodeCapabilityFrom(req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}

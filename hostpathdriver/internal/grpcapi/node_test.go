@@ -4,14 +4,11 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
@@ -308,60 +305,14 @@ func TestBlockVolume(t *testing.T) {
 	wantCode(t, "delete", err, codes.OK)
 }
 
-// TestMountGroup: the group of a request is a part of it, so that another one is
-// a contradiction.
-func TestMountGroup(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("giving files to any group needs root")
-	}
-	f := newFixture(t, false)
-	f.Node = NewNode(NodeConfig{Service: f.nodeStage.service, NodeID: testNode, MountGroup: true, Inline: true})
-	id := f.create("pvc-1")
-	stage, publish := f.stage(id), f.publish(id)
-	groups := func(group string) {
-		stage.GetVolumeCapability().GetMount().VolumeMountGroup, publish.GetVolumeCapability().GetMount().VolumeMountGroup = group, group
-	}
-	for _, bad := range []string{"staff", "-1", "1.5", "0x10", " 1", "2147483648", "99999999999999999999"} {
-		groups(bad)
-		_, err := f.NodeStageVolume(f.ctx, stage)
-		wantCode(t, "stage with group "+bad, err, codes.InvalidArgument)
-		_, err = f.NodePublishVolume(f.ctx, publish)
-		wantCode(t, "publish with group "+bad, err, codes.InvalidArgument)
-		if !strings.Contains(status.Convert(err).Message(), "volume_mount_group") || !strings.Contains(status.Convert(err).Message(), "must be a number") {
-			t.Errorf("group %q: %v, want the field and the rule", bad, err)
-		}
-	}
-	for _, group := range []string{"2000", "02000"} {
-		groups(group)
-		_, err := f.NodeStageVolume(f.ctx, stage)
-		wantCode(t, "stage with group "+group, err, codes.OK)
-		_, err = f.NodePublishVolume(f.ctx, publish)
-		wantCode(t, "publish with group "+group, err, codes.OK)
-	}
-	for _, other := range []string{"2001", ""} {
-		groups(other)
-		_, err := f.NodeStageVolume(f.ctx, stage)
-		wantCode(t, "stage with group "+other, err, codes.AlreadyExists)
-		_, err = f.NodePublishVolume(f.ctx, publish)
-		wantCode(t, "publish with group "+other, err, codes.AlreadyExists)
-	}
-	if info, err := os.Stat(f.contents(id)); err != nil || info.Sys().(*syscall.Stat_t).Gid != 2000 {
-		t.Errorf("contents: %v, %v, want group 2000", info, err)
-	}
-}
-
 // TestMountGroupIsRefused where the capability is not announced.
 func TestMountGroupIsRefused(t *testing.T) {
 	f := newFixture(t, false)
 	id := f.create("pvc-1")
 	stage, publish := f.stage(id), f.publish(id)
 	stage.GetVolumeCapability().GetMount().VolumeMountGroup, publish.GetVolumeCapability().GetMount().VolumeMountGroup = "2000", "2000"
-	without := NewNode(NodeConfig{Service: f.nodeStage.service})
-	without.nodeStage.group, without.nodePublish.group = nil, nil
-	for what, node := range map[string]*Node{"switched off": f.Node, "without the part": without} {
-		_, err := node.NodeStageVolume(f.ctx, stage)
-		wantCode(t, "stage, "+what, err, codes.InvalidArgument)
-		_, err = node.NodePublishVolume(f.ctx, publish)
-		wantCode(t, "publish, "+what, err, codes.InvalidArgument)
-	}
+	_, err := f.NodeStageVolume(f.ctx, stage)
+	wantCode(t, "stage", err, codes.InvalidArgument)
+	_, err = f.NodePublishVolume(f.ctx, publish)
+	wantCode(t, "publish", err, codes.InvalidArgument)
 }

@@ -92,7 +92,7 @@ func (n *Node) Publish(ctx context.Context, req *volume.TargetRequest) error {
 			return err
 		}
 		if matches {
-			return n.Renew(ctx, req)
+			return nil
 		}
 	}
 	return n.NodeService.Publish(ctx, req)

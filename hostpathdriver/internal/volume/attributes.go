@@ -20,7 +20,6 @@ const (
 	keyGID  = "gid"
 
 	keyBackend = "backend"
-	keyPodInfo = "podInfo"
 )
 
 // Values of the parameter "backend".
@@ -49,8 +48,6 @@ type Attributes struct {
 	Mode fs.FileMode
 	UID  int
 	GID  int
-	// PodInfo asks for files with pod information, inline volumes only.
-	PodInfo bool
 }
 
 // DefaultAttributes are those of a volume without parameters: everybody may
@@ -67,7 +64,7 @@ func ParseParameters(parameters map[string]string) (Attributes, error) {
 }
 
 // ParseInline reads the attributes of an inline volume: those of
-// ParseParameters, size and podInfo.
+// ParseParameters and size.
 func ParseInline(attributes map[string]string) (Attributes, error) {
 	return parse(attributes, true)
 }
@@ -118,8 +115,6 @@ func (a *Attributes) set(key, value string) (err error) {
 		a.UID, err = parseOwner(value)
 	case keyGID:
 		a.GID, err = parseOwner(value)
-	case keyPodInfo:
-		a.PodInfo, err = parseBool(value)
 	}
 	return err
 }
@@ -129,7 +124,7 @@ func (a *Attributes) set(key, value string) (err error) {
 func knownKeys(inline bool) []string {
 	keys := []string{keyBackend, keyGID, keyKind, keyMode, keyPool, keyUID}
 	if inline {
-		keys = append(keys, keyPodInfo, keySize)
+		keys = append(keys, keySize)
 	}
 	slices.Sort(keys)
 	return keys
@@ -148,13 +143,6 @@ func parseSize(value string) (int64, error) {
 		err = fmt.Errorf("must be greater than zero: %w", ErrInvalid)
 	}
 	return size, err
-}
-
-func parseBool(value string) (bool, error) {
-	if value != "true" && value != "false" {
-		return false, fmt.Errorf("%q: must be true or false: %w", value, ErrInvalid)
-	}
-	return value == "true", nil
 }
 
 func parseMode(value string) (fs.FileMode, error) {

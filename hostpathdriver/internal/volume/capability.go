@@ -3,7 +3,6 @@ package volume
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -61,30 +60,11 @@ type Capability struct {
 	Mode       AccessMode `json:"mode"`
 	FSType     string     `json:"fsType,omitempty"`
 	MountFlags []string   `json:"mountFlags,omitempty"`
-	// Group is the id of the group that the files are given to, on nodes only;
-	// empty leaves them as they are. See ParseGroup.
-	Group string `json:"group,omitempty"`
-}
-
-// ParseGroup checks the id of a group and returns it in its one form, without
-// leading zeros. It is an ErrInvalid if it is no number of a group.
-func ParseGroup(text string) (string, error) {
-	gid, err := parseOwner(text)
-	if err != nil {
-		return "", err
-	}
-	return strconv.Itoa(gid), nil
-}
-
-// GID is the number of the group that the files are given to, if one is asked for.
-func (c Capability) GID() (gid int, asked bool) {
-	gid, err := strconv.Atoi(c.Group)
-	return gid, err == nil
 }
 
 // Equal compares two capabilities; the order of mount flags does not count.
 func (c Capability) Equal(o Capability) bool {
-	return c.Access == o.Access && c.Mode == o.Mode && c.FSType == o.FSType && c.Group == o.Group &&
+	return c.Access == o.Access && c.Mode == o.Mode && c.FSType == o.FSType &&
 		slices.Equal(slices.Sorted(slices.Values(c.MountFlags)), slices.Sorted(slices.Values(o.MountFlags)))
 }
 

@@ -96,8 +96,6 @@ type Stage struct {
 	// Disk identifies the file of a volume that is a disk, also after the file was
 	// deleted.
 	Disk FileID `json:"disk,omitzero"`
-	// Sharing says that the files are still to be given to the group.
-	Sharing bool `json:"sharing,omitempty"`
 }
 
 // FileID identifies a file under any path, as long as something keeps it from
@@ -205,8 +203,6 @@ func (n *NodeVolume) CheckStage(want *Stage) (Verdict, error) {
 		return Refuse, fmt.Errorf("volume %q is staged at %q, not at %q: %w", n.ID, n.Stage.Path, want.Path, ErrPrecondition)
 	case !n.Stage.Capability.Equal(want.Capability):
 		return Refuse, fmt.Errorf("volume %q is staged at %q with another capability: %w", n.ID, want.Path, ErrExists)
-	case n.Stage.Sharing:
-		return Proceed, nil
 	}
 	return AlreadyDone, nil
 }

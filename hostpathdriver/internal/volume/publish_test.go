@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
 )
 
 func TestCheckPublish(t *testing.T) {
@@ -57,14 +55,11 @@ func TestCheckStage(t *testing.T) {
 		result Verdict
 		err    error
 	}{
-		"First": {reason: "not staged", known: NodeVolume{ID: "v"}, want: Stage{Path: "/s", Capability: capability}, result: Proceed},
-		"Again": {reason: "the same call", known: staged, want: Stage{Path: "/s", Capability: capability}, result: AlreadyDone},
-		"Sharing": {reason: "files are still to be given to the group", want: Stage{Path: "/s", Capability: capability}, result: Proceed,
-			known: NodeVolume{ID: "v", Stage: &Stage{Path: "/s", Capability: capability, Sharing: true}}},
-		"OtherGroup": {reason: "the group is a part of the capability", known: staged, want: Stage{Path: "/s", Capability: Capability{Access: AccessMount, Mode: SingleNodeWriter, Group: "1"}}, err: ErrExists},
-		"OtherMode":  {reason: "same path, other capability", known: staged, want: Stage{Path: "/s", Capability: Capability{Access: AccessMount, Mode: MultiNodeMultiWriter}}, err: ErrExists},
-		"OtherPath":  {reason: "a volume is staged once", known: staged, want: Stage{Path: "/t", Capability: capability}, err: ErrPrecondition},
-		"Inline":     {reason: "inline volumes have no stage", known: NodeVolume{ID: "v", Ephemeral: &Ephemeral{}}, want: Stage{Path: "/s", Capability: capability}, err: ErrPrecondition},
+		"First":     {reason: "not staged", known: NodeVolume{ID: "v"}, want: Stage{Path: "/s", Capability: capability}, result: Proceed},
+		"Again":     {reason: "the same call", known: staged, want: Stage{Path: "/s", Capability: capability}, result: AlreadyDone},
+		"OtherMode": {reason: "same path, other capability", known: staged, want: Stage{Path: "/s", Capability: Capability{Access: AccessMount, Mode: MultiNodeMultiWriter}}, err: ErrExists},
+		"OtherPath": {reason: "a volume is staged once", known: staged, want: Stage{Path: "/t", Capability: capability}, err: ErrPrecondition},
+		"Inline":    {reason: "inline volumes have no stage", known: NodeVolume{ID: "v", Ephemeral: &Ephemeral{}}, want: Stage{Path: "/s", Capability: capability}, err: ErrPrecondition},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +144,7 @@ func TestCheckInline(t *testing.T) {
 		err    error
 	}{
 		"Same":         {reason: "the same call", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "1Gi"}}},
-		"OtherPodName": {reason: "pod information is not compared", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "1Gi"}, Pod: podinfo.Info{Name: "other"}}},
+		"OtherPodName": {reason: "pod information is not compared", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "1Gi"}, Pod: "ns/other"}},
 		"OtherSize":    {reason: "other attributes", known: inline, req: &InlineRequest{Attributes: map[string]string{"size": "2Gi"}}, err: ErrExists},
 		"Persistent":   {reason: "an inline volume is not published as persistent", known: inline, err: ErrExists},
 		"NotInline":    {reason: "nor the other way round", known: NodeVolume{ID: "v"}, req: &InlineRequest{}, err: ErrExists},
@@ -158,29 +153,6 @@ func TestCheckInline(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if err := c.known.CheckInline(c.req); !errors.Is(err, c.err) {
-				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
-			}
-		})
-	}
-}
-
-func TestCheckPodInfo(t *testing.T) {
-	asked, pod := Attributes{PodInfo: true}, podinfo.Info{UID: "u1"}
-	cases := map[string]struct {
-		reason string
-		asked  Attributes
-		form   Form
-		pod    podinfo.Info
-		err    error
-	}{
-		"NotAsked":  {reason: "nothing is written, nothing is needed"},
-		"Directory": {reason: "the node writes beside the workload", asked: asked, pod: pod},
-		"Image":     {reason: "it may be mounted read-only, or be the workload's alone", asked: asked, form: Form{Disk: true, FSType: "ext4"}, pod: pod, err: ErrInvalid},
-		"NotTold":   {reason: "podInfoOnMount is false", asked: asked, err: ErrPrecondition},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			if err := (&InlineRequest{Pod: c.pod}).CheckPodInfo(c.asked, c.form); !errors.Is(err, c.err) {
 				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
 			}
 		})
@@ -203,23 +175,6 @@ func TestNodeVolumeClone(t *testing.T) {
 	}
 	if n.Unused() || !(&NodeVolume{ID: "v"}).Unused() {
 		t.Error("Unused: must be true only when nothing is left")
-	}
-}
-
-func TestParseGroup(t *testing.T) {
-	for text, want := range map[string]string{"0": "0", "2000": "2000", "02000": "2000", "2147483647": "2147483647"} {
-		group, err := ParseGroup(text)
-		if gid, asked := (Capability{Group: group}).GID(); group != want || err != nil || !asked || gid < 0 {
-			t.Errorf("ParseGroup(%q) = %q, %v, want %q", text, group, err, want)
-		}
-	}
-	for _, text := range []string{"", "staff", "-1", "1.5", " 1", "2147483648"} {
-		if group, err := ParseGroup(text); !errors.Is(err, ErrInvalid) {
-			t.Errorf("ParseGroup(%q) = %q, %v, want an ErrInvalid", text, group, err)
-		}
-	}
-	if _, asked := (Capability{}).GID(); asked {
-		t.Error("no group is asked for, and there is one")
 	}
 }
 

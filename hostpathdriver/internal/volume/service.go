@@ -2,9 +2,6 @@ package volume
 
 import (
 	"context"
-	"fmt"
-
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/podinfo"
 )
 
 // Service is the controller side: persistent volumes. Implementations and
@@ -91,9 +88,6 @@ type NodeService interface {
 	Unstage(ctx context.Context, id ID, path string) error
 	// Publish mounts a staged volume, or a new inline volume, at a target.
 	Publish(ctx context.Context, req *TargetRequest) error
-	// Renew updates a published volume from a repeated Publish: it writes the
-	// new pod information. The mount stays.
-	Renew(ctx context.Context, req *TargetRequest) error
 	// Unpublish undoes Publish and deletes an inline volume. For an unknown
 	// volume it only cleans up the path.
 	Unpublish(ctx context.Context, id ID, path string) error
@@ -133,23 +127,8 @@ type TargetRequest struct {
 type InlineRequest struct {
 	// Attributes are the driver's own volume attributes.
 	Attributes map[string]string
-	// Pod is the pod that the volume belongs to.
-	Pod podinfo.Info
-}
-
-// CheckPodInfo reports whether an inline volume of that form can have the files
-// with pod information that the attributes may ask for. The node writes them into
-// the directory of the volume.
-func (i *InlineRequest) CheckPodInfo(a Attributes, f Form) error {
-	switch {
-	case !a.PodInfo:
-		return nil
-	case f.Disk:
-		return fmt.Errorf("parameter %q: is for directories, and this is %v: %w", keyPodInfo, f, ErrInvalid)
-	case i.Pod.UID == "":
-		return fmt.Errorf("parameter %q: the call has no information about the pod; set podInfoOnMount in the CSIDriver object: %w", keyPodInfo, ErrPrecondition)
-	}
-	return nil
+	// Pod names the pod that the volume belongs to, for messages: "namespace/name", or empty where the CO does not say.
+	Pod string
 }
 
 // Stats is the usage of a volume: of its own files, not of other volumes on the

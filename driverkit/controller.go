@@ -46,6 +46,7 @@ func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 	add(implements[SnapshotLister](c.kit), csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS)
 	add(implements[HealthReporter](c.kit), csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
 	add(implements[HealthReporter](c.kit) && implements[Lister](c.kit), csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
+	add(c.conditions(), controllerCondition)
 	return answer, nil
 }
 
@@ -159,9 +160,10 @@ func (c *controller) ControllerGetVolume(ctx context.Context, req *csi.Controlle
 		if err != nil {
 			return nil, err
 		}
-		return &csi.ControllerGetVolumeResponse{
+		answer := &csi.ControllerGetVolumeResponse{
 			Volume: found.message(nil), Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.Nodes},
-		}, nil
+		}
+		return answer, c.addCondition(ctx, answer.GetStatus(), found.ID)
 	})
 }
 

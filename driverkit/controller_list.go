@@ -26,9 +26,11 @@ func (c *controller) ListVolumes(ctx context.Context, req *csi.ListVolumesReques
 		}
 		answer := &csi.ListVolumesResponse{NextToken: next, Entries: make([]*csi.ListVolumesResponse_Entry, 0, len(volumes))}
 		for _, v := range volumes {
-			answer.Entries = append(answer.Entries, &csi.ListVolumesResponse_Entry{
-				Volume: v.message(nil), Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.Nodes},
-			})
+			entry := &csi.ListVolumesResponse_Entry{Volume: v.message(nil), Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.Nodes}}
+			if err := c.addCondition(ctx, entry.GetStatus(), v.ID); err != nil && !isNotFound(err) { // It may have been deleted since.
+				return nil, err
+			}
+			answer.Entries = append(answer.Entries, entry)
 		}
 		return answer, nil
 	})

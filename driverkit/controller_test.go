@@ -211,7 +211,9 @@ func TestCallsWait(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := b.CreateVolume(ctx, createRequest("pvc-1"))
-	wantCode(t, "a call whose deadline passes while it waits", err, codes.DeadlineExceeded)
+	if code := status.Code(err); code != codes.DeadlineExceeded && code != codes.Aborted { // The client's own, or the driver's answer if that is quicker.
+		t.Errorf("a call whose deadline passes while it waits: %v", err)
+	}
 	select {
 	case <-backend.began:
 		t.Error("two calls about pvc-1 run at once")

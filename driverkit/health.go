@@ -64,27 +64,32 @@ func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after
 // NodeGetVolumeHealth reports the problems of a volume on this node: those that the Backend knows, and mounts that do not exist any more
 // (CSI v1.13, "NodeGetVolumeHealth").
 func (n *node) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
-	reporter := optional[HealthReporter](n.kit)
-	if reporter == nil {
+	if !implements[HealthReporter](n.kit) {
 		return nil, unimplemented("NodeGetVolumeHealth")
 	}
 	op := operation{invalid: required("volume_id", req.GetVolumeId())}
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeGetVolumeHealthResponse, error) {
-		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: req.GetVolumeId(), OnNode: true})
+		conditions, err := n.health(ctx, req.GetVolumeId())
+		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), conditions)}, err
+	})
+}
+
+// health returns the problems of a volume on this node.
+func (n *node) health(ctx context.Context, id string) ([]Condition, error) {
+	conditions, err := optional[HealthReporter](n.kit).VolumeHealth(ctx, &HealthRequest{ID: id, OnNode: true})
+	if err != nil {
+		return nil, err
+	}
+	if s := n.journal.get(id).Stage; s != nil && s.Staged != nil {
+		staged, err := n.stillStaged(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		if s := n.journal.get(req.GetVolumeId()).Stage; s != nil && s.Staged != nil {
-			staged, err := n.stillStaged(ctx, s)
-			if err != nil {
-				return nil, err
-			}
-			if !staged {
-				conditions = append(conditions, Condition{Inaccessible, "NotMounted", "the volume is staged at " + s.Path + ", but is not mounted there any more"})
-			}
+		if !staged {
+			conditions = append(conditions, Condition{Inaccessible, "NotMounted", "the volume is staged at " + s.Path + ", but is not mounted there any more"})
 		}
-		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), conditions)}, nil
-	})
+	}
+	return conditions, nil
 }
 
 // NodeGetStorageHealth reports whether this node reaches the storage system (CSI v1.13, "NodeGetStorageHealth").

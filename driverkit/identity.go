@@ -37,7 +37,7 @@ func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	add(topology && implements[Snapshotter](i.kit), csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
 	add(implements[GroupSnapshotter](i.kit), csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
 	add(implements[BlockMetadataReporter](i.kit), csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
-	if implements[Expander](i.kit) {
+	if implements[Expander](i.kit) || implements[NodeExpander](i.kit) {
 		kind := csi.PluginCapability_VolumeExpansion_ONLINE
 		if i.OfflineExpansion {
 			kind = csi.PluginCapability_VolumeExpansion_OFFLINE

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -27,8 +28,8 @@ type metadata struct {
 // GetMetadataAllocated streams which ranges of a snapshot are allocated (CSI v1.13, "GetMetadataAllocated").
 func (m *metadata) GetMetadataAllocated(req *csi.GetMetadataAllocatedRequest, stream csi.SnapshotMetadata_GetMetadataAllocatedServer) error {
 	asked := &BlocksRequest{Snapshot: req.GetSnapshotId(), Offset: req.GetStartingOffset(), Secrets: req.GetSecrets()}
-	return m.stream(stream.Context(), asked, req.GetMaxResults(), required("snapshot_id", asked.Snapshot), func(size int64, list []*csi.BlockMetadata) error {
-		return stream.Send(&csi.GetMetadataAllocatedResponse{BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: size, BlockMetadata: list})
+	return m.stream(stream.Context(), asked, req.GetMaxResults(), required("snapshot_id", asked.Snapshot), func(b *Blocks, list []*csi.BlockMetadata) error {
+		return stream.Send(&csi.GetMetadataAllocatedResponse{BlockMetadataType: b.kind(), VolumeCapacityBytes: b.VolumeSize, BlockMetadata: list})
 	})
 }
 
@@ -36,14 +37,14 @@ func (m *metadata) GetMetadataAllocated(req *csi.GetMetadataAllocatedRequest, st
 func (m *metadata) GetMetadataDelta(req *csi.GetMetadataDeltaRequest, stream csi.SnapshotMetadata_GetMetadataDeltaServer) error {
 	asked := &BlocksRequest{Snapshot: req.GetTargetSnapshotId(), Base: req.GetBaseSnapshotId(), Offset: req.GetStartingOffset(), Secrets: req.GetSecrets()}
 	invalid := errors.Join(required("target_snapshot_id", asked.Snapshot), required("base_snapshot_id", asked.Base))
-	return m.stream(stream.Context(), asked, req.GetMaxResults(), invalid, func(size int64, list []*csi.BlockMetadata) error {
-		return stream.Send(&csi.GetMetadataDeltaResponse{BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: size, BlockMetadata: list})
+	return m.stream(stream.Context(), asked, req.GetMaxResults(), invalid, func(b *Blocks, list []*csi.BlockMetadata) error {
+		return stream.Send(&csi.GetMetadataDeltaResponse{BlockMetadataType: b.kind(), VolumeCapacityBytes: b.VolumeSize, BlockMetadata: list})
 	})
 }
 
 // stream sends all ranges. A stream that is not complete ends with an error, as its end tells the CO that it has received everything
 // (CSI v1.13, "Special considerations for processing a snapshot metadata gRPC stream").
-func (m *metadata) stream(ctx context.Context, asked *BlocksRequest, most int32, invalid error, send func(int64, []*csi.BlockMetadata) error) error {
+func (m *metadata) stream(ctx context.Context, asked *BlocksRequest, most int32, invalid error, send func(*Blocks, []*csi.BlockMetadata) error) error {
 	if most < 0 {
 		invalid = errors.Join(invalid, fmt.Errorf("max_results: %d, must not be negative: %w", most, ErrInvalid))
 	}
@@ -68,26 +69,23 @@ func (m *metadata) stream(ctx context.Context, asked *BlocksRequest, most int32,
 }
 
 // send sends the ranges that are not before an offset, in messages. Without ranges one message carries the size nevertheless.
-func (b *Blocks) send(ctx context.Context, offset int64, limit int, send func(int64, []*csi.BlockMetadata) error) error {
+func (b *Blocks) send(ctx context.Context, offset int64, limit int, send func(*Blocks, []*csi.BlockMetadata) error) error {
 	var list []*csi.BlockMetadata
 	sent := false
 	for r, err := range b.Ranges {
 		if err != nil {
 			return err
 		}
-		end := r.Offset + r.Size
-		if end <= offset {
-			continue
+		for piece := range b.pieces(r, offset) {
+			list = append(list, piece)
+			if len(list) < limit && piece.GetByteOffset()+piece.GetSizeBytes()-list[0].GetByteOffset() < widestMessage {
+				continue
+			}
+			if err := send(b, list); err != nil {
+				return err
+			}
+			list, sent = nil, true
 		}
-		start := max(r.Offset, offset)
-		list = append(list, &csi.BlockMetadata{ByteOffset: start, SizeBytes: end - start})
-		if len(list) < limit && end-list[0].GetByteOffset() < widestMessage {
-			continue
-		}
-		if err := send(b.VolumeSize, list); err != nil {
-			return err
-		}
-		list, sent = nil, true
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -95,5 +93,30 @@ func (b *Blocks) send(ctx context.Context, offset int64, limit int, send func(in
 	if sent && len(list) == 0 {
 		return nil
 	}
-	return send(b.VolumeSize, list)
+	return send(b, list)
+}
+
+// kind is what the pieces of ranges are.
+func (b *Blocks) kind() csi.BlockMetadataType {
+	if b.BlockSize > 0 {
+		return csi.BlockMetadataType_FIXED_LENGTH
+	}
+	return csi.BlockMetadataType_VARIABLE_LENGTH
+}
+
+// pieces yields the part of a range that is not before an offset, or its blocks that are not.
+func (b *Blocks) pieces(r BlockRange, offset int64) iter.Seq[*csi.BlockMetadata] {
+	start, end := r.Offset, r.Offset+r.Size
+	step := end - max(start, offset)
+	if b.BlockSize > 0 {
+		step = b.BlockSize
+		offset -= offset % step
+	}
+	return func(yield func(*csi.BlockMetadata) bool) {
+		for at := max(start, offset); at < end; at += step {
+			if !yield(&csi.BlockMetadata{ByteOffset: at, SizeBytes: step}) {
+				return
+			}
+		}
+	}
 }

@@ -34,12 +34,16 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	}
 	add(!implements[PublishOnly](n.kit), csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
-	add(implements[Expander](n.kit), csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	add(n.expands(), csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
 	add(implements[HealthReporter](n.kit), csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
 	add(implements[Prober](n.kit), csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
 	add(implements[MountGrouper](n.kit), csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
+	add(n.conditions(), nodeCondition)
 	return answer, nil
 }
+
+// expands reports whether NodeExpandVolume is served.
+func (n *node) expands() bool { return implements[Expander](n.kit) || implements[NodeExpander](n.kit) }
 
 // NodeGetInfo reports the node's id, limit and topology (CSI v1.13, "NodeGetInfo").
 func (n *node) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
@@ -128,13 +132,17 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVo
 func (n *node) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	op := operation{invalid: errors.Join(required("volume_id", req.GetVolumeId()), required("volume_path", req.GetVolumePath()))}
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
-		return n.stats(ctx, req.GetVolumeId(), req.GetVolumePath())
+		answer, err := n.stats(ctx, req.GetVolumeId(), req.GetVolumePath())
+		if !n.conditions() || isNotFound(err) {
+			return answer, err
+		}
+		return n.withCondition(ctx, req.GetVolumeId(), answer, err)
 	})
 }
 
 // NodeExpandVolume lets a volume have its new size on this node (CSI v1.13, "NodeExpandVolume").
 func (n *node) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
-	if !implements[Expander](n.kit) {
+	if !n.expands() {
 		return nil, unimplemented("NodeExpandVolume")
 	}
 	size, sizeErr := rangeOf(req.GetCapacityRange())

@@ -3,6 +3,7 @@ package driverkit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -672,4 +673,40 @@ func TestMountGroup(t *testing.T) {
 	req.VolumeCapability.GetMount().VolumeMountGroup = "3000"
 	_, err = b.NodeStageVolume(ctxOf(t), req)
 	wantCode(t, "stage for another group", err, codes.AlreadyExists)
+}
+
+// measured is a Backend that knows how much of some volumes is used.
+type measured struct {
+	driverkit.Backend
+
+	usage *filesystem.Usage
+}
+
+func (m measured) Usage(_ context.Context, req *driverkit.UsageRequest) (*filesystem.Usage, error) {
+	if req.Staged == (driverkit.Staged{}) || req.Path == "" {
+		return nil, fmt.Errorf("request %+v: %w", req, driverkit.ErrInvalid)
+	}
+	return m.usage, nil
+}
+
+// TestUsage has a Backend say what is used, and the kit where it does not.
+func TestUsage(t *testing.T) {
+	known := &filesystem.Usage{Bytes: filesystem.Space{Total: 10, Used: 3, Available: 7}}
+	for name, want := range map[string]*filesystem.Usage{"Known": known, "Unknown": nil} {
+		t.Run(name, func(t *testing.T) {
+			b := prepareBench(t, nil)
+			b.start(measured{b.array, want})
+			v := b.create("pvc-1")
+			wantCode(t, "stage", b.stage(v), codes.OK)
+			stats, err := b.NodeGetVolumeStats(ctxOf(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging")})
+			wantCode(t, "stats", err, codes.OK)
+			usage := stats.GetUsage()
+			if want != nil && (len(usage) != 1 || usage[0].GetTotal() != 10 || usage[0].GetUsed() != 3 || usage[0].GetAvailable() != 7) {
+				t.Errorf("usage %v, want that of the Backend without inodes", usage)
+			}
+			if want == nil && (len(usage) != 2 || usage[0].GetTotal() != v.GetCapacityBytes()) {
+				t.Errorf("usage %v, want that of the file system", usage)
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"reflect"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -113,14 +114,16 @@ func (k *kit) at(ctx context.Context, point string) {
 	}
 }
 
-// implements reports whether the Backend has an optional interface.
+// implements reports whether the Backend has an optional interface that is to be served.
 func implements[I any](k *kit) bool {
 	_, ok := k.backend.(I)
-	return ok
+	return ok && !slices.Contains(k.Without, reflect.TypeFor[I]().Name())
 }
 
-// optional returns the Backend as an optional interface; the zero value if it does not implement it.
-func optional[I any](k *kit) I {
-	i, _ := k.backend.(I)
+// optional returns the Backend as an optional interface; the zero value if it does not implement it, or it is not to be served.
+func optional[I any](k *kit) (i I) {
+	if implements[I](k) {
+		i, _ = k.backend.(I)
+	}
 	return i
 }

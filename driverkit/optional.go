@@ -4,7 +4,17 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 )
+
+// optionalInterfaces are the names that Options.Without may have.
+func optionalInterfaces() []string {
+	return []string{
+		"Attacher", "BlockMetadataReporter", "CapacityReporter", "Cloner", "Expander", "GroupSnapshotter", "HealthReporter", "Inliner", "Lister", "Modifier",
+		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "SnapshotLister", "Snapshotter", "UsageReporter",
+	}
+}
 
 // Attacher is a Backend whose volumes are attached to nodes before they are staged there. It serves ControllerPublishVolume and
 // ControllerUnpublishVolume. Its Get and List set Volume.Nodes.
@@ -106,6 +116,7 @@ type Expanded struct {
 }
 
 // NodeExpander is an Expander that has work on the node, too, before the kit grows the file system: the kernel must read the size of a device again.
+// A Backend that is no Expander does the whole expansion here, of volumes in use.
 type NodeExpander interface {
 	// ExpandOnNode lets a staged volume have its new size on this node. A repeated call is no error (CSI v1.13, "NodeExpandVolume").
 	ExpandOnNode(ctx context.Context, req *NodeExpandRequest) error
@@ -181,6 +192,24 @@ const (
 	Inaccessible = csi.VolumeHealthErrorType_INACCESSIBLE
 	DataLoss     = csi.VolumeHealthErrorType_DATA_LOSS
 )
+
+// UsageReporter is a Backend that knows better than the file system at the path of a volume how much of it is used: that of volumes that are directories
+// of one file system.
+type UsageReporter interface {
+	// Usage measures a volume on this node. nil leaves it to the kit, which asks the file system, or the device for its size
+	// (CSI v1.13, "NodeGetVolumeStats").
+	Usage(ctx context.Context, req *UsageRequest) (*filesystem.Usage, error)
+}
+
+// UsageRequest asks how much of a volume is used.
+type UsageRequest struct {
+	// ID is that of the StageRequest.
+	ID string
+	// Path is the staging or target path in question.
+	Path string
+	// Staged is what Stage returned.
+	Staged Staged
+}
 
 // Inliner is a Backend with inline volumes: they are part of a pod, live as long as it, and are created, used and deleted on its node (KEP-596).
 type Inliner interface {

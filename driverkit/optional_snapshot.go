@@ -159,6 +159,9 @@ type BlocksRequest struct {
 type Blocks struct {
 	// VolumeSize is the size in bytes of the volume that the snapshot was taken of.
 	VolumeSize int64
+	// BlockSize cuts the ranges in blocks of so many bytes, of which they must be multiples; 0 sends ranges as they are
+	// (CSI v1.13, "BlockMetadataType").
+	BlockSize int64
 	// Ranges yields the ranges in ascending order without overlaps, until it yields an error. It runs as long as the CO reads.
 	Ranges iter.Seq2[BlockRange, error]
 }

@@ -56,6 +56,9 @@ type Options struct {
 	// TopologyKeys are the keys of the segments that volumes and nodes have, such as "topology.example.com/zone"; none means that every node reaches
 	// every volume. A key needs a value on every node, by --topology or NodeDescriber.
 	TopologyKeys []string
+	// Without are the names of optional interfaces of the Backend that are not served, "Expander" for instance: for a driver with a flag that switches
+	// them off.
+	Without []string
 	// OfflineExpansion announces that volumes are expanded while no node uses them, for an Expander.
 	OfflineExpansion bool
 
@@ -76,6 +79,9 @@ type Options struct {
 	CallTimeout time.Duration
 	// StopTimeout is how long running calls may go on at the end.
 	StopTimeout time.Duration
+	// VolumeCondition adds the VolumeCondition of CSI v1.12 to answers, for kubelets up to Kubernetes 1.36, which do not know the health calls of v1.13.
+	// It is for a HealthReporter.
+	VolumeCondition bool
 	// HTTP serves metrics, health and state.
 	HTTP flagset.HTTP
 	// Tracing makes an OpenTelemetry span for each call with the tracer provider of the process. Main sets it by the environment.
@@ -134,6 +140,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.Var((*topologyValue)(&o.Topology), "topology", "topology segment of this node as `key=value`; may be repeated")
 	fs.Int64Var(&o.MaxVolumes, "maxvolumespernode", o.MaxVolumes, "greatest `number` of volumes per node that is reported; 0: no limit")
 	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` of the node's journal, which must outlive the process; the environment variable "+envStateDir+" is the default")
+	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "report VolumeCondition of CSI v1.12 beside the health calls of v1.13, for kubelets up to Kubernetes 1.36")
 	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", o.StopTimeout, "grace period of running calls after a termination signal")
 	o.HTTP.AddFlags(fs)
@@ -144,7 +151,7 @@ func (o *Options) node() bool       { return o.Mode == ModeAll || o.Mode == Mode
 
 // Validate reports everything that is wrong, at once.
 func (o *Options) Validate() error {
-	errs := []error{o.HTTP.Validate()}
+	errs := []error{o.HTTP.Validate(), o.checkWithout()}
 	if err := drivername.Validate(o.DriverName); err != nil {
 		errs = append(errs, fmt.Errorf("--drivername: %w", err))
 	}
@@ -167,6 +174,15 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("--stop-timeout=%v: must be greater than zero", o.StopTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) checkWithout() error {
+	for _, name := range o.Without {
+		if !slices.Contains(optionalInterfaces(), name) {
+			return fmt.Errorf("without: %q is no optional interface, must be one of %v", name, optionalInterfaces())
+		}
+	}
+	return nil
 }
 
 // checkNode reports what a node lacks that only a NodeDescriber could add.

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +55,43 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
+}
+
+// TestWithout switches optional interfaces off.
+func TestWithout(t *testing.T) {
+	interfaces := regexp.MustCompile(`(?m)^type (\w+) interface$`)
+	api, err := os.ReadFile("api.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, _, _ := strings.Cut(string(api), "package driverkit/")
+	for _, found := range interfaces.FindAllStringSubmatch(root, -1) {
+		o := driverkit.NewOptions("kit.example.com")
+		o.NodeID, o.Without = "n", found[1:]
+		optional := found[1] != "Backend" && found[1] != "Flags"
+		if err := o.Validate(); (err == nil) != optional {
+			t.Errorf("without %s: %v", found[1], err)
+		}
+	}
+	b := newBench(t, func(o *driverkit.Options) {
+		o.Without = []string{"Expander", "Lister", "Snapshotter", "SnapshotLister", "GroupSnapshotter"}
+	})
+	controller, err := b.ControllerGetCapabilities(ctxOf(t), &csi.ControllerGetCapabilitiesRequest{})
+	wantCode(t, "capabilities", err, codes.OK)
+	for _, c := range controller.GetCapabilities() {
+		if slices.Contains([]string{"EXPAND_VOLUME", "LIST_VOLUMES", "CREATE_DELETE_SNAPSHOT", "LIST_SNAPSHOTS"}, c.GetRpc().GetType().String()) {
+			t.Errorf("%v is announced", c)
+		}
+	}
+	_, err = b.ControllerExpandVolume(ctxOf(t), &csi.ControllerExpandVolumeRequest{})
+	wantCode(t, "expand", err, codes.Unimplemented)
+	_, err = b.GroupControllerGetCapabilities(ctxOf(t), &csi.GroupControllerGetCapabilitiesRequest{})
+	wantCode(t, "groups", err, codes.Unimplemented)
+	// The array is a NodeExpander, too, which does the whole expansion then.
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	_, err = b.NodeExpandVolume(ctxOf(t), &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging")})
+	wantCode(t, "expand on the node", err, codes.OK)
 }
 
 // TestDefaultsFromTheEnvironment reads the variables by which devcluster and manifests pass what a driver needs; flags come first.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
@@ -191,18 +192,37 @@ func (n *node) stats(ctx context.Context, id, path string) (*csi.NodeGetVolumeSt
 	if s == nil || s.Staged == nil {
 		return nil, fmt.Errorf("volume %q at volume_path %q: %w", id, path, ErrNotFound)
 	}
-	if s.Capability.Block {
-		size, err := deviceSize(s.Staged.Device)
-		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size}}}, err
-	}
-	usage, err := n.Filesystems.Usage(ctx, path)
+	usage, err := n.usage(ctx, id, path, s)
 	if err != nil {
 		return nil, err
 	}
-	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
-		{Unit: csi.VolumeUsage_BYTES, Total: usage.Bytes.Total, Used: usage.Bytes.Used, Available: usage.Bytes.Available},
-		{Unit: csi.VolumeUsage_INODES, Total: usage.Inodes.Total, Used: usage.Inodes.Used, Available: usage.Inodes.Available},
-	}}, nil
+	answer := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{usageOf(csi.VolumeUsage_BYTES, usage.Bytes)}}
+	if usage.Inodes != (filesystem.Space{}) {
+		answer.Usage = append(answer.Usage, usageOf(csi.VolumeUsage_INODES, usage.Inodes))
+	}
+	return answer, nil
+}
+
+func usageOf(unit csi.VolumeUsage_Unit, s filesystem.Space) *csi.VolumeUsage {
+	return &csi.VolumeUsage{Unit: unit, Total: s.Total, Used: s.Used, Available: s.Available}
+}
+
+// usage asks the Backend, if it is a UsageReporter and knows, else the device or the file system.
+func (n *node) usage(ctx context.Context, id, path string, s *stage) (filesystem.Usage, error) {
+	if reporter := optional[UsageReporter](n.kit); reporter != nil {
+		known, err := reporter.Usage(ctx, &UsageRequest{ID: id, Path: path, Staged: *s.Staged})
+		if err != nil {
+			return filesystem.Usage{}, err
+		}
+		if known != nil {
+			return *known, nil
+		}
+	}
+	if s.Capability.Block {
+		size, err := deviceSize(s.Staged.Device)
+		return filesystem.Usage{Bytes: filesystem.Space{Total: size}}, err
+	}
+	return n.Filesystems.Usage(ctx, path)
 }
 
 // deviceSize returns the size of a block device in bytes.

@@ -178,8 +178,10 @@ func (c *controller) ValidateVolumeCapabilities(ctx context.Context, req *csi.Va
 		if err != nil {
 			return nil, err
 		}
-		if _, err := c.capabilitiesOf(req.GetVolumeCapabilities()); err != nil {
-			return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil //nolint:nilerr // the answer is that it is not confirmed
+		if err := c.validate(ctx, req); codeOf(err) == codes.InvalidArgument {
+			return &csi.ValidateVolumeCapabilitiesResponse{Message: Secrets(req.GetSecrets()).remove(err.Error())}, nil // The answer is that it is not confirmed.
+		} else if err != nil {
+			return nil, err
 		}
 		if sent := ownContext(req.GetVolumeContext()); len(sent) > 0 && found.Context != nil && !maps.Equal(sent, found.Context) {
 			return &csi.ValidateVolumeCapabilitiesResponse{Message: "volume_context: differs from that of the volume"}, nil
@@ -188,6 +190,18 @@ func (c *controller) ValidateVolumeCapabilities(ctx context.Context, req *csi.Va
 			VolumeContext: req.GetVolumeContext(), VolumeCapabilities: req.GetVolumeCapabilities(),
 			Parameters: req.GetParameters(), MutableParameters: req.GetMutableParameters(),
 		}}, nil
+	})
+}
+
+// validate asks the Backend, if it is a Validator, whether a volume can be used as a request says; Options.Support may exclude that.
+func (c *controller) validate(ctx context.Context, req *csi.ValidateVolumeCapabilitiesRequest) error {
+	capabilities, err := c.capabilitiesOf(req.GetVolumeCapabilities())
+	validator := optional[Validator](c.kit)
+	if err != nil || validator == nil {
+		return err
+	}
+	return validator.Validate(ctx, &ValidateRequest{
+		ID: req.GetVolumeId(), Capabilities: capabilities, Parameters: req.GetParameters(), MutableParameters: req.GetMutableParameters(), Secrets: req.GetSecrets(),
 	})
 }
 

@@ -532,3 +532,46 @@ func TestHealth(t *testing.T) {
 		t.Errorf("%d problems of a volume whose mount is gone, want one", n)
 	}
 }
+
+// choosy is a Backend that knows in which ways a volume can be used.
+type choosy struct{ *testarray.Array }
+
+func (choosy) Validate(_ context.Context, req *driverkit.ValidateRequest) error {
+	switch {
+	case req.Parameters["broken"] != "":
+		return fmt.Errorf("login with %s: %w", req.Secrets["password"], driverkit.ErrUnavailable)
+	case req.Capabilities[0].Block || req.MutableParameters["tier"] != "":
+		return fmt.Errorf("volume %q is a directory, says %s: %w", req.ID, req.Secrets["password"], driverkit.ErrInvalid)
+	}
+	return nil
+}
+
+// TestValidate asks the Backend.
+func TestValidate(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(choosy{b.array})
+	v := b.create("pvc-1")
+	for name, tc := range map[string]struct {
+		capability          *csi.VolumeCapability
+		parameters, mutable map[string]string
+		confirmed           bool
+		code                codes.Code
+	}{
+		"Mount":   {capability: mountCapability(), confirmed: true},
+		"Block":   {capability: blockCapability()},
+		"Mutable": {capability: mountCapability(), mutable: map[string]string{"tier": "fast"}},
+		"Broken":  {capability: mountCapability(), parameters: map[string]string{"broken": "yes"}, code: codes.Unavailable},
+	} {
+		answer, err := b.ValidateVolumeCapabilities(ctxOf(t), &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: v.GetVolumeId(), VolumeCapabilities: []*csi.VolumeCapability{tc.capability}, Parameters: tc.parameters, MutableParameters: tc.mutable,
+			Secrets: map[string]string{"password": "hunter2"},
+		})
+		wantCode(t, name, err, tc.code)
+		if confirmed := answer.GetConfirmed() != nil; confirmed != tc.confirmed || err == nil && !confirmed && answer.GetMessage() == "" {
+			t.Errorf("%s: %v, want confirmed %t, or a message", name, answer, tc.confirmed)
+		}
+		if strings.Contains(answer.GetMessage()+fmt.Sprint(err), "hunter2") {
+			t.Errorf("%s: a secret is in %v, %v", name, answer, err)
+		}
+	}
+}

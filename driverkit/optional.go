@@ -12,7 +12,7 @@ import (
 func optionalInterfaces() []string {
 	return []string{
 		"Attacher", "BlockMetadataReporter", "CapacityReporter", "Cloner", "Expander", "GroupSnapshotter", "HealthReporter", "Inliner", "Lister", "Modifier",
-		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "SnapshotLister", "Snapshotter", "UsageReporter",
+		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "SnapshotLister", "Snapshotter", "UsageReporter", "Validator",
 	}
 }
 
@@ -157,6 +157,25 @@ type ModifyRequest struct {
 type Cloner interface {
 	// ClonesVolumes has no effect; it marks the Backend.
 	ClonesVolumes()
+}
+
+// Validator is a Backend that knows better than Options.Support in which ways one of its volumes can be used.
+type Validator interface {
+	// Validate returns nil if a volume can be used as requested. An ErrInvalid says why not, and is no error for the CO (CSI v1.13,
+	// "ValidateVolumeCapabilities").
+	Validate(ctx context.Context, req *ValidateRequest) error
+}
+
+// ValidateRequest asks whether a volume can be used in some ways.
+type ValidateRequest struct {
+	// ID is Volume.ID of Create.
+	ID string
+	// Capabilities are the ways in question; at least one.
+	Capabilities []Capability
+	// Parameters and MutableParameters are those that the volume must have been made with, or changed to since.
+	Parameters, MutableParameters map[string]string
+	// Secrets are those of the StorageClass.
+	Secrets Secrets
 }
 
 // HealthReporter is a Backend that knows problems of its volumes. It serves ControllerGetVolumeHealth and NodeGetVolumeHealth; with Lister, also

@@ -93,6 +93,8 @@ type Options struct {
 	Services func(*Services)
 	// Register registers further services.
 	Register func(grpc.ServiceRegistrar)
+	// State returns what /debug/state shows under "driver", as JSON; nil shows nothing. It must have no secrets.
+	State func() any
 	// Mounter makes bind mounts; nil is the kernel. Tests without privileges set mount.Fake.
 	Mounter mount.Mounter
 	// Filesystems makes and mounts file systems; nil is the kernel and the programs of the machine. Tests without privileges set filesystem.Fake.

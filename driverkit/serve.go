@@ -193,12 +193,17 @@ type shownState struct {
 	Mode Mode `json:"mode"`
 	// Volumes is the node's journal.
 	Volumes []*record `json:"volumes,omitempty"`
+	// Driver is what Options.State returns.
+	Driver any `json:"driver,omitempty"`
 }
 
 func (d *driver) state() any {
 	shown := shownState{Mode: d.Mode}
 	if d.journal != nil {
 		shown.Volumes = d.journal.all()
+	}
+	if d.State != nil {
+		shown.Driver = d.State()
 	}
 	return shown
 }

@@ -38,7 +38,7 @@ func (c *controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshot
 
 func (s *Snapshot) message() *csi.Snapshot {
 	return &csi.Snapshot{
-		SnapshotId: s.ID, SourceVolumeId: s.Volume, SizeBytes: s.Size, CreationTime: timestamppb.New(s.Created), ReadyToUse: s.Ready,
+		SnapshotId: s.ID, SourceVolumeId: s.Volume, GroupSnapshotId: s.Group, SizeBytes: s.Size, CreationTime: timestamppb.New(s.Created), ReadyToUse: s.Ready,
 		AccessibleTopology: topologiesOf(s.Topology),
 	}
 }

@@ -468,6 +468,10 @@ func TestGroups(t *testing.T) {
 	wantCode(t, "the same name with other volumes", err, codes.AlreadyExists)
 	members := []string{made.GetSnapshots()[1].GetSnapshotId(), made.GetSnapshots()[0].GetSnapshotId()}
 	id := made.GetGroupSnapshotId()
+	single, err := b.GetSnapshot(ctxOf(t), &csi.GetSnapshotRequest{SnapshotId: members[0]})
+	if err != nil || single.GetSnapshot().GetGroupSnapshotId() != id {
+		t.Errorf("a member by itself: %v, %v, want that of group %q", single, err, id)
+	}
 	_, err = b.GetVolumeGroupSnapshot(ctxOf(t), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
 	wantCode(t, "get", err, codes.OK)
 	_, err = b.GetVolumeGroupSnapshot(ctxOf(t), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members[:1]})

@@ -40,8 +40,8 @@ type ListSnapshotsRequest struct {
 
 // Snapshot is a snapshot as the storage system knows it (CSI v1.13, "Snapshot").
 type Snapshot struct {
-	// ID identifies the snapshot, Volume its source.
-	ID, Volume string
+	// ID identifies the snapshot, Volume its source, and Group the group snapshot that it was made with, if any.
+	ID, Volume, Group string
 	// Size is the least size in bytes of a volume that is restored from the snapshot; 0 if it is not known.
 	Size int64
 	// Created is the point in time of the snapshot's data.

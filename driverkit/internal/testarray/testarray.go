@@ -357,7 +357,7 @@ func (a *Array) CreateGroupSnapshot(_ context.Context, req *driverkit.CreateGrou
 		if err != nil {
 			return nil, err
 		}
-		g.Snapshots = append(g.Snapshots, &driverkit.Snapshot{ID: fmt.Sprintf("%s-%d", g.ID, i), Volume: id, Size: v.Size, Created: g.Created, Ready: true})
+		g.Snapshots = append(g.Snapshots, &driverkit.Snapshot{ID: fmt.Sprintf("%s-%d", g.ID, i), Volume: id, Group: g.ID, Size: v.Size, Created: g.Created, Ready: true})
 	}
 	for _, s := range g.Snapshots {
 		a.snapshots[s.ID] = s

@@ -42,6 +42,8 @@ type hcloudMock struct {
 	fault func(method, path string) string
 	// faults counts what went wrong, by its name.
 	faults map[string]int
+	// lost are the names of the volumes whose creation was not answered.
+	lost map[string]bool
 }
 
 // Faults of a hcloudMock.
@@ -61,7 +63,7 @@ var hcloudErrors = map[string]int{
 // newHcloudMock starts a mock with servers.
 func newHcloudMock(t *testing.T, servers ...int64) *hcloudMock {
 	t.Helper()
-	m := &hcloudMock{servers: servers, actions: map[int64]int{}, faults: map[string]int{}, fault: func(string, string) string { return "" }}
+	m := &hcloudMock{servers: servers, actions: map[int64]int{}, faults: map[string]int{}, lost: map[string]bool{}, fault: func(string, string) string { return "" }}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /servers/{id}", m.getServer)
 	mux.HandleFunc("GET /volumes", m.listVolumes)
@@ -92,7 +94,11 @@ func (m *hcloudMock) serve(mux http.Handler, w http.ResponseWriter, r *http.Requ
 	case "":
 		mux.ServeHTTP(w, r)
 	case hcloudLost:
+		known := len(m.volumes)
 		mux.ServeHTTP(httptest.NewRecorder(), r)
+		for _, v := range m.volumes[min(known, len(m.volumes)):] {
+			m.lost[v.Name] = true
+		}
 		panic(http.ErrAbortHandler)
 	default:
 		refuse(w, fault)
@@ -230,6 +236,22 @@ func (m *hcloudMock) listActions(w http.ResponseWriter, r *http.Request) {
 		found = append(found, action(id, "", status))
 	}
 	reply(w, http.StatusOK, map[string]any{"actions": found})
+}
+
+// removeLost removes the volumes that nobody wants and whose creation was not answered, as an admin would: the driver reports INTERNAL for that, which says
+// that there is no volume.
+func (m *hcloudMock) removeLost(wanted map[string]int64) (removed []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.volumes = slices.DeleteFunc(m.volumes, func(v *hcloudVolume) bool {
+		_, want := wanted[v.Name]
+		if !want && m.lost[v.Name] {
+			removed = append(removed, v.Name)
+			return true
+		}
+		return false
+	})
+	return removed
 }
 
 // state returns the volumes by their names, with the server that each is attached to or 0, and what went wrong how often.

@@ -62,6 +62,13 @@ func (f *fixture) take() []string {
 	return changes
 }
 
+// breakWatches ends the watch and lets the next three fail.
+func (f *fixture) breakWatches() {
+	f.cluster.Fail("watch", "pods", apierrors.NewServiceUnavailable("down"), 3)
+	f.cluster.BreakWatches()
+	synctest.Wait()
+}
+
 func run(t *testing.T, o kube.InformerOptions[*corev1.Pod], test func(t *testing.T, f *fixture), objs ...*corev1.Pod) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,9 +157,7 @@ func TestInformerFindsWhatItMissed(t *testing.T) {
 	run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
 		t.Helper()
 		f.take()
-		f.cluster.Fail("watch", "pods", apierrors.NewServiceUnavailable("down"), 3)
-		f.cluster.BreakWatches()
-		synctest.Wait()
+		f.breakWatches()
 		if err := f.cluster.Remove("pods", "ns", "a"); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +172,7 @@ func TestInformerFindsWhatItMissed(t *testing.T) {
 	}, pod("a", ""))
 }
 
-// An own write whose object is deleted before the watch is back is gone with the next list, which lacks it, and whoever waits for that hears of it.
+// An own write whose object is deleted before the watch is back is gone with the next list, which lacks it, and OnChange reports that.
 func TestInformerReportsOwnWritesThatAListLacks(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"BeforeTheList": false, "AfterTheList": true} {
@@ -176,9 +181,7 @@ func TestInformerReportsOwnWritesThatAListLacks(t *testing.T) {
 			run(t, kube.InformerOptions[*corev1.Pod]{}, func(t *testing.T, f *fixture) {
 				t.Helper()
 				f.take()
-				f.cluster.Fail("watch", "pods", apierrors.NewServiceUnavailable("down"), 3)
-				f.cluster.BreakWatches()
-				synctest.Wait()
+				f.breakWatches()
 				created, err := f.cluster.Client().Pods("ns").Create(t.Context(), pod("a", ""), metav1.CreateOptions{})
 				if err != nil {
 					t.Fatal(err)

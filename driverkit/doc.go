@@ -18,7 +18,7 @@
 // volume expansion, and so on. The capabilities that the driver announces follow from the interfaces, and cannot differ from them.
 //
 // Package drivertest, a module of its own, tests any Backend. Packages mount, filesystem, loop and state are what the kit itself uses on a node; a
-// Backend may use them, too, and copier for copies of files and directory trees.
+// Backend may use them, too, copier for copies of files and directory trees, and extent for their differences.
 //
 // The kit links no Kubernetes client: a driver knows CSI, and the components beside it know Kubernetes.
 package driverkit

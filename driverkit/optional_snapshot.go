@@ -4,6 +4,8 @@ import (
 	"context"
 	"iter"
 	"time"
+
+	"github.com/longshore-csi/longshore/driverkit/extent"
 )
 
 // Snapshotter is a Backend with snapshots. It serves CreateSnapshot, DeleteSnapshot and GetSnapshot; CreateRequest.Source may be a snapshot.
@@ -166,8 +168,5 @@ type Blocks struct {
 	Ranges iter.Seq2[BlockRange, error]
 }
 
-// BlockRange is a part of a snapshot.
-type BlockRange struct {
-	// Offset is the first byte, Size the number of bytes.
-	Offset, Size int64
-}
+// BlockRange is a part of a snapshot: Offset is the first byte, Size the number of bytes. Package extent finds those of sparse files.
+type BlockRange = extent.Range

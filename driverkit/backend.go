@@ -24,8 +24,8 @@ type Backend interface {
 	// Stage makes a volume available on this node, and returns in which form; the kit formats, checks, mounts and grows a device, and mounts a
 	// directory. Stage itself mounts nothing at StageRequest.Path unless it returns Staged.Mounted (CSI v1.13, "NodeStageVolume").
 	Stage(ctx context.Context, req *StageRequest) (*Staged, error)
-	// Unstage undoes Stage, after the kit has unmounted what was mounted at the path. It succeeds for a volume that is not staged, or was staged
-	// only in part (CSI v1.13, "NodeUnstageVolume").
+	// Unstage undoes Stage, and ReadOnlyDevice of a ReadOnlyDevicer, after the kit has unmounted the volume everywhere on this node. It succeeds for a
+	// volume that is not staged, or was staged only in part (CSI v1.13, "NodeUnstageVolume").
 	Unstage(ctx context.Context, req *UnstageRequest) error
 }
 
@@ -89,7 +89,7 @@ type Staged struct {
 	// FSType is the file system of Device where the CO names none; "ext4" if empty.
 	FSType string
 	// ReadOnly says that Device refuses writes, because the volume is attached read-only: the kit mounts it read-only whatever the CO asks for. A raw
-	// block volume is published read-only only if it is set.
+	// block volume is published read-only only if it is set, or the Backend is a ReadOnlyDevicer.
 	ReadOnly bool
 	// Directory is the absolute path of a directory, which the kit bind-mounts.
 	Directory string

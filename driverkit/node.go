@@ -116,7 +116,7 @@ func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolume
 		case implements[PublishOnly](n.kit):
 			return &csi.NodePublishVolumeResponse{}, n.publishUnstaged(ctx, want, stage, nil)
 		}
-		return &csi.NodePublishVolumeResponse{}, n.publish(ctx, req.GetVolumeId(), want)
+		return &csi.NodePublishVolumeResponse{}, n.publish(ctx, want, stage)
 	})
 }
 

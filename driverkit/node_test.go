@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
 )
@@ -300,10 +301,52 @@ func TestBlock(t *testing.T) {
 		t.Errorf("stats: %v, %v, want 4 MiB", stats, err)
 	}
 	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
-	publish.Readonly = true
-	_, err = b.NodePublishVolume(ctxOf(t), publish)
-	wantCode(t, "publish a device read-only that can be written", err, codes.InvalidArgument)
 	wantCode(t, "unstage", b.unstage(v), codes.OK)
+}
+
+// noSecondDevice is a ReadOnlyDevicer that fails after it made the device.
+type noSecondDevice struct{ *testarray.Array }
+
+func (n noSecondDevice) ReadOnlyDevice(ctx context.Context, req *driverkit.StageRequest) (string, error) {
+	_, err := n.Array.ReadOnlyDevice(ctx, req)
+	return "", errors.Join(err, errBroken)
+}
+
+// TestBlockReadOnly publishes a raw block volume read-only from a second device, which goes with the stage.
+func TestBlockReadOnly(t *testing.T) {
+	b := prepareBench(t, func(o *driverkit.Options) { o.Without = []string{"ReadOnlyDevicer"} })
+	b.start(b.array)
+	v := b.create("pvc-1")
+	stage, publish := b.stageRequest(v), b.publishRequest(v, "pod-1")
+	stage.VolumeCapability, publish.VolumeCapability, publish.Readonly = blockCapability(), blockCapability(), true
+	life := func(what string, want codes.Code) {
+		t.Helper()
+		for range 2 {
+			_, err := b.NodeStageVolume(ctxOf(t), stage)
+			wantCode(t, "stage", err, codes.OK)
+			_, err = b.NodePublishVolume(ctxOf(t), publish)
+			wantCode(t, what, err, want)
+		}
+		device := filepath.Join(b.array.Dir, v.GetVolumeId()) + ".ro"
+		if at := b.mounts.At(b.path("pod-1")); want == codes.OK && (at == nil || at.Source != device || !at.Options.ReadOnly) || want != codes.OK && at != nil {
+			t.Errorf("%s: at the target is %v, want %s", what, at, device)
+		}
+		b.stop()
+		b.start(b.array)
+		wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+		wantCode(t, "unstage", b.unstage(v), codes.OK)
+		if _, err := os.Stat(device); err == nil {
+			t.Errorf("%s: the second device still exists", what)
+		}
+	}
+	life("publish a device read-only that can be written", codes.InvalidArgument)
+	b.options = nil
+	b.restart()
+	life("publish from the second device", codes.OK)
+	b.stop()
+	b.start(noSecondDevice{b.array})
+	life("publish from a second device that cannot be made", codes.Internal)
+	wantCode(t, "delete", b.delete(v), codes.OK) // ErrInUse if it still has the device.
 }
 
 // readOnlyDevices shows devices that refuse writes.

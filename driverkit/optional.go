@@ -12,7 +12,7 @@ import (
 func optionalInterfaces() []string {
 	return []string{
 		"Attacher", "BlockMetadataReporter", "CapacityReporter", "Cloner", "Expander", "GroupSnapshotter", "HealthReporter", "Inliner", "Lister", "Modifier",
-		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "SnapshotLister", "Snapshotter", "UsageReporter", "Validator",
+		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "ReadOnlyDevicer", "SnapshotLister", "Snapshotter", "UsageReporter", "Validator",
 	}
 }
 
@@ -280,6 +280,16 @@ type Node struct {
 	MaxVolumes int64
 	// Topology is the segment of the node; it must have a value for each of Options.TopologyKeys.
 	Topology Segments
+}
+
+// ReadOnlyDevicer is a Backend that can make a second device of a raw block volume, which refuses writes. It serves NodePublishVolume with readonly for
+// volumes that are staged for writing. Without it the kit refuses that with INVALID_ARGUMENT: a read-only mount of a device's node does not keep anybody
+// from writing to the device.
+type ReadOnlyDevicer interface {
+	// ReadOnlyDevice returns the absolute path of the second device of a volume that is staged for writing. It is called for each read-only publication,
+	// in any number and again with the same request, and returns the same device. req is that of Stage, with ReadOnly set, and the secrets and contexts
+	// of NodePublishVolume. Unstage detaches this device, too, if there is one: the kit calls it also when ReadOnlyDevice failed or its process died.
+	ReadOnlyDevice(ctx context.Context, req *StageRequest) (device string, err error)
 }
 
 // PublishOnly is a Backend whose volumes are not staged once per node, but made available at each path of a workload, such as many network file

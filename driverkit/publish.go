@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -16,17 +17,13 @@ import (
 )
 
 // publish mounts a staged volume at a target.
-func (n *node) publish(ctx context.Context, id string, want *target) error {
-	known := n.journal.get(id)
+func (n *node) publish(ctx context.Context, want *target, req *StageRequest) error {
+	known := n.journal.get(req.ID)
 	if err := n.checkStaged(ctx, known, want); err != nil {
 		return err
 	}
 	if err := n.checkTarget(ctx, known, want); err != nil {
 		return err
-	}
-	source := known.Stage.Path
-	if want.Capability.Block {
-		source = known.Stage.Staged.Device
 	}
 	before := known.clone()
 	known.drop(want.Path)
@@ -35,11 +32,38 @@ func (n *node) publish(ctx context.Context, id string, want *target) error {
 		return errors.Join(err, n.journal.save(before))
 	}
 	n.at(ctx, "recorded")
-	err := mount.EnsureBind(ctx, n.Mounter, source, want.Path, mount.Options{ReadOnly: want.ReadOnly, Flags: bindFlags(want.Capability.MountFlags)})
+	source, err := n.sourceOf(ctx, known.Stage, want, req)
+	if err == nil {
+		err = mount.EnsureBind(ctx, n.Mounter, source, want.Path, mount.Options{ReadOnly: want.ReadOnly, Flags: bindFlags(want.Capability.MountFlags)})
+	}
 	if err == nil || before.at(want.Path) != nil {
 		return err
 	}
 	return n.undoPublish(ctx, before, want.Path, err)
+}
+
+// sourceOf returns what is mounted at a target: the staging path, or a device. A second device that refuses writes belongs to the stage, which the journal
+// has: Backend.Unstage detaches it.
+func (n *node) sourceOf(ctx context.Context, s *stage, want *target, req *StageRequest) (string, error) {
+	switch {
+	case !want.Capability.Block:
+		return s.Path, nil
+	case !s.needsReadOnlyDevice(want):
+		return s.Staged.Device, nil
+	}
+	again := *req
+	again.Path, again.ReadOnly = s.Path, true
+	device, err := optional[ReadOnlyDevicer](n.kit).ReadOnlyDevice(ctx, &again)
+	if err == nil && !filepath.IsAbs(device) {
+		err = fmt.Errorf("read-only device: the driver returned %q: must be an absolute path", device)
+	}
+	n.at(ctx, "readonly-device")
+	return device, err
+}
+
+// needsReadOnlyDevice reports whether the device of the stage can be written, and the target must not.
+func (s *stage) needsReadOnlyDevice(want *target) bool {
+	return want.Capability.Block && want.ReadOnly && s.Staged != nil && !s.Staged.ReadOnly
 }
 
 // undoPublish undoes a publication that failed with a cause. The target stays in the journal unless it is gone.
@@ -69,7 +93,7 @@ func (n *node) checkStaged(ctx context.Context, known *record, want *target) err
 	case known.Stage.Capability.Block != want.Capability.Block:
 		return fmt.Errorf("volume_capability.access_type: volume %q is staged with the other one: %w", known.ID, ErrInvalid)
 	}
-	if want.Capability.Block && want.ReadOnly && known.Stage.Staged != nil && !known.Stage.Staged.ReadOnly {
+	if known.Stage.needsReadOnlyDevice(want) && !implements[ReadOnlyDevicer](n.kit) {
 		// A read-only mount of a device's node does not keep anybody from writing to the device.
 		return fmt.Errorf("readonly: volume %q is staged as a device that can be written: %w", known.ID, ErrInvalid)
 	}

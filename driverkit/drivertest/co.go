@@ -10,8 +10,9 @@ import (
 
 // co is a container orchestrator with one volume.
 type co struct {
-	s               *settings
-	staging, target string
+	s *settings
+	// readOnly is the target path of read-only publications.
+	staging, target, readOnly string
 
 	controller csi.ControllerClient
 	node       csi.NodeClient
@@ -49,16 +50,18 @@ func (c *co) connect(ctx context.Context, conn connection) error {
 // calls are those that a CO makes in the life of a volume, by name. A call that the driver does not announce does nothing.
 func (c *co) calls() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"create":        c.create,
-		"attach":        c.attach,
-		"stage":         c.stage,
-		"publish":       c.publish,
-		"publishInline": c.publishInline,
-		"stats":         c.stats,
-		"unpublish":     c.unpublish,
-		"unstage":       c.unstage,
-		"detach":        c.detach,
-		"delete":        c.delete,
+		"create":            c.create,
+		"attach":            c.attach,
+		"stage":             c.stage,
+		"publish":           func(ctx context.Context) error { return c.publish(ctx, c.target, false) },
+		"publishReadOnly":   func(ctx context.Context) error { return c.publish(ctx, c.readOnly, true) },
+		"publishInline":     c.publishInline,
+		"stats":             c.stats,
+		"unpublish":         func(ctx context.Context) error { return c.unpublish(ctx, c.target) },
+		"unpublishReadOnly": func(ctx context.Context) error { return c.unpublish(ctx, c.readOnly) },
+		"unstage":           c.unstage,
+		"detach":            c.detach,
+		"delete":            c.delete,
 	}
 }
 
@@ -112,9 +115,9 @@ func (c *co) stage(ctx context.Context) error {
 	return err
 }
 
-func (c *co) publish(ctx context.Context) error {
+func (c *co) publish(ctx context.Context, target string, readOnly bool) error {
 	_, err := c.node.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
-		VolumeId: c.volume, StagingTargetPath: c.staging, TargetPath: c.target, VolumeCapability: c.capability(),
+		VolumeId: c.volume, StagingTargetPath: c.staging, TargetPath: target, Readonly: readOnly, VolumeCapability: c.capability(),
 		VolumeContext: c.volumeContext, PublishContext: c.publishContext, Secrets: c.s.secrets,
 	})
 	return err
@@ -135,8 +138,8 @@ func (c *co) stats(ctx context.Context) error {
 	return err
 }
 
-func (c *co) unpublish(ctx context.Context) error {
-	_, err := c.node.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: c.volume, TargetPath: c.target})
+func (c *co) unpublish(ctx context.Context, target string) error {
+	_, err := c.node.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: c.volume, TargetPath: target})
 	return err
 }
 

@@ -36,10 +36,23 @@ func Volatile() Setting { return func(s *settings) { s.volatile = true } }
 // walk lets a CO bring a volume from its creation to its deletion, with one fault per life: at each fault point, with each fate. The CO then retries
 // its call, or gives the volume up. At the end nothing may be left.
 func (s *settings) walk(t *testing.T) {
-	s.walkOf(t, path{
+	p := path{
 		// The second publication must find what was written in the first.
 		forth: []string{"create", "attach", "stage", "publish", "stats", "unpublish", "unstage", "stage", "publish"}, back: []string{"unpublish", "unstage", "detach", "delete"}, last: "DeleteVolume:done",
-	})
+	}
+	if s.block && s.servesReadOnlyDevices(t) {
+		p.forth[len(p.forth)-1] = "publishReadOnly"
+		p.back = append([]string{"unpublishReadOnly"}, p.back...)
+	}
+	s.walkOf(t, p)
+}
+
+// servesReadOnlyDevices reports whether raw block volumes are published read-only, too.
+func (s *settings) servesReadOnlyDevices(t *testing.T) bool {
+	t.Helper()
+	m := s.newMachine(t)
+	_, ok := m.backend.(driverkit.ReadOnlyDevicer)
+	return ok && !slices.Contains(m.options.Without, "ReadOnlyDevicer")
 }
 
 // walkInline is walk for an inline volume.
@@ -154,7 +167,7 @@ func (s *settings) live(t *testing.T, p path, f *fault, givesUp bool) {
 	if err := os.Mkdir(m.path("co"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l := &life{t: t, m: m, f: f, path: p, co: &co{s: s, staging: m.path("co/staging"), target: m.path("co/pod/target")}}
+	l := &life{t: t, m: m, f: f, path: p, co: &co{s: s, staging: m.path("co/staging"), target: m.path("co/pod/target"), readOnly: m.path("co/pod/read-only")}}
 	l.start()
 	defer func() { l.stop() }()
 	l.lead(givesUp)
@@ -177,7 +190,7 @@ func (l *life) lead(givesUp bool) {
 	for i := 0; i < len(forth); i++ {
 		if !l.call(forth[i]) {
 			if strings.HasPrefix(forth[i], "publish") {
-				l.checkPublished()
+				l.checkPublished(forth[i])
 			}
 			continue
 		}
@@ -219,10 +232,14 @@ func (l *life) call(name string) (faulty bool) {
 	return true
 }
 
-// checkPublished looks at the target path.
-func (l *life) checkPublished() {
+// checkPublished looks at the target path of a call.
+func (l *life) checkPublished(call string) {
 	l.t.Helper()
-	mounted, err := l.m.options.Mounter.Mounted(l.t.Context(), l.co.target)
+	target := l.co.target
+	if call == "publishReadOnly" {
+		target = l.co.readOnly
+	}
+	mounted, err := l.m.options.Mounter.Mounted(l.t.Context(), target)
 	if err != nil || !mounted {
 		l.t.Errorf("published, and mounted at the target path: %t, %v", mounted, err)
 	}
@@ -246,8 +263,10 @@ func (l *life) checkPublished() {
 // checkDeleted looks for what a volume's life must not leave, beside leaks.
 func (l *life) checkDeleted() {
 	l.t.Helper()
-	if _, err := os.Lstat(l.co.target); !errors.Is(err, fs.ErrNotExist) {
-		l.t.Errorf("the target path still exists: %v", err)
+	for _, target := range []string{l.co.target, l.co.readOnly} {
+		if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
+			l.t.Errorf("the target path %s still exists: %v", target, err)
+		}
 	}
 	_, err := l.m.backend.Get(l.t.Context(), &driverkit.GetRequest{ID: l.co.volume, Secrets: l.m.s.secrets})
 	if !errors.Is(err, driverkit.ErrNotFound) {

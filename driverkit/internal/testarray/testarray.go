@@ -47,6 +47,8 @@ type volume struct {
 	attached map[string]bool
 	// staged are the nodes' uses, by path.
 	staged map[string]bool
+	// readOnly says that the node has a second device.
+	readOnly bool
 }
 
 var (
@@ -63,6 +65,7 @@ var (
 	_ driverkit.GroupSnapshotter = (*Array)(nil)
 	_ driverkit.HealthReporter   = (*Array)(nil)
 	_ driverkit.Inliner          = (*Array)(nil)
+	_ driverkit.ReadOnlyDevicer  = (*Array)(nil)
 )
 
 // New returns an empty array with these nodes.
@@ -142,6 +145,8 @@ func (a *Array) leastSize(source *driverkit.Source) (int64, error) {
 
 func (a *Array) device(id string) string { return filepath.Join(a.Dir, filepath.Base(id)) }
 
+func (a *Array) readOnlyDevice(id string) string { return a.device(id) + ".ro" }
+
 func (v *volume) copy() *driverkit.Volume {
 	c := v.Volume
 	c.Nodes = slices.Sorted(maps.Keys(v.attached))
@@ -164,8 +169,9 @@ func (a *Array) Delete(_ context.Context, req *driverkit.DeleteRequest) error {
 	switch {
 	case err != nil:
 		return err
-	case len(v.staged) > 0 || len(v.attached) > 0:
-		return fmt.Errorf("volume %q: is staged at %v, attached to %v: %w", v.ID, slices.Sorted(maps.Keys(v.staged)), slices.Sorted(maps.Keys(v.attached)), driverkit.ErrInUse)
+	case len(v.staged) > 0 || len(v.attached) > 0 || v.readOnly:
+		return fmt.Errorf("volume %q: is staged at %v, read-only device %t, attached to %v: %w",
+			v.ID, slices.Sorted(maps.Keys(v.staged)), v.readOnly, slices.Sorted(maps.Keys(v.attached)), driverkit.ErrInUse)
 	}
 	delete(a.volumes, v.ID)
 	return os.Remove(a.device(v.ID))
@@ -201,10 +207,28 @@ func (a *Array) Stage(_ context.Context, req *driverkit.StageRequest) (*driverki
 func (a *Array) Unstage(_ context.Context, req *driverkit.UnstageRequest) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if v := a.volumes[req.ID]; v != nil {
-		delete(v.staged, req.Path)
+	v := a.volumes[req.ID]
+	if v == nil {
+		return nil
 	}
-	return nil
+	delete(v.staged, req.Path)
+	v.readOnly = false
+	return os.RemoveAll(a.readOnlyDevice(v.ID))
+}
+
+// ReadOnlyDevice implements driverkit.ReadOnlyDevicer.
+func (a *Array) ReadOnlyDevice(_ context.Context, req *driverkit.StageRequest) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, err := a.find(req.ID)
+	if err == nil && !v.staged[req.Path] {
+		err = fmt.Errorf("volume %q: is not staged at %q: %w", v.ID, req.Path, driverkit.ErrPrecondition)
+	}
+	if err != nil || v.readOnly {
+		return a.readOnlyDevice(req.ID), err
+	}
+	v.readOnly = true
+	return a.readOnlyDevice(v.ID), os.Link(a.device(v.ID), a.readOnlyDevice(v.ID))
 }
 
 // Attach implements driverkit.Attacher.

@@ -88,8 +88,8 @@ type Staged struct {
 	Device string
 	// FSType is the file system of Device where the CO names none; "ext4" if empty.
 	FSType string
-	// ReadOnly says that Device refuses writes, because the volume is attached read-only: the kit mounts it read-only whatever the CO asks for. A raw
-	// block volume is published read-only only if it is set, or the Backend is a ReadOnlyDevicer.
+	// ReadOnly says that Device or Directory refuses writes, because the volume is attached read-only: the kit mounts it read-only whatever the CO asks
+	// for. Without it a file system that refuses writes counts as broken: it became read-only after an error. A raw block volume is published read-only only if it is set, or the Backend is a ReadOnlyDevicer.
 	ReadOnly bool
 	// Directory is the absolute path of a directory, which the kit bind-mounts.
 	Directory string

@@ -25,7 +25,7 @@ const (
 	messageField  protowire.Number = 2
 )
 
-// conditions reports whether answers have a VolumeCondition.
+// conditions reports whether answers of the controller have a VolumeCondition; those of the node have one also if the Backend is no HealthReporter.
 func (k *kit) conditions() bool { return k.VolumeCondition && implements[HealthReporter](k) }
 
 // addCondition adds the VolumeCondition to an answer about a volume, where that is wanted.

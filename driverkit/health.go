@@ -3,6 +3,8 @@ package driverkit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -61,10 +63,13 @@ func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after
 	}
 }
 
-// NodeGetVolumeHealth reports the problems of a volume on this node: those that the Backend knows, and mounts that do not exist any more
-// (CSI v1.13, "NodeGetVolumeHealth").
+// reportsHealth reports whether NodeGetVolumeHealth is served: by every Backend, since the kit knows the mounts.
+func (n *node) reportsHealth() bool { return !slices.Contains(n.Without, "HealthReporter") }
+
+// NodeGetVolumeHealth reports the problems of a volume on this node: those that the Backend knows if it is a HealthReporter, mounts that do not exist any
+// more, and file systems that became read-only (CSI v1.13, "NodeGetVolumeHealth").
 func (n *node) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
-	if !implements[HealthReporter](n.kit) {
+	if !n.reportsHealth() {
 		return nil, unimplemented("NodeGetVolumeHealth")
 	}
 	op := operation{invalid: required("volume_id", req.GetVolumeId())}
@@ -76,20 +81,48 @@ func (n *node) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHe
 
 // health returns the problems of a volume on this node.
 func (n *node) health(ctx context.Context, id string) ([]Condition, error) {
-	conditions, err := optional[HealthReporter](n.kit).VolumeHealth(ctx, &HealthRequest{ID: id, OnNode: true})
-	if err != nil {
-		return nil, err
-	}
-	if s := n.journal.get(id).Stage; s != nil && s.Staged != nil {
-		staged, err := n.stillStaged(ctx, s)
+	known := n.journal.get(id)
+	var conditions []Condition
+	if reporter := optional[HealthReporter](n.kit); reporter != nil {
+		reported, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: id, OnNode: true})
 		if err != nil {
 			return nil, err
 		}
-		if !staged {
-			conditions = append(conditions, Condition{Inaccessible, "NotMounted", "the volume is staged at " + s.Path + ", but is not mounted there any more"})
+		conditions = reported
+	} else if known.Stage == nil && len(known.Targets) == 0 {
+		return nil, fmt.Errorf("volume %q on this node: %w", id, ErrNotFound)
+	}
+	stages := []*stage{known.Stage}
+	for _, t := range known.Targets {
+		stages = append(stages, t.Stage)
+	}
+	for _, s := range stages {
+		if s == nil || s.Staged == nil {
+			continue
 		}
+		found, err := n.mountConditions(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		conditions = append(conditions, found...)
 	}
 	return conditions, nil
+}
+
+// mountConditions returns the problems of the mount of a stage.
+func (n *node) mountConditions(ctx context.Context, s *stage) ([]Condition, error) {
+	staged, err := n.stillStaged(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if !staged {
+		return []Condition{{Inaccessible, "NotMounted", "the volume is staged at " + s.Path + ", but is not mounted there any more"}}, nil
+	}
+	broken, err := n.becameReadOnly(ctx, s)
+	if err != nil || !broken {
+		return nil, err
+	}
+	return []Condition{{Degraded, "FileSystemReadOnly", s.readOnlyMessage() + "; writes fail"}}, nil
 }
 
 // NodeGetStorageHealth reports whether this node reaches the storage system (CSI v1.13, "NodeGetStorageHealth").

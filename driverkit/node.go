@@ -35,10 +35,10 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	add(!implements[PublishOnly](n.kit), csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 	add(n.expands(), csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
-	add(implements[HealthReporter](n.kit), csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+	add(n.reportsHealth(), csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
 	add(implements[Prober](n.kit), csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
 	add(implements[MountGrouper](n.kit), csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
-	add(n.conditions(), nodeCondition)
+	add(n.VolumeCondition && n.reportsHealth(), nodeCondition)
 	return answer, nil
 }
 
@@ -133,7 +133,7 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeSta
 	op := operation{invalid: errors.Join(required("volume_id", req.GetVolumeId()), required("volume_path", req.GetVolumePath()))}
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
 		answer, err := n.stats(ctx, req.GetVolumeId(), req.GetVolumePath())
-		if !n.conditions() || isNotFound(err) {
+		if !n.VolumeCondition || !n.reportsHealth() || isNotFound(err) {
 			return answer, err
 		}
 		return n.withCondition(ctx, req.GetVolumeId(), answer, err)

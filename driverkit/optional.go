@@ -178,8 +178,9 @@ type ValidateRequest struct {
 	Secrets Secrets
 }
 
-// HealthReporter is a Backend that knows problems of its volumes. It serves ControllerGetVolumeHealth and NodeGetVolumeHealth; with Lister, also
-// ControllerListVolumeHealth.
+// HealthReporter is a Backend that knows problems of its volumes. It serves ControllerGetVolumeHealth; with Lister, also ControllerListVolumeHealth.
+// NodeGetVolumeHealth is served for every Backend, unless Options.Without has "HealthReporter": the kit reports mounts that do not exist any more
+// ("NotMounted") and file systems that became read-only after an error ("FileSystemReadOnly") beside what a HealthReporter knows.
 type HealthReporter interface {
 	// VolumeHealth returns the present problems of a volume; none if it is well. ErrNotFound for a volume that does not exist. It must not block on a
 	// device that does not answer (CSI v1.13, "ControllerGetVolumeHealth").

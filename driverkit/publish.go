@@ -101,7 +101,10 @@ func (n *node) checkStaged(ctx context.Context, known *record, want *target) err
 	if err == nil && !staged {
 		err = fmt.Errorf("volume %q is not mounted at its staging path %q any more; NodeStageVolume repairs that: %w", known.ID, want.Staging, ErrPrecondition)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return n.checkWritable(ctx, known.ID, known.Stage)
 }
 
 // checkTarget refuses another way at the same path, and another path where the access mode allows one
@@ -131,7 +134,7 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err := n.checkTarget(ctx, known, want); err != nil {
 		return err
 	}
-	if published, err := n.alreadyPublished(ctx, known.at(want.Path)); published || err != nil {
+	if published, err := n.alreadyPublished(ctx, req.ID, known.at(want.Path)); published || err != nil {
 		return err
 	}
 	before := known.clone()
@@ -170,12 +173,16 @@ func (n *node) keepPublished(known *record, want, have *target) error {
 	return n.journal.save(known)
 }
 
-// alreadyPublished reports whether a target, which may be nil, still has its own stage.
-func (n *node) alreadyPublished(ctx context.Context, have *target) (bool, error) {
+// alreadyPublished reports whether a target, which may be nil, still has its own stage. An ErrPrecondition says that its file system became read-only.
+func (n *node) alreadyPublished(ctx context.Context, id string, have *target) (bool, error) {
 	if have == nil || have.Stage == nil {
 		return false, nil
 	}
-	return n.stillStaged(ctx, have.Stage)
+	published, err := n.stillStaged(ctx, have.Stage)
+	if err == nil && published {
+		err = n.checkWritable(ctx, id, have.Stage)
+	}
+	return published, err
 }
 
 // unpublish unmounts a target and removes its mount point.

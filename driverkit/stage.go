@@ -57,19 +57,62 @@ func (n *node) alreadyStaged(ctx context.Context, known *record, req *StageReque
 		return false, err
 	}
 	contradiction := known.Stage.contradiction(req)
+	broken := false
 	if contradiction == nil {
-		return staged && !known.Stage.Capability.Block, nil
+		broken, err = n.repairable(ctx, known, staged)
+		if err != nil || !broken {
+			return staged && !known.Stage.Capability.Block, err
+		}
 	}
 	living, err := n.living(ctx, known)
-	if staged || len(living) > 0 || err != nil {
+	if staged && !broken || len(living) > 0 || err != nil {
 		return false, errors.Join(contradiction, err)
 	}
-	// The other stage was interrupted, or is of before a restart of the machine.
+	// The other stage was interrupted, or is of before a restart of the machine; or its file system became read-only, and the next mount checks it.
 	if err := n.release(ctx, req.ID, known.Stage); err != nil {
 		return false, fmt.Errorf("undo an earlier stage of volume %q at %s: %w: %w", req.ID, known.Stage.Path, ErrBusy, err)
 	}
 	known.Stage, known.Targets = nil, nil
 	return false, n.journal.save(known)
+}
+
+// repairable reports whether the file system of a staged device became read-only. An ErrPrecondition says that targets use it.
+func (n *node) repairable(ctx context.Context, known *record, staged bool) (bool, error) {
+	if !staged || known.Stage.Staged.Device == "" {
+		return false, nil // The file system of a directory is not the kit's to repair: a publication is refused.
+	}
+	broken, err := n.becameReadOnly(ctx, known.Stage)
+	if err != nil || !broken {
+		return false, err
+	}
+	living, err := n.living(ctx, known)
+	if err == nil && len(living) > 0 {
+		err = n.checkWritable(ctx, known.ID, known.Stage)
+	}
+	return true, err
+}
+
+// becameReadOnly reports whether the file system at the path of a stage refuses writes although it was mounted for writing: the kernel makes it read-only
+// after an error. A mount that the Backend made itself is the Backend's to check.
+func (n *node) becameReadOnly(ctx context.Context, s *stage) (bool, error) {
+	if s.Capability.Block || s.Staged.Mounted || s.readOnly() {
+		return false, nil
+	}
+	return n.Mounter.ReadOnly(ctx, s.Path)
+}
+
+// checkWritable refuses to use a file system that became read-only, with ErrPrecondition.
+func (n *node) checkWritable(ctx context.Context, id string, s *stage) error {
+	broken, err := n.becameReadOnly(ctx, s)
+	if err == nil && broken {
+		err = fmt.Errorf("volume %q: %s; stop all pods that use the volume on this node, so that it is unpublished and staged again: %w", id, s.readOnlyMessage(), ErrPrecondition)
+	}
+	return err
+}
+
+// readOnlyMessage describes a file system that became read-only.
+func (s *stage) readOnlyMessage() string {
+	return "the file system at " + s.Path + " became read-only, as the kernel makes it after an error (see its log)"
 }
 
 // contradiction says why a request is not for this stage: a volume is staged at one path and in one way (CSI v1.13, "NodeStageVolume", ALREADY_EXISTS).
@@ -175,10 +218,10 @@ func (s *stage) readOnly() bool {
 
 // bindOptions are those of the bind mount of a directory: of the requested flags, those that a bind mount can have.
 func (s *stage) bindOptions() mount.Options {
-	return mount.Options{ReadOnly: s.ReadOnly, Flags: bindFlags(s.Capability.MountFlags)}
+	return mount.Options{ReadOnly: s.ReadOnly || s.Staged.ReadOnly, Flags: bindFlags(s.Capability.MountFlags)}
 }
 
-// stillStaged reports whether a stage is complete and its mount or device still exists.
+// stillStaged reports whether a stage is complete and its mount or device still exists, also if the file system became read-only.
 func (n *node) stillStaged(ctx context.Context, s *stage) (bool, error) {
 	if s.Staged == nil || s.Boot != n.journal.boot {
 		return false, nil
@@ -189,7 +232,7 @@ func (n *node) stillStaged(ctx context.Context, s *stage) (bool, error) {
 		return err == nil, ignoreNotExist(err)
 	case s.Staged.Device != "":
 		shown, readOnly, err := n.Filesystems.IsMountOf(ctx, s.Staged.Device, s.Path)
-		return shown && readOnly == s.readOnly(), err
+		return shown && (readOnly || !s.readOnly()), err
 	case s.Staged.Directory != "":
 		return n.Mounter.IsMountOf(ctx, s.Staged.Directory, s.Path, s.bindOptions())
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // TestKernelDirtyJournal: a copy of a mounted file system has changes in its
@@ -44,6 +46,37 @@ func TestKernelDirtyJournal(t *testing.T) {
 		mountAt(t, r, attach(t, r, duplicate, true), at, o)
 		wantFile(t, at, "kept")
 	})
+}
+
+// TestKernelReadOnlyAfterError: a file system that the kernel made read-only after an error is checked and writable with the next mount.
+func TestKernelReadOnlyAfterError(t *testing.T) {
+	r := kernelRig(t)
+	needType(t, r, "ext4")
+	_, device := newDevice(t, r, roomy)
+	target := newTarget(t, r)
+	o := Options{Type: "ext4", Flags: []string{"errors=remount-ro"}}
+	mountAt(t, r, device, target, o)
+	writeFile(t, target, "kept")
+	flush(t, target)
+	wantReadOnly := func(want bool) {
+		t.Helper()
+		if got, err := (mount.Kernel{}).ReadOnly(withTestDeadline(t), target); err != nil || got != want {
+			t.Errorf("read-only %t, %v, want %t", got, err, want)
+		}
+	}
+	wantReadOnly(false)
+	if err := os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "trigger_fs_error"), []byte("test"), 0); err != nil {
+		t.Skipf("the kernel makes no errors: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(target, "more"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Skipf("write after an error: %v; this kernel (Linux 6.6 to 6.14) does not make the file system read-only", err)
+	}
+	wantReadOnly(true)
+	unmount(t, r, target)
+	mountAt(t, r, device, target, o)
+	wantReadOnly(false)
+	wantFile(t, target, "kept")
+	writeFile(t, target, "kept")
 }
 
 // TestKernelForeign: what blkid knows, half knows, or knows twice is never

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -134,13 +135,35 @@ func (k Kernel) IsMountOf(ctx context.Context, source, target string, o Options)
 func (k Kernel) ReadOnly(ctx context.Context, target string) (bool, error) {
 	err := ctx.Err()
 	var flags unix.Statfs_t
+	var root unix.Stat_t
 	if err == nil {
 		err = unix.Statfs(target, &flags)
+	}
+	if err == nil {
+		err = unix.Stat(target, &root)
+	}
+	readOnly := flags.Flags&unix.ST_RDONLY != 0
+	if err == nil && !readOnly {
+		readOnly, err = stoppedByError(root.Dev)
 	}
 	if err != nil {
 		return false, fmt.Errorf("read mount flags of %s: %w", target, err)
 	}
-	return flags.Flags&unix.ST_RDONLY != 0, nil
+	return readOnly, nil
+}
+
+// stoppedByError reports whether the file system of a device refuses writes since an error. Since Linux 6.15 ext4 has an option for that in the mount
+// table (6.12 to 6.14 have nothing), and no mount flag (Linux, fs/ext4/super.c, _ext4_show_options).
+func stoppedByError(device uint64) (bool, error) {
+	found, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
+		same := unix.Mkdev(uint32(info.Major), uint32(info.Minor)) == device // device numbers fit
+		return !same, same
+	})
+	if err != nil || len(found) == 0 {
+		return false, err
+	}
+	options := strings.Split(found[0].VFSOptions, ",")
+	return slices.Contains(options, "emergency_ro") || slices.Contains(options, "shutdown"), nil
 }
 
 // Uses implements Mounter.

@@ -31,7 +31,7 @@ type Backend interface {
 
 // CreateRequest asks for a volume.
 type CreateRequest struct {
-	// Name is unique per driver: at most 128 bytes without control characters.
+	// Name is unique per driver: at most 128 bytes without control characters other than tab and line ends.
 	Name string
 	// Size is the range that the size must be in; see Range.Choose.
 	Size Range

@@ -55,7 +55,7 @@ func (c *controller) ControllerUnpublishVolume(ctx context.Context, req *csi.Con
 	if attacher == nil {
 		return nil, unimplemented("ControllerUnpublishVolume")
 	}
-	op := onVolume(req.GetVolumeId(), req.GetSecrets())
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkCharacters("node_id", req.GetNodeId()))
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
 		err := attacher.Detach(ctx, &DetachRequest{ID: req.GetVolumeId(), Node: req.GetNodeId(), Secrets: req.GetSecrets()})
 		return &csi.ControllerUnpublishVolumeResponse{}, ignoreNotFound(err)

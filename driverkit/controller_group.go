@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -84,11 +85,15 @@ func (g *GroupSnapshot) message() *csi.VolumeGroupSnapshot {
 
 // onGroup is the operation of a call that changes one group.
 func onGroup(id string, members []string, secrets Secrets) operation {
-	op := operation{ids: []string{"group snapshot " + id}, secrets: secrets, invalid: required("group_snapshot_id", id)}
+	op := operation{ids: []string{"group snapshot " + id}, secrets: secrets, invalid: errors.Join(required("group_snapshot_id", id), checkMemberIDs(members))}
 	for _, member := range members {
 		op.ids = append(op.ids, snapshotKey(member))
 	}
 	return op
+}
+
+func checkMemberIDs(members []string) error {
+	return checkCharacters("snapshot_ids", strings.Join(members, ","))
 }
 
 // DeleteVolumeGroupSnapshot deletes a group and its snapshots; one that does not exist is deleted (CSI v1.13, "DeleteVolumeGroupSnapshot").
@@ -124,7 +129,7 @@ func (g *GroupSnapshot) checkMembers(ids []string, deleting bool) error {
 
 // GetVolumeGroupSnapshot returns a group with its snapshots (CSI v1.13, "GetVolumeGroupSnapshot").
 func (g *group) GetVolumeGroupSnapshot(ctx context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
-	op := operation{secrets: req.GetSecrets(), invalid: required("group_snapshot_id", req.GetGroupSnapshotId())}
+	op := operation{secrets: req.GetSecrets(), invalid: errors.Join(required("group_snapshot_id", req.GetGroupSnapshotId()), checkMemberIDs(req.GetSnapshotIds()))}
 	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.GetVolumeGroupSnapshotResponse, error) {
 		found, err := g.backend.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
 		if err != nil {

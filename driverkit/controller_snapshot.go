@@ -80,6 +80,7 @@ func (c *controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 		return nil, unimplemented("ListSnapshots")
 	}
 	after, err := startOf(req)
+	err = errors.Join(err, checkCharacters("snapshot_id", req.GetSnapshotId()), checkCharacters("source_volume_id", req.GetSourceVolumeId()))
 	op := operation{secrets: req.GetSecrets(), invalid: err}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ListSnapshotsResponse, error) {
 		if req.GetSnapshotId() != "" {

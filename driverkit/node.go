@@ -101,7 +101,8 @@ func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
 	inline, inlineErr := n.inlineOf(req, capability)
-	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("target_path", req.GetTargetPath(), n.StateDir), err, inlineErr)
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("target_path", req.GetTargetPath(), n.StateDir),
+		checkCharacters("staging_target_path", req.GetStagingTargetPath()), err, inlineErr)
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 		want := &target{
 			Path: req.GetTargetPath(), Staging: req.GetStagingTargetPath(), ReadOnly: req.GetReadonly() || capability.ReadOnly(), Capability: capability,

@@ -56,7 +56,7 @@ type Snapshot struct {
 
 // CreateSnapshotRequest asks for a snapshot.
 type CreateSnapshotRequest struct {
-	// Name is unique per driver: at most 128 bytes without control characters.
+	// Name is unique per driver: at most 128 bytes without control characters other than tab and line ends.
 	Name string
 	// Volume is the id of the source.
 	Volume string
@@ -110,7 +110,7 @@ type GroupSnapshot struct {
 
 // CreateGroupSnapshotRequest asks for a group of snapshots.
 type CreateGroupSnapshotRequest struct {
-	// Name is unique per driver: at most 128 bytes without control characters.
+	// Name is unique per driver: at most 128 bytes without control characters other than tab and line ends.
 	Name string
 	// Volumes are the ids of the sources; at least one.
 	Volumes []string

@@ -13,13 +13,19 @@ import (
 // maxName is the greatest length of a name or id in bytes (CSI v1.13, "Size Limits").
 const maxName = 128
 
-// required refuses an empty field, and one with characters that CSI bans (CSI v1.13, "Field Requirements": no control characters but tab and line ends
-// in strings; names and ids have none of these either).
+// required refuses an empty field, and one with banned characters.
 func required(field, value string) error {
 	if value == "" {
 		return fmt.Errorf("%s: is required: %w", field, ErrInvalid)
 	}
-	if i := strings.IndexFunc(value, unicode.IsControl); i >= 0 {
+	return checkCharacters(field, value)
+}
+
+// checkCharacters refuses characters that CSI bans in names: control characters other than tab and line ends. The kit takes no ids and paths with them
+// either. There is no such rule for keys and values of maps (CSI v1.13, "CreateVolume", "CreateSnapshot", "CreateVolumeGroupSnapshot": name).
+func checkCharacters(field, value string) error {
+	banned := func(r rune) bool { return unicode.IsControl(r) && r != '\t' && r != '\n' && r != '\r' }
+	if i := strings.IndexFunc(value, banned); i >= 0 {
 		return fmt.Errorf("%s: %q has a control character at byte %d: %w", field, value, i, ErrInvalid)
 	}
 	return nil

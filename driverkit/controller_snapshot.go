@@ -52,9 +52,24 @@ func (c *controller) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshot
 	id := req.GetSnapshotId()
 	op := operation{ids: []string{snapshotKey(id), copied(snapshotKey(id))}, secrets: req.GetSecrets(), invalid: required("snapshot_id", id)}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
-		err := snapshotter.DeleteSnapshot(ctx, &DeleteSnapshotRequest{ID: id, Secrets: req.GetSecrets()})
+		err := c.checkAlone(ctx, snapshotter, &GetSnapshotRequest{ID: id, Secrets: req.GetSecrets()})
+		if err == nil {
+			err = snapshotter.DeleteSnapshot(ctx, &DeleteSnapshotRequest{ID: id, Secrets: req.GetSecrets()})
+		}
 		return &csi.DeleteSnapshotResponse{}, ignoreNotFound(err)
 	})
+}
+
+// checkAlone refuses to delete a snapshot that is part of a group (CSI v1.13, "DeleteSnapshot", INVALID_ARGUMENT).
+func (c *controller) checkAlone(ctx context.Context, snapshotter Snapshotter, req *GetSnapshotRequest) error {
+	if !implements[GroupSnapshotter](c.kit) {
+		return nil
+	}
+	found, err := snapshotter.GetSnapshot(ctx, req)
+	if err == nil && found.Group != "" {
+		err = fmt.Errorf("snapshot %q: is part of group snapshot %q, and is deleted with the group: %w", found.ID, found.Group, ErrInvalid)
+	}
+	return err
 }
 
 // GetSnapshot returns one snapshot (CSI v1.13, "GetSnapshot").

@@ -160,6 +160,42 @@ func TestTornFile(t *testing.T) {
 	}
 }
 
+// TestTornInATick writes in the tick in which the file was written to before, as a copy of a few bytes takes less time than a tick. ramfs has no finer times
+// than the tick, which other file systems have since Linux 6.13.
+func TestTornInATick(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	mountFor(t, "ramfs", dir, "ramfs", 0, "")
+	from := filepath.Join(dir, "from")
+	for range 100 {
+		must(t, os.WriteFile(from, noise(1, 8192), 0o600))
+		j := &job{to: filepath.Join(dir, "to"), limits: limits{chunk: 4096}, noShare: true}
+		writes := 0
+		j.beforeStep = func(step string) {
+			if step != "copy" || writes > 0 {
+				return
+			}
+			writes++
+			file, err := os.OpenFile(from, os.O_WRONLY, 0)
+			must(t, err)
+			_, err = file.WriteAt([]byte("torn"), 4096)
+			must(t, err, file.Close())
+		}
+		if r, err := j.file(t.Context(), from); err != nil || !r.Torn {
+			t.Fatalf("%+v, %v, want a torn copy", r, err)
+		}
+		must(t, os.WriteFile(from, noise(1, 8192), 0o600)) // just now, and not during the copy
+		j.beforeStep, j.result = nil, Result{}
+		if r, err := j.file(t.Context(), from); err != nil || r.Torn {
+			t.Fatalf("%+v, %v, want a copy that is not torn", r, err)
+		}
+		must(t, os.Chtimes(from, time.Unix(1, 0), time.Now().Add(time.Hour)))
+		if r, err := j.file(t.Context(), from); err != nil || r.Torn {
+			t.Fatalf("modified in the future: %+v, %v, want a copy that is not torn", r, err)
+		}
+	}
+}
+
 func writeAt(t testing.TB, path string, at int64, data []byte) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_RDWR, 0)

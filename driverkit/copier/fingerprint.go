@@ -98,16 +98,17 @@ func granularity(changed int64) int64 {
 	return 1
 }
 
-// untilStable is how long it takes until another change gets another time, unless the clock was set back.
+// untilStable is how long it takes until another change gets another time, unless the clock was set back. Since Linux 6.13 times of files may be up to a
+// tick ahead of the coarse clock.
 func untilStable(changed int64) time.Duration {
 	if granularity(changed) > 1 {
 		return time.Second
 	}
 	var resolution unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_REALTIME_COARSE, &resolution); err != nil {
-		return 10 * time.Millisecond // the longest
+		return 20 * time.Millisecond // the longest
 	}
-	return time.Duration(unix.TimespecToNsec(resolution))
+	return 2 * time.Duration(unix.TimespecToNsec(resolution))
 }
 
 // coarseClock reads the clock from which times of files are taken.

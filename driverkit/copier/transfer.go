@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +26,9 @@ func (j *job) contents(ctx context.Context, source, target *os.File) error {
 	}
 	shared, err := j.share(source, target, info.Size())
 	if err != nil || shared || j.onlyShare {
+		return err
+	}
+	if info, err = j.statBefore(ctx, source); err != nil {
 		return err
 	}
 	j.step("extend")
@@ -53,6 +57,35 @@ func (j *job) share(source, target *os.File, size int64) (bool, error) {
 		return false, fmt.Errorf("share blocks of %s: %w", source.Name(), err)
 	}
 	return false, nil
+}
+
+// statBefore returns the status of a source before its bytes are copied. A write in the same tick of the kernel's clock as the one before leaves the time
+// of the last modification unchanged: statBefore waits for the clock once, and takes a source that is still written to for torn.
+func (j *job) statBefore(ctx context.Context, source *os.File) (os.FileInfo, error) {
+	for waited := false; ; waited = true {
+		now, err := coarseClock()
+		if err != nil {
+			return nil, err
+		}
+		info, err := source.Stat()
+		if err != nil {
+			return nil, err
+		}
+		modified := info.ModTime().UnixNano()
+		ahead := modified > now+int64(time.Second) // It was set: a write gets an earlier one.
+		if ahead || distinguishable(modified, now) {
+			return info, nil
+		}
+		if waited {
+			j.result.Torn = true
+			return info, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(untilStable(modified)):
+		}
+	}
 }
 
 // copyData copies the data before an offset; holes stay holes.

@@ -15,6 +15,7 @@ import (
 	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -63,6 +64,10 @@ func templateAs(name, namespace string, values map[string]any) (map[string]strin
 	if err != nil {
 		return nil, err
 	}
+	return templateChart(loaded, name, namespace, values)
+}
+
+func templateChart(loaded *chartv2.Chart, name, namespace string, values map[string]any) (map[string]string, error) {
 	release := common.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
 	all, err := util.ToRenderValues(loaded, values, release, withSnapshots())
 	if err != nil {

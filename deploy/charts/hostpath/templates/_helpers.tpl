@@ -1,68 +1,45 @@
-{{/* What the names of all objects begin with: the release's, short enough for the labels that Kubernetes makes of workload names. */}}
-{{- define "hostpath.name" -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
-
-{{/* Labels of every object. The last two are helm's. */}}
-{{- define "hostpath.labels" -}}
-app.kubernetes.io/part-of: {{ include "hostpath.name" . }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- end -}}
-
-{{/* Image and pull policy of a container: include "hostpath.image" (list . NAME). */}}
-{{- define "hostpath.image" -}}
-{{- $all := (index . 0).Values.images -}}
-{{- $name := index . 1 -}}
-{{- $own := get $all $name -}}
-{{- $path := compact (list ($own.registry | default $all.registry) ($own.prefix | default $all.prefix) $name) | join "/" -}}
-image: {{ printf "%s:%s" $path $own.tag | quote }}
-{{- with $all.pullPolicy }}
-imagePullPolicy: {{ . }}
-{{- end }}
-{{- end -}}
-
-{{/* Annotations of the pods. No prometheus.io/port: every port that a container declares is scraped. */}}
-{{- define "hostpath.podAnnotations" -}}
-kubectl.kubernetes.io/default-container: hostpath
-{{- include "hostpath.scrapeAnnotations" . }}
-{{- end -}}
-
-{{- define "hostpath.scrapeAnnotations" -}}
-{{- if .Values.monitoring.annotations }}
-prometheus.io/scrape: "true"
-prometheus.io/path: /metrics
-{{- end }}
+{{/* What the author of this chart sets, and its users do not: see values.yaml of csi-driver-lib. */}}
+{{- define "hostpath.own" -}}
+rolePrefix: "longshore:"
+driver:
+  capabilities: [CREATE_DELETE_VOLUME, PUBLISH_UNPUBLISH_VOLUME, EXPAND_VOLUME, MODIFY_VOLUME, CREATE_DELETE_SNAPSHOT, GET_CAPACITY]
+  container: hostpath
+  image: hostpathplugin
+  stateMount: /csi-data-dir
+csiDriver:
+  podInfoOnMount: true # inline volumes tell the driver which pod they belong to
+  fsGroupPolicy: File
+  volumeLifecycleModes: [Persistent, Ephemeral]
+controller:
+  stateDir: true
+  driver:
+    args:
+    - --drivername={{ .Values.driver.name }}
+    - --mode=controller
+    - --endpoint=unix:///csi/csi.sock
+    - --statedir=/csi-data-dir
+    - --enable-attach
+    - --enable-controller-modify-volume
+    - --http-endpoint=:9810
+    - --v={{ .Values.logLevel }}
+    # Root with the rights over other users' files, and nothing else: volumes are removed with all that pods have put into them.
+    addCapabilities: [CHOWN, DAC_OVERRIDE, FOWNER]
+node:
+  driver:
+    args:
+    - --drivername={{ .Values.driver.name }}
+    - --mode=node
+    - --endpoint=unix:///csi/csi.sock
+    - --statedir=/csi-data-dir
+    - --nodeid=$(NODE_NAME)
+    - --enable-attach
+    - --http-endpoint=:9810
+    - --v={{ .Values.logLevel }}
 {{- end -}}
 
 {{/* Not empty if the release has a snapshot-controller. */}}
 {{- define "hostpath.snapshotController" -}}
 {{- if and .Values.snapshots .Values.snapshotController.install }}yes{{ end -}}
-{{- end -}}
-
-{{/* What differs between the pods of the sides: include "hostpath.pod" (list . SIDE), where SIDE is controller, node or snapshotController. */}}
-{{- define "hostpath.pod" -}}
-{{- $root := index . 0 -}}
-{{- $side := index . 1 -}}
-{{- $values := get $root.Values $side -}}
-serviceAccountName: {{ include "hostpath.name" $root }}-{{ kebabcase $side }}
-{{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- with $values.nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with $values.tolerations }}
-tolerations: {{- toYaml . | nindent 0 }}
-{{- end }}
-{{- with $root.Values.images.pullSecrets }}
-imagePullSecrets: {{- toYaml . | nindent 0 }}
-{{- end }}
-{{- end -}}
-
-{{/* Directory of the driver's socket on the nodes. */}}
-{{- define "hostpath.pluginDir" -}}
-{{ .Values.kubeletDir }}/plugins/{{ .Values.driver.name }}
 {{- end -}}
 
 {{/* Not empty if the release installs or upgrades a definition: the cluster has none, or has that of this release, and not a newer one. */}}

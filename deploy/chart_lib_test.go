@@ -1,0 +1,209 @@
+package deploy
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+const library = "charts/csi-driver-lib"
+
+// libraryUser is a chart that has nothing but the library.
+func libraryUser(t *testing.T) *chartv2.Chart {
+	t.Helper()
+	lib, err := loader.Load(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := &chartv2.Chart{
+		Metadata:  &chartv2.Metadata{APIVersion: chartv2.APIVersionV2, Name: "foo", Version: "0.1.0"},
+		Templates: []*common.File{{Name: "templates/driver.yaml", Data: []byte(`{{ include "csi-driver-lib.all" . }}`)}},
+	}
+	user.AddDependency(lib)
+	return user
+}
+
+func templateLibrary(t *testing.T, values map[string]any) ([]byte, error) {
+	t.Helper()
+	files, err := templateChart(libraryUser(t), "foo", "foo", values)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != 1 {
+		t.Errorf("rendered are %q", slices.Sorted(maps.Keys(files)))
+	}
+	return []byte(strings.TrimPrefix(files["driver.yaml"], "---\n")), nil
+}
+
+// TestLibraryRendered shows in a change what it means for the charts of drivers that use the library.
+func TestLibraryRendered(t *testing.T) {
+	files, err := filepath.Glob(library + "/testdata/*.values.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %q: %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			got, err := templateLibrary(t, readYAML(t, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			decodeStrictly(t, got)
+			compareGolden(t, strings.TrimSuffix(file, ".values.yaml")+".golden.yaml", got)
+		})
+	}
+}
+
+// TestLibrarySidecars: which containers and roles the capabilities of a driver ask for.
+func TestLibrarySidecars(t *testing.T) {
+	none := []string(nil)
+	tests := map[string]struct {
+		reason             string
+		capabilities       []any
+		containers, roles  []string
+		attaches, capacity bool
+	}{
+		"None":     {reason: "a driver of volumes that others make has no controller side", containers: none, roles: none},
+		"Create":   {"volumes are made and need not be attached", []any{"CREATE_DELETE_VOLUME"}, []string{"driver", "provisioner", "livenessprobe"}, []string{"foo:provisioner"}, false, false},
+		"Attach":   {"volumes are attached, and made by others", []any{"PUBLISH_UNPUBLISH_VOLUME"}, []string{"driver", "attacher", "livenessprobe"}, []string{"foo:attacher"}, true, false},
+		"Expand":   {"volumes are made and grow", []any{"CREATE_DELETE_VOLUME", "EXPAND_VOLUME"}, []string{"driver", "provisioner", "resizer", "livenessprobe"}, []string{"foo:provisioner", "foo:resizer"}, false, false},
+		"Modify":   {"the resizer modifies", []any{"MODIFY_VOLUME"}, []string{"driver", "resizer", "livenessprobe"}, []string{"foo:resizer"}, false, false},
+		"Snapshot": {"snapshots are made", []any{"CREATE_DELETE_SNAPSHOT"}, []string{"driver", "snapshotter", "livenessprobe"}, []string{"foo:snapshotter"}, false, false},
+		"Capacity": {"the provisioner publishes capacity", []any{"CREATE_DELETE_VOLUME", "GET_CAPACITY"}, []string{"driver", "provisioner", "livenessprobe"}, []string{"foo:provisioner"}, false, true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			text, err := templateLibrary(t, map[string]any{"driver": map[string]any{"name": "foo.example.com", "capabilities": tc.capabilities}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := decodeStrictly(t, text)
+			var containers, roles []string
+			for _, d := range find[*appsv1.Deployment](list) {
+				for _, c := range d.Spec.Template.Spec.Containers {
+					containers = append(containers, c.Name)
+				}
+			}
+			for _, r := range find[*rbacv1.ClusterRole](list) {
+				roles = append(roles, r.Name)
+			}
+			if diff := cmp.Diff([][]string{tc.containers, tc.roles}, [][]string{containers, roles}); diff != "" {
+				t.Errorf("%s: containers and roles (-want +got)\n%s", tc.reason, diff)
+			}
+			object := one[*storagev1.CSIDriver](t, list)
+			if *object.Spec.AttachRequired != tc.attaches || *object.Spec.StorageCapacity != tc.capacity {
+				t.Errorf("%s: CSIDriver %+v", tc.reason, object.Spec)
+			}
+			if found := strings.Contains(string(text), "--enable-capacity") && strings.Contains(string(text), "csistoragecapacities"); found != tc.capacity {
+				t.Errorf("%s: argument and right for capacity: %v", tc.reason, found)
+			}
+			one[*appsv1.DaemonSet](t, list)
+		})
+	}
+}
+
+// TestLibraryLaysValuesOver: values of the chart replace the library's defaults also where they are false, zero or empty.
+func TestLibraryLaysValuesOver(t *testing.T) {
+	type values = map[string]any
+	text, err := templateLibrary(t, values{
+		"driver":          values{"name": "foo.example.com", "capabilities": []any{"CREATE_DELETE_VOLUME", "GET_CAPACITY"}},
+		"storageCapacity": false,
+		"logLevel":        0,
+		"node":            values{"tolerations": []any{}, "priorityClassName": "", "nodeSelector": values{"storage": "true"}},
+		"extra":           values{"anything": true},
+		"global":          values{"region": "eu"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := decodeStrictly(t, text)
+	pod := one[*appsv1.DaemonSet](t, list).Spec.Template.Spec
+	want := map[string]string{"kubernetes.io/os": "linux", "storage": "true"}
+	if len(pod.Tolerations) > 0 || pod.PriorityClassName != "" || !maps.Equal(pod.NodeSelector, want) || !slices.Contains(pod.Containers[0].Args, "--v=0") {
+		t.Errorf("pods of the nodes: %+v", pod)
+	}
+	if *one[*storagev1.CSIDriver](t, list).Spec.StorageCapacity {
+		t.Error("storageCapacity=false changes nothing")
+	}
+}
+
+func TestLibraryRefuses(t *testing.T) {
+	const named = "driver.name"
+	tests := map[string]struct {
+		reason string
+		path   string
+		value  any
+		want   string
+	}{
+		"NoName":        {"nothing works without it", named, "", "driver.name is missing"},
+		"UnknownKey":    {"a typing error must not go unseen", "controler", map[string]any{}, "controler is not known; known are controller"},
+		"UnknownDeeper": {"nor one further down", "controller.driver.arguments", []any{}, "controller.driver.arguments is not known; known are addCapabilities, args"},
+		"NoTable":       {"a value in place of a table", "node.driver", "foo", "node.driver must be a table"},
+		"Capability":    {"a sidecar would be missing", "driver.capabilities", []any{"CREATE_VOLUME"}, "CREATE_VOLUME is not one that asks for a sidecar; these do: CREATE_DELETE_VOLUME, "},
+		"Kind":          {"pods of a DaemonSet would all be controllers", "controller.kind", "DaemonSet", "neither Deployment nor StatefulSet"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			values := util.MergeTables(nest(tc.path, tc.value), nest(named, "foo.example.com"))
+			if _, err := templateLibrary(t, values); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+	several := map[string]any{"driver": map[string]any{"name": "foo.example.com"}, "controller": map[string]any{"kind": "StatefulSet", "replicas": 2}}
+	if _, err := templateLibrary(t, several); err == nil || !strings.Contains(err.Error(), "controller.replicas must be 0 or 1") {
+		t.Errorf("a StatefulSet of several: %v", err)
+	}
+}
+
+// TestLibraryVersions: charts of drivers run the sidecars that the hostpath driver's runs.
+func TestLibraryVersions(t *testing.T) {
+	for name, image := range readYAML(t, library+"/values.yaml")["images"].(map[string]any) {
+		image, ok := image.(map[string]any)
+		if !ok || name == "driver" {
+			continue
+		}
+		want, err := common.Values(readYAML(t, chart+"/values.yaml")).PathValue("images." + name + ".tag")
+		if err != nil || image["tag"] != want {
+			t.Errorf("%s: tag %v, want %v: %v", name, image["tag"], want, err)
+		}
+	}
+}
+
+// TestPackaged: what `helm package` makes of the chart needs nothing of this repository.
+func TestPackaged(t *testing.T) {
+	loaded, err := loader.Load(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := chartutil.Save(loaded, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded, err = loader.Load(archive); err != nil {
+		t.Fatal(err)
+	}
+	got, err := templateChart(loaded, "csi-hostpath", "csi-hostpath", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(mustTemplate(t, nil), got); diff != "" {
+		t.Errorf("-directory +archive\n%s", diff)
+	}
+	for _, file := range loaded.Raw {
+		if strings.Contains(file.Name, "testdata/") {
+			t.Errorf("%s is packed", file.Name)
+		}
+	}
+}

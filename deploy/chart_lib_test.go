@@ -121,6 +121,8 @@ func TestLibraryLaysValuesOver(t *testing.T) {
 		"storageCapacity": false,
 		"logLevel":        0,
 		"node":            values{"tolerations": []any{}, "priorityClassName": "", "nodeSelector": values{"storage": "true"}},
+		"controller":      values{"nodeSelector": values{"storage": "true"}},
+		"csi-driver-lib":  values{"controller": values{"nodeSelector": values{"kubernetes.io/os": nil}}}, // takes the default away
 		"extra":           values{"anything": true},
 		"global":          values{"region": "eu"},
 	})
@@ -132,6 +134,9 @@ func TestLibraryLaysValuesOver(t *testing.T) {
 	want := map[string]string{"kubernetes.io/os": "linux", "storage": "true"}
 	if len(pod.Tolerations) > 0 || pod.PriorityClassName != "" || !maps.Equal(pod.NodeSelector, want) || !slices.Contains(pod.Containers[0].Args, "--v=0") {
 		t.Errorf("pods of the nodes: %+v", pod)
+	}
+	if got := one[*appsv1.Deployment](t, list).Spec.Template.Spec.NodeSelector; !maps.Equal(got, map[string]string{"storage": "true"}) {
+		t.Errorf("pods of the controller run on %v", got)
 	}
 	if *one[*storagev1.CSIDriver](t, list).Spec.StorageCapacity {
 		t.Error("storageCapacity=false changes nothing")

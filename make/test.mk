@@ -18,7 +18,7 @@ TESTALSO_snapshotcontroller = $(TESTALSO_resizer)
 TESTALSO_snapshotter = $(TESTALSO_resizer)
 TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)
 # These two start no goroutine. Results of tests that read other modules are not taken from the cache.
-TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS))
+TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS)) -count=1
 TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1
 
 ##@ Test

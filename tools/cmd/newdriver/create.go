@@ -86,18 +86,12 @@ func (w writer) checkOut(dir string) (string, error) {
 
 // write writes all files. The driver's module is tidied last, which finds an import that leads nowhere.
 func (w writer) write(ctx context.Context, dir string) error {
-	files, err := template.ParseFS(skeleton, "skeleton/*.tmpl")
-	if err != nil {
+	var err error
+	if w.names.Checkout, err = w.checkout(dir); err != nil {
 		return err
 	}
-	for _, t := range files.Templates() {
-		var text strings.Builder
-		if err := t.Execute(&text, w.names); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(t.Name(), ".tmpl")), []byte(text.String()), 0o644); err != nil { //nolint:gosec // source for everybody
-			return err
-		}
+	if err := errors.Join(w.fill(dir), w.copyLibrary(dir)); err != nil {
+		return err
 	}
 	if w.vendor {
 		if err := w.copyKits(dir); err != nil {
@@ -115,6 +109,44 @@ func (w writer) write(ctx context.Context, dir string) error {
 	return nil
 }
 
+// fill writes the files of skeleton.
+func (w writer) fill(dir string) error {
+	return fs.WalkDir(skeleton, "skeleton", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		t, err := template.ParseFS(skeleton, path)
+		if err != nil {
+			return err
+		}
+		var text strings.Builder
+		if err := t.Execute(&text, w.names); err != nil {
+			return err
+		}
+		file := filepath.Join(dir, strings.TrimSuffix(strings.TrimPrefix(path, "skeleton/"), ".tmpl"))
+		return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text.String()), 0o644)) //nolint:gosec // source for everybody
+	})
+}
+
+// copyLibrary copies the library chart into the driver's chart, where helm finds it without a repository.
+func (w writer) copyLibrary(dir string) error {
+	const name = "charts/csi-driver-lib"
+	to := filepath.Join(dir, "chart", name)
+	if err := os.CopyFS(to, os.DirFS(filepath.Join(w.root, "deploy", name))); err != nil {
+		return fmt.Errorf("copy the library chart: %w", err)
+	}
+	return errors.Join(os.RemoveAll(filepath.Join(to, "testdata")), w.copyLicense(to))
+}
+
+// copyLicense copies the license of what is copied.
+func (w writer) copyLicense(dir string) error {
+	license, err := os.ReadFile(filepath.Join(w.root, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "LICENSE"), license, 0o644) //nolint:gosec // for everybody
+}
+
 // copyKits copies the source of the kits, for those who must own it.
 func (w writer) copyKits(dir string) error {
 	for _, kit := range []string{"csikit", "driverkit"} { // drivertest is below driverkit
@@ -122,11 +154,7 @@ func (w writer) copyKits(dir string) error {
 			return fmt.Errorf("copy %s: %w", kit, err)
 		}
 	}
-	license, err := os.ReadFile(filepath.Join(w.root, "LICENSE"))
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, vendored, "LICENSE"), license, 0o644) //nolint:gosec // for everybody
+	return w.copyLicense(filepath.Join(dir, vendored))
 }
 
 // goMod writes go.mod with the versions of the kits' own dependencies, and go.sum. The kits themselves are those of a directory: the copy, or this
@@ -136,10 +164,7 @@ func (w writer) goMod(dir string) error {
 	if err := errors.Join(mod.AddModuleStmt(w.names.Module), mod.AddGoStmt("1.26.0")); err != nil {
 		return err
 	}
-	from, err := w.kitsFrom(dir)
-	if err != nil {
-		return err
-	}
+	from := w.kitsFrom()
 	var sums []byte
 	for _, kit := range kits() {
 		if err := errors.Join(mod.AddRequire(project+"/"+kit, "v0.0.0"), mod.AddReplace(project+"/"+kit, "", from+"/"+kit, "")); err != nil {
@@ -167,11 +192,16 @@ func (w writer) goMod(dir string) error {
 	)
 }
 
-// kitsFrom is the directory of the kits as go.mod names it: relative to the driver, whose directory is moved beside where it is written.
-func (w writer) kitsFrom(dir string) (string, error) {
+// kitsFrom is the directory of the kits as go.mod names it.
+func (w writer) kitsFrom() string {
 	if w.vendor {
-		return "./" + vendored, nil
+		return "./" + vendored
 	}
+	return w.names.Checkout
+}
+
+// checkout is the directory of this repository, relative to the driver, whose directory is moved beside where it is written.
+func (w writer) checkout(dir string) (string, error) {
 	root, err := filepath.Abs(w.root)
 	if err != nil {
 		return "", err

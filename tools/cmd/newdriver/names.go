@@ -19,8 +19,10 @@ type names struct {
 	Driver string
 	// Module is the path of the Go module.
 	Module string
-	// Binary is the program and its image.
+	// Binary is the program, its image and its chart.
 	Binary string
+	// Checkout is the directory of this repository as seen from the driver's.
+	Checkout string
 }
 
 // newNames derives all names from two, or returns an error for each rule that they break.

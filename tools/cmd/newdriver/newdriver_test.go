@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,31 +46,7 @@ func do(t *testing.T, dir, name string, args ...string) string {
 // TestNewDriver writes a driver and changes nothing: it is small, builds, and passes its tests, for root and for others.
 func TestNewDriver(t *testing.T) {
 	dir := write(t)
-	const most = 400
-	lines, names := 0, []string{}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		names = append(names, e.Name())
-		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text := string(data); strings.Contains(text, "{{") || strings.Contains(text, "\r") {
-			t.Errorf("%s has braces of a template:\n%s", e.Name(), text)
-		}
-		if e.Name() != "go.mod" && e.Name() != "go.sum" {
-			lines += bytes.Count(data, []byte("\n"))
-		}
-	}
-	if want := ".dockerignore .gitignore Dockerfile Makefile README.md backend.go driver_test.go go.mod go.sum main.go"; strings.Join(names, " ") != want {
-		t.Errorf("files are %q, want %q", names, want)
-	}
-	if lines > most {
-		t.Errorf("%d lines, want at most %d", lines, most)
-	}
+	checkFiles(t, dir)
 	if unformatted := do(t, dir, "gofmt", "-l", "."); unformatted != "" {
 		t.Errorf("not formatted: %s", unformatted)
 	}
@@ -89,6 +67,86 @@ func TestNewDriver(t *testing.T) {
 	if version := do(t, dir, "bin/foo", "--version"); !strings.Contains(version, "v7.7.7") {
 		t.Errorf("--version prints %q", version)
 	}
+}
+
+// checkFiles checks which files a driver has, beside the copy of the library chart, and how long they are altogether.
+func checkFiles(t *testing.T, dir string) {
+	t.Helper()
+	const most = 400
+	lines, names := 0, []string{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, entry fs.DirEntry, err error) error {
+		if path == "chart/charts" {
+			return fs.SkipDir
+		}
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		names = append(names, path)
+		data, err := os.ReadFile(filepath.Join(dir, path))
+		if text := string(data); strings.Contains(text, "{{.") || strings.Contains(text, "\r") {
+			t.Errorf("%s has braces of a template:\n%s", path, text)
+		}
+		if path != "go.mod" && path != "go.sum" {
+			lines += bytes.Count(data, []byte("\n"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ".dockerignore .gitignore Dockerfile Makefile README.md backend.go chart/Chart.yaml chart/templates/driver.yaml chart/values.yaml driver_test.go go.mod go.sum main.go"
+	if strings.Join(names, " ") != want {
+		t.Errorf("files are %q, want %q", names, want)
+	}
+	t.Logf("%d lines", lines)
+	if lines > most {
+		t.Errorf("%d lines, want at most %d", lines, most)
+	}
+	for _, name := range []string{"Chart.yaml", "LICENSE", "README.md", "templates/_chart.tpl", "values.yaml"} {
+		if _, err := os.Stat(filepath.Join(dir, "chart/charts/csi-driver-lib", name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "chart/charts/csi-driver-lib/testdata")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the library chart has its tests: %v", err)
+	}
+}
+
+// TestDevcluster: the targets hand over to the checkout from which the driver was made.
+func TestDevcluster(t *testing.T) {
+	for _, args := range [][]string{nil, {"-vendor"}} {
+		dir := write(t, args...)
+		for target, want := range map[string]string{
+			"devcluster":      "--nodes 1 --driver " + dir + "/bin/foo --driver-flags --v=4 --nodes 2",
+			"devcluster-down": "",
+		} {
+			checkout := t.TempDir()
+			if err := os.WriteFile(filepath.Join(checkout, "Makefile"), []byte("up:\n\t@echo $@: $(UPFLAGS)\ndown:\n\t@echo $@:\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out := do(t, dir, "make", "-s", "-o", "build", target, "LONGSHORE="+checkout, "DRIVER_FLAGS=--v=4", "UP_FLAGS=--nodes 2")
+			_, got, _ := strings.Cut(strings.TrimSpace(out), ":")
+			if strings.TrimSpace(got) != want {
+				t.Errorf("make %s: %s, want %q", target, out, want)
+			}
+		}
+		checkout := regexp.MustCompile(`(?m)^LONGSHORE \?= (.+)$`).FindStringSubmatch(readFile(t, filepath.Join(dir, "Makefile")))
+		if checkout == nil {
+			t.Fatal("the Makefile has no LONGSHORE")
+		}
+		if _, err := os.Stat(filepath.Join(dir, checkout[1], "make/cluster.mk")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func readFile(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // copyForAll copies a program to where every user may run it.

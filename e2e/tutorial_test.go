@@ -19,16 +19,24 @@ const mostTyped = 120
 // newcomer follows the tutorial.
 type newcomer struct {
 	t *testing.T
-	// root is this repository, work the directory around the new driver, and cluster that of the newcomer's cluster.
-	root, work, cluster string
-	env                 []string
-	// typed counts lines, and printed is the output of the last block of commands.
-	typed   int
+	// root is this repository, and work the directory around the new driver and the newcomer's cluster.
+	root, work string
+	env        []string
+	// parts are those of the tutorial that have begun, and printed is the output of the last block of commands.
+	parts   []part
 	printed string
 }
 
-// TestTutorial does what the tutorial says: it runs each block of commands, compares what is printed with the block of text behind it, writes files, and
-// applies changes. It prints the lines that a newcomer types, and the seconds that the machine takes.
+// part is a part of the tutorial: the lines that the newcomer types in it, and when it began.
+type part struct {
+	title string
+	typed int
+	began time.Time
+}
+
+// TestTutorial is a stopwatch for newcomers. It does what the tutorial says: it runs each block of commands, compares what is printed with the block of text
+// behind it, writes files, and applies changes. It prints the lines that a newcomer types, commands included, and the time that the machine takes. Only the
+// lines are limited.
 func TestTutorial(t *testing.T) {
 	dev(t)
 	document, err := os.ReadFile(tutorial)
@@ -43,26 +51,48 @@ func TestTutorial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &newcomer{t: t, root: root, work: work, cluster: filepath.Join(work, "c")}
-	n.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "MAKEFLAGS=", "MAKELEVEL=", "KUBECONFIG="+filepath.Join(n.cluster, "kubeconfig"),
-		"PATH="+strings.Join([]string{filepath.Dir(bed.Dev.program), bed.Dev.Programs, os.Getenv("PATH")}, ":"))
+	n := &newcomer{t: t, root: root, work: work}
+	cluster := filepath.Join(work, "longshore", "devcluster") // where devcluster has it, by XDG_STATE_HOME
+	n.env = append(os.Environ(), "GOWORK=", "GOFLAGS=", "MAKEFLAGS=", "MAKELEVEL=", "XDG_STATE_HOME="+work, "KUBECONFIG="+filepath.Join(cluster, "kubeconfig"),
+		"PATH="+strings.Join([]string{bed.Dev.Programs, os.Getenv("PATH")}, ":"))
 	t.Cleanup(func() {
-		if _, err := os.Stat(n.cluster); err == nil { // The tutorial has not come to its end.
-			n.run(root, "devcluster down")
+		if _, err := os.Stat(cluster); err == nil { // The tutorial has not come to its end.
+			n.run(filepath.Join(work, "first"), "make -s devcluster-down")
 		}
 		if err := os.RemoveAll(work); err != nil {
 			t.Error(err)
 		}
 	})
-	began := time.Now()
-	for _, block := range regexp.MustCompile("(?ms)^```(sh|text|diff|yaml) ?([^\n]*)\n(.*?)^```$").FindAllStringSubmatch(string(document), -1) {
-		n.follow(block[1], block[2], block[3])
+	for _, block := range regexp.MustCompile("(?ms)^```(sh|text|diff|yaml) ?([^\n]*)\n(.*?)^```$|^## ([^\n]*)$").FindAllStringSubmatch(string(document), -1) {
+		if title := block[4]; title != "" {
+			n.parts = append(n.parts, part{title: title, began: time.Now()})
+		} else {
+			n.follow(block[1], block[2], block[3])
+		}
 	}
-	t.Logf("a newcomer types %d lines, the machine takes %v", n.typed, time.Since(began).Round(time.Second))
-	if n.typed > mostTyped || n.typed == 0 {
-		t.Errorf("a newcomer types %d lines, want at most %d", n.typed, mostTyped)
+	n.report()
+}
+
+// report prints lines and time of each part and of all, and fails if there are too many lines.
+func (n *newcomer) report() {
+	n.t.Helper()
+	typed, end := 0, time.Now()
+	for i, p := range n.parts {
+		next := end
+		if i+1 < len(n.parts) {
+			next = n.parts[i+1].began
+		}
+		typed += p.typed
+		n.t.Logf("%3d lines %4.0fs  %s", p.typed, next.Sub(p.began).Seconds(), p.title)
+	}
+	n.t.Logf("%3d lines %4.0fs  the whole tutorial", typed, end.Sub(n.parts[0].began).Seconds())
+	if typed > mostTyped || typed == 0 {
+		n.t.Errorf("a newcomer types %d lines, want at most %d", typed, mostTyped)
 	}
 }
+
+// types counts lines that the newcomer types.
+func (n *newcomer) types(lines int) { n.parts[len(n.parts)-1].typed += lines }
 
 // follow does what one block says.
 func (n *newcomer) follow(kind, name, text string) {
@@ -74,7 +104,7 @@ func (n *newcomer) follow(kind, name, text string) {
 		if strings.Contains(text, "../first") {
 			dir = n.root
 		}
-		n.typed += strings.Count(text, "\n")
+		n.types(strings.Count(text, "\n"))
 		n.printed = n.run(dir, text)
 	case "text":
 		want := strings.ReplaceAll(regexp.QuoteMeta(text), `\.\.\.`, ".*")
@@ -82,12 +112,12 @@ func (n *newcomer) follow(kind, name, text string) {
 			n.t.Errorf("printed was\n%s\nthe tutorial has\n%s", n.printed, text)
 		}
 	case "yaml":
-		n.typed += strings.Count(text, "\n")
+		n.types(strings.Count(text, "\n"))
 		if err := os.WriteFile(filepath.Join(driver, name), []byte(text), 0o600); err != nil {
 			n.t.Fatal(err)
 		}
 	case "diff":
-		n.typed += len(regexp.MustCompile(`(?m)^\+[^+\n]`).FindAllString(text, -1))
+		n.types(len(regexp.MustCompile(`(?m)^\+[^+\n]`).FindAllString(text, -1)))
 		cmd := exec.CommandContext(n.t.Context(), "git", "apply", "-")
 		cmd.Dir, cmd.Stdin, cmd.Env = driver, strings.NewReader(text), append(n.env, "GIT_CEILING_DIRECTORIES="+n.work)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -100,8 +130,7 @@ func (n *newcomer) follow(kind, name, text string) {
 // the place of seconds.
 func (n *newcomer) run(dir, commands string) string {
 	n.t.Helper()
-	own := strings.NewReplacer("../first", filepath.Join(n.work, "first"), "devcluster up", "devcluster up --dir "+n.cluster, "devcluster down", "devcluster down --dir "+n.cluster)
-	cmd := exec.Command("sh", "-ec", own.Replace(commands))
+	cmd := exec.Command("sh", "-ec", strings.ReplaceAll(commands, "../first", filepath.Join(n.work, "first")))
 	cmd.Dir, cmd.Env = dir, n.env
 	out, err := cmd.CombinedOutput()
 	if err != nil {

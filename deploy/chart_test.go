@@ -86,10 +86,10 @@ func templateChart(loaded *chartv2.Chart, name, namespace string, values map[str
 	return files, nil
 }
 
-// withSnapshots are the capabilities of a cluster that has the definitions of snapshots.
+// withSnapshots are the capabilities of a cluster that has the definitions of snapshots and their metadata.
 func withSnapshots() *common.Capabilities {
 	capabilities := common.DefaultCapabilities.Copy()
-	capabilities.APIVersions = append(capabilities.APIVersions, volumesnapshotv1.SchemeGroupVersion.String(), volumegroupsnapshotv1beta2.SchemeGroupVersion.String())
+	capabilities.APIVersions = append(capabilities.APIVersions, volumesnapshotv1.SchemeGroupVersion.String(), volumegroupsnapshotv1beta2.SchemeGroupVersion.String(), metadataVersion.String())
 	return capabilities
 }
 

@@ -158,6 +158,9 @@ func TestChartValuesMatter(t *testing.T) {
 	for _, v := range values {
 		t.Run(v.path, func(t *testing.T) {
 			base := map[string]any{}
+			if strings.HasPrefix(v.path, "images.csi-snapshot-metadata.") {
+				base = nest("snapshotMetadata.enabled", true)
+			}
 			enabled := v.path[:strings.LastIndex(v.path, ".")+1] + "enabled"
 			if v.path != enabled && slices.ContainsFunc(values, func(other value) bool { return other.path == enabled }) {
 				base = nest(enabled, true)

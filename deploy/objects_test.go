@@ -67,7 +67,7 @@ func decodeStrictly(t *testing.T, text []byte) []runtime.Object {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, policyv1.AddToScheme,
-		rbacv1.AddToScheme, storagev1.AddToScheme, volumegroupsnapshotv1beta2.AddToScheme, volumesnapshotv1.AddToScheme,
+		rbacv1.AddToScheme, addMetadataService, storagev1.AddToScheme, volumegroupsnapshotv1beta2.AddToScheme, volumesnapshotv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

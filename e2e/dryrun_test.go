@@ -38,6 +38,7 @@ func extensionKinds() map[string]string {
 
 		"VolumeSnapshotClass":      "deploy/crds",
 		"VolumeGroupSnapshotClass": "deploy/crds",
+		"SnapshotMetadataService":  "deploy/crds",
 	}
 }
 

@@ -16,7 +16,7 @@ library does not have is an error, so that a typing error does not go unseen. Wh
 {{- range splitList " " (include "csi-driver-lib.sidecars" $context) -}}
 {{- $parts = append $parts (printf "rbac-%s" .) -}}
 {{- end -}}
-{{- $parts = concat $parts (list "rbac-storage-capacity" "rbac-cross-namespace-sources") -}}
+{{- $parts = concat $parts (list "rbac-storage-capacity" "rbac-cross-namespace-sources" "snapshot-metadata") -}}
 {{- end -}}
 {{- range $parts }}
 {{- with include (printf "csi-driver-lib.%s" .) $context | trim | trimPrefix "---" | trim }}
@@ -71,7 +71,7 @@ with those that its author sets and its users do not, which are laid over them.
 {{- if not .driver.name -}}
 {{- fail "values: driver.name is missing: a domain name such as foo.example.com" -}}
 {{- end -}}
-{{- $known := list "CREATE_DELETE_VOLUME" "PUBLISH_UNPUBLISH_VOLUME" "EXPAND_VOLUME" "MODIFY_VOLUME" "CREATE_DELETE_SNAPSHOT" "GET_CAPACITY" -}}
+{{- $known := list "CREATE_DELETE_VOLUME" "PUBLISH_UNPUBLISH_VOLUME" "EXPAND_VOLUME" "MODIFY_VOLUME" "CREATE_DELETE_SNAPSHOT" "GET_CAPACITY" "SNAPSHOT_METADATA_SERVICE" -}}
 {{- range .driver.capabilities -}}
 {{- if not (has . $known) -}}
 {{- fail (printf "values: driver.capabilities: %s is not one that asks for a sidecar; these do: %s" . (join ", " $known)) -}}

@@ -48,6 +48,9 @@ spec:
       {{- range splitList " " (include "csi-driver-lib.sidecars" .) }}
       {{- include "csi-driver-lib.sidecar" (list $root .) | nindent 6 }}
       {{- end }}
+      {{- if include "csi-driver-lib.metadata" . }}
+      {{- include "csi-driver-lib.metadataContainer" . | nindent 6 }}
+      {{- end }}
       {{- include "csi-driver-lib.livenessprobe" (list . "controller") | nindent 6 }}
       volumes:
       - name: socket-dir
@@ -55,6 +58,10 @@ spec:
       {{- if $values.stateDir }}
       - name: state-dir
         hostPath: {path: {{ include "csi-driver-lib.stateDir" . | quote }}, type: DirectoryOrCreate}
+      {{- end }}
+      {{- if include "csi-driver-lib.metadata" . }}
+      - name: certificates
+        secret: {secretName: {{ .Values.snapshotMetadata.tlsSecret }}}
       {{- end }}
       {{- with $values.volumes }}
       {{- toYaml . | nindent 6 }}

@@ -2,7 +2,7 @@
 {{- define "hostpath.own" -}}
 rolePrefix: "longshore:"
 driver:
-  capabilities: [CREATE_DELETE_VOLUME, PUBLISH_UNPUBLISH_VOLUME, EXPAND_VOLUME, MODIFY_VOLUME, CREATE_DELETE_SNAPSHOT, GET_CAPACITY]
+  capabilities: [CREATE_DELETE_VOLUME, PUBLISH_UNPUBLISH_VOLUME, EXPAND_VOLUME, MODIFY_VOLUME, CREATE_DELETE_SNAPSHOT, GET_CAPACITY, SNAPSHOT_METADATA_SERVICE]
   container: hostpath
   image: hostpathplugin
   stateMount: /csi-data-dir
@@ -20,6 +20,9 @@ controller:
     - --statedir=/csi-data-dir
     - --enable-attach
     - --enable-controller-modify-volume
+    {{- if and .Values.snapshots .Values.snapshotMetadata.enabled }}
+    - --enable-snapshot-metadata
+    {{- end }}
     - --http-endpoint=:9810
     - --v={{ .Values.logLevel }}
     # Root with the rights over other users' files, and nothing else: volumes are removed with all that pods have put into them.

@@ -19,6 +19,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 	"helm.sh/helm/v4/pkg/engine"
 	"sigs.k8s.io/yaml"
 )
@@ -68,6 +69,9 @@ func templateAs(name, namespace string, values map[string]any) (map[string]strin
 }
 
 func templateChart(loaded *chartv2.Chart, name, namespace string, values map[string]any) (map[string]string, error) {
+	if err := chartutil.ProcessDependencies(loaded, values); err != nil {
+		return nil, err
+	}
 	release := common.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
 	all, err := util.ToRenderValues(loaded, values, release, withSnapshots())
 	if err != nil {

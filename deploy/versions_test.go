@@ -9,8 +9,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestImages: the manifests run the images that this tree makes, in the versions that it will release.
-func TestImages(t *testing.T) {
+// nextVersions are the versions that this tree will release, by image.
+func nextVersions(t *testing.T) map[string]string {
+	t.Helper()
 	data, err := os.ReadFile("../versions.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -25,6 +26,12 @@ func TestImages(t *testing.T) {
 	for _, module := range versions.Modules {
 		next[module.Image] = module.Next
 	}
+	return next
+}
+
+// TestImages: the manifests run the images that this tree makes, in the versions that it will release.
+func TestImages(t *testing.T) {
+	next := nextVersions(t)
 	for _, overlay := range directories(t) {
 		t.Run(overlay, func(t *testing.T) {
 			for _, w := range allWorkloads(objects(t, overlay)) {

@@ -55,6 +55,8 @@ type DeleteRequest struct {
 	ID string
 	// Secrets are those of the StorageClass.
 	Secrets Secrets
+	// Inline says that the volume is one of CreateInline, which its pod does not use any more.
+	Inline bool
 }
 
 // GetRequest asks for a volume.

@@ -69,7 +69,7 @@ func (c *controller) checkAlone(ctx context.Context, snapshotter Snapshotter, re
 	if err == nil && found.Group != "" {
 		err = fmt.Errorf("snapshot %q: is part of group snapshot %q, and is deleted with the group: %w", found.ID, found.Group, ErrInvalid)
 	}
-	return err
+	return ignoreNotFound(err) // The Backend may have more to delete than it finds.
 }
 
 // GetSnapshot returns one snapshot (CSI v1.13, "GetSnapshot").

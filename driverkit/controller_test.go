@@ -101,7 +101,7 @@ func TestInvalidRequests(t *testing.T) {
 		"snapshot_id: is required":     create(func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = snapshotSource("") }),
 		"staging_target_path: is":      stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = "" }),
 		`must be absolute, without`:    stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = "/a/../b" }),
-		"driver's state directory":     stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = b.path("state/x") }),
+		"driver's directory":           stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = b.path("state/x") }),
 		"volume_id: is required":       stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeId = "" }),
 		"VOLUME_MOUNT_GROUP is not":    stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = "7" }),
 		"max_entries: -1":              lastError(b.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: -1})),

@@ -127,11 +127,17 @@ func (n *node) mountConditions(ctx context.Context, s *stage) ([]Condition, erro
 
 // NodeGetStorageHealth reports whether this node reaches the storage system (CSI v1.13, "NodeGetStorageHealth").
 func (n *node) NodeGetStorageHealth(ctx context.Context, _ *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
-	prober := optional[Prober](n.kit)
+	prober, reporter := optional[Prober](n.kit), optional[StorageHealthReporter](n.kit)
+	answer := &csi.NodeGetStorageHealthResponse{}
+	if reporter != nil {
+		for _, c := range reporter.StorageHealth(ctx) {
+			answer.BackendHealth = append(answer.BackendHealth, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{Status: c.Severity, Reason: c.Reason, Message: c.Message})
+		}
+		return answer, nil
+	}
 	if prober == nil {
 		return nil, unimplemented("NodeGetStorageHealth")
 	}
-	answer := &csi.NodeGetStorageHealthResponse{}
 	if err := prober.Probe(ctx); err != nil {
 		answer.BackendHealth = []*csi.NodeGetStorageHealthResponse_StorageBackendHealth{{
 			Status: csi.StorageHealthErrorType_STORAGE_UNREACHABLE, Reason: "ProbeFailed", Message: err.Error(),

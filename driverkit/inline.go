@@ -2,10 +2,17 @@ package driverkit
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
 // Keys that the kubelet adds to the volume context (KEP-596, KEP-603).
@@ -48,7 +55,37 @@ func (n *node) publishInline(ctx context.Context, want *target, inline *InlineRe
 
 // deleteInline deletes the inline volume of a target.
 func (n *node) deleteInline(ctx context.Context, id string) error {
-	return ignoreNotFound(n.backend.Delete(ctx, &DeleteRequest{ID: id}))
+	return ignoreNotFound(n.backend.Delete(ctx, &DeleteRequest{ID: id, Inline: true}))
+}
+
+// collectInline deletes the inline volumes whose target path was removed while the driver did not run: their pods are gone, and no CO calls
+// NodeUnpublishVolume for them. Where the directory of a target is missing, too, that of the CO may not be mounted yet, and the volume stays. A volume that
+// cannot be deleted keeps no driver from starting.
+func (n *node) collectInline(ctx context.Context) {
+	for _, known := range n.journal.all() {
+		for _, t := range known.Targets {
+			if !t.Inline || !removed(t.Path) {
+				continue
+			}
+			logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, known.ID, logging.KeyTargetPath, t.Path)
+			logger.Info("Deleting an inline volume whose target is gone")
+			timed, cancel := context.WithTimeout(ctx, undoTimeout)
+			if err := n.unpublish(timed, known.ID, t.Path); err != nil {
+				logger.Error(err, "Could not delete an inline volume whose target is gone; the next start tries again")
+			}
+			cancel()
+		}
+	}
+}
+
+// removed reports whether a path was removed from its directory, which exists.
+func removed(path string) bool {
+	parent, err := os.Stat(filepath.Dir(path))
+	if err != nil || !parent.IsDir() {
+		return false
+	}
+	_, err = os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // undoTarget undoes the stage of a target that failed with a cause, and deletes the volume if it is inline. before is the record without them.

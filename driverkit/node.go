@@ -36,7 +36,7 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 	add(n.expands(), csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
 	add(n.reportsHealth(), csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
-	add(implements[Prober](n.kit), csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
+	add(implements[Prober](n.kit) || implements[StorageHealthReporter](n.kit), csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
 	add(implements[MountGrouper](n.kit), csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
 	add(n.VolumeCondition && n.reportsHealth(), nodeCondition)
 	return answer, nil
@@ -77,7 +77,7 @@ func (n *node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequ
 		return nil, unimplemented("NodeStageVolume")
 	}
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
-	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("staging_target_path", req.GetStagingTargetPath(), n.StateDir), err)
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), n.checkPath("staging_target_path", req.GetStagingTargetPath()), err)
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 		return &csi.NodeStageVolumeResponse{}, n.stage(ctx, &StageRequest{
 			ID: req.GetVolumeId(), Path: req.GetStagingTargetPath(), Capability: capability, ReadOnly: capability.ReadOnly(),
@@ -91,7 +91,7 @@ func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 	if implements[PublishOnly](n.kit) {
 		return nil, unimplemented("NodeUnstageVolume")
 	}
-	op := onVolume(req.GetVolumeId(), nil, checkPath("staging_target_path", req.GetStagingTargetPath(), n.StateDir))
+	op := onVolume(req.GetVolumeId(), nil, n.checkPath("staging_target_path", req.GetStagingTargetPath()))
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 		return &csi.NodeUnstageVolumeResponse{}, n.unstage(ctx, req.GetVolumeId(), req.GetStagingTargetPath())
 	})
@@ -101,7 +101,7 @@ func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
 	inline, inlineErr := n.inlineOf(req, capability)
-	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkPath("target_path", req.GetTargetPath(), n.StateDir),
+	op := onVolume(req.GetVolumeId(), req.GetSecrets(), n.checkPath("target_path", req.GetTargetPath()),
 		checkCharacters("staging_target_path", req.GetStagingTargetPath()), err, inlineErr)
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 		want := &target{
@@ -123,7 +123,7 @@ func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolume
 
 // NodeUnpublishVolume undoes NodePublishVolume; a volume that is not published is no error (CSI v1.13, "NodeUnpublishVolume").
 func (n *node) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	op := onVolume(req.GetVolumeId(), nil, checkPath("target_path", req.GetTargetPath(), n.StateDir))
+	op := onVolume(req.GetVolumeId(), nil, n.checkPath("target_path", req.GetTargetPath()))
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 		return &csi.NodeUnpublishVolumeResponse{}, n.unpublish(ctx, req.GetVolumeId(), req.GetTargetPath())
 	})

@@ -12,7 +12,8 @@ import (
 func optionalInterfaces() []string {
 	return []string{
 		"Attacher", "BlockMetadataReporter", "CapacityReporter", "Cloner", "Expander", "GroupSnapshotter", "HealthReporter", "Inliner", "Lister", "Modifier",
-		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "ReadOnlyDevicer", "SnapshotLister", "Snapshotter", "UsageReporter", "Validator",
+		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "ReadOnlyDevicer", "SnapshotLister", "Snapshotter", "StorageHealthReporter",
+		"UsageReporter", "Validator",
 	}
 }
 
@@ -211,6 +212,31 @@ const (
 	Degraded     = csi.VolumeHealthErrorType_DEGRADED
 	Inaccessible = csi.VolumeHealthErrorType_INACCESSIBLE
 	DataLoss     = csi.VolumeHealthErrorType_DATA_LOSS
+)
+
+// StorageHealthReporter is a Backend that knows more of the storage that its volumes on a node depend on than Prober can say. It serves
+// NodeGetStorageHealth.
+type StorageHealthReporter interface {
+	// StorageHealth returns the present problems of the storage system as this node sees it; none if it is well. It must be quick
+	// (CSI v1.13, "NodeGetStorageHealth").
+	StorageHealth(ctx context.Context) []StorageCondition
+}
+
+// StorageCondition is a problem of a storage system (CSI v1.13, "StorageBackendHealth").
+type StorageCondition struct {
+	// Severity is StorageDegraded or StorageUnreachable.
+	Severity StorageSeverity
+	// Reason is one word in CamelCase for programs, Message a sentence for people.
+	Reason, Message string
+}
+
+// StorageSeverity is how bad a StorageCondition is (CSI v1.13, "StorageHealthErrorType").
+type StorageSeverity = csi.StorageHealthErrorType
+
+// The severities of problems of storage systems of CSI v1.13.
+const (
+	StorageDegraded    = csi.StorageHealthErrorType_STORAGE_DEGRADED
+	StorageUnreachable = csi.StorageHealthErrorType_STORAGE_UNREACHABLE
 )
 
 // UsageReporter is a Backend that knows better than the file system at the path of a volume how much of it is used: that of volumes that are directories

@@ -75,6 +75,8 @@ type Options struct {
 	// StateDir is an absolute path: the directory of the node's journal, which must outlive the process. Required unless Mode is ModeController. A
 	// second process with the same StateDir is refused.
 	StateDir string
+	// OwnDirs are further absolute paths of directories of the driver: like StateDir, no volume is staged or published in them, or above them.
+	OwnDirs []string
 	// CallTimeout bounds calls whose caller sets no deadline.
 	CallTimeout time.Duration
 	// StopTimeout is how long running calls may go on at the end.
@@ -87,6 +89,9 @@ type Options struct {
 	// Tracing makes an OpenTelemetry span for each call with the tracer provider of the process. Main sets it by the environment.
 	Tracing bool
 
+	// Opened is called once when this process holds the lock of StateDir, before the first call is served: for a Backend that has state of its own. An error
+	// ends Serve.
+	Opened func(ctx context.Context) error
 	// Interceptors run right around the kit's services, first to last.
 	Interceptors []grpc.UnaryServerInterceptor
 	// Services may replace the kit's services before they are registered, or wrap them; a service that the Mode excludes is nil.

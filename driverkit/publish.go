@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
@@ -134,6 +136,9 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err := n.checkTarget(ctx, known, want); err != nil {
 		return err
 	}
+	if err := known.at(want.Path).checkAttributes(req); err != nil {
+		return err
+	}
 	if published, err := n.alreadyPublished(ctx, req.ID, known.at(want.Path)); published || err != nil {
 		return err
 	}
@@ -152,6 +157,14 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 		return errors.Join(err, n.keepPublished(known, want, have))
 	}
 	return n.undoTarget(ctx, req.ID, want, before, err)
+}
+
+// checkAttributes refuses other attributes for an inline volume that is published at a target, which may be nil.
+func (t *target) checkAttributes(req *StageRequest) error {
+	if t == nil || !t.Inline || t.Stage == nil || maps.Equal(t.Stage.VolumeContext, ownContext(req.VolumeContext)) {
+		return nil
+	}
+	return fmt.Errorf("inline volume %q is published at %q with other attributes: %w", req.ID, t.Path, ErrExists)
 }
 
 // presentTarget makes the volume of a target, if create is set, and has it visible there.
@@ -217,9 +230,14 @@ func (n *node) unpublish(ctx context.Context, id, path string) error {
 	return n.journal.save(known)
 }
 
-// stats measures a volume at a staging or target path.
+// stats measures a volume at a staging or target path, or at another path that shows its device: kubelets ask for the statistics of a raw block volume at
+// a mount of their own.
 func (n *node) stats(ctx context.Context, id, path string) (*csi.NodeGetVolumeStatsResponse, error) {
-	s := n.journal.get(id).stageAt(path)
+	known := n.journal.get(id)
+	s := known.stageAt(path)
+	if s == nil && known.Stage.showsDeviceAt(path) {
+		s = known.Stage
+	}
 	if s == nil || s.Staged == nil {
 		return nil, fmt.Errorf("volume %q at volume_path %q: %w", id, path, ErrNotFound)
 	}
@@ -232,6 +250,18 @@ func (n *node) stats(ctx context.Context, id, path string) (*csi.NodeGetVolumeSt
 		answer.Usage = append(answer.Usage, usageOf(csi.VolumeUsage_INODES, usage.Inodes))
 	}
 	return answer, nil
+}
+
+// showsDeviceAt reports whether a path is the node of the device of a raw block volume.
+func (s *stage) showsDeviceAt(path string) bool {
+	if s == nil || !s.Capability.Block || s.Staged == nil {
+		return false
+	}
+	var device, shown unix.Stat_t
+	if unix.Stat(s.Staged.Device, &device) != nil || unix.Stat(path, &shown) != nil {
+		return false
+	}
+	return device.Mode == shown.Mode && device.Rdev == shown.Rdev && (device.Rdev != 0 || device.Ino == shown.Ino && device.Dev == shown.Dev)
 }
 
 func usageOf(unit csi.VolumeUsage_Unit, s filesystem.Space) *csi.VolumeUsage {

@@ -39,16 +39,18 @@ func checkID(field, value string) error {
 	return required(field, value)
 }
 
-// checkPath refuses paths that cannot be meant: relative ones, the root, and those that lead into the state directory or contain it.
-func checkPath(field, path, stateDir string) error {
+// checkPath refuses paths that cannot be meant: relative ones, the root, and those that lead into a directory of the driver or contain it.
+func (k *kit) checkPath(field, path string) error {
 	if err := required(field, path); err != nil {
 		return err
 	}
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
 		return fmt.Errorf("%s: %q must be absolute, without \"..\", double or trailing slashes, and not the root: %w", field, path, ErrInvalid)
 	}
-	if within(path, stateDir) || within(stateDir, path) {
-		return fmt.Errorf("%s: %q must not contain the driver's state directory %q or be inside it: %w", field, path, stateDir, ErrInvalid)
+	for _, own := range append([]string{k.StateDir}, k.OwnDirs...) {
+		if within(path, own) || within(own, path) {
+			return fmt.Errorf("%s: %q must not contain the driver's directory %q or be inside it: %w", field, path, own, ErrInvalid)
+		}
 	}
 	return nil
 }

@@ -88,6 +88,7 @@ type driver struct {
 
 // open makes the services. The driver is to be closed after an error, too.
 func (d *driver) open(ctx context.Context) (err error) {
+	var own *node
 	if d.node() {
 		if err := d.checkNode(); err != nil {
 			return err
@@ -98,7 +99,8 @@ func (d *driver) open(ctx context.Context) (err error) {
 		if d.journal, err = openJournal(ctx, d.StateDir); err != nil {
 			return fmt.Errorf("open the journal in %s: %w", d.StateDir, err)
 		}
-		d.services.Node = &node{kit: d.kit, journal: d.journal}
+		own = &node{kit: d.kit, journal: d.journal}
+		d.services.Node = own
 	}
 	if d.controller() {
 		c := &controller{kit: d.kit}
@@ -113,6 +115,14 @@ func (d *driver) open(ctx context.Context) (err error) {
 	d.services.Identity = &identity{kit: d.kit}
 	if d.Services != nil {
 		d.Services(&d.services)
+	}
+	if d.Opened != nil {
+		if err := d.Opened(ctx); err != nil {
+			return err
+		}
+	}
+	if own != nil {
+		own.collectInline(ctx)
 	}
 	return nil
 }

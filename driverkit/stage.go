@@ -26,8 +26,13 @@ const (
 func (n *node) stage(ctx context.Context, req *StageRequest) error {
 	known := n.journal.get(req.ID)
 	done, err := n.alreadyStaged(ctx, known, req)
-	if done || err != nil {
+	switch {
+	case err != nil:
 		return err
+	case done && known.Stage.Staged.Device != "":
+		return n.mount(ctx, known.Stage) // The process that mounted it may have ended before the file system had its size.
+	case done:
+		return nil
 	}
 	before := known.clone()
 	known.Stage = n.newStage(req)

@@ -23,8 +23,8 @@ TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1
 
 ##@ Test
 .PHONY: test $(MODULES:%=test/%)
-# What `make test` runs: all modules, and what needs another kernel. Fewer: make test TESTS="test/attacher test/e2e"
-TESTS ?= $(addprefix test/,$(LONGEST)) test-vm $(addprefix test/,$(filter-out $(LONGEST),$(MODULES)))
+# What `make test` runs: all modules. Fewer: make test TESTS="test/attacher test/e2e"
+TESTS ?= $(addprefix test/,$(LONGEST)) $(addprefix test/,$(filter-out $(LONGEST),$(MODULES)))
 # They come first, so that none of them is left alone at the end.
 LONGEST := e2e hostpathdriver
 test: | test-setup ## Run all tests: units, csi-sanity, end to end; skips by name those that need root or a program that is missing
@@ -37,22 +37,12 @@ $(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-setup
 	@cd $* && $(took) { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(TESTPACKAGES)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(TESTPACKAGES))),$(call gotest,$(TESTALSO_$*));) } | \
 	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
 # Prints the seconds that a pipeline takes, beside its output.
-took = exec 2>&1; TIMEFORMAT="== $(or $*,virtual machine) took %0Rs (processors: %0Us user, %0Ss system)"; time
+took = exec 2>&1; TIMEFORMAT="== $* took %0Rs (processors: %0Us user, %0Ss system)"; time
 # The race detector needs cgo. Without a C compiler tests run without it.
 gotest = $(if $(and $(filter -race,$(1)),$(RACE)),CGO_ENABLED=1 go test -json $(1),go test -json $(filter-out -race,$(1)))
 RACE = $(shell make/setup race)
 # Packages of a module that are tested; other than all are tested without what TESTALSO adds.
 TESTPACKAGES ?= ./...
-
-# Tests of hostpathdriver and driverkit that need a kernel with more than this machine's may have: those that skip themselves elsewhere. An
-# emulated processor is slow, so that what takes long is left to `make exhaustive`.
-VM_RUN ?= ^TestOnQuotas$$|^TestWalkGrown$$|^TestKernelContract$$/^ext[34]$$/Grow
-VM_PACKAGES ?= . ./internal/quota ./internal/backend ../driverkit/filesystem
-.PHONY: test-vm
-test-vm: $(TOOLS)/vmtest $(TOOLS)/testsum | test-setup ## Run tests that need another kernel in a virtual machine (VM_RUN, VM_PACKAGES)
-	@mkdir -p $(RESULTS)
-	@echo "== virtual machine"
-	@cd hostpathdriver && $(took) $(TOOLS)/vmtest $(if $(LONGSHORE_EXHAUSTIVE),,-short) -run '$(VM_RUN)' $(VM_PACKAGES) | $(TOOLS)/testsum -keep $(RESULTS)/vm.json
 
 .PHONY: exhaustive
 exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, the longest walks (hours)
@@ -60,7 +50,7 @@ exhaustive: ## Run all that CI runs and nothing left out: every form of deployme
 
 # The programs of this tree that run tests and sum them up, for those that run several of these targets beside each other.
 .PHONY: test-tools
-test-tools: $(TOOLS)/testsum $(TOOLS)/vmtest $(TOOLS)/specsum
+test-tools: $(TOOLS)/testsum $(TOOLS)/specsum
 
 # Programs that tests need: they are installed where that is possible, and those that are missing are listed.
 .PHONY: test-setup
@@ -70,11 +60,6 @@ test-setup:
 $(TOOLS)/testsum: $(wildcard tools/cmd/testsum/*.go)
 	@mkdir -p $(TOOLS)
 	@cd tools && go build -o $@ ./cmd/testsum
-
-# It is the machine's first process, too, where there is nothing else.
-$(TOOLS)/vmtest: $(wildcard tools/cmd/vmtest/*.go)
-	@mkdir -p $(TOOLS)
-	@cd tools && go build -o $@ ./cmd/vmtest
 
 .PHONY: bench
 # UPSTREAM: a directory with `unpack DIR NAME`, which puts the program NAME of kubernetes-csi, such as csi-provisioner, into DIR.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -119,7 +120,8 @@ func (d *Dev) Leftovers() ([]string, error) {
 			left = append(left, found...)
 		}
 	}
-	state, err := below(d.StateDir, func(path string) bool { return !strings.HasSuffix(path, "/lock") && !strings.HasSuffix(path, ".lock") })
+	ofTheDriver := []string{"lock", "controller.lock", "controller.sock"}
+	state, err := below(d.StateDir, func(path string) bool { return !slices.Contains(ofTheDriver, filepath.Base(path)) })
 	return append(left, state...), err
 }
 

@@ -1,15 +1,8 @@
-// Package hostpathdriver is a complete CSI driver that keeps volumes in
-// directories of the machine. It is for development clusters, for tests of
-// everything around a driver, and a template to copy a driver for real storage
-// from.
+// Package hostpathdriver is a complete CSI driver that keeps volumes in directories and files of the machine. It is for development clusters, and for tests of
+// everything around a driver. A driver for real storage is a Backend of package driverkit, as this one is; make new-driver writes its beginning.
 //
-// The public API is Options and Run. Below it are four layers, each with its
-// own package: grpcapi (requests, error codes), volume (the domain, pure),
-// idempotent (calling again, one call at a time), and backend (directories, with
-// records and mounts by packages state and mount of driverkit). Package shared
-// lets several processes serve one state directory.
+// The public API is Options and Run. Below it are packages volume (what a volume is, pure), contents (directories and files), backend (the
+// driverkit.Backend) and leader (several controllers on one state directory).
 //
-// Do not use it to keep data that matters: a volume lives on one machine. The size
-// of an image or a device is enforced, that of a directory only where the disk has
-// project quotas.
+// Do not use it to keep data that matters: a volume lives on one machine. The size of an image or a device is enforced, that of a directory is not.
 package hostpathdriver

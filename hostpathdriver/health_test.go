@@ -15,14 +15,14 @@ func TestProbeOfADeadStateDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64
 		back := make(chan struct{})
-		d := &driver{stateDir: newDirCheck("/")}
-		d.stateDir.stat = func(path string) (os.FileInfo, error) {
+		d := &driver{dir: newDirCheck("/")}
+		d.dir.stat = func(path string) (os.FileInfo, error) {
 			looks.Add(1)
 			<-back
 			return os.Stat(path)
 		}
 		for range 3 {
-			if err := d.healthy(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+			if err := d.Probe(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("while the file system does not answer: %v", err)
 			}
 		}
@@ -31,7 +31,7 @@ func TestProbeOfADeadStateDirectory(t *testing.T) {
 		}
 		close(back)
 		synctest.Wait()
-		if err := d.healthy(t.Context()); err != nil {
+		if err := d.Probe(t.Context()); err != nil {
 			t.Errorf("when it is back: %v", err)
 		}
 	})

@@ -113,7 +113,7 @@ func TestInlineBesidePersistent(t *testing.T) {
 		wantCode(t, what, err, codes.FailedPrecondition)
 		req.StagingTargetPath = m.path("staging")
 		_, err = p.NodePublishVolume(m.ctx, req)
-		wantCode(t, what+", and staged", err, codes.NotFound)
+		wantCode(t, what+", and staged", err, codes.FailedPrecondition)
 	}
 	req := m.inline("u1", "scratch", nil)
 	req.VolumeContext["csi.storage.k8s.io/ephemeral"] = "perhaps"
@@ -122,7 +122,7 @@ func TestInlineBesidePersistent(t *testing.T) {
 	req = m.inline("u1", "scratch", nil)
 	req.VolumeId = id
 	_, err = p.NodePublishVolume(m.ctx, req)
-	wantCode(t, "inline, with the id of a persistent volume", err, codes.AlreadyExists)
+	wantCode(t, "inline, with the id of a persistent volume", err, codes.FailedPrecondition)
 	m.unpublish(p, id)
 	m.must(p.DeleteVolume(m.ctx, &csi.DeleteVolumeRequest{VolumeId: id}))
 	m.checkClean()
@@ -141,7 +141,7 @@ func TestInlineSwitchedOff(t *testing.T) {
 	o.Inline = false
 	p = m.start(o)
 	_, err := p.NodePublishVolume(m.ctx, m.inline("u2", "scratch", nil))
-	wantCode(t, "switched off", err, codes.FailedPrecondition)
+	wantCode(t, "switched off", err, codes.InvalidArgument)
 	m.unpublishInline(p, req)
 	m.checkClean()
 }

@@ -86,7 +86,7 @@ func TestSecretsStayOut(t *testing.T) {
 	m.must(p.NodePublishVolume(m.ctx, inline))
 	inline.Secrets["csi.storage.k8s.io/serviceAccount.tokens"] = `{"aud":{"token":"` + secretToken + `"}}`
 	m.must(p.NodePublishVolume(m.ctx, inline))
-	record := m.read("state/nodes/n1/records/csi-1.json")
+	record := m.read("state/nodes/n1/uses/csi-1.json")
 	pod["size"] = "perhaps"
 	if _, err := p.NodePublishVolume(m.ctx, inline); err == nil || strings.Contains(err.Error(), secretToken) {
 		t.Errorf("publish with a bad attribute: %v", err)

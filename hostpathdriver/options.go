@@ -43,6 +43,8 @@ const (
 	defaultStateDir    = "/csi-data-dir"
 	defaultCallTimeout = 2 * time.Minute
 	defaultStopTimeout = 10 * time.Second
+	// defaultReconcilePeriod is the pause between two looks of a node at the controllers' records of its staged disks: a read of a small file for each.
+	defaultReconcilePeriod = time.Second
 
 	randomAttachLimit = -1
 )
@@ -145,11 +147,10 @@ type Options struct {
 	// and kernel. For tests.
 	Filesystems Filesystems
 
-	// step, registrar and reconcilePeriod are for crash tests: the first is called at
-	// fault points, the second wraps what the services are registered with, the third
-	// is the pause between two looks at the controllers' records; zero is the default.
+	// step, interceptors and reconcilePeriod are for crash tests: the first is called at fault points, the second run around all calls, the third is the pause
+	// between two looks of a node at the controllers' records; zero is the default.
 	step            backend.Step
-	registrar       func(grpc.ServiceRegistrar) grpc.ServiceRegistrar
+	interceptors    []grpc.UnaryServerInterceptor
 	reconcilePeriod time.Duration
 	ignored         flagset.Ignored
 }

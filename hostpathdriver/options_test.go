@@ -37,7 +37,7 @@ func TestFlags(t *testing.T) {
 	want.PoolDirs = map[string]string{"fast": "/mnt/nvme", "big": "/mnt/a=b"}
 	want.ListSnapshots, want.SnapshotMetadata, want.MetadataExtents, want.OfflineExpansion = false, true, true, true
 	ignoreIgnored := cmp.FilterPath(func(p cmp.Path) bool {
-		return p.String() == "ignored" || p.String() == "step" || p.String() == "registrar" || p.String() == "reconcilePeriod"
+		return p.String() == "ignored" || p.String() == "step" || p.String() == "interceptors" || p.String() == "reconcilePeriod"
 	}, cmp.Ignore())
 	if diff := cmp.Diff(want, o, ignoreIgnored); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience only ends a test that would hang.
-const patience = 5 * time.Minute
+const patience = 2 * time.Minute
 
 // machine is what outlives a process of the driver: a disk and a mount table.
 type machine struct {
@@ -172,7 +172,7 @@ func (m *machine) unpublish(p *process, id string) {
 func (m *machine) checkClean() {
 	m.t.Helper()
 	left := m.mounter.Targets()
-	for _, pattern := range []string{"records/*", "volumes/*", "trash/*", "nodes/*/records/*", "nodes/*/volumes/*", "nodes/*/trash/*"} {
+	for _, pattern := range []string{"records/*", "volumes/*", "trash/*", "copies/*", "nodes/*/journal/*", "nodes/*/uses/*", "nodes/*/volumes/*", "nodes/*/trash/*"} {
 		found, err := filepath.Glob(filepath.Join(m.path("state"), pattern))
 		m.must(nil, err)
 		left = append(left, found...)
@@ -345,11 +345,13 @@ func TestHTTP(t *testing.T) {
 	_, body := get("/debug/state")
 	var shown struct {
 		Mode    string
-		Volumes []struct{ ID, Name, Node string }
-		Mounts  []struct{ ID string }
+		Volumes []struct{ ID string }
+		Driver  struct {
+			Volumes []struct{ ID, Name, Node string }
+		}
 	}
 	m.must(nil, json.Unmarshal([]byte(body), &shown))
-	if got := fmt.Sprint(shown); got != fmt.Sprintf("{all [{%s pvc-1 n1}] [{%s}]}", id, id) {
+	if got := fmt.Sprint(shown); got != fmt.Sprintf("{all [{%s}] {[{%s pvc-1 n1}]}}", id, id) {
 		t.Errorf("/debug/state: %s", got)
 	}
 	m.must(nil, os.RemoveAll(o.StateDir))

@@ -25,7 +25,6 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
 // walkPool is what the machines of a walk have.
@@ -253,7 +252,7 @@ func (w *walker) powerOff() {
 	for _, path := range slices.Backward(w.mounts()) {
 		w.must(nil, unix.Unmount(path, unix.MNT_DETACH))
 	}
-	for _, pattern := range []string{"state/volumes/*/disk", "state/nodes/n1/volumes/*/disk", "pool/*/volumes/*/disk"} {
+	for _, pattern := range []string{"state/volumes/*/disk", "state/nodes/n1/volumes/*/disk", "pool/volumes/*/disk", "pool/nodes/n1/volumes/*/disk"} {
 		for _, file := range w.glob(pattern) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), time.Minute)
 			w.must(nil, errors.Join(loop.Kernel{}.Detach(ctx, file, false), loop.Kernel{}.Detach(ctx, file, true)))
@@ -321,14 +320,14 @@ func (w *walker) names(pattern string) []string {
 func (w *walker) checkAgreement() {
 	w.t.Helper()
 	for records, contents := range map[string]string{"records/*.json": "volumes/*", "snapshot-records/*.json": "snapshots/*"} {
-		got := append(w.names("state/"+contents), w.names("pool/*/"+contents)...)
+		got := append(w.names("state/"+contents), w.names("pool/"+contents)...)
 		got = slices.DeleteFunc(got, func(name string) bool { return strings.HasPrefix(name, inlinePrefix) })
 		slices.Sort(got)
 		if want := w.names("state/" + records); !slices.Equal(want, got) {
 			w.t.Errorf("records of %v, contents of %v", want, got)
 		}
 	}
-	if trash := slices.Concat(w.glob("state/trash/*"), w.glob("state/nodes/n1/trash/*"), w.glob("pool/*/trash/*")); len(trash) > 0 {
+	if trash := slices.Concat(w.glob("state/trash/*"), w.glob("state/nodes/n1/trash/*"), w.glob("pool/trash/*"), w.glob("pool/nodes/n1/trash/*")); len(trash) > 0 {
 		w.t.Errorf("in the trash after a start: %v", trash)
 	}
 	w.checkClaims()
@@ -336,21 +335,43 @@ func (w *walker) checkAgreement() {
 	w.checkCharge(charged)
 }
 
+// used is what a walk reads of the record of a volume on the node.
+type used struct {
+	ID   string `json:"id"`
+	Path string `json:"path"`
+	Root string `json:"root"`
+
+	Inline *struct{ Size int64 } `json:"inline"`
+}
+
+func (u used) RecordID() string { return u.ID }
+
+// journaled is what a walk reads of the journal of driverkit.
+type journaled struct {
+	ID      string                  `json:"id"`
+	Stage   *struct{ Path string }  `json:"stage"`
+	Targets []struct{ Path string } `json:"targets"`
+}
+
 // nodeRecords returns what inline volumes take from the pool, and the paths
 // that may be mounted or attached.
 func (w *walker) nodeRecords() (charged int64, places map[string]bool) {
 	w.t.Helper()
 	places = map[string]bool{}
-	records := state.View[volume.NodeVolume](w.path("state/nodes/n1/records"), "node-volume")
-	for _, id := range w.names("state/nodes/n1/records/*.json") {
-		known, err := records.Get(id)
+	uses := state.View[used](w.path("state/nodes/n1/uses"), "use")
+	for _, id := range w.names("state/nodes/n1/uses/*.json") {
+		known, err := uses.Get(id)
 		w.must(nil, err)
-		root := w.path("state")
-		if known.Ephemeral != nil {
-			charged += known.Ephemeral.Size
-			root = w.path("state/nodes/n1")
+		if known.Inline != nil {
+			charged += known.Inline.Size
 		}
-		places[filepath.Join(cmp.Or(known.Home, root), "volumes", id, "disk")] = true
+		places[filepath.Join(known.Root, "volumes", id, "disk")] = true
+		places[w.path("state/nodes/n1/prepare/"+id)] = true
+	}
+	journal := state.View[journaled](w.path("state/nodes/n1/journal"), "NodeVolume")
+	for _, name := range w.names("state/nodes/n1/journal/*.json") {
+		known, err := journal.Get(name)
+		w.must(nil, err)
 		if known.Stage != nil {
 			places[known.Stage.Path] = true
 		}
@@ -457,11 +478,11 @@ func (w *walker) finish() {
 	left := append(w.mounts(), w.devices()...)
 	for _, pattern := range []string{
 		"records/*", "volumes/*", "snapshot-records/*", "snapshots/*", "group-records/*", "copies/*", "trash/*",
-		"nodes/*/records/*", "nodes/*/volumes/*", "nodes/*/trash/*",
+		"nodes/*/journal/*", "nodes/*/uses/*", "nodes/*/volumes/*", "nodes/*/trash/*", "nodes/*/prepare/*",
 	} {
 		left = append(left, w.glob("state/"+pattern)...)
+		left = append(left, w.glob("pool/"+pattern)...)
 	}
-	left = append(left, w.glob("pool/*/*/*")...)
 	left = append(left, w.glob("*-target")...)
 	if len(left) > 0 {
 		w.t.Errorf("left behind: %v", left)

@@ -306,7 +306,7 @@ func (d disk) place(w *walker) string {
 func (w *walker) contents(id string) string {
 	w.t.Helper()
 	var found []string
-	for _, root := range []string{"state", "state/nodes/n1", "pool/*"} {
+	for _, root := range []string{"state", "state/nodes/n1", "pool", "pool/nodes/n1"} {
 		found = append(found, w.glob(root+"/volumes/"+id)...)
 	}
 	if len(found) != 1 {

@@ -119,27 +119,13 @@ func (d *deadlines) passed() string {
 	return point
 }
 
-// expiringRegistrar gives each call of a driver a context that can be ended.
-type expiringRegistrar struct {
-	grpc.ServiceRegistrar
-
-	deadlines *deadlines
-}
-
-// RegisterService implements grpc.ServiceRegistrar.
-func (r expiringRegistrar) RegisterService(described *grpc.ServiceDesc, server any) {
-	own := *described
-	own.Methods = slices.Clone(described.Methods)
-	for i, method := range own.Methods {
-		own.Methods[i].Handler = func(server any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			call := newExpiring(ctx)
-			r.deadlines.mu.Lock()
-			r.deadlines.call = call
-			r.deadlines.mu.Unlock()
-			return method.Handler(server, call, decode, interceptor)
-		}
-	}
-	r.ServiceRegistrar.RegisterService(&own, server)
+// expire gives each call of a driver a context that can be ended.
+func (d *deadlines) expire(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	call := newExpiring(ctx)
+	d.mu.Lock()
+	d.call = call
+	d.mu.Unlock()
+	return handler(call, req)
 }
 
 // intercept gives a client the answer that it has when its deadline passes,
@@ -168,7 +154,7 @@ func (w *walker) serve(at int) {
 	w.must(nil, equip(&o, w.dir, faults))
 	w.fakeMounts, _ = o.Mounter.(faultyMounter).Mounter.(*mount.Fake)
 	w.fakeDevices, _ = o.Devices.(faultyDevices).Devices.(*loop.Fake)
-	o.registrar = func(r grpc.ServiceRegistrar) grpc.ServiceRegistrar { return expiringRegistrar{r, w.deadlines} }
+	o.interceptors = []grpc.UnaryServerInterceptor{w.deadlines.expire}
 	before := w.ctx
 	w.ctx = klog.NewContext(w.ctx, logger)
 	started := w.start(o, grpc.WithUnaryInterceptor(w.deadlines.intercept))

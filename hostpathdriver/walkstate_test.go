@@ -105,7 +105,7 @@ func (m *machine) oneOfEach(p *process) map[string]string {
 		"volume":      "state/records/" + other + ".json",
 		"snapshot":    "state/snapshot-records/" + taken.GetSnapshot().GetSnapshotId() + ".json",
 		"group":       "state/group-records/" + group.GetGroupSnapshot().GetGroupSnapshotId() + ".json",
-		"node volume": "state/nodes/n1/records/csi-1.json",
+		"node volume": "state/nodes/n1/uses/csi-1.json",
 	}
 }
 

@@ -8,82 +8,96 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Publish implements volume.Service. A directory needs no attachment; the
-// record of it is what protects the volume.
-func (v *Volumes) Publish(ctx context.Context, req *volume.PublishRequest) (*volume.Volume, error) {
-	published, err := v.volumes.catalog.get(req.ID)
+// Attach implements driverkit.Attacher. Contents of this machine need no attachment; the record of it protects the volume.
+func (c *Controller) Attach(ctx context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
+	found, err := c.volumes.get(req.ID)
 	if err != nil {
 		return nil, err
 	}
-	if err := published.CheckAccess(req.Capability); err != nil {
+	if err := found.CheckUse(req.Capability); err != nil {
 		return nil, err
 	}
-	if err := v.Support().CheckCapability(published.Form(), req.Capability); err != nil {
+	if err := c.checkNode(req.Node); err != nil {
 		return nil, err
 	}
-	if err := published.CheckFilled(); err != nil {
+	if err := found.CheckReachable(req.Node); err != nil {
 		return nil, err
 	}
-	if err := v.checkNode(req.Node); err != nil {
+	if attached, err := found.CheckAttach(req); attached || err != nil {
 		return nil, err
 	}
-	if err := published.CheckReachable(req.Node); err != nil {
+	if !c.takeSlot(req.Node) {
+		return nil, fmt.Errorf("publish volume %q: node %q has its limit of %d volumes: %w", req.ID, req.Node, c.cfg.AttachLimit, driverkit.ErrExhausted)
+	}
+	changed := found.Clone()
+	changed.Published = append(changed.Published, volume.Publication{Node: req.Node, ReadOnly: req.ReadOnly, Capability: volume.CapabilityOf(req.Capability)})
+	c.cfg.Step.at("publish:record")
+	if err := c.volumes.save(changed); err != nil {
+		c.detached(req.Node)
 		return nil, err
 	}
-	if !v.slots.take(req.Node, v.cfg.AttachLimit) {
-		return nil, fmt.Errorf("publish volume %q: node %q has its limit of %d volumes: %w", req.ID, req.Node, v.cfg.AttachLimit, volume.ErrExhausted)
-	}
-	published.Published = append(published.Published, volume.Publication{Node: req.Node, ReadOnly: req.ReadOnly, Capability: req.Capability})
-	v.cfg.Step.at("publish:record")
-	if err := v.volumes.records.Put(string(published.ID), *published); err != nil {
-		v.slots.release(req.Node)
-		return nil, err
-	}
-	v.volumes.catalog.put(published)
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyNode, req.Node)
-	return published.Clone(), nil
+	return nil, nil
 }
 
-// Unpublish implements volume.Service.
-func (v *Volumes) Unpublish(ctx context.Context, id volume.ID, node string) error {
-	unpublished, err := v.volumes.catalog.get(id)
+// Detach implements driverkit.Attacher.
+func (c *Controller) Detach(ctx context.Context, req *driverkit.DetachRequest) error {
+	found, err := c.volumes.get(req.ID)
 	if err != nil {
 		return err
 	}
-	before := unpublished.PublishedNodes()
-	unpublished.Published = slices.DeleteFunc(unpublished.Published, func(p volume.Publication) bool {
-		return node == "" || p.Node == node
-	})
-	v.cfg.Step.at("unpublish:record")
-	if err := v.volumes.records.Put(string(id), *unpublished); err != nil {
+	nodes := found.PublishedNodes()
+	if req.Node != "" {
+		nodes = slices.DeleteFunc(nodes, func(node string) bool { return node != req.Node })
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	changed := found.Clone()
+	changed.Published = slices.DeleteFunc(changed.Published, func(p volume.Publication) bool { return slices.Contains(nodes, p.Node) })
+	c.cfg.Step.at("unpublish:record")
+	if err := c.volumes.save(changed); err != nil {
 		return err
 	}
-	v.volumes.catalog.put(unpublished)
-	for _, released := range before {
-		if node == "" || released == node {
-			v.slots.release(released)
-		}
-	}
-	klog.FromContext(ctx).V(2).Info("Unpublished volume", logging.KeyVolumeID, id, logging.KeyNode, node)
+	c.detached(nodes...)
+	klog.FromContext(ctx).V(2).Info("Unpublished volume", logging.KeyVolumeID, req.ID, logging.KeyNode, req.Node)
 	return nil
 }
 
-// checkNode knows the nodes whose drivers share the state directory. When
-// there are none, the drivers of the nodes keep their state elsewhere, and
-// every name may be a node.
-func (v *Volumes) checkNode(node string) error {
+// checkNode refuses a node that does not exist. Where no node has the state directory, the nodes keep their state elsewhere, and every name may be a node.
+func (c *Controller) checkNode(node string) error {
 	if err := volume.CheckNodeID(node); err != nil {
 		return err
 	}
-	nodes, err := nodeNames(v.cfg.StateDir)
-	if err != nil {
-		return err
+	nodes, err := c.cfg.nodes()
+	if err == nil && len(nodes) > 0 && !slices.Contains(nodes, node) {
+		err = fmt.Errorf("node %q: %w", node, driverkit.ErrNotFound)
 	}
-	if len(nodes) > 0 && !slices.Contains(nodes, node) {
-		return fmt.Errorf("node %q: %w", node, volume.ErrNotFound)
+	return err
+}
+
+// takeSlot counts one more attachment of a node, up to the limit.
+func (c *Controller) takeSlot(node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cfg.AttachLimit > 0 && c.attached[node] >= c.cfg.AttachLimit {
+		return false
 	}
-	return nil
+	c.attached[node]++
+	return true
+}
+
+// detached counts one attachment less for each node.
+func (c *Controller) detached(nodes ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, node := range nodes {
+		if c.attached[node]--; c.attached[node] <= 0 {
+			delete(c.attached, node)
+		}
+	}
 }

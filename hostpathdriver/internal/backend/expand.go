@@ -4,125 +4,123 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Expand implements volume.Service. The record says first how large the volume
-// is to be: what a crash leaves is a file that is too small, and the next start
+// Expand implements driverkit.Expander. The record says first how large the volume is to be: a crash leaves a file that is too small, and the next start
 // makes it as large as the record says.
-func (v *Volumes) Expand(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error) {
-	before, err := v.volumes.catalog.get(req.ID)
+func (c *Controller) Expand(ctx context.Context, req *driverkit.ExpandRequest) (*driverkit.Expanded, error) {
+	found, err := c.volumes.get(req.ID)
 	if err != nil {
 		return nil, err
 	}
-	size, verdict, err := before.CheckExpand(req, v.cfg.MaxSize)
-	if err != nil || verdict == volume.AlreadyDone {
-		return before, err
+	if req.Capability != nil {
+		if err := found.CheckUse(*req.Capability); err != nil {
+			return nil, err
+		}
 	}
-	if err := v.checkOffline(before); err != nil {
+	form := found.Form()
+	answer := &driverkit.Expanded{Size: found.Capacity, OnNode: form.Disk && c.cfg.NodeExpansion}
+	switch {
+	case req.Size.Limit > 0 && found.Capacity > req.Size.Limit:
+		return nil, fmt.Errorf("capacity_range: limit_bytes %d is below the %d bytes that volume %q has, and volumes do not shrink: %w",
+			req.Size.Limit, found.Capacity, req.ID, driverkit.ErrOutOfRange)
+	case found.Capacity >= req.Size.Required:
+		return answer, c.changed(ctx, req.ID)
+	}
+	if answer.Size, err = form.Size(req.Size, c.cfg.MaxSize); err != nil {
+		return nil, err
+	}
+	if err := c.checkOffline(found); err != nil {
 		return nil, err
 	}
 	// A copy takes the size that its record has, and that is charged for it.
-	if err := v.unfilled.checkSource(*before.Origin()); err != nil {
-		return nil, fmt.Errorf("expand volume %q: %w: %w", req.ID, volume.ErrBusy, err)
+	if err := c.copies.checkSource(volumeKey(req.ID)); err != nil {
+		return nil, fmt.Errorf("expand volume %q: %w: %w", req.ID, driverkit.ErrBusy, err)
 	}
-	pool, more := v.cfg.Placement.PoolOf(before.Node, before.Pool), size-before.Capacity
-	if pool != "" {
-		if _, err := v.cfg.Pools.Reserve(pool, more); err != nil {
-			return nil, fmt.Errorf("expand volume %q: %w", req.ID, err)
-		}
-	}
-	after := before.Clone()
-	after.Capacity = size
-	if err := v.grow(before, after); err != nil {
-		v.cfg.Pools.Release(pool, more)
+	if err := c.grow(found, answer.Size); err != nil {
 		return nil, err
 	}
-	v.volumes.catalog.put(after)
-	klog.FromContext(ctx).V(2).Info("Expanded volume", logging.KeyVolumeID, req.ID, logging.KeyCapacity, size)
-	return after.Clone(), nil
+	klog.FromContext(ctx).V(2).Info("Expanded volume", logging.KeyVolumeID, req.ID, logging.KeyCapacity, answer.Size)
+	return answer, c.changed(ctx, req.ID)
 }
 
-// checkOffline refuses to expand a volume in use where expansion is offline (CSI v1.13,
-// "VolumeExpansion" OFFLINE). The error is an ErrInUse.
-func (v *Volumes) checkOffline(expanded *volume.Volume) error {
-	if !v.cfg.OfflineExpansion {
+// checkOffline refuses to expand a volume in use where expansion is offline, with an ErrInUse (CSI v1.13, "VolumeExpansion" OFFLINE).
+func (c *Controller) checkOffline(v *volume.Volume) error {
+	if !c.cfg.OfflineExpansion {
 		return nil
 	}
-	staged, err := v.stagedOn(expanded)
+	staged, err := c.cfg.usedOn(v.ID)
 	if err != nil {
 		return err
 	}
-	users := slices.Compact(slices.Sorted(slices.Values(append(staged, expanded.PublishedNodes()...))))
+	users := slices.Compact(slices.Sorted(slices.Values(append(staged, v.PublishedNodes()...))))
 	if len(users) == 0 {
 		return nil
 	}
 	return fmt.Errorf("expand volume %q: it is attached, staged or published on node %s, and the driver expands only volumes that are not: %w",
-		expanded.ID, strings.Join(users, ", "), volume.ErrInUse)
+		v.ID, strings.Join(users, ", "), driverkit.ErrInUse)
 }
 
 // grow makes record and contents larger, or leaves both as they were.
-func (v *Volumes) grow(before, after *volume.Volume) error {
-	v.cfg.Step.at("expand:record")
-	err := v.volumes.records.Put(string(after.ID), *after)
+func (c *Controller) grow(before *volume.Volume, size int64) error {
+	pools, more := c.pools(before.Node), size-before.Capacity
+	if before.Pool != "" {
+		if _, err := pools.Reserve(before.Pool, more); err != nil {
+			return fmt.Errorf("expand volume %q: %w", before.ID, err)
+		}
+	}
+	after := before.Clone()
+	after.Capacity = size
+	c.cfg.Step.at("expand:record")
+	err := c.volumes.save(after)
 	if err == nil {
-		v.cfg.Step.at("expand:contents")
-		err = v.volumes.contents(after).Resize(after.ID, after.Form(), after.Capacity)
+		c.cfg.Step.at("expand:contents")
+		err = c.cfg.contentsOf(after).Grow(after.ID, after.Form(), size)
 	}
 	if err != nil {
-		err = errors.Join(err, v.volumes.records.Put(string(before.ID), *before))
+		pools.Release(before.Pool, more)
+		return exhausted(errors.Join(err, c.volumes.save(before)))
 	}
-	return err
+	return nil
 }
 
-// Expand implements volume.NodeService.
-func (n *Node) Expand(ctx context.Context, req *volume.NodeExpandRequest) (int64, error) {
-	known := n.get(req.ID)
-	if known == nil || !known.At(req.Path) {
-		return 0, fmt.Errorf("volume %q at %q: %w", req.ID, req.Path, volume.ErrNotFound)
-	}
-	if known.Ephemeral != nil {
-		return 0, fmt.Errorf("volume %q is an inline volume, which keeps its size: %w", req.ID, volume.ErrInvalid)
-	}
-	persistent, err := n.lookupPersistent(req.ID)
+// Modify implements driverkit.Modifier. It changes the record; nodes apply it, see Node.Reconcile.
+func (c *Controller) Modify(ctx context.Context, req *driverkit.ModifyRequest) error {
+	found, err := c.volumes.get(req.ID)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if req.Capability != nil {
-		if err := persistent.CheckAccess(*req.Capability); err != nil {
-			return 0, err
+	if err := c.cfg.Mutable.Check(req.Parameters, found.Form()); err != nil {
+		return err
+	}
+	if !found.Modified(req.Parameters) {
+		modified := found.Clone()
+		if modified.MutableParameters == nil {
+			modified.MutableParameters = map[string]string{}
 		}
+		maps.Copy(modified.MutableParameters, req.Parameters)
+		c.cfg.Step.at("modify:record")
+		if err := c.volumes.save(modified); err != nil {
+			return err
+		}
+		klog.FromContext(ctx).V(2).Info("Modified volume", logging.KeyVolumeID, req.ID)
 	}
-	size, err := n.sizeToShow(ctx, req, persistent.Capacity)
-	if err != nil {
-		return 0, err
-	}
-	return size, n.grow(ctx, known)
+	return c.changed(ctx, req.ID)
 }
 
-// sizeToShow is the size of the volume, which becomes larger here where the CO asks
-// the node alone.
-func (n *Node) sizeToShow(ctx context.Context, req *volume.NodeExpandRequest, size int64) (int64, error) {
-	if largest := n.cfg.MaxExpandSize; largest > 0 && max(size, req.Range.Required) > largest {
-		return 0, fmt.Errorf("expand volume %q on node %q: %d bytes exceed the largest volume %d of this node: %w",
-			req.ID, n.cfg.NodeID, max(size, req.Range.Required), largest, volume.ErrOutOfRange)
+// changed lets the node of this process apply a change before the call is answered.
+func (c *Controller) changed(ctx context.Context, id string) error {
+	if c.cfg.Changed == nil {
+		return nil
 	}
-	if n.cfg.ExpandVolume != nil && size < req.Range.Required {
-		expanded, err := n.cfg.ExpandVolume(ctx, &volume.ExpandRequest{ID: req.ID, Range: req.Range, Capability: req.Capability})
-		if err != nil {
-			return 0, err
-		}
-		size = expanded.Capacity
-	}
-	if !req.Range.Allow(size) {
-		return 0, fmt.Errorf("capacity range: volume %q has %d bytes, asked for is at least %d and at most %d (0 is no limit): %w",
-			req.ID, size, req.Range.Required, req.Range.Limit, volume.ErrOutOfRange)
-	}
-	return size, nil
+	return c.cfg.Changed(ctx, id)
 }

@@ -3,183 +3,68 @@ package backend
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 const (
 	testNode = "node-1"
+	mib      = 1 << 20
 	gib      = 1 << 30
 )
 
-// world is a state directory, a mount table, and the pods' directories: what
-// outlives a process.
+var errTest = errors.New("error of the test")
+
+// world is what outlives a process: directories, mounts and devices.
 type world struct {
-	t        *testing.T
-	ctx      context.Context // fixture of one test
-	stateDir string
-	pods     string
-	mounter  mount.Mounter
-	fake     *mount.Fake
-	devices  loop.Devices
-	fakeLoop *loop.Fake
-	systems  filesystem.Filesystems
-	fakeFS   *filesystem.Fake
-	attach   bool
-	offline  bool
-	alone    bool // ExpandOnReconcile
-	mutable  volume.Mutable
-	limits   map[string]int64
-	poolDirs map[string]string
-	quotas   quota.Quotas
-	fakeQ    *quota.Fake
-	own      string
-	step     Step
+	t      *testing.T
+	ctx    context.Context // That of one test.
+	dir    string
+	mounts *mount.Fake
+	loops  *loop.Fake
+	disks  *filesystem.Fake
+	// limits of the pools.
+	limits map[string]int64
+	// config is changed before a start.
+	config ControllerConfig
+	node   NodeConfig
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	fake, fakeLoop := &mount.Fake{}, &loop.Fake{Dir: t.TempDir()}
-	fakeFS, fakeQ := &filesystem.Fake{Mounts: fake, Loops: fakeLoop}, &quota.Fake{}
-	return &world{
-		t:        t,
-		ctx:      klog.NewContext(t.Context(), klog.Logger{}),
-		stateDir: filepath.Join(t.TempDir(), "state"),
-		pods:     t.TempDir(),
-		mounter:  fake,
-		fake:     fake,
-		devices:  fakeLoop,
-		fakeLoop: fakeLoop,
-		systems:  fakeFS,
-		fakeFS:   fakeFS,
-		own:      testNode,
-		quotas:   fakeQ,
-		fakeQ:    fakeQ,
-	}
+	w := &world{t: t, ctx: klog.NewContext(t.Context(), klog.Logger{}), dir: t.TempDir(), mounts: &mount.Fake{}, loops: &loop.Fake{}}
+	w.loops.Dir = w.path("dev")
+	w.must(os.Mkdir(w.loops.Dir, 0o700))
+	w.disks = &filesystem.Fake{Mounts: w.mounts, Loops: w.loops}
+	w.config.Config = Config{StateDir: w.path("state"), MaxSize: 10 * gib, NodeID: testNode, Mounter: w.mounts, Devices: w.loops, Filesystems: w.disks}
+	w.config.Mutable = volume.Mutable{Enabled: true, Names: []string{"tier"}}
+	w.config.NodeExpansion = true
+	return w
 }
 
-// system is one life of the driver in a world.
-type system struct {
-	*world
-	pools   *volume.Pools
-	volumes *Volumes
-	node    *Node
+func (w *world) path(elements ...string) string {
+	return filepath.Join(append([]string{w.dir}, elements...)...)
 }
 
-// boot starts a controller and a node, as after a restart.
-func (w *world) boot() *system {
-	w.t.Helper()
-	s, err := w.tryBoot()
-	if err != nil {
-		w.t.Fatalf("boot: %v", err)
-	}
-	return s
+func (w *world) state(elements ...string) string {
+	return filepath.Join(append([]string{w.config.StateDir}, elements...)...)
 }
 
-func (w *world) tryBoot() (*system, error) {
-	pools := volume.NewPools(w.limits)
-	volumes, err := OpenVolumes(w.ctx, VolumesConfig{
-		StateDir: w.stateDir, PoolDirs: w.poolDirs, Placement: volume.Placement{Enabled: true, Own: w.own}, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, ProtectUsed: true, Mounter: w.mounter, Quotas: w.quotas, Mutable: w.mutable, Step: w.step,
-		OfflineExpansion: w.offline,
-	})
-	if err != nil {
-		return nil, err
-	}
-	node, err := OpenNode(w.ctx, NodeConfig{
-		StateDir: w.stateDir, PoolDirs: w.poolDirs, NodeID: testNode, Pools: pools,
-		MaxSize: 1 << 40, Attach: w.attach, Mounter: w.mounter, Quotas: w.quotas, Devices: w.devices, Filesystems: w.systems, Step: w.step,
-		ExpandOnReconcile: w.alone,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &system{world: w, pools: pools, volumes: volumes, node: node}, nil
-}
-
-func writer() volume.Capability {
-	return volume.Capability{Access: volume.AccessMount, Mode: volume.SingleNodeWriter}
-}
-
-func sharer() volume.Capability {
-	return volume.Capability{Access: volume.AccessMount, Mode: volume.SingleNodeMultiWriter}
-}
-
-func blockWriter() volume.Capability {
-	return volume.Capability{Access: volume.AccessBlock, Mode: volume.SingleNodeWriter}
-}
-
-func blockSharer() volume.Capability {
-	return volume.Capability{Access: volume.AccessBlock, Mode: volume.SingleNodeMultiWriter}
-}
-
-// reboot loses what does not survive the machine.
-func (w *world) reboot() {
-	w.t.Helper()
-	w.fake.Reboot()
-	w.must(w.fakeLoop.Reboot())
-}
-
-func (w *world) staging(id volume.ID) string { return filepath.Join(w.pods, "staging-"+string(id)) }
-func (w *world) target(id volume.ID) string  { return filepath.Join(w.pods, "target-"+string(id)) }
-
-func (w *world) contents(id volume.ID) string { return w.contentsIn(w.stateDir, id) }
-
-func (w *world) inlineContents(id volume.ID) string {
-	return w.contentsIn(nodeDir(w.stateDir, testNode), id)
-}
-
-// contentsIn finds contents in the home of a pool, or else where they are
-// without any.
-func (w *world) contentsIn(root string, id volume.ID) string {
-	for _, dir := range w.poolDirs {
-		if found, err := filepath.Glob(filepath.Join(dir, "*", volumesDir, string(id))); err == nil && len(found) > 0 {
-			return found[0]
-		}
-	}
-	return filepath.Join(root, volumesDir, string(id))
-}
-
-func createRequest(name string) *volume.CreateRequest {
-	return &volume.CreateRequest{Name: name, Range: volume.Range{Required: gib}, Capabilities: []volume.Capability{writer()}}
-}
-
-func (s *system) create(name string) *volume.Volume {
-	s.t.Helper()
-	v, err := s.volumes.Create(s.ctx, createRequest(name))
-	if err != nil {
-		s.t.Fatalf("create %s: %v", name, err)
-	}
-	return v
-}
-
-func (w *world) stageRequest(id volume.ID) *volume.StageRequest {
-	return &volume.StageRequest{ID: id, Stage: volume.Stage{Path: w.staging(id), Capability: sharer()}}
-}
-
-func (w *world) targetRequest(id volume.ID) *volume.TargetRequest {
-	return &volume.TargetRequest{ID: id, Target: volume.Target{Path: w.target(id), Source: w.staging(id), Capability: sharer()}}
-}
-
-func (w *world) inlineRequest(id volume.ID, attributes map[string]string) *volume.TargetRequest {
-	return &volume.TargetRequest{
-		ID:     id,
-		Target: volume.Target{Path: w.target(id), Capability: writer()},
-		Inline: &volume.InlineRequest{Attributes: attributes, Pod: "ns/pod"},
-	}
-}
-
-// must stops the test at an error.
 func (w *world) must(errs ...error) {
 	w.t.Helper()
 	if err := errors.Join(errs...); err != nil {
@@ -187,47 +72,180 @@ func (w *world) must(errs ...error) {
 	}
 }
 
-// files lists what lies in the state directory, without the lasting
-// directories and lock files.
-func (w *world) files() []string {
+func (w *world) want(what string, err, want error) {
 	w.t.Helper()
-	found := w.inPools()
-	for _, pattern := range []string{"records/*.json", "volumes/*", "snapshot-records/*.json", "snapshots/*", "group-records/*.json", "copies/*", "trash/*", "nodes/*/records/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
-		matches, err := filepath.Glob(filepath.Join(w.stateDir, pattern))
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, match := range matches {
-			found = append(found, strings.TrimPrefix(match, w.stateDir+"/"))
+	if !errors.Is(err, want) {
+		w.t.Errorf("%s: error %v, want %v", what, err, want)
+	}
+}
+
+// start starts a controller, as a new process does.
+func (w *world) start() *Controller {
+	w.t.Helper()
+	w.config.Pools = volume.NewPools(w.limits)
+	c := NewController(w.config)
+	w.must(c.Open(w.ctx))
+	w.t.Cleanup(c.Close)
+	return c
+}
+
+// startNode starts a node that shares its pools with the controller started last.
+func (w *world) startNode() *Node {
+	w.t.Helper()
+	if w.config.Pools == nil {
+		w.config.Pools = volume.NewPools(w.limits)
+	}
+	w.node.Config = w.config.Config
+	n, err := OpenNode(w.ctx, w.node)
+	w.must(err)
+	return n
+}
+
+// create makes a volume.
+func (w *world) create(c *Controller, change func(r *driverkit.CreateRequest)) *driverkit.Volume {
+	w.t.Helper()
+	v, err := c.Create(w.ctx, request("pvc-1", change))
+	w.must(err)
+	return v
+}
+
+func request(name string, changes ...func(r *driverkit.CreateRequest)) *driverkit.CreateRequest {
+	r := &driverkit.CreateRequest{Name: name, Size: driverkit.Range{Required: mib}, Capabilities: []driverkit.Capability{mounted()}}
+	for _, change := range changes {
+		if change != nil {
+			change(r)
 		}
 	}
-	return found
+	return r
 }
 
-func (w *world) writeFile(path, content string) {
+func mounted() driverkit.Capability { return driverkit.Capability{Mode: driverkit.SingleNodeWriter} }
+
+func raw() driverkit.Capability {
+	return driverkit.Capability{Mode: driverkit.SingleNodeWriter, Block: true}
+}
+
+func ext4() driverkit.Capability {
+	return driverkit.Capability{Mode: driverkit.SingleNodeWriter, FSType: "ext4"}
+}
+
+func asDevice(r *driverkit.CreateRequest) { r.Capabilities = []driverkit.Capability{raw()} }
+func asImage(r *driverkit.CreateRequest)  { r.Capabilities = []driverkit.Capability{ext4()} }
+
+func named(name string) func(r *driverkit.CreateRequest) {
+	return func(r *driverkit.CreateRequest) { r.Name = name }
+}
+
+func inPool(pool string) func(r *driverkit.CreateRequest) {
+	return func(r *driverkit.CreateRequest) { r.Parameters = map[string]string{"kind": pool} }
+}
+
+func ofVolume(id string) func(r *driverkit.CreateRequest) {
+	return func(r *driverkit.CreateRequest) { r.Source, r.Size = &driverkit.Source{Volume: id}, driverkit.Range{} }
+}
+
+func ofSnapshot(id string) func(r *driverkit.CreateRequest) {
+	return func(r *driverkit.CreateRequest) {
+		r.Source, r.Size = &driverkit.Source{Snapshot: id}, driverkit.Range{}
+	}
+}
+
+func (w *world) snapshot(c *Controller, name, of string) *driverkit.Snapshot {
 	w.t.Helper()
-	w.must(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(content), 0o600))
+	s, err := c.CreateSnapshot(w.ctx, &driverkit.CreateSnapshotRequest{Name: name, Volume: of})
+	w.must(err)
+	return s
 }
 
-// inPools lists what lies in the directories of pools.
-func (w *world) inPools() []string {
+func (w *world) delete(c *Controller, id string) error {
+	return c.Delete(w.ctx, &driverkit.DeleteRequest{ID: id})
+}
+
+func (w *world) deleteSnapshot(c *Controller, id string) error {
+	return c.DeleteSnapshot(w.ctx, &driverkit.DeleteSnapshotRequest{ID: id})
+}
+
+// left is the space that is left of a pool on this node.
+func (w *world) left(c *Controller, kind string) int64 {
+	w.t.Helper()
+	left, err := c.pools(testNode).Capacity(kind)
+	w.must(err)
+	return left.Available
+}
+
+func (w *world) wantLeft(c *Controller, kind string, want int64) {
+	w.t.Helper()
+	if got := w.left(c, kind); got != want {
+		w.t.Errorf("%d bytes of pool %q are left, want %d", got, kind, want)
+	}
+}
+
+func (w *world) write(path, content string) {
+	w.t.Helper()
+	w.must(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600))
+}
+
+func (w *world) read(path string) string {
+	w.t.Helper()
+	data, err := os.ReadFile(path)
+	w.must(err)
+	return strings.TrimRight(string(data), "\x00")
+}
+
+// objects are the records and contents below the state directory and the pools, but for what belongs to nodes.
+func (w *world) objects(dirs ...string) []string {
 	w.t.Helper()
 	var found []string
-	for pool, dir := range w.poolDirs {
-		matches, err := filepath.Glob(filepath.Join(dir, "*", "*", "*"))
-		w.must(err)
-		for _, match := range matches {
-			found = append(found, pool+" "+strings.Join(strings.Split(match, "/")[strings.Count(dir, "/")+2:], "/"))
-		}
+	for _, root := range append([]string{w.config.StateDir}, dirs...) {
+		w.must(filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.Name() == nodesDir {
+				return errors.Join(err, fs.SkipDir)
+			}
+			if rest, _ := filepath.Rel(w.dir, path); strings.Count(rest, "/") >= 2 {
+				found = append(found, rest)
+			}
+			return nil
+		}))
 	}
 	return found
 }
 
-func wantErr(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: error %v, want %v", what, err, want)
+func (w *world) wantNothing(dirs ...string) {
+	w.t.Helper()
+	if left := w.objects(dirs...); len(left) > 0 {
+		w.t.Errorf("left: %v", left)
 	}
 }
 
-func mountNothing() mount.Options { return mount.Options{} }
+func diff[T any](t *testing.T, what string, want, got T) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+// fault panics or fails at a step, once.
+type fault struct {
+	at   string
+	do   func()
+	seen []string
+}
+
+func (f *fault) step(name string) {
+	f.seen = append(f.seen, name)
+	if name == f.at && f.do != nil {
+		do := f.do
+		f.do = nil
+		do()
+	}
+}
+
+// killed reports whether a call ended as that of a process that was killed: by a panic.
+func killed(call func() error) (dead bool, err error) {
+	defer func() {
+		if recover() != nil {
+			dead = true
+		}
+	}()
+	return false, call()
+}

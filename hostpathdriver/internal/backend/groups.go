@@ -4,227 +4,252 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/copier"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// The snapshots of a group are of one moment, because no workload writes while they
-// are made: a volume that is held cannot be staged for writing. Of one that is
-// in use already it is found out whether somebody did, see cut.go. The group's
-// record is written when each member has its own, and makes all of them exist;
-// it is written again when all contents are complete.
+// The snapshots of a group are of one moment. Nothing stops workloads: the fingerprints of all volumes are taken before the first is copied, and again when
+// the last copy is complete. If none has changed, each copy is what its volume was all the time; else all copies are made again. The record of the group is
+// written when each member has its own, and makes all of them exist.
 
-// GetGroup implements volume.GroupService.
-func (v *Volumes) GetGroup(_ context.Context, id volume.ID, members []volume.ID) (*volume.Group, error) {
-	found, err := v.groups.catalog.get(id)
+const (
+	// attempts is how often the volumes of a group are copied before the call fails because somebody keeps writing.
+	attempts = 6
+	// firstPause is the pause after the first attempt; each further one is twice as long, 1.6 s in all.
+	firstPause = 50 * time.Millisecond
+)
+
+// CreateGroupSnapshot implements driverkit.GroupSnapshotter.
+func (c *Controller) CreateGroupSnapshot(ctx context.Context, req *driverkit.CreateGroupSnapshotRequest) (*driverkit.GroupSnapshot, error) {
+	if found := c.groups.find(req.Name); found != nil {
+		if !maps.Equal(found.Parameters, req.Parameters) {
+			return nil, fmt.Errorf("group %q has id %q, but its parameters differ: %w", req.Name, found.ID, driverkit.ErrExists)
+		}
+		return c.wholeGroup(found)
+	}
+	if err := volume.CheckSnapshotParameters(req.Parameters); err != nil {
+		return nil, err
+	}
+	var sources []*volume.Volume
+	var keys []string
+	for _, id := range req.Volumes {
+		source, err := c.volumes.get(id)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(keys, volumeKey(id)) {
+			return nil, fmt.Errorf("source_volume_ids: %q is there twice: %w", id, driverkit.ErrInvalid)
+		}
+		sources, keys = append(sources, source), append(keys, volumeKey(id))
+	}
+	err := c.copies.run(ctx, fmt.Sprintf("group %q", req.Name), keys, func(ctx context.Context) error {
+		g := &groupCopy{Controller: c, group: &volume.Group{ID: newID(), Name: req.Name, Created: now(), Parameters: req.Parameters}, sources: sources}
+		err := g.make(ctx)
+		if err != nil {
+			err = errors.Join(fmt.Errorf("group %q: %w", req.Name, err), g.undo(ctx))
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := found.CheckMembers(members); err != nil {
-		return nil, err
+	found := c.groups.find(req.Name)
+	if found == nil {
+		return nil, fmt.Errorf("group named %q: was deleted since: %w", req.Name, driverkit.ErrBusy)
 	}
-	return v.withSnapshots(found)
+	return c.wholeGroup(found)
 }
 
-// FindGroup implements volume.GroupService.
-func (v *Volumes) FindGroup(_ context.Context, name string) (*volume.Group, error) {
-	found, err := v.groups.catalog.find(name)
-	if err != nil {
-		return nil, err
-	}
-	return v.withSnapshots(found)
+// groupCopy is a group that is being made.
+type groupCopy struct {
+	*Controller
+
+	group   *volume.Group
+	sources []*volume.Volume
+	members []*volume.Snapshot
 }
 
-func (v *Volumes) withSnapshots(group *volume.Group) (*volume.Group, error) {
-	group.Snapshots = make([]*volume.Snapshot, 0, len(group.Members))
-	for _, id := range group.Members {
-		member, err := v.snapshots.catalog.get(id)
-		if errors.Is(err, volume.ErrNotFound) {
-			return nil, fmt.Errorf("group %q: its deletion has begun, delete it: %w", group.ID, volume.ErrBusy)
+func (g *groupCopy) make(ctx context.Context) error {
+	for i, source := range g.sources {
+		member := &volume.Snapshot{Name: fmt.Sprintf("%s-%d", g.group.ID, i), Parameters: g.group.Parameters, Group: g.group.ID}
+		if err := g.planSnapshot(member, source); err != nil {
+			return err
 		}
-		if err != nil {
-			return nil, err
-		}
-		group.Snapshots = append(group.Snapshots, member)
+		g.members, g.group.Members = append(g.members, member), append(g.group.Members, member.ID)
 	}
-	return group, nil
-}
-
-// CreateGroup implements volume.GroupService. The snapshots are filled later.
-func (v *Volumes) CreateGroup(ctx context.Context, req *volume.GroupRequest) (*volume.Group, error) {
-	if err := req.Check(); err != nil {
-		return nil, err
+	if err := g.copyUnchanged(ctx); err != nil {
+		return err
 	}
-	sources := make([]*volume.Volume, 0, len(req.Sources))
-	for _, id := range req.Sources {
-		source, err := v.volumes.catalog.get(id)
-		if err != nil {
-			return nil, err
-		}
-		if err := errors.Join(source.CheckFilled(), source.CheckWritable()); err != nil {
-			return nil, err
-		}
-		sources = append(sources, source)
-	}
-	group := &volume.Group{ID: newID(), Name: req.Name, Created: time.Now().UTC(), Parameters: req.Parameters}
-	if err := v.makeGroup(ctx, group, sources); err != nil {
-		return nil, errors.Join(err, v.undoGroup(ctx, group, sources))
-	}
-	klog.FromContext(ctx).V(2).Info("Created group of snapshots", logging.KeyGroupID, group.ID, logging.KeyCount, len(group.Members))
-	return v.withSnapshots(group)
-}
-
-func (v *Volumes) makeGroup(ctx context.Context, group *volume.Group, sources []*volume.Volume) error {
-	for _, source := range sources {
-		if err := v.hold(source, group.ID); err != nil {
+	for _, member := range g.members {
+		if err := g.addSnapshot(ctx, member, g.snapshotContents(member)); err != nil {
 			return err
 		}
 	}
-	for i, source := range sources {
-		member, err := v.addSnapshot(ctx, source, &volume.Snapshot{
-			Name: fmt.Sprintf("%s-%d", group.ID, i), Group: group.ID, Parameters: group.Parameters,
-		})
-		if err != nil {
-			return err
-		}
-		group.Members = append(group.Members, member.ID)
+	g.cfg.Step.at("group:record")
+	if err := g.groups.save(g.group); err != nil {
+		return err
 	}
-	v.cfg.Step.at("group:record")
-	return v.groups.put(group)
+	klog.FromContext(ctx).V(2).Info("Created group of snapshots", logging.KeyGroupID, g.group.ID, logging.KeyCount, len(g.members))
+	return nil
 }
 
-// undoGroup leaves nothing of a group that could not be made whole.
-func (v *Volumes) undoGroup(ctx context.Context, group *volume.Group, sources []*volume.Volume) error {
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer cancel()
-	err := v.groups.records.Delete(string(group.ID))
-	for _, id := range group.Members {
-		err = errors.Join(err, v.removeSnapshot(undo, id))
+// copyUnchanged copies all volumes until none of them was written to meanwhile.
+func (g *groupCopy) copyUnchanged(ctx context.Context) error {
+	for attempt := 1; ; attempt++ {
+		changed, err := g.copyAll(ctx)
+		if err != nil || changed == nil {
+			return err
+		}
+		if attempt == attempts {
+			return fmt.Errorf("volume %q is written to all the time, so that a snapshot of it would not be of the same moment as those of the others; stop its users: %w",
+				changed.ID, driverkit.ErrPrecondition)
+		}
+		if err := wait(ctx, firstPause<<(attempt-1)); err != nil {
+			return err
+		}
 	}
-	for _, source := range sources {
-		err = errors.Join(err, v.release(source.ID, group.ID))
+}
+
+// wait waits, or returns the error of a context that ends before.
+func wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// copyAll copies all volumes, and returns one that was written to meanwhile, if there is one.
+func (g *groupCopy) copyAll(ctx context.Context) (changed *volume.Volume, err error) {
+	before := make([]copier.Fingerprint, len(g.sources))
+	for i, source := range g.sources {
+		if before[i], err = g.fingerprint(ctx, source); err != nil {
+			return nil, err
+		}
+	}
+	for i, source := range g.sources {
+		store := g.snapshotContents(g.members[i])
+		err := store.Copies().Remove(ctx, g.members[i].ID) // That of an earlier attempt.
+		if err == nil {
+			err = g.copy(ctx, g.originOf(source), store, g.members[i].ID, g.members[i].Form)
+		}
+		if now, failed := g.fingerprint(ctx, source); failed == nil && !unchanged(before[i], now) {
+			return source, nil // That may be why the copy failed.
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for i, source := range g.sources {
+		now, err := g.fingerprint(ctx, source)
+		if err != nil {
+			return nil, err
+		}
+		if !unchanged(before[i], now) {
+			return source, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // nil means that no volume has changed.
+}
+
+// fingerprint takes the fingerprint of a volume. Where the file system does not track changes it is the zero one for a volume that no node uses, and an
+// ErrPrecondition for any other.
+func (g *groupCopy) fingerprint(ctx context.Context, source *volume.Volume) (copier.Fingerprint, error) {
+	taken, err := copier.TakeFingerprint(ctx, g.cfg.contentsOf(source).Place(source.ID, source.Form()))
+	if !errors.Is(err, copier.ErrNoChangeTracking) {
+		return taken, err
+	}
+	nodes, usedErr := g.cfg.usedOn(source.ID)
+	if usedErr == nil && len(nodes) == 0 {
+		return copier.Fingerprint{}, nil
+	}
+	return taken, fmt.Errorf("volume %q is in use, and it cannot be found out whether a snapshot of it is of the same moment as those of the others; stop its users: %w: %w",
+		source.ID, driverkit.ErrPrecondition, errors.Join(err, usedErr))
+}
+
+// unchanged reports whether two fingerprints are of the same contents; those that cannot be taken are.
+func unchanged(before, after copier.Fingerprint) bool {
+	return before.Equal(after) || before == copier.Fingerprint{} && after == copier.Fingerprint{}
+}
+
+// undo leaves nothing of a group that could not be made.
+func (g *groupCopy) undo(ctx context.Context) error {
+	err := g.groups.remove(g.group.ID)
+	for _, member := range g.members {
+		err = errors.Join(err, g.undoSnapshot(ctx, member))
 	}
 	return err
 }
 
-// hold keeps nodes from beginning to write to a volume, unless it is in use
-// already. A node writes down what it is about to stage before it looks whether
-// the volume is held: either it sees that, or its record is seen here.
-func (v *Volumes) hold(source *volume.Volume, group volume.ID) error {
-	if used, err := v.writable(source); err != nil || used {
-		return err
-	}
-	v.cfg.Step.at("group:hold")
-	held := source.Clone()
-	held.Held = group
-	if err := v.volumes.put(held); err != nil {
-		return err
-	}
-	if used, err := v.writable(source); err != nil || !used {
-		return err
-	}
-	return v.release(source.ID, group)
-}
-
-// writable reports whether a workload can write to a volume now.
-func (v *Volumes) writable(source *volume.Volume) (bool, error) {
-	nodes, err := v.stagedOn(source)
+// DeleteGroupSnapshot implements driverkit.GroupSnapshotter. The record goes last, so that an interrupted call can be repeated.
+func (c *Controller) DeleteGroupSnapshot(ctx context.Context, req *driverkit.DeleteGroupSnapshotRequest) error {
+	doomed, err := c.groups.get(req.ID)
 	if err != nil {
-		return false, err
+		return err
 	}
-	for _, node := range nodes {
-		known, err := viewNode(v.cfg.StateDir, node).Get(string(source.ID))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was unstaged meanwhile
+	for _, id := range doomed.Members {
+		if err := c.copies.checkSource(snapshotKey(id)); err != nil {
+			return fmt.Errorf("delete group %q: %w", req.ID, err)
+		}
+	}
+	for _, id := range doomed.Members {
+		member, err := c.snapshots.get(id)
+		if err == nil {
+			err = c.removeSnapshot(ctx, member)
+		} else { // An earlier call deleted it, maybe not all of its contents.
+			err = c.purge(ctx, contents.Snapshots, id)
 		}
 		if err != nil {
-			return false, err
-		}
-		if known.Stage == nil || !known.Stage.CannotWrite() {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// release lets nodes write again.
-func (v *Volumes) release(id, group volume.ID) error {
-	held, err := v.volumes.catalog.get(id)
-	if errors.Is(err, volume.ErrNotFound) || (err == nil && held.Held != group) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	v.cfg.Step.at("group:release")
-	held.Held = ""
-	return v.volumes.put(held)
-}
-
-// completeGroup makes a group whole: its record says so for all snapshots at
-// once, also if the driver is killed before they do.
-func (v *Volumes) completeGroup(ctx context.Context, id volume.ID) error {
-	group, err := v.groups.catalog.get(id)
-	if err != nil {
-		return err
-	}
-	whole := group.Clone()
-	whole.Whole = true
-	if group, err = v.withSnapshots(group); err != nil {
-		return err
-	}
-	if err := v.groups.put(whole); err != nil {
-		return err
-	}
-	for _, member := range group.Snapshots {
-		v.cfg.Step.at("group:member")
-		if err := v.completeSnapshot(ctx, member); err != nil {
 			return err
 		}
 	}
-	for _, member := range group.Snapshots {
-		err = errors.Join(err, v.release(member.Source, id))
+	c.cfg.Step.at("delete:record")
+	if err := c.groups.remove(req.ID); err != nil {
+		return err
 	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Could not release the volumes of a group; the next start does", logging.KeyGroupID, id)
-	}
+	klog.FromContext(ctx).V(2).Info("Deleted group of snapshots", logging.KeyGroupID, req.ID)
 	return nil
 }
 
-// DeleteGroup implements volume.GroupService. The record goes last, so that an
-// interrupted call can be repeated.
-func (v *Volumes) DeleteGroup(ctx context.Context, id volume.ID, members []volume.ID) error {
-	gone, err := v.groups.catalog.get(id)
+// GetGroupSnapshot implements driverkit.GroupSnapshotter.
+func (c *Controller) GetGroupSnapshot(_ context.Context, req *driverkit.GetGroupSnapshotRequest) (*driverkit.GroupSnapshot, error) {
+	found, err := c.groups.get(req.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := gone.CheckMembers(members); err != nil {
-		return err
+	return c.groupOf(found), nil
+}
+
+// wholeGroup returns a group with all its members, or an ErrBusy where its deletion was interrupted.
+func (c *Controller) wholeGroup(g *volume.Group) (*driverkit.GroupSnapshot, error) {
+	answer := c.groupOf(g)
+	if !answer.Ready {
+		return nil, fmt.Errorf("group %q: its deletion has begun, delete it: %w", g.ID, driverkit.ErrBusy)
 	}
-	for _, member := range gone.Members {
-		if err := v.unfilled.checkSource(volume.Origin{Source: volume.Source{Snapshot: member}}); err != nil {
-			return fmt.Errorf("delete group %q: %w", id, err)
+	return answer, nil
+}
+
+// groupOf has the members that exist: those that do not were deleted by a call that was interrupted, and the group is to be deleted.
+func (c *Controller) groupOf(g *volume.Group) *driverkit.GroupSnapshot {
+	answer := &driverkit.GroupSnapshot{ID: g.ID, Created: g.Created, Ready: true}
+	for _, id := range g.Members {
+		if member, err := c.snapshots.get(id); err == nil {
+			answer.Snapshots = append(answer.Snapshots, snapshotOf(member))
+		} else {
+			answer.Ready = false
 		}
 	}
-	for _, member := range gone.Members {
-		if found, err := v.snapshots.catalog.get(member); err == nil {
-			if err := v.release(found.Source, id); err != nil {
-				return err
-			}
-		}
-		if err := v.removeSnapshot(ctx, member); err != nil && !errors.Is(err, volume.ErrNotFound) {
-			return err
-		}
-	}
-	if err := v.groups.discard(ctx, v.cfg.Step, gone); err != nil {
-		return err
-	}
-	v.forgetCopy(ctx, id)
-	klog.FromContext(ctx).V(2).Info("Deleted group of snapshots", logging.KeyGroupID, id)
-	return nil
+	return answer
 }

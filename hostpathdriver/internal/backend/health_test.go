@@ -1,173 +1,90 @@
 package backend
 
 import (
+	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
-
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 )
 
-// reasons are the words of conditions.
-func reasons(conditions []volume.Condition) []string {
-	var words []string
-	for _, c := range conditions {
-		words = append(words, c.Reason)
-	}
-	return words
-}
-
-func TestHealthOfContents(t *testing.T) {
+func TestVolumeHealth(t *testing.T) {
 	cases := map[string]struct {
-		reason   string
-		block    bool
-		harm     func(w *world, id volume.ID)
-		severity volume.Severity
-		want     []string
+		reason string
+		change func(r *driverkit.CreateRequest)
+		damage func(w *world, id string) error
+		want   string
+		how    driverkit.Severity
 	}{
-		"Well":      {reason: "nothing is wrong", harm: func(*world, volume.ID) {}},
-		"WellBlock": {reason: "nothing is wrong", block: true, harm: func(*world, volume.ID) {}},
-		"Gone": {reason: "somebody has removed it", harm: func(w *world, id volume.ID) { w.must(os.Remove(w.contents(id))) },
-			severity: volume.DataLoss, want: []string{reasonContentsMissing}},
-		"GoneBlock": {reason: "the file alone", block: true, harm: func(w *world, id volume.ID) { w.must(os.Remove(filepath.Join(w.contents(id), diskName))) },
-			severity: volume.DataLoss, want: []string{reasonContentsMissing}},
-		"Truncated": {reason: "the end is lost", block: true, harm: func(w *world, id volume.ID) { w.must(os.Truncate(filepath.Join(w.contents(id), diskName), 512)) },
-			severity: volume.DataLoss, want: []string{reasonContentsTruncated}},
-		"Unreachable": {reason: "something is in the way", block: true, harm: func(w *world, id volume.ID) {
-			w.must(os.RemoveAll(w.contents(id)), os.WriteFile(w.contents(id), nil, 0o600))
-		}, severity: volume.Inaccessible, want: []string{reasonContentsUnreachable}},
+		"Well":      {reason: "nothing wrong", change: asDevice, damage: func(*world, string) error { return nil }},
+		"Missing":   {reason: "somebody removed it", damage: func(w *world, id string) error { return os.Remove(w.state(contents.Volumes, id)) }, want: "ContentsMissing", how: driverkit.DataLoss},
+		"NoFile":    {reason: "somebody removed it", change: asDevice, damage: func(w *world, id string) error { return os.Remove(w.state(contents.Volumes, id, "disk")) }, want: "ContentsMissing", how: driverkit.DataLoss},
+		"Truncated": {reason: "a part is missing", change: asDevice, damage: func(w *world, id string) error { return os.Truncate(w.state(contents.Volumes, id, "disk"), 5) }, want: "ContentsTruncated", how: driverkit.DataLoss},
+		"NoStore":   {reason: "its disk may come back", damage: func(w *world, _ string) error { return os.RemoveAll(w.state(contents.Volumes)) }, want: "ContentsUnreachable", how: driverkit.Inaccessible},
+		"Unreadable": {reason: "nobody knows what is there", change: asDevice, damage: func(w *world, id string) error {
+			dir := w.state(contents.Volumes, id)
+			return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
+		}, want: "ContentsUnreachable", how: driverkit.Inaccessible},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			s := w.boot()
-			well, ill := s.create("pvc-1"), s.create("pvc-2")
-			if c.block {
-				ill = s.createBlock("pvc-3")
-			}
-			c.harm(w, ill.ID)
-			health, err := s.volumes.Health(s.ctx, ill.ID)
-			w.must(err)
-			onNode, err := s.node.Health(s.ctx, ill.ID)
-			w.must(err)
-			for where, got := range map[string]volume.Health{"controller": health, "node": onNode} {
-				if diff := cmp.Diff(c.want, reasons(got.Conditions)); diff != "" || got.ID != ill.ID {
-					t.Errorf("%s: %s (-want +got):\n%s", c.reason, where, diff)
+			v := w.create(w.start(), c.change)
+			w.must(c.damage(w, v.ID))
+			for _, onNode := range []bool{false, true} {
+				found, err := Health{&w.config.Config}.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: v.ID, OnNode: onNode})
+				w.must(err)
+				if c.want == "" && len(found) > 0 || c.want != "" && (len(found) != 1 || found[0].Reason != c.want || found[0].Severity != c.how) {
+					t.Errorf("%s: %v, want %q", c.reason, found, c.want)
 				}
-				if len(got.Conditions) > 0 && (got.Conditions[0].Severity != c.severity || got.Conditions[0].Message == "") {
-					t.Errorf("%s: %s: %+v, want severity %d and a message", c.reason, where, got.Conditions[0], c.severity)
-				}
-			}
-			page, err := s.volumes.ListHealth(s.ctx, volume.ListRequest{})
-			w.must(err)
-			var listed []volume.ID
-			for _, entry := range page.Entries {
-				listed = append(listed, entry.ID)
-			}
-			want := []volume.ID{ill.ID}
-			if c.want == nil {
-				want = nil
-			}
-			if diff := cmp.Diff(want, listed); diff != "" {
-				t.Errorf("%s: listed, well is %s (-want +got):\n%s", c.reason, well.ID, diff)
 			}
 		})
 	}
 }
 
-// TestHealthInPages: only the ill ones count.
-func TestHealthInPages(t *testing.T) {
+func TestHealthOfUnknownAndInlineVolumes(t *testing.T) {
 	w := newWorld(t)
-	s := w.boot()
-	var want []volume.ID
-	for i := range 10 {
-		v := s.create("pvc-" + string(rune('a'+i)))
-		if i%3 == 0 {
-			w.must(os.Remove(w.contents(v.ID)))
-			want = append(want, v.ID)
-		}
+	n := w.startNode()
+	h := Health{&w.config.Config}
+	for _, id := range []string{"none", "../x"} {
+		_, err := h.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: id})
+		w.want(id, err, driverkit.ErrNotFound)
 	}
-	var got []volume.ID
-	req, pages := volume.ListRequest{Max: 2}, 0
-	for {
-		page, err := s.volumes.ListHealth(s.ctx, req)
-		w.must(err)
-		pages++
-		for _, entry := range page.Entries {
-			got = append(got, entry.ID)
-		}
-		if req.Token = page.Next; req.Token == "" {
-			break
-		}
+	w.must(n.CreateInline(w.ctx, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
+	if found, err := h.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: "csi-1", OnNode: true}); err != nil || len(found) > 0 {
+		t.Errorf("an inline volume on its node: %v, %v", found, err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" || pages != 2 {
-		t.Errorf("%d pages (-want +got):\n%s", pages, diff)
-	}
-	_, err := s.volumes.ListHealth(s.ctx, volume.ListRequest{Max: -1})
-	wantErr(t, "negative", err, volume.ErrInvalid)
-	_, err = s.volumes.ListHealth(s.ctx, volume.ListRequest{Token: "x"})
-	wantErr(t, "foreign token", err, volume.ErrBadToken)
 }
 
-func TestHealthOfMounts(t *testing.T) {
-	w := newWorld(t)
-	s := w.boot()
-	v, inline := s.create("pvc-1"), w.inlineRequest("csi-1", nil)
-	w.must(s.node.Stage(s.ctx, w.stageRequest(v.ID)), s.node.Publish(s.ctx, w.targetRequest(v.ID)), s.node.Publish(s.ctx, inline))
-	ask := func(id volume.ID, paths ...string) []string {
-		t.Helper()
-		health, err := s.node.Health(s.ctx, id, paths...)
-		w.must(err)
-		return reasons(health.Conditions)
+func TestStorageHealth(t *testing.T) {
+	w, pool := poolWorld(t)
+	w.start()
+	reasons := func() map[string]driverkit.StorageSeverity {
+		found := map[string]driverkit.StorageSeverity{}
+		for _, one := range (Health{&w.config.Config}).StorageHealth(w.ctx) {
+			found[one.Reason] = one.Severity
+		}
+		return found
 	}
-	if got := ask(v.ID, w.staging(v.ID), w.target(v.ID)); got != nil {
-		t.Errorf("as long as all is well: %v", got)
+	before := len(reasons())
+	w.must(os.RemoveAll(pool))
+	if got := reasons(); len(got) != before+1 || got["StorageUnreachable"] != driverkit.StorageUnreachable {
+		t.Errorf("without the directory of a pool: %v", got)
 	}
-	if got := ask("csi-1", inline.Target.Path); got != nil {
-		t.Errorf("inline, as long as all is well: %v", got)
-	}
-	w.fake.Reboot()
-	if diff := cmp.Diff([]string{reasonMountLost}, ask(v.ID, w.target(v.ID))); diff != "" {
-		t.Errorf("the mount is gone (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{reasonMountLost}, ask("csi-1", "", inline.Target.Path)); diff != "" {
-		t.Errorf("the inline volume's mount is gone (-want +got):\n%s", diff)
-	}
-	if got := ask(v.ID, "/elsewhere"); got != nil {
-		t.Errorf("where it never was: %v", got)
-	}
-	_, err := s.node.Health(s.ctx, "unknown")
-	wantErr(t, "unknown", err, volume.ErrNotFound)
-	_, err = s.volumes.Health(s.ctx, "unknown")
-	wantErr(t, "unknown", err, volume.ErrNotFound)
+	diff(t, "the disk of a path that does not exist", "StorageUnreachable", diskConditions(pool)[0].Reason)
 }
 
-func TestHealthOfStorage(t *testing.T) {
-	w := newWorld(t)
-	s := w.boot()
-	w.must(os.RemoveAll(w.stateDir))
-	if diff := cmp.Diff([]string{reasonStorageUnreachable}, reasons(s.node.StorageHealth(s.ctx))); diff != "" {
-		t.Errorf("no state directory (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{reasonStorageUnreachable}, reasons(diskConditions(w.stateDir))); diff != "" {
-		t.Errorf("no state directory, controller (-want +got):\n%s", diff)
-	}
-	for name, c := range map[string]struct {
-		disk unix.Statfs_t
-		want []string
+func TestLow(t *testing.T) {
+	for reason, c := range map[string]struct {
+		left, total uint64
+		want        bool
 	}{
-		"Roomy":      {disk: unix.Statfs_t{Blocks: 1000, Bavail: 50, Files: 1000, Ffree: 50}},
-		"LowSpace":   {disk: unix.Statfs_t{Blocks: 1000, Bavail: 49, Files: 1000, Ffree: 50}, want: []string{reasonLowSpace}},
-		"LowInodes":  {disk: unix.Statfs_t{Blocks: 1000, Bavail: 50, Files: 1000, Ffree: 49}, want: []string{reasonLowInodes}},
-		"Both":       {disk: unix.Statfs_t{Blocks: 1000, Files: 1000}, want: []string{reasonLowSpace, reasonLowInodes}},
-		"NoNumber":   {disk: unix.Statfs_t{Blocks: 1000, Bavail: 1000}},
-		"NothingFix": {},
+		"a twentieth is enough": {5, 100, false}, "less is low": {4, 100, true}, "nothing is": {0, 100, true},
+		"no fixed number of inodes": {0, 0, false}, "large numbers do not overflow": {1 << 63, 1<<64 - 1, false},
 	} {
-		if diff := cmp.Diff(c.want, reasons(spaceConditions("dir", &c.disk))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
+		if got := low(c.left, c.total); got != c.want {
+			t.Errorf("%s: low(%d, %d) = %t", reason, c.left, c.total, got)
 		}
 	}
 }

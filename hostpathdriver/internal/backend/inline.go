@@ -4,129 +4,147 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// publishInline makes an inline volume and mounts it. known is nil, or what
-// an earlier call left that did not come to its end.
-func (n *Node) publishInline(ctx context.Context, known *volume.NodeVolume, req *volume.TargetRequest) error {
-	attributes, err := volume.ParseInline(req.Inline.Attributes)
+// inline is what an inline volume is, beside its use.
+type inline struct {
+	Size       int64             `json:"size"`
+	Pool       string            `json:"pool,omitempty"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+	// Pod names the pod for messages: "namespace/name".
+	Pod string `json:"pod,omitempty"`
+}
+
+// CreateInline implements driverkit.Inliner.
+func (n *Node) CreateInline(ctx context.Context, req *driverkit.InlineRequest) error {
+	if err := volume.CheckID(req.ID); err != nil {
+		return err
+	}
+	unlock, err := n.locks.Lock(ctx, req.ID)
 	if err != nil {
 		return err
 	}
-	if req.Target.Capability.Access != volume.AccessMount {
-		return fmt.Errorf("publish inline volume %q: access type %q: inline volumes are mounted: %w", req.ID, req.Target.Capability.Access, volume.ErrInvalid)
+	defer unlock()
+	parameters, err := volume.ParseInline(req.Attributes)
+	if err != nil {
+		return err
 	}
-	made := known == nil
-	if made {
-		if known, err = n.reserveInline(ctx, req, attributes); err != nil {
-			return err
+	u := n.get(req.ID)
+	switch {
+	case u != nil && (u.Inline == nil || !maps.Equal(u.Inline.Attributes, req.Attributes)):
+		return fmt.Errorf("publish inline volume %q: a volume of this id with other attributes is in use on this node: %w", req.ID, driverkit.ErrExists)
+	case u == nil:
+		if u, err = n.planInline(req, parameters); err != nil {
+			return fmt.Errorf("publish inline volume %q: %w", req.ID, err)
 		}
-	}
-	if known.TargetAt(req.Target.Path) == nil {
-		known.Targets = append(known.Targets, req.Target)
-	}
-	err = n.fillInline(ctx, known, req, attributes)
-	if err == nil {
-		klog.FromContext(ctx).V(2).Info("Published inline volume", logging.KeyVolumeID, req.ID, logging.KeyTargetPath, req.Target.Path,
-			logging.KeyPod, known.Ephemeral.Pod, logging.KeyCapacity, known.Ephemeral.Size)
-		return nil
-	}
-	if made {
-		undo, cancel := withUndoTimeout(ctx)
-		defer cancel()
-		known.Targets = nil
-		err = errors.Join(err, n.deleteInline(undo, known))
-	}
-	return err
-}
-
-// planInline decides on form and size of a new inline volume.
-func (n *Node) planInline(req *volume.TargetRequest, attributes volume.Attributes) (form volume.Form, size int64, err error) {
-	capabilities := []volume.Capability{req.Target.Capability}
-	if form, err = n.Support().ChooseForm(attributes, capabilities, nil); err != nil {
-		return form, 0, err
-	}
-	if err := n.Support().CheckCapabilities(form, capabilities); err != nil {
-		return form, 0, err
-	}
-	if err := n.checkFSType(form.FSType); err != nil {
-		return form, 0, err
-	}
-	size = attributes.Size
-	if size == 0 {
-		size = min(volume.DefaultEphemeralSize, n.cfg.MaxSize)
-	}
-	size, err = n.Support().Size(form, volume.Range{Required: size}, n.cfg.MaxSize)
-	return form, size, err
-}
-
-// reserveInline decides on a new inline volume and charges its pool.
-func (n *Node) reserveInline(ctx context.Context, req *volume.TargetRequest, attributes volume.Attributes) (*volume.NodeVolume, error) {
-	if n.persistent.Exists(string(req.ID)) {
-		return nil, fmt.Errorf("publish inline volume %q: a persistent volume has this id: %w", req.ID, volume.ErrExists)
-	}
-	form, size, err := n.planInline(req, attributes)
-	if err != nil {
-		return nil, fmt.Errorf("publish inline volume %q: %w", req.ID, err)
-	}
-	pool, err := n.cfg.Pools.Reserve(attributes.Pool, size)
-	if err != nil {
-		return nil, fmt.Errorf("publish inline volume %q: %w", req.ID, err)
-	}
-	home, err := n.homes.of(ctx, pool)
-	if err != nil {
-		n.cfg.Pools.Release(pool, size)
-		return nil, fmt.Errorf("publish inline volume %q: %w", req.ID, err)
-	}
-	return &volume.NodeVolume{
-		ID: req.ID, Home: home,
-		Ephemeral: &volume.Ephemeral{
-			Size: size, Pool: pool, FSType: form.FSType, Attributes: req.Inline.Attributes, Pod: req.Inline.Pod,
-		},
-	}, nil
-}
-
-// fillInline does everything on disk: record, contents, mount.
-func (n *Node) fillInline(ctx context.Context, known *volume.NodeVolume, req *volume.TargetRequest, attributes volume.Attributes) error {
-	n.cfg.Step.at("inline:record")
-	if err := n.save(known); err != nil {
-		return err
+		n.cfg.Step.at("inline:record")
+		if err := n.uses.Put(u.ID, *u); err != nil {
+			n.cfg.Pools.Release(u.Inline.Pool, u.Inline.Size)
+			return errors.Join(err, n.uses.Delete(u.ID))
+		}
 	}
 	n.cfg.Step.at("inline:contents")
-	if contents := n.contents(known); gone(contents.Place(req.ID, known.Form())) {
-		if err := contents.Create(req.ID, known.Form(), known.Ephemeral.Size, attributes); err != nil {
-			return err
+	if store := n.contents(u); gone(store.Place(req.ID, u.Form)) {
+		if err := store.Create(req.ID, u.Form, u.Inline.Size, parameters); err != nil {
+			return exhausted(err)
 		}
 	}
-	n.cfg.Step.at("inline:mount")
-	return n.cleanupTarget(&req.Target, n.presenter(known).publish(ctx, known, &req.Target))
+	klog.FromContext(ctx).V(2).Info("Created inline volume", logging.KeyVolumeID, req.ID, logging.KeyPod, u.Inline.Pod, logging.KeyCapacity, u.Inline.Size)
+	return nil
 }
 
-// deleteInline removes an inline volume whose targets are gone: device,
-// contents, then record, then the charge.
-func (n *Node) deleteInline(ctx context.Context, known *volume.NodeVolume) error {
-	if err := n.presenter(known).retire(ctx, known); err != nil {
+// planInline decides on a new inline volume, and charges its pool.
+func (n *Node) planInline(req *driverkit.InlineRequest, p volume.Parameters) (*use, error) {
+	if req.Capability.Block {
+		return nil, fmt.Errorf("volume_capability.access_type: block: inline volumes are mounted: %w", driverkit.ErrInvalid)
+	}
+	if _, err := n.cfg.View(req.ID); !errors.Is(err, driverkit.ErrNotFound) {
+		return nil, errors.Join(err, fmt.Errorf("a persistent volume has this id: %w", driverkit.ErrExists))
+	}
+	form, err := volume.ChooseForm(p, []driverkit.Capability{req.Capability}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.checkFSType(form.FSType); err != nil {
+		return nil, err
+	}
+	size := p.Size
+	if size == 0 {
+		size = min(volume.DefaultInlineSize, n.cfg.MaxSize)
+	}
+	if size, err = form.Size(driverkit.Range{Required: size}, n.cfg.MaxSize); err != nil {
+		return nil, err
+	}
+	pool, err := n.cfg.Pools.Reserve(p.Pool, size)
+	if err != nil {
+		return nil, err
+	}
+	u := &use{ID: req.ID, Root: n.dir, Form: form, Inline: &inline{Size: size, Pool: pool, Attributes: req.Attributes}}
+	if root := n.cfg.root(pool); root != "" {
+		u.Root = NodeDir(root, n.cfg.NodeID) // Apart from the volumes of the controller, which looks for records of those.
+		if gone(root) {
+			err = fmt.Errorf("directory %s of pool %q is missing: is its disk mounted? %w", root, pool, driverkit.ErrUnavailable)
+		} else {
+			err = contents.Prepare(u.Root, contents.Volumes)
+		}
+	}
+	if err != nil {
+		n.cfg.Pools.Release(pool, size)
+		return nil, err
+	}
+	if req.Pod.Name != "" {
+		u.Inline.Pod = req.Pod.Namespace + "/" + req.Pod.Name
+	}
+	return u, nil
+}
+
+// deleteInline deletes an inline volume that is not staged any more: device, contents, then the record.
+func (n *Node) deleteInline(ctx context.Context, u *use) error {
+	if err := n.release(ctx, u); err != nil {
 		return err
 	}
 	n.cfg.Step.at("inline:discard")
-	contents := n.contents(known)
-	if err := contents.Discard(ctx, known.ID); err != nil {
+	store := n.contents(u)
+	if err := store.Discard(ctx, u.ID); err != nil {
 		return err
 	}
-	charged := *known.Ephemeral
-	gone := &volume.NodeVolume{ID: known.ID}
 	n.cfg.Step.at("inline:forget")
-	if err := n.save(gone); err != nil {
+	if err := n.uses.Delete(u.ID); err != nil {
 		return err
 	}
-	n.cfg.Pools.Release(charged.Pool, charged.Size)
-	n.meter.forget(known.ID)
-	klog.FromContext(ctx).V(2).Info("Deleted inline volume", logging.KeyVolumeID, known.ID, logging.KeyPod, charged.Pod)
+	n.cfg.Pools.Release(u.Inline.Pool, u.Inline.Size)
+	klog.FromContext(ctx).V(2).Info("Deleted inline volume", logging.KeyVolumeID, u.ID, logging.KeyPod, u.Inline.Pod)
 	n.cfg.Step.at("inline:purge")
-	return contents.Purge(ctx, known.ID)
+	return store.Purge(ctx, u.ID)
+}
+
+// DeleteInline deletes the inline volume of a pod that does not use it any more; an unknown one is an ErrNotFound.
+func (n *Node) DeleteInline(ctx context.Context, id string) error {
+	unlock, err := n.locks.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	u := n.get(id)
+	if u != nil && u.Inline != nil {
+		return n.deleteInline(ctx, u)
+	}
+	err = fmt.Errorf("inline volume %q: %w", id, driverkit.ErrNotFound)
+	if volume.CheckID(id) != nil {
+		return err
+	}
+	for _, root := range append(n.cfg.poolNodes(), n.dir) { // What is left of a call that was interrupted.
+		if err := contents.At(root, contents.Volumes, n.cfg.Mounter).Purge(ctx, id); err != nil {
+			return err
+		}
+	}
+	return err
 }

@@ -2,282 +2,323 @@ package backend
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
-	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/keymutex"
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/loop"
-	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/quota"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// undoTimeout bounds the work of undoing a failed call, which must happen
-// although the call's own context may be over.
-const undoTimeout = 10 * time.Second
-
-// NodeConfig configures the node side.
+// NodeConfig configures a Node.
 type NodeConfig struct {
-	// StateDir is the state directory, shared with the controller role.
-	StateDir string
-	// PoolDirs are the directories of pools that have one.
-	PoolDirs map[string]string
-	// NodeID names this node.
-	NodeID string
-	// Pools account for the space of inline volumes.
-	Pools *volume.Pools
-	// MaxSize is the largest inline volume in bytes.
-	MaxSize int64
-	// MaxExpandSize is the largest size in bytes that a volume may have when
-	// it is expanded on this node; zero is no limit.
+	Config
+
+	// MaxExpandSize is the largest size in bytes that a volume may have when it is expanded on this node; zero is no limit.
 	MaxExpandSize int64
-	// ExpandVolume is the controller's side of an expansion, where the CO asks the
-	// node alone for it; nil where the CO asks the controller first.
-	ExpandVolume func(ctx context.Context, req *volume.ExpandRequest) (*volume.Volume, error)
-	// ExpandOnReconcile is true where the CO never calls Expand: Reconcile then
-	// expands devices and file systems in use.
-	ExpandOnReconcile bool
-	// Attach is true when a volume must be attached before it is staged.
-	Attach bool
-	// Mounter makes the mounts.
-	Mounter mount.Mounter
-	// Quotas limit inline volumes to their size, and measure directories; nil is the
-	// kernel.
-	Quotas quota.Quotas
-	// Devices makes the devices of disks.
-	Devices loop.Devices
-	// Filesystems makes and mounts the file systems on devices of images.
-	Filesystems filesystem.Filesystems
-	// Step is for crash tests.
-	Step Step
+	// MaxVolumes returns the limit of volumes that NodeGetInfo reports.
+	MaxVolumes func() int64
+	// Expand is the controller's part of an expansion, where the CO asks the node alone for it; nil where the CO asks the controller first.
+	Expand func(ctx context.Context, req *driverkit.ExpandRequest) error
+	// ExpandUnasked has Reconcile expand devices and file systems in use: the CO never calls NodeExpandVolume.
+	ExpandUnasked bool
 }
 
-// Node is the node side: mounts of persistent volumes, and inline volumes.
+// Node is the part of the driver that makes volumes available on a node. driverkit mounts them, and has the journal of that.
 type Node struct {
-	cfg NodeConfig
-	// homes are those of inline volumes. The contents of persistent ones are the
-	// controller's, which makes and removes them.
-	homes   *homes
-	records *state.Records[volume.NodeVolume]
-	// persistent are the controller's records, which are only read.
-	persistent *state.Records[volume.Volume]
-	meter      meter
+	cfg   NodeConfig
+	dir   string
+	uses  *state.Records[use]
+	locks keymutex.Locks[string]
+	meter meter
 
-	mu      sync.RWMutex
-	volumes map[volume.ID]*volume.NodeVolume
-	// applied are the settings of staged disks, as this process has applied them.
-	applied map[volume.ID]settings
+	mu sync.Mutex
+	// applied are the settings of the devices of a volume, as this process applied them.
+	applied map[string]settings
 }
 
-var _ volume.NodeService = (*Node)(nil)
+var (
+	_ driverkit.NodeExpander    = (*Node)(nil)
+	_ driverkit.NodeDescriber   = (*Node)(nil)
+	_ driverkit.UsageReporter   = (*Node)(nil)
+	_ driverkit.Inliner         = (*Node)(nil)
+	_ driverkit.ReadOnlyDevicer = (*Node)(nil)
+)
 
-// OpenNode reads the records of a node and brings them in line with the mount
-// table. The caller holds the lock of the node role.
+// use is the record of a volume on a node: one that is staged, or an inline volume. The controller reads it to know which volumes are in use. It is written
+// before a device is attached, and deleted when none is left.
+type use struct {
+	ID string `json:"id"`
+	// Path is where the volume is mounted; empty for an inline volume that is not staged yet.
+	Path string `json:"path,omitempty"`
+	// Root is the directory below which the contents are kept.
+	Root string      `json:"root"`
+	Form volume.Form `json:"form"`
+	// ReadOnly says that the device refuses writes.
+	ReadOnly bool `json:"readOnly,omitempty"`
+	// Disk identifies the file of a disk, also after the file was deleted.
+	Disk loop.Identity `json:"disk,omitzero"`
+	// Inline is set for an inline volume.
+	Inline *inline `json:"inline,omitempty"`
+}
+
+// RecordID implements state.Identified.
+func (u use) RecordID() string { return u.ID }
+
+func (n *Node) contents(u *use) *contents.Store {
+	return contents.At(u.Root, contents.Volumes, n.cfg.Mounter)
+}
+
+func (n *Node) disk(u *use) string { return n.contents(u).Disk(u.ID) }
+
+// OpenNode reads the records of a node, and releases what no workload uses any more.
 func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
-	if err := volume.CheckNodeID(cfg.NodeID); err != nil {
-		return nil, err
-	}
-	if cfg.Quotas == nil {
-		cfg.Quotas = quota.New()
-	}
-	root := nodeDir(cfg.StateDir, cfg.NodeID)
-	found, err := openHomes(ctx, &homes{
-		root: root, names: []string{volumesDir}, mounter: cfg.Mounter, quotas: cfg.Quotas, pools: cfg.PoolDirs, step: cfg.Step,
-	})
-	if err != nil {
-		return nil, err
-	}
-	records, err := state.Open[volume.NodeVolume](filepath.Join(root, recordsDir), nodeVolumeKind)
-	if err != nil {
-		return nil, err
-	}
-	n := &Node{
-		cfg:        cfg,
-		homes:      found,
-		records:    records,
-		persistent: state.View[volume.Volume](filepath.Join(cfg.StateDir, recordsDir), volumeKind),
-		volumes:    map[volume.ID]*volume.NodeVolume{},
-		applied:    map[volume.ID]settings{},
-	}
-	if err := n.recover(ctx); err != nil {
-		return nil, fmt.Errorf("recover mounts of node %q in %s: %w", cfg.NodeID, cfg.StateDir, err)
+	n := &Node{cfg: cfg, dir: NodeDir(cfg.StateDir, cfg.NodeID), applied: map[string]settings{}}
+	if err := n.open(ctx); err != nil {
+		return nil, fmt.Errorf("open node %q in %s: %w", cfg.NodeID, cfg.StateDir, err)
 	}
 	return n, nil
 }
 
-// Support implements volume.NodeService.
-func (n *Node) Support() volume.Support { return support() }
-
-// checkFSType reports whether the node can handle a file system. If not, the
-// error is an ErrPrecondition.
-func (n *Node) checkFSType(fsType string) error {
-	if fsType == "" {
-		return nil
-	}
-	types := n.cfg.Filesystems.Types()
-	if slices.Contains(types, fsType) {
-		return nil
-	}
-	return fmt.Errorf("file system type %q: node %q has the programs for %v only; install those of %s: %w",
-		fsType, n.cfg.NodeID, types, fsType, volume.ErrPrecondition)
-}
-
-// Lookup implements volume.NodeService.
-func (n *Node) Lookup(_ context.Context, id volume.ID) (*volume.NodeVolume, error) {
-	if known := n.get(id); known != nil {
-		return known, nil
-	}
-	return nil, fmt.Errorf("volume %q on node %q: %w", id, n.cfg.NodeID, volume.ErrNotFound)
-}
-
-// MountMatches implements volume.NodeService. It is false for a file system that became
-// read-only, as the kernel makes it after an I/O error.
-func (n *Node) MountMatches(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
-	there, err := n.mounted(ctx, known, path)
-	if err != nil || !there {
-		return false, err
-	}
-	broken, err := n.becameReadOnly(ctx, known, path)
-	return !broken, err
-}
-
-// mounted reports whether a path is a mount or device of the volume as recorded.
-func (n *Node) mounted(ctx context.Context, known *volume.NodeVolume, path string) (bool, error) {
-	if target := known.TargetAt(path); target != nil {
-		return n.presenter(known).stillPublished(ctx, known, target)
-	}
-	if known.Stage != nil && known.Stage.Path == path {
-		return n.presenter(known).stillStaged(ctx, known)
-	}
-	return false, nil
-}
-
-// bind mounts source at path, which it makes where needed. A mount that exists
-// there already must be this one.
-func (n *Node) bind(ctx context.Context, source, path string, o mount.Options) error {
-	err := mount.EnsureBind(ctx, n.cfg.Mounter, source, path, o)
-	if errors.Is(err, mount.ErrOccupied) {
-		return fmt.Errorf("%w: %w", err, volume.ErrPrecondition)
-	}
-	return err
-}
-
-// Stats implements volume.NodeService.
-func (n *Node) Stats(ctx context.Context, id volume.ID, path string) (*volume.Stats, error) {
-	known := n.get(id)
-	if known == nil || !known.At(path) && !n.deviceAt(ctx, known, path) {
-		return nil, fmt.Errorf("volume %q at %q: %w", id, path, volume.ErrNotFound)
-	}
-	if known.Ephemeral != nil {
-		return n.presenter(known).stats(ctx, known, known.Ephemeral.Size)
-	}
-	persistent, err := n.lookupPersistent(id)
-	if err != nil {
-		return nil, err
-	}
-	return n.presenter(known).stats(ctx, known, persistent.Capacity)
-}
-
-// get returns a copy that the caller may change, or nil.
-func (n *Node) get(id volume.ID) *volume.NodeVolume {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	if known := n.volumes[id]; known != nil {
-		return known.Clone()
-	}
-	return nil
-}
-
-// save makes a record durable, or removes one that says nothing any more.
-func (n *Node) save(known *volume.NodeVolume) error {
-	id := string(known.ID)
-	if known.Unused() {
-		if err := n.records.Delete(id); err != nil {
-			return err
-		}
-	} else if err := n.records.Put(id, *known); err != nil {
+func (n *Node) open(ctx context.Context) (err error) {
+	if err := contents.Prepare(n.dir, contents.Volumes, prepareDir); err != nil {
 		return err
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if known.Stage == nil {
-		delete(n.applied, known.ID)
+	if n.uses, err = state.Open[use](filepath.Join(n.dir, usesDir), useKind); err != nil {
+		return err
 	}
-	if known.Unused() {
-		delete(n.volumes, known.ID)
-		return nil
+	loaded, damaged, err := n.uses.Load()
+	if err != nil {
+		return err
 	}
-	n.volumes[known.ID] = known.Clone()
+	reportDamaged(ctx, damaged)
+	if err := n.unmountPreparations(ctx); err != nil {
+		return err
+	}
+	for _, u := range loaded {
+		n.adopt(ctx, &u)
+	}
+	known := func(id string) bool { return n.uses.Exists(id) || n.uses.Quarantined(id) }
+	for _, root := range append(n.cfg.poolNodes(), n.dir) {
+		if err := contents.Prepare(root, contents.Volumes); err != nil { // An interrupted call may have made some of the directories.
+			return err
+		}
+		if err := n.cfg.recoverContents(ctx, root, contents.Volumes, known); err != nil {
+			return err
+		}
+	}
+	n.sweepDevices(ctx)
+	klog.FromContext(ctx).Info("Loaded volumes in use", logging.KeyCount, len(loaded))
 	return nil
 }
 
-// lookupPersistent reads the controller's record of a volume.
-func (n *Node) lookupPersistent(id volume.ID) (*volume.Volume, error) {
-	found, err := n.persistent.Get(string(id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("volume %q: %w", id, volume.ErrNotFound)
+// adopt takes a use over, or forgets one that is over: of a volume that is not mounted any more, because the machine was restarted. What fails is tried again
+// at the next start.
+func (n *Node) adopt(ctx context.Context, u *use) {
+	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeID, u.ID)
+	timed, cancel := withUndoTimeout(ctx)
+	defer cancel()
+	var err error
+	switch {
+	case u.Inline != nil:
+		n.cfg.Pools.Adopt(u.Inline.Pool, u.Inline.Size) // driverkit deletes those whose target is gone.
+	case n.over(timed, u):
+		logger.Info("Forgot a volume that is not mounted any more", logging.KeyStagingPath, u.Path)
+		err = n.release(timed, u)
+	default:
+		err = n.reconcile(timed, u)
 	}
+	if err != nil {
+		logger.Error(err, "Could not take over a volume in use")
+	}
+}
+
+// over reports whether a stage is over for sure.
+func (n *Node) over(ctx context.Context, u *use) bool {
+	if u.Form.Device() {
+		device, err := n.cfg.Devices.Device(ctx, n.disk(u), u.ReadOnly)
+		return err == nil && device == "" && !gone(n.disk(u))
+	}
+	mounted, err := n.cfg.Mounter.Mounted(ctx, u.Path)
+	return err == nil && !mounted
+}
+
+// get returns the use of a volume, or nil.
+func (n *Node) get(id string) *use {
+	if volume.CheckID(id) != nil {
+		return nil
+	}
+	found, err := n.uses.Get(id)
+	if err != nil {
+		return nil
+	}
+	return &found
+}
+
+// size returns the size of a volume as its record has it.
+func (n *Node) size(u *use) (int64, error) {
+	if u.Inline != nil {
+		return u.Inline.Size, nil
+	}
+	found, err := n.cfg.View(u.ID)
+	if err != nil {
+		return 0, err
+	}
+	return found.Capacity, nil
+}
+
+// DescribeNode implements driverkit.NodeDescriber.
+func (n *Node) DescribeNode(_ context.Context, node *driverkit.Node) error {
+	node.MaxVolumes = n.cfg.MaxVolumes()
+	return nil
+}
+
+// Stage implements driverkit.Backend.
+func (n *Node) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	unlock, err := n.locks.Lock(ctx, req.ID)
 	if err != nil {
 		return nil, err
 	}
-	return &found, nil
+	defer unlock()
+	u, parameters, readAhead, err := n.plan(req)
+	if err != nil {
+		return nil, err
+	}
+	if !u.Form.Disk {
+		n.cfg.Step.at("stage:record")
+		return &driverkit.Staged{Directory: n.contents(u).Path(u.ID)}, n.uses.Put(u.ID, *u)
+	}
+	if u.Disk, err = loop.Identify(n.disk(u)); err != nil {
+		return nil, fmt.Errorf("stage volume %q: look at its file: %w", req.ID, err)
+	}
+	n.cfg.Step.at("stage:record")
+	if err := n.uses.Put(u.ID, *u); err != nil {
+		return nil, err
+	}
+	if u.Form.FSType != "" {
+		if err := n.prepare(ctx, u, parameters); err != nil {
+			return nil, err
+		}
+	}
+	device, err := n.cfg.Devices.Attach(ctx, n.disk(u), u.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.apply(ctx, u, settings{readAhead: readAhead}); err != nil {
+		return nil, err
+	}
+	klog.FromContext(ctx).V(2).Info("Attached volume", logging.KeyVolumeID, req.ID, logging.KeyPath, device)
+	return &driverkit.Staged{Device: device, FSType: u.Form.FSType, ReadOnly: u.ReadOnly}, nil
 }
 
-// checkPath refuses paths that cannot be meant: relative ones, the root, and
-// those that lead into the state directory or contain it.
-func (n *Node) checkPath(path string) error {
-	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
-		return fmt.Errorf("path %q: must be absolute, without \"..\", double or trailing slashes, and not the root: %w", path, volume.ErrInvalid)
+// ReadOnlyDevice implements driverkit.ReadOnlyDevicer. Unstage detaches the device.
+func (n *Node) ReadOnlyDevice(ctx context.Context, req *driverkit.StageRequest) (string, error) {
+	unlock, err := n.locks.Lock(ctx, req.ID)
+	if err != nil {
+		return "", err
 	}
-	if within(path, n.cfg.StateDir) || within(n.cfg.StateDir, path) {
-		return fmt.Errorf("path %q: must not contain or be inside the state directory %q: %w", path, n.cfg.StateDir, volume.ErrInvalid)
+	defer unlock()
+	u, _, readAhead, err := n.plan(req)
+	if err != nil {
+		return "", err
 	}
-	for _, pool := range slices.Sorted(maps.Keys(n.cfg.PoolDirs)) {
-		if dir := n.cfg.PoolDirs[pool]; within(path, dir) || within(dir, path) {
-			return fmt.Errorf("path %q: must not contain or be inside the directory %q of pool %q: %w", path, dir, pool, volume.ErrInvalid)
+	device, err := n.cfg.Devices.Attach(ctx, n.disk(u), true)
+	if err != nil {
+		return "", err
+	}
+	return device, n.apply(ctx, u, settings{readAhead: readAhead})
+}
+
+// plan returns the use of a volume as requested, its parameters and its read-ahead, -1 for that of the kernel.
+func (n *Node) plan(req *driverkit.StageRequest) (*use, volume.Parameters, int64, error) {
+	if u := n.get(req.ID); u != nil && u.Inline != nil {
+		parameters, err := volume.ParseInline(u.Inline.Attributes)
+		u.Path, u.ReadOnly = req.Path, req.ReadOnly
+		return u, parameters, -1, err
+	}
+	found, err := n.cfg.View(req.ID)
+	if err != nil {
+		return nil, volume.Parameters{}, -1, err
+	}
+	if err := n.checkUsable(found, req.Capability); err != nil {
+		return nil, volume.Parameters{}, -1, err
+	}
+	u := &use{ID: req.ID, Path: req.Path, Root: found.Root, Form: found.Form(), ReadOnly: req.ReadOnly}
+	if u.Root == "" {
+		u.Root = n.cfg.StateDir
+	}
+	if n.cfg.Attach {
+		attached := found.PublishedOn(n.cfg.NodeID)
+		if attached == nil {
+			return nil, volume.Parameters{}, -1, fmt.Errorf("stage volume %q: it is not attached to node %q: %w", req.ID, n.cfg.NodeID, driverkit.ErrPrecondition)
 		}
+		u.ReadOnly = u.ReadOnly || attached.ReadOnly
+	}
+	readAhead, ok := found.ReadAhead()
+	if !ok {
+		readAhead = -1
+	}
+	parameters, err := volume.ParseParameters(found.Parameters)
+	return u, parameters, readAhead, err
+}
+
+// checkUsable refuses a volume that cannot be used here as a capability says.
+func (n *Node) checkUsable(v *volume.Volume, capability driverkit.Capability) error {
+	if err := v.CheckUse(capability); err != nil {
+		return err
+	}
+	if err := v.CheckReachable(n.cfg.NodeID); err != nil {
+		return err
+	}
+	return n.checkFSType(v.FSType)
+}
+
+// checkFSType refuses a file system that the node has no programs for, with an ErrPrecondition.
+func (n *Node) checkFSType(fsType string) error {
+	if types := n.cfg.Filesystems.Types(); fsType != "" && !slices.Contains(types, fsType) {
+		return fmt.Errorf("file system type %q: node %q has the programs for %v only; install those of %s: %w", fsType, n.cfg.NodeID, types, fsType, driverkit.ErrPrecondition)
 	}
 	return nil
 }
 
-func within(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// dropDeadTargets forgets the targets that are not mounted any more, and
-// returns the paths of the living.
-func (n *Node) dropDeadTargets(ctx context.Context, known *volume.NodeVolume) ([]string, error) {
-	var living []string
-	var failure error
-	known.Targets = slices.DeleteFunc(known.Targets, func(t volume.Target) bool {
-		mounted, err := n.cfg.Mounter.Mounted(ctx, t.Path)
-		if err != nil {
-			failure = err
-			return false
-		}
-		if mounted {
-			living = append(living, t.Path)
-		}
-		return !mounted
-	})
-	return living, failure
-}
-
-// All returns what the node knows, sorted by id.
-func (n *Node) All() []*volume.NodeVolume {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	all := make([]*volume.NodeVolume, 0, len(n.volumes))
-	for _, id := range slices.Sorted(maps.Keys(n.volumes)) {
-		all = append(all, n.volumes[id].Clone())
+// Unstage implements driverkit.Backend.
+func (n *Node) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error {
+	unlock, err := n.locks.Lock(ctx, req.ID)
+	if err != nil {
+		return err
 	}
-	return all
+	defer unlock()
+	u := n.get(req.ID)
+	if u == nil || u.Path != req.Path { // Another driver may have staged it.
+		return nil
+	}
+	return n.release(ctx, u)
+}
+
+// release ends the use of a volume: its devices are detached, and the record is deleted, but for that of an inline volume, which lives on.
+func (n *Node) release(ctx context.Context, u *use) error {
+	if err := n.unmount(ctx, filepath.Join(n.dir, prepareDir, u.ID)); err != nil {
+		return err
+	}
+	if u.Form.Disk {
+		n.cfg.Step.at("unstage:detach")
+		if err := n.detach(ctx, u); err != nil {
+			return err
+		}
+	}
+	n.meter.forget(u.ID)
+	n.forgetSettings(u.ID)
+	if u.Inline != nil {
+		return nil
+	}
+	n.cfg.Step.at("unstage:record")
+	return n.uses.Delete(u.ID)
 }

@@ -1,120 +1,154 @@
 package backend
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// GetSnapshot implements volume.SnapshotService.
-func (v *Volumes) GetSnapshot(_ context.Context, id volume.ID) (*volume.Snapshot, error) {
-	return v.snapshots.catalog.get(id)
-}
-
-// FindSnapshot implements volume.SnapshotService.
-func (v *Volumes) FindSnapshot(_ context.Context, name string) (*volume.Snapshot, error) {
-	return v.snapshots.catalog.find(name)
-}
-
-// ListSnapshots implements volume.SnapshotService.
-func (v *Volumes) ListSnapshots(_ context.Context, req volume.SnapshotListRequest) (*volume.SnapshotPage, error) {
-	list, next, err := v.snapshots.catalog.page(req.ListRequest, func(s *volume.Snapshot) bool {
-		return req.Source == "" || s.Source == req.Source
+// CreateSnapshot implements driverkit.Snapshotter.
+func (c *Controller) CreateSnapshot(ctx context.Context, req *driverkit.CreateSnapshotRequest) (*driverkit.Snapshot, error) {
+	if found := c.snapshots.find(req.Name); found != nil {
+		return snapshotOf(found), nil
+	}
+	if err := volume.CheckSnapshotParameters(req.Parameters); err != nil {
+		return nil, err
+	}
+	source, err := c.volumes.get(req.Volume)
+	if err != nil {
+		return nil, err
+	}
+	if !req.Topology.Allows(volume.Segments(source.Node)) {
+		return nil, fmt.Errorf("snapshot of volume %q: it is on node %q, which the accessibility requirements exclude: %w", source.ID, source.Node, driverkit.ErrExhausted)
+	}
+	err = c.copies.run(ctx, fmt.Sprintf("snapshot %q", req.Name), []string{volumeKey(source.ID)}, func(ctx context.Context) error {
+		created := &volume.Snapshot{Name: req.Name, Parameters: req.Parameters}
+		if err := c.planSnapshot(created, source); err != nil {
+			return err
+		}
+		if err := c.takeSnapshot(ctx, created, source); err != nil {
+			return errors.Join(err, c.undoSnapshot(ctx, created))
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &volume.SnapshotPage{Snapshots: list, Next: next}, nil
+	found := c.snapshots.find(req.Name)
+	if found == nil {
+		return nil, fmt.Errorf("snapshot named %q: was deleted since: %w", req.Name, driverkit.ErrBusy)
+	}
+	return snapshotOf(found), nil
 }
 
-// SnapshotDisk returns where the blocks of a snapshot are.
-func SnapshotDisk(stateDir string, s *volume.Snapshot) *volume.SnapshotDisk {
-	disk := &volume.SnapshotDisk{ID: s.ID, Volume: s.Source, Size: s.Size, Filling: s.Filling}
-	if s.Form.Disk {
-		disk.Path = contentsAt(cmp.Or(s.Home, stateDir), snapshotsDir, nil, nil).Disk(s.ID)
+// planSnapshot completes the record of a snapshot, and charges the pool of the volume for it.
+func (c *Controller) planSnapshot(created *volume.Snapshot, source *volume.Volume) error {
+	created.ID, created.Source, created.Size, created.Created = newID(), source.ID, source.Capacity, now()
+	created.Form, created.Node, created.Root = source.Form(), source.Node, source.Root
+	if source.Pool == "" {
+		return nil
 	}
-	return disk
+	var err error
+	if created.Pool, err = c.pools(source.Node).Reserve(source.Pool, created.Size); err != nil {
+		return fmt.Errorf("create snapshot named %q: %w", created.Name, err)
+	}
+	return nil
 }
 
-// CreateSnapshot implements volume.SnapshotService. The snapshot is filled
-// later.
-func (v *Volumes) CreateSnapshot(ctx context.Context, req *volume.SnapshotRequest) (*volume.Snapshot, error) {
-	if err := volume.CheckSnapshotParameters(req.Parameters); err != nil {
-		return nil, err
-	}
-	source, err := v.volumes.catalog.get(req.Source)
-	if err != nil {
-		return nil, err
-	}
-	if !req.Requirements.Allow(source.Node) {
-		return nil, fmt.Errorf("snapshot of volume %q: it is on node %q, which the accessibility requirements exclude: %w", source.ID, source.Node, volume.ErrExhausted)
-	}
-	return v.addSnapshot(ctx, source, &volume.Snapshot{Name: req.Name, Parameters: req.Parameters})
-}
-
-// addSnapshot makes an empty snapshot of a volume, and charges the pool of the
-// volume for it.
-func (v *Volumes) addSnapshot(ctx context.Context, source *volume.Volume, created *volume.Snapshot) (*volume.Snapshot, error) {
-	if err := source.CheckFilled(); err != nil {
-		return nil, err
-	}
-	created.ID, created.Source, created.Size, created.Created = newID(), source.ID, source.Capacity, time.Now().UTC()
-	created.Form, created.Node, created.Home, created.Filling = source.Form(), source.Node, source.Home, true
-	if charged := v.cfg.Placement.PoolOf(source.Node, source.Pool); charged != "" {
-		var err error
-		if created.Pool, err = v.cfg.Pools.Reserve(charged, created.Size); err != nil {
-			return nil, fmt.Errorf("create snapshot named %q: %w", created.Name, err)
-		}
-	}
-	err := v.snapshots.add(v.cfg.Step, created, func() error { return v.snapshots.contents(created).Begin(created.ID, created.Form, 0) })
-	if err != nil {
-		v.cfg.Pools.Release(created.Pool, created.Size)
-		return nil, err
-	}
-	v.unfilled.note(created.ID, &volume.Source{Volume: source.ID}, true)
-	klog.FromContext(ctx).V(2).Info("Created snapshot", logging.KeySnapshotID, created.ID, logging.KeyVolumeID, source.ID)
-	return created.Clone(), nil
-}
-
-// DeleteSnapshot implements volume.SnapshotService.
-func (v *Volumes) DeleteSnapshot(ctx context.Context, id volume.ID) error {
-	gone, err := v.snapshots.catalog.get(id)
-	if err == nil && gone.Group != "" {
-		return fmt.Errorf("delete snapshot %q: it goes with group %q only: %w", id, gone.Group, volume.ErrInvalid)
-	}
-	return v.removeSnapshot(ctx, id)
-}
-
-// removeSnapshot deletes a snapshot, whatever group it belongs to. An unknown
-// one may have contents left from an interrupted call; they go, and the answer
-// is ErrNotFound.
-func (v *Volumes) removeSnapshot(ctx context.Context, id volume.ID) error {
-	gone, err := v.snapshots.catalog.get(id)
-	if errors.Is(err, volume.ErrNotFound) {
-		if purgeErr := v.homes.purge(ctx, snapshotsDir, id); purgeErr != nil {
-			return purgeErr
-		}
-	}
-	if err != nil {
+// takeSnapshot copies a volume, and makes the snapshot exist.
+func (c *Controller) takeSnapshot(ctx context.Context, created *volume.Snapshot, source *volume.Volume) error {
+	store := c.snapshotContents(created)
+	if err := c.copy(ctx, c.originOf(source), store, created.ID, created.Form); err != nil {
 		return err
 	}
-	if err := v.unfilled.checkSource(*gone.Origin()); err != nil {
-		return fmt.Errorf("delete snapshot %q: %w", id, err)
-	}
-	if err := v.snapshots.discard(ctx, v.cfg.Step, gone); err != nil {
+	return c.addSnapshot(ctx, created, store)
+}
+
+// addSnapshot makes a snapshot exist whose copy is complete.
+func (c *Controller) addSnapshot(ctx context.Context, created *volume.Snapshot, store *contents.Store) error {
+	if err := c.snapshots.adopt(created, store, c.cfg.Step); err != nil {
 		return err
 	}
-	v.cfg.Pools.Release(v.cfg.Placement.PoolOf(gone.Node, gone.Pool), gone.Size)
-	klog.FromContext(ctx).V(2).Info("Deleted snapshot", logging.KeySnapshotID, id)
-	v.unfilled.note(id, nil, false)
-	v.forgetCopy(ctx, id)
-	v.cfg.Step.at("delete:purge")
-	return v.snapshots.contents(gone).Purge(ctx, id)
+	klog.FromContext(ctx).V(2).Info("Created snapshot", logging.KeySnapshotID, created.ID, logging.KeyVolumeID, created.Source)
+	return nil
+}
+
+// undoSnapshot removes what is there of a snapshot that could not be made.
+func (c *Controller) undoSnapshot(ctx context.Context, created *volume.Snapshot) error {
+	ctx, cancel := withUndoTimeout(ctx)
+	defer cancel()
+	store := c.snapshotContents(created)
+	if err := c.snapshots.remove(created.ID); err != nil { // The record may exist although writing it was reported as failed.
+		return err
+	}
+	c.pools(created.Node).Release(created.Pool, created.Size)
+	return errors.Join(store.Copies().Remove(ctx, created.ID), store.Discard(ctx, created.ID), store.Purge(ctx, created.ID))
+}
+
+// DeleteSnapshot implements driverkit.Snapshotter.
+func (c *Controller) DeleteSnapshot(ctx context.Context, req *driverkit.DeleteSnapshotRequest) error {
+	doomed, err := c.snapshots.get(req.ID)
+	if err != nil {
+		return errors.Join(err, c.purge(ctx, contents.Snapshots, req.ID))
+	}
+	if doomed.Group != "" {
+		return fmt.Errorf("delete snapshot %q: it is deleted with group %q only: %w", req.ID, doomed.Group, driverkit.ErrInvalid)
+	}
+	return c.removeSnapshot(ctx, doomed)
+}
+
+// removeSnapshot deletes a snapshot, whatever group it belongs to.
+func (c *Controller) removeSnapshot(ctx context.Context, doomed *volume.Snapshot) error {
+	if err := c.copies.checkSource(snapshotKey(doomed.ID)); err != nil {
+		return fmt.Errorf("delete snapshot %q: %w", doomed.ID, err)
+	}
+	store := c.snapshotContents(doomed)
+	c.cfg.Step.at("delete:discard")
+	if err := store.Discard(ctx, doomed.ID); err != nil {
+		return err
+	}
+	c.cfg.Step.at("delete:record")
+	if err := c.snapshots.remove(doomed.ID); err != nil {
+		return err
+	}
+	c.pools(doomed.Node).Release(doomed.Pool, doomed.Size)
+	klog.FromContext(ctx).V(2).Info("Deleted snapshot", logging.KeySnapshotID, doomed.ID)
+	c.cfg.Step.at("delete:purge")
+	return store.Purge(ctx, doomed.ID)
+}
+
+// GetSnapshot implements driverkit.Snapshotter.
+func (c *Controller) GetSnapshot(_ context.Context, req *driverkit.GetSnapshotRequest) (*driverkit.Snapshot, error) {
+	found, err := c.snapshots.get(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	return snapshotOf(found), nil
+}
+
+// ListSnapshots implements driverkit.SnapshotLister.
+func (c *Controller) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
+	return converted(c.snapshots.page(req.After, req.Limit, func(s *volume.Snapshot) bool {
+		return (req.Volume == "" || s.Source == req.Volume) && c.complete(s)
+	}), snapshotOf), nil
+}
+
+// complete reports whether the group of a snapshot, if any, exists: its members exist with it.
+func (c *Controller) complete(s *volume.Snapshot) bool {
+	if s.Group == "" {
+		return true
+	}
+	_, err := c.groups.get(s.Group)
+	return err == nil || c.groups.records.Quarantined(s.Group)
+}
+
+func snapshotOf(s *volume.Snapshot) *driverkit.Snapshot {
+	return &driverkit.Snapshot{ID: s.ID, Volume: s.Source, Group: s.Group, Size: s.Size, Created: s.Created, Ready: true, Topology: volume.Segments(s.Node)}
 }

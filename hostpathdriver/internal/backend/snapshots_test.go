@@ -3,450 +3,456 @@ package backend
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 )
 
-// copyAll makes the copies that are to be made.
-func (s *system) copyAll() error {
-	ids, err := s.volumes.Unfilled(s.ctx)
-	for _, id := range ids {
-		err = errors.Join(err, s.copy(id))
+func TestSnapshotsAndCopies(t *testing.T) {
+	for name, form := range map[string]func(r *driverkit.CreateRequest){"Directory": nil, "Device": asDevice, "Image": asImage} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.limits = map[string]int64{"fast": gib}
+			s := w.start()
+			v := w.create(s, func(r *driverkit.CreateRequest) {
+				if form != nil {
+					form(r)
+				}
+				r.Size.Required = 32 * mib
+			})
+			place := func(kind, id string) string {
+				if form == nil {
+					return w.state(kind, id, "file")
+				}
+				return w.state(kind, id, "disk")
+			}
+			if name == "Image" { // A node has made its file system.
+				w.must(s.cfg.contentsOf(s.volumes.find("pvc-1")).Prepared(v.ID))
+			}
+			if form == nil {
+				w.write(place(contents.Volumes, v.ID), "data")
+			} else {
+				file, err := os.OpenFile(place(contents.Volumes, v.ID), os.O_WRONLY, 0)
+				w.must(err)
+				_, err = file.WriteString("data")
+				w.must(err, file.Close())
+			}
+			snap := w.snapshot(s, "snap", v.ID)
+			diff(t, "the snapshot again", snap, w.snapshot(s, "snap", v.ID))
+			restored := w.create(s, func(r *driverkit.CreateRequest) {
+				named("restored")(r)
+				ofSnapshot(snap.ID)(r)
+				r.Size.Required = 48 * mib
+				if name == "Device" {
+					asDevice(r)
+				}
+			})
+			clone := w.create(s, func(r *driverkit.CreateRequest) {
+				named("clone")(r)
+				ofVolume(v.ID)(r)
+				if name == "Device" {
+					asDevice(r)
+				}
+			})
+			for id, kind := range map[string]string{snap.ID: contents.Snapshots, restored.ID: contents.Volumes, clone.ID: contents.Volumes} {
+				if got := w.read(place(kind, id)); got != "data" {
+					t.Errorf("%s %s: %q", kind, id, got)
+				}
+			}
+			if info, err := os.Stat(place(contents.Volumes, restored.ID)); form != nil && (err != nil || info.Size() != 48*mib) {
+				t.Errorf("the restored disk: %v, %v", info, err)
+			}
+			for _, id := range []string{restored.ID, clone.ID} {
+				if unreplayed := !gone(w.state(contents.Volumes, id, "unreplayed")); unreplayed != (name == "Image") {
+					t.Errorf("%s: the journal of the copy is to be replayed: %t", id, unreplayed)
+				}
+			}
+			w.wantLeft(s, "fast", gib-(32+32+48+32)*mib)
+			s = w.start()
+			w.wantLeft(s, "fast", gib-(32+32+48+32)*mib)
+			w.must(w.delete(s, v.ID), w.delete(s, clone.ID), w.deleteSnapshot(s, snap.ID), w.delete(s, restored.ID))
+			w.wantLeft(s, "fast", gib)
+			w.wantNothing()
+		})
 	}
-	return err
 }
 
-func (s *system) copy(id volume.ID) error {
-	return s.volumes.Copy(s.ctx, id, func(ctx context.Context) error { return s.volumes.Complete(ctx, id) })
-}
-
-// snapshot makes a whole snapshot.
-func (s *system) snapshot(name string, source volume.ID) *volume.Snapshot {
-	s.t.Helper()
-	made, err := s.volumes.CreateSnapshot(s.ctx, &volume.SnapshotRequest{Name: name, Source: source})
-	s.must(err, s.copyAll())
-	made, err = s.volumes.GetSnapshot(s.ctx, made.ID)
-	s.must(err)
-	return made
-}
-
-// from asks for a volume that is made of another or of a snapshot.
-func from(name string, source volume.Source, change ...func(*volume.CreateRequest)) *volume.CreateRequest {
-	req := &volume.CreateRequest{Name: name, Capabilities: []volume.Capability{sharer()}, Source: &source}
-	for _, c := range change {
-		c(req)
-	}
-	return req
-}
-
-func asBlock(req *volume.CreateRequest) { req.Capabilities = []volume.Capability{blockSharer()} }
-
-// restore makes a whole volume of a source.
-func (s *system) restore(req *volume.CreateRequest) *volume.Volume {
-	s.t.Helper()
-	made, err := s.volumes.Create(s.ctx, req)
-	s.must(err, s.copyAll())
-	made, err = s.volumes.Get(s.ctx, made.ID)
-	s.must(err)
-	return made
-}
-
-func (w *world) snapshotContents(id volume.ID) string {
-	return filepath.Join(w.stateDir, snapshotsDir, string(id))
-}
-
-func (w *world) wantFile(path, want string) {
-	w.t.Helper()
-	if got, err := os.ReadFile(path); err != nil || string(got) != want {
-		w.t.Errorf("%s: %q, %v, want %q", path, got, err, want)
-	}
-}
-
-// TestSnapshotsAndClonesHaveTheContents: of directories and of devices,
-// whatever happens to the source afterwards.
-func TestSnapshotsAndClonesHaveTheContents(t *testing.T) {
+// TestCopyOfAnUnformattedImage: it has no contents, and the node that stages the copy makes its file system.
+func TestCopyOfAnUnformattedImage(t *testing.T) {
 	w := newWorld(t)
-	w.limits = map[string]int64{"fast": 100 * gib}
-	s := w.boot()
-	directory, device := s.create("directory"), s.createBlock("device")
-	w.must(os.Chmod(w.contents(directory.ID), 0o750|fs.ModeSetgid))
-	w.writeFile(filepath.Join(w.contents(directory.ID), "sub", "file"), "old")
-	w.writeDisk(device.ID, "old")
-
-	s1, s2 := s.snapshot("s1", directory.ID), s.snapshot("s2", device.ID)
-	w.writeFile(filepath.Join(w.contents(directory.ID), "sub", "file"), "new")
-	w.writeDisk(device.ID, "new")
-	c1 := s.restore(from("c1", volume.Source{Volume: directory.ID}))
-	c2 := s.restore(from("c2", volume.Source{Volume: device.ID}, asBlock))
-	w.must(s.volumes.Delete(s.ctx, directory.ID), s.volumes.Delete(s.ctx, device.ID))
-	r1 := s.restore(from("r1", volume.Source{Snapshot: s1.ID}))
-	r2 := s.restore(from("r2", volume.Source{Snapshot: s2.ID}, asBlock, func(r *volume.CreateRequest) { r.Range.Required = 2 * gib }))
-
-	for path, want := range map[string]string{
-		filepath.Join(w.snapshotContents(s1.ID), "sub", "file"): "old",
-		filepath.Join(w.contents(c1.ID), "sub", "file"):         "new",
-		filepath.Join(w.contents(r1.ID), "sub", "file"):         "old",
+	s := w.start()
+	v := w.create(s, func(r *driverkit.CreateRequest) { asImage(r); r.Size.Required = 32 * mib })
+	snap := w.snapshot(s, "snap", v.ID)
+	restored := w.create(s, func(r *driverkit.CreateRequest) { named("restored")(r); asImage(r); ofSnapshot(snap.ID)(r) })
+	for path, want := range map[string]bool{
+		w.state(contents.Snapshots, snap.ID, "unformatted"): true, w.state(contents.Volumes, restored.ID, "unformatted"): true,
+		w.state(contents.Volumes, restored.ID, "unreplayed"): false,
 	} {
-		w.wantFile(path, want)
-	}
-	for id, want := range map[volume.ID]string{c2.ID: "new", r2.ID: "old"} {
-		if got := w.readDisk(id); got != want {
-			t.Errorf("device of %s: %q, want %q", id, got, want)
+		if gone(path) == want {
+			t.Errorf("%s exists: %t, want %t", path, !want, want)
 		}
 	}
-	if info, err := os.Stat(w.contents(r1.ID)); err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o750 {
-		t.Errorf("root of the restored directory: %v, %v", info, err)
-	}
-	if r1.Capacity != gib || r2.Capacity != 2*gib || s.diskSize(r2.ID) != 2*gib || s2.Size != gib {
-		t.Errorf("sizes: restored %d and %d (file %d), snapshot %d", r1.Capacity, r2.Capacity, s.diskSize(r2.ID), s2.Size)
-	}
-	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != 93*gib {
-		t.Errorf("pool: %+v, %v, want 7 GiB taken: 2 clones, 2 snapshots, restored 1 and 2", c, err)
-	}
-	s = w.boot()
-	w.must(s.volumes.DeleteSnapshot(s.ctx, s1.ID), s.volumes.DeleteSnapshot(s.ctx, s2.ID))
-	for _, v := range []*volume.Volume{c1, c2, r1, r2} {
-		w.must(s.volumes.Delete(s.ctx, v.ID))
-	}
-	if left := w.files(); len(left) > 0 {
-		t.Errorf("left: %v", left)
-	}
-	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != 100*gib {
-		t.Errorf("left in the pool: %+v, %v", c, err)
+	device := w.create(s, func(r *driverkit.CreateRequest) { named("device")(r); asDevice(r); ofSnapshot(snap.ID)(r) })
+	if !gone(w.state(contents.Volumes, device.ID, "unformatted")) {
+		t.Error("a device of the snapshot is marked as an image")
 	}
 }
 
-func (w *world) writeDisk(id volume.ID, text string) {
-	w.t.Helper()
-	file, err := os.OpenFile(filepath.Join(w.contents(id), diskName), os.O_WRONLY, 0)
-	w.must(err)
-	_, err = file.WriteAt([]byte(text), 4096)
-	w.must(err, file.Close())
-}
-
-func (w *world) readDisk(id volume.ID) string {
-	w.t.Helper()
-	return w.readText(filepath.Join(w.contents(id), diskName))
-}
-
-// readText reads what writeDisk wrote.
-func (w *world) readText(path string) string {
-	w.t.Helper()
-	file, err := os.Open(path)
-	w.must(err)
-	data := make([]byte, 3)
-	_, err = file.ReadAt(data, 4096)
-	w.must(err, file.Close())
-	return string(data)
-}
-
-// TestSourcesThatDoNotFit: what cannot be made is refused, and leaves nothing.
-func TestSourcesThatDoNotFit(t *testing.T) {
+func TestCopiesThatAreRefused(t *testing.T) {
 	w := newWorld(t)
-	s := w.boot()
-	directory, device, image := s.create("directory"), s.createBlock("device"), s.createImage("image", "ext4")
-	unfilled, err := s.volumes.Create(s.ctx, from("unfilled", volume.Source{Volume: directory.ID}))
-	w.must(err)
-	cases := map[string]struct {
+	s := w.start()
+	v, device := w.create(s, nil), w.create(s, func(r *driverkit.CreateRequest) { named("device")(r); asDevice(r) })
+	snap := w.snapshot(s, "snap", device.ID)
+	for name, c := range map[string]struct {
 		reason string
-		req    *volume.CreateRequest
+		change func(r *driverkit.CreateRequest)
 		err    error
 	}{
-		"UnknownVolume":   {reason: "it was deleted", req: from("new", volume.Source{Volume: "gone"}), err: volume.ErrNotFound},
-		"UnknownSnapshot": {reason: "it was deleted", req: from("new", volume.Source{Snapshot: "gone"}), err: volume.ErrNotFound},
-		"Smaller":         {reason: "it would not fit", req: from("new", volume.Source{Volume: directory.ID}, func(r *volume.CreateRequest) { r.Range.Required = gib - 1 }), err: volume.ErrOutOfRange},
-		"Limit":           {reason: "it would not fit", req: from("new", volume.Source{Volume: directory.ID}, func(r *volume.CreateRequest) { r.Range.Limit = gib - 1 }), err: volume.ErrOutOfRange},
-		"DeviceOfDirectory": {
-			reason: "a directory is no device", req: from("new", volume.Source{Volume: directory.ID}, asBlock), err: volume.ErrInvalid,
-		},
-		"DirectoryOfDevice": {
-			reason: "a device is no directory", err: volume.ErrInvalid,
-			req: from("new", volume.Source{Volume: device.ID}, func(r *volume.CreateRequest) { r.Parameters = map[string]string{"backend": "directory"} }),
-		},
-		"OtherFileSystem": {
-			reason: "a copy has the same file system", err: volume.ErrInvalid,
-			req: from("new", volume.Source{Volume: image.ID}, func(r *volume.CreateRequest) { r.Capabilities[0].FSType = "xfs" }),
-		},
-		"OtherNode": {
-			reason: "contents do not travel", err: volume.ErrExhausted,
-			req: from("new", volume.Source{Volume: directory.ID}, func(r *volume.CreateRequest) {
-				r.Requirements.Requisite = []volume.Segment{{volume.TopologyKey: "node-2"}}
-			}),
-		},
-		"Unfilled": {reason: "it has not its own contents yet", req: from("new", volume.Source{Volume: unfilled.ID}), err: volume.ErrPrecondition},
-	}
-	before := w.files()
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			_, err := s.volumes.Create(s.ctx, c.req)
-			wantErr(t, c.reason, err, c.err)
-			if diff := cmp.Diff(before, w.files()); diff != "" {
-				t.Errorf("files (-want +got):\n%s", diff)
-			}
-		})
-	}
-	_, err = s.volumes.CreateSnapshot(s.ctx, &volume.SnapshotRequest{Name: "s", Source: unfilled.ID})
-	wantErr(t, "snapshot of what is not complete", err, volume.ErrPrecondition)
-	_, err = s.volumes.CreateSnapshot(s.ctx, &volume.SnapshotRequest{Name: "s", Source: "gone"})
-	wantErr(t, "snapshot of nothing", err, volume.ErrNotFound)
-	_, err = s.volumes.CreateSnapshot(s.ctx, &volume.SnapshotRequest{Name: "s", Source: directory.ID, Parameters: map[string]string{"x": "y"}})
-	wantErr(t, "unknown parameter", err, volume.ErrInvalid)
-	wantErr(t, "stage what is not complete", s.node.Stage(s.ctx, w.stageRequest(unfilled.ID)), volume.ErrPrecondition)
-	_, err = s.expand(unfilled.ID, 2*gib)
-	wantErr(t, "expand what is not complete", err, volume.ErrPrecondition)
-	wantErr(t, "delete the source of a copy", s.volumes.Delete(s.ctx, directory.ID), volume.ErrInUse)
-	w.must(s.copyAll(), s.volumes.Delete(s.ctx, directory.ID), s.node.Stage(s.ctx, w.stageRequest(unfilled.ID)))
-}
-
-// TestFormsOfCopies: an image may be given out as a device, and a device that
-// was one as an image.
-func TestFormsOfCopies(t *testing.T) {
-	w := newWorld(t)
-	s := w.boot()
-	image := s.createImage("image", "ext3")
-	blank := s.restore(from("blank", volume.Source{Volume: image.ID}))
-	w.must(s.node.Stage(s.ctx, w.stageImage(image.ID, "")), s.node.Unstage(s.ctx, image.ID, w.staging(image.ID)))
-	made := w.made()
-	same := s.restore(from("same", volume.Source{Volume: image.ID}))
-	device := s.restore(from("device", volume.Source{Volume: image.ID}, asBlock))
-	back := s.restore(from("back", volume.Source{Volume: device.ID}, func(r *volume.CreateRequest) { r.Capabilities[0].FSType = "ext3" }))
-	for _, v := range []*volume.Volume{blank, same, back} {
-		if v.FSType != "ext3" {
-			t.Errorf("%s: %v", v.Name, v.Form())
-		}
-		w.must(s.node.Stage(s.ctx, w.stageImage(v.ID, "")))
-	}
-	if w.made() != made+1 {
-		t.Errorf("%d file systems were made of copies, want one: that of the copy of an image nobody had used", w.made()-made)
-	}
-	if device.Form() != (volume.Form{Disk: true}) {
-		t.Errorf("device: %v", device.Form())
-	}
-}
-
-// TestCopiesGoOn: one copy at a time, whoever makes it; once complete, never
-// again.
-func TestCopiesGoOn(t *testing.T) {
-	w := newWorld(t)
-	s := w.boot()
-	source := s.create("source")
-	w.writeFile(filepath.Join(w.contents(source.ID), "file"), "text")
-	clone, err := s.volumes.Create(s.ctx, from("clone", volume.Source{Volume: source.ID}))
-	w.must(err)
-	if !clone.Filling {
-		t.Fatalf("%+v: want it filling", clone)
-	}
-	other := w.boot()
-	err = s.volumes.Copy(s.ctx, clone.ID, func(ctx context.Context) error {
-		wantErr(t, "two copies at once", other.copy(clone.ID), volume.ErrBusy)
-		return errTest
-	})
-	wantErr(t, "a copy that could not be recorded", err, errTest)
-	w.must(other.copy(clone.ID))
-	w.writeFile(filepath.Join(w.contents(clone.ID), "file"), "changed by a workload")
-	w.must(s.copy(clone.ID)) // its memory is old; the record tells
-	w.wantFile(filepath.Join(w.contents(clone.ID), "file"), "changed by a workload")
-	w.must(s.volumes.Refresh(s.ctx))
-	if again, err := s.volumes.Get(s.ctx, clone.ID); err != nil || again.Filling {
-		t.Errorf("after the copy: %+v, %v", again, err)
-	}
-	wantErr(t, "copy to nothing", s.copy("gone"), volume.ErrNotFound)
-	if ids, err := s.volumes.Unfilled(s.ctx); err != nil || len(ids) > 0 {
-		t.Errorf("unfilled: %v, %v", ids, err)
-	}
-	for _, name := range w.files() {
-		if filepath.Dir(name) == copiesDir {
-			t.Errorf("left: %s", name)
-		}
-	}
-	w.writeFile(filepath.Join(w.stateDir, copiesDir, "gone.progress"), "")
-	w.boot()
-	if left, err := filepath.Glob(filepath.Join(w.stateDir, copiesDir, "*")); err != nil || len(left) > 0 {
-		t.Errorf("left after a restart: %v, %v", left, err)
-	}
-}
-
-// TestStartBesideACopy: a controller that starts removes nothing that another
-// one is about to write down how far its copy is, also for a group.
-func TestStartBesideACopy(t *testing.T) {
-	w := newWorld(t)
-	s := w.boot()
-	source := s.create("source")
-	clone, err := s.volumes.Create(s.ctx, from("clone", volume.Source{Volume: source.ID}))
-	w.must(err)
-	group, err := s.volumes.CreateGroup(s.ctx, &volume.GroupRequest{Name: "g", Sources: []volume.ID{source.ID}})
-	w.must(err)
-	for _, id := range []volume.ID{clone.ID, group.ID} {
-		w.must(s.volumes.Copy(s.ctx, id, func(ctx context.Context) error {
-			halfWritten := s.volumes.copyPath(id, "progress.new")
-			w.writeFile(halfWritten, "")
-			w.boot()
-			if gone(halfWritten) || gone(s.volumes.copyPath(id, "lock")) {
-				t.Errorf("the copy to %s lost its files", id)
-			}
-			return s.volumes.Complete(ctx, id)
-		}))
-	}
-}
-
-// TestTornDisk: blocks of different moments are no snapshot of a disk.
-func TestTornDisk(t *testing.T) {
-	w := newWorld(t)
-	s := w.boot()
-	source := s.createBlock("source")
-	w.writeDisk(source.ID, "old")
-	made, err := s.volumes.CreateSnapshot(s.ctx, &volume.SnapshotRequest{Name: "s", Source: source.ID})
-	w.must(err)
-	w.step = func(name string) {
-		if name == "copy" {
-			w.step = nil
-			future := time.Now().Add(time.Hour)
-			w.writeDisk(source.ID, "new")
-			w.must(os.Chtimes(filepath.Join(w.contents(source.ID), diskName), future, future))
-		}
-	}
-	s.volumes.cfg.Step = func(name string) { w.step.at(name) }
-	t.Cleanup(func() { w.step = nil })
-	wantErr(t, "written to meanwhile", s.copy(made.ID), volume.ErrPrecondition)
-	if again, err := s.volumes.GetSnapshot(s.ctx, made.ID); err != nil || !again.Filling {
-		t.Errorf("after the failure: %+v, %v", again, err)
-	}
-	w.must(s.copy(made.ID))
-	if again, err := s.volumes.GetSnapshot(s.ctx, made.ID); err != nil || again.Filling {
-		t.Errorf("after the second copy: %+v, %v", again, err)
-	}
-}
-
-func TestListSnapshots(t *testing.T) {
-	s := newWorld(t).boot()
-	a, b := s.create("a"), s.create("b")
-	var all []volume.ID
-	for _, source := range []*volume.Volume{a, b, a, a} {
-		all = append(all, s.snapshot(rename(len(all)), source.ID).ID)
-	}
-	cases := map[string]struct {
-		reason string
-		req    volume.SnapshotListRequest
-		want   [][]volume.ID
-	}{
-		"All":          {reason: "in the order of creation", want: [][]volume.ID{all}},
-		"Pages":        {reason: "no one is lost", req: volume.SnapshotListRequest{ListRequest: volume.ListRequest{Max: 3}}, want: [][]volume.ID{all[:3], all[3:]}},
-		"Source":       {reason: "all of one volume", req: volume.SnapshotListRequest{Source: a.ID}, want: [][]volume.ID{{all[0], all[2], all[3]}}},
-		"SourcePages":  {reason: "pages of what matches", req: volume.SnapshotListRequest{Source: a.ID, ListRequest: volume.ListRequest{Max: 2}}, want: [][]volume.ID{{all[0], all[2]}, {all[3]}}},
-		"UnknownCause": {reason: "none of it", req: volume.SnapshotListRequest{Source: "gone"}, want: [][]volume.ID{{}}},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			var got [][]volume.ID
-			for {
-				page, err := s.volumes.ListSnapshots(s.ctx, c.req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				ids := []volume.ID{}
-				for _, one := range page.Snapshots {
-					ids = append(ids, one.ID)
-				}
-				got = append(got, ids)
-				if c.req.Token = page.Next; page.Next == "" {
-					break
-				}
-			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
-			}
-		})
-	}
-	_, err := s.volumes.ListSnapshots(s.ctx, volume.SnapshotListRequest{ListRequest: volume.ListRequest{Token: "-5"}})
-	wantErr(t, "foreign token", err, volume.ErrBadToken)
-}
-
-func rename(i int) string { return "snapshot-" + string(rune('a'+i)) }
-
-// TestGroupOfVolumesNotInUse: nobody begins to write until the last copy is
-// complete.
-func TestGroupOfVolumesNotInUse(t *testing.T) {
-	w := newWorld(t)
-	w.limits = map[string]int64{"fast": 10 * gib}
-	s := w.boot()
-	a, b := s.create("a"), s.createBlock("b")
-	w.writeFile(filepath.Join(w.contents(a.ID), "file"), "text")
-	req := &volume.GroupRequest{Name: "g", Sources: []volume.ID{a.ID, b.ID}}
-
-	w.must(s.node.Stage(s.ctx, w.stageRequest(a.ID)), s.node.Unstage(s.ctx, a.ID, w.staging(a.ID)))
-	group, err := s.volumes.CreateGroup(s.ctx, req)
-	w.must(err)
-	if !group.Filling() || len(group.Snapshots) != 2 || group.Snapshots[0].Source != a.ID || group.Snapshots[1].Group != group.ID {
-		t.Errorf("group %+v", group)
-	}
-	wantErr(t, "write while the group is made", s.node.Stage(s.ctx, w.stageRequest(a.ID)), volume.ErrBusy)
-	reader := w.stageRequest(a.ID)
-	reader.Stage.Capability.Mode = volume.MultiNodeReaderOnly
-	w.must(s.node.Stage(s.ctx, reader), s.node.Unstage(s.ctx, a.ID, reader.Stage.Path))
-	_, err = s.volumes.CreateGroup(s.ctx, &volume.GroupRequest{Name: "other", Sources: []volume.ID{a.ID}})
-	wantErr(t, "two groups at once", err, volume.ErrBusy)
-	wantErr(t, "delete a source", s.volumes.Delete(s.ctx, a.ID), volume.ErrInUse)
-
-	err = s.volumes.Copy(s.ctx, group.ID, func(context.Context) error {
-		wantErr(t, "the copies are made, but not recorded", s.node.Stage(s.ctx, w.stageRequest(a.ID)), volume.ErrBusy)
-		return errTest
-	})
-	wantErr(t, "a group that could not be recorded", err, errTest)
-	w.must(s.copy(group.ID))
-	w.must(s.node.Stage(s.ctx, w.stageRequest(a.ID)), s.node.Unstage(s.ctx, a.ID, w.staging(a.ID)))
-	w.wantFile(filepath.Join(w.snapshotContents(group.Members[0]), "file"), "text")
-
-	s = w.boot()
-	wantErr(t, "delete one member", s.volumes.DeleteSnapshot(s.ctx, group.Members[0]), volume.ErrInvalid)
-	_, err = s.volumes.GetGroup(s.ctx, group.ID, group.Members[:1])
-	wantErr(t, "another list", err, volume.ErrInvalid)
-	found, err := s.volumes.GetGroup(s.ctx, group.ID, []volume.ID{group.Members[1], group.Members[0]})
-	if err != nil || found.Filling() {
-		t.Errorf("group %+v, %v", found, err)
-	}
-	wantErr(t, "delete another list", s.volumes.DeleteGroup(s.ctx, group.ID, []volume.ID{}), volume.ErrInvalid)
-	restored, err := s.volumes.Create(s.ctx, from("restored", volume.Source{Snapshot: group.Members[0]}))
-	w.must(err)
-	wantErr(t, "delete while a member is restored", s.volumes.DeleteGroup(s.ctx, group.ID, group.Members), volume.ErrInUse)
-	w.must(s.copyAll(), s.volumes.DeleteGroup(s.ctx, group.ID, group.Members))
-	wantErr(t, "delete it again", s.volumes.DeleteGroup(s.ctx, group.ID, group.Members), volume.ErrNotFound)
-	w.must(s.volumes.Delete(s.ctx, a.ID), s.volumes.Delete(s.ctx, b.ID), s.volumes.Delete(s.ctx, restored.ID))
-	if left := w.files(); len(left) > 0 {
-		t.Errorf("left: %v", left)
-	}
-}
-
-// TestGroupIsWholeOrNothing: space for one of two members.
-func TestGroupIsWholeOrNothing(t *testing.T) {
-	w := newWorld(t)
-	w.limits = map[string]int64{"fast": 3 * gib}
-	s := w.boot()
-	a, b := s.create("a"), s.create("b")
-	_, err := s.volumes.CreateGroup(s.ctx, &volume.GroupRequest{Name: "g", Sources: []volume.ID{a.ID, b.ID}})
-	wantErr(t, "no space for both", err, volume.ErrExhausted)
-	if left := w.files(); slices.ContainsFunc(left, func(name string) bool { return filepath.Dir(name) != recordsDir && filepath.Dir(name) != volumesDir }) {
-		t.Errorf("left: %v", left)
-	}
-	w.must(s.node.Stage(s.ctx, w.stageRequest(a.ID)))
-	if c, err := s.pools.Capacity("fast"); err != nil || c.Available != gib {
-		t.Errorf("pool: %+v, %v", c, err)
-	}
-	for name, req := range map[string]*volume.GroupRequest{
-		"none":      {Name: "g"},
-		"twice":     {Name: "g", Sources: []volume.ID{b.ID, b.ID}},
-		"parameter": {Name: "g", Sources: []volume.ID{b.ID}, Parameters: map[string]string{"x": "y"}},
+		"Smaller":       {"the contents need their space", func(r *driverkit.CreateRequest) { ofVolume(v.ID)(r); r.Size.Required = mib - 1 }, driverkit.ErrOutOfRange},
+		"Limit":         {"a limit below the source", func(r *driverkit.CreateRequest) { ofVolume(v.ID)(r); r.Size.Limit = mib - 1 }, driverkit.ErrOutOfRange},
+		"DeviceOfFiles": {"no blocks in files", func(r *driverkit.CreateRequest) { ofVolume(v.ID)(r); asDevice(r) }, driverkit.ErrInvalid},
+		"MountOfDevice": {"nobody knows what is on a device", ofSnapshot(snap.ID), driverkit.ErrInvalid},
 	} {
-		_, err := s.volumes.CreateGroup(s.ctx, req)
-		wantErr(t, name, err, volume.ErrInvalid)
+		t.Run(name, func(t *testing.T) {
+			_, err := s.Create(w.ctx, request("copy", c.change))
+			w.want(c.reason, err, c.err)
+		})
 	}
-	_, err = s.volumes.CreateGroup(s.ctx, &volume.GroupRequest{Name: "g", Sources: []volume.ID{b.ID, "gone"}})
-	wantErr(t, "unknown volume", err, volume.ErrNotFound)
+	_, err := s.CreateSnapshot(w.ctx, &driverkit.CreateSnapshotRequest{Name: "s", Volume: "none"})
+	w.want("no such volume", err, driverkit.ErrNotFound)
+	_, err = s.CreateSnapshot(w.ctx, &driverkit.CreateSnapshotRequest{Name: "s", Volume: v.ID, Parameters: map[string]string{"x": "y"}})
+	w.want("a misspelt parameter", err, driverkit.ErrInvalid)
+	if list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{Volume: device.ID}); len(list) != 1 || err != nil {
+		t.Errorf("snapshots of the device: %v, %v", list, err)
+	}
+	if list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{Volume: v.ID}); len(list) != 0 || err != nil {
+		t.Errorf("snapshots of the directory: %v, %v", list, err)
+	}
+}
+
+func TestOwnerOfACopy(t *testing.T) {
+	w := newWorld(t)
+	s := w.start()
+	v := w.create(s, func(r *driverkit.CreateRequest) { r.Parameters = map[string]string{"mode": "0700"} })
+	same := w.create(s, func(r *driverkit.CreateRequest) { named("same")(r); ofVolume(v.ID)(r) })
+	other := w.create(s, func(r *driverkit.CreateRequest) {
+		named("other")(r)
+		ofVolume(v.ID)(r)
+		r.Parameters = map[string]string{"mode": "0750"}
+	})
+	for id, want := range map[string]os.FileMode{same.ID: 0o700, other.ID: 0o750} {
+		if info, err := os.Stat(w.state(contents.Volumes, id)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("mode %v, %v, want %v", info.Mode(), err, want)
+		}
+	}
+}
+
+// group requests a group of two volumes.
+func (w *world) group(s *Controller, name string) (*driverkit.GroupSnapshot, error) {
+	return s.CreateGroupSnapshot(w.ctx, &driverkit.CreateGroupSnapshotRequest{Name: name, Volumes: []string{s.volumes.find("pvc-1").ID, s.volumes.find("pvc-2").ID}})
+}
+
+func groupWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.limits = map[string]int64{"fast": gib}
+	s := w.start()
+	for _, name := range []string{"pvc-1", "pvc-2"} {
+		v := w.create(s, named(name))
+		w.write(w.state(contents.Volumes, v.ID, "file"), "first")
+	}
+	return w
+}
+
+func TestGroups(t *testing.T) {
+	w := groupWorld(t)
+	s := w.start()
+	g, err := w.group(s, "group")
+	w.must(err)
+	again, err := w.group(s, "group")
+	w.must(err)
+	diff(t, "the group again", g, again)
+	s = w.start()
+	got, err := s.GetGroupSnapshot(w.ctx, &driverkit.GetGroupSnapshotRequest{ID: g.ID})
+	w.must(err)
+	diff(t, "the group after a restart", g, got)
+	for i, member := range g.Snapshots {
+		if member.Group != g.ID || member.Volume != s.volumes.find([]string{"pvc-1", "pvc-2"}[i]).ID {
+			t.Errorf("member %d: %+v", i, member)
+		}
+		w.want("deletion of a member alone", w.deleteSnapshot(s, member.ID), driverkit.ErrInvalid)
+	}
+	w.wantLeft(s, "fast", gib-4*mib)
+	for name, c := range map[string]struct {
+		req driverkit.CreateGroupSnapshotRequest
+		err error
+	}{
+		"OtherParameters": {driverkit.CreateGroupSnapshotRequest{Name: "group", Parameters: map[string]string{"ignoreFailedRead": ""}}, driverkit.ErrExists},
+		"BadParameters":   {driverkit.CreateGroupSnapshotRequest{Name: "g2", Parameters: map[string]string{"x": ""}}, driverkit.ErrInvalid},
+		"Twice":           {driverkit.CreateGroupSnapshotRequest{Name: "g2", Volumes: []string{g.Snapshots[0].Volume, g.Snapshots[0].Volume}}, driverkit.ErrInvalid},
+		"Missing":         {driverkit.CreateGroupSnapshotRequest{Name: "g2", Volumes: []string{g.Snapshots[0].Volume, "none"}}, driverkit.ErrNotFound},
+	} {
+		_, err := s.CreateGroupSnapshot(w.ctx, &c.req)
+		w.want(name, err, c.err)
+	}
+	// An interrupted deletion has deleted the first member.
+	member, err := s.snapshots.get(g.Snapshots[0].ID)
+	w.must(err, s.removeSnapshot(w.ctx, member))
+	got, err = s.GetGroupSnapshot(w.ctx, &driverkit.GetGroupSnapshotRequest{ID: g.ID})
+	w.must(err)
+	diff(t, "driverkit asks for the members that are left, to delete them", g.Snapshots[1:], got.Snapshots)
+	_, err = w.group(s, "group")
+	w.want("a group whose deletion has begun", err, driverkit.ErrBusy)
+	w.must(s.DeleteGroupSnapshot(w.ctx, &driverkit.DeleteGroupSnapshotRequest{ID: g.ID}))
+	w.want("deletion again", s.DeleteGroupSnapshot(w.ctx, &driverkit.DeleteGroupSnapshotRequest{ID: g.ID}), driverkit.ErrNotFound)
+	w.wantLeft(s, "fast", gib-2*mib)
+}
+
+// TestDeletionOfAGroupThatWasInterruptedByItsDeadline: the record of a member is gone, and the repeated call removes what is left of it.
+func TestDeletionOfAGroupThatWasInterruptedByItsDeadline(t *testing.T) {
+	w := groupWorld(t)
+	g, err := w.group(w.start(), "group")
+	w.must(err)
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.config.Step = (&fault{at: "delete:purge", do: cancel}).step
+	s := w.start()
+	req := &driverkit.DeleteGroupSnapshotRequest{ID: g.ID}
+	w.want("the call", s.DeleteGroupSnapshot(ctx, req), context.Canceled)
+	w.must(s.DeleteGroupSnapshot(w.ctx, req))
+	checkConsistent(w, s)
+	if left, err := os.ReadDir(w.state("trash")); err != nil || len(left) > 0 {
+		t.Errorf("left in the trash: %v, %v", left, err)
+	}
+}
+
+// TestGroupOfVolumesInUse: one that is written to during the copy is copied again with all others, some times.
+func TestGroupOfVolumesInUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason string
+		writes int
+		err    error
+	}{
+		"Quiet":   {reason: "one attempt", writes: 0},
+		"Once":    {reason: "the second attempt succeeds", writes: 1},
+		"Twice":   {reason: "the third attempt succeeds", writes: 2},
+		"Forever": {reason: "somebody keeps writing", writes: attempts, err: driverkit.ErrPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := groupWorld(t)
+			writes, copies := 0, 0
+			file := ""
+			w.config.Step = func(step string) {
+				if step != "copy:contents" {
+					return
+				}
+				if copies++; copies%2 == 0 && writes < c.writes { // The first volume is copied already.
+					writes++
+					w.write(file, "written during attempt "+string(rune('0'+writes)))
+				}
+			}
+			s := w.start()
+			file = w.state(contents.Volumes, s.volumes.find("pvc-1").ID, "file")
+			g, err := w.group(s, "group")
+			w.want(c.reason, err, c.err)
+			if writes != c.writes {
+				t.Errorf("%s: %d writes", c.reason, writes)
+			}
+			if err != nil {
+				w.wantLeft(s, "fast", gib-2*mib)
+				if left := w.objects(); slices.ContainsFunc(left, func(path string) bool { return filepath.Base(filepath.Dir(path)) == "copies" }) || len(s.snapshots.all()) > 0 {
+					t.Errorf("left: %v", left)
+				}
+				return
+			}
+			if got := w.read(w.state(contents.Snapshots, g.Snapshots[0].ID, "file")); got != w.read(file) {
+				t.Errorf("%s: the snapshot has %q, the volume %q", c.reason, got, w.read(file))
+			}
+		})
+	}
+}
+
+// TestListOmitsMembersOfAGroupThatDoesNotExistYet: they exist with the group.
+func TestListOmitsMembersOfAGroupThatDoesNotExistYet(t *testing.T) {
+	w := groupWorld(t)
+	listed := -1
+	var s *Controller
+	w.config.Step = func(step string) {
+		if step == "group:record" {
+			list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{})
+			listed = len(list)
+			w.must(err)
+		}
+	}
+	s = w.start()
+	_, err := w.group(s, "group")
+	w.must(err)
+	list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{})
+	w.must(err)
+	if listed != 0 || len(list) != 2 {
+		t.Errorf("listed before %d, after %d, want 0 and 2", listed, len(list))
+	}
+}
+
+// slowCopy has a copy wait until release is closed. started is closed when the copy is in progress.
+func slowCopy(w *world) (started chan struct{}, release func()) {
+	started, released := make(chan struct{}), make(chan struct{})
+	f := &fault{at: "copy:contents", do: func() { close(started); <-released }}
+	w.config.Step = f.step
+	return started, func() { close(released) }
+}
+
+func TestCopyThatTakesLongerThanItsCall(t *testing.T) {
+	w := newWorld(t)
+	v := w.create(w.start(), nil)
+	started, release := slowCopy(w)
+	s := w.start()
+	call := func(ctx context.Context) (*driverkit.Snapshot, error) {
+		return s.CreateSnapshot(ctx, &driverkit.CreateSnapshotRequest{Name: "snap", Volume: v.ID})
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	go func() { <-started; cancel() }()
+	_, err := call(ctx)
+	w.want("the first call", err, driverkit.ErrBusy)
+	w.want("deletion of the source", w.delete(s, v.ID), driverkit.ErrInUse)
+	_, err = s.Expand(w.ctx, &driverkit.ExpandRequest{ID: v.ID, Size: driverkit.Range{Required: 2 * mib}})
+	w.want("expansion of the source", err, driverkit.ErrBusy)
+	ended, cancel := context.WithCancel(w.ctx)
+	cancel()
+	_, err = call(ended)
+	w.want("a repeated call finds the copy in progress", err, driverkit.ErrBusy)
+	release()
+	snap, err := call(w.ctx)
+	w.must(err)
+	if list, _ := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{}); len(list) != 1 || list[0].ID != snap.ID {
+		t.Errorf("snapshots: %v, want the one of the first call", list)
+	}
+	w.must(w.delete(s, v.ID), w.deleteSnapshot(s, snap.ID))
+	w.wantNothing()
+}
+
+// TestSourceOfACopyIsNotDeleted: a snapshot, and a member of a group.
+func TestSourceOfACopyIsNotDeleted(t *testing.T) {
+	w := groupWorld(t)
+	s := w.start()
+	g, err := w.group(s, "group")
+	w.must(err)
+	single := w.snapshot(s, "single", g.Snapshots[0].Volume)
+	for _, id := range []string{single.ID, g.Snapshots[1].ID} {
+		started, release := slowCopy(w)
+		s = w.start()
+		done := make(chan error)
+		go func() {
+			_, err := s.Create(w.ctx, request("copy of "+id, ofSnapshot(id)))
+			done <- err
+		}()
+		<-started
+		if id == single.ID {
+			w.want("the snapshot", w.deleteSnapshot(s, id), driverkit.ErrInUse)
+		} else {
+			w.want("the group", s.DeleteGroupSnapshot(w.ctx, &driverkit.DeleteGroupSnapshotRequest{ID: g.ID}), driverkit.ErrInUse)
+		}
+		release()
+		w.must(<-done)
+	}
+	if _, err := s.GetGroupSnapshot(w.ctx, &driverkit.GetGroupSnapshotRequest{ID: g.ID}); err != nil {
+		t.Errorf("the refused deletion has deleted something: %v", err)
+	}
+}
+
+func TestPanicInACopyIsAnError(t *testing.T) {
+	w := newWorld(t)
+	w.limits = map[string]int64{"fast": gib}
+	v := w.create(w.start(), nil)
+	w.config.Step = (&fault{at: "copy:contents", do: func() { panic("in a copy") }}).step
+	s := w.start()
+	if _, err := s.Create(w.ctx, request("clone", ofVolume(v.ID))); err == nil || errors.Is(err, driverkit.ErrBusy) {
+		t.Errorf("error %v, want one that is no ErrBusy", err)
+	}
+	clone := w.create(s, func(r *driverkit.CreateRequest) { named("clone")(r); ofVolume(v.ID)(r) })
+	s = w.start()
+	w.wantLeft(s, "fast", gib-2*mib)
+	w.must(w.delete(s, v.ID), w.delete(s, clone.ID))
+	w.wantNothing()
+}
+
+// TestCloseEndsCopies: it waits for them, and nothing of them is left.
+func TestCloseEndsCopies(t *testing.T) {
+	w := newWorld(t)
+	w.limits = map[string]int64{"fast": gib}
+	v := w.create(w.start(), nil)
+	w.write(w.state(contents.Volumes, v.ID, "file"), "data")
+	started, release := slowCopy(w)
+	s := w.start()
+	done := make(chan error)
+	go func() {
+		_, err := s.Create(w.ctx, request("clone", ofVolume(v.ID)))
+		done <- err
+	}()
+	<-started
+	s.copies.stop() // What Close does first.
+	release()
+	s.Close()
+	if running := len(s.copies.running); running > 0 {
+		t.Errorf("after Close %d copies are in progress", running)
+	}
+	w.want("the call", <-done, driverkit.ErrBusy)
+	w.wantLeft(s, "fast", gib-mib)
+	w.must(w.delete(s, v.ID))
+	w.wantNothing()
+}
+
+func TestBlocks(t *testing.T) {
+	w := newWorld(t)
+	w.config.BlockSize = 4096
+	s := w.start()
+	v, directory := w.create(s, asDevice), w.create(s, named("directory"))
+	other := w.create(s, func(r *driverkit.CreateRequest) { named("other")(r); asDevice(r) })
+	disk := w.state(contents.Volumes, v.ID, "disk")
+	writeAt := func(offset int64) {
+		file, err := os.OpenFile(disk, os.O_WRONLY, 0)
+		w.must(err)
+		_, err = file.WriteAt([]byte("data"), offset)
+		w.must(err, file.Sync(), file.Close())
+	}
+	writeAt(0)
+	first := w.snapshot(s, "first", v.ID)
+	writeAt(128 << 10)
+	second := w.snapshot(s, "second", v.ID)
+	ranges := func(req *driverkit.BlocksRequest) (found []driverkit.BlockRange) {
+		blocks, err := s.Blocks(w.ctx, req)
+		w.must(err)
+		if blocks.VolumeSize != mib || blocks.BlockSize != 4096 {
+			t.Errorf("%+v: volume of %d bytes in blocks of %d", req, blocks.VolumeSize, blocks.BlockSize)
+		}
+		for r, err := range blocks.Ranges {
+			w.must(err)
+			found = append(found, r)
+		}
+		return found
+	}
+	diff(t, "allocated", []driverkit.BlockRange{{Offset: 0, Size: 4096}, {Offset: 128 << 10, Size: 4096}}, ranges(&driverkit.BlocksRequest{Snapshot: second.ID}))
+	diff(t, "allocated from an offset", []driverkit.BlockRange{{Offset: 128 << 10, Size: 4096}}, ranges(&driverkit.BlocksRequest{Snapshot: second.ID, Offset: 4096}))
+	diff(t, "changed", []driverkit.BlockRange{{Offset: 128 << 10, Size: 4096}}, ranges(&driverkit.BlocksRequest{Snapshot: second.ID, Base: first.ID}))
+	for name, c := range map[string]struct {
+		req driverkit.BlocksRequest
+		err error
+	}{
+		"Missing":     {driverkit.BlocksRequest{Snapshot: "none"}, driverkit.ErrNotFound},
+		"Path":        {driverkit.BlocksRequest{Snapshot: "../" + first.ID}, driverkit.ErrNotFound},
+		"MissingBase": {driverkit.BlocksRequest{Snapshot: second.ID, Base: "none"}, driverkit.ErrNotFound},
+		"OtherVolume": {driverkit.BlocksRequest{Snapshot: second.ID, Base: w.snapshot(s, "of-other", other.ID).ID}, driverkit.ErrInvalid},
+		"Directory":   {driverkit.BlocksRequest{Snapshot: w.snapshot(s, "of-directory", directory.ID).ID}, driverkit.ErrInvalid},
+	} {
+		_, err := s.Blocks(w.ctx, &c.req)
+		w.want(name, err, c.err)
+	}
+	blocks, err := s.Blocks(w.ctx, &driverkit.BlocksRequest{Snapshot: second.ID})
+	w.must(err, w.deleteSnapshot(s, second.ID))
+	for _, err := range blocks.Ranges {
+		w.want("deleted meanwhile", err, driverkit.ErrNotFound)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/longshore-csi/longshore/driverkit"
 )
 
 // keyReadAhead is the mutable parameter that sets the read-ahead of the devices of
@@ -36,7 +38,7 @@ type Mutable struct {
 // first, and nothing is changed.
 func (m Mutable) Check(parameters map[string]string, f Form) error {
 	if !m.Enabled && len(parameters) > 0 {
-		return fmt.Errorf("mutable parameters: MODIFY_VOLUME is not advertised: %w", ErrInvalid)
+		return fmt.Errorf("mutable parameters: MODIFY_VOLUME is not advertised: %w", driverkit.ErrInvalid)
 	}
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {
 		if name == keyReadAhead {
@@ -47,7 +49,7 @@ func (m Mutable) Check(parameters map[string]string, f Form) error {
 		}
 		if !slices.Contains(m.Names, name) && !slices.Contains(m.Names, AnyName) {
 			known := strings.Join(append([]string{keyReadAhead}, m.Names...), " ")
-			return fmt.Errorf("mutable parameter %q: unknown, must be one of [%s]: %w", name, known, ErrInvalid)
+			return fmt.Errorf("mutable parameter %q: unknown, must be one of [%s]: %w", name, known, driverkit.ErrInvalid)
 		}
 	}
 	return nil
@@ -55,11 +57,11 @@ func (m Mutable) Check(parameters map[string]string, f Form) error {
 
 func checkReadAhead(value string, f Form) error {
 	if !f.Disk {
-		return fmt.Errorf("mutable parameter %q: the volume is %v, and only devices and images have a read-ahead: %w", keyReadAhead, f, ErrInvalid)
+		return fmt.Errorf("mutable parameter %q: the volume is %v, and only devices and images have a read-ahead: %w", keyReadAhead, f, driverkit.ErrInvalid)
 	}
 	if _, ok := parseReadAhead(value); !ok {
 		return fmt.Errorf("mutable parameter %q: %q: must be a multiple of %d from 0 to %d: %w",
-			keyReadAhead, value, readAheadUnit/kib, maxReadAhead/kib, ErrInvalid)
+			keyReadAhead, value, readAheadUnit/kib, maxReadAhead/kib, driverkit.ErrInvalid)
 	}
 	return nil
 }

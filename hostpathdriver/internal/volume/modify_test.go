@@ -3,6 +3,8 @@ package volume
 import (
 	"errors"
 	"testing"
+
+	"github.com/longshore-csi/longshore/driverkit"
 )
 
 func TestMutable(t *testing.T) {
@@ -17,24 +19,24 @@ func TestMutable(t *testing.T) {
 		err    error
 	}{
 		"OffNone":      {reason: "nothing asked for"},
-		"Off":          {reason: "not served", in: map[string]string{"a": "b"}, err: ErrInvalid},
-		"OffReadAhead": {reason: "nor is that of the driver", form: disk, in: readAhead("128"), err: ErrInvalid},
-		"NoNames":      {reason: "a name that nobody has accepted", rule: on, in: map[string]string{"a": "b"}, err: ErrInvalid},
+		"Off":          {reason: "not served", in: map[string]string{"a": "b"}, err: driverkit.ErrInvalid},
+		"OffReadAhead": {reason: "nor is that of the driver", form: disk, in: readAhead("128"), err: driverkit.ErrInvalid},
+		"NoNames":      {reason: "a name that nobody has accepted", rule: on, in: map[string]string{"a": "b"}, err: driverkit.ErrInvalid},
 		"Any":          {reason: "every name was accepted", rule: Mutable{Enabled: true, Names: []string{"*"}}, in: map[string]string{"a": "b"}},
 		"Named":        {reason: "one of the names", rule: Mutable{Enabled: true, Names: []string{"a", "c"}}, in: map[string]string{"c": ""}},
-		"Unknown":      {reason: "none of the names", rule: Mutable{Enabled: true, Names: []string{"a"}}, in: map[string]string{"a": "b", "x": "y"}, err: ErrInvalid},
+		"Unknown":      {reason: "none of the names", rule: Mutable{Enabled: true, Names: []string{"a"}}, in: map[string]string{"a": "b", "x": "y"}, err: driverkit.ErrInvalid},
 		"Device":       {reason: "a device has a read-ahead", rule: on, form: disk, in: readAhead("1024")},
 		"Image":        {reason: "so has that of an image", rule: on, form: image, in: readAhead("65536")},
 		"None":         {reason: "no read-ahead at all", rule: on, form: disk, in: readAhead("0")},
 		"BesideNames":  {reason: "names are others", rule: Mutable{Enabled: true, Names: []string{"a"}}, form: disk, in: map[string]string{"a": "b", "readAheadKiB": "4"}},
-		"Directory":    {reason: "a directory has no device", rule: on, form: directory, in: readAhead("128"), err: ErrInvalid},
-		"AnyDirectory": {reason: "any name is not any value", rule: Mutable{Enabled: true, Names: []string{"*"}}, form: directory, in: readAhead("128"), err: ErrInvalid},
-		"Empty":        {reason: "no number", rule: on, form: disk, in: readAhead(""), err: ErrInvalid},
-		"Word":         {reason: "no number", rule: on, form: disk, in: readAhead("fast"), err: ErrInvalid},
-		"Negative":     {reason: "no number of bytes", rule: on, form: disk, in: readAhead("-4"), err: ErrInvalid},
-		"Fraction":     {reason: "half a page", rule: on, form: disk, in: readAhead("6"), err: ErrInvalid},
-		"TooLarge":     {reason: "memory for every open file", rule: on, form: disk, in: readAhead("65540"), err: ErrInvalid},
-		"Overflow":     {reason: "no int64", rule: on, form: disk, in: readAhead("18446744073709551616"), err: ErrInvalid},
+		"Directory":    {reason: "a directory has no device", rule: on, form: directory, in: readAhead("128"), err: driverkit.ErrInvalid},
+		"AnyDirectory": {reason: "any name is not any value", rule: Mutable{Enabled: true, Names: []string{"*"}}, form: directory, in: readAhead("128"), err: driverkit.ErrInvalid},
+		"Empty":        {reason: "no number", rule: on, form: disk, in: readAhead(""), err: driverkit.ErrInvalid},
+		"Word":         {reason: "no number", rule: on, form: disk, in: readAhead("fast"), err: driverkit.ErrInvalid},
+		"Negative":     {reason: "no number of bytes", rule: on, form: disk, in: readAhead("-4"), err: driverkit.ErrInvalid},
+		"Fraction":     {reason: "half a page", rule: on, form: disk, in: readAhead("6"), err: driverkit.ErrInvalid},
+		"TooLarge":     {reason: "memory for every open file", rule: on, form: disk, in: readAhead("65540"), err: driverkit.ErrInvalid},
+		"Overflow":     {reason: "no int64", rule: on, form: disk, in: readAhead("18446744073709551616"), err: driverkit.ErrInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/longshore-csi/longshore/driverkit"
 )
 
 // Unlimited is the size of a pool that takes what its disk takes.
@@ -27,6 +29,9 @@ type Pools struct {
 func NewPools(limits map[string]int64) *Pools {
 	return &Pools{limits: maps.Clone(limits), used: map[string]int64{}}
 }
+
+// Empty returns pools of the same sizes that are not charged.
+func (p *Pools) Empty() *Pools { return NewPools(p.limits) }
 
 // Configured reports whether there are any pools.
 func (p *Pools) Configured() bool {
@@ -49,7 +54,7 @@ func (p *Pools) Reserve(kind string, size int64) (string, error) {
 		kind = p.roomiest()
 	}
 	if left := p.left(kind); size > left {
-		return "", fmt.Errorf("reserve %d bytes of pool %q: %d bytes are left: %w", size, kind, left, ErrExhausted)
+		return "", fmt.Errorf("reserve %d bytes of pool %q: %d bytes are left: %w", size, kind, left, driverkit.ErrExhausted)
 	}
 	p.used[kind] += size
 	return kind, nil
@@ -68,19 +73,6 @@ func (p *Pools) Adopt(kind string, size int64) {
 // Release undoes Reserve or Adopt.
 func (p *Pools) Release(kind string, size int64) {
 	p.Adopt(kind, -size)
-}
-
-// Exchange releases some charges and adopts others, by kind, in one step for
-// concurrent callers.
-func (p *Pools) Exchange(before, after map[string]int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for kind, size := range before {
-		p.used[kind] -= size
-	}
-	for kind, size := range after {
-		p.used[kind] += size
-	}
 }
 
 // Capacity is the answer to "how much more can be made?", in bytes.
@@ -123,7 +115,7 @@ func (p *Pools) check(kind string) error {
 	if _, known := p.limits[kind]; known || kind == "" {
 		return nil
 	}
-	return fmt.Errorf("pool %q: must be one of [%s]: %w", kind, strings.Join(p.names(), " "), ErrInvalid)
+	return fmt.Errorf("pool %q: must be one of [%s]: %w", kind, strings.Join(p.names(), " "), driverkit.ErrInvalid)
 }
 
 func (p *Pools) names() []string {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/big"
 	"strings"
+
+	"github.com/longshore-csi/longshore/driverkit"
 )
 
 // ParseQuantity reads a size as Kubernetes writes it: a decimal number with
@@ -14,11 +16,11 @@ import (
 func ParseQuantity(s string) (int64, error) {
 	digits, factor := splitSuffix(s)
 	if digits == "" || strings.Trim(digits, "0123456789.") != "" {
-		return 0, fmt.Errorf("quantity %q: must be a number with an optional suffix such as Gi or G: %w", s, ErrInvalid)
+		return 0, fmt.Errorf("quantity %q: must be a number with an optional suffix such as Gi or G: %w", s, driverkit.ErrInvalid)
 	}
 	value, ok := new(big.Rat).SetString(digits)
 	if !ok {
-		return 0, fmt.Errorf("quantity %q: %q is no decimal number: %w", s, digits, ErrInvalid)
+		return 0, fmt.Errorf("quantity %q: %q is no decimal number: %w", s, digits, driverkit.ErrInvalid)
 	}
 	value.Mul(value, new(big.Rat).SetInt64(factor))
 	size, rest := new(big.Int).QuoRem(value.Num(), value.Denom(), new(big.Int))
@@ -26,7 +28,7 @@ func ParseQuantity(s string) (int64, error) {
 		size.Add(size, big.NewInt(1))
 	}
 	if !size.IsInt64() {
-		return 0, fmt.Errorf("quantity %q: exceeds %d bytes: %w", s, int64(math.MaxInt64), ErrInvalid)
+		return 0, fmt.Errorf("quantity %q: exceeds %d bytes: %w", s, int64(math.MaxInt64), driverkit.ErrInvalid)
 	}
 	return size.Int64(), nil
 }

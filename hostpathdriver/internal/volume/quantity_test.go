@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"testing"
+
+	"github.com/longshore-csi/longshore/driverkit"
 )
 
 func TestParseQuantity(t *testing.T) {
@@ -25,20 +27,20 @@ func TestParseQuantity(t *testing.T) {
 		"Fraction":       {reason: "Kubernetes allows 1.5Gi", in: "1.5Gi", want: 3 << 29},
 		"FractionUp":     {reason: "a part of a byte is a byte", in: "0.5", want: 1},
 		"Largest":        {reason: "the greatest number of bytes", in: "9223372036854775807", want: math.MaxInt64},
-		"Empty":          {reason: "nothing is no size", in: "", err: ErrInvalid},
-		"OnlySuffix":     {reason: "a suffix alone is no number", in: "Gi", err: ErrInvalid},
-		"OnlyI":          {reason: "i alone is no suffix", in: "i", err: ErrInvalid},
-		"Negative":       {reason: "sizes are not negative", in: "-1Gi", err: ErrInvalid},
-		"UpperK":         {reason: "K without i is a mistake", in: "1K", err: ErrInvalid},
-		"LowerBinary":    {reason: "ki is not Ki", in: "1ki", err: ErrInvalid},
-		"UnknownSuffix":  {reason: "B is no suffix", in: "10GB", err: ErrInvalid},
-		"Exponent":       {reason: "exponents are not part of the form", in: "1e3", err: ErrInvalid},
-		"Ratio":          {reason: "the number type would take 1/3", in: "1/3", err: ErrInvalid},
-		"TwoPoints":      {reason: "one point at most", in: "1.2.3Gi", err: ErrInvalid},
-		"Spaces":         {reason: "no space is skipped", in: "1 Gi", err: ErrInvalid},
-		"TooLarge":       {reason: "8 EiB do not fit", in: "8Ei", err: ErrInvalid},
-		"TooManyDigits":  {reason: "no overflow into small numbers", in: "99999999999999999999", err: ErrInvalid},
-		"TooLargeSuffix": {reason: "nor by the suffix", in: "9223372036854775807k", err: ErrInvalid},
+		"Empty":          {reason: "nothing is no size", in: "", err: driverkit.ErrInvalid},
+		"OnlySuffix":     {reason: "a suffix alone is no number", in: "Gi", err: driverkit.ErrInvalid},
+		"OnlyI":          {reason: "i alone is no suffix", in: "i", err: driverkit.ErrInvalid},
+		"Negative":       {reason: "sizes are not negative", in: "-1Gi", err: driverkit.ErrInvalid},
+		"UpperK":         {reason: "K without i is a mistake", in: "1K", err: driverkit.ErrInvalid},
+		"LowerBinary":    {reason: "ki is not Ki", in: "1ki", err: driverkit.ErrInvalid},
+		"UnknownSuffix":  {reason: "B is no suffix", in: "10GB", err: driverkit.ErrInvalid},
+		"Exponent":       {reason: "exponents are not part of the form", in: "1e3", err: driverkit.ErrInvalid},
+		"Ratio":          {reason: "the number type would take 1/3", in: "1/3", err: driverkit.ErrInvalid},
+		"TwoPoints":      {reason: "one point at most", in: "1.2.3Gi", err: driverkit.ErrInvalid},
+		"Spaces":         {reason: "no space is skipped", in: "1 Gi", err: driverkit.ErrInvalid},
+		"TooLarge":       {reason: "8 EiB do not fit", in: "8Ei", err: driverkit.ErrInvalid},
+		"TooManyDigits":  {reason: "no overflow into small numbers", in: "99999999999999999999", err: driverkit.ErrInvalid},
+		"TooLargeSuffix": {reason: "nor by the suffix", in: "9223372036854775807k", err: driverkit.ErrInvalid},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +62,7 @@ func FuzzParseQuantity(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in string) {
 		size, err := ParseQuantity(in)
 		switch {
-		case err != nil && !errors.Is(err, ErrInvalid):
+		case err != nil && !errors.Is(err, driverkit.ErrInvalid):
 			t.Errorf("ParseQuantity(%q): error %v is no ErrInvalid", in, err)
 		case err == nil && size < 0:
 			t.Errorf("ParseQuantity(%q) = %d, must not be negative", in, size)

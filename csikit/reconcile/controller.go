@@ -231,26 +231,41 @@ func (c *Controller[K]) drain(ctx context.Context, finished <-chan struct{}, can
 	<-finished
 }
 
-// dispatch starts a worker for each key that may begin, until the end, and returns when all workers have.
+// dispatch has a worker begin each key that may begin, until the end, and returns when all workers have ended.
 func (c *Controller[K]) dispatch(ctx, work context.Context, queue workqueue.TypedInterface[K]) {
 	var workers sync.WaitGroup
+	idle := make(chan K) // to goroutines whose key is done: the stack of a new one would have to grow first
 	for c.keys.take() {
 		key, _ := queue.Get()
+		select {
+		case idle <- key:
+			continue
+		default:
+		}
 		workers.Go(func() {
-			defer queue.Done(key)
-			defer c.keys.release(key)
-			if ctx.Err() != nil {
-				return
+			c.reconcileKey(ctx, work, queue, key)
+			for next := range idle {
+				c.reconcileKey(ctx, work, queue, next)
 			}
-			result, err := c.call(work, key)
-			c.requeue(ctx, key, result, err)
 		})
 	}
+	close(idle)
 	workers.Wait()
 	for queue.Len() > 0 { // nothing more is begun, and the metrics show an empty queue
 		key, _ := queue.Get()
 		queue.Done(key)
 	}
+}
+
+// reconcileKey reconciles a key, unless ctx has ended, and frees its worker.
+func (c *Controller[K]) reconcileKey(ctx, work context.Context, queue workqueue.TypedInterface[K], key K) {
+	defer queue.Done(key)
+	defer c.keys.release(key)
+	if ctx.Err() != nil {
+		return
+	}
+	result, err := c.call(work, key)
+	c.requeue(ctx, key, result, err)
 }
 
 // call runs Reconcile with its deadline and turns a panic into an error.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -437,4 +438,24 @@ func pauses(t *testing.T) map[string]time.Duration {
 		f.end(t, nil)
 	})
 	return pauses
+}
+
+func TestWorkersStay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		goroutines := map[string]int{}
+		f := launch(t, reconcile.Config[string]{Workers: 2, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			id, _, _ := strings.Cut(string(debug.Stack()), " [")
+			goroutines[id]++
+			return reconcile.Result{}, nil
+		}})
+		for key := range 10 {
+			f.Add(fmt.Sprint(key))
+			synctest.Wait()
+		}
+		f.end(t, nil)
+		if len(goroutines) != 1 {
+			t.Errorf("keys that come one after the other share a goroutine and its stack, got %v", goroutines)
+		}
+	})
 }

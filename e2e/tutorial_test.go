@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,7 @@ const mostTyped = 120
 // newcomer follows the tutorial.
 type newcomer struct {
 	t *testing.T
-	// root is this repository, and work the directory around the new driver and the newcomer's cluster.
+	// root is this repository, and work the directory around the new driver.
 	root, work string
 	env        []string
 	// parts are those of the tutorial that have begun, and printed is the output of the last block of commands.
@@ -51,15 +52,19 @@ func TestTutorial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	state, err := os.MkdirTemp("/tmp", "t") // TMPDIR may be a path that is too long for the sockets of a cluster below it.
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := &newcomer{t: t, root: root, work: work}
-	cluster := filepath.Join(work, "longshore", "devcluster") // where devcluster has it, by XDG_STATE_HOME
-	n.env = append(os.Environ(), "GOWORK=", "GOFLAGS=", "MAKEFLAGS=", "MAKELEVEL=", "XDG_STATE_HOME="+work, "KUBECONFIG="+filepath.Join(cluster, "kubeconfig"),
+	cluster := filepath.Join(state, "longshore", "devcluster") // where devcluster has it, by XDG_STATE_HOME
+	n.env = append(os.Environ(), "GOWORK=", "GOFLAGS=", "MAKEFLAGS=", "MAKELEVEL=", "XDG_STATE_HOME="+state, "KUBECONFIG="+filepath.Join(cluster, "kubeconfig"),
 		"PATH="+strings.Join([]string{bed.Dev.Programs, os.Getenv("PATH")}, ":"))
 	t.Cleanup(func() {
 		if _, err := os.Stat(cluster); err == nil { // The tutorial has not come to its end.
 			n.run(filepath.Join(work, "first"), "make -s devcluster-down")
 		}
-		if err := os.RemoveAll(work); err != nil {
+		if err := errors.Join(os.RemoveAll(work), os.RemoveAll(state)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -35,7 +35,7 @@ func write(t *testing.T, args ...string) string {
 func do(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=", "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=") // The test may be run by another make.
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %q: %v\n%s", name, args, err, out)

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience only ends a test that would hang.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // machine is what outlives a process of the driver: a disk and a mount table.
 type machine struct {

@@ -279,22 +279,44 @@ func (w *walker) mounts() []string {
 	return paths
 }
 
-// devices returns the files of the machine that loop devices show.
+// devices returns the files of the machine that loop devices show, but for those that are released.
 func (w *walker) devices() []string {
-	var shown []string
-	if w.fakeDevices != nil {
-		for _, device := range w.fakeDevices.Table() {
-			shown = append(shown, device.File)
-		}
-		return shown
+	if w.fakeDevices == nil {
+		return w.loopDevices("0")
 	}
+	var shown []string
+	for _, device := range w.fakeDevices.Table() {
+		shown = append(shown, device.File)
+	}
+	return shown
+}
+
+// loopDevices returns the files of the machine that loop devices of the kernel show. One with autoclear "1" was released, and goes with its last user: any
+// program that looks at all devices just then.
+func (w *walker) loopDevices(autoclear string) []string {
+	var shown []string
 	for _, name := range w.globAt("/sys/block/loop*/loop/backing_file") {
 		text, err := os.ReadFile(name)
-		if file := strings.TrimSpace(string(text)); err == nil && strings.HasPrefix(file, w.dir+"/") {
+		released, clearErr := os.ReadFile(filepath.Join(filepath.Dir(name), "autoclear"))
+		file := strings.TrimSpace(string(text))
+		if err == nil && clearErr == nil && strings.HasPrefix(file, w.dir+"/") && strings.TrimSpace(string(released)) == autoclear {
 			shown = append(shown, file)
 		}
 	}
 	return shown
+}
+
+// awaitReleases waits until the devices that were released are gone.
+func (w *walker) awaitReleases() {
+	w.t.Helper()
+	for kernel() && len(w.loopDevices("1")) > 0 {
+		select {
+		case <-w.ctx.Done():
+			w.t.Errorf("waited in vain for the end of released devices of %v", w.loopDevices("1"))
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 func (w *walker) glob(pattern string) []string { return w.globAt(w.path(pattern)) }
@@ -475,6 +497,7 @@ func (w *walker) finish() {
 	w.t.Helper()
 	w.retire()
 	w.checkCharge(0)
+	w.awaitReleases()
 	left := append(w.mounts(), w.devices()...)
 	for _, pattern := range []string{
 		"records/*", "volumes/*", "snapshot-records/*", "snapshots/*", "group-records/*", "copies/*", "trash/*",

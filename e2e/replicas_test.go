@@ -102,17 +102,15 @@ func (r *replicas) directory(ctx context.Context, pod *corev1.Pod) (map[string]s
 		return nil, err
 	}
 	var state struct {
-		Volumes []struct{ ID, Name string }
-		Error   string
+		Driver struct {
+			Volumes []struct{ ID, Name string }
+		}
 	}
 	if err := json.Unmarshal(raw, &state); err != nil {
 		return nil, fmt.Errorf("read the state of %s: %w", pod.Name, err)
 	}
-	if state.Error != "" {
-		return nil, fmt.Errorf("state of %s: %s", pod.Name, state.Error)
-	}
 	volumes := map[string]string{}
-	for _, v := range state.Volumes {
+	for _, v := range state.Driver.Volumes {
 		if volumes[v.Name] != "" {
 			return nil, fmt.Errorf("%s has two volumes named %s", pod.Name, v.Name)
 		}

@@ -258,5 +258,5 @@ func (d *driver) state() any {
 	if !d.options.controller() {
 		return nil
 	}
-	return d.Show()
+	return d.Config.Show()
 }

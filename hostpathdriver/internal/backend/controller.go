@@ -311,15 +311,3 @@ func (c *Config) View(id string) (*volume.Volume, error) {
 	}
 	return &found, err
 }
-
-// Shown is what /debug/state shows of a Controller.
-type Shown struct {
-	Volumes   []*volume.Volume   `json:"volumes,omitempty"`
-	Snapshots []*volume.Snapshot `json:"snapshots,omitempty"`
-	Groups    []*volume.Group    `json:"groups,omitempty"`
-}
-
-// Show returns the volumes, snapshots and groups.
-func (c *Controller) Show() Shown {
-	return Shown{Volumes: c.volumes.all(), Snapshots: c.snapshots.all(), Groups: c.groups.all()}
-}

@@ -516,7 +516,7 @@ func TestListPages(t *testing.T) {
 		w.must(w.delete(s, after)) // A token stays valid when its volume is deleted.
 	}
 	diff(t, "pages", ids, paged)
-	if shown := s.Show(); len(shown.Volumes) != 2 {
+	if shown := s.cfg.Show(); len(shown.Volumes) != 2 {
 		t.Errorf("/debug/state shows %d volumes, want 2", len(shown.Volumes))
 	}
 }

@@ -92,7 +92,7 @@ func deeds() map[string]deed {
 
 // names are those of all objects of a controller; those of members of groups are random.
 func names(s *Controller) (found []string) {
-	shown := s.Show()
+	shown := s.cfg.Show()
 	for _, v := range shown.Volumes {
 		found = append(found, v.Name)
 	}

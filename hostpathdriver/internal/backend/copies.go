@@ -18,7 +18,7 @@ import (
 // on disk but its incomplete contents, so that after a crash it begins again.
 type jobs struct {
 	mu sync.Mutex
-	// running by the name of what is made.
+	// running are the copies in progress, by the name of the new object.
 	running map[string]*job
 	ended   sync.WaitGroup
 	stop    context.CancelFunc
@@ -27,7 +27,7 @@ type jobs struct {
 
 // job is one copy.
 type job struct {
-	// sources are the keys of what is copied, which must not be deleted or expanded meanwhile.
+	// sources are the keys of the volumes and snapshots that are copied: they must not be deleted or expanded meanwhile.
 	sources []string
 	done    chan struct{}
 	err     error // Valid when done is closed.

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,13 +33,37 @@ func (r *impatient) Write(line []byte) (int, error) {
 	return n, err
 }
 
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // TestDemoWithoutNodesSaysWhatItWaitsFor shows the demo to a cluster where no pod can run: it must not claim success.
 func TestDemoWithoutNodesSaysWhatItWaitsFor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	// The user loses patience when there is no doubt any more.
-	out := &impatient{until: []string{"claim data: Pending", "pod writer: FailedScheduling"}, leave: cancel}
-	err := demo.Run(ctx, demo.Config{REST: admin(t), Examples: "../../../examples", Out: out})
+	// The user loses patience when there is no doubt any more: the words are told, and the demo has applied the pod and asks for it.
+	told, asked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer cancel()
+		for _, reason := range []chan struct{}{told, asked} {
+			select {
+			case <-reason:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	out := &impatient{until: []string{"claim data: Pending", "pod writer: FailedScheduling"}, leave: sync.OnceFunc(func() { close(told) })}
+	config, ask := admin(t), sync.OnceFunc(func() { close(asked) })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods/writer") {
+				ask()
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	err := demo.Run(ctx, demo.Config{REST: config, Examples: "../../../examples", Out: out})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "wait for pod writer to run") {
 		t.Errorf("got %v, told\n%s", err, &out.text)
 	}

@@ -19,7 +19,8 @@ type Backend interface {
 	// Delete deletes a volume and its data. ErrNotFound is success, ErrInUse is for a volume that still has users or dependent snapshots
 	// (CSI v1.13, "DeleteVolume").
 	Delete(ctx context.Context, req *DeleteRequest) error
-	// Get returns a volume by its id, or ErrNotFound (CSI v1.13, "ControllerGetVolume").
+	// Get returns a volume by its id, or ErrNotFound (CSI v1.13, "ControllerGetVolume"). Nodes call it only to tell a volume that does not exist from one that
+	// is not staged; there any other error counts as nothing.
 	Get(ctx context.Context, req *GetRequest) (*Volume, error)
 	// Stage makes a volume available on this node, and returns in which form; the kit formats, checks, mounts and grows a device, and mounts a
 	// directory. Stage itself mounts nothing at StageRequest.Path unless it returns Staged.Mounted (CSI v1.13, "NodeStageVolume").

@@ -39,7 +39,11 @@ func (b *bench) unpublish(v *csi.Volume, target string) error {
 }
 
 func (b *bench) unstage(v *csi.Volume) error {
-	_, err := b.NodeUnstageVolume(ctxOf(b.t), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: b.path("staging")})
+	return b.unstageAt(v, "staging")
+}
+
+func (b *bench) unstageAt(v *csi.Volume, staging string) error {
+	_, err := b.NodeUnstageVolume(ctxOf(b.t), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: b.path(staging)})
 	return err
 }
 
@@ -210,14 +214,83 @@ func TestUnknownVolume(t *testing.T) {
 	}
 }
 
+// failing is a Backend whose nodes cannot ask the storage system.
+type failing struct{ driverkit.Backend }
+
+// Get implements driverkit.Backend.
+func (failing) Get(context.Context, *driverkit.GetRequest) (*driverkit.Volume, error) {
+	return nil, errBroken
+}
+
+// TestPublishUnstaged tells a volume that does not exist from one that is not staged.
+func TestPublishUnstaged(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	unknown := &csi.Volume{VolumeId: "unknown"}
+	wantCode(t, "publish a volume that is not staged", b.publish(v, "pod-1"), codes.FailedPrecondition)
+	wantCode(t, "publish a volume that does not exist", b.publish(unknown, "pod-1"), codes.NotFound)
+	b.stop()
+	b.start(failing{b.array})
+	wantCode(t, "publish where nodes cannot ask", b.publish(unknown, "pod-1"), codes.FailedPrecondition)
+}
+
+// owning is a Backend that knows the one path at which its volume is mounted.
+type owning struct {
+	driverkit.Backend
+
+	path string
+}
+
+// OwnsMount implements driverkit.MountOwner.
+func (o owning) OwnsMount(_ context.Context, req *driverkit.MountRequest) (bool, error) {
+	if req.ID != "vol-000001" && req.ID != "unknown" {
+		return false, fmt.Errorf("asked for volume %q", req.ID)
+	}
+	return req.Path == o.path, nil
+}
+
+// TestMountOwner keeps what others have mounted at paths that the journal does not know, and unmounts what the Backend says is its own.
+func TestMountOwner(t *testing.T) {
+	tests := map[string]struct {
+		own  string
+		call func(b *bench, v *csi.Volume) error
+		want codes.Code
+	}{
+		"UnpublishForeign": {call: func(b *bench, v *csi.Volume) error { return b.unpublish(v, "there") }, want: codes.FailedPrecondition},
+		"UnpublishOwn":     {own: "there", call: func(b *bench, v *csi.Volume) error { return b.unpublish(v, "there") }},
+		"UnstageForeign":   {call: func(b *bench, v *csi.Volume) error { return b.unstageAt(v, "there") }, want: codes.FailedPrecondition},
+		"UnstageOwn":       {own: "there", call: func(b *bench, v *csi.Volume) error { return b.unstageAt(v, "there") }},
+		"UnstageForeignMeanwhile": {
+			call: func(b *bench, v *csi.Volume) error { return errors.Join(b.stage(v), b.unstageAt(v, "there")) }, want: codes.FailedPrecondition,
+		},
+		"UnstageOwnMeanwhile": {own: "there", call: func(b *bench, v *csi.Volume) error { return errors.Join(b.stage(v), b.unstageAt(v, "there")) }},
+		"NothingMounted":      {call: func(b *bench, v *csi.Volume) error { return b.unpublish(v, "elsewhere") }},
+		"UnknownVolume": {
+			call: func(b *bench, _ *csi.Volume) error { return b.unpublish(&csi.Volume{VolumeId: "unknown"}, "there") }, want: codes.FailedPrecondition,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := prepareBench(t, nil)
+			b.start(owning{b.array, b.path(tc.own)})
+			v := b.create("pvc-1")
+			b.place("there")
+			wantCode(t, name, tc.call(b, v), tc.want)
+			mounted, err := b.mounts.Mounted(t.Context(), b.path("there"))
+			if err != nil || mounted == (tc.want == codes.OK && name != "NothingMounted") {
+				t.Errorf("the mount is still there: %t, %v", mounted, err)
+			}
+		})
+	}
+}
+
 // TestUnstageElsewhere unmounts what an earlier driver has left at another path than the one at which the volume is staged.
 func TestUnstageElsewhere(t *testing.T) {
 	b := newBench(t, nil)
 	v := b.create("pvc-1")
 	wantCode(t, "stage", b.stage(v), codes.OK)
 	b.place("old")
-	_, err := b.NodeUnstageVolume(ctxOf(t), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: b.path("old")})
-	wantCode(t, "unstage at the old path", err, codes.OK)
+	wantCode(t, "unstage at the old path", b.unstageAt(v, "old"), codes.OK)
 	if left := b.mounts.Targets(); len(left) != 1 || left[0] != b.path("staging") {
 		t.Errorf("mounted are %q, want the staging path alone", left)
 	}

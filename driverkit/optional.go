@@ -12,7 +12,7 @@ import (
 func optionalInterfaces() []string {
 	return []string{
 		"Attacher", "BlockMetadataReporter", "CapacityReporter", "Cloner", "Expander", "GroupSnapshotter", "HealthReporter", "Inliner", "Lister", "Modifier",
-		"MountGrouper", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "ReadOnlyDevicer", "SnapshotLister", "Snapshotter", "StorageHealthReporter",
+		"MountGrouper", "MountOwner", "NodeDescriber", "NodeExpander", "Prober", "PublishOnly", "ReadOnlyDevicer", "SnapshotLister", "Snapshotter", "StorageHealthReporter",
 		"UsageReporter", "Validator",
 	}
 }
@@ -290,6 +290,22 @@ type Pod struct {
 type MountGrouper interface {
 	// MountsGroup has no effect; it marks the Backend.
 	MountsGroup()
+}
+
+// MountOwner is a Backend that recognises the mounts of its volumes. The kit asks it before it unmounts at a path that its journal does not know for the
+// volume, and refuses with FAILED_PRECONDITION to unmount what is not the volume's. Without it the kit takes the CO's word, and unmounts: the journal may
+// be lost, or another driver may have mounted the volume.
+type MountOwner interface {
+	// OwnsMount reports whether the mount at a path shows the volume; false for a volume that does not exist.
+	OwnsMount(ctx context.Context, req *MountRequest) (bool, error)
+}
+
+// MountRequest asks whose a mount is.
+type MountRequest struct {
+	// ID is Volume.ID of Create, or any other text.
+	ID string
+	// Path is an absolute path at which something is mounted.
+	Path string
 }
 
 // NodeDescriber is a Backend that finds out what its node is, for instance from a metadata service, where Options cannot say. NodeGetInfo calls it

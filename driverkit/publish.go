@@ -85,8 +85,15 @@ func (n *node) undoPublish(ctx context.Context, before *record, path string, cau
 	return errors.Join(cause, err)
 }
 
-// checkStaged refuses a volume that is not staged at the path that the CO names (CSI v1.13, "NodePublishVolume", FAILED_PRECONDITION).
+// checkStaged refuses a volume that is not staged at the path that the CO names (CSI v1.13, "NodePublishVolume", FAILED_PRECONDITION), or that does not exist
+// (NOT_FOUND).
 func (n *node) checkStaged(ctx context.Context, known *record, want *target) error {
+	if known.Stage == nil {
+		// Only an ErrNotFound counts: a node may not be able to ask the storage system.
+		if _, err := n.backend.Get(ctx, &GetRequest{ID: known.ID}); isNotFound(err) {
+			return err
+		}
+	}
 	switch {
 	case want.Staging == "":
 		return fmt.Errorf("staging_target_path: is required, volumes are staged before they are published: %w", ErrPrecondition)
@@ -202,6 +209,11 @@ func (n *node) alreadyPublished(ctx context.Context, id string, have *target) (b
 func (n *node) unpublish(ctx context.Context, id, path string) error {
 	known := n.journal.get(id)
 	published := known.at(path)
+	if published == nil {
+		if err := n.checkOwner(ctx, id, path); err != nil {
+			return err
+		}
+	}
 	switch {
 	case published != nil && published.Stage != nil:
 		if err := n.release(ctx, id, published.Stage); err != nil {

@@ -286,8 +286,13 @@ func (n *node) unstageBackend(ctx context.Context, id string, s *stage) error {
 // unstage undoes stage. A volume that the journal does not know, because another driver staged it or its record was lost, is unmounted and unstaged, too.
 func (n *node) unstage(ctx context.Context, id, path string) error {
 	known := n.journal.get(id)
+	if known.Stage == nil || known.Stage.Path != path { // Here may be what an earlier driver mounted.
+		if err := n.checkOwner(ctx, id, path); err != nil {
+			return err
+		}
+	}
 	if known.Stage != nil && known.Stage.Path != path {
-		return mount.UnmountAll(ctx, n.Mounter, path) // It is staged elsewhere; here may be what an earlier driver mounted.
+		return mount.UnmountAll(ctx, n.Mounter, path)
 	}
 	if err := n.checkUnpublished(ctx, known); err != nil {
 		return err
@@ -301,6 +306,23 @@ func (n *node) unstage(ctx context.Context, id, path string) error {
 	n.at(ctx, "unstaged")
 	known.Stage, known.Targets = nil, nil
 	return n.journal.save(known)
+}
+
+// checkOwner refuses to unmount at a path that the journal does not know, with ErrPrecondition, where the Backend says that the mount is not the volume's.
+func (n *node) checkOwner(ctx context.Context, id, path string) error {
+	owner := optional[MountOwner](n.kit)
+	if owner == nil {
+		return nil
+	}
+	mounted, err := n.Mounter.Mounted(ctx, path)
+	if err != nil || !mounted {
+		return err
+	}
+	own, err := owner.OwnsMount(ctx, &MountRequest{ID: id, Path: path})
+	if err == nil && !own {
+		err = fmt.Errorf("volume %q: something else is mounted at %q; unmount it by hand if nothing uses it: %w", id, path, ErrPrecondition)
+	}
+	return err
 }
 
 // checkUnpublished refuses to unstage a volume that is still published, with ErrInUse. Targets that are not mounted any more do not count.

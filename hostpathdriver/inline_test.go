@@ -110,10 +110,10 @@ func TestInlineBesidePersistent(t *testing.T) {
 		req := m.inline("u1", "scratch", nil)
 		change(req.VolumeContext)
 		_, err := p.NodePublishVolume(m.ctx, req)
-		wantCode(t, what, err, codes.FailedPrecondition)
+		wantCode(t, what, err, codes.NotFound)
 		req.StagingTargetPath = m.path("staging")
 		_, err = p.NodePublishVolume(m.ctx, req)
-		wantCode(t, what+", and staged", err, codes.FailedPrecondition)
+		wantCode(t, what+", and staged", err, codes.NotFound)
 	}
 	req := m.inline("u1", "scratch", nil)
 	req.VolumeContext["csi.storage.k8s.io/ephemeral"] = "perhaps"

@@ -71,6 +71,7 @@ var (
 	_ driverkit.HealthReporter        = (*driver)(nil)
 	_ driverkit.StorageHealthReporter = (*driver)(nil)
 	_ driverkit.NodeDescriber         = (*driver)(nil)
+	_ driverkit.MountOwner            = (*driver)(nil)
 	_ driverkit.UsageReporter         = (*driver)(nil)
 	_ driverkit.Inliner               = (*driver)(nil)
 	_ driverkit.Prober                = (*driver)(nil)

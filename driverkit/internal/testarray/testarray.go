@@ -1,5 +1,5 @@
 // Package testarray is a storage array in memory, for tests of the kit: its volumes are plain files, which filesystem.Fake takes for devices. It implements
-// every optional interface of driverkit but NodeDescriber, PublishOnly, Prober and MountGrouper.
+// every optional interface of driverkit but NodeDescriber, MountOwner, PublishOnly, Prober and MountGrouper.
 package testarray
 
 import (

@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -48,6 +49,7 @@ type Node struct {
 var (
 	_ driverkit.NodeExpander    = (*Node)(nil)
 	_ driverkit.NodeDescriber   = (*Node)(nil)
+	_ driverkit.MountOwner      = (*Node)(nil)
 	_ driverkit.UsageReporter   = (*Node)(nil)
 	_ driverkit.Inliner         = (*Node)(nil)
 	_ driverkit.ReadOnlyDevicer = (*Node)(nil)
@@ -179,6 +181,43 @@ func (n *Node) size(u *use) (int64, error) {
 func (n *Node) DescribeNode(_ context.Context, node *driverkit.Node) error {
 	node.MaxVolumes = n.cfg.MaxVolumes()
 	return nil
+}
+
+// OwnsMount implements driverkit.MountOwner.
+func (n *Node) OwnsMount(ctx context.Context, req *driverkit.MountRequest) (bool, error) {
+	if volume.CheckID(req.ID) != nil {
+		return false, nil
+	}
+	for _, root := range slices.Concat(n.cfg.roots(n.cfg.StateDir), n.cfg.poolNodes(), []string{n.dir}) {
+		if own, err := n.shows(ctx, req.Path, contents.At(root, contents.Volumes, n.cfg.Mounter), req.ID); own || err != nil {
+			return own, err
+		}
+	}
+	return false, nil
+}
+
+// shows reports whether a path is a mount of the directory, the file system or the device of a volume.
+func (n *Node) shows(ctx context.Context, path string, store *contents.Store, id string) (bool, error) {
+	sources := []string{store.Path(id)}
+	for _, readOnly := range []bool{false, true} {
+		device, err := n.cfg.Devices.Device(ctx, store.Disk(id), readOnly)
+		if err != nil {
+			return false, err
+		}
+		if device == "" {
+			continue
+		}
+		if shown, _, err := n.cfg.Filesystems.IsMountOf(ctx, device, path); shown || err != nil {
+			return shown, err
+		}
+		sources = append(sources, device)
+	}
+	for _, source := range sources {
+		if own, err := n.cfg.Mounter.IsMountOf(ctx, source, path, mount.Options{}); own || err != nil {
+			return own, err
+		}
+	}
+	return false, nil
 }
 
 // Stage implements driverkit.Backend.

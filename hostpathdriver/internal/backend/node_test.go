@@ -86,6 +86,45 @@ func (w *world) wantReleased(what string) {
 	}
 }
 
+// TestOwnsMount tells the mounts of a volume from those of others, also when no record says that it is staged.
+func TestOwnsMount(t *testing.T) {
+	cases := map[string]struct {
+		change     func(r *driverkit.CreateRequest)
+		capability driverkit.Capability
+	}{
+		"Directory": {capability: mounted()},
+		"Device":    {change: asDevice, capability: raw()},
+		"Image":     {change: large, capability: ext4()},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			controller := w.start()
+			v := w.create(controller, c.change)
+			other, err := controller.Create(w.ctx, request("pvc-2", c.change))
+			w.must(err)
+			n := w.startNode()
+			staged := w.staged(n, v.ID, c.capability)
+			path, foreign := w.path("staging", v.ID), w.path("foreign")
+			if staged.FSType == "" && staged.Device != "" {
+				path = w.path("published")
+				w.must(os.WriteFile(path, nil, 0o600), w.mounts.Bind(w.ctx, staged.Device, path, mount.Options{}))
+			}
+			w.must(os.MkdirAll(foreign, 0o700), w.mounts.Place(w.ctx, "server:/export", foreign, mount.Options{}))
+			w.must(n.uses.Delete(v.ID))
+			for _, tc := range []struct {
+				id, path string
+				want     bool
+			}{{v.ID, path, true}, {other.ID, path, false}, {v.ID, foreign, false}, {"unknown", path, false}, {"../" + v.ID, path, false}} {
+				own, err := n.OwnsMount(w.ctx, &driverkit.MountRequest{ID: tc.id, Path: tc.path})
+				if w.must(err); own != tc.want {
+					t.Errorf("volume %q owns the mount at %s: %t, want %t", tc.id, tc.path, own, tc.want)
+				}
+			}
+		})
+	}
+}
+
 func TestStageForms(t *testing.T) {
 	cases := map[string]struct {
 		change     func(r *driverkit.CreateRequest)

@@ -209,24 +209,8 @@ func (n *node) alreadyPublished(ctx context.Context, id string, have *target) (b
 func (n *node) unpublish(ctx context.Context, id, path string) error {
 	known := n.journal.get(id)
 	published := known.at(path)
-	if published == nil {
-		if err := n.checkOwner(ctx, id, path); err != nil {
-			return err
-		}
-	}
-	switch {
-	case published != nil && published.Stage != nil:
-		if err := n.release(ctx, id, published.Stage); err != nil {
-			return err
-		}
-	case implements[PublishOnly](n.kit):
-		if err := n.release(ctx, id, &stage{Path: path}); err != nil {
-			return err
-		}
-	default:
-		if err := mount.UnmountAll(ctx, n.Mounter, path); err != nil {
-			return err
-		}
+	if err := n.unmountTarget(ctx, id, path, published); err != nil {
+		return err
 	}
 	n.at(ctx, "unpublished")
 	// Remove, not RemoveAll: files below a path from which nothing is mounted are not the driver's.
@@ -240,6 +224,22 @@ func (n *node) unpublish(ctx context.Context, id, path string) error {
 	}
 	known.drop(path)
 	return n.journal.save(known)
+}
+
+// unmountTarget unmounts at the path of a target, which is nil where the journal does not know it, and has the Backend undo the target's own stage.
+func (n *node) unmountTarget(ctx context.Context, id, path string, published *target) error {
+	if published == nil {
+		if err := n.checkOwner(ctx, id, path); err != nil {
+			return err
+		}
+	}
+	switch {
+	case published != nil && published.Stage != nil:
+		return n.release(ctx, id, published.Stage)
+	case implements[PublishOnly](n.kit):
+		return n.release(ctx, id, &stage{Path: path})
+	}
+	return mount.UnmountAll(ctx, n.Mounter, path)
 }
 
 // stats measures a volume at a staging or target path, or at another path that shows its device: kubelets ask for the statistics of a raw block volume at

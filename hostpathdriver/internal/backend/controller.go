@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -305,7 +306,7 @@ func (c *Config) View(id string) (*volume.Volume, error) {
 	if err := volume.CheckID(id); err != nil {
 		return nil, fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
 	}
-	found, err := state.View[volume.Volume](c.StateDir+"/"+recordsDir, volumeKind).Get(id)
+	found, err := state.View[volume.Volume](filepath.Join(c.StateDir, recordsDir), volumeKind).Get(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/attacher"
 	"github.com/longshore-csi/longshore/csikit/command"
 	"github.com/longshore-csi/longshore/hostpathdriver"
-	"github.com/longshore-csi/longshore/kubeletplugin"
+	"github.com/longshore-csi/longshore/kubeletplugin/agent"
 	"github.com/longshore-csi/longshore/livenessprobe"
 	"github.com/longshore-csi/longshore/provisioner"
 	"github.com/longshore-csi/longshore/registrar"
@@ -30,7 +30,7 @@ type component interface {
 func all() map[string]component {
 	return map[string]component{
 		"csi-attacher":              command.New("csi-attacher", attacher.NewOptions, attacher.Run),
-		"csi-node-agent":            command.New("csi-node-agent", kubeletplugin.NewOptions, kubeletplugin.Run),
+		"csi-node-agent":            command.New("csi-node-agent", agent.NewOptions, agent.Run),
 		"csi-node-driver-registrar": command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run),
 		"csi-provisioner":           command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run),
 		"csi-resizer":               command.New("csi-resizer", resizer.NewOptions, resizer.Run),

@@ -5,9 +5,9 @@ import (
 	"os"
 
 	"github.com/longshore-csi/longshore/csikit/command"
-	"github.com/longshore-csi/longshore/kubeletplugin"
+	"github.com/longshore-csi/longshore/kubeletplugin/agent"
 )
 
 func main() {
-	os.Exit(command.New("csi-node-agent", kubeletplugin.NewOptions, kubeletplugin.Run).Main())
+	os.Exit(command.New("csi-node-agent", agent.NewOptions, agent.Run).Main())
 }

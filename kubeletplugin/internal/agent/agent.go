@@ -19,21 +19,20 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/kubeletplugin/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/inuse"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/lease"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/pods"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/policy"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/registration"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/registration"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // Config says what an Agent works with.
@@ -41,11 +40,11 @@ type Config struct {
 	// Client acts as the node.
 	Client kube.Client
 	// Root is the kubelet's root directory.
-	Root names.Root
+	Root layout.Root
 	// Template describes the node; it has its name.
 	Template nodeobj.Template
 	// Allowed are the drivers that inline volumes may name.
-	Allowed policy.AllowedDrivers
+	Allowed resolve.AllowedDrivers
 	// Mounts lists mount points; nil means those of the host.
 	Mounts recovery.Mounts
 	// DialDriver connects to a driver's endpoint; nil means gRPC over its socket.
@@ -192,7 +191,7 @@ func (a *Agent) makeEvents() (err error) {
 func (a *Agent) makeVolumes() (err error) {
 	a.volumes, err = volume.New(volume.Config{
 		Node:        a.node(),
-		Disk:        a.disk,
+		Root:        a.cfg.Root,
 		Drivers:     drivers{a.registry},
 		InUse:       a.inUse,
 		Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
@@ -212,8 +211,7 @@ func (a *Agent) makePods() (err error) {
 		return err
 	}
 	resolver := resolve.New(resolve.Config{
-		Claims: a.cfg.Client.PersistentVolumeClaims, Volumes: a.cfg.Client.PersistentVolumes(),
-		Driver: a.csiDriver, Node: a.view.Node, Allowed: a.cfg.Allowed,
+		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 	})
 	a.pods, err = pods.New(pods.Config{
 		Pods: a.cfg.Client.Pods, Resolve: resolver.Pod, Volumes: a.volumes,

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 )
 
 func (c *cluster) ready() bool {
@@ -68,7 +68,7 @@ func TestClaim(t *testing.T) {
 	c.start()
 	c.eventually("the node to be ready", c.ready)
 	c.apply(podWith("a", claimSource()))
-	name := corev1.UniqueVolumeName(names.Unique(driverName, "vol-1"))
+	name := corev1.UniqueVolumeName(layout.Unique(driverName, "vol-1"))
 	c.eventually("the volume to be in use", func() bool {
 		inUse := c.node().Status.VolumesInUse
 		return len(inUse) == 1 && inUse[0] == name
@@ -148,7 +148,7 @@ func TestRestartKeepsPods(t *testing.T) {
 		return len(d) == 1 && d[0].Uses[0].Mount == "published"
 	})
 	for _, call := range c.driver.Calls() {
-		if r, ok := call.Request.(*csi.NodeUnpublishVolumeRequest); ok && r.GetVolumeId() == names.InlineHandle("uid-a", "vol") {
+		if r, ok := call.Request.(*csi.NodeUnpublishVolumeRequest); ok && r.GetVolumeId() == layout.InlineHandle("uid-a", "vol") {
 			t.Error("the volume of the pod that still runs was unpublished")
 		}
 	}
@@ -161,13 +161,13 @@ func TestRestartKeepsPods(t *testing.T) {
 func TestForeignMount(t *testing.T) {
 	c := newCluster(t, csitest.Options{})
 	dir := c.root.TargetDir("uid-gone", "pv-1")
-	target := filepath.Join(dir, names.TargetLeaf)
+	target := filepath.Join(dir, layout.TargetLeaf)
 	unused := c.root.Staging(driverName, "vol-2")
 	if err := errors.Join(os.MkdirAll(target, 0o750), os.MkdirAll(unused, 0o750)); err != nil {
 		t.Fatal(err)
 	}
 	c.cfg.Mounts = func(string) ([]recovery.Mount, error) { return []recovery.Mount{{Point: target, Source: "8:1/x"}}, nil }
-	name := corev1.UniqueVolumeName(names.Unique(driverName, "vol-1"))
+	name := corev1.UniqueVolumeName(layout.Unique(driverName, "vol-1"))
 	c.apply(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{name}},
 	})

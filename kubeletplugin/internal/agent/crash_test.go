@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 )
 
 // killer stops an agent at a point as if it had been killed there: nothing after it happens.

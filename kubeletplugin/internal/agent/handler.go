@@ -10,9 +10,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/registration"
+	"github.com/longshore-csi/longshore/kubeletplugin/registration"
 )
 
 // handler takes drivers into use: it asks them about the node, writes the answer to the API, and

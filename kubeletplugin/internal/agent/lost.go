@@ -17,9 +17,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 const (
@@ -202,8 +202,8 @@ func (a *Agent) onlyInlineDriver() (string, error) {
 
 func inlineVolume(k volume.Key, driver string) *volume.Recovered {
 	return &volume.Recovered{Targets: []volume.Key{k}, Volume: volume.Volume{
-		Name: names.UniqueInline(k.Pod, k.SpecName), Driver: driver,
-		Handle: names.InlineHandle(k.Pod, k.SpecName), Ephemeral: true,
+		Name: layout.UniqueInline(k.Pod, k.SpecName), Driver: driver,
+		Handle: layout.InlineHandle(k.Pod, k.SpecName), Ephemeral: true,
 	}}
 }
 
@@ -212,7 +212,7 @@ func (a *Agent) persistentVolume(k volume.Key, src *corev1.CSIPersistentVolumeSo
 	return &volume.Recovered{
 		Targets: []volume.Key{k}, Staged: !errors.Is(err, os.ErrNotExist),
 		Volume: volume.Volume{
-			Name: names.Unique(src.Driver, src.VolumeHandle), Driver: src.Driver, Handle: src.VolumeHandle, Attachable: true,
+			Name: layout.Unique(src.Driver, src.VolumeHandle), Driver: src.Driver, Handle: src.VolumeHandle, Attachable: true,
 		},
 	}
 }

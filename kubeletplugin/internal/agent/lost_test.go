@@ -16,15 +16,15 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 )
 
 // spoil empties or removes the record of a volume directory.
 func (c *cluster) spoil(dir string, remove bool) {
 	c.t.Helper()
-	record := filepath.Join(dir, names.RecordFile)
+	record := filepath.Join(dir, layout.RecordFile)
 	err := os.WriteFile(record, nil, 0o600)
 	if remove {
 		err = os.Remove(record)
@@ -90,7 +90,7 @@ func TestLostRecordOfInlineVolume(t *testing.T) {
 			}
 			c.start()
 			c.eventually("the volume of the pod to be unpublished: "+tc.reason, func() bool {
-				return slices.Contains(c.unpublished(), names.InlineHandle("uid-a", "vol"))
+				return slices.Contains(c.unpublished(), layout.InlineHandle("uid-a", "vol"))
 			})
 			c.eventually("the pod to be gone", c.gone("a"))
 			c.expectClean()
@@ -221,7 +221,7 @@ func TestKubeletBlockStaysInUse(t *testing.T) {
 // inUseBefore creates the Node as an earlier process has left it.
 func (c *cluster) inUseBefore(handle string) {
 	c.t.Helper()
-	name := corev1.UniqueVolumeName(names.Unique(driverName, handle))
+	name := corev1.UniqueVolumeName(layout.Unique(driverName, handle))
 	c.apply(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{name}},
 	})
@@ -229,7 +229,7 @@ func (c *cluster) inUseBefore(handle string) {
 
 func (c *cluster) expectInUse(handle string) {
 	c.t.Helper()
-	want := []corev1.UniqueVolumeName{corev1.UniqueVolumeName(names.Unique(driverName, handle))}
+	want := []corev1.UniqueVolumeName{corev1.UniqueVolumeName(layout.Unique(driverName, handle))}
 	if got := c.node().Status.VolumesInUse; !slices.Equal(got, want) {
 		c.t.Errorf("volumesInUse is %v, want %v", got, want)
 	}

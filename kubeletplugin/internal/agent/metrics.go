@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
+	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 )
 
 const unsupportedHelp = "Volumes of pods that asked for a feature that this node agent does not support, by feature."

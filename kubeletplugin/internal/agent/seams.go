@@ -12,9 +12,9 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // drivers lets package volume see the registry.

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 func TestAttachmentMustBeUsable(t *testing.T) {

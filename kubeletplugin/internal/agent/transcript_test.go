@@ -18,12 +18,11 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // TestExpansions plays the transcripts of expansions. The component is the part of an agent that publishes volumes; it says by an
@@ -48,14 +47,14 @@ func TestExpansions(t *testing.T) {
 
 // publishing runs until ctx is done.
 func publishing(ctx context.Context, env *reconciletest.Env) error {
-	root := names.Root("root")
+	root := layout.Root("root")
 	recorder, err := events.NewRecorder(events.Config{Client: env.Kube, Component: "agent", Host: nodeName})
 	if err != nil {
 		return err
 	}
 	p := &publisher{env: env, running: map[types.UID]bool{}}
 	p.volumes, err = volume.New(volume.Config{
-		Node: nodeName, Disk: &disk.Disk{Root: root}, Drivers: p, InUse: p, Attachments: p,
+		Node: nodeName, Root: root, Drivers: p, InUse: p, Attachments: p,
 		Claims: expand.Client{API: env.Kube}, Secrets: secrets{env.Kube}, Events: podEvents{recorder},
 		Spread:  func() float64 { return 0 },
 		Changed: func(uid types.UID) { p.changed(recorder, uid) },
@@ -71,11 +70,13 @@ func publishing(ctx context.Context, env *reconciletest.Env) error {
 	p.pods = kube.NewInformer(env.Kube.Pods(""), kube.InformerOptions[*corev1.Pod]{Name: "Pod"})
 	attach := false
 	resolver := resolve.New(resolve.Config{
-		Claims: env.Kube.PersistentVolumeClaims, Volumes: env.Kube.PersistentVolumes(), Node: func() *corev1.Node { return &corev1.Node{} },
-		Driver: func(string) *storagev1.CSIDriver {
-			return &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{
-				AttachRequired: &attach, VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
-			}}
+		Objects: resolve.Live{
+			API: env.Kube, Self: func() *corev1.Node { return &corev1.Node{} },
+			CSIDriver: func(string) *storagev1.CSIDriver {
+				return &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{
+					AttachRequired: &attach, VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
+				}}
+			},
 		},
 	})
 	p.pods.OnChange(func(old, pod *corev1.Pod) {

@@ -13,7 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
+	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 )
 
 // asking has the objects of one pod with a claim, which a case changes to ask for a feature.

@@ -24,8 +24,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,7 +42,7 @@ type cluster struct {
 	t      *testing.T
 	api    *kubetest.Cluster
 	driver *csitest.Driver
-	root   names.Root
+	root   layout.Root
 	cfg    Config
 	agent  *Agent
 	stop   func()
@@ -59,7 +59,7 @@ func newCluster(t *testing.T, o csitest.Options) *cluster {
 	if o.Controller == nil {
 		o.Controller = []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
 	}
-	c := &cluster{t: t, api: kubetest.New(), driver: csitest.New(o), root: names.Root(root)}
+	c := &cluster{t: t, api: kubetest.New(), driver: csitest.New(o), root: layout.Root(root)}
 	c.cfg = Config{
 		Client: c.api.Client(), Root: c.root,
 		Template: nodeobj.Template{
@@ -140,11 +140,11 @@ func (r *registrar) NotifyRegistrationStatus(context.Context, *registerapi.Regis
 func (c *cluster) attach(handle string) {
 	c.t.Helper()
 	c.apply(&storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: names.Attachment(handle, driverName, nodeName)},
+		ObjectMeta: metav1.ObjectMeta{Name: layout.Attachment(handle, driverName, nodeName)},
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: nodeName},
 		Status:     storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"lun": "7"}},
 	})
-	patch := fmt.Sprintf(`{"status":{"volumesAttached":[{"name":%q,"devicePath":""}]}}`, names.Unique(driverName, handle))
+	patch := fmt.Sprintf(`{"status":{"volumesAttached":[{"name":%q,"devicePath":""}]}}`, layout.Unique(driverName, handle))
 	_, err := c.api.Client().Nodes().Patch(c.t.Context(), nodeName, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	if err != nil {
 		c.t.Fatal(err)

@@ -16,9 +16,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 const dirMode = 0o750
@@ -26,7 +26,7 @@ const dirMode = 0o750
 // Disk works below one root directory.
 type Disk struct {
 	// Root is the kubelet's root directory.
-	Root names.Root
+	Root layout.Root
 	// Fault stops the work at named points in crash tests.
 	Fault fault.Hook
 }
@@ -47,7 +47,7 @@ func (d *Disk) PrepareStaging(rec records.Staging) error {
 // already gone is no error; a staging path that is still mounted or not empty is one.
 func (d *Disk) CleanStaging(driver, handle string) error {
 	dir := d.Root.StagingDir(driver, handle)
-	return d.clean(dir, names.StagingLeaf, fault.BeforeStagingRemoval, fault.AfterStagingRemoval)
+	return d.clean(dir, layout.StagingLeaf, fault.BeforeStagingRemoval, fault.AfterStagingRemoval)
 }
 
 // PrepareTarget writes the target record. The target path itself is made by the driver (CSI
@@ -64,7 +64,7 @@ func (d *Disk) PrepareTarget(pod types.UID, rec records.Target) error {
 // both. What is already gone is no error; a target path that is still mounted is one.
 func (d *Disk) CleanTarget(pod types.UID, specName string) error {
 	dir := d.Root.TargetDir(pod, specName)
-	return d.clean(dir, names.TargetLeaf, fault.BeforeTargetRemoval, fault.AfterTargetRemoval)
+	return d.clean(dir, layout.TargetLeaf, fault.BeforeTargetRemoval, fault.AfterTargetRemoval)
 }
 
 // CleanPod removes the directories of a pod none of whose volumes is in use. It is an error if
@@ -95,10 +95,10 @@ func (d *Disk) CleanPod(pod types.UID) error {
 // SweepStaging removes a staging directory that never got a record: the process ended before it was
 // written, so nothing was staged. It fails if something is mounted or stored there all the same.
 func (d *Disk) SweepStaging(dir string) error {
-	if _, err := os.Lstat(filepath.Join(dir, names.RecordFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(dir, layout.RecordFile)); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("sweep staging directory %q: it has a record", dir)
 	}
-	if err := removeEmpty(filepath.Join(dir, names.StagingLeaf)); err != nil {
+	if err := removeEmpty(filepath.Join(dir, layout.StagingLeaf)); err != nil {
 		return fmt.Errorf("sweep staging directory: %w", err)
 	}
 	if err := records.Remove(dir); err != nil { // half of one
@@ -145,7 +145,7 @@ func cleanUnrecorded(dir string) error {
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, records.ErrCorrupt):
 		return err
 	}
-	if err := removeEmpty(filepath.Join(dir, names.TargetLeaf)); err != nil {
+	if err := removeEmpty(filepath.Join(dir, layout.TargetLeaf)); err != nil {
 		return err
 	}
 	if err := records.Remove(dir); err != nil {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 var (
@@ -23,7 +23,7 @@ var (
 
 func newDisk(t *testing.T) *Disk {
 	t.Helper()
-	return &Disk{Root: names.Root(t.TempDir())}
+	return &Disk{Root: layout.Root(t.TempDir())}
 }
 
 // tree lists everything below the root, so a test sees what was left and what was lost.
@@ -53,7 +53,7 @@ func TestStagingLifecycle(t *testing.T) {
 	if got, err := records.ReadStaging(dir); err != nil || got != staging {
 		t.Errorf("record: got %+v, %v", got, err)
 	}
-	if fi, err := os.Stat(filepath.Join(dir, names.StagingLeaf)); err != nil || fi.Mode().Perm()&0o027 != 0 {
+	if fi, err := os.Stat(filepath.Join(dir, layout.StagingLeaf)); err != nil || fi.Mode().Perm()&0o027 != 0 {
 		t.Errorf("staging path: got %v, %v, want a directory that others cannot enter", fi, err)
 	}
 	for range 2 {

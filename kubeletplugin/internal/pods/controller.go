@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // Volumes publishes and unpublishes; it is a *volume.Manager.

@@ -21,9 +21,9 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // confirmDeletion is how long the watch has to bring a deletion that the API says has happened before.

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // count is how many writes of a kind the API has seen.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 const (

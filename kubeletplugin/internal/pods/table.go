@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // entry is what is remembered about a pod. Its fields are used by one worker at a time, except pod

@@ -8,9 +8,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // reportUnsupported counts each unsupported feature of each volume once, with an event for those without which the pod

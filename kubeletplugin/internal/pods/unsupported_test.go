@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
+	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // TestFeatureOfARunningPod: a change of the CSIDriver object may let a volume ask for something while its pod runs. It is

@@ -7,12 +7,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // tempFile is where the next record is written before it replaces the old one. Only one writer at
 // a time works on a directory, so the name need not be unique.
-const tempFile = "." + names.RecordFile + ".tmp"
+const tempFile = "." + layout.RecordFile + ".tmp"
 
 func write(dir string, m map[string]string) error {
 	data, err := json.Marshal(m)
@@ -23,7 +23,7 @@ func write(dir string, m map[string]string) error {
 	if err := writeSynced(temp, append(data, '\n')); err != nil {
 		return fmt.Errorf("write volume record: %w", err)
 	}
-	if err := os.Rename(temp, filepath.Join(dir, names.RecordFile)); err != nil {
+	if err := os.Rename(temp, filepath.Join(dir, layout.RecordFile)); err != nil {
 		return fmt.Errorf("replace volume record: %w", err)
 	}
 	return syncDir(dir)

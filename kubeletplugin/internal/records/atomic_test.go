@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // TestInterruptedWrite: a process that died between writing and renaming has lost nothing of what
@@ -46,7 +46,7 @@ func TestWriteThatCannot(t *testing.T) {
 		prepare func(dir string) error
 	}{
 		"TempIsDirectory":   {reason: "the new record cannot be written", prepare: func(dir string) error { return os.Mkdir(filepath.Join(dir, tempFile), 0o700) }},
-		"RecordIsDirectory": {reason: "the old record cannot be replaced", prepare: func(dir string) error { return os.MkdirAll(filepath.Join(dir, names.RecordFile, "x"), 0o700) }},
+		"RecordIsDirectory": {reason: "the old record cannot be replaced", prepare: func(dir string) error { return os.MkdirAll(filepath.Join(dir, layout.RecordFile, "x"), 0o700) }},
 		"NoDirectory":       {reason: "there is no place for it", prepare: os.Remove},
 	}
 	for name, tc := range cases {
@@ -68,7 +68,7 @@ func TestWriteThatCannot(t *testing.T) {
 // TestUnreadableIsNotAbsent: what cannot be read now may be there, so it must not count as missing.
 func TestUnreadableIsNotAbsent(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, names.RecordFile), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, layout.RecordFile), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ReadStaging(dir); err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrCorrupt) {
@@ -79,7 +79,7 @@ func TestUnreadableIsNotAbsent(t *testing.T) {
 // TestRemoveThatCannot says so: a record that stays would be found at the next start.
 func TestRemoveThatCannot(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, names.RecordFile, "x"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, layout.RecordFile, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := Remove(dir); err == nil {
@@ -93,7 +93,7 @@ func TestFileMode(t *testing.T) {
 	if err := persistent().Write(dir); err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(filepath.Join(dir, names.RecordFile))
+	info, err := os.Stat(filepath.Join(dir, layout.RecordFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,14 +109,14 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, names.RecordFile), content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, layout.RecordFile), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		got, err := ReadTarget(dir)
 		switch {
 		case err != nil && !errors.Is(err, ErrCorrupt):
 			t.Errorf("%q: got %v, want ErrCorrupt", content, err)
-		case err == nil && names.Escape(got.SpecVolID) != filepath.Base(dir):
+		case err == nil && layout.Escape(got.SpecVolID) != filepath.Base(dir):
 			t.Errorf("%q: got volume %q in directory %q", content, got.SpecVolID, dir)
 		case err == nil && (got.Handle == "" || got.Driver == "" || got.SpecVolID == "" || got.Lifecycle == ""):
 			t.Errorf("%q: got %+v, which cannot be used", content, got)

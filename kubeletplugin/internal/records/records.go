@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // ErrCorrupt marks a record that is there but cannot be used: empty, not JSON, without the handle
@@ -117,8 +117,8 @@ func ReadTarget(dir string) (Target, error) {
 	}
 	switch base := filepath.Base(dir); {
 	case t.SpecVolID == "":
-		t.SpecVolID = names.Unescape(base)
-	case names.Escape(t.SpecVolID) != base: // its target path would be elsewhere
+		t.SpecVolID = layout.Unescape(base)
+	case layout.Escape(t.SpecVolID) != base: // its target path would be elsewhere
 		return Target{}, fmt.Errorf("read volume record in %q: %w: it is of volume %q", dir, ErrCorrupt, t.SpecVolID)
 	}
 	return t, nil
@@ -127,7 +127,7 @@ func ReadTarget(dir string) (Target, error) {
 // Remove deletes the record of a directory and what an interrupted Write left. A record that is
 // not there is no error.
 func Remove(dir string) error {
-	for _, name := range []string{names.RecordFile, tempFile} {
+	for _, name := range []string{layout.RecordFile, tempFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove volume record: %w", err)
 		}
@@ -136,7 +136,7 @@ func Remove(dir string) error {
 }
 
 func read(dir string) (map[string]string, error) {
-	path := filepath.Join(dir, names.RecordFile)
+	path := filepath.Join(dir, layout.RecordFile)
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read volume record: %w", err)

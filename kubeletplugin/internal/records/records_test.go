@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 const (
@@ -19,19 +19,19 @@ const (
 
 func persistent() Target {
 	return Target{SpecVolID: "pvc-1", Handle: "vol-1", Driver: driver, Node: node, Lifecycle: Persistent,
-		Attachment: names.Attachment("vol-1", driver, node)}
+		Attachment: layout.Attachment("vol-1", driver, node)}
 }
 
 func inline() Target {
-	h := names.InlineHandle("poduid-1", "vol1")
+	h := layout.InlineHandle("poduid-1", "vol1")
 	return Target{SpecVolID: "vol1", Handle: h, Driver: driver, Node: node, Lifecycle: Ephemeral,
-		Attachment: names.Attachment(h, driver, node)}
+		Attachment: layout.Attachment(h, driver, node)}
 }
 
 // dirOf makes the directory for the record of a volume.
 func dirOf(t *testing.T, specVolID string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), names.Escape(specVolID))
+	dir := filepath.Join(t.TempDir(), layout.Escape(specVolID))
 	if err := os.Mkdir(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestGolden(t *testing.T) {
 			if err := tc.record.Write(dir); err != nil {
 				t.Fatal(err)
 			}
-			got, err := os.ReadFile(filepath.Join(dir, names.RecordFile))
+			got, err := os.ReadFile(filepath.Join(dir, layout.RecordFile))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestReadBadRecords(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, names.RecordFile), []byte(tc.content), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, layout.RecordFile), []byte(tc.content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := ReadTarget(dir); !errors.Is(err, tc.want) {
@@ -162,7 +162,7 @@ func TestRemoveTakesTheTempFileToo(t *testing.T) {
 func TestOldKubeletRecord(t *testing.T) {
 	dir := dirOf(t, "my/pv")
 	old := `{"driverName":"d","volumeHandle":"v"}`
-	if err := os.WriteFile(filepath.Join(dir, names.RecordFile), []byte(old), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, layout.RecordFile), []byte(old), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadTarget(dir)

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+)
+
+// lockName is the file that keeps two agents from working below one root directory.
+const lockName = ".csi-node-agent.lock"
+
+// lockRoot makes the root directory and takes it for this process until release is called. A
+// kubelet does not know the lock.
+func lockRoot(dir string) (release func() error, err error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make root directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock root directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		err = fmt.Errorf("lock root directory %q: another node agent uses it: %w", dir, err)
+		return nil, errors.Join(err, f.Close())
+	}
+	return f.Close, nil
+}
+
+// template describes the node by the options; what they leave empty is taken from the machine.
+func (o *Options) template() (nodeobj.Template, error) {
+	ip, err := o.address()
+	if err != nil {
+		return nodeobj.Template{}, err
+	}
+	memory, storage := machine(o.RootDir)
+	return nodeobj.Template{
+		Name: o.NodeName, Hostname: o.Hostname, IP: ip,
+		Labels: o.NodeLabels, Taints: o.Taints, MaxPods: int64(o.MaxPods),
+		CPU: o.CPU.or(int64(runtime.NumCPU())), Memory: o.Memory.or(memory), Storage: o.Storage.or(storage),
+	}, nil
+}
+
+// address is the internal address of the node.
+func (o *Options) address() (string, error) {
+	if o.NodeIP != "" {
+		return o.NodeIP, nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", fmt.Errorf("find the address of the node (--node-ip sets it): %w", err)
+	}
+	loopback := ""
+	for _, a := range addrs {
+		ipNet, ok := a.(*net.IPNet)
+		switch {
+		case !ok || ipNet.IP.IsLinkLocalUnicast():
+		case !ipNet.IP.IsLoopback():
+			return ipNet.IP.String(), nil
+		case loopback == "":
+			loopback = ipNet.IP.String()
+		}
+	}
+	if loopback == "" {
+		return "", fmt.Errorf("find the address of the node (--node-ip sets it): %w", errNoAddress)
+	}
+	return loopback, nil
+}
+
+// machine returns the bytes of memory and of the file system of a directory; zero if they are unknown.
+func machine(dir string) (memory, storage int64) {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		memory = int64(info.Totalram) * int64(info.Unit) //nolint:gosec // fits for all machines there are
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) == nil {
+		storage = int64(fs.Blocks) * fs.Bsize //nolint:gosec // fits for all file systems there are
+	}
+	return memory, storage
+}
+
+func (o *Options) leaseDuration() time.Duration { return time.Duration(o.LeaseSeconds) * time.Second }

@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-csi/longshore/csikit/commandtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// defaults are those of a machine called "machine", wherever the test runs.
+func defaults() Options {
+	o := NewOptions()
+	o.NodeName = "machine"
+	return o
+}
+
+// parse returns the options that the arguments make.
+func parse(args ...string) (Options, error) { return commandtest.Parse(defaults, args...) }
+
+// TestKubeletFlags keeps the kubelet's names for what both have.
+func TestKubeletFlags(t *testing.T) {
+	o := commandtest.Accepts(t, defaults,
+		"--kubeconfig=/k", "--hostname-override=n1", "--root-dir=/r", "--node-ip=10.0.0.1", "--node-labels=a=b,c=",
+		"--register-with-taints=x=y:NoSchedule,z:NoExecute", "--max-pods=7", "--kube-api-qps=5", "--kube-api-burst=9",
+		"--node-status-update-frequency=3s", "--node-lease-duration-seconds=20", "--sync-frequency=2m",
+	)
+	if o.NodeName != "n1" || o.RootDir != "/r" || o.MaxPods != 7 || o.leaseDuration() != 20*time.Second {
+		t.Errorf("options are %+v", o)
+	}
+	if got := o.NodeLabels.String(); got != "a=b,c=" {
+		t.Errorf("labels are %q", got)
+	}
+	if got := o.Taints.String(); got != "x=y:NoSchedule,z:NoExecute" {
+		t.Errorf("taints are %q", got)
+	}
+}
+
+// TestDefaults states the defaults that the kubelet has as well.
+func TestDefaults(t *testing.T) {
+	commandtest.Defaults(t, defaults, map[string]string{
+		"root-dir": "/var/lib/kubelet", "max-pods": "110", "node-status-update-frequency": "10s", "sync-frequency": "1m0s",
+		"node-lease-duration-seconds": "40", "hostname-override": "machine", "node-name": "machine", "node-ip": "", "node-labels": "",
+		"register-with-taints": "", "kubeconfig": "", "v": "0",
+		// The one deliberate difference: the server, not the client, limits the rate of requests.
+		"kube-api-qps": "0",
+	})
+}
+
+func TestValidate(t *testing.T) {
+	commandtest.Validate(t, defaults, map[string]commandtest.Case{
+		"Defaults": {Reason: "they are valid"},
+		"AllAtOnce": {
+			Reason: "one look shows all that is to be mended",
+			Args: []string{
+				"--node-name=Not_A_Name", "--node-ip=here", "--root-dir=rel", "--max-pods=0", "--node-lease-duration-seconds=0",
+				"--pod-workers=0", "--csi-timeout=0s", "--node-status-update-frequency=0s", "--sync-frequency=-1s",
+				"--topology-collision=maybe", "--extra-registry-dirs=rel", "--http-endpoint=nowhere",
+			},
+			Errors: []string{
+				"--node-name=", "--node-ip=", "--root-dir=", "--max-pods=", "--node-lease-duration-seconds=", "--pod-workers=", "--csi-timeout=",
+				"--node-status-update-frequency=", "--sync-frequency=", "--topology-collision=", "--extra-registry-dirs=", "--http-endpoint=",
+			},
+		},
+		"OnePod":        {Reason: "the fewest", Args: []string{"--max-pods=1", "--pod-workers=1", "--node-lease-duration-seconds=1"}},
+		"IPv6":          {Reason: "any family", Args: []string{"--node-ip=fd00::1"}},
+		"Overwrite":     {Reason: "the other answer to a collision", Args: []string{"--topology-collision=overwrite"}},
+		"LabelForm":     {Reason: "no value", Args: []string{"--node-labels=a"}, Usage: []string{"-node-labels", "key=value"}},
+		"LabelKey":      {Reason: "not a label key", Args: []string{"--node-labels=-=b"}, Usage: []string{"-node-labels", `"-=b"`}},
+		"TaintForm":     {Reason: "no effect", Args: []string{"--register-with-taints=a=b"}, Usage: []string{"-register-with-taints", "key=value:effect"}},
+		"TaintEffect":   {Reason: "unknown effect", Args: []string{"--register-with-taints=a=b:Maybe"}, Usage: []string{"-register-with-taints", "NoExecute"}},
+		"Quantity":      {Reason: "no number", Args: []string{"--node-cpu=many"}, Usage: []string{"-node-cpu", `"many"`}},
+		"QuantityBelow": {Reason: "nothing fits", Args: []string{"--node-memory=-1"}, Usage: []string{"-node-memory", "greater than 0"}},
+		"NoDuration":    {Reason: "a unit is needed", Args: []string{"--csi-timeout=5"}, Usage: []string{"-csi-timeout", `"5"`}},
+		"Unknown":       {Reason: "a misspelt flag would have no effect", Args: []string{"--no-such-flag"}, Usage: []string{"-no-such-flag"}},
+	})
+}
+
+// TestAllowedDriversFlag: not given, given empty, and given with names are three things.
+func TestAllowedDriversFlag(t *testing.T) {
+	cases := map[string]struct {
+		reason     string
+		args       []string
+		restricted bool
+		names      int
+	}{
+		"NotSet": {reason: "any driver"},
+		"Empty":  {reason: "no driver", args: []string{"--allowed-csi-drivers="}, restricted: true},
+		"List":   {reason: "these drivers", args: []string{"--allowed-csi-drivers=a,b"}, restricted: true, names: 2},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(tc.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.AllowedDrivers.Restricted != tc.restricted || len(o.AllowedDrivers.Names) != tc.names {
+				t.Errorf("%s: got %+v", tc.reason, o.AllowedDrivers)
+			}
+		})
+	}
+}
+
+func TestLockRoot(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "root")
+	release, err := lockRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockRoot(dir); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("a second agent in the same directory: got %v, want an error that names it", err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := lockRoot(dir)
+	if err != nil {
+		t.Fatalf("after the release: %v", err)
+	}
+	if err := again(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTemplate(t *testing.T) {
+	o, err := parse("--node-cpu=3", "--root-dir="+t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tpl, err := o.template()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tpl.CPU.Value() != 3 || tpl.Memory.IsZero() || tpl.Storage.IsZero() || !isIP(tpl.IP) {
+		t.Errorf("template is %+v, want 3 CPUs, the machine's memory and storage, and an address", tpl)
+	}
+	o.CPU = Quantity{}
+	if tpl, err = o.template(); err != nil || tpl.CPU.Value() != int64(runtime.NumCPU()) {
+		t.Errorf("template has %v CPUs (%v), want the machine's", tpl.CPU, err)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	bad := defaults()
+	bad.MaxPods = 0
+	if err := Run(t.Context(), bad); err == nil {
+		t.Error("options that are not valid: no error")
+	}
+	o := defaults()
+	o.RootDir, o.Kube.Kubeconfig = t.TempDir(), filepath.Join(t.TempDir(), "absent")
+	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), o.Kube.Kubeconfig) {
+		t.Errorf("a kubeconfig that does not exist: got %v, want an error that names it", err)
+	}
+}
+
+// TestRunWithoutServer: an API server that is away ends nothing; the end of the context does.
+func TestRunWithoutServer(t *testing.T) {
+	o := defaults()
+	o.RootDir, o.HTTP.Endpoint = t.TempDir(), "127.0.0.1:0"
+	o.Kube.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	config := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n" +
+		"contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\n"
+	if err := os.WriteFile(o.Kube.Kubeconfig, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := Run(ctx, o); err != nil {
+		t.Errorf("got %v, want no error", err)
+	}
+}

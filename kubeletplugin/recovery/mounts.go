@@ -1,0 +1,79 @@
+package recovery
+
+import (
+	"cmp"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+)
+
+// mounts adds the mounts that no record explains to the foreign paths, and returns their sources and those of the lost
+// targets. What is mounted in a driver's own directory, below plugins/<driver>, is the driver's, and the tmpfs that a
+// kubelet makes for secrets and the like are no volumes of a driver.
+func (s *scan) mounts() sets.Set[string] {
+	unexplained := sets.Set[string]{}
+	known := s.knownPaths()
+	for _, l := range s.found.Lost {
+		known = append(known, l.Path)
+		if from, mounted := s.source[l.Path]; mounted {
+			unexplained.Insert(from)
+		}
+	}
+	for _, f := range s.found.Foreign {
+		known = append(known, f.Path)
+	}
+	for point, from := range s.source {
+		inScope := below(s.root.Pods(), point) || below(s.root.Drivers(), point)
+		switch {
+		case !inScope || s.isLocal(point):
+		case !slices.ContainsFunc(known, func(path string) bool { return point == path || below(path, point) }):
+			s.foreign(point, "mount of an unknown volume")
+			unexplained.Insert(from)
+		case slices.ContainsFunc(s.found.Foreign, func(f Foreign) bool { return point == f.Path || below(f.Path, point) }):
+			unexplained.Insert(from)
+		}
+	}
+	slices.SortFunc(s.found.Foreign, func(a, b Foreign) int { return cmp.Compare(a.Path, b.Path) })
+	return unexplained
+}
+
+// knownPaths lists the staging and target paths of all volumes.
+func (s *scan) knownPaths() []string {
+	var all []string
+	for _, v := range s.volumes {
+		if !v.Volume.Ephemeral {
+			all = append(all, s.root.Staging(v.Volume.Driver, v.Volume.Handle))
+		}
+		for _, k := range v.Targets {
+			all = append(all, s.root.Target(k.Pod, k.SpecName))
+		}
+	}
+	return all
+}
+
+// isLocal reports whether a mount is one that a kubelet makes for itself: pods/<uid>/volumes/<plugin>/<name>.
+func (s *scan) isLocal(point string) bool {
+	path, err := filepath.Rel(s.root.Pods(), point)
+	parts := strings.Split(path, "/")
+	if err != nil || len(parts) < 3 || parts[1] != "volumes" {
+		return false
+	}
+	switch parts[2] {
+	case "kubernetes.io~projected", "kubernetes.io~secret", "kubernetes.io~configmap", "kubernetes.io~downward-api", "kubernetes.io~empty-dir":
+		return true
+	default:
+		return false
+	}
+}
+
+// below reports whether path is in the directory dir, at any depth.
+func below(dir, path string) bool { return strings.HasPrefix(path, dir+"/") }
+
+// isKey reports whether a name is that of a staging directory.
+func isKey(name string) bool {
+	return len(name) == len(layout.StagingKey("")) && strings.Trim(name, "0123456789abcdef") == ""
+}

@@ -1,0 +1,106 @@
+package resolve
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
+)
+
+func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *storagev1.CSIDriver, readOnly bool) *volume.Publication {
+	src, claim := pv.Spec.CSI, pv.Spec.ClaimRef // which is there, or the volume is refused
+	return &volume.Publication{
+		Volume: volume.Volume{
+			Name:         layout.Unique(src.Driver, src.VolumeHandle),
+			Driver:       src.Driver,
+			Handle:       src.VolumeHandle,
+			Attachable:   attachRequired(d),
+			FSType:       src.FSType,
+			MountOptions: pv.Spec.MountOptions,
+			AccessMode:   accessMode(pv),
+			Exclusive:    len(pv.Spec.AccessModes) == 1 && accessMode(pv) == corev1.ReadWriteOncePod,
+			Attributes:   src.VolumeAttributes,
+			StageSecret:  src.NodeStageSecretRef,
+		},
+		Pod:           podOf(pod),
+		SpecName:      pv.Name,
+		ReadOnly:      readOnly,
+		PodInfo:       podInfo(d),
+		PublishSecret: src.NodePublishSecretRef,
+		FSGroup:       fsGroup(pod),
+		Running:       running(pod),
+		Claim:         volume.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+		Capacity:      pv.Spec.Capacity.Storage().Value(),
+	}
+}
+
+func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver) *volume.Publication {
+	src := v.CSI
+	p := &volume.Publication{
+		Volume: volume.Volume{
+			Name:       layout.UniqueInline(pod.UID, v.Name),
+			Driver:     src.Driver,
+			Handle:     layout.InlineHandle(pod.UID, v.Name),
+			Ephemeral:  true,
+			AccessMode: corev1.ReadWriteOnce,
+			Attributes: src.VolumeAttributes,
+		},
+		Pod:      podOf(pod),
+		SpecName: v.Name,
+		ReadOnly: src.ReadOnly != nil && *src.ReadOnly,
+		PodInfo:  podInfo(d),
+		FSGroup:  fsGroup(pod),
+		Running:  running(pod),
+	}
+	if src.FSType != nil {
+		p.Volume.FSType = *src.FSType
+	}
+	if src.NodePublishSecretRef != nil {
+		p.PublishSecret = &corev1.SecretReference{Namespace: pod.Namespace, Name: src.NodePublishSecretRef.Name}
+	}
+	return p
+}
+
+func podOf(pod *corev1.Pod) volume.Pod {
+	return volume.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ServiceAccount: pod.Spec.ServiceAccountName,
+	}
+}
+
+// attachRequired is true unless the driver says otherwise.
+func attachRequired(d *storagev1.CSIDriver) bool {
+	return d == nil || d.Spec.AttachRequired == nil || *d.Spec.AttachRequired
+}
+
+func podInfo(d *storagev1.CSIDriver) bool {
+	return d != nil && d.Spec.PodInfoOnMount != nil && *d.Spec.PodInfoOnMount
+}
+
+func accessMode(pv *corev1.PersistentVolume) corev1.PersistentVolumeAccessMode {
+	if len(pv.Spec.AccessModes) == 0 {
+		return corev1.ReadWriteOnce
+	}
+	return pv.Spec.AccessModes[0]
+}
+
+// running reports whether containers of the pod may be running. A kubelet that was here before may not have come to
+// report the phase.
+func running(pod *corev1.Pod) bool {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].State.Running != nil {
+				return true
+			}
+		}
+	}
+	return pod.Status.Phase == corev1.PodRunning
+}
+
+func fsGroup(pod *corev1.Pod) *int64 {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	return pod.Spec.SecurityContext.FSGroup
+}

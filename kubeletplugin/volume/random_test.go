@@ -1,0 +1,326 @@
+package volume_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/kubeletplugin/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
+)
+
+// TestRandom lets pods come and go while calls fail, hang and lose their answers, the driver comes
+// and goes, and the agent is killed between any two side effects. At every moment a volume that is
+// staged is in use and a volume that a living pod was given is published; in the end all claims of living pods are expanded,
+// and nothing is left anywhere. A failure prints its seed: run it again with SEED=N.
+func TestRandom(t *testing.T) {
+	runs, first := 60, rand.Uint64()
+	if testing.Short() {
+		runs = 20
+	}
+	if seed := oneSeed(t); seed != 0 {
+		runs, first = 1, seed
+	}
+	for i := range runs {
+		seed := first + uint64(i)
+		if !t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { randomRun(t, seed) }) {
+			t.Fatalf("failed with seed %d", seed)
+		}
+	}
+}
+
+// oneSeed reads the seed of the one run to do; 0 if there is none.
+func oneSeed(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("SEED")
+	if text == "" {
+		return 0
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("SEED=%s: %v", text, err)
+	}
+	return seed
+}
+
+func randomRun(t *testing.T, seed uint64) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gambler{
+			world: newWorld(t, csitest.Options{}), rand: rand.New(rand.NewPCG(seed, seed)),
+			alive: map[string][]volume.Publication{}, given: map[string]string{},
+		}
+		for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
+			g.driver.AddVolume(csitest.Volume{ID: h, Capacity: 1 << 30})
+			g.addClaim(h)
+		}
+		g.notAttachable = "vol-3"
+		g.start()
+		for range 40 {
+			g.step()
+			g.check()
+		}
+		g.settle()
+		g.halt()
+	})
+}
+
+// gambler acts on a world at random.
+type gambler struct {
+	*world
+	rand *rand.Rand
+	// alive has what each living pod wants.
+	alive map[string][]volume.Publication
+	// given has the target paths that living pods were given, with their volume.
+	given map[string]string
+	pods  int
+	vas   int
+}
+
+func (g *gambler) step() {
+	steps := []func(){
+		g.createPod, g.createPod, g.createPod, g.deletePod, g.deletePod, g.breakCalls, g.breakCalls, g.driver.Heal,
+		func() { g.breakCalls(); g.createPod(); g.pause(); g.deletePod() },
+		func() { g.breakCalls(); g.restart() },
+		g.flipDriver, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
+		g.grow, g.grow, g.breakClaims, func() { g.grow(); time.Sleep(2 * time.Minute) },
+	}
+	steps[g.rand.IntN(len(steps))]()
+	g.pause()
+	if g.hasCrashed() {
+		g.restart()
+	}
+}
+
+// pause lasts between nothing and seconds: shorter and longer than the backoff.
+func (g *gambler) pause() {
+	longest := []int{1, 300, 3000}[g.rand.IntN(3)]
+	time.Sleep(time.Duration(g.rand.IntN(longest)) * time.Millisecond)
+	synctest.Wait()
+}
+
+func (g *gambler) createPod() {
+	g.pods++
+	name := fmt.Sprintf("pod-%d", g.pods)
+	var wants []volume.Publication
+	for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
+		if g.rand.IntN(2) == 0 {
+			p := persistentOf(name, h)
+			p.Claim = volume.Claim{Namespace: "ns", Name: h, UID: types.UID("claim-" + h)}
+			p.ReadOnly = g.rand.IntN(4) == 0
+			p.Volume.Attachable = h != "vol-3"
+			wants = append(wants, p)
+		}
+	}
+	if g.rand.IntN(2) == 0 {
+		wants = append(wants, inlineOf(name, "scratch"))
+	}
+	g.alive[name] = wants
+	for _, p := range wants {
+		g.m.Want(p)
+	}
+}
+
+func (g *gambler) deletePod() {
+	names := slices.Sorted(maps.Keys(g.alive))
+	if len(names) == 0 {
+		return
+	}
+	name := names[g.rand.IntN(len(names))]
+	for _, p := range g.alive[name] {
+		delete(g.given, g.target(p))
+	}
+	delete(g.alive, name)
+	g.m.Drop(podOf(name))
+}
+
+func podOf(name string) volume.Pod {
+	return volume.Pod{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}
+}
+
+func (g *gambler) breakCalls() {
+	methods := []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "NodeGetCapabilities", "NodeExpandVolume"}
+	all := []codes.Code{
+		codes.Internal, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.InvalidArgument,
+		codes.FailedPrecondition, codes.ResourceExhausted, codes.Unknown,
+	}
+	f := csitest.Fault{
+		Method: methods[g.rand.IntN(len(methods))], Code: all[g.rand.IntN(len(all))], Times: 1 + g.rand.IntN(5),
+	}
+	switch f.Code {
+	case codes.InvalidArgument, codes.FailedPrecondition: // a refusal has no effect, by its meaning
+	default:
+		f.After = g.rand.IntN(2) == 0
+		f.Hang = g.rand.IntN(8) == 0
+	}
+	g.driver.Inject(f)
+}
+
+func (g *gambler) flipDriver() {
+	g.set(func() { g.registered = !g.registered })
+	g.m.DriverChanged(testDriver)
+}
+
+// flipAttachment attaches a volume, or detaches one that is not in use, as the controller would.
+func (g *gambler) flipAttachment() {
+	handle := []string{"vol-1", "vol-2"}[g.rand.IntN(2)]
+	name := layout.Unique(testDriver, handle)
+	detached := false
+	g.set(func() {
+		if g.attached[name] != nil && !g.inUse[name] {
+			delete(g.attached, name)
+			detached = true
+		}
+	})
+	if !detached && !g.Attached(name) {
+		g.vas++
+		g.attach(handle, types.UID(fmt.Sprintf("va-%d", g.vas)))
+	}
+}
+
+func (g *gambler) armCrash() {
+	all := fault.All()
+	g.set(func() { g.crashAt = all[g.rand.IntN(len(all))] })
+}
+
+func (g *gambler) hasCrashed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.crashed
+}
+
+// restart kills the agent and starts another over what it has left.
+func (g *gambler) restart() {
+	g.halt()
+	g.set(func() { g.crashed, g.crashAt = false, "" })
+	found, err := recovery.Scan(g.root, func(string) ([]recovery.Mount, error) { return nil, nil })
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, dir := range found.Unused {
+		if err := (&disk.Disk{Root: g.root}).SweepStaging(dir); err != nil {
+			g.t.Error(err)
+		}
+	}
+	g.m = g.manager()
+	g.m.Adopt(found.Volumes)
+	g.set(func() { // what the publisher writes first
+		clear(g.inUse)
+		for _, name := range g.m.InUse() {
+			g.inUse[name] = true
+		}
+	})
+	for _, v := range found.Volumes {
+		for _, k := range v.Targets {
+			if name := string(k.Pod)[len("uid-"):]; g.alive[name] == nil {
+				g.m.Drop(podOf(name))
+			}
+		}
+	}
+	g.start()
+	g.pause() // the volumes of living pods are not known yet
+	for _, name := range slices.Sorted(maps.Keys(g.alive)) {
+		for _, p := range g.alive[name] {
+			p.Running = g.given[g.target(p)] != ""
+			g.m.Want(p)
+		}
+	}
+}
+
+func (g *gambler) target(p volume.Publication) string { return g.root.Target(p.Pod.UID, p.SpecName) }
+
+// check looks at the invariants.
+func (g *gambler) check() {
+	synctest.Wait()
+	if g.hasCrashed() {
+		return // nobody is there to hold them
+	}
+	published := map[string]bool{}
+	for _, v := range g.driver.Volumes() {
+		for _, m := range v.Published {
+			published[m.Path] = true
+		}
+		name := layout.Unique(testDriver, v.ID)
+		g.set(func() {
+			if len(v.Staged) > 0 && v.ID != "vol-3" && !g.inUse[name] {
+				g.t.Errorf("volume %q is staged but not in use", v.ID)
+			}
+		})
+	}
+	for target, v := range g.given {
+		if !published[target] {
+			g.t.Errorf("volume %q was taken from a living pod: %s", v, target)
+		}
+	}
+	for _, wants := range g.alive {
+		for _, p := range wants {
+			if st, ok := g.m.Status(p.Volume.Name, p.Key()); ok && st.Published {
+				g.given[g.target(p)] = p.Volume.Name
+			}
+		}
+	}
+}
+
+// settle lets everything work again and expects the pods to be served, and then to leave nothing.
+func (g *gambler) settle() {
+	g.driver.Heal()
+	g.api.Heal()
+	for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
+		g.handOver(h) // as a resizer does again with what was infeasible
+	}
+	g.restart()
+	g.set(func() { g.registered = true })
+	g.m.DriverChanged(testDriver)
+	for _, h := range []string{"vol-1", "vol-2"} {
+		if !g.Attached(layout.Unique(testDriver, h)) {
+			g.attach(h, "va-last")
+		}
+	}
+	time.Sleep(time.Hour)
+	g.check()
+	for _, wants := range g.alive {
+		for _, p := range wants {
+			g.expectPublished(p, true)
+		}
+	}
+	g.expectExpanded()
+	for _, name := range slices.Sorted(maps.Keys(g.alive)) {
+		delete(g.alive, name)
+		g.m.Drop(podOf(name))
+	}
+	clear(g.given)
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	g.cleanPods()
+	g.expectClean()
+	if left, _ := filepath.Glob(filepath.Join(string(g.root), "plugins/kubernetes.io/csi/*/*")); len(left) > 0 {
+		g.t.Errorf("staging directories are left: %v", left)
+	}
+}
+
+// cleanPods does what package pods does when a pod has no volumes any more.
+func (g *gambler) cleanPods() {
+	dirs, err := filepath.Glob(filepath.Join(string(g.root), "pods", "*"))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		if err := (&disk.Disk{Root: g.root}).CleanPod(types.UID(filepath.Base(dir))); err != nil {
+			g.t.Error(err)
+		}
+	}
+}

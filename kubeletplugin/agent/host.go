@@ -1,11 +1,8 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"runtime"
 	"time"
 
@@ -13,26 +10,6 @@ import (
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 )
-
-// lockName is the file that keeps two agents from working below one root directory.
-const lockName = ".csi-node-agent.lock"
-
-// lockRoot makes the root directory and takes it for this process until release is called. A
-// kubelet does not know the lock.
-func lockRoot(dir string) (release func() error, err error) {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("make root directory: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock root directory: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		err = fmt.Errorf("lock root directory %q: another node agent uses it: %w", dir, err)
-		return nil, errors.Join(err, f.Close())
-	}
-	return f.Close, nil
-}
 
 // template describes the node by the options; what they leave empty is taken from the machine.
 func (o *Options) template() (nodeobj.Template, error) {

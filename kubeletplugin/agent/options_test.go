@@ -109,27 +109,6 @@ func TestAllowedDriversFlag(t *testing.T) {
 	}
 }
 
-func TestLockRoot(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "root")
-	release, err := lockRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lockRoot(dir); err == nil || !strings.Contains(err.Error(), dir) {
-		t.Errorf("a second agent in the same directory: got %v, want an error that names it", err)
-	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := lockRoot(dir)
-	if err != nil {
-		t.Fatalf("after the release: %v", err)
-	}
-	if err := again(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestTemplate(t *testing.T) {
 	o, err := parse("--node-cpu=3", "--root-dir="+t.TempDir())
 	if err != nil {

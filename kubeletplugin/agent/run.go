@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
@@ -30,16 +29,8 @@ func Run(ctx context.Context, o Options) error {
 	for _, warning := range o.Warnings() {
 		klog.FromContext(ctx).Info("Command line", logging.KeyReason, warning)
 	}
-	release, err := lockRoot(o.RootDir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(run(ctx, &o), release())
-}
-
-func run(ctx context.Context, o *Options) error {
 	reg := procmetrics.NewRegistry()
-	a, err := newAgent(o, o.registerer(reg))
+	a, err := newAgent(&o, o.registerer(reg))
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func (d *Driver) Node() csi.NodeClient { return d.link.client.Node() }
 
 // Capabilities is what the node service of a driver can do. What is absent
 // reads as false.
-type Capabilities map[csi.NodeServiceCapability_RPC_Type]bool
+type Capabilities = map[csi.NodeServiceCapability_RPC_Type]bool
 
 // NodeCapabilities returns the driver's node capabilities. They are read once
 // per connection, so a driver that was updated and restarted is asked again.

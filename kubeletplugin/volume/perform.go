@@ -178,7 +178,7 @@ func (m *Manager) publish(ctx context.Context, j job) result {
 		return result{err: err, sent: true}
 	}
 	err = m.between(fault.BeforePublish, fault.AfterPublish, func() error {
-		_, err := d.Node().NodePublishVolume(ctx, publishRequest(p, c, d.WantsLegacyPodInfo()))
+		_, err := d.Node().NodePublishVolume(ctx, publishRequest(p, c, d.RequiresPublishPod()))
 		return err
 	})
 	r := result{err: err, sent: true, groupDelegated: c.caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]}

@@ -132,9 +132,9 @@ type Driver interface {
 	Node() csi.NodeClient
 	// NodeCapabilities returns the capabilities of the node service.
 	NodeCapabilities(ctx context.Context) (map[csi.NodeServiceCapability_RPC_Type]bool, error)
-	// WantsLegacyPodInfo reports whether the driver's registrar asked for pod information (seed
+	// RequiresPublishPod reports whether the driver's registrar asked for pod information (seed
 	// 002, "requires-publish-pod"), which has its own keys.
-	WantsLegacyPodInfo() bool
+	RequiresPublishPod() bool
 }
 
 // Drivers finds the drivers of this node.

@@ -138,7 +138,7 @@ type fakeDriver struct{ w *world }
 
 func (d fakeDriver) Node() csi.NodeClient { return csi.NewNodeClient(d.w.driver.Conn()) }
 
-func (d fakeDriver) WantsLegacyPodInfo() bool { return d.w.legacy }
+func (d fakeDriver) RequiresPublishPod() bool { return d.w.legacy }
 
 func (d fakeDriver) NodeCapabilities(ctx context.Context) (map[csi.NodeServiceCapability_RPC_Type]bool, error) {
 	reply, err := d.Node().NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})

@@ -19,9 +19,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/kubeletplugin/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/inuse"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/lease"
@@ -30,9 +29,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/pods"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
-	"github.com/longshore-csi/longshore/kubeletplugin/registration"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // Config says what an Agent works with.
@@ -75,8 +72,7 @@ type Config struct {
 
 // Agent is one node.
 type Agent struct {
-	cfg  Config
-	disk *disk.Disk
+	cfg Config
 
 	nodes      *kube.Informer[*corev1.Node]
 	podList    *kube.Informer[*corev1.Pod]
@@ -87,10 +83,8 @@ type Agent struct {
 	renewer   *lease.Renewer
 	inUse     *inuse.Publisher
 	info      *nodeinfo.Writer
-	registry  *driver.Registry
-	watcher   *registration.Manager
 	events    *events.Async
-	volumes   *volume.Manager
+	plugin    *kubeletplugin.Plugin
 	pods      *pods.Controller
 	recovered *recovery.Result
 	// seeded are the names kept in volumesInUse for the sake of unknown volumes.
@@ -104,21 +98,15 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Client == nil || cfg.Root == "" {
 		return nil, errors.New("configure node agent: client and root directory are needed")
 	}
-	if cfg.Mounts == nil {
-		cfg.Mounts = recovery.HostMounts
-	}
 	if cfg.SweepInterval == 0 {
 		cfg.SweepInterval = time.Minute
 	}
-	if cfg.CSITimeout == 0 {
-		cfg.CSITimeout = 2 * time.Minute
-	}
-	a := &Agent{cfg: cfg, disk: &disk.Disk{Root: cfg.Root, Fault: cfg.Fault}, view: &nodeobj.View{}, unknown: map[string]string{}}
+	a := &Agent{cfg: cfg, view: &nodeobj.View{}, unknown: map[string]string{}}
 	a.makeInformers()
-	if err := errors.Join(a.makeNode(), a.makeDrivers(), a.makeEvents()); err != nil {
+	if err := errors.Join(a.makeNode(), a.makeEvents()); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
-	if err := a.makeVolumes(); err != nil {
+	if err := a.makePlugin(); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
 	if err := a.makePods(); err != nil {
@@ -172,15 +160,6 @@ func (a *Agent) nodeUID() types.UID {
 	return ""
 }
 
-func (a *Agent) makeDrivers() (err error) {
-	a.registry = driver.NewRegistry(driver.Config{Registerer: a.cfg.Registerer, Dial: a.cfg.DialDriver})
-	a.watcher, err = registration.New(registration.Config{
-		Dir: a.cfg.Root.Registry(), ExtraDirs: a.cfg.RegistryDirs,
-		Handler: &handler{registry: a.registry, info: a.info, timeout: a.cfg.CSITimeout},
-	})
-	return err
-}
-
 func (a *Agent) makeEvents() (err error) {
 	a.events, err = events.NewRecorder(events.Config{
 		Client: a.cfg.Client, Component: "csi-node-agent", Host: a.node(), Registerer: a.cfg.Registerer,
@@ -188,19 +167,15 @@ func (a *Agent) makeEvents() (err error) {
 	return err
 }
 
-func (a *Agent) makeVolumes() (err error) {
-	a.volumes, err = volume.New(volume.Config{
-		Node:        a.node(),
-		Root:        a.cfg.Root,
-		Drivers:     drivers{a.registry},
-		InUse:       a.inUse,
-		Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
-		Claims:      expand.Client{API: a.cfg.Client},
-		Secrets:     secrets{a.cfg.Client},
-		Events:      podEvents{a.events},
-		Timeout:     a.cfg.CSITimeout, ClaimInterval: a.cfg.SyncFrequency,
-		Changed: func(uid types.UID) { a.pods.Wake(uid) },
-		Fault:   a.cfg.Fault,
+func (a *Agent) makePlugin() (err error) {
+	a.plugin, err = kubeletplugin.New(kubeletplugin.Config{
+		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs,
+		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
+		Secrets: secrets{a.cfg.Client}, Claims: expand.Client{API: a.cfg.Client},
+		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
+		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Changed: func(uid types.UID) { a.pods.Wake(uid) },
+		Dial: a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, ClaimInterval: a.cfg.SyncFrequency,
+		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
 	})
 	return err
 }
@@ -210,12 +185,9 @@ func (a *Agent) makePods() (err error) {
 	if err != nil {
 		return err
 	}
-	resolver := resolve.New(resolve.Config{
-		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
-	})
 	a.pods, err = pods.New(pods.Config{
-		Pods: a.cfg.Client.Pods, Resolve: resolver.Pod, Volumes: a.volumes,
-		Clean:  a.disk.CleanPod,
+		Pods: a.cfg.Client.Pods, Resolve: a.plugin.Resolve, Volumes: a.plugin.Volumes(),
+		Clean:  a.plugin.CleanPod,
 		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err

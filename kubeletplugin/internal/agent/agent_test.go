@@ -144,7 +144,7 @@ func TestRestartKeepsPods(t *testing.T) {
 	c.deletePod("b", 0)
 	c.start()
 	c.eventually("only one pod to have volumes", func() bool {
-		d := c.agent.volumes.Dump()
+		d := c.agent.plugin.Volumes().Dump()
 		return len(d) == 1 && d[0].Uses[0].Mount == "published"
 	})
 	for _, call := range c.driver.Calls() {

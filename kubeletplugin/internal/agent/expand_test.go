@@ -73,7 +73,7 @@ func TestOnlineExpansion(t *testing.T) {
 		c.expectEvent("FileSystemResizeSuccessful", uid)
 	}
 	c.eventually("the size on the debug page", func() bool {
-		d := c.agent.volumes.Dump()
+		d := c.agent.plugin.Volumes().Dump()
 		return len(d) == 1 && len(d[0].Uses) == 1 && d[0].Uses[0].Capacity == 2<<30 && d[0].Uses[0].ExpansionError == ""
 	})
 	c.deletePod("a", 0)

@@ -77,8 +77,8 @@ func (a *Agent) identifyLost(ctx context.Context) {
 			return false
 		}
 		klog.FromContext(ctx).Info("Volume of a lost record identified", logging.KeyPath, l.Path, logging.KeyVolumeName, v.Volume.Name)
-		a.volumes.Adopt([]volume.Recovered{*v})
-		a.inUse.Seed(a.volumes.InUse()...)
+		a.plugin.Volumes().Adopt([]volume.Recovered{*v})
+		a.inUse.Seed(a.plugin.Volumes().InUse()...)
 		a.explained(v)
 		a.pods.Adopt([]types.UID{l.Key.Pod})
 		return true
@@ -101,7 +101,7 @@ func (a *Agent) explained(v *volume.Recovered) {
 func (a *Agent) releaseSeeded() {
 	for i := range a.recovered.Volumes {
 		if v := &a.recovered.Volumes[i]; v.Orphan() {
-			a.volumes.Unpin(v.Volume.Name)
+			a.plugin.Volumes().Unpin(v.Volume.Name)
 		}
 	}
 	release := make([]volume.Recovered, 0, len(a.seeded))
@@ -109,13 +109,13 @@ func (a *Agent) releaseSeeded() {
 		release = append(release, volume.Recovered{Volume: volume.Volume{Name: name, Attachable: true}})
 	}
 	a.seeded = nil
-	a.volumes.Adopt(release)
+	a.plugin.Volumes().Adopt(release)
 }
 
 // followLost tries again until the volumes of all lost records are identified.
 func (a *Agent) followLost(ctx context.Context) error {
 	for len(a.recovered.Lost) > 0 {
-		changed := a.registry.Changed()
+		changed := a.plugin.DriversChanged()
 		a.identifyLost(ctx)
 		timer := time.NewTimer(lostRetry)
 		select {

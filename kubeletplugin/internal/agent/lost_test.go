@@ -153,7 +153,7 @@ func TestLostRecordOfUnknownVolume(t *testing.T) {
 	c.start()
 	c.eventually("the node to be ready", c.ready)
 	c.expectEventWith("UnknownVolumeMount", target)
-	c.eventually("the driver to be registered", func() bool { return len(c.agent.registry.Names()) == 1 })
+	c.eventually("the driver to be registered", func() bool { return len(c.agent.plugin.State().Drivers) == 1 })
 	c.apply(podWith("a", inlineSource()))
 	c.eventually("a pod to run", c.running("a"))
 	c.expectCalls("nothing but the volume of the pod", "NodePublishVolume")

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 )
 
 // connect lets changes that one part sees wake the others.
@@ -40,7 +40,7 @@ func (a *Agent) nodeChanged(old, current *corev1.Node) {
 		a.info.Resync()
 		a.keeper.Poke()
 	}
-	a.volumes.Attached(newlyAttached(old, current)...)
+	a.plugin.Volumes().Attached(newlyAttached(old, current)...)
 }
 
 // newlyAttached lists the names in volumesAttached that an older Node, nil for none, does not have.
@@ -63,19 +63,19 @@ func newlyAttached(old, current *corev1.Node) []string {
 // Run works until ctx is done. It looks at the disk first: unless it is known what may be mounted,
 // nothing may be touched. A start is always a recovery; there is nothing to do at the end.
 func (a *Agent) Run(ctx context.Context) error {
-	found, err := recovery.Scan(a.cfg.Root, a.cfg.Mounts)
+	found, err := a.plugin.Open(ctx)
 	if err != nil {
 		return err
 	}
 	a.recovered = found
-	a.sweep(ctx)
-	a.volumes.Adopt(found.Volumes)
-	a.inUse.Seed(a.volumes.InUse()...)
-	defer a.registry.Close()
+	a.inUse.Seed(a.plugin.Volumes().InUse()...)
+	return errors.Join(a.run(ctx), a.plugin.Close())
+}
 
+func (a *Agent) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		a.keeper.Run, a.renewer.Run, a.events.Run, a.nodes.Run, a.podList.Run, a.csiDrivers.Run, a.followDrivers,
+		a.keeper.Run, a.renewer.Run, a.events.Run, a.nodes.Run, a.podList.Run, a.csiDrivers.Run,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
@@ -91,15 +91,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// sweep removes what an earlier process made and did not come to use.
-func (a *Agent) sweep(ctx context.Context) {
-	for _, dir := range a.recovered.Unused {
-		if err := a.disk.SweepStaging(dir); err != nil {
-			klog.FromContext(ctx).Error(err, "Keeping a staging directory without a record")
-		}
-	}
-}
-
 // sweepPods removes, from time to time, what is left of the directories of pods that are gone.
 func (a *Agent) sweepPods(ctx context.Context) error {
 	ticker := time.NewTicker(a.cfg.SweepInterval)
@@ -110,7 +101,7 @@ func (a *Agent) sweepPods(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		uids, err := recovery.Pods(a.cfg.Root)
+		uids, err := a.plugin.Pods()
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Looking for directories of pods that are gone")
 		}
@@ -129,7 +120,7 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	a.seedInUse()
 	g.Go(func() error { return a.inUse.Run(ctx) })
 	g.Go(func() error { return a.info.Run(ctx) })
-	g.Go(func() error { return a.watcher.Run(ctx) })
+	g.Go(func() error { return a.plugin.RunDrivers(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
 	if a.info.EnsureCSINode(ctx) == nil { // it fails only if ctx is cancelled
 		a.keeper.SetReady(nil)
@@ -148,7 +139,7 @@ func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed ch
 	}
 	a.identifyLost(ctx)
 	a.pods.Adopt(a.recovered.Pods)
-	g.Go(func() error { return a.volumes.Run(ctx) })
+	g.Go(func() error { return a.plugin.RunVolumes(ctx) })
 	g.Go(func() error { return a.followLost(ctx) })
 	g.Go(func() error { return a.sweepPods(ctx) })
 	close(listed)
@@ -165,26 +156,11 @@ func (a *Agent) synced(ctx context.Context) bool {
 	return true
 }
 
-// followDrivers ends the backoff of volumes when their driver comes.
-func (a *Agent) followDrivers(ctx context.Context) error {
-	for {
-		changed := a.registry.Changed()
-		for _, name := range a.registry.Known() {
-			a.volumes.DriverChanged(name)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-	}
-}
-
 // State is what the debug page shows.
 func (a *Agent) State() any {
+	s := a.plugin.State()
 	return map[string]any{
-		"node": a.node(), "drivers": a.registry.Names(), "registrations": a.watcher.Status(),
-		"volumesInUse": a.inUse.Names(), "volumes": a.volumes.Dump(),
+		"node": a.node(), "drivers": s.Drivers, "registrations": s.Registrations, "volumesInUse": a.inUse.Names(), "volumes": s.Volumes,
 	}
 }
 

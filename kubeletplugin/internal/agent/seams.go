@@ -12,40 +12,11 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/kubeletplugin/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
-
-// drivers lets package volume see the registry.
-type drivers struct{ registry *driver.Registry }
-
-var _ volume.Drivers = drivers{}
-
-// Driver implements volume.Drivers.
-func (d drivers) Driver(name string) (volume.Driver, error) { return adapt(d.registry.Get(name)) }
-
-// Last implements volume.Drivers.
-func (d drivers) Last(name string) (volume.Driver, error) { return adapt(d.registry.Last(name)) }
-
-// adapt marks the error for a driver that is not there as one that is not worth an event at once:
-// after a restart of the agent or of the driver it is there soon.
-func adapt(d *driver.Driver, err error) (volume.Driver, error) {
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", volume.ErrTransient, err)
-	}
-	return nodeDriver{d}, nil
-}
-
-type nodeDriver struct{ *driver.Driver }
-
-// NodeCapabilities implements volume.Driver.
-func (d nodeDriver) NodeCapabilities(ctx context.Context) (map[csi.NodeServiceCapability_RPC_Type]bool, error) {
-	return d.Driver.NodeCapabilities(ctx)
-}
-
-// WantsLegacyPodInfo implements volume.Driver.
-func (d nodeDriver) WantsLegacyPodInfo() bool { return d.RequiresPublishPod() }
 
 // attachments reads the attach/detach controller's side of the handshake.
 type attachments struct {
@@ -126,4 +97,23 @@ func (e podEvents) Expansion(pod volume.Pod, claim volume.Claim, reason, message
 
 func podObject(pod volume.Pod) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}}
+}
+
+// nodeInfo writes what drivers say about the node to CSINode and Node.
+type nodeInfo struct{ writer *nodeinfo.Writer }
+
+var _ kubeletplugin.NodeInfo = nodeInfo{}
+
+// Install implements kubeletplugin.NodeInfo. If it fails, the entries of the driver are removed (seed 001, "NodeGetInfo").
+func (n nodeInfo) Install(ctx context.Context, driver string, reply *csi.NodeGetInfoResponse) error {
+	info, err := nodeinfo.FromNodeInfo(driver, reply)
+	if err != nil {
+		return err
+	}
+	return n.writer.Install(ctx, info)
+}
+
+// Uninstall implements kubeletplugin.NodeInfo.
+func (n nodeInfo) Uninstall(ctx context.Context, driver string) error {
+	return n.writer.Uninstall(ctx, driver)
 }

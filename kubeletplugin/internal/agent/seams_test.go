@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/kubeletplugin/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
@@ -77,16 +76,6 @@ func TestSecretLag(t *testing.T) {
 	}
 	if _, err := s.Secret(t.Context(), &corev1.SecretReference{Namespace: "ns", Name: "other"}); err == nil || errors.Is(err, volume.ErrTransient) {
 		t.Errorf("a secret that does not exist: got %v, want an error that does not pass", err)
-	}
-}
-
-func TestMissingDriverIsLag(t *testing.T) {
-	d := drivers{driver.NewRegistry(driver.Config{})}
-	defer d.registry.Close()
-	for _, get := range []func(string) (volume.Driver, error){d.Driver, d.Last} {
-		if _, err := get("d.example"); !errors.Is(err, volume.ErrTransient) || !errors.Is(err, driver.ErrNotRegistered) {
-			t.Errorf("got %v, want a driver that may come soon", err)
-		}
 	}
 }
 

@@ -36,7 +36,7 @@ func TestTeardownBeforeRegistration(t *testing.T) {
 			c.eventually("the pod to be gone", c.gone("a"))
 			c.expectClean()
 			c.expectCalls("taken down", "NodeUnpublishVolume", "NodeUnstageVolume")
-			if got := c.agent.registry.Names(); len(got) > 0 {
+			if got := c.agent.plugin.State().Drivers; len(got) > 0 {
 				t.Errorf("registered drivers: %v, want none", got)
 			}
 		})

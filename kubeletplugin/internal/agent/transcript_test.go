@@ -129,11 +129,11 @@ func (p *publisher) changed(recorder events.Recorder, uid types.UID) {
 	}
 }
 
-// Driver and Last implement volume.Drivers, Node, NodeCapabilities and WantsLegacyPodInfo volume.Driver.
+// Driver and Last implement volume.Drivers, Node, NodeCapabilities and RequiresPublishPod volume.Driver.
 func (p *publisher) Driver(string) (volume.Driver, error) { return p, nil }
 func (p *publisher) Last(string) (volume.Driver, error)   { return p, nil }
 func (p *publisher) Node() csi.NodeClient                 { return csi.NewNodeClient(justExpansions{p.env}) }
-func (p *publisher) WantsLegacyPodInfo() bool             { return false }
+func (p *publisher) RequiresPublishPod() bool             { return false }
 
 func (p *publisher) NodeCapabilities(ctx context.Context) (map[csi.NodeServiceCapability_RPC_Type]bool, error) {
 	reply, err := p.Node().NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})

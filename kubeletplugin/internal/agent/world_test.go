@@ -227,7 +227,7 @@ func (c *cluster) expectCalls(reason string, want ...string) {
 func (c *cluster) expectClean() {
 	c.t.Helper()
 	c.eventually("volumesInUse to be empty", func() bool { return len(c.node().Status.VolumesInUse) == 0 })
-	c.eventually("the manager to be idle", func() bool { return len(c.agent.volumes.Dump()) == 0 })
+	c.eventually("the manager to be idle", func() bool { return len(c.agent.plugin.Volumes().Dump()) == 0 })
 	for _, v := range c.driver.Volumes() {
 		if v.Ephemeral || len(v.Staged)+len(v.Published) > 0 {
 			c.t.Errorf("driver still has volume %+v", v)

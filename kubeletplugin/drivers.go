@@ -1,0 +1,158 @@
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/kubeletplugin/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/registration"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
+)
+
+// Register takes a driver into use that no registrar announces, such as one in the same process, until Deregister. The plugin must be open. It fails if the
+// driver's NodeGetInfo fails.
+func (p *Plugin) Register(ctx context.Context, name, endpoint string) error {
+	return p.handler.Register(ctx, registration.Plugin{Name: name, Endpoint: endpoint})
+}
+
+// Deregister ends what Register began. What the driver has mounted can still be unmounted.
+func (p *Plugin) Deregister(ctx context.Context, name string) {
+	p.handler.Deregister(ctx, registration.Plugin{Name: name})
+}
+
+// handler takes drivers into use: it asks them about the node, passes the answer on, and lets volumes use them.
+type handler struct {
+	registry *driver.Registry
+	info     NodeInfo
+	timeout  time.Duration
+}
+
+var _ registration.Handler = (*handler)(nil)
+
+// Register implements registration.Handler. A driver whose NodeGetInfo fails is not registered (seed 001, "NodeGetInfo"). From the moment it is connected it
+// can unmount.
+func (h *handler) Register(ctx context.Context, p registration.Plugin) error {
+	d, err := h.registry.Connect(driver.Spec{Name: p.Name, Endpoint: p.Endpoint, RequiresPublishPod: p.RequiresPublishPod})
+	if err != nil {
+		return err
+	}
+	h.registry.Offer(d)
+	if err := h.install(ctx, d); err != nil {
+		d.Close()
+		return errors.Join(err, h.remove(ctx, p.Name))
+	}
+	h.registry.Add(d)
+	return nil
+}
+
+// Deregister implements registration.Handler.
+func (h *handler) Deregister(ctx context.Context, p registration.Plugin) {
+	if err := h.remove(ctx, p.Name); err != nil {
+		klog.FromContext(ctx).Error(err, "Deregistering a CSI driver", logging.KeyDriver, p.Name)
+	}
+}
+
+func (h *handler) install(ctx context.Context, d *driver.Driver) error {
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	reply, err := d.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	if err != nil {
+		return fmt.Errorf("ask CSI driver %q about the node: %w", d.Name(), err)
+	}
+	if h.info == nil {
+		return nil
+	}
+	return h.info.Install(ctx, d.Name(), reply)
+}
+
+func (h *handler) remove(ctx context.Context, name string) error {
+	h.registry.Remove(name)
+	if h.info == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	return h.info.Uninstall(ctx, name)
+}
+
+// drivers lets package volume see the registry.
+type drivers struct{ registry *driver.Registry }
+
+var _ volume.Drivers = drivers{}
+
+// Driver implements volume.Drivers.
+func (d drivers) Driver(name string) (volume.Driver, error) { return adapt(d.registry.Get(name)) }
+
+// Last implements volume.Drivers.
+func (d drivers) Last(name string) (volume.Driver, error) { return adapt(d.registry.Last(name)) }
+
+// adapt marks the error for a driver that is not there as one that is not worth an event at once: after a restart of this process or of the driver it is
+// there soon.
+func adapt(d *driver.Driver, err error) (volume.Driver, error) {
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", volume.ErrTransient, err)
+	}
+	return d, nil
+}
+
+// alone stands in for what a Plugin without an API server does not have.
+type alone struct{}
+
+var (
+	_ volume.InUse       = alone{}
+	_ volume.Attachments = alone{}
+	_ volume.Secrets     = alone{}
+	_ volume.Claims      = alone{}
+	_ volume.Events      = alone{}
+)
+
+// Raise implements volume.InUse.
+func (alone) Raise(context.Context, string) error { return nil }
+
+// Drop implements volume.InUse.
+func (alone) Drop(string) {}
+
+// Attached implements volume.Attachments.
+func (alone) Attached(string) bool { return false }
+
+// Attachment implements volume.Attachments.
+func (alone) Attachment(_ context.Context, name string) (*volume.Attachment, error) {
+	return nil, fmt.Errorf("volume attachment %q: nothing attaches volumes here", name)
+}
+
+// Secret implements volume.Secrets.
+func (alone) Secret(_ context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	if ref == nil {
+		return nil, nil //nolint:nilnil // no reference means no secret, which is not an error
+	}
+	return nil, fmt.Errorf("secret %s/%s: the plugin is configured without secrets", ref.Namespace, ref.Name)
+}
+
+// Claim implements volume.Claims: there is no claim that could ask for an expansion.
+func (alone) Claim(context.Context, string, string, types.UID, bool) (*corev1.PersistentVolumeClaim, error) {
+	return nil, nil //nolint:nilnil // a claim that is gone is an answer, not an error
+}
+
+// Volume implements volume.Claims.
+func (alone) Volume(context.Context, *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	return nil, nil //nolint:nilnil // as for claims
+}
+
+// Write implements volume.Claims.
+func (alone) Write(_ context.Context, claim *corev1.PersistentVolumeClaim, _ []byte) (*corev1.PersistentVolumeClaim, error) {
+	return claim, nil
+}
+
+// Failed implements volume.Events.
+func (alone) Failed(volume.Pod, string, string) {}
+
+// Expansion implements volume.Events.
+func (alone) Expansion(volume.Pod, volume.Claim, string, string) {}

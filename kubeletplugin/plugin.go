@@ -1,0 +1,204 @@
+// Package kubeletplugin is the kubelet's CSI volume plugin as a library: it registers the CSI drivers of a node, and stages, publishes, expands, unpublishes
+// and unstages volumes for pods, in the kubelet's directory layout, with recovery from a crash at any moment.
+//
+// A Plugin needs neither a kubelet nor an API server: the caller gives it pods and what it has to know of their volumes. It does not watch anything, does not
+// write a Node or the status of a pod, and runs no containers. Package agent is a program around it, a node of a real API server. The parts are packages
+// of their own: volume (the manager), resolve (from a pod to its volumes), layout (names and paths), recovery (what is on disk), registration and driver.
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/registration"
+	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
+)
+
+// NodeInfo is told what drivers say about the node (CSI v1.13, "NodeGetInfo"): the agent writes it to the CSINode and the Node. Calls for one driver do not
+// overlap. A driver for which Install fails is not used; Install is tried again.
+type NodeInfo interface {
+	// Install is called before a driver is used, and again when it registers again.
+	Install(ctx context.Context, driver string, info *csi.NodeGetInfoResponse) error
+	// Uninstall is called when a driver is used no longer; it may never have been installed.
+	Uninstall(ctx context.Context, driver string) error
+}
+
+// Config says what a Plugin works with. Node, RootDir and Objects are required.
+type Config struct {
+	// Node is the name of the node.
+	Node string
+	// RootDir is the kubelet's root directory: an absolute path. Several plugins can run in one process, each with a directory of its own.
+	RootDir string
+	// Objects are what Kubernetes knows of the volumes of pods: resolve.Live or resolve.Static, for instance.
+	Objects resolve.Objects
+	// Secrets reads secrets for calls to drivers; nil: a volume that names one cannot be used.
+	Secrets volume.Secrets
+	// Claims lets volumes be expanded by the protocol of Kubernetes (KEP-1790); nil: the plugin does not expand.
+	Claims volume.Claims
+	// InUse and Attachments are the handshake with the attach/detach controller; both nil: no controller attaches volumes, and none has to be waited for.
+	InUse       volume.InUse
+	Attachments volume.Attachments
+	// NodeInfo is told of drivers; nil for nobody.
+	NodeInfo NodeInfo
+	// Events are told what pods wait for; nil for nobody.
+	Events volume.Events
+	// Changed is called with the UID of a pod one of whose volumes was published, unpublished, or failed to. It must not block; nil is allowed.
+	Changed func(types.UID)
+	// Allowed are the drivers that inline volumes may name; the zero value allows all.
+	Allowed resolve.AllowedDrivers
+	// RegistryDirs are watched for registration sockets besides plugins_registry below RootDir.
+	RegistryDirs []string
+	// Dial connects to a driver's endpoint, for drivers in the same process; nil means gRPC over its socket.
+	Dial func(endpoint string) (grpc.ClientConnInterface, error)
+	// Mounts lists mount points; nil means those of the host.
+	Mounts recovery.Mounts
+	// Clock tells the time to volumes that wait for another try; nil means that of the machine.
+	Clock clock.Clock
+	// Timeout is the deadline of one operation on a volume with all its calls; 2 minutes if zero.
+	Timeout time.Duration
+	// ClaimInterval is how often the claim of a published volume is read to find expansions, and up to half as long again at random; 1 minute if zero.
+	ClaimInterval time.Duration
+	// Registerer receives metrics; nil for none. Plugins that share one wrap it with a label each.
+	Registerer prometheus.Registerer
+	// Fault stops the work at named points in crash tests.
+	Fault fault.Hook
+}
+
+// Plugin is the CSI volume plugin of one node.
+type Plugin struct {
+	cfg      Config
+	root     layout.Root
+	disk     *disk.Disk
+	registry *driver.Registry
+	watcher  *registration.Manager
+	handler  *handler
+	resolver *resolve.Resolver
+	volumes  *volume.Manager
+
+	found  *recovery.Result
+	unlock func() error
+
+	mu sync.Mutex
+	// changed is closed at the next change of any volume.
+	changed chan struct{}
+}
+
+// New makes a Plugin that does nothing until Run.
+func New(cfg Config) (*Plugin, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
+	}
+	p := &Plugin{cfg: cfg, root: layout.Root(cfg.RootDir), changed: make(chan struct{})}
+	p.disk = &disk.Disk{Root: p.root, Fault: cfg.Fault}
+	p.registry = driver.NewRegistry(driver.Config{Registerer: cfg.Registerer, Dial: cfg.Dial})
+	p.handler = &handler{registry: p.registry, info: cfg.NodeInfo, timeout: cfg.Timeout}
+	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach()})
+	var err error
+	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Handler: p.handler}); err != nil {
+		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
+	}
+	p.volumes, err = volume.New(volume.Config{
+		Node: cfg.Node, Root: p.root, Drivers: drivers{p.registry}, InUse: cfg.InUse, Attachments: cfg.Attachments, Claims: cfg.Claims, Secrets: cfg.Secrets,
+		Events: cfg.Events, Timeout: cfg.Timeout, ClaimInterval: cfg.ClaimInterval, Clock: cfg.Clock, Changed: p.wake, Fault: cfg.Fault,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
+	}
+	return p, nil
+}
+
+// noAttach reports whether no controller attaches volumes.
+func (c *Config) noAttach() bool {
+	return c.Attachments == nil || c.Attachments == volume.Attachments(alone{})
+}
+
+// complete checks the fields, and sets those that may be left out.
+func (c *Config) complete() error {
+	var errs []error
+	if c.Node == "" || c.Objects == nil {
+		errs = append(errs, errors.New("the name of the node and objects are required"))
+	}
+	if !filepath.IsAbs(c.RootDir) {
+		errs = append(errs, fmt.Errorf("root directory %q: must be an absolute path", c.RootDir))
+	}
+	if (c.InUse == nil) != (c.Attachments == nil) {
+		errs = append(errs, errors.New("InUse and Attachments belong together: either both or none"))
+	}
+	if c.Attachments == nil {
+		c.InUse, c.Attachments = alone{}, alone{}
+	}
+	if c.Secrets == nil {
+		c.Secrets = alone{}
+	}
+	if c.Claims == nil {
+		c.Claims = alone{}
+	}
+	if c.Events == nil {
+		c.Events = alone{}
+	}
+	if c.Mounts == nil {
+		c.Mounts = recovery.HostMounts
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 2 * time.Minute
+	}
+	return errors.Join(errs...)
+}
+
+// Volumes is the manager of the volumes of the node.
+func (p *Plugin) Volumes() *volume.Manager { return p.volumes }
+
+// Resolve finds the volumes that a pod wants, and the problems with its other CSI volumes.
+func (p *Plugin) Resolve(ctx context.Context, pod *corev1.Pod) ([]volume.Publication, []*resolve.Problem) {
+	return p.resolver.Pod(ctx, pod)
+}
+
+// State is what a debug page shows.
+type State struct {
+	// Drivers are the names of the registered drivers.
+	Drivers []string `json:"drivers"`
+	// Registrations are the registration sockets.
+	Registrations []registration.Status `json:"registrations"`
+	// Volumes are all volumes of the node.
+	Volumes []volume.Dump `json:"volumes"`
+}
+
+// State returns the present state.
+func (p *Plugin) State() State {
+	return State{Drivers: p.registry.Names(), Registrations: p.watcher.Status(), Volumes: p.volumes.Dump()}
+}
+
+// wake tells that a volume of a pod has changed.
+func (p *Plugin) wake(uid types.UID) {
+	p.mu.Lock()
+	close(p.changed)
+	p.changed = make(chan struct{})
+	p.mu.Unlock()
+	if p.cfg.Changed != nil {
+		p.cfg.Changed(uid)
+	}
+}
+
+// next returns a channel that is closed at the next change. It is taken before the state is looked at, so that no change falls in between.
+func (p *Plugin) next() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}

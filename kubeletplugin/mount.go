@@ -99,30 +99,37 @@ func (p *Plugin) mounts(pod *corev1.Pod, wanted []volume.Publication) []Mount {
 	return all
 }
 
-// Unmount unpublishes all volumes of a pod, and removes its directories. The pod may be of an earlier process. It returns when nothing is left, or with what
-// keeps it when ctx is done: the work goes on all the same. A pod that has nothing is no error.
+// Unmount unpublishes all volumes of a pod, removes its directories, and unstages the volumes that no other pod uses. The pod may be of an earlier process. It
+// returns when nothing is left, or when ctx is done, with what keeps it: the work goes on all the same. A pod that has nothing is no error.
 func (p *Plugin) Unmount(ctx context.Context, pod types.UID) error {
+	names := p.volumes.Of(pod)
 	p.volumes.Drop(volume.Pod{UID: pod})
 	for {
 		changed := p.next()
-		if !p.volumes.Busy(pod) {
+		if !p.volumes.Busy(pod) && !slices.ContainsFunc(names, p.volumes.Leaving) {
 			return p.CleanPod(pod)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("unmount volumes of pod %q: %w", pod, errors.Join(p.leaving(pod), ctx.Err()))
+			return fmt.Errorf("unmount volumes of pod %q: %w", pod, errors.Join(p.staying(names), ctx.Err()))
 		case <-changed:
 		}
 	}
 }
 
-// leaving says what keeps volumes of a pod from being unpublished.
-func (p *Plugin) leaving(pod types.UID) error {
+// staying says what keeps volumes from being unpublished and unstaged.
+func (p *Plugin) staying(names []string) error {
 	var errs []error
 	for _, d := range p.volumes.Dump() {
+		if !slices.Contains(names, d.Volume) {
+			continue
+		}
+		if d.Error != "" {
+			errs = append(errs, fmt.Errorf("volume %s: %s", d.Volume, d.Error))
+		}
 		for _, u := range d.Uses {
-			if u.Pod == pod && u.Error != "" {
-				errs = append(errs, fmt.Errorf("volume %s: %s", u.SpecName, u.Error))
+			if u.Error != "" {
+				errs = append(errs, fmt.Errorf("volume %s of pod %q: %s", u.SpecName, u.Pod, u.Error))
 			}
 		}
 	}

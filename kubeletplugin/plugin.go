@@ -52,8 +52,9 @@ type Config struct {
 	Secrets volume.Secrets
 	// Claims lets volumes be expanded by the protocol of Kubernetes (KEP-1790); nil: the plugin does not expand.
 	Claims volume.Claims
-	// InUse and Attachments are the handshake with the attach/detach controller; both nil: no controller attaches volumes, and none has to be waited for.
-	InUse       volume.InUse
+	// InUse is this node's side of the handshake with the attach/detach controller; nil: no controller attaches volumes, and none has to be waited for.
+	InUse volume.InUse
+	// Attachments is the controller's side of the handshake; nil if and only if InUse is.
 	Attachments volume.Attachments
 	// NodeInfo is told of drivers; nil for nobody.
 	NodeInfo NodeInfo
@@ -116,7 +117,8 @@ func New(cfg Config) (*Plugin, error) {
 	}
 	p.volumes, err = volume.New(volume.Config{
 		Node: cfg.Node, Root: p.root, Drivers: drivers{p.registry}, InUse: cfg.InUse, Attachments: cfg.Attachments, Claims: cfg.Claims, Secrets: cfg.Secrets,
-		Events: cfg.Events, Timeout: cfg.Timeout, ClaimInterval: cfg.ClaimInterval, Clock: cfg.Clock, Changed: p.wake, Fault: cfg.Fault,
+		Events: cfg.Events, Timeout: cfg.Timeout, ClaimInterval: cfg.ClaimInterval, Clock: cfg.Clock, Changed: p.podChanged,
+		Released: func(string) { p.wake() }, Fault: cfg.Fault,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
@@ -185,15 +187,20 @@ func (p *Plugin) State() State {
 	return State{Drivers: p.registry.Names(), Registrations: p.watcher.Status(), Volumes: p.volumes.Dump()}
 }
 
-// wake tells that a volume of a pod has changed.
-func (p *Plugin) wake(uid types.UID) {
-	p.mu.Lock()
-	close(p.changed)
-	p.changed = make(chan struct{})
-	p.mu.Unlock()
+// podChanged tells that a volume of a pod has changed.
+func (p *Plugin) podChanged(uid types.UID) {
+	p.wake()
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(uid)
 	}
+}
+
+// wake wakes who waits for volumes.
+func (p *Plugin) wake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // next returns a channel that is closed at the next change. It is taken before the state is looked at, so that no change falls in between.

@@ -1,6 +1,6 @@
-// Package kubeletplugin is the node side of CSI without a kubelet: it stages and publishes the CSI
-// volumes of the pods that a real control plane schedules to its node, in the kubelet's directory
-// layout, and takes them down again. The binary csi-node-agent runs it.
+// Package agent is a node of a real API server without a kubelet: it stages and publishes the CSI
+// volumes of the pods that the control plane schedules to the node, in the kubelet's directory
+// layout, and takes them down again, by package kubeletplugin. The binary csi-node-agent runs it.
 //
 // There is no container runtime. Pods are reported as running once their volumes are published,
 // so drivers can be developed and load-tested with many nodes on one machine. Do not use it to run

@@ -1,4 +1,4 @@
-// Package names holds every name and path that the node side of CSI derives from other names:
+// Package layout holds every name and path that the node side of CSI derives from other names:
 // volume names, VolumeAttachment names, generated handles, and the kubelet's directory layout.
 //
 // Everything here is pure. The formulas are an interface to the attach/detach controller and to a

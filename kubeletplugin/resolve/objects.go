@@ -30,9 +30,10 @@ type Objects interface {
 type Live struct {
 	// API reads claims and PersistentVolumes one at a time, which is all that a node may do.
 	API kube.Client
-	// CSIDriver and Self return what is watched: a CSIDriver object and this node's object, nil where there is none.
+	// CSIDriver returns a CSIDriver object, which is watched; nil if there is none.
 	CSIDriver func(name string) *storagev1.CSIDriver
-	Self      func() *corev1.Node
+	// Self returns this node's object, which is watched; nil if it is not known.
+	Self func() *corev1.Node
 }
 
 // Claim implements Objects.

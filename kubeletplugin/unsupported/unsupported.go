@@ -42,9 +42,13 @@ type Feature struct {
 
 // Request is one volume of a pod. Fields are nil where the volume has no such object.
 type Request struct {
-	Pod    *corev1.Pod
+	// Pod is the pod.
+	Pod *corev1.Pod
+	// Volume is the pod's volume.
 	Volume *corev1.Volume
-	PV     *corev1.PersistentVolume
+	// PV is the PersistentVolume.
+	PV *corev1.PersistentVolume
+	// Driver is the CSIDriver object.
 	Driver *storagev1.CSIDriver
 	// ReadOnly is true if the pod mounts the volume read-only.
 	ReadOnly bool

@@ -38,6 +38,9 @@ func (m *Manager) run(ctx context.Context, a *actor) {
 		j, notices, finished := m.next(a)
 		m.send(notices)
 		if finished {
+			if m.cfg.Released != nil {
+				m.cfg.Released(a.name)
+			}
 			return
 		}
 		if j.op == opWait {

@@ -25,13 +25,18 @@ type Config struct {
 	Node string
 	// Root is the root directory, below which volumes are staged and published.
 	Root layout.Root
-	// Drivers, InUse, Attachments, Claims, Secrets and Events are the world around; none may be nil.
-	Drivers     Drivers
-	InUse       InUse
+	// Drivers finds drivers; required, as the next five are.
+	Drivers Drivers
+	// InUse keeps volumesInUse.
+	InUse InUse
+	// Attachments reads volumesAttached and VolumeAttachments.
 	Attachments Attachments
-	Claims      Claims
-	Secrets     Secrets
-	Events      Events
+	// Claims reads and writes claims that ask for an expansion.
+	Claims Claims
+	// Secrets reads secrets for calls.
+	Secrets Secrets
+	// Events are told what fails.
+	Events Events
 	// Timeout is the deadline of one step with all its calls; 2 minutes if it is zero.
 	Timeout time.Duration
 	// ClaimInterval is how often the claim of a published volume is looked at for an expansion, half as much again at
@@ -40,6 +45,8 @@ type Config struct {
 	// Changed is called with the UID of a pod one of whose volumes was published or unpublished,
 	// or failed to. It must not block; nil is allowed.
 	Changed func(types.UID)
+	// Released is called with the name of a volume that has left the node: nothing of it is staged, published or in use. It must not block; nil is allowed.
+	Released func(volume string)
 	// Clock tells the time; nil means that of the machine. Deadlines of calls are not of this clock.
 	Clock clock.Clock
 	// Spread returns random numbers in [0, 1) for the backoff; nil means math/rand.
@@ -220,6 +227,22 @@ func (m *Manager) Busy(pod types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.pods[pod]) > 0
+}
+
+// Of lists the volumes that the pod has published, may have, or wants, sorted.
+func (m *Manager) Of(pod types.UID) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return sets.List(m.pods[pod])
+}
+
+// Leaving reports whether a volume is on its way out: no pod uses it any more, but something of it is still there. A volume that is kept although
+// nothing uses it (Recovered.Pinned) is not.
+func (m *Manager) Leaving(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.actors[name]
+	return a != nil && len(a.state.uses) == 0 && !a.state.device.pinned
 }
 
 // InUse lists the volumes that must be in volumesInUse, sorted.

@@ -41,10 +41,12 @@ type Volume struct {
 
 // Pod names the pod for which a volume is published.
 type Pod struct {
-	// Namespace, Name, UID and ServiceAccount are the pod's.
+	// Namespace and Name are the pod's.
 	Namespace, Name string
-	UID             types.UID
-	ServiceAccount  string
+	// UID is the pod's.
+	UID types.UID
+	// ServiceAccount is the name of the pod's service account.
+	ServiceAccount string
 }
 
 // Publication asks for a volume to be published for a pod.
@@ -77,9 +79,10 @@ type Publication struct {
 
 // Claim names a claim; it is empty for inline volumes.
 type Claim struct {
-	// Namespace, Name and UID are the claim's.
+	// Namespace and Name are the claim's.
 	Namespace, Name string
-	UID             types.UID
+	// UID is the claim's.
+	UID types.UID
 }
 
 // Key identifies this use of the volume.

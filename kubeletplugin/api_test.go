@@ -1,0 +1,12 @@
+package kubeletplugin
+
+import (
+	"testing"
+
+	"github.com/longshore-csi/longshore/csikit/apitest"
+)
+
+func TestAPI(t *testing.T) {
+	apitest.Compare(t, "github.com/longshore-csi/longshore/kubeletplugin",
+		".", "agent", "driver", "fault", "layout", "recovery", "registration", "resolve", "unsupported", "volume")
+}

@@ -58,7 +58,7 @@ func groups() map[string]struct {
 		"Driver": {
 			reason:   "drivers and vendors use these",
 			bans:     noClient,
-			packages: []string{"command", "commandtest", "concurrency", "csiclient", "csiregistration", "csiserver", "csitest", "drivername", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "procmetrics", "redact", "tracing", "version"},
+			packages: []string{"apitest", "command", "commandtest", "concurrency", "csiclient", "csiregistration", "csiserver", "csitest", "drivername", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "procmetrics", "redact", "tracing", "version"},
 		},
 		"Component": {
 			reason:   "components use these",

@@ -3,6 +3,7 @@ package apitest
 
 import (
 	"flag"
+	"fmt"
 	"go/ast"
 	"go/doc"
 	"go/parser"
@@ -25,15 +26,12 @@ var rewrite = flag.Bool("rewrite", false, "write api.txt")
 // each exported name, and no type of an internal package, which importers could not name.
 func Compare(t *testing.T, module string, dirs ...string) {
 	t.Helper()
-	var api strings.Builder
-	for _, dir := range dirs {
-		a := &apiOf{t: t, fset: token.NewFileSet(), module: module, dir: dir, imports: map[string]string{}}
-		a.write()
-		slices.Sort(a.lines)
-		api.WriteString("package " + filepath.Base(module) + strings.TrimPrefix("/"+dir, "/.") + "\n\n" + strings.Join(a.lines, "\n") + "\n\n")
+	api, problems := list(t, module, dirs)
+	for _, p := range problems {
+		t.Error(p)
 	}
 	if *rewrite {
-		if err := os.WriteFile("api.txt", []byte(api.String()), 0o600); err != nil {
+		if err := os.WriteFile("api.txt", []byte(api), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -41,9 +39,22 @@ func Compare(t *testing.T, module string, dirs ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), api.String()); diff != "" {
+	if diff := cmp.Diff(string(want), api); diff != "" {
 		t.Errorf("the API differs from api.txt (-want +got):\n%s", diff)
 	}
+}
+
+// list returns the API of packages, and what is wrong with it.
+func list(t *testing.T, module string, dirs []string) (api string, problems []string) {
+	t.Helper()
+	for _, dir := range dirs {
+		a := &apiOf{t: t, fset: token.NewFileSet(), module: module, dir: dir, imports: map[string]string{}}
+		a.write()
+		slices.Sort(a.lines)
+		api += "package " + filepath.Base(module) + strings.TrimPrefix("/"+dir, "/.") + "\n\n" + strings.Join(a.lines, "\n") + "\n\n"
+		problems = append(problems, a.problems...)
+	}
+	return api, problems
 }
 
 // apiOf lists the API of one package.
@@ -52,8 +63,8 @@ type apiOf struct {
 	fset        *token.FileSet
 	module, dir string
 	// imports has the path of each imported package by its name.
-	imports map[string]string
-	lines   []string
+	imports         map[string]string
+	lines, problems []string
 }
 
 func (a *apiOf) write() {
@@ -163,7 +174,7 @@ func (a *apiOf) typeSpec(spec *ast.TypeSpec) {
 
 func (a *apiOf) documented(name, comment string) {
 	if strings.TrimSpace(comment) == "" {
-		a.t.Errorf("%s.%s has no comment", a.dir, name)
+		a.problems = append(a.problems, fmt.Sprintf("%s: %s has no comment", a.dir, name))
 	}
 }
 
@@ -172,7 +183,7 @@ func (a *apiOf) text(node ast.Node) string {
 	ast.Inspect(node, func(n ast.Node) bool {
 		if selected, ok := n.(*ast.SelectorExpr); ok {
 			if pkg, ok := selected.X.(*ast.Ident); ok && strings.Contains(a.imports[pkg.Name], "/internal/") {
-				a.t.Errorf("%s: %s.%s is of an internal package", a.dir, pkg.Name, selected.Sel.Name)
+				a.problems = append(a.problems, fmt.Sprintf("%s: %s.%s is of an internal package", a.dir, pkg.Name, selected.Sel.Name))
 			}
 		}
 		return true

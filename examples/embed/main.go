@@ -26,8 +26,9 @@ func main() {
 	handle, root := flag.String("volume", "", "`id` of an existing volume"), flag.String("root", "", "`directory` for mounts and records")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *driver, *endpoint, *handle, *root); err != nil {
+	err := run(ctx, *driver, *endpoint, *handle, *root)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "embed:", err)
 		os.Exit(1)
 	}

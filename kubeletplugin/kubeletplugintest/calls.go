@@ -1,0 +1,233 @@
+package kubeletplugintest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+)
+
+// certainty is what is known of a mount.
+type certainty int
+
+const (
+	no certainty = iota
+	maybe
+	yes
+)
+
+// life is what the kubelet knows of one volume on the node, from the answers that it has got.
+type life struct {
+	running string
+	staged  certainty
+	targets map[string]certainty
+}
+
+// callLog is a connection to the driver that notes the calls, checks them, and loses answers.
+type callLog struct {
+	conn   grpc.ClientConnInterface
+	root   string
+	stages bool
+
+	mu       sync.Mutex
+	lines    []string
+	problems []string
+	names    map[string]string
+	lost     map[string]bool
+	volumes  map[string]*life
+}
+
+var _ grpc.ClientConnInterface = (*callLog)(nil)
+
+func newCallLog(conn grpc.ClientConnInterface, root string) *callLog {
+	return &callLog{conn: conn, root: root, names: map[string]string{}, lost: map[string]bool{}, volumes: map[string]*life{}}
+}
+
+// request has the fields of requests about volumes; those that a request does not have are empty.
+type request struct{ method, volume, staging, target string }
+
+func read(method string, args any) request {
+	r := request{method: path.Base(method)}
+	if m, ok := args.(interface{ GetVolumeId() string }); ok {
+		r.volume = m.GetVolumeId()
+	}
+	if m, ok := args.(interface{ GetStagingTargetPath() string }); ok {
+		r.staging = m.GetStagingTargetPath()
+	}
+	if m, ok := args.(interface{ GetTargetPath() string }); ok {
+		r.target = m.GetTargetPath()
+	}
+	return r
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (l *callLog) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	r := read(method, args)
+	if r.volume == "" {
+		return l.conn.Invoke(ctx, method, args, reply, opts...)
+	}
+	l.begin(r)
+	err := l.conn.Invoke(ctx, method, args, reply, opts...)
+	if l.end(r, err) {
+		return status.Error(codes.Unavailable, "the answer was lost")
+	}
+	return err
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (l *callLog) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return l.conn.NewStream(ctx, desc, method, opts...)
+}
+
+// begin checks that the kubelet may make the call now.
+func (l *callLog) begin(r request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := l.volume(r.volume)
+	wrong := func(format string, args ...any) {
+		l.problems = append(l.problems, "kubelet: "+l.describe(r)+": "+fmt.Sprintf(format, args...))
+	}
+	if v.running != "" {
+		wrong("%s for the same volume has no answer yet", v.running)
+	}
+	v.running = r.method
+	switch r.method {
+	case "NodeStageVolume":
+		if _, err := os.Stat(r.staging); err != nil {
+			wrong("the staging path must exist: %v", err)
+		}
+		v.staged = max(v.staged, maybe)
+	case "NodePublishVolume":
+		if r.staging != "" && v.staged != yes {
+			wrong("the volume is not staged")
+		}
+		if _, err := os.Stat(filepath.Dir(r.target)); err != nil {
+			wrong("the directory of the target path must exist: %v", err)
+		}
+		v.targets[r.target] = max(v.targets[r.target], maybe)
+	case "NodeUnstageVolume":
+		for target, published := range v.targets {
+			if published != no {
+				wrong("the volume is published at %s", l.short(r, target))
+			}
+		}
+		v.staged = min(v.staged, maybe)
+	case "NodeUnpublishVolume":
+		v.targets[r.target] = min(v.targets[r.target], maybe)
+	}
+}
+
+// end notes an answer, checks what the driver has promised by it, and reports whether it is to be lost.
+func (l *callLog) end(r request, err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost := err == nil && l.lost[r.method]
+	delete(l.lost, r.method)
+	code := status.Code(err).String()
+	if lost {
+		code += ", lost"
+	}
+	l.lines = append(l.lines, l.describe(r)+" "+code)
+	v := l.volume(r.volume)
+	v.running = ""
+	if err != nil || lost {
+		return lost
+	}
+	wrong := func(format string, args ...any) {
+		l.problems = append(l.problems, "driver: "+l.describe(r)+": "+fmt.Sprintf(format, args...))
+	}
+	switch r.method {
+	case "NodeStageVolume":
+		v.staged = yes
+	case "NodePublishVolume":
+		v.targets[r.target] = yes
+		if _, err := os.Lstat(r.target); err != nil {
+			wrong("OK, but the target path is not there: %v", err)
+		}
+	case "NodeUnpublishVolume":
+		v.targets[r.target] = no
+		if _, err := os.Lstat(r.target); err == nil {
+			wrong("OK, but the driver has not removed the target path")
+		}
+	case "NodeUnstageVolume":
+		v.staged = no
+		if mounted, err := mountinfo.Mounted(r.staging); err == nil && mounted {
+			wrong("OK, but something is mounted at the staging path")
+		}
+	}
+	return false
+}
+
+func (l *callLog) volume(handle string) *life {
+	v := l.volumes[handle]
+	if v == nil {
+		v = &life{targets: map[string]certainty{}}
+		l.volumes[handle] = v
+	}
+	return v
+}
+
+// describe is one line about a call, with names that do not depend on the run.
+func (l *callLog) describe(r request) string {
+	name := l.names[r.volume]
+	if name == "" {
+		name = r.volume
+	}
+	words := []string{r.method, name}
+	if r.staging != "" {
+		words = append(words, "staging="+l.short(r, r.staging))
+	}
+	if r.target != "" {
+		words = append(words, "target="+l.short(r, r.target))
+	}
+	return strings.Join(words, " ")
+}
+
+// short is a path below the root directory.
+func (l *callLog) short(r request, p string) string {
+	p = strings.TrimPrefix(strings.TrimPrefix(p, l.root), "/")
+	return strings.ReplaceAll(p, layout.StagingKey(r.volume), l.names[r.volume])
+}
+
+// name has a volume appear under a name.
+func (l *callLog) name(handle, name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.names[handle] = name
+}
+
+func (l *callLog) lose(method string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost[method] = true
+}
+
+// pending reports whether an answer of the method is still to be lost.
+func (l *callLog) pending(method string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost[method]
+}
+
+func (l *callLog) transcript() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "\n") + "\n"
+}
+
+func (l *callLog) violations() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.problems)
+}

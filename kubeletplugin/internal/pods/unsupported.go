@@ -9,7 +9,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
@@ -24,21 +23,11 @@ func (c *Controller) reportUnsupported(e *entry, pod *corev1.Pod, wanted []volum
 	for i := range wanted {
 		p := &wanted[i]
 		for _, f := range p.Unsupported {
-			if c.applies(p, f) && c.count(e, f.Feature, p.SpecName) {
+			if c.count(e, f.Feature, p.SpecName) {
 				c.cfg.Events.Warning(pod, f.Reason, fmt.Sprintf("volume %q: %s", p.SpecName, f.Message))
 			}
 		}
 	}
-}
-
-// applies reports whether the feature is missed now: whether the driver does it instead is known once the volume is
-// published.
-func (c *Controller) applies(p *volume.Publication, f unsupported.Finding) bool {
-	if !f.UnlessDelegated {
-		return true
-	}
-	st, ok := c.cfg.Volumes.Status(p.Volume.Name, p.Key())
-	return ok && st.Published && !st.GroupDelegated
 }
 
 // count counts a feature of a volume and reports whether it is the first time for this pod.

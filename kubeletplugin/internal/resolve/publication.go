@@ -10,7 +10,7 @@ import (
 
 func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *storagev1.CSIDriver, readOnly bool) *volume.Publication {
 	src, claim := pv.Spec.CSI, pv.Spec.ClaimRef // which is there, or the volume is refused
-	return &volume.Publication{
+	p := &volume.Publication{
 		Volume: volume.Volume{
 			Name:         names.Unique(src.Driver, src.VolumeHandle),
 			Driver:       src.Driver,
@@ -28,11 +28,12 @@ func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *stor
 		ReadOnly:      readOnly,
 		PodInfo:       podInfo(d),
 		PublishSecret: src.NodePublishSecretRef,
-		FSGroup:       fsGroup(pod),
 		Running:       running(pod),
 		Claim:         volume.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 		Capacity:      pv.Spec.Capacity.Storage().Value(),
 	}
+	setGroup(p, pod, d, pv.Spec.AccessModes)
+	return p
 }
 
 func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver) *volume.Publication {
@@ -50,7 +51,6 @@ func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver
 		SpecName: v.Name,
 		ReadOnly: src.ReadOnly != nil && *src.ReadOnly,
 		PodInfo:  podInfo(d),
-		FSGroup:  fsGroup(pod),
 		Running:  running(pod),
 	}
 	if src.FSType != nil {
@@ -59,6 +59,7 @@ func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver
 	if src.NodePublishSecretRef != nil {
 		p.PublishSecret = &corev1.SecretReference{Namespace: pod.Namespace, Name: src.NodePublishSecretRef.Name}
 	}
+	setGroup(p, pod, d, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce})
 	return p
 }
 
@@ -96,11 +97,4 @@ func running(pod *corev1.Pod) bool {
 		}
 	}
 	return pod.Status.Phase == corev1.PodRunning
-}
-
-func fsGroup(pod *corev1.Pod) *int64 {
-	if pod.Spec.SecurityContext == nil {
-		return nil
-	}
-	return pod.Spec.SecurityContext.FSGroup
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 )
 
 // Config says what a Manager works with.
@@ -40,6 +42,8 @@ type Config struct {
 	Changed func(types.UID)
 	// Spread returns random numbers in [0, 1) for the backoff; nil means math/rand.
 	Spread func() float64
+	// ChangeGroup changes the group of files, and counts them; nil means fsgroup.Apply.
+	ChangeGroup func(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error)
 	// Fault stops the work at named points in crash tests.
 	Fault fault.Hook
 }
@@ -69,6 +73,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if cfg.ClaimInterval == 0 {
 		cfg.ClaimInterval = time.Minute
+	}
+	if cfg.ChangeGroup == nil {
+		cfg.ChangeGroup = fsgroup.Apply
 	}
 	if cfg.Spread == nil {
 		cfg.Spread = rand.Float64
@@ -197,6 +204,9 @@ func (m *Manager) dropFrom(a *actor, pod types.UID) {
 		}
 		u.want, u.podUnknown = nil, false
 		u.reset()
+		if u.interrupt != nil {
+			u.interrupt()
+		}
 		forget(s, k)
 	}
 	if !s.wanted() {

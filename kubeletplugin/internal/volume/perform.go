@@ -37,6 +37,9 @@ type job struct {
 
 // perform does one step. It changes the world but not the state.
 func (m *Manager) perform(ctx context.Context, j job) result {
+	if j.op == opChangeGroup { // which takes as long as the volume has files
+		return m.changeGroup(ctx, j)
+	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	switch j.op {

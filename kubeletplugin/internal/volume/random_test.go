@@ -1,6 +1,8 @@
 package volume_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -8,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
@@ -69,6 +73,7 @@ func randomRun(t *testing.T, seed uint64) {
 			g.addClaim(h)
 		}
 		g.notAttachable = "vol-3"
+		g.changeGroup = g.gambleGroup
 		g.start()
 		for range 40 {
 			g.step()
@@ -89,6 +94,8 @@ type gambler struct {
 	given map[string]string
 	pods  int
 	vas   int
+	// brokenGroups is how many changes of a group fail.
+	brokenGroups int
 }
 
 func (g *gambler) step() {
@@ -96,7 +103,7 @@ func (g *gambler) step() {
 		g.createPod, g.createPod, g.createPod, g.deletePod, g.deletePod, g.breakCalls, g.breakCalls, g.driver.Heal,
 		func() { g.breakCalls(); g.createPod(); g.pause(); g.deletePod() },
 		func() { g.breakCalls(); g.restart() },
-		g.flipDriver, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
+		g.flipDriver, g.breakGroups, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
 		g.grow, g.grow, g.breakClaims, func() { g.grow(); time.Sleep(2 * time.Minute) },
 	}
 	steps[g.rand.IntN(len(steps))]()
@@ -123,6 +130,7 @@ func (g *gambler) createPod() {
 			p.Claim = volume.Claim{Namespace: "ns", Name: h, UID: types.UID("claim-" + h)}
 			p.ReadOnly = g.rand.IntN(4) == 0
 			p.Volume.Attachable = h != "vol-3"
+			p.ChangeGroup, p.FSGroup = g.rand.IntN(2) == 0, &aGroup
 			wants = append(wants, p)
 		}
 	}
@@ -203,6 +211,32 @@ func (g *gambler) hasCrashed() bool {
 	return g.crashed
 }
 
+// aGroup is the fsGroup of all pods.
+var aGroup = int64(7)
+
+func (g *gambler) breakGroups() { g.set(func() { g.brokenGroups = g.rand.IntN(4) }) }
+
+// gambleGroup is a change of a group that may fail, in the middle or at once, and takes a second.
+func (g *gambler) gambleGroup(ctx context.Context, _ fsgroup.Change, _ *atomic.Int64) (done fsgroup.Result, err error) {
+	g.set(func() {
+		if g.brokenGroups > 0 {
+			g.brokenGroups--
+			err = errors.New("input/output error")
+		}
+	})
+	select {
+	case <-ctx.Done():
+		return done, ctx.Err()
+	case <-time.After(time.Second):
+		return done, err
+	}
+}
+
+func (g *gambler) isGrouped(path string) (is bool) {
+	g.set(func() { is = g.grouped[path] })
+	return is
+}
+
 // restart kills the agent and starts another over what it has left.
 func (g *gambler) restart() {
 	g.halt()
@@ -270,6 +304,9 @@ func (g *gambler) check() {
 		for _, p := range wants {
 			if st, ok := g.m.Status(p.Volume.Name, p.Key()); ok && st.Published {
 				g.given[g.target(p)] = p.Volume.Name
+				if p.ChangeGroup && !p.ReadOnly && !g.isGrouped(g.target(p)) {
+					g.t.Errorf("volume %q was given to pod %q without its group", p.Volume.Name, p.Pod.Name)
+				}
 			}
 		}
 	}
@@ -279,6 +316,7 @@ func (g *gambler) check() {
 func (g *gambler) settle() {
 	g.driver.Heal()
 	g.api.Heal()
+	g.set(func() { g.brokenGroups = 0 })
 	for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
 		g.handOver(h) // as a resizer does again with what was infeasible
 	}

@@ -21,6 +21,10 @@ const (
 	// ReasonExpandReadOnly is the reason of an event about an expansion that waits, because the pod mounts the volume
 	// read-only.
 	ReasonExpandReadOnly = "FileSystemResizeFailed"
+	// ReasonGroupInProgress is the reason of an event about a change of the files' group that takes long.
+	ReasonGroupInProgress = "VolumePermissionChangeInProgress"
+	// ReasonGroupRefused is the reason of an event about files whose group cannot be changed.
+	ReasonGroupRefused = "VolumePermissionChangeRefused"
 
 	// quietFailures is how many failures that go away by themselves are not worth an event.
 	quietFailures = 5
@@ -38,6 +42,9 @@ type report struct {
 func (m *Manager) reports(a *actor, j job, r result) []report {
 	if j.op == opExpand {
 		return a.state.expansionReports(m.cfg.Node, j, r)
+	}
+	if r.group != nil {
+		return a.state.groupReports(j, *r.group)
 	}
 	reason, what := describe(j.op)
 	if r.err == nil || errors.Is(r.err, ErrNotAttached) || what == "" {
@@ -152,7 +159,7 @@ func describe(o op) (reason, what string) {
 		return ReasonFailedMount, "MountVolume.WaitForAttach"
 	case opStage:
 		return ReasonFailedMount, "MountVolume.MountDevice"
-	case opPublish:
+	case opPublish, opChangeGroup:
 		return ReasonFailedMount, "MountVolume.SetUp"
 	case opUnstage: // for pods that wait for it to be staged again
 		return ReasonFailedMount, "UnmountDevice"

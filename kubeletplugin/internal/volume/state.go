@@ -76,8 +76,12 @@ type use struct {
 	undo bool
 	// recovered is true for a use found on disk of a pod that may be running, until a call of this process has succeeded.
 	recovered bool
-	// groupDelegated is true if the driver that has published it mounts with the pod's fsGroup.
-	groupDelegated bool
+	// groupPending is true from NodePublishVolume until the files have the fsGroup of the pod: the pod has to wait.
+	groupPending bool
+	// interrupt ends a change of the group; nil if there is none in progress.
+	interrupt func()
+	// refusalReported is true once the pod has the event about files whose group cannot be changed.
+	refusalReported bool
 	// unchecked is true from NodePublishVolume until the claim was looked at for an expansion: the pod has to wait.
 	unchecked bool
 	// notice is the last message to the pod about what its volume waits for.

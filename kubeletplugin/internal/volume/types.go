@@ -69,6 +69,10 @@ type Publication struct {
 	Running bool
 	// FSGroup is passed to drivers that can mount with a group; nil if the pod has none.
 	FSGroup *int64
+	// ChangeGroup gives the files to FSGroup if the driver cannot mount with a group, unless the volume is read-only.
+	ChangeGroup bool
+	// OnRootMismatch does so only if the root directory of the volume has another group or lacks permissions.
+	OnRootMismatch bool
 	// Claim is the claim of a persistent volume.
 	Claim Claim
 	// Capacity is that of the PersistentVolume when the pod was resolved, in bytes.

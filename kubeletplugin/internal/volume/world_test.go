@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
@@ -53,10 +55,14 @@ type world struct {
 	afterLook func()
 	// notAttachable is the handle of a volume that may leave volumesInUse while it is staged.
 	notAttachable string
-	events        []string
-	changed       []types.UID
-	crashAt       fault.Point
-	crashed       bool
+	// grouped has the paths whose group was changed, and groups the changes. changeGroup does them; nil does nothing.
+	grouped     map[string]bool
+	groups      []fsgroup.Change
+	changeGroup func(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error)
+	events      []string
+	changed     []types.UID
+	crashAt     fault.Point
+	crashed     bool
 }
 
 func newWorld(t testing.TB, o csitest.Options) *world {
@@ -66,7 +72,7 @@ func newWorld(t testing.TB, o csitest.Options) *world {
 	}
 	w := &world{
 		t: t, root: names.Root(t.TempDir()), driver: csitest.New(o), registered: true,
-		inUse: map[string]bool{}, attached: map[string]*volume.Attachment{}, api: kubetest.New(),
+		inUse: map[string]bool{}, grouped: map[string]bool{}, attached: map[string]*volume.Attachment{}, api: kubetest.New(),
 	}
 	w.m = w.manager()
 	return w
@@ -77,6 +83,7 @@ func (w *world) manager() *volume.Manager {
 	m, err := volume.New(volume.Config{
 		Node: testNode, Disk: &disk.Disk{Root: w.root, Fault: w.fault}, Fault: w.fault,
 		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w, Claims: expand.Client{API: w.api.Client()},
+		ChangeGroup: w.group,
 		Changed: func(uid types.UID) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -223,6 +230,19 @@ func (w *world) Failed(pod volume.Pod, reason, message string) {
 func (w *world) Expansion(pod volume.Pod, claim volume.Claim, reason, message string) {
 	w.Failed(pod, reason, message)
 	w.Failed(volume.Pod{Name: "claim " + claim.Name}, reason, message)
+}
+
+// group notes a change of the group, and does it as the test says.
+func (w *world) group(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (done fsgroup.Result, err error) {
+	w.mu.Lock()
+	change := w.changeGroup
+	w.groups = append(w.groups, c)
+	w.mu.Unlock()
+	if change != nil {
+		done, err = change(ctx, c, files)
+	}
+	w.set(func() { w.grouped[c.Path] = w.grouped[c.Path] || err == nil })
+	return done, err
 }
 
 // set changes the world under its lock.

@@ -33,6 +33,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/registration"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
@@ -189,7 +190,11 @@ func (a *Agent) makeEvents() (err error) {
 	return err
 }
 
-func (a *Agent) makeVolumes() (err error) {
+func (a *Agent) makeVolumes() error {
+	cache, err := tokens.New(tokens.Config{Request: a.cfg.Client.RequestToken})
+	if err != nil {
+		return err
+	}
 	a.volumes, err = volume.New(volume.Config{
 		Node:        a.node(),
 		Disk:        a.disk,
@@ -198,6 +203,7 @@ func (a *Agent) makeVolumes() (err error) {
 		Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
 		Claims:      expand.Client{API: a.cfg.Client},
 		Secrets:     secrets{a.cfg.Client},
+		Tokens:      podTokens{cache},
 		Events:      podEvents{a.events},
 		Timeout:     a.cfg.CSITimeout, ClaimInterval: a.cfg.SyncFrequency,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },

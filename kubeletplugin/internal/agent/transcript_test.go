@@ -23,6 +23,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
@@ -54,9 +55,13 @@ func publishing(ctx context.Context, env *reconciletest.Env) error {
 		return err
 	}
 	p := &publisher{env: env, running: map[types.UID]bool{}}
+	cache, err := tokens.New(tokens.Config{Request: env.Kube.RequestToken})
+	if err != nil {
+		return err
+	}
 	p.volumes, err = volume.New(volume.Config{
 		Node: nodeName, Disk: &disk.Disk{Root: root}, Drivers: p, InUse: p, Attachments: p,
-		Claims: expand.Client{API: env.Kube}, Secrets: secrets{env.Kube}, Events: podEvents{recorder},
+		Claims: expand.Client{API: env.Kube}, Secrets: secrets{env.Kube}, Tokens: podTokens{cache}, Events: podEvents{recorder},
 		Spread:  func() float64 { return 0 },
 		Changed: func(uid types.UID) { p.changed(recorder, uid) },
 	})

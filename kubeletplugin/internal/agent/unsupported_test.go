@@ -34,7 +34,6 @@ func requests() map[string]func(*asking) {
 			a.pod.Spec.Containers[0].VolumeMounts = nil
 			a.pod.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "vol", DevicePath: "/dev/x"}}
 		},
-		"service-account-tokens": func(a *asking) { a.driver.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}} },
 		"csi-migration": func(a *asking) {
 			a.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "v"}}
 		},

@@ -33,6 +33,7 @@ func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *stor
 		Capacity:      pv.Spec.Capacity.Storage().Value(),
 	}
 	setGroup(p, pod, d, pv.Spec.AccessModes)
+	setTokens(p, d)
 	return p
 }
 
@@ -60,7 +61,17 @@ func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver
 		p.PublishSecret = &corev1.SecretReference{Namespace: pod.Namespace, Name: src.NodePublishSecretRef.Name}
 	}
 	setGroup(p, pod, d, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce})
+	setTokens(p, d)
 	return p
+}
+
+// setTokens sets the fields of a publication for the service account tokens that the driver wants.
+func setTokens(p *volume.Publication, d *storagev1.CSIDriver) {
+	if d == nil || len(d.Spec.TokenRequests) == 0 {
+		return
+	}
+	p.Tokens = d.Spec.TokenRequests
+	p.TokensInSecrets = d.Spec.ServiceAccountTokenInSecrets != nil && *d.Spec.ServiceAccountTokenInSecrets
 }
 
 func podOf(pod *corev1.Pod) volume.Pod {

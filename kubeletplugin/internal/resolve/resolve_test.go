@@ -241,7 +241,6 @@ func TestProblems(t *testing.T) {
 		"InlineMode": {reason: "test item T9", driver: csiDriver(func(s *storagev1.CSIDriverSpec) {
 			s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{"Persistent"}
 		}), pod: pod(inline()), text: `"Ephemeral" not supported`},
-		"Tokens": {reason: "tokens are not supported", driver: csiDriver(func(s *storagev1.CSIDriverSpec) { s.TokenRequests = []storagev1.TokenRequest{{}} }), text: "tokens"},
 		"Affinity": {reason: "the volume is elsewhere", pv: pv(func(v *corev1.PersistentVolume) {
 			v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}},

@@ -11,8 +11,6 @@ func block(r *Request) bool {
 	return r.PV != nil && r.PV.Spec.CSI != nil && r.PV.Spec.VolumeMode != nil && *r.PV.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-func tokens(r *Request) bool { return r.Driver != nil && len(r.Driver.Spec.TokenRequests) > 0 }
-
 // migrated reports whether the volume is of an in-tree plugin that Kubernetes 1.36 replaces by a CSI driver.
 func migrated(r *Request) bool {
 	return r.PV != nil && migratedSpec(&r.PV.Spec.PersistentVolumeSource) || migratedInPod(&r.Volume.VolumeSource)

@@ -68,10 +68,6 @@ func Features() []Feature {
 			Reason: ReasonFailedMap, Refused: true, asked: block,
 		},
 		{
-			Name: "service-account-tokens", Asks: "service account tokens (CSIDriver.spec.tokenRequests)", Effect: "the pod waits",
-			Reason: ReasonFailedMount, Refused: true, asked: tokens,
-		},
-		{
 			Name: "csi-migration", Asks: "an in-tree volume that Kubernetes migrates to a CSI driver", Effect: "the pod waits; use a volume of the CSI driver",
 			Reason: ReasonFailedMount, Refused: true, asked: migrated,
 		},

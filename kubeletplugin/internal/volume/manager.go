@@ -25,12 +25,13 @@ type Config struct {
 	Node string
 	// Disk makes and removes directories and records.
 	Disk *disk.Disk
-	// Drivers, InUse, Attachments, Secrets and Events are the world around; none may be nil.
+	// Drivers, InUse, Attachments, Claims, Secrets, Tokens and Events are the world around; none may be nil.
 	Drivers     Drivers
 	InUse       InUse
 	Attachments Attachments
 	Claims      Claims
 	Secrets     Secrets
+	Tokens      Tokens
 	Events      Events
 	// Timeout is the deadline of one step with all its calls; 2 minutes if it is zero.
 	Timeout time.Duration
@@ -97,8 +98,8 @@ func (c *Config) validate() error {
 	if c.Node == "" {
 		errs = append(errs, errors.New("node name is empty"))
 	}
-	if c.Disk == nil || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Claims == nil || c.Secrets == nil || c.Events == nil {
-		errs = append(errs, errors.New("disk, drivers, in-use flags, attachments, claims, secrets and events are all needed"))
+	if c.Disk == nil || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Claims == nil || c.Secrets == nil || c.Tokens == nil || c.Events == nil {
+		errs = append(errs, errors.New("disk, drivers, in-use flags, attachments, claims, secrets, tokens and events are all needed"))
 	}
 	if c.Timeout < 0 || c.ClaimInterval < 0 {
 		errs = append(errs, fmt.Errorf("timeout %v or claim interval %v is negative", c.Timeout, c.ClaimInterval))
@@ -307,5 +308,6 @@ func (m *Manager) unindex(pod types.UID, volume string) {
 	if len(m.pods[pod]) == 0 {
 		delete(m.pods, pod)
 		delete(m.leaving, pod)
+		m.cfg.Tokens.Forget(pod)
 	}
 }

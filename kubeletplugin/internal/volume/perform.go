@@ -175,6 +175,9 @@ func (m *Manager) publish(ctx context.Context, j job) result {
 	if err != nil {
 		return result{err: err}
 	}
+	if c.tokens, err = m.cfg.Tokens.Encoded(ctx, p.Pod, p.Tokens); err != nil {
+		return result{err: err}
+	}
 	c.attachment = j.attachment
 	c.target = m.cfg.Disk.Root.Target(p.Pod.UID, p.SpecName)
 	if err := m.cfg.Disk.PrepareTarget(p.Pod.UID, p.targetRecord(m.cfg.Node)); err != nil {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikit/capability"
+	"github.com/longshore-csi/longshore/csikit/redact"
 )
 
 // The keys with which a driver gets the pod (CSIDriver.spec.podInfoOnMount), and their names in
@@ -33,8 +34,10 @@ type call struct {
 	caps       capabilities
 	attachment *Attachment
 	secrets    map[string]string
-	staging    string
-	target     string
+	// tokens are the service account tokens; empty for none.
+	tokens  string
+	staging string
+	target  string
 }
 
 // publishContext is nil for a volume that was not attached.
@@ -65,6 +68,11 @@ func publishRequest(p *Publication, c call, legacyInfo bool) *csi.NodePublishVol
 		Readonly:         p.ReadOnly,
 		Secrets:          c.secrets,
 		VolumeContext:    volumeContext(p, legacyInfo),
+	}
+	if c.tokens != "" && p.TokensInSecrets {
+		r.Secrets = with(r.Secrets, redact.TokensKey, c.tokens)
+	} else if c.tokens != "" {
+		r.VolumeContext = with(r.VolumeContext, redact.TokensKey, c.tokens)
 	}
 	if stages(&p.Volume, c.caps) {
 		r.StagingTargetPath = c.staging
@@ -107,6 +115,14 @@ func accessMode(mode corev1.PersistentVolumeAccessMode) corev1.PersistentVolumeA
 		return corev1.ReadWriteOnce
 	}
 	return mode
+}
+
+// with returns a copy of a map with one more value.
+func with(m map[string]string, key, value string) map[string]string {
+	all := make(map[string]string, len(m)+1)
+	maps.Copy(all, m)
+	all[key] = value
+	return all
 }
 
 // volumeContext is a copy of the attributes; the keys about the pod replace equal ones.

@@ -15,6 +15,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
@@ -24,6 +25,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/names"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/volume"
 )
 
@@ -51,6 +53,7 @@ type world struct {
 	secretErr  error
 	api        *kubetest.Cluster // has the claims and their PersistentVolumes
 	raiseErr   error
+	cache      *tokens.Cache
 	// afterLook runs between the look at volumesAttached and the use of what it found.
 	afterLook func()
 	// notAttachable is the handle of a volume that may leave volumesInUse while it is staged.
@@ -74,16 +77,30 @@ func newWorld(t testing.TB, o csitest.Options) *world {
 		t: t, root: names.Root(t.TempDir()), driver: csitest.New(o), registered: true,
 		inUse: map[string]bool{}, grouped: map[string]bool{}, attached: map[string]*volume.Attachment{}, api: kubetest.New(),
 	}
+	cache, err := tokens.New(tokens.Config{Request: w.api.Client().RequestToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cache = cache
 	w.m = w.manager()
 	return w
 }
+
+// podTokens requests tokens from the API server.
+type podTokens struct{ cache *tokens.Cache }
+
+func (p podTokens) Encoded(ctx context.Context, pod volume.Pod, requests []storagev1.TokenRequest) (string, error) {
+	return p.cache.Encoded(ctx, tokens.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ServiceAccount: pod.ServiceAccount}, requests)
+}
+
+func (p podTokens) Forget(uid types.UID) { p.cache.Forget(uid) }
 
 func (w *world) manager() *volume.Manager {
 	w.t.Helper()
 	m, err := volume.New(volume.Config{
 		Node: testNode, Disk: &disk.Disk{Root: w.root, Fault: w.fault}, Fault: w.fault,
 		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w, Claims: expand.Client{API: w.api.Client()},
-		ChangeGroup: w.group,
+		ChangeGroup: w.group, Tokens: podTokens{w.cache},
 		Changed: func(uid types.UID) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -61,8 +61,8 @@ type Config struct {
 	StatusFrequency time.Duration
 	// LeaseDuration is how long the node counts as alive after a renewal.
 	LeaseDuration time.Duration
-	// SyncFrequency is how often each pod is checked although nothing has changed, and the claim of each published volume
-	// is looked at for an expansion.
+	// SyncFrequency is how often each pod is checked although nothing has changed, the claim of each published volume is looked at for
+	// an expansion, and NodePublishVolume is repeated for drivers that want it.
 	SyncFrequency time.Duration
 	// SweepInterval is how often the directories of pods that are gone are looked for; 1 minute if zero.
 	SweepInterval time.Duration
@@ -205,7 +205,7 @@ func (a *Agent) makeVolumes() error {
 		Secrets:     secrets{a.cfg.Client},
 		Tokens:      podTokens{cache},
 		Events:      podEvents{a.events},
-		Timeout:     a.cfg.CSITimeout, ClaimInterval: a.cfg.SyncFrequency,
+		Timeout:     a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },
 		Fault:   a.cfg.Fault,
 	})

@@ -37,7 +37,6 @@ func requests() map[string]func(*asking) {
 		"csi-migration": func(a *asking) {
 			a.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "v"}}
 		},
-		"requires-republish": func(a *asking) { a.driver.Spec.RequiresRepublish = on(true) },
 		"selinux-mount": func(a *asking) {
 			a.driver.Spec.SELinuxMount = on(true)
 			a.pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}

@@ -46,8 +46,8 @@ func (c *Controller) count(e *entry, feature, name string) bool {
 	return true
 }
 
-// recheck looks for features that the volumes of a running pod have come to ask for since a CSIDriver object has changed.
-// Nothing is done to the volumes.
+// recheck looks for features that the volumes of a running pod have come to ask for since a CSIDriver object has changed. Later calls
+// for the volumes follow that object; nothing is done to them for it.
 func (c *Controller) recheck(ctx context.Context, e *entry, pod *corev1.Pod) {
 	if e.generation == c.generation.Load() || len(e.wanted) == 0 {
 		return
@@ -55,6 +55,9 @@ func (c *Controller) recheck(ctx context.Context, e *entry, pod *corev1.Pod) {
 	wanted, problems := c.resolve(ctx, e, pod)
 	if len(problems) > 0 {
 		klog.FromContext(ctx).V(4).Info("Volumes of a running pod cannot be resolved", logging.KeyReason, joined(problems).Error())
+	}
+	for _, p := range wanted {
+		c.cfg.Volumes.Refresh(p)
 	}
 	c.reportUnsupported(e, pod, wanted, nil)
 }

@@ -65,9 +65,14 @@ func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver
 	return p
 }
 
-// setTokens sets the fields of a publication for the service account tokens that the driver wants.
+// setTokens sets the fields of a publication for the service account tokens that the driver wants, and for calls that are repeated to
+// renew them.
 func setTokens(p *volume.Publication, d *storagev1.CSIDriver) {
-	if d == nil || len(d.Spec.TokenRequests) == 0 {
+	if d == nil {
+		return
+	}
+	p.Republish = d.Spec.RequiresRepublish != nil && *d.Spec.RequiresRepublish
+	if len(d.Spec.TokenRequests) == 0 {
 		return
 	}
 	p.Tokens = d.Spec.TokenRequests

@@ -26,10 +26,6 @@ func migratedSpec(s *corev1.PersistentVolumeSource) bool {
 		s.AzureDisk != nil || s.AzureFile != nil || s.VsphereVolume != nil || s.PortworxVolume != nil
 }
 
-func republish(r *Request) bool {
-	return r.Driver != nil && r.Driver.Spec.RequiresRepublish != nil && *r.Driver.Spec.RequiresRepublish
-}
-
 // seLinux reports whether a kubelet would mount with the pod's context, which it does for ReadWriteOncePod volumes.
 func seLinux(r *Request) bool {
 	if r.Driver == nil || r.Driver.Spec.SELinuxMount == nil || !*r.Driver.Spec.SELinuxMount || r.PV == nil ||

@@ -72,10 +72,6 @@ func Features() []Feature {
 			Reason: ReasonFailedMount, Refused: true, asked: migrated,
 		},
 		{
-			Name: "requires-republish", Asks: "repeated NodePublishVolume calls (CSIDriver.spec.requiresRepublish)",
-			Effect: "the volume is published once, so credentials that the driver renews then expire", Reason: ReasonIgnored, asked: republish,
-		},
-		{
 			Name: "selinux-mount", Asks: "a mount with an SELinux context (CSIDriver.spec.seLinuxMount)",
 			Effect: "the volume is mounted without the context", Reason: ReasonIgnored, asked: seLinux,
 		},

@@ -108,7 +108,7 @@ func settleGroup(s *state, j job, r result, now time.Time, b backoff) {
 	u := s.uses[j.key]
 	switch {
 	case r.group != nil:
-		u.groupPending = false
+		u.groupPending, u.groupAwaited = false, false
 		u.reset()
 	case r.err != nil && !u.unwanted():
 		u.fail(r.err, now, b)

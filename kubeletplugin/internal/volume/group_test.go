@@ -133,6 +133,11 @@ func TestGroupFails(t *testing.T) {
 	})
 }
 
+// brokenGroup is a change that fails.
+func (w *world) brokenGroup(context.Context, fsgroup.Change, *atomic.Int64) (fsgroup.Result, error) {
+	return fsgroup.Result{}, syscall.EIO
+}
+
 // slowly is a change that takes a time unless it is cancelled, and passes a file each second.
 func slowly(ctx context.Context, d time.Duration, files *atomic.Int64) (fsgroup.Result, error) {
 	end := time.Now().Add(d)

@@ -35,9 +35,9 @@ type Config struct {
 	Events      Events
 	// Timeout is the deadline of one step with all its calls; 2 minutes if it is zero.
 	Timeout time.Duration
-	// ClaimInterval is how often the claim of a published volume is looked at for an expansion, half as much again at
-	// random; 1 minute if it is zero.
-	ClaimInterval time.Duration
+	// SyncInterval is how often the claim of a published volume is looked at for an expansion, and NodePublishVolume is repeated for
+	// drivers that want it; half as much again at random; 1 minute if it is zero.
+	SyncInterval time.Duration
 	// Changed is called with the UID of a pod one of whose volumes was published or unpublished,
 	// or failed to. It must not block; nil is allowed.
 	Changed func(types.UID)
@@ -72,8 +72,8 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 2 * time.Minute
 	}
-	if cfg.ClaimInterval == 0 {
-		cfg.ClaimInterval = time.Minute
+	if cfg.SyncInterval == 0 {
+		cfg.SyncInterval = time.Minute
 	}
 	if cfg.ChangeGroup == nil {
 		cfg.ChangeGroup = fsgroup.Apply
@@ -85,7 +85,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg,
 		backoff: backoff{
 			start: 500 * time.Millisecond, quick: 20 * time.Millisecond,
-			limit: 2*time.Minute + 2*time.Second, look: cfg.ClaimInterval, spread: cfg.Spread,
+			limit: 2*time.Minute + 2*time.Second, look: cfg.SyncInterval, spread: cfg.Spread,
 		},
 		actors:  map[string]*actor{},
 		pods:    map[types.UID]sets.Set[string]{},
@@ -101,8 +101,8 @@ func (c *Config) validate() error {
 	if c.Disk == nil || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Claims == nil || c.Secrets == nil || c.Tokens == nil || c.Events == nil {
 		errs = append(errs, errors.New("disk, drivers, in-use flags, attachments, claims, secrets, tokens and events are all needed"))
 	}
-	if c.Timeout < 0 || c.ClaimInterval < 0 {
-		errs = append(errs, fmt.Errorf("timeout %v or claim interval %v is negative", c.Timeout, c.ClaimInterval))
+	if c.Timeout < 0 || c.SyncInterval < 0 {
+		errs = append(errs, fmt.Errorf("timeout %v or sync interval %v is negative", c.Timeout, c.SyncInterval))
 	}
 	return errors.Join(errs...)
 }
@@ -247,6 +247,9 @@ func (m *Manager) DriverChanged(name string) {
 			s.device.retryAt = time.Time{}
 			for _, u := range s.uses {
 				u.retryAt = time.Time{}
+				if u.republish.err != nil {
+					u.republish.retryAt = time.Time{}
+				}
 			}
 			for _, e := range s.expansions {
 				if e.err != nil {

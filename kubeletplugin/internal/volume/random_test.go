@@ -105,6 +105,7 @@ func (g *gambler) step() {
 		func() { g.breakCalls(); g.restart() },
 		g.flipDriver, g.breakGroups, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
 		g.grow, g.grow, g.breakClaims, func() { g.grow(); time.Sleep(2 * time.Minute) },
+		func() { g.breakCalls(); g.breakCalls(); time.Sleep(2 * time.Minute) },
 	}
 	steps[g.rand.IntN(len(steps))]()
 	g.pause()
@@ -130,6 +131,7 @@ func (g *gambler) createPod() {
 			p.Claim = volume.Claim{Namespace: "ns", Name: h, UID: types.UID("claim-" + h)}
 			p.ReadOnly = g.rand.IntN(4) == 0
 			p.Volume.Attachable = h != "vol-3"
+			p.Republish = g.rand.IntN(3) == 0
 			p.ChangeGroup, p.FSGroup = g.rand.IntN(2) == 0, &aGroup
 			wants = append(wants, p)
 		}
@@ -328,7 +330,7 @@ func (g *gambler) settle() {
 			g.attach(h, "va-last")
 		}
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(20 * time.Minute)
 	g.check()
 	for _, wants := range g.alive {
 		for _, p := range wants {
@@ -341,7 +343,7 @@ func (g *gambler) settle() {
 		g.m.Drop(podOf(name))
 	}
 	clear(g.given)
-	time.Sleep(time.Hour)
+	time.Sleep(20 * time.Minute)
 	synctest.Wait()
 	g.cleanPods()
 	g.expectClean()

@@ -51,7 +51,7 @@ func (m *Manager) reports(a *actor, j job, r result) []report {
 		return nil
 	}
 	s := &a.state
-	if errors.Is(r.err, ErrTransient) && s.failures(j.key) < quietFailures {
+	if errors.Is(r.err, ErrTransient) && s.failures(j) < quietFailures {
 		return nil
 	}
 	var all []report
@@ -138,11 +138,16 @@ func (s *state) podName(k Key) string {
 }
 
 // failures is how often the step of a use, or of the device, has failed in a row.
-func (s *state) failures(k Key) int {
-	if u := s.uses[k]; u != nil {
+func (s *state) failures(j job) int {
+	u := s.uses[j.key]
+	switch {
+	case u == nil:
+		return s.device.failures
+	case j.op == opRepublish:
+		return u.republish.failures
+	default:
 		return u.failures
 	}
-	return s.device.failures
 }
 
 func (m *Manager) podOf(k Key, u *use) (Pod, bool) {
@@ -159,7 +164,7 @@ func describe(o op) (reason, what string) {
 		return ReasonFailedMount, "MountVolume.WaitForAttach"
 	case opStage:
 		return ReasonFailedMount, "MountVolume.MountDevice"
-	case opPublish, opChangeGroup:
+	case opPublish, opChangeGroup, opRepublish:
 		return ReasonFailedMount, "MountVolume.SetUp"
 	case opUnstage: // for pods that wait for it to be staged again
 		return ReasonFailedMount, "UnmountDevice"

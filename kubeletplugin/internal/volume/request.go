@@ -100,9 +100,14 @@ func stages(v *Volume, caps capabilities) bool {
 	return !v.Ephemeral && caps[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 }
 
+// mountsWithGroup reports whether the driver gives the files of a volume to a group itself.
+func mountsWithGroup(caps capabilities) bool {
+	return caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]
+}
+
 func mountCapability(v *Volume, fsGroup *int64, caps capabilities) *csi.VolumeCapability {
 	use := capability.Use{AccessMode: accessMode(v.AccessMode), FSType: v.FSType, MountFlags: v.MountOptions}
-	if fsGroup != nil && caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+	if fsGroup != nil && mountsWithGroup(caps) {
 		use.MountGroup = strconv.FormatInt(*fsGroup, 10)
 	}
 	return use.Capability(caps[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])

@@ -16,11 +16,11 @@ type result struct {
 	sent bool
 	// cleaned is true if everything the step made was removed again.
 	cleaned bool
-	// attachment is what opVerify found.
+	// attachment is what opVerify or opRepublish found.
 	attachment *Attachment
 	// attached is true if opRelease found the volume in volumesAttached while pods want it.
 	attached bool
-	// groupDelegated is true if opPublish has passed the fsGroup of the pod to a driver that mounts with it.
+	// groupDelegated is true if opPublish or opRepublish has passed the fsGroup of the pod to a driver that mounts with it.
 	groupDelegated bool
 	// group is what opChangeGroup has done; nil if it has failed, or was interrupted.
 	group *fsgroup.Result
@@ -58,6 +58,8 @@ func settle(s *state, j job, r result, now time.Time, b backoff) {
 		settleExpansion(s, j, r, now, b)
 	case opChangeGroup:
 		settleGroup(s, j, r, now, b)
+	case opRepublish:
+		settleRepublish(s, j, r, now, b)
 	default:
 		settleDevice(s, j, r, now, b)
 	}
@@ -118,7 +120,9 @@ func settleUse(s *state, j job, r result, now time.Time, b backoff) {
 		s.device.attached = nil // the next try reads the attachment again
 	case j.op == opPublish:
 		u.reset()
+		u.scheduleRepublish(now, b)
 		u.groupPending = u.want != nil && u.want.changesGroup() && !r.groupDelegated
+		u.groupAwaited = u.groupPending
 		s.checkExpansion(j)
 	case !undo:
 		u.reset()

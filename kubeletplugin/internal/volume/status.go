@@ -27,7 +27,7 @@ func (m *Manager) Status(volume string, k Key) (Status, bool) {
 
 func (s *state) status(k Key) Status {
 	u := s.uses[k]
-	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present && !u.unchecked && !u.groupPending}
+	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present && !u.unchecked && !u.groupAwaited}
 	switch {
 	case st.Published:
 	case u.err != nil:
@@ -70,6 +70,8 @@ type UseDump struct {
 	GroupPending bool `json:"groupPending,omitempty"`
 	// Error is the last error; empty if there is none.
 	Error string `json:"error,omitempty"`
+	// RepublishError is the error of the last repeated NodePublishVolume; empty if it succeeded.
+	RepublishError string `json:"republishError,omitempty"`
 	// Capacity is the size in bytes that the claim had at the last look at it; 0 before the first one.
 	Capacity int64 `json:"capacity,omitempty"`
 	// ExpansionError is the last error of the expansion; empty if there is none.
@@ -95,6 +97,7 @@ func (s *state) dump() Dump {
 	for _, k := range s.keys() {
 		u, ud := s.uses[k], UseDump{Pod: k.Pod, SpecName: k.SpecName}
 		ud.Wanted, ud.Mount, ud.GroupPending, ud.Error = !u.unwanted(), u.mount.word("published"), u.groupPending, text(u.err)
+		ud.RepublishError = text(u.republish.err)
 		if e := s.expansions[k.SpecName]; e != nil {
 			ud.Capacity, ud.ExpansionError = e.known.Bytes, text(e.err)
 		}

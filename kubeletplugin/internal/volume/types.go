@@ -69,6 +69,8 @@ type Publication struct {
 	// Tokens are the service account tokens that the driver gets in the volume_context, or in the secrets if TokensInSecrets is true.
 	Tokens          []storagev1.TokenRequest
 	TokensInSecrets bool
+	// Republish repeats NodePublishVolume from time to time while the volume is published.
+	Republish bool
 	// Running is true if containers of the pod may be running already.
 	Running bool
 	// FSGroup is passed to drivers that can mount with a group; nil if the pod has none.

@@ -154,7 +154,7 @@ func (r *Resolver) inline(pod *corev1.Pod, v *corev1.Volume, block bool) (*volum
 	if block {
 		return nil, &Problem{Reason: ReasonFailedMap, Err: fmt.Errorf("an inline volume cannot be a block device")}
 	}
-	q := unsupported.Request{Pod: pod, Volume: v, Driver: r.cfg.Driver(name), ReadOnly: v.CSI.ReadOnly != nil && *v.CSI.ReadOnly}
+	q := unsupported.Request{Pod: pod, Volume: v, Driver: r.cfg.Driver(name)}
 	if err := policy.Lifecycle(q.Driver, name, storagev1.VolumeLifecycleEphemeral); err != nil {
 		return nil, failedMount(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -285,6 +286,7 @@ func (g *gambler) check() {
 	if g.hasCrashed() {
 		return // nobody is there to hold them
 	}
+	g.checkCalls()
 	published := map[string]bool{}
 	for _, v := range g.driver.Volumes() {
 		for _, m := range v.Published {
@@ -312,6 +314,17 @@ func (g *gambler) check() {
 			}
 		}
 	}
+}
+
+// checkCalls looks for calls that took a volume from a living pod, if only for a moment.
+func (g *gambler) checkCalls() {
+	for _, c := range g.driver.Calls() {
+		r, ok := c.Request.(*csi.NodeUnpublishVolumeRequest)
+		if v := g.given[r.GetTargetPath()]; ok && v != "" {
+			g.t.Errorf("volume %q of a living pod was unpublished: %s", v, r.GetTargetPath())
+		}
+	}
+	g.driver.ResetCalls()
 }
 
 // settle lets everything work again and expects the pods to be served, and then to leave nothing.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -110,6 +111,7 @@ var (
 	_ volume.InUse       = alone{}
 	_ volume.Attachments = alone{}
 	_ volume.Secrets     = alone{}
+	_ volume.Tokens      = alone{}
 	_ volume.Claims      = alone{}
 	_ volume.Events      = alone{}
 )
@@ -135,6 +137,17 @@ func (alone) Secret(_ context.Context, ref *corev1.SecretReference) (map[string]
 	}
 	return nil, fmt.Errorf("secret %s/%s: the plugin is configured without secrets", ref.Namespace, ref.Name)
 }
+
+// Encoded implements volume.Tokens.
+func (alone) Encoded(_ context.Context, _ volume.Pod, requests []storagev1.TokenRequest) (string, error) {
+	if len(requests) == 0 {
+		return "", nil
+	}
+	return "", errors.New("the driver wants service account tokens: the plugin is configured without")
+}
+
+// Forget implements volume.Tokens.
+func (alone) Forget(types.UID) {}
 
 // Claim implements volume.Claims: there is no claim that could ask for an expansion.
 func (alone) Claim(context.Context, string, string, types.UID, bool) (*corev1.PersistentVolumeClaim, error) {

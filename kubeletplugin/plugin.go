@@ -50,6 +50,8 @@ type Config struct {
 	Objects resolve.Objects
 	// Secrets reads secrets for calls to drivers; nil: a volume that names one cannot be used.
 	Secrets volume.Secrets
+	// Tokens requests service account tokens; nil: a volume of a driver that wants them cannot be used.
+	Tokens volume.Tokens
 	// Claims lets volumes be expanded by the protocol of Kubernetes (KEP-1790); nil: the plugin does not expand.
 	Claims volume.Claims
 	// InUse is this node's side of the handshake with the attach/detach controller; nil: no controller attaches volumes, and none has to be waited for.
@@ -74,8 +76,9 @@ type Config struct {
 	Clock clock.Clock
 	// Timeout is the deadline of one operation on a volume with all its calls; 2 minutes if zero.
 	Timeout time.Duration
-	// ClaimInterval is how often the claim of a published volume is read to find expansions, and up to half as long again at random; 1 minute if zero.
-	ClaimInterval time.Duration
+	// SyncInterval is how often the claim of a published volume is read to find expansions, and NodePublishVolume is repeated for drivers that want it, and up
+	// to half as long again at random; 1 minute if zero.
+	SyncInterval time.Duration
 	// Registerer receives metrics; nil for none. Plugins that share one wrap it with a label each.
 	Registerer prometheus.Registerer
 	// Fault stops the work at named points in crash tests.
@@ -116,8 +119,8 @@ func New(cfg Config) (*Plugin, error) {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
 	}
 	p.volumes, err = volume.New(volume.Config{
-		Node: cfg.Node, Root: p.root, Drivers: drivers{p.registry}, InUse: cfg.InUse, Attachments: cfg.Attachments, Claims: cfg.Claims, Secrets: cfg.Secrets,
-		Events: cfg.Events, Timeout: cfg.Timeout, ClaimInterval: cfg.ClaimInterval, Clock: cfg.Clock, Changed: p.podChanged,
+		Node: cfg.Node, Root: p.root, Drivers: drivers{p.registry}, InUse: cfg.InUse, Attachments: cfg.Attachments, Claims: cfg.Claims, Secrets: cfg.Secrets, Tokens: cfg.Tokens,
+		Events: cfg.Events, Timeout: cfg.Timeout, SyncInterval: cfg.SyncInterval, Clock: cfg.Clock, Changed: p.podChanged,
 		Released: func(string) { p.wake() }, Fault: cfg.Fault,
 	})
 	if err != nil {
@@ -148,6 +151,9 @@ func (c *Config) complete() error {
 	}
 	if c.Secrets == nil {
 		c.Secrets = alone{}
+	}
+	if c.Tokens == nil {
+		c.Tokens = alone{}
 	}
 	if c.Claims == nil {
 		c.Claims = alone{}

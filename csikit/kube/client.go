@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -90,6 +91,8 @@ type Client interface {
 	CSIDrivers() CSIDrivers
 	VolumeAttributesClasses() VolumeAttributesClasses
 	Leases(namespace string) Leases
+	// RequestToken makes a token of a service account, which is never stored: the result has it in its status.
+	RequestToken(ctx context.Context, namespace, serviceAccount string, req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
 // Scheme returns a scheme with the kinds of Client and nothing else.

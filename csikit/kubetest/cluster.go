@@ -28,6 +28,7 @@ type Cluster struct {
 	latencies map[string]time.Duration
 	absent    map[string]bool // groups
 	watchers  map[*watcher]struct{}
+	tokens    int // of service accounts, so far
 }
 
 // New returns a cluster with these objects. An object that cannot be stored is a mistake

@@ -65,8 +65,9 @@ type Options struct {
 	StatusFrequency time.Duration
 	// LeaseSeconds is for how long the node counts as alive after a renewal of its Lease.
 	LeaseSeconds int
-	// SyncFrequency is how often each pod is checked although nothing has changed. The claim of each mounted volume is read
-	// as often, and up to half as long again at random: a node may not watch claims for expansions.
+	// SyncFrequency is how often each pod is checked although nothing has changed. The claim of each mounted volume is read, and
+	// NodePublishVolume is repeated for drivers with requiresRepublish, as often or up to half as long again at random: a node may
+	// not watch claims for expansions.
 	SyncFrequency time.Duration
 	// Workers is the maximum number of pods processed concurrently.
 	Workers int
@@ -129,7 +130,7 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 		"`action` if a topology label already has another value: fail (the registration) or overwrite (the label)")
 	fs.DurationVar(&o.CSITimeout, "csi-timeout", o.CSITimeout, "deadline of one operation on a volume with all its CSI calls")
 	fs.DurationVar(&o.SyncFrequency, "sync-frequency", o.SyncFrequency,
-		"interval at which each pod is checked although nothing has changed, and at which the claim of each mounted volume is read to find expansions")
+		"interval at which each pod is checked although nothing has changed, the claim of each mounted volume is read to find expansions, and NodePublishVolume is repeated for drivers with requiresRepublish")
 	fs.IntVar(&o.Workers, "pod-workers", o.Workers, "maximum number of pods processed concurrently; each volume has a worker of its own")
 }
 

@@ -26,6 +26,8 @@ const (
 	AfterTargetRecord    Point = "after-target-record"
 	BeforePublish        Point = "before-publish"
 	AfterPublish         Point = "after-publish"
+	BeforeChangeGroup    Point = "before-change-group"
+	AfterChangeGroup     Point = "after-change-group"
 	BeforeExpandStart    Point = "before-expand-start"
 	AfterExpandStart     Point = "after-expand-start"
 	BeforeExpand         Point = "before-expand"
@@ -50,6 +52,7 @@ func All() []Point {
 		BeforeRaise, AfterRaise,
 		BeforeStageRecord, AfterStageRecord, BeforeStage, AfterStage,
 		BeforeTargetRecord, AfterTargetRecord, BeforePublish, AfterPublish,
+		BeforeChangeGroup, AfterChangeGroup,
 		BeforeExpandStart, AfterExpandStart, BeforeExpand, AfterExpand, BeforeExpandFinish, AfterExpandFinish,
 		BeforeUnpublish, AfterUnpublish, BeforeTargetRemoval, AfterTargetRemoval,
 		BeforeUnstage, AfterUnstage, BeforeStagingRemoval, AfterStagingRemoval,

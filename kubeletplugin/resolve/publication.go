@@ -10,7 +10,7 @@ import (
 
 func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *storagev1.CSIDriver, readOnly bool) *volume.Publication {
 	src, claim := pv.Spec.CSI, pv.Spec.ClaimRef // which is there, or the volume is refused
-	return &volume.Publication{
+	p := &volume.Publication{
 		Volume: volume.Volume{
 			Name:         layout.Unique(src.Driver, src.VolumeHandle),
 			Driver:       src.Driver,
@@ -28,11 +28,13 @@ func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *stor
 		ReadOnly:      readOnly,
 		PodInfo:       podInfo(d),
 		PublishSecret: src.NodePublishSecretRef,
-		FSGroup:       fsGroup(pod),
 		Running:       running(pod),
 		Claim:         volume.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 		Capacity:      pv.Spec.Capacity.Storage().Value(),
 	}
+	setGroup(p, pod, d, pv.Spec.AccessModes)
+	setTokens(p, d)
+	return p
 }
 
 func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver) *volume.Publication {
@@ -50,7 +52,6 @@ func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver
 		SpecName: v.Name,
 		ReadOnly: src.ReadOnly != nil && *src.ReadOnly,
 		PodInfo:  podInfo(d),
-		FSGroup:  fsGroup(pod),
 		Running:  running(pod),
 	}
 	if src.FSType != nil {
@@ -59,7 +60,23 @@ func inlinePublication(pod *corev1.Pod, v *corev1.Volume, d *storagev1.CSIDriver
 	if src.NodePublishSecretRef != nil {
 		p.PublishSecret = &corev1.SecretReference{Namespace: pod.Namespace, Name: src.NodePublishSecretRef.Name}
 	}
+	setGroup(p, pod, d, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce})
+	setTokens(p, d)
 	return p
+}
+
+// setTokens sets the fields of a publication for the service account tokens that the driver wants, and for calls that are repeated to
+// renew them.
+func setTokens(p *volume.Publication, d *storagev1.CSIDriver) {
+	if d == nil {
+		return
+	}
+	p.Republish = d.Spec.RequiresRepublish != nil && *d.Spec.RequiresRepublish
+	if len(d.Spec.TokenRequests) == 0 {
+		return
+	}
+	p.Tokens = d.Spec.TokenRequests
+	p.TokensInSecrets = d.Spec.ServiceAccountTokenInSecrets != nil && *d.Spec.ServiceAccountTokenInSecrets
 }
 
 func podOf(pod *corev1.Pod) volume.Pod {
@@ -96,11 +113,4 @@ func running(pod *corev1.Pod) bool {
 		}
 	}
 	return pod.Status.Phase == corev1.PodRunning
-}
-
-func fsGroup(pod *corev1.Pod) *int64 {
-	if pod.Spec.SecurityContext == nil {
-		return nil
-	}
-	return pod.Spec.SecurityContext.FSGroup
 }

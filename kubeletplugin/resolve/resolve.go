@@ -149,7 +149,7 @@ func (r *Resolver) inline(pod *corev1.Pod, v *corev1.Volume, block bool) (*volum
 	if block {
 		return nil, &Problem{Reason: ReasonFailedMap, Err: fmt.Errorf("an inline volume cannot be a block device")}
 	}
-	q := unsupported.Request{Pod: pod, Volume: v, Driver: r.cfg.Objects.Driver(name), ReadOnly: v.CSI.ReadOnly != nil && *v.CSI.ReadOnly}
+	q := unsupported.Request{Pod: pod, Volume: v, Driver: r.cfg.Objects.Driver(name)}
 	if err := lifecycle(q.Driver, name, storagev1.VolumeLifecycleEphemeral); err != nil {
 		return nil, failedMount(err)
 	}

@@ -119,7 +119,7 @@ func TestPersistent(t *testing.T) {
 		},
 		Pod:      volume.Pod{Namespace: "ns", Name: "pod", UID: "poduid-1", ServiceAccount: "sa"},
 		SpecName: "pv-1", ReadOnly: true, PodInfo: true,
-		PublishSecret: &corev1.SecretReference{Namespace: "s", Name: "publish"}, FSGroup: ptr(int64(7)),
+		PublishSecret: &corev1.SecretReference{Namespace: "s", Name: "publish"}, FSGroup: ptr(int64(7)), ChangeGroup: true,
 		Claim: volume.Claim{Namespace: "ns", Name: "data", UID: "claim-1"}, Capacity: 2 << 30,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -140,7 +140,7 @@ func TestInline(t *testing.T) {
 		},
 		Pod:      volume.Pod{Namespace: "ns", Name: "pod", UID: "poduid-1", ServiceAccount: "sa"},
 		SpecName: "vol1", ReadOnly: true, PodInfo: true,
-		PublishSecret: &corev1.SecretReference{Namespace: "ns", Name: "mine"}, FSGroup: ptr(int64(7)),
+		PublishSecret: &corev1.SecretReference{Namespace: "ns", Name: "mine"}, FSGroup: ptr(int64(7)), ChangeGroup: true,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("an inline volume is never attached or staged, and its secret is the pod's namespace's (-want +got):\n%s", diff)
@@ -241,7 +241,6 @@ func TestProblems(t *testing.T) {
 		"InlineMode": {reason: "test item T9", driver: csiDriver(func(s *storagev1.CSIDriverSpec) {
 			s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{"Persistent"}
 		}), pod: pod(inline()), text: `"Ephemeral" not supported`},
-		"Tokens": {reason: "tokens are not supported", driver: csiDriver(func(s *storagev1.CSIDriverSpec) { s.TokenRequests = []storagev1.TokenRequest{{}} }), text: "tokens"},
 		"Affinity": {reason: "the volume is elsewhere", pv: pv(func(v *corev1.PersistentVolume) {
 			v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}},

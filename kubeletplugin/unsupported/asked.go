@@ -5,14 +5,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 )
 
 func block(r *Request) bool {
 	return r.PV != nil && r.PV.Spec.CSI != nil && r.PV.Spec.VolumeMode != nil && *r.PV.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
-
-func tokens(r *Request) bool { return r.Driver != nil && len(r.Driver.Spec.TokenRequests) > 0 }
 
 // migrated reports whether the volume is of an in-tree plugin that Kubernetes 1.36 replaces by a CSI driver.
 func migrated(r *Request) bool {
@@ -27,37 +24,6 @@ func migratedInPod(v *corev1.VolumeSource) bool {
 func migratedSpec(s *corev1.PersistentVolumeSource) bool {
 	return s.GCEPersistentDisk != nil || s.AWSElasticBlockStore != nil || s.Cinder != nil ||
 		s.AzureDisk != nil || s.AzureFile != nil || s.VsphereVolume != nil || s.PortworxVolume != nil
-}
-
-// fsGroup reports whether a kubelet would change the ownership of the files, by CSIDriver.spec.fsGroupPolicy.
-func fsGroup(r *Request) bool {
-	if r.Pod.Spec.SecurityContext == nil || r.Pod.Spec.SecurityContext.FSGroup == nil || r.ReadOnly {
-		return false
-	}
-	if r.Driver != nil && r.Driver.Spec.FSGroupPolicy != nil {
-		switch *r.Driver.Spec.FSGroupPolicy {
-		case storagev1.NoneFSGroupPolicy:
-			return false
-		case storagev1.FileFSGroupPolicy:
-			return true
-		default: // ReadWriteOnceWithFSType, also the policy of drivers without CSIDriver object
-		}
-	}
-	return fileSystemOfOneNode(r)
-}
-
-// fileSystemOfOneNode reports whether the volume has a file system that one node, or one pod, writes to.
-func fileSystemOfOneNode(r *Request) bool {
-	if r.PV == nil {
-		return r.Volume.CSI != nil && r.Volume.CSI.FSType != nil && *r.Volume.CSI.FSType != ""
-	}
-	modes := r.PV.Spec.AccessModes
-	return r.PV.Spec.CSI != nil && r.PV.Spec.CSI.FSType != "" &&
-		(slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteOncePod))
-}
-
-func republish(r *Request) bool {
-	return r.Driver != nil && r.Driver.Spec.RequiresRepublish != nil && *r.Driver.Spec.RequiresRepublish
 }
 
 // seLinux reports whether a kubelet would mount with the pod's context, which it does for ReadWriteOncePod volumes.

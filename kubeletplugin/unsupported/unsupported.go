@@ -34,8 +34,6 @@ type Feature struct {
 	Reason string
 	// Refused is true if the pod waits; otherwise it runs without the feature.
 	Refused bool
-	// UnlessDelegated is true if a driver with VOLUME_MOUNT_GROUP does it.
-	UnlessDelegated bool
 
 	asked func(*Request) bool
 }
@@ -62,8 +60,8 @@ type Finding struct {
 	Reason string
 	// Message says what is asked for and what happens instead.
 	Message string
-	// Refused and UnlessDelegated are those of the feature.
-	Refused, UnlessDelegated bool
+	// Refused is that of the feature.
+	Refused bool
 }
 
 // Features lists all features, those that are refused first.
@@ -74,20 +72,8 @@ func Features() []Feature {
 			Reason: ReasonFailedMap, Refused: true, asked: block,
 		},
 		{
-			Name: "service-account-tokens", Asks: "service account tokens (CSIDriver.spec.tokenRequests)", Effect: "the pod waits",
-			Reason: ReasonFailedMount, Refused: true, asked: tokens,
-		},
-		{
 			Name: "csi-migration", Asks: "an in-tree volume that Kubernetes migrates to a CSI driver", Effect: "the pod waits; use a volume of the CSI driver",
 			Reason: ReasonFailedMount, Refused: true, asked: migrated,
-		},
-		{
-			Name: "fsgroup", Asks: "a change of ownership (securityContext.fsGroup) with a driver without VOLUME_MOUNT_GROUP",
-			Effect: "group and mode of the files stay unchanged", Reason: ReasonIgnored, UnlessDelegated: true, asked: fsGroup,
-		},
-		{
-			Name: "requires-republish", Asks: "repeated NodePublishVolume calls (CSIDriver.spec.requiresRepublish)",
-			Effect: "the volume is published once, so credentials that the driver renews then expire", Reason: ReasonIgnored, asked: republish,
 		},
 		{
 			Name: "selinux-mount", Asks: "a mount with an SELinux context (CSIDriver.spec.seLinuxMount)",
@@ -116,7 +102,7 @@ func Find(r *Request) []Finding {
 	for _, f := range Features() {
 		if f.asked(r) {
 			all = append(all, Finding{
-				Feature: f.Name, Reason: f.Reason, Refused: f.Refused, UnlessDelegated: f.UnlessDelegated,
+				Feature: f.Name, Reason: f.Reason, Refused: f.Refused,
 				Message: fmt.Sprintf("it asks for %s, which this node agent does not support: %s", f.Asks, f.Effect),
 			})
 		}

@@ -27,23 +27,8 @@ func request(change ...func(*Request)) *Request {
 	return r
 }
 
-func group(r *Request) {
-	r.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr(int64(7))}
-}
-
-func policy(p storagev1.FSGroupPolicy) func(*Request) {
-	return func(r *Request) { r.Driver.Spec.FSGroupPolicy = &p }
-}
-
 func modes(m ...corev1.PersistentVolumeAccessMode) func(*Request) {
 	return func(r *Request) { r.PV.Spec.AccessModes = m }
-}
-
-func inline(fsType *string) func(*Request) {
-	return func(r *Request) {
-		r.PV = nil
-		r.Volume.CSI = &corev1.CSIVolumeSource{FSType: fsType}
-	}
 }
 
 func selinux(r *Request) {
@@ -51,8 +36,6 @@ func selinux(r *Request) {
 	r.PV.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 	r.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}
 }
-
-func readOnly(r *Request) { r.ReadOnly = true }
 
 func caretHandle(r *Request) { r.PV.Spec.CSI.VolumeHandle = "a^b" }
 
@@ -63,19 +46,10 @@ func TestFind(t *testing.T) {
 		r      *Request
 		want   []string
 	}{
-		"Nothing":         {reason: "an ordinary volume", r: request()},
-		"NoDriverObject":  {reason: "a driver without CSIDriver object", r: request(func(r *Request) { r.Driver = nil })},
-		"Group":           {reason: "ReadWriteOnce with a file system, by default", r: request(group), want: []string{"fsgroup"}},
-		"GroupNoDriver":   {reason: "the default holds without CSIDriver object", r: request(group, func(r *Request) { r.Driver = nil }), want: []string{"fsgroup"}},
-		"GroupReadOnly":   {reason: "nothing is changed in a read-only volume", r: request(group, readOnly)},
-		"GroupShared":     {reason: "not for ReadWriteMany", r: request(group, modes(corev1.ReadWriteMany))},
-		"GroupSharedFile": {reason: "except with policy File", r: request(group, modes(corev1.ReadWriteMany), policy(storagev1.FileFSGroupPolicy)), want: []string{"fsgroup"}},
-		"GroupNoFSType":   {reason: "not without a file system type", r: request(group, func(r *Request) { r.PV.Spec.CSI.FSType = "" })},
-		"GroupNone":       {reason: "policy None", r: request(group, policy(storagev1.NoneFSGroupPolicy))},
-		"GroupInline":     {reason: "an inline volume with a file system type", r: request(group, inline(ptr("ext4"))), want: []string{"fsgroup"}},
-		"GroupInlineNone": {reason: "an inline volume without", r: request(group, inline(nil))},
-		"SELinux":         {reason: "ReadWriteOncePod with a label", r: request(selinux), want: []string{"selinux-mount"}},
-		"SELinuxShared":   {reason: "other modes are relabeled, which is not done here for any", r: request(selinux, modes(corev1.ReadWriteOnce))},
+		"Nothing":        {reason: "an ordinary volume", r: request()},
+		"NoDriverObject": {reason: "a driver without CSIDriver object", r: request(func(r *Request) { r.Driver = nil })},
+		"SELinux":        {reason: "ReadWriteOncePod with a label", r: request(selinux), want: []string{"selinux-mount"}},
+		"SELinuxShared":  {reason: "other modes are relabeled, which is not done here for any", r: request(selinux, modes(corev1.ReadWriteOnce))},
 		"SELinuxRecursive": {reason: "the pod wants no mount option", r: request(selinux, func(r *Request) {
 			r.Pod.Spec.SecurityContext.SELinuxChangePolicy = ptr(corev1.SELinuxChangePolicyRecursive)
 		})},

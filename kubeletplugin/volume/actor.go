@@ -72,7 +72,7 @@ func (m *Manager) next(a *actor) (j job, notices []report, finished bool) {
 	default: // something is to be done
 	}
 	j = job{
-		step: st, volume: s.volume, attachment: s.device.attached,
+		step: st, volume: s.volume, attachment: s.device.attached, stagedFor: s.device.stagedFor,
 		attachChanges: s.device.attachChanges, explain: s.device.impatient(now),
 	}
 	if u := s.uses[st.key]; u != nil {
@@ -124,6 +124,8 @@ func (s *state) wakes(j job) []types.UID {
 	switch {
 	case j.op == opExpand:
 		return s.unchecked(j.key.SpecName)
+	case j.op == opRepublish:
+		return nil // the volume is as published as it was
 	case j.key.Pod != "":
 		return []types.UID{j.key.Pod}
 	default:
@@ -146,6 +148,8 @@ func logStep(ctx context.Context, j job, r result) {
 	switch {
 	case r.err == nil && j.op == opExpand && r.look.expanded == 0:
 		logger.V(5).Info("Looked at the claim", "pod", j.key.Pod)
+	case r.err == nil && j.op == opRepublish:
+		logger.V(4).Info("Volume step done", "step", j.op, "pod", j.key.Pod)
 	case r.err == nil:
 		logger.V(2).Info("Volume step done", "step", j.op, "pod", j.key.Pod)
 	case errors.Is(r.err, ErrNotAttached):

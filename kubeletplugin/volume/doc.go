@@ -9,7 +9,8 @@
 //   - the name of a volume that is attached is in volumesInUse while a record exists;
 //   - a volume is unstaged only when no pod has it published, or may have;
 //   - only the answer of the same call ends the doubt that an unanswered call left;
-//   - nothing is unpublished unless a pod is positively known not to want it any more.
+//   - nothing is unpublished unless a pod is positively known not to want it any more;
+//   - a pod gets a volume when its files have the pod's fsGroup, and keeps it whatever a repeated NodePublishVolume answers.
 //
 // The package does not read pods, claims or volumes (see package resolve), does not scan the disk
 // (see package recovery) and does not talk to the Node object (see package inuse).

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
@@ -25,7 +27,7 @@ type Config struct {
 	Node string
 	// Root is the root directory, below which volumes are staged and published.
 	Root layout.Root
-	// Drivers finds drivers; required, as the next five are.
+	// Drivers finds drivers; required, as the next six are.
 	Drivers Drivers
 	// InUse keeps volumesInUse.
 	InUse InUse
@@ -35,13 +37,15 @@ type Config struct {
 	Claims Claims
 	// Secrets reads secrets for calls.
 	Secrets Secrets
+	// Tokens requests service account tokens for drivers that want them.
+	Tokens Tokens
 	// Events are told what fails.
 	Events Events
 	// Timeout is the deadline of one step with all its calls; 2 minutes if it is zero.
 	Timeout time.Duration
-	// ClaimInterval is how often the claim of a published volume is looked at for an expansion, half as much again at
-	// random; 1 minute if it is zero.
-	ClaimInterval time.Duration
+	// SyncInterval is how often the claim of a published volume is looked at for an expansion, and NodePublishVolume is repeated for
+	// drivers that want it; half as much again at random; 1 minute if it is zero.
+	SyncInterval time.Duration
 	// Changed is called with the UID of a pod one of whose volumes was published or unpublished,
 	// or failed to. It must not block; nil is allowed.
 	Changed func(types.UID)
@@ -51,6 +55,8 @@ type Config struct {
 	Clock clock.Clock
 	// Spread returns random numbers in [0, 1) for the backoff; nil means math/rand.
 	Spread func() float64
+	// ChangeGroup changes the group of files, and counts them; nil means fsgroup.Apply.
+	ChangeGroup func(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error)
 	// Fault stops the work at named points in crash tests.
 	Fault fault.Hook
 }
@@ -79,8 +85,11 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 2 * time.Minute
 	}
-	if cfg.ClaimInterval == 0 {
-		cfg.ClaimInterval = time.Minute
+	if cfg.SyncInterval == 0 {
+		cfg.SyncInterval = time.Minute
+	}
+	if cfg.ChangeGroup == nil {
+		cfg.ChangeGroup = fsgroup.Apply
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
@@ -93,7 +102,7 @@ func New(cfg Config) (*Manager, error) {
 		disk: &disk.Disk{Root: cfg.Root, Fault: cfg.Fault},
 		backoff: backoff{
 			start: 500 * time.Millisecond, quick: 20 * time.Millisecond,
-			limit: 2*time.Minute + 2*time.Second, look: cfg.ClaimInterval, spread: cfg.Spread,
+			limit: 2*time.Minute + 2*time.Second, look: cfg.SyncInterval, spread: cfg.Spread,
 		},
 		actors:  map[string]*actor{},
 		pods:    map[types.UID]sets.Set[string]{},
@@ -106,11 +115,11 @@ func (c *Config) validate() error {
 	if c.Node == "" {
 		errs = append(errs, errors.New("node name is empty"))
 	}
-	if c.Root == "" || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Claims == nil || c.Secrets == nil || c.Events == nil {
-		errs = append(errs, errors.New("root directory, drivers, in-use flags, attachments, claims, secrets and events are all needed"))
+	if c.Root == "" || c.Drivers == nil || c.InUse == nil || c.Attachments == nil || c.Claims == nil || c.Secrets == nil || c.Tokens == nil || c.Events == nil {
+		errs = append(errs, errors.New("root directory, drivers, in-use flags, attachments, claims, secrets, tokens and events are all needed"))
 	}
-	if c.Timeout < 0 || c.ClaimInterval < 0 {
-		errs = append(errs, fmt.Errorf("timeout %v or claim interval %v is negative", c.Timeout, c.ClaimInterval))
+	if c.Timeout < 0 || c.SyncInterval < 0 {
+		errs = append(errs, fmt.Errorf("timeout %v or sync interval %v is negative", c.Timeout, c.SyncInterval))
 	}
 	return errors.Join(errs...)
 }
@@ -213,6 +222,9 @@ func (m *Manager) dropFrom(a *actor, pod types.UID) {
 		}
 		u.want, u.podUnknown = nil, false
 		u.reset()
+		if u.interrupt != nil {
+			u.interrupt()
+		}
 		forget(s, k)
 	}
 	if !s.wanted() {
@@ -268,6 +280,9 @@ func (m *Manager) DriverChanged(name string) {
 			s.device.retryAt = time.Time{}
 			for _, u := range s.uses {
 				u.retryAt = time.Time{}
+				if u.republish.err != nil {
+					u.republish.retryAt = time.Time{}
+				}
 			}
 			for _, e := range s.expansions {
 				if e.err != nil {
@@ -329,5 +344,6 @@ func (m *Manager) unindex(pod types.UID, volume string) {
 	if len(m.pods[pod]) == 0 {
 		delete(m.pods, pod)
 		delete(m.leaving, pod)
+		m.cfg.Tokens.Forget(pod)
 	}
 }

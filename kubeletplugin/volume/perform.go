@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
@@ -26,6 +27,8 @@ type job struct {
 	prior      presence
 	want       *Publication // the use to publish; for opStage any use, for its group
 	attachment *Attachment
+	// stagedFor is the UID of the attachment for which the volume is staged; empty if that is not known.
+	stagedFor types.UID
 	// attachChanges is the count of the device when the step began.
 	attachChanges int
 	// explain asks opVerify for the reason why the volume is not attached.
@@ -37,6 +40,9 @@ type job struct {
 
 // perform does one step. It changes the world but not the state.
 func (m *Manager) perform(ctx context.Context, j job) result {
+	if j.op == opChangeGroup { // which takes as long as the volume has files
+		return m.changeGroup(ctx, j)
+	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	switch j.op {
@@ -56,6 +62,8 @@ func (m *Manager) perform(ctx context.Context, j job) result {
 		return m.release(j)
 	case opExpand:
 		return m.look(ctx, j)
+	case opRepublish:
+		return m.republishVolume(ctx, j)
 	default:
 		return result{err: fmt.Errorf("unknown step %q", j.op)}
 	}
@@ -166,14 +174,27 @@ func (m *Manager) stage(ctx context.Context, j job) result {
 	return r
 }
 
-func (m *Manager) publish(ctx context.Context, j job) result {
+// preparePublish does all of NodePublishVolume that has no effect.
+func (m *Manager) preparePublish(ctx context.Context, j job) (Driver, call, error) {
 	p := j.want
 	d, c, err := m.prepare(ctx, &p.Volume, p.PublishSecret, func(capabilities) bool { return true })
 	if err != nil {
-		return result{err: err}
+		return nil, call{}, err
+	}
+	if c.tokens, err = m.cfg.Tokens.Encoded(ctx, p.Pod, p.Tokens); err != nil {
+		return nil, call{}, err
 	}
 	c.attachment = j.attachment
 	c.target = m.cfg.Root.Target(p.Pod.UID, p.SpecName)
+	return d, c, nil
+}
+
+func (m *Manager) publish(ctx context.Context, j job) result {
+	p := j.want
+	d, c, err := m.preparePublish(ctx, j)
+	if err != nil {
+		return result{err: err}
+	}
 	if err := m.disk.PrepareTarget(p.Pod.UID, p.targetRecord(m.cfg.Node)); err != nil {
 		return result{err: err, sent: true}
 	}
@@ -181,7 +202,7 @@ func (m *Manager) publish(ctx context.Context, j job) result {
 		_, err := d.Node().NodePublishVolume(ctx, publishRequest(p, c, d.RequiresPublishPod()))
 		return err
 	})
-	r := result{err: err, sent: true, groupDelegated: c.caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]}
+	r := result{err: err, sent: true, groupDelegated: mountsWithGroup(c.caps)}
 	if err != nil && j.prior == absent && leavesNothing(err) {
 		r.cleaned, r.err = cleaned(err, m.disk.CleanTarget(p.Pod.UID, p.SpecName))
 	}

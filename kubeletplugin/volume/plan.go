@@ -16,12 +16,15 @@ const (
 	opRelease   op = "release"
 	opExpand    op = "expand"
 	opFinish    op = "finish"
+
+	opChangeGroup op = "change group"
+	opRepublish   op = "republish"
 )
 
 // step is what to do next.
 type step struct {
 	op op
-	// key is the use that is published, unpublished or expanded.
+	// key is the use that is published (again), unpublished or expanded, or whose files get another group.
 	key Key
 	// until is when to look again without being woken; zero if only a change can help.
 	until time.Time
@@ -58,6 +61,8 @@ func candidates(s *state) []candidate {
 	}
 	if s.wanted() {
 		all = append(all, setUp(s)...)
+		all = append(all, groupChanges(s)...)
+		all = append(all, republications(s)...)
 		all = append(all, expansions(s)...)
 		if s.needlesslyInUse() {
 			all = append(all, candidate{op: opRelease, retry: &s.device.retryState})

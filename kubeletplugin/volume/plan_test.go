@@ -48,6 +48,13 @@ func TestPlan(t *testing.T) {
 		"Release":         {reason: "the flag goes last", state: state{device: device{inUse: inUseSent}}, want: step{op: opRelease}},
 		"BackingOff":      {reason: "a step that has failed waits", state: state{device: device{retryState: retryState{retryAt: now.Add(time.Minute)}}, uses: map[Key]*use{keyA: {want: wish(Volume{})}}}, want: step{op: opWait, until: now.Add(time.Minute)}},
 		"OtherBackingOff": {reason: "one use that has failed does not hold back another", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {retryState: retryState{retryAt: now.Add(time.Minute)}, mount: uncertain}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},
+		"ChangeGroup":     {reason: "then the files get the group", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: present, groupPending: true}}}, want: step{op: opChangeGroup, key: keyA}},
+		"ChangeLater":     {reason: "another pod's mount is faster", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: present, groupPending: true}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},
+		"NoGroup":         {reason: "nothing is changed for a pod that is gone", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {mount: present, groupPending: true}}}, want: step{op: opUnpublish, key: keyA}},
+		"Republish":       {reason: "a published volume is published again when it is time", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: present}}}, want: step{op: opRepublish, key: keyA}},
+		"RepublishLater":  {reason: "and not before", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: present, republish: retryState{retryAt: now.Add(time.Minute)}}}}, want: step{op: opWait, until: now.Add(time.Minute)}},
+		"RepublishStale":  {reason: "nor for another attachment", state: state{device: device{stage: present, stagedFor: "old", attached: &Attachment{UID: "new"}}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: present}}}, want: step{op: opWait}},
+		"RepublishUnsure": {reason: "a volume in doubt is published", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: uncertain}}}, want: step{op: opPublish, key: keyA}},
 		"Exclusive":       {reason: "ReadWriteOncePod waits for the other pod", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(exclusive)}, keyB: {want: wish(exclusive), mount: present}}}, want: step{op: opWait}},
 	}
 	for name, tc := range cases {

@@ -1,6 +1,8 @@
 package volume_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -8,15 +10,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
@@ -69,6 +74,7 @@ func randomRun(t *testing.T, seed uint64) {
 			g.addClaim(h)
 		}
 		g.notAttachable = "vol-3"
+		g.changeGroup = g.gambleGroup
 		g.start()
 		for range 40 {
 			g.step()
@@ -89,6 +95,8 @@ type gambler struct {
 	given map[string]string
 	pods  int
 	vas   int
+	// brokenGroups is how many changes of a group fail.
+	brokenGroups int
 }
 
 func (g *gambler) step() {
@@ -96,8 +104,9 @@ func (g *gambler) step() {
 		g.createPod, g.createPod, g.createPod, g.deletePod, g.deletePod, g.breakCalls, g.breakCalls, g.driver.Heal,
 		func() { g.breakCalls(); g.createPod(); g.pause(); g.deletePod() },
 		func() { g.breakCalls(); g.restart() },
-		g.flipDriver, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
+		g.flipDriver, g.breakGroups, g.armCrash, g.armCrash, g.restart, g.flipAttachment, g.flipAttachment,
 		g.grow, g.grow, g.breakClaims, func() { g.grow(); time.Sleep(2 * time.Minute) },
+		func() { g.breakCalls(); g.breakCalls(); time.Sleep(2 * time.Minute) },
 	}
 	steps[g.rand.IntN(len(steps))]()
 	g.pause()
@@ -123,6 +132,8 @@ func (g *gambler) createPod() {
 			p.Claim = volume.Claim{Namespace: "ns", Name: h, UID: types.UID("claim-" + h)}
 			p.ReadOnly = g.rand.IntN(4) == 0
 			p.Volume.Attachable = h != "vol-3"
+			p.Republish = g.rand.IntN(3) == 0
+			p.ChangeGroup, p.FSGroup = g.rand.IntN(2) == 0, &aGroup
 			wants = append(wants, p)
 		}
 	}
@@ -203,6 +214,32 @@ func (g *gambler) hasCrashed() bool {
 	return g.crashed
 }
 
+// aGroup is the fsGroup of all pods.
+var aGroup = int64(7)
+
+func (g *gambler) breakGroups() { g.set(func() { g.brokenGroups = g.rand.IntN(4) }) }
+
+// gambleGroup is a change of a group that may fail, in the middle or at once, and takes a second.
+func (g *gambler) gambleGroup(ctx context.Context, _ fsgroup.Change, _ *atomic.Int64) (done fsgroup.Result, err error) {
+	g.set(func() {
+		if g.brokenGroups > 0 {
+			g.brokenGroups--
+			err = errors.New("input/output error")
+		}
+	})
+	select {
+	case <-ctx.Done():
+		return done, ctx.Err()
+	case <-time.After(time.Second):
+		return done, err
+	}
+}
+
+func (g *gambler) isGrouped(path string) (is bool) {
+	g.set(func() { is = g.grouped[path] })
+	return is
+}
+
 // restart kills the agent and starts another over what it has left.
 func (g *gambler) restart() {
 	g.halt()
@@ -249,6 +286,7 @@ func (g *gambler) check() {
 	if g.hasCrashed() {
 		return // nobody is there to hold them
 	}
+	g.checkCalls()
 	published := map[string]bool{}
 	for _, v := range g.driver.Volumes() {
 		for _, m := range v.Published {
@@ -270,15 +308,30 @@ func (g *gambler) check() {
 		for _, p := range wants {
 			if st, ok := g.m.Status(p.Volume.Name, p.Key()); ok && st.Published {
 				g.given[g.target(p)] = p.Volume.Name
+				if p.ChangeGroup && !p.ReadOnly && !g.isGrouped(g.target(p)) {
+					g.t.Errorf("volume %q was given to pod %q without its group", p.Volume.Name, p.Pod.Name)
+				}
 			}
 		}
 	}
+}
+
+// checkCalls looks for calls that took a volume from a living pod, if only for a moment.
+func (g *gambler) checkCalls() {
+	for _, c := range g.driver.Calls() {
+		r, ok := c.Request.(*csi.NodeUnpublishVolumeRequest)
+		if v := g.given[r.GetTargetPath()]; ok && v != "" {
+			g.t.Errorf("volume %q of a living pod was unpublished: %s", v, r.GetTargetPath())
+		}
+	}
+	g.driver.ResetCalls()
 }
 
 // settle lets everything work again and expects the pods to be served, and then to leave nothing.
 func (g *gambler) settle() {
 	g.driver.Heal()
 	g.api.Heal()
+	g.set(func() { g.brokenGroups = 0 })
 	for _, h := range []string{"vol-1", "vol-2", "vol-3"} {
 		g.handOver(h) // as a resizer does again with what was infeasible
 	}
@@ -290,7 +343,7 @@ func (g *gambler) settle() {
 			g.attach(h, "va-last")
 		}
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(20 * time.Minute)
 	g.check()
 	for _, wants := range g.alive {
 		for _, p := range wants {
@@ -303,7 +356,7 @@ func (g *gambler) settle() {
 		g.m.Drop(podOf(name))
 	}
 	clear(g.given)
-	time.Sleep(time.Hour)
+	time.Sleep(20 * time.Minute)
 	synctest.Wait()
 	g.cleanPods()
 	g.expectClean()

@@ -21,6 +21,10 @@ const (
 	// ReasonExpandReadOnly is the reason of an event about an expansion that waits, because the pod mounts the volume
 	// read-only.
 	ReasonExpandReadOnly = "FileSystemResizeFailed"
+	// ReasonGroupInProgress is the reason of an event about a change of the files' group that takes long.
+	ReasonGroupInProgress = "VolumePermissionChangeInProgress"
+	// ReasonGroupRefused is the reason of an event about files whose group cannot be changed.
+	ReasonGroupRefused = "VolumePermissionChangeRefused"
 
 	// quietFailures is how many failures that go away by themselves are not worth an event.
 	quietFailures = 5
@@ -39,12 +43,15 @@ func (m *Manager) reports(a *actor, j job, r result) []report {
 	if j.op == opExpand {
 		return a.state.expansionReports(m.cfg.Node, j, r)
 	}
+	if r.group != nil {
+		return a.state.groupReports(j, *r.group)
+	}
 	reason, what := describe(j.op)
 	if r.err == nil || errors.Is(r.err, ErrNotAttached) || what == "" {
 		return nil
 	}
 	s := &a.state
-	if errors.Is(r.err, ErrTransient) && s.failures(j.key) < quietFailures {
+	if errors.Is(r.err, ErrTransient) && s.failures(j) < quietFailures {
 		return nil
 	}
 	var all []report
@@ -131,11 +138,16 @@ func (s *state) podName(k Key) string {
 }
 
 // failures is how often the step of a use, or of the device, has failed in a row.
-func (s *state) failures(k Key) int {
-	if u := s.uses[k]; u != nil {
+func (s *state) failures(j job) int {
+	u := s.uses[j.key]
+	switch {
+	case u == nil:
+		return s.device.failures
+	case j.op == opRepublish:
+		return u.republish.failures
+	default:
 		return u.failures
 	}
-	return s.device.failures
 }
 
 func (m *Manager) podOf(k Key, u *use) (Pod, bool) {
@@ -152,7 +164,7 @@ func describe(o op) (reason, what string) {
 		return ReasonFailedMount, "MountVolume.WaitForAttach"
 	case opStage:
 		return ReasonFailedMount, "MountVolume.MountDevice"
-	case opPublish:
+	case opPublish, opChangeGroup, opRepublish:
 		return ReasonFailedMount, "MountVolume.SetUp"
 	case opUnstage: // for pods that wait for it to be staged again
 		return ReasonFailedMount, "UnmountDevice"

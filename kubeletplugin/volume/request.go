@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikit/capability"
+	"github.com/longshore-csi/longshore/csikit/redact"
 )
 
 // The keys with which a driver gets the pod (CSIDriver.spec.podInfoOnMount), and their names in
@@ -33,8 +34,10 @@ type call struct {
 	caps       capabilities
 	attachment *Attachment
 	secrets    map[string]string
-	staging    string
-	target     string
+	// tokens are the service account tokens; empty for none.
+	tokens  string
+	staging string
+	target  string
 }
 
 // publishContext is nil for a volume that was not attached.
@@ -66,6 +69,11 @@ func publishRequest(p *Publication, c call, legacyInfo bool) *csi.NodePublishVol
 		Secrets:          c.secrets,
 		VolumeContext:    volumeContext(p, legacyInfo),
 	}
+	if c.tokens != "" && p.TokensInSecrets {
+		r.Secrets = with(r.Secrets, redact.TokensKey, c.tokens)
+	} else if c.tokens != "" {
+		r.VolumeContext = with(r.VolumeContext, redact.TokensKey, c.tokens)
+	}
 	if stages(&p.Volume, c.caps) {
 		r.StagingTargetPath = c.staging
 	}
@@ -92,9 +100,14 @@ func stages(v *Volume, caps capabilities) bool {
 	return !v.Ephemeral && caps[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 }
 
+// mountsWithGroup reports whether the driver gives the files of a volume to a group itself.
+func mountsWithGroup(caps capabilities) bool {
+	return caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]
+}
+
 func mountCapability(v *Volume, fsGroup *int64, caps capabilities) *csi.VolumeCapability {
 	use := capability.Use{AccessMode: accessMode(v.AccessMode), FSType: v.FSType, MountFlags: v.MountOptions}
-	if fsGroup != nil && caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+	if fsGroup != nil && mountsWithGroup(caps) {
 		use.MountGroup = strconv.FormatInt(*fsGroup, 10)
 	}
 	return use.Capability(caps[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])
@@ -107,6 +120,14 @@ func accessMode(mode corev1.PersistentVolumeAccessMode) corev1.PersistentVolumeA
 		return corev1.ReadWriteOnce
 	}
 	return mode
+}
+
+// with returns a copy of a map with one more value.
+func with(m map[string]string, key, value string) map[string]string {
+	all := make(map[string]string, len(m)+1)
+	maps.Copy(all, m)
+	all[key] = value
+	return all
 }
 
 // volumeContext is a copy of the attributes; the keys about the pod replace equal ones.

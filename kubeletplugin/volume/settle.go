@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 )
 
 // result is how a step ended.
@@ -15,12 +16,14 @@ type result struct {
 	sent bool
 	// cleaned is true if everything the step made was removed again.
 	cleaned bool
-	// attachment is what opVerify found.
+	// attachment is what opVerify or opRepublish found.
 	attachment *Attachment
 	// attached is true if opRelease found the volume in volumesAttached while pods want it.
 	attached bool
-	// groupDelegated is true if opPublish has passed the fsGroup of the pod to a driver that mounts with it.
+	// groupDelegated is true if opPublish or opRepublish has passed the fsGroup of the pod to a driver that mounts with it.
 	groupDelegated bool
+	// group is what opChangeGroup has done; nil if it has failed, or was interrupted.
+	group *fsgroup.Result
 	// look is what opExpand found and did.
 	look look
 }
@@ -53,6 +56,10 @@ func settle(s *state, j job, r result, now time.Time, b backoff) {
 		settleUse(s, j, r, now, b)
 	case opExpand:
 		settleExpansion(s, j, r, now, b)
+	case opChangeGroup:
+		settleGroup(s, j, r, now, b)
+	case opRepublish:
+		settleRepublish(s, j, r, now, b)
 	default:
 		settleDevice(s, j, r, now, b)
 	}
@@ -105,7 +112,7 @@ func settleUse(s *state, j job, r result, now time.Time, b backoff) {
 	u.mount, u.undo = afterCall(j.op == opPublish, j.prior, r, undo)
 	u.undo = u.undo && !u.recovered
 	if r.err == nil {
-		u.recovered, u.groupDelegated = false, r.groupDelegated
+		u.recovered = false
 	}
 	switch {
 	case r.err != nil:
@@ -113,6 +120,9 @@ func settleUse(s *state, j job, r result, now time.Time, b backoff) {
 		s.device.attached = nil // the next try reads the attachment again
 	case j.op == opPublish:
 		u.reset()
+		u.scheduleRepublish(now, b)
+		u.groupPending = u.want != nil && u.want.changesGroup() && !r.groupDelegated
+		u.groupAwaited = u.groupPending
 		s.checkExpansion(j)
 	case !undo:
 		u.reset()

@@ -76,8 +76,15 @@ type use struct {
 	undo bool
 	// recovered is true for a use found on disk of a pod that may be running, until a call of this process has succeeded.
 	recovered bool
-	// groupDelegated is true if the driver that has published it mounts with the pod's fsGroup.
-	groupDelegated bool
+	// republish is the time of the next repeated NodePublishVolume of a published volume, or its backoff.
+	republish retryState
+	// groupPending is true from NodePublishVolume until the files have the fsGroup of the pod. The pod has to wait for it if
+	// groupAwaited is true, which it is not if the call was repeated for a volume that the pod has.
+	groupPending, groupAwaited bool
+	// interrupt ends a change of the group; nil if there is none in progress.
+	interrupt func()
+	// refusalReported is true once the pod has the event about files whose group cannot be changed.
+	refusalReported bool
 	// unchecked is true from NodePublishVolume until the claim was looked at for an expansion: the pod has to wait.
 	unchecked bool
 	// notice is the last message to the pod about what its volume waits for.
@@ -108,13 +115,13 @@ func (s *retryState) reset() { *s = retryState{} }
 // backoff is how long to wait after a number of failures in a row.
 type backoff struct {
 	start, quick, limit time.Duration
-	// look is the time between two looks at a claim.
+	// look is the time between two looks at a claim, and between two NodePublishVolume calls that are repeated.
 	look time.Duration
 	// spread returns a number in [0, 1).
 	spread func() float64
 }
 
-// untilLook is the time until the next look at a claim, spread so that the nodes do not look all at once.
+// untilLook is the time until the next look at a claim or repeated call, spread so that the nodes do not do it all at once.
 func (b backoff) untilLook() time.Duration {
 	return b.look + time.Duration(b.spread()*float64(b.look)/2)
 }

@@ -8,10 +8,8 @@ type Status struct {
 	Key Key
 	// Volume is the unique volume name.
 	Volume string
-	// Published is true once the driver has confirmed it and no expansion has to be waited for.
+	// Published is true once the driver has confirmed it, and neither an expansion nor a change of the group has to be waited for.
 	Published bool
-	// GroupDelegated is true if the driver that has published it mounts with the pod's fsGroup (VOLUME_MOUNT_GROUP).
-	GroupDelegated bool
 	// Err is why it is not published; nil if nothing has failed yet. It is ErrNotAttached while the volume is not attached.
 	Err error
 }
@@ -29,7 +27,7 @@ func (m *Manager) Status(volume string, k Key) (Status, bool) {
 
 func (s *state) status(k Key) Status {
 	u := s.uses[k]
-	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present && !u.unchecked, GroupDelegated: u.groupDelegated}
+	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present && !u.unchecked && !u.groupAwaited}
 	switch {
 	case st.Published:
 	case u.err != nil:
@@ -68,8 +66,12 @@ type UseDump struct {
 	Wanted bool `json:"wanted"`
 	// Mount is absent, uncertain or published.
 	Mount string `json:"mount"`
+	// GroupPending is true until the files of a published volume have the fsGroup of the pod.
+	GroupPending bool `json:"groupPending,omitempty"`
 	// Error is the last error; empty if there is none.
 	Error string `json:"error,omitempty"`
+	// RepublishError is the error of the last repeated NodePublishVolume; empty if it succeeded.
+	RepublishError string `json:"republishError,omitempty"`
 	// Capacity is the size in bytes that the claim had at the last look at it; 0 before the first one.
 	Capacity int64 `json:"capacity,omitempty"`
 	// ExpansionError is the last error of the expansion; empty if there is none.
@@ -94,7 +96,8 @@ func (s *state) dump() Dump {
 	}
 	for _, k := range s.keys() {
 		u, ud := s.uses[k], UseDump{Pod: k.Pod, SpecName: k.SpecName}
-		ud.Wanted, ud.Mount, ud.Error = !u.unwanted(), u.mount.word("published"), text(u.err)
+		ud.Wanted, ud.Mount, ud.GroupPending, ud.Error = !u.unwanted(), u.mount.word("published"), u.groupPending, text(u.err)
+		ud.RepublishError = text(u.republish.err)
 		if e := s.expansions[k.SpecName]; e != nil {
 			ud.Capacity, ud.ExpansionError = e.known.Bytes, text(e.err)
 		}

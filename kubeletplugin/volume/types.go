@@ -6,6 +6,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
@@ -67,10 +68,20 @@ type Publication struct {
 	PodInfo bool
 	// PublishSecret names the secret for NodePublishVolume; nil if there is none.
 	PublishSecret *corev1.SecretReference
+	// Tokens are the service account tokens that the driver gets.
+	Tokens []storagev1.TokenRequest
+	// TokensInSecrets has the driver get the tokens in the secrets, and not in the volume_context.
+	TokensInSecrets bool
+	// Republish repeats NodePublishVolume from time to time while the volume is published.
+	Republish bool
 	// Running is true if containers of the pod may be running already.
 	Running bool
 	// FSGroup is passed to drivers that can mount with a group; nil if the pod has none.
 	FSGroup *int64
+	// ChangeGroup gives the files to FSGroup if the driver cannot mount with a group, unless the volume is read-only.
+	ChangeGroup bool
+	// OnRootMismatch does so only if the root directory of the volume has another group or lacks permissions.
+	OnRootMismatch bool
 	// Claim is the claim of a persistent volume.
 	Claim Claim
 	// Capacity is that of the PersistentVolume when the pod was resolved, in bytes.
@@ -170,6 +181,14 @@ type Attachments interface {
 type Secrets interface {
 	// Secret returns the data of a secret, nothing for a nil reference.
 	Secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error)
+}
+
+// Tokens gets service account tokens for pods.
+type Tokens interface {
+	// Encoded returns tokens of the pod as JSON, nothing if none are requested. No error contains a token.
+	Encoded(ctx context.Context, pod Pod, requests []storagev1.TokenRequest) (string, error)
+	// Forget drops the tokens of a pod without volumes; it does not block.
+	Forget(pod types.UID)
 }
 
 // Claims reads claims and PersistentVolumes and writes the status of claims; it is an expand.Client.

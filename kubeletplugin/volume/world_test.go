@@ -8,18 +8,22 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
@@ -48,14 +52,19 @@ type world struct {
 	secretErr  error
 	api        *kubetest.Cluster // has the claims and their PersistentVolumes
 	raiseErr   error
+	cache      *tokens.Cache
 	// afterLook runs between the look at volumesAttached and the use of what it found.
 	afterLook func()
 	// notAttachable is the handle of a volume that may leave volumesInUse while it is staged.
 	notAttachable string
-	events        []string
-	changed       []types.UID
-	crashAt       fault.Point
-	crashed       bool
+	// grouped has the paths whose group was changed, and groups the changes. changeGroup does them; nil does nothing.
+	grouped     map[string]bool
+	groups      []fsgroup.Change
+	changeGroup func(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error)
+	events      []string
+	changed     []types.UID
+	crashAt     fault.Point
+	crashed     bool
 }
 
 func newWorld(t testing.TB, o csitest.Options) *world {
@@ -65,17 +74,32 @@ func newWorld(t testing.TB, o csitest.Options) *world {
 	}
 	w := &world{
 		t: t, root: layout.Root(t.TempDir()), driver: csitest.New(o), registered: true,
-		inUse: map[string]bool{}, attached: map[string]*volume.Attachment{}, api: kubetest.New(),
+		inUse: map[string]bool{}, grouped: map[string]bool{}, attached: map[string]*volume.Attachment{}, api: kubetest.New(),
 	}
+	cache, err := tokens.New(tokens.Config{Request: w.api.Client().RequestToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cache = cache
 	w.m = w.manager()
 	return w
 }
+
+// podTokens requests tokens from the API server.
+type podTokens struct{ cache *tokens.Cache }
+
+func (p podTokens) Encoded(ctx context.Context, pod volume.Pod, requests []storagev1.TokenRequest) (string, error) {
+	return p.cache.Encoded(ctx, tokens.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ServiceAccount: pod.ServiceAccount}, requests)
+}
+
+func (p podTokens) Forget(uid types.UID) { p.cache.Forget(uid) }
 
 func (w *world) manager() *volume.Manager {
 	w.t.Helper()
 	m, err := volume.New(volume.Config{
 		Node: testNode, Root: w.root, Fault: w.fault,
 		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w, Claims: expand.Client{API: w.api.Client()},
+		ChangeGroup: w.group, Tokens: podTokens{w.cache},
 		Changed: func(uid types.UID) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -222,6 +246,19 @@ func (w *world) Failed(pod volume.Pod, reason, message string) {
 func (w *world) Expansion(pod volume.Pod, claim volume.Claim, reason, message string) {
 	w.Failed(pod, reason, message)
 	w.Failed(volume.Pod{Name: "claim " + claim.Name}, reason, message)
+}
+
+// group notes a change of the group, and does it as the test says.
+func (w *world) group(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (done fsgroup.Result, err error) {
+	w.mu.Lock()
+	change := w.changeGroup
+	w.groups = append(w.groups, c)
+	w.mu.Unlock()
+	if change != nil {
+		done, err = change(ctx, c, files)
+	}
+	w.set(func() { w.grouped[c.Path] = w.grouped[c.Path] || err == nil })
+	return done, err
 }
 
 // set changes the world under its lock.

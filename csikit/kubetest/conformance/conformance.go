@@ -25,8 +25,10 @@ import (
 type Server struct {
 	// Client may create objects of all kinds.
 	Client kube.Client
-	// Namespace exists, and is empty.
+	// Namespace exists, and is empty but for the ServiceAccounts.
 	Namespace string
+	// ServiceAccounts are the names of two service accounts in the namespace.
+	ServiceAccounts [2]string
 }
 
 // Run checks the server. No controller may run beside it: the tests compare whole lists and versions.
@@ -39,6 +41,7 @@ func Run(t *testing.T, s Server) {
 	t.Run("LastFinalizer", func(t *testing.T) { lastFinalizer(t, s) })
 	t.Run("Status", func(t *testing.T) { status(t, s) })
 	t.Run("Creation", func(t *testing.T) { creation(t, s) })
+	t.Run("Tokens", func(t *testing.T) { tokens(t, s) })
 }
 
 func must[T any](t *testing.T) func(T, error) T {

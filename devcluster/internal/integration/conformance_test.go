@@ -19,9 +19,16 @@ func TestKubetestIsLikeTheServer(t *testing.T) {
 	if _, err := clientOf(t, config).CoreV1().Namespaces().Create(t.Context(), space, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	accounts := [2]string{"sa-1", "sa-2"}
+	for _, name := range accounts {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := clientOf(t, config).CoreV1().ServiceAccounts(space.Name).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	client, err := kube.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conformance.Run(t, conformance.Server{Client: client, Namespace: space.Name})
+	conformance.Run(t, conformance.Server{Client: client, Namespace: space.Name, ServiceAccounts: accounts})
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/pods"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
@@ -56,8 +57,8 @@ type Config struct {
 	StatusFrequency time.Duration
 	// LeaseDuration is how long the node counts as alive after a renewal.
 	LeaseDuration time.Duration
-	// SyncFrequency is how often each pod is checked although nothing has changed, and the claim of each published volume
-	// is looked at for an expansion.
+	// SyncFrequency is how often each pod is checked although nothing has changed, the claim of each published volume is looked at for
+	// an expansion, and NodePublishVolume is repeated for drivers that want it.
 	SyncFrequency time.Duration
 	// SweepInterval is how often the directories of pods that are gone are looked for; 1 minute if zero.
 	SweepInterval time.Duration
@@ -167,14 +168,18 @@ func (a *Agent) makeEvents() (err error) {
 	return err
 }
 
-func (a *Agent) makePlugin() (err error) {
+func (a *Agent) makePlugin() error {
+	cache, err := tokens.New(tokens.Config{Request: a.cfg.Client.RequestToken})
+	if err != nil {
+		return err
+	}
 	a.plugin, err = kubeletplugin.New(kubeletplugin.Config{
 		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
-		Secrets: secrets{a.cfg.Client}, Claims: expand.Client{API: a.cfg.Client},
+		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
 		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
 		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Changed: func(uid types.UID) { a.pods.Wake(uid) },
-		Dial: a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, ClaimInterval: a.cfg.SyncFrequency,
+		Dial: a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
 	})
 	return err

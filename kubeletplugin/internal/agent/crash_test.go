@@ -46,13 +46,14 @@ func TestKilledAtEachPoint(t *testing.T) {
 			c := newCluster(t, csitest.Options{})
 			c.driver.AddVolume(csitest.Volume{ID: "vol-1", Capacity: 2 << 30})
 			c.register()
-			c.apply(csiDriver(true), handedOver(claim()), large(persistentVolume()))
+			c.makesDirectories()
+			c.apply(csiDriver(true), handedOver(claim()), withFSType(large(persistentVolume())))
 			k := &killer{point: point}
 			c.cfg.Fault = k.hook
 			c.start()
 			c.eventually("the node to be ready", c.ready)
 			c.attach("vol-1")
-			c.apply(podWith("a", claimSource()))
+			c.apply(withGroup(podWith("a", claimSource())))
 			if !comesUp(point) {
 				c.eventually("the pod to run", c.running("a"))
 				c.deletePod("a", 30)
@@ -67,6 +68,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 				c.deletePod("a", 30)
 			}
 			c.expectExpanded()
+			c.expectGroup("a", "pv-1")
 			c.eventually("the pod to be gone", c.gone("a"))
 			c.expectClean()
 			for _, call := range []string{"NodePublishVolume", "NodeExpandVolume"} {

@@ -9,12 +9,14 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/kubeletplugin"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -69,6 +71,23 @@ func (s secrets) Secret(ctx context.Context, ref *corev1.SecretReference) (map[s
 	}
 	return data, err
 }
+
+// podTokens gets tokens of the pods' service accounts as the node.
+type podTokens struct{ cache *tokens.Cache }
+
+var _ volume.Tokens = podTokens{}
+
+// Encoded implements volume.Tokens.
+func (t podTokens) Encoded(ctx context.Context, pod volume.Pod, requests []storagev1.TokenRequest) (string, error) {
+	text, err := t.cache.Encoded(ctx, tokens.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ServiceAccount: pod.ServiceAccount}, requests)
+	if apierrors.IsForbidden(err) {
+		return "", fmt.Errorf("%w: %w", volume.ErrTransient, err)
+	}
+	return text, err
+}
+
+// Forget implements volume.Tokens.
+func (t podTokens) Forget(pod types.UID) { t.cache.Forget(pod) }
 
 // podEvents sends events on pods and their claims.
 type podEvents struct{ recorder events.Recorder }

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/reconciletest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
@@ -53,9 +54,13 @@ func publishing(ctx context.Context, env *reconciletest.Env) error {
 		return err
 	}
 	p := &publisher{env: env, running: map[types.UID]bool{}}
+	cache, err := tokens.New(tokens.Config{Request: env.Kube.RequestToken})
+	if err != nil {
+		return err
+	}
 	p.volumes, err = volume.New(volume.Config{
 		Node: nodeName, Root: root, Drivers: p, InUse: p, Attachments: p,
-		Claims: expand.Client{API: env.Kube}, Secrets: secrets{env.Kube}, Events: podEvents{recorder},
+		Claims: expand.Client{API: env.Kube}, Secrets: secrets{env.Kube}, Tokens: podTokens{cache}, Events: podEvents{recorder},
 		Spread:  func() float64 { return 0 },
 		Changed: func(uid types.UID) { p.changed(recorder, uid) },
 	})

@@ -34,15 +34,9 @@ func requests() map[string]func(*asking) {
 			a.pod.Spec.Containers[0].VolumeMounts = nil
 			a.pod.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "vol", DevicePath: "/dev/x"}}
 		},
-		"service-account-tokens": func(a *asking) { a.driver.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}} },
 		"csi-migration": func(a *asking) {
 			a.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "v"}}
 		},
-		"fsgroup": func(a *asking) {
-			a.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: on(int64(7))}
-			a.pv.Spec.CSI.FSType = "ext4"
-		},
-		"requires-republish": func(a *asking) { a.driver.Spec.RequiresRepublish = on(true) },
 		"selinux-mount": func(a *asking) {
 			a.driver.Spec.SELinuxMount = on(true)
 			a.pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
@@ -113,22 +107,5 @@ func TestNothingUnsupportedIsSilent(t *testing.T) {
 	}
 	if len(all) != len(unsupported.Features()) {
 		t.Errorf("%d cases for %d features", len(all), len(unsupported.Features()))
-	}
-}
-
-// TestDelegatedFSGroup: a driver with VOLUME_MOUNT_GROUP gets the group, so there is nothing to report.
-func TestDelegatedFSGroup(t *testing.T) {
-	c := newCluster(t, csitest.Options{Node: []csi.NodeServiceCapability_RPC_Type{
-		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
-	}})
-	c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
-	a := ask(requests()["fsgroup"])
-	c.register()
-	c.apply(a.driver, a.claim, a.pv)
-	c.start()
-	c.apply(a.pod)
-	c.eventually("the pod to run", c.running("a"))
-	if c.hasEvent(unsupported.ReasonIgnored, "") {
-		t.Error("the driver mounts with the group, but the pod has an event that it does not")
 	}
 }

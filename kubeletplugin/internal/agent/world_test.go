@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,6 +47,8 @@ type cluster struct {
 	cfg    Config
 	agent  *Agent
 	stop   func()
+	// grouped has, by target path, whether the files of a volume had the group of the pod when it was unpublished.
+	grouped sync.Map
 }
 
 func newCluster(t *testing.T, o csitest.Options) *cluster {

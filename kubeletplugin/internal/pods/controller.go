@@ -24,6 +24,7 @@ import (
 // Volumes publishes and unpublishes; it is a *volume.Manager.
 type Volumes interface {
 	Want(volume.Publication)
+	Refresh(volume.Publication)
 	Drop(volume.Pod)
 	Busy(types.UID) bool
 	Status(name string, k volume.Key) (volume.Status, bool)
@@ -123,7 +124,7 @@ func (c *Controller) Adopt(uids []types.UID) {
 }
 
 // Refresh resolves the volumes of all pods again, because a CSIDriver object has changed. Volumes of running pods stay as they
-// are, but may have come to ask for a feature that is not supported.
+// are until they are published again, but may have come to ask for a feature that is not supported.
 func (c *Controller) Refresh() {
 	c.generation.Add(1)
 	for _, uid := range c.pods.uids() {

@@ -36,7 +36,8 @@ type bench struct {
 
 	mu        sync.Mutex
 	wants     []string // wished for, in order
-	published bool     // what volumes that are wished for become
+	refreshed int
+	published bool // what volumes that are wished for become
 	busy      map[types.UID]bool
 	stuck     bool // volumes cannot be taken down
 	statusErr error
@@ -65,6 +66,8 @@ func (b *bench) Want(p volume.Publication) {
 	b.wants = append(b.wants, p.SpecName)
 	b.busy[p.Pod.UID] = true
 }
+
+func (b *bench) Refresh(volume.Publication) { b.set(func() { b.refreshed++ }) }
 
 func (b *bench) Drop(p volume.Pod) {
 	b.mu.Lock()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -24,21 +23,11 @@ func (c *Controller) reportUnsupported(e *entry, pod *corev1.Pod, wanted []volum
 	for i := range wanted {
 		p := &wanted[i]
 		for _, f := range p.Unsupported {
-			if c.applies(p, f) && c.count(e, f.Feature, p.SpecName) {
+			if c.count(e, f.Feature, p.SpecName) {
 				c.cfg.Events.Warning(pod, f.Reason, fmt.Sprintf("volume %q: %s", p.SpecName, f.Message))
 			}
 		}
 	}
-}
-
-// applies reports whether the feature is missed now: whether the driver does it instead is known once the volume is
-// published.
-func (c *Controller) applies(p *volume.Publication, f unsupported.Finding) bool {
-	if !f.UnlessDelegated {
-		return true
-	}
-	st, ok := c.cfg.Volumes.Status(p.Volume.Name, p.Key())
-	return ok && st.Published && !st.GroupDelegated
 }
 
 // count counts a feature of a volume and reports whether it is the first time for this pod.
@@ -57,8 +46,8 @@ func (c *Controller) count(e *entry, feature, name string) bool {
 	return true
 }
 
-// recheck looks for features that the volumes of a running pod have come to ask for since a CSIDriver object has changed.
-// Nothing is done to the volumes.
+// recheck looks for features that the volumes of a running pod have come to ask for since a CSIDriver object has changed. Later calls
+// for the volumes follow that object; nothing is done to them for it.
 func (c *Controller) recheck(ctx context.Context, e *entry, pod *corev1.Pod) {
 	if e.generation == c.generation.Load() || len(e.wanted) == 0 {
 		return
@@ -66,6 +55,9 @@ func (c *Controller) recheck(ctx context.Context, e *entry, pod *corev1.Pod) {
 	wanted, problems := c.resolve(ctx, e, pod)
 	if len(problems) > 0 {
 		klog.FromContext(ctx).V(4).Info("Volumes of a running pod cannot be resolved", logging.KeyReason, joined(problems).Error())
+	}
+	for _, p := range wanted {
+		c.cfg.Volumes.Refresh(p)
 	}
 	c.reportUnsupported(e, pod, wanted, nil)
 }

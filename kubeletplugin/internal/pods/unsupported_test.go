@@ -17,7 +17,7 @@ func TestFeatureOfARunningPod(t *testing.T) {
 		b.set(func() { b.published = true })
 		b.add(testPod())
 		b.set(func() {
-			b.ignored = []unsupported.Finding{{Feature: "requires-republish", Reason: unsupported.ReasonIgnored, Message: "it asks for more"}}
+			b.ignored = []unsupported.Finding{{Feature: "selinux-mount", Reason: unsupported.ReasonIgnored, Message: "it asks for more"}}
 		})
 		for range 3 {
 			time.Sleep(6 * time.Minute)
@@ -33,8 +33,11 @@ func TestFeatureOfARunningPod(t *testing.T) {
 		synctest.Wait()
 		b.set(func() {
 			want := `UnsupportedVolumeFeature: volume "pv-1": it asks for more`
-			if !slices.Equal(b.events, []string{want}) || !slices.Equal(b.counted, []string{"requires-republish"}) {
+			if !slices.Equal(b.events, []string{want}) || !slices.Equal(b.counted, []string{"selinux-mount"}) {
 				t.Errorf("events %q, counted %q, want %q once", b.events, b.counted, want)
+			}
+			if b.refreshed != 1 {
+				t.Errorf("the volume was refreshed %d times, want once for changes at one time", b.refreshed)
 			}
 			if len(b.wants) != 1 {
 				t.Errorf("a running pod was set up again: %q", b.wants)

@@ -158,7 +158,7 @@ func (a *attacher) Attachment(_ context.Context, name string) (*volume.Attachmen
 func (a *attacher) leftovers() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var left []string
+	left := make([]string, 0, len(a.attached)+len(a.inUse))
 	for _, at := range a.attached {
 		left = append(left, fmt.Sprintf("left attached: volume %q", at.volume.Name))
 	}

@@ -139,11 +139,16 @@ func (l *callLog) end(r request, err error) bool {
 		code += ", lost"
 	}
 	l.lines = append(l.lines, l.describe(r)+" "+code)
-	v := l.volume(r.volume)
-	v.running = ""
-	if err != nil || lost {
-		return lost
+	l.volume(r.volume).running = ""
+	if err == nil && !lost {
+		l.promised(r)
 	}
+	return lost
+}
+
+// promised notes what the answer OK says, and checks that it is true.
+func (l *callLog) promised(r request) {
+	v := l.volume(r.volume)
 	wrong := func(format string, args ...any) {
 		l.problems = append(l.problems, "driver: "+l.describe(r)+": "+fmt.Sprintf(format, args...))
 	}
@@ -166,7 +171,6 @@ func (l *callLog) end(r request, err error) bool {
 			wrong("OK, but something is mounted at the staging path")
 		}
 	}
-	return false
 }
 
 func (l *callLog) volume(handle string) *life {

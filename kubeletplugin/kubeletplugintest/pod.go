@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -259,11 +260,8 @@ func points(up bool) []fault.Point {
 	down := false
 	for _, p := range fault.All() {
 		down = down || p == fault.BeforeUnpublish
-		switch p {
-		case fault.BeforeExpandStart, fault.AfterExpandStart, fault.BeforeExpand, fault.AfterExpand, fault.BeforeExpandFinish, fault.AfterExpandFinish:
-			continue // No claim asks for an expansion here.
-		}
-		if up != down {
+		unused := strings.Contains(string(p), "expand") || strings.Contains(string(p), "change-group") // No claim and no pod asks for that here.
+		if up != down && !unused {
 			all = append(all, p)
 		}
 	}

@@ -60,7 +60,7 @@ func (w *world) life() {
 	w.StopPod(last)
 }
 
-// restarts restarts the kubelet, and the driver if it can be, between all steps.
+// restarts has the kubelet, and the driver if it can be, end and start between all steps.
 func (w *world) restarts() {
 	pod := w.StartPod("pod", w.volumes...)
 	w.write(pod, "text")

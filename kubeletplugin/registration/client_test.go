@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/longshore-csi/longshore/csikit/csiregistration"
 )
 
 func TestChooseVersion(t *testing.T) {
@@ -84,6 +89,72 @@ func TestSilentRegistrar(t *testing.T) {
 		}
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("took %v, want 1s", took)
+		}
+		start = time.Now()
+		if err := reg.notify(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "/r.sock") {
+			t.Errorf("notification: got %v, want an error that names the socket", err)
+		}
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("the notification took %v, want 5s", took)
+		}
+	})
+}
+
+// TestDialHasADeadline: a socket that does not accept a connection is given up after ten seconds.
+func TestDialHasADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := func(ctx context.Context, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		start := time.Now()
+		_, err := connect(t.Context(), Config{Dial: hang}.withDefaults(), Generation{Path: "/r.sock"})
+		if !errors.Is(err, errUnreachable) || !strings.Contains(err.Error(), "/r.sock") {
+			t.Errorf("got %v, want one that counts as no answer and names the socket", err)
+		}
+		if took := time.Since(start); took != 10*time.Second {
+			t.Errorf("took %v, want 10s", took)
+		}
+	})
+}
+
+// TestWireNames: v1, v1beta1 and v1alpha1 of the kubelet's interface have the same names on the wire, so one client is enough
+// for registrars of all of them.
+func TestWireNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var called []string
+		server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
+			called = append(called, info.FullMethod)
+			return serve(ctx, req)
+		}))
+		f := newFakeRegistrar(registrarOptions{name: "d", endpoint: "/d.sock"}, t.Logf)
+		registerapi.RegisterRegistrationServer(server, f)
+		csiregistration.RegisterCSIRegistrationServer(server, f)
+		listener := bufconn.Listen(1 << 16)
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = server.Serve(listener)
+		}()
+		reg, err := connect(t.Context(), Config{Dial: dialer(listener)}.withDefaults(), Generation{Path: "/r.sock"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reg.plugin(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := reg.notify(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		reg.close()
+		server.Stop()
+		<-served
+		want := []string{
+			"/pluginregistration.Registration/GetInfo", "/csiregistration.CSIRegistration/GetCSIDriverInfo",
+			"/pluginregistration.Registration/NotifyRegistrationStatus",
+		}
+		if !slices.Equal(called, want) {
+			t.Errorf("calls %q, want %q", called, want)
 		}
 	})
 }

@@ -157,9 +157,11 @@ func TestVariants(t *testing.T) {
 		"NoAttach":     {reason: "attachRequired false", pv: pv(), driver: csiDriver(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = ptr(false) }), check: func(p volume.Publication) bool { return !p.Volume.Attachable }},
 		"NoObject":     {reason: "a driver without an object is attached", pv: pv(), check: func(p volume.Publication) bool { return p.Volume.Attachable && !p.PodInfo }},
 		"NoAccessMode": {reason: "ReadWriteOnce is the default", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.AccessModes = nil }), check: func(p volume.Publication) bool { return p.Volume.AccessMode == corev1.ReadWriteOnce }},
-		"NotExclusive": {reason: "ReadWriteOncePod among others", pv: pv(func(v *corev1.PersistentVolume) {
+		"NotExclusive": {reason: "ReadWriteOncePod among others; the first one is sent", pv: pv(func(v *corev1.PersistentVolume) {
 			v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadWriteMany)
-		}), check: func(p volume.Publication) bool { return !p.Volume.Exclusive }},
+		}), check: func(p volume.Publication) bool {
+			return !p.Volume.Exclusive && p.Volume.AccessMode == corev1.ReadWriteOncePod
+		}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

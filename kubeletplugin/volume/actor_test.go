@@ -52,6 +52,22 @@ func TestTwoPodsShareTheStage(t *testing.T) {
 	})
 }
 
+// TestOneHandleTwiceInAPod is kubelet issue 91556: two PersistentVolumes of a pod have the same handle. Both are mounted.
+func TestOneHandleTwiceInAPod(t *testing.T) {
+	scenario(t, csitest.Options{}, func(_ *testing.T, w *world) {
+		p, q := persistentOf("a", "vol-1"), persistentOf("a", "vol-1")
+		q.SpecName = "pv-other"
+		w.m.Want(p)
+		w.m.Want(q)
+		w.expectCalls("staged once, published at a path each", "NodeStageVolume", "NodePublishVolume", "NodePublishVolume")
+		w.expectPublished(p, true)
+		w.expectPublished(q, true)
+		w.m.Drop(p.Pod)
+		w.expectCalls("both go", "NodeUnpublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
+		w.expectClean()
+	})
+}
+
 // TestInline is test items T3 and E4/E5: an inline volume is published and unpublished, no more.
 func TestInline(t *testing.T) {
 	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
@@ -268,6 +284,60 @@ func TestFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRefusedStageLeavesNothing: directory and record of a stage that the driver has refused are removed again; those of one
+// without an answer stay, as there may be a mount.
+func TestRefusedStageLeavesNothing(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		code   codes.Code
+		left   int
+	}{
+		"Refused":    {reason: "a refusal proves that nothing was done", code: codes.InvalidArgument},
+		"Unanswered": {reason: "the call may still run", code: codes.Unavailable, left: 1},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
+				w.driver.Inject(csitest.Fault{Method: "NodeStageVolume", Code: tc.code})
+				w.m.Want(persistentOf("a", "vol-1"))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if got := w.files(); len(got) != tc.left {
+					t.Errorf("%s: left on disk: %v, want %d directories", tc.reason, got, tc.left)
+				}
+			})
+		})
+	}
+}
+
+// TestOneCallAtATime: calls for one volume are made one after the other, whatever the number of its pods; another volume does
+// not wait for them.
+func TestOneCallAtATime(t *testing.T) {
+	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
+		w.driver.Inject(csitest.Fault{Method: "NodePublishVolume", Delay: time.Second})
+		pods := []volume.Publication{persistentOf("a", "vol-1"), persistentOf("b", "vol-1"), persistentOf("c", "vol-1")}
+		other := persistentOf("a", "vol-2")
+		for _, p := range append(pods, other) {
+			w.m.Want(p)
+		}
+		time.Sleep(100 * time.Millisecond)
+		for done := 1; done <= len(pods); done++ {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			published := 0
+			for _, p := range pods {
+				if st, _ := w.m.Status(p.Volume.Name, p.Key()); st.Published {
+					published++
+				}
+			}
+			if published != done {
+				t.Errorf("after %d seconds %d pods have the volume, want one call in a second", done, published)
+			}
+			w.expectPublished(other, true)
+		}
+	})
 }
 
 // TestOtherCallsSayNothing is kubelet issue 135929: after a publish without an answer, a failure to

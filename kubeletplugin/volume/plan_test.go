@@ -2,6 +2,7 @@ package volume
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -116,12 +117,14 @@ func TestErrorClasses(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			err := status.Error(tc.code, "text")
-			if got := answered(err); got != tc.answered {
-				t.Errorf("%s: answered %t, want %t", tc.reason, got, tc.answered)
-			}
-			if got := leavesNothing(err); got != tc.nothing {
-				t.Errorf("%s: leaves nothing %t, want %t", tc.reason, got, tc.nothing)
+			plain := status.Error(tc.code, "text")
+			for _, err := range []error{plain, fmt.Errorf("wrapped: %w", plain)} {
+				if got := answered(err); got != tc.answered {
+					t.Errorf("%s: %v: answered %t, want %t", tc.reason, err, got, tc.answered)
+				}
+				if got := leavesNothing(err); got != tc.nothing {
+					t.Errorf("%s: %v: leaves nothing %t, want %t", tc.reason, err, got, tc.nothing)
+				}
 			}
 		})
 	}

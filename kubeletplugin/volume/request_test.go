@@ -62,6 +62,10 @@ func TestVolumeContext(t *testing.T) {
 		})
 	}
 	p := publication()
+	p.Volume.Attributes = map[string]string{LegacyKeyPodName: "forged"}
+	if got := volumeContext(p, true)[LegacyKeyPodName]; got != "pod" {
+		t.Errorf("a forged key of seed 002 is %q, want it to be replaced", got)
+	}
 	p.Volume.Attributes = nil
 	if got := volumeContext(p, false); got != nil {
 		t.Errorf("no attributes and no pod information: got %v, want nothing", got)

@@ -92,6 +92,11 @@ func TestClaim(t *testing.T) {
 	c.eventually("the pod to be gone", c.gone("a"))
 	c.expectClean()
 	c.expectCalls("unmounted", "NodeUnpublishVolume", "NodeUnstageVolume")
+	for _, w := range c.api.Writes() {
+		if w.Resource == "volumeattachments" {
+			t.Errorf("the agent has sent %s of a VolumeAttachment, which is kube-controller-manager's", w.Verb)
+		}
+	}
 }
 
 // TestInlinePod is test items E1, E5, E6 and T8: an inline volume is neither attached nor in use.

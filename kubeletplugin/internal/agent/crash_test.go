@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // killer stops an agent at a point as if it had been killed there: nothing after it happens.
@@ -75,6 +79,46 @@ func TestKilledAtEachPoint(t *testing.T) {
 				if !slices.Contains(c.calls(), call) {
 					t.Errorf("%s was never called: the test shows nothing", call)
 				}
+			}
+		})
+	}
+}
+
+// TestInlineKilledAtEachPoint is test item T7: whatever was done for an inline volume when the agent was killed, and although
+// the pod is gone when it starts again, the driver gets NodeUnpublishVolume with the handle that it knows, and nothing is left.
+func TestInlineKilledAtEachPoint(t *testing.T) {
+	points := map[fault.Point]bool{ // whether a record is left, so that the volume has to be unpublished
+		fault.BeforeTargetRecord: false, fault.AfterTargetRecord: true, fault.BeforePublish: true, fault.AfterPublish: true,
+		fault.BeforeUnpublish: true, fault.AfterUnpublish: true, fault.BeforeTargetRemoval: true, fault.AfterTargetRemoval: false,
+	}
+	for point, recorded := range points {
+		t.Run(string(point), func(t *testing.T) {
+			c := newCluster(t, csitest.Options{})
+			c.register()
+			c.apply(csiDriver(true))
+			k := &killer{point: point}
+			c.cfg.Fault = k.hook
+			c.start()
+			c.apply(podWith("a", inlineSource()))
+			if !comesUp(point) {
+				c.eventually("the pod to run", c.running("a"))
+				c.deletePod("a", 30)
+			}
+			c.eventually("the agent to be killed", k.hasStruck)
+			c.halt()
+			c.deletePod("a", 0)
+			c.driver.ResetCalls()
+
+			c.cfg.Fault = nil
+			c.start()
+			c.eventually("the directory of the pod to be removed", func() bool {
+				_, err := os.Lstat(c.root.Pod("uid-a"))
+				return errors.Is(err, fs.ErrNotExist)
+			})
+			c.expectClean()
+			got := c.unpublished()
+			if slices.ContainsFunc(got, func(id string) bool { return id != layout.InlineHandle("uid-a", "vol") }) || recorded && len(got) == 0 {
+				t.Errorf("unpublished %q, want the volume of the pod", got)
 			}
 		})
 	}

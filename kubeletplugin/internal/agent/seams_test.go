@@ -71,6 +71,12 @@ func TestSecretLag(t *testing.T) {
 	if got, err := s.Secret(t.Context(), ref); err != nil || got["key"] != "value" {
 		t.Errorf("got %v, %v", got, err)
 	}
+	if err := c.Merge("secrets", "ns", "s", []byte(`{"data":{"key":"bmV3"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Secret(t.Context(), ref); err != nil || got["key"] != "new" {
+		t.Errorf("after a change of the secret: got %v, %v", got, err)
+	}
 	if got, err := s.Secret(t.Context(), nil); err != nil || got != nil {
 		t.Errorf("no reference: got %v, %v, want nothing", got, err)
 	}

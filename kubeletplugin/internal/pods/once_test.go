@@ -151,6 +151,25 @@ func TestReplacedPod(t *testing.T) {
 	}
 }
 
+// TestOnlyItsOwnPodIsDeleted: a pod that is to be deleted was replaced by one of its name, which the watch has not brought yet.
+func TestOnlyItsOwnPodIsDeleted(t *testing.T) {
+	scenario(t, func(t *testing.T, b *bench) {
+		if err := b.api.Apply(testPod(isRunning, func(p *corev1.Pod) { p.UID = "uid-b" })); err != nil {
+			t.Fatal(err)
+		}
+		ended := testPod(isRunning, deleting, func(p *corev1.Pod) { p.Status = Ended(p, now) })
+		b.c.Changed(nil, ended)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if p := b.pod(); p == nil || p.UID != "uid-b" || p.Status.Phase != corev1.PodRunning {
+			t.Errorf("the other pod is %+v, want it as it was", p)
+		}
+		if b.count("delete") == 0 {
+			t.Error("no deletion was sent: the test shows nothing")
+		}
+	})
+}
+
 // TestLag is about what an operator reads and the API server gets while the authorizer has not seen
 // the pod: that is expected after every scheduling, and passes.
 func TestLag(t *testing.T) {

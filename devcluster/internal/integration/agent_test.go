@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin"
+	"github.com/longshore-csi/longshore/kubeletplugin/agent"
 	"github.com/longshore-csi/longshore/registrar"
 )
 
@@ -63,10 +63,10 @@ func newSmallNode(t *testing.T, name string, change func(*registrar.Options)) *s
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := kubeletplugin.NewOptions()
-	agent.NodeName, agent.RootDir, agent.NodeIP, agent.Kube.Kubeconfig = name, root, "10.0.0.1", kubeconfig
+	options := agent.NewOptions()
+	options.NodeName, options.RootDir, options.NodeIP, options.Kube.Kubeconfig = name, root, "10.0.0.1", kubeconfig
 	t.Cleanup(n.remove)
-	background(t, "node agent", func(ctx context.Context) error { return kubeletplugin.Run(ctx, agent) })
+	background(t, "node agent", func(ctx context.Context) error { return agent.Run(ctx, options) })
 
 	o := registrar.NewOptions()
 	o.CSI.Address = n.driver.Serve(t)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -77,21 +78,25 @@ func TestEmbed(t *testing.T) {
 	}
 }
 
-// startProcess starts a program that is killed at the end of the test, when its output is shown if the test has failed.
-func startProcess(t *testing.T, cmd *exec.Cmd) {
+// startProcess starts a program, and returns what kills it. It is killed at the end of the test, when its output is shown if the test has failed.
+func startProcess(t *testing.T, cmd *exec.Cmd) (kill func()) {
 	t.Helper()
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	kill = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
+	})
+	t.Cleanup(func() {
+		kill()
 		if t.Failed() {
 			t.Logf("%s: %s", cmd.Path, &output)
 		}
 	})
+	return kill
 }
 
 // startEmbed starts the example, and returns the paths that it prints for its two volumes, by name.

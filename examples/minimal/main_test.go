@@ -13,9 +13,12 @@ func TestDriver(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a tmpfs needs root")
 	}
-	drivertest.Run(t, func(dir string) (driverkit.Options, driverkit.Backend, error) {
-		o := newOptions()
-		o.Topology = driverkit.Segments{nodeKey: "a"}
-		return o.Options, &memory{root: dir, node: o.Topology}, nil
-	}, drivertest.Volatile())
+	drivertest.Run(t, newDriver, drivertest.Volatile())
+}
+
+// newDriver makes the driver with another place for its volumes.
+func newDriver(dir string) (driverkit.Options, driverkit.Backend, error) {
+	o := newOptions()
+	o.Topology = driverkit.Segments{nodeKey: "a"}
+	return o.Options, &memory{root: dir, node: o.Topology}, nil
 }

@@ -90,6 +90,14 @@ func (l *callLog) NewStream(ctx context.Context, desc *grpc.StreamDesc, method s
 	return l.conn.NewStream(ctx, desc, method, opts...)
 }
 
+// patient waits for a driver that is starting, as the components of the controller's side do.
+type patient struct{ *callLog }
+
+// Invoke implements grpc.ClientConnInterface.
+func (p patient) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return p.callLog.Invoke(ctx, method, args, reply, append(opts, grpc.WaitForReady(true))...)
+}
+
 // begin checks that the kubelet may make the call now.
 func (l *callLog) begin(r request) {
 	l.mu.Lock()

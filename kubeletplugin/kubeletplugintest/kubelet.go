@@ -154,7 +154,7 @@ func (k *Kubelet) ask() error {
 	if slices.ContainsFunc(services.GetCapabilities(), func(c *csi.PluginCapability) bool {
 		return c.GetService().GetType() == csi.PluginCapability_Service_CONTROLLER_SERVICE
 	}) {
-		k.controller = csi.NewControllerClient(k.log)
+		k.controller = csi.NewControllerClient(patient{k.log})
 	}
 	return nil
 }

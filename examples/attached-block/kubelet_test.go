@@ -1,0 +1,20 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/longshore-csi/longshore/driverkit/drivertest"
+	"github.com/longshore-csi/longshore/kubeletplugin/kubeletplugintest"
+)
+
+// TestKubelet has a kubelet attach and mount volumes for pods, by the kernel and without root.
+func TestKubelet(t *testing.T) {
+	for name, fake := range map[string]bool{"Kernel": false, "Fake": true} {
+		t.Run(name, func(t *testing.T) {
+			kubeletplugintest.Run(t, func(t *testing.T) kubeletplugintest.Config {
+				d := drivertest.Start(t, newRig(t, fake).driver)
+				return kubeletplugintest.Config{Endpoint: d.Endpoint, Restart: d.Restart, Secrets: credentials()}
+			})
+		})
+	}
+}

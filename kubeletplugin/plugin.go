@@ -28,6 +28,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/registration"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/stats"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -79,6 +80,11 @@ type Config struct {
 	// SyncInterval is how often the claim of a published volume is read to find expansions, and NodePublishVolume is repeated for drivers that want it, and up
 	// to half as long again at random; 1 minute if zero.
 	SyncInterval time.Duration
+	// StatsInterval is how often drivers are asked for the usage and the health of each published volume, and up to as long again at random; 1 minute if
+	// zero, never if negative.
+	StatsInterval time.Duration
+	// Conditions are told when the health of a volume changes; nil for nobody.
+	Conditions stats.Events
 	// Registerer receives metrics; nil for none. Plugins that share one wrap it with a label each.
 	Registerer prometheus.Registerer
 	// Fault stops the work at named points in crash tests.
@@ -95,6 +101,8 @@ type Plugin struct {
 	handler  *handler
 	resolver *resolve.Resolver
 	volumes  *volume.Manager
+	// collector is nil where drivers are not asked for statistics.
+	collector *stats.Collector
 
 	found  *recovery.Result
 	unlock func() error
@@ -123,10 +131,26 @@ func New(cfg Config) (*Plugin, error) {
 		Events: cfg.Events, Timeout: cfg.Timeout, SyncInterval: cfg.SyncInterval, Clock: cfg.Clock, Changed: p.podChanged,
 		Released: func(string) { p.wake() }, Fault: cfg.Fault,
 	})
+	if err == nil {
+		err = p.makeCollector()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
 	}
 	return p, nil
+}
+
+func (p *Plugin) makeCollector() (err error) {
+	if p.cfg.StatsInterval < 0 {
+		return nil
+	}
+	p.collector, err = stats.New(stats.Config{
+		Published: p.volumes.Published, Drivers: drivers{p.registry}, Events: p.cfg.Conditions, Interval: p.cfg.StatsInterval, Clock: p.cfg.Clock,
+	})
+	if err == nil && p.cfg.Registerer != nil {
+		err = p.cfg.Registerer.Register(p.collector)
+	}
+	return err
 }
 
 // noAttach reports whether no controller attaches volumes.
@@ -176,6 +200,14 @@ func (p *Plugin) Volumes() *volume.Manager { return p.volumes }
 // Resolve finds the volumes that a pod wants, and the problems with its other CSI volumes.
 func (p *Plugin) Resolve(ctx context.Context, pod *corev1.Pod) ([]volume.Publication, []*resolve.Problem) {
 	return p.resolver.Pod(ctx, pod)
+}
+
+// Usage lists what drivers have told of the usage and the health of published volumes.
+func (p *Plugin) Usage() []stats.Result {
+	if p.collector == nil {
+		return nil
+	}
+	return p.collector.Latest()
 }
 
 // State is what a debug page shows.

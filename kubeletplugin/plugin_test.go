@@ -12,6 +12,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -81,7 +82,7 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) start() {
 	m.t.Helper()
 	cfg := Config{
-		Node: "node-1", RootDir: m.root, Objects: m.objects, Timeout: patience,
+		Node: "node-1", RootDir: m.root, Objects: m.objects, Timeout: patience, StatsInterval: -1,
 		Dial:   func(string) (grpc.ClientConnInterface, error) { return m.driver.Conn(), nil },
 		Mounts: func(string) ([]recovery.Mount, error) { return nil, nil },
 	}
@@ -321,5 +322,31 @@ func TestMissingDriverIsTransient(t *testing.T) {
 		if _, err := get("d.example"); !errors.Is(err, volume.ErrTransient) || !errors.Is(err, driver.ErrNotRegistered) {
 			t.Errorf("got %v, want a driver that may come soon", err)
 		}
+	}
+}
+
+// TestUsage asks the driver for the statistics of what is mounted, and measures them.
+func TestUsage(t *testing.T) {
+	m := newMachine(t)
+	reg := prometheus.NewRegistry()
+	m.config = func(c *Config) { c.StatsInterval, c.Registerer = time.Millisecond, reg }
+	m.start()
+	if _, err := m.mount(pod("uid-1")); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		measured, err := testutil.GatherAndCount(reg, "kubelet_volume_stats_capacity_bytes")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if usage := m.Usage(); measured == 1 && len(usage) == 2 && usage[0].Bytes != nil && usage[1].Bytes != nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited for the statistics of two volumes, and those of the claim among the metrics; known is %+v", m.Usage())
+		}
+	}
+	if err := m.unmount("uid-1"); err != nil {
+		t.Error(err)
 	}
 }

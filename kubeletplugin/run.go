@@ -64,8 +64,16 @@ func (p *Plugin) RunDrivers(ctx context.Context) error {
 	return g.Wait()
 }
 
-// RunVolumes works on volumes until ctx is done. Staged volumes that no pod has are unstaged at once.
-func (p *Plugin) RunVolumes(ctx context.Context) error { return p.volumes.Run(ctx) }
+// RunVolumes works on volumes, and asks drivers about them, until ctx is done. Staged volumes that no pod has are unstaged at once.
+func (p *Plugin) RunVolumes(ctx context.Context) error {
+	if p.collector == nil {
+		return p.volumes.Run(ctx)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.volumes.Run(ctx) })
+	g.Go(func() error { return p.collector.Run(ctx) })
+	return g.Wait()
+}
 
 // Close ends the connections to drivers, and gives the root directory free. Nothing may run any more.
 func (p *Plugin) Close() error {

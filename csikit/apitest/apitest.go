@@ -2,27 +2,23 @@
 package apitest
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/doc"
 	"go/parser"
 	"go/printer"
 	"go/token"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/longshore-csi/longshore/csikit/commandtest"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write api.txt")
-
 // Compare compares the exported API of packages of a module, given by their directories, with api.txt in the directory of the test: a change of it is a change
-// for every importer. Write the file with `go test -run TestAPI . -rewrite`, and say in CHANGELOG.md what importers must change. It also wants a comment for
+// for every importer. Write the file with `REWRITE=1 go test -run TestAPI .`, and say in CHANGELOG.md what importers must change. It also wants a comment for
 // each exported name, and no type of an internal package, which importers could not name.
 func Compare(t *testing.T, module string, dirs ...string) {
 	t.Helper()
@@ -30,18 +26,7 @@ func Compare(t *testing.T, module string, dirs ...string) {
 	for _, p := range problems {
 		t.Error(p)
 	}
-	if *rewrite {
-		if err := os.WriteFile("api.txt", []byte(api), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile("api.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), api); diff != "" {
-		t.Errorf("the API differs from api.txt (-want +got):\n%s", diff)
-	}
+	commandtest.Golden(t, "api.txt", api)
 }
 
 // list returns the API of packages, and what is wrong with it.

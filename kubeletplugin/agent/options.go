@@ -69,6 +69,9 @@ type Options struct {
 	// NodePublishVolume is repeated for drivers with requiresRepublish, as often or up to half as long again at random: a node may
 	// not watch claims for expansions.
 	SyncFrequency time.Duration
+	// VolumeStatsPeriod is how often drivers are asked for the usage and the health of each volume, and up to as long again at random; never if
+	// negative.
+	VolumeStatsPeriod time.Duration
 	// Workers is the maximum number of pods processed concurrently.
 	Workers int
 }
@@ -87,6 +90,7 @@ func NewOptions() Options {
 		StatusFrequency:   10 * time.Second,
 		LeaseSeconds:      40,
 		SyncFrequency:     time.Minute,
+		VolumeStatsPeriod: time.Minute,
 		Workers:           16,
 	}
 }
@@ -131,6 +135,8 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.CSITimeout, "csi-timeout", o.CSITimeout, "deadline of one operation on a volume with all its CSI calls")
 	fs.DurationVar(&o.SyncFrequency, "sync-frequency", o.SyncFrequency,
 		"interval at which each pod is checked although nothing has changed, the claim of each mounted volume is read to find expansions, and NodePublishVolume is repeated for drivers with requiresRepublish")
+	fs.DurationVar(&o.VolumeStatsPeriod, "volume-stats-agg-period", o.VolumeStatsPeriod,
+		"interval at which drivers are asked for the usage and the health of each volume; negative: never")
 	fs.IntVar(&o.Workers, "pod-workers", o.Workers, "maximum number of pods processed concurrently; each volume has a worker of its own")
 }
 

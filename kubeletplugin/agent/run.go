@@ -79,7 +79,7 @@ func newAgent(o *Options, reg prometheus.Registerer) (*agent.Agent, error) {
 		Allowed: o.AllowedDrivers, RegistryDirs: o.RegistryDirs,
 		Collision:  nodeinfo.Collision(o.TopologyCollision),
 		CSITimeout: o.CSITimeout, StatusFrequency: o.StatusFrequency,
-		LeaseDuration: o.leaseDuration(), SyncFrequency: o.SyncFrequency, Workers: o.Workers,
+		LeaseDuration: o.leaseDuration(), SyncFrequency: o.SyncFrequency, StatsPeriod: o.VolumeStatsPeriod, Workers: o.Workers,
 		Registerer: reg, Queues: kubemetrics.NewQueues(reg),
 	})
 }

@@ -202,6 +202,7 @@ func (k *Kubelet) Start() {
 	plugin, err := kubeletplugin.New(kubeletplugin.Config{
 		Node: nodeName, RootDir: k.root, Objects: k.objects, Secrets: secrets(k.cfg.Secrets), InUse: k.attacher, Attachments: k.attacher,
 		Dial: func(string) (grpc.ClientConnInterface, error) { return k.log, nil }, Fault: k.killer.at,
+		StatsInterval: -1, // which would be calls at any moment
 	})
 	if err != nil {
 		k.t.Fatal(err)

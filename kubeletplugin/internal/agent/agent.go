@@ -60,6 +60,8 @@ type Config struct {
 	// SyncFrequency is how often each pod is checked although nothing has changed, the claim of each published volume is looked at for
 	// an expansion, and NodePublishVolume is repeated for drivers that want it.
 	SyncFrequency time.Duration
+	// StatsPeriod is how often drivers are asked for the usage and the health of each volume; 1 minute if zero, never if negative.
+	StatsPeriod time.Duration
 	// SweepInterval is how often the directories of pods that are gone are looked for; 1 minute if zero.
 	SweepInterval time.Duration
 	// Workers is the maximum number of pods processed concurrently.
@@ -178,7 +180,7 @@ func (a *Agent) makePlugin() error {
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
 		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
-		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Changed: func(uid types.UID) { a.pods.Wake(uid) },
+		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod, Changed: func(uid types.UID) { a.pods.Wake(uid) },
 		Dial: a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
 	})

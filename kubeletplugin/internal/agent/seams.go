@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
+	"github.com/longshore-csi/longshore/kubeletplugin/stats"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -92,7 +93,10 @@ func (t podTokens) Forget(pod types.UID) { t.cache.Forget(pod) }
 // podEvents sends events on pods and their claims.
 type podEvents struct{ recorder events.Recorder }
 
-var _ volume.Events = podEvents{}
+var (
+	_ volume.Events = podEvents{}
+	_ stats.Events  = podEvents{}
+)
 
 // Failed implements volume.Events.
 func (e podEvents) Failed(pod volume.Pod, reason, message string) {
@@ -112,6 +116,15 @@ func (e podEvents) Expansion(pod volume.Pod, claim volume.Claim, reason, message
 	send(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 	}}, reason, message)
+}
+
+// Condition implements stats.Events.
+func (e podEvents) Condition(pod volume.Pod, reason, message string) {
+	send := e.recorder.Warning
+	if reason == stats.ReasonNormal {
+		send = e.recorder.Normal
+	}
+	send(podObject(pod), reason, message)
 }
 
 func podObject(pod volume.Pod) *corev1.Pod {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
+	"github.com/longshore-csi/longshore/kubeletplugin/stats"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -102,6 +103,17 @@ func TestPodEvents(t *testing.T) {
 	e.Failed(volume.Pod{Namespace: "ns", Name: "a", UID: "uid-a"}, "FailedMount", "text")
 	if len(r.warned) != 1 || r.warned[0] != "ns/a uid-a FailedMount" {
 		t.Errorf("events are %v, want one on the pod that has a name", r.warned)
+	}
+}
+
+// TestConditionEvents warns of a volume that has a problem, and not of one that is well again.
+func TestConditionEvents(t *testing.T) {
+	r := &recorder{}
+	e := podEvents{r}
+	e.Condition(volume.Pod{Namespace: "ns", Name: "a", UID: "uid-a"}, stats.ReasonAbnormal, "text")
+	e.Condition(volume.Pod{Namespace: "ns", Name: "a", UID: "uid-a"}, stats.ReasonNormal, "text")
+	if !slices.Equal(r.warned, []string{"ns/a uid-a " + stats.ReasonAbnormal}) {
+		t.Errorf("warnings are %v", r.warned)
 	}
 }
 

@@ -64,7 +64,7 @@ func newCluster(t *testing.T, o csitest.Options) *cluster {
 	}
 	c := &cluster{t: t, api: kubetest.New(), driver: csitest.New(o), root: layout.Root(root)}
 	c.cfg = Config{
-		Client: c.api.Client(), Root: c.root,
+		Client: c.api.Client(), Root: c.root, StatsPeriod: -1, // which would be calls at any moment
 		Template: nodeobj.Template{
 			Name: nodeName, IP: "10.0.0.1", MaxPods: 10,
 			CPU: resource.MustParse("4"), Memory: resource.MustParse("8Gi"), Storage: resource.MustParse("1Ti"),

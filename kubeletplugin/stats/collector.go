@@ -1,0 +1,257 @@
+// Package stats asks CSI drivers from time to time how much of the published volumes is used, and whether the volumes are well, by both generations of
+// the specification: VolumeCondition in the statistics (up to CSI v1.12) and NodeGetVolumeHealth (since v1.13).
+//
+// The results are metrics with the names of a kubelet's, events on the pods, and Latest.
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
+)
+
+// Event reasons.
+const (
+	// ReasonAbnormal is the kubelet's reason of an event about a volume that has a problem.
+	ReasonAbnormal = "VolumeConditionAbnormal"
+	// ReasonNormal is the reason of an event about a volume that is well again.
+	ReasonNormal = "VolumeConditionNormal"
+)
+
+// atOnce is how many drivers' answers are waited for at the same time.
+const atOnce = 8
+
+// Events receives the events.
+type Events interface {
+	// Condition sends an event on a pod about the condition of one of its volumes: a warning unless the reason is ReasonNormal.
+	Condition(pod volume.Pod, reason, message string)
+}
+
+// Config says what a Collector asks.
+type Config struct {
+	// Published lists the volumes; it is volume.Manager's.
+	Published func() []volume.Published
+	// Drivers finds drivers.
+	Drivers volume.Drivers
+	// Events receives events; nil for none.
+	Events Events
+	// Interval is how often each volume is asked for, and up to as long again at random; 1 minute if zero.
+	Interval time.Duration
+	// Timeout is the deadline of one call; 1 minute if zero.
+	Timeout time.Duration
+	// Clock tells the time; nil means that of the machine.
+	Clock clock.Clock
+	// Spread returns random numbers in [0, 1); nil means math/rand.
+	Spread func() float64
+}
+
+// Space is how much of a resource a volume has.
+type Space struct {
+	// Capacity, Used and Available are numbers of bytes or inodes.
+	Capacity, Used, Available int64
+}
+
+// Condition is a problem of a volume.
+type Condition struct {
+	// Reason is one word in CamelCase; empty for a driver that reports by VolumeCondition.
+	Reason string
+	// Message is for people.
+	Message string
+}
+
+// Result is what is known of a volume of a pod.
+type Result struct {
+	volume.Published
+
+	// Bytes and Inodes are nil where the driver has not told.
+	Bytes, Inodes *Space
+	// Health says that the driver reports conditions.
+	Health bool
+	// Conditions are the present problems, in the driver's order.
+	Conditions []Condition
+	// Err is why the last call has failed; the rest is of the last one that has not. Nil if it has not failed.
+	Err error
+}
+
+// Collector asks drivers. It is a prometheus.Collector.
+type Collector struct {
+	cfg Config
+
+	mu      sync.Mutex
+	results map[volume.Key]*entry
+}
+
+type entry struct {
+	Result
+
+	next time.Time
+}
+
+// New makes a Collector that does nothing until Run.
+func New(cfg Config) (*Collector, error) {
+	if cfg.Published == nil || cfg.Drivers == nil {
+		return nil, errors.New("configure statistics of volumes: a list of volumes and drivers are needed")
+	}
+	if cfg.Interval < 0 || cfg.Timeout < 0 {
+		return nil, fmt.Errorf("configure statistics of volumes: interval %v or timeout %v is negative", cfg.Interval, cfg.Timeout)
+	}
+	if cfg.Interval == 0 {
+		cfg.Interval = time.Minute
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = time.Minute
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{}
+	}
+	if cfg.Spread == nil {
+		cfg.Spread = rand.Float64
+	}
+	return &Collector{cfg: cfg, results: map[volume.Key]*entry{}}, nil
+}
+
+// Run asks until ctx is done.
+func (c *Collector) Run(ctx context.Context) error {
+	for {
+		c.ask(ctx, c.due())
+		timer := c.cfg.Clock.NewTimer(c.cfg.Interval / atOnce)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C():
+		}
+	}
+}
+
+// due lists the volumes whose time has come, and forgets those that are gone. A new volume is asked for within an interval.
+func (c *Collector) due() []volume.Published {
+	published, now := c.cfg.Published(), c.cfg.Clock.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	present := map[volume.Key]bool{}
+	var due []volume.Published
+	for _, p := range published {
+		k := volume.Key{Pod: p.Pod.UID, SpecName: p.SpecName}
+		present[k] = true
+		e := c.results[k]
+		if e == nil {
+			e = &entry{next: now.Add(time.Duration(c.cfg.Spread() * float64(c.cfg.Interval)))}
+			c.results[k] = e
+		}
+		e.Published = p
+		if !now.Before(e.next) {
+			e.next = now.Add(c.cfg.Interval + time.Duration(c.cfg.Spread()*float64(c.cfg.Interval)))
+			due = append(due, p)
+		}
+	}
+	maps.DeleteFunc(c.results, func(k volume.Key, _ *entry) bool { return !present[k] })
+	return due
+}
+
+func (c *Collector) ask(ctx context.Context, due []volume.Published) {
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for _, p := range due {
+		g.Go(func() error {
+			r, err := c.one(ctx, p)
+			if ctx.Err() == nil {
+				c.note(ctx, p, r, err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // No function returns an error.
+}
+
+// one asks the driver about one volume; nil if the driver reports nothing.
+func (c *Collector) one(ctx context.Context, p volume.Published) (*Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	d, err := c.cfg.Drivers.Driver(p.Volume.Driver)
+	if err != nil {
+		return nil, err
+	}
+	can, err := d.NodeCapabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] || p.Volume.Ephemeral {
+		p.Staging = ""
+	}
+	r := &Result{}
+	if can[csi.NodeServiceCapability_RPC_GET_VOLUME_STATS] {
+		err = r.readStats(ctx, d.Node(), p, can[conditionCapability])
+	}
+	if can[csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH] {
+		err = errors.Join(err, r.readHealth(ctx, d.Node(), p))
+	}
+	return r, err
+}
+
+// note keeps a result.
+func (c *Collector) note(ctx context.Context, p volume.Published, r *Result, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.results[volume.Key{Pod: p.Pod.UID, SpecName: p.SpecName}]
+	if e == nil {
+		return // The pod is gone.
+	}
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("A driver has no statistics of a volume", logging.KeyVolumeName, p.Volume.Name, "pod", p.Pod.UID, logging.KeyReason, err.Error())
+	}
+	e.Err = err
+	if r == nil {
+		return
+	}
+	if r.Bytes != nil || r.Inodes != nil {
+		e.Bytes, e.Inodes = r.Bytes, r.Inodes
+	}
+	if r.Health {
+		c.noteHealth(e, r.Conditions)
+	}
+}
+
+// noteHealth keeps the condition of a volume, and sends an event when it has changed.
+func (c *Collector) noteHealth(e *entry, conditions []Condition) {
+	changed := !slices.Equal(e.Conditions, conditions)
+	e.Health, e.Conditions = true, conditions
+	switch {
+	case c.cfg.Events == nil || !changed:
+	case len(conditions) == 0:
+		c.cfg.Events.Condition(e.Pod, ReasonNormal, fmt.Sprintf("volume %s: the driver reports no problem any more", e.SpecName))
+	default:
+		c.cfg.Events.Condition(e.Pod, ReasonAbnormal, fmt.Sprintf("volume %s: %s", e.SpecName, describe(conditions)))
+	}
+}
+
+// Latest lists what is known, sorted by volume and pod. Volumes that were not asked for yet are left out.
+func (c *Collector) Latest() []Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []Result
+	for _, e := range c.results {
+		if e.Bytes != nil || e.Inodes != nil || e.Health || e.Err != nil {
+			all = append(all, e.Result)
+		}
+	}
+	slices.SortFunc(all, func(a, b Result) int {
+		return compare([2]string{a.Volume.Name, string(a.Pod.UID)}, [2]string{b.Volume.Name, string(b.Pod.UID)})
+	})
+	return all
+}
+
+func compare(a, b [2]string) int { return slices.Compare(a[:], b[:]) }

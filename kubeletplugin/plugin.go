@@ -69,6 +69,8 @@ type Config struct {
 	Allowed resolve.AllowedDrivers
 	// RegistryDirs are watched for registration sockets besides plugins_registry below RootDir.
 	RegistryDirs []string
+	// Inotify is an inotify instance to share with other plugins of the process; nil for one of its own.
+	Inotify *registration.Inotify
 	// Dial connects to a driver's endpoint, for drivers in the same process; nil means gRPC over its socket.
 	Dial func(endpoint string) (grpc.ClientConnInterface, error)
 	// Mounts lists mount points; nil means those of the host.
@@ -123,7 +125,7 @@ func New(cfg Config) (*Plugin, error) {
 	p.handler = &handler{registry: p.registry, info: cfg.NodeInfo, timeout: cfg.Timeout}
 	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach()})
 	var err error
-	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Handler: p.handler}); err != nil {
+	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Inotify: cfg.Inotify, Handler: p.handler}); err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
 	}
 	p.volumes, err = volume.New(volume.Config{

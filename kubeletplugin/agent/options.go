@@ -34,8 +34,13 @@ type Options struct {
 	// agents of one process can share it. Each of them can be run once. Nil (the default): the agent's own registry.
 	Registerer prometheus.Registerer
 
-	// NodeName is the name of the Node object.
+	// NodeName is the name of the Node object; not used if Nodes is greater than 1.
 	NodeName string
+	// Nodes is how many nodes the process is, each with a directory of its name below RootDir. With more than one the credentials must have the right to
+	// impersonate them, and to watch CSIDriver objects.
+	Nodes int
+	// NodePrefix is that of the names of several nodes, which end with -0, -1 and so on.
+	NodePrefix string
 	// Hostname is the hostname label and address of the node; empty: NodeName.
 	Hostname string
 	// NodeIP is the internal address of the node; empty: the first address of the machine that
@@ -83,6 +88,7 @@ func NewOptions() Options {
 		Kube:              flagset.NewKube(),
 		HTTP:              flagset.NewHTTP(),
 		NodeName:          strings.ToLower(hostname),
+		Nodes:             1,
 		MaxPods:           110,
 		RootDir:           "/var/lib/kubelet",
 		TopologyCollision: string(nodeinfo.CollisionFail),
@@ -111,6 +117,8 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 func (o *Options) addNodeFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.NodeName, "node-name", o.NodeName, "`name` of the Node object; the machine's host name if not set")
 	fs.StringVar(&o.NodeName, "hostname-override", o.NodeName, "the kubelet's `name` for --node-name; the last one given counts")
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "`number` of nodes that this process is; with more than one, it impersonates each of them")
+	fs.StringVar(&o.NodePrefix, "node-prefix", o.NodePrefix, "`prefix` of the names of several nodes, <prefix>-0 and so on, each with a directory of its name below --root-dir")
 	fs.StringVar(&o.Hostname, "node-hostname", o.Hostname, "`name` in the hostname label and address; empty: --node-name")
 	fs.StringVar(&o.NodeIP, "node-ip", o.NodeIP, "internal IP `address` of the node; empty: the first address of the machine that is not a loopback address")
 	fs.Var(&o.NodeLabels, "node-labels", "labels of the Node, as `key=value,...`")
@@ -150,6 +158,10 @@ func (o *Options) Validate() error {
 	}
 	check(o.NodeName != "", "node-name", o.NodeName, "not be empty")
 	check(isNodeName(o.NodeName), "node-name", o.NodeName, "be a lower-case DNS subdomain name")
+	check(o.Nodes > 0, "nodes", o.Nodes, "be greater than 0")
+	check(o.Nodes <= 1 || isNodeName(o.NodePrefix+"-0"), "node-prefix", o.NodePrefix, "be the beginning of lower-case DNS subdomain names, with --nodes")
+	check(o.Nodes > 1 || o.NodePrefix == "", "node-prefix", o.NodePrefix, "be given with --nodes only")
+	check(o.Nodes <= 1 || o.Hostname == "", "node-hostname", o.Hostname, "be empty with --nodes")
 	check(o.NodeIP == "" || isIP(o.NodeIP), "node-ip", o.NodeIP, "be an IP address")
 	check(filepath.IsAbs(o.RootDir), "root-dir", o.RootDir, "be an absolute path")
 	check(o.MaxPods > 0, "max-pods", o.MaxPods, "be greater than 0")

@@ -70,6 +70,11 @@ func TestValidate(t *testing.T) {
 				"--node-status-update-frequency=", "--sync-frequency=", "--topology-collision=", "--extra-registry-dirs=", "--http-endpoint=",
 			},
 		},
+		"ManyNodes": {Reason: "several nodes have names of their own", Args: []string{"--nodes=3", "--node-prefix=load"}},
+		"NoPrefix": {
+			Reason: "several nodes need names", Args: []string{"--nodes=3", "--node-hostname=a"}, Errors: []string{"--node-prefix=", "--node-hostname="},
+		},
+		"NoNodes":       {Reason: "a process is a node", Args: []string{"--nodes=0", "--node-prefix=load"}, Errors: []string{"--nodes=", "--node-prefix="}},
 		"OnePod":        {Reason: "the fewest", Args: []string{"--max-pods=1", "--pod-workers=1", "--node-lease-duration-seconds=1"}},
 		"IPv6":          {Reason: "any family", Args: []string{"--node-ip=fd00::1"}},
 		"Overwrite":     {Reason: "the other answer to a collision", Args: []string{"--topology-collision=overwrite"}},

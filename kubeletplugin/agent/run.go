@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/httpserve"
@@ -19,7 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Run is one node until ctx is done. Volumes stay mounted then, as they do when the process is
+// Run is a node, or several, until ctx is done. Volumes stay mounted then, as they do when the process is
 // killed: the next start finds them. It returns an error if an option is wrong, if another agent
 // works below the same root directory, or if that directory or the mount table cannot be read.
 func Run(ctx context.Context, o Options) error {
@@ -30,25 +32,25 @@ func Run(ctx context.Context, o Options) error {
 		klog.FromContext(ctx).Info("Command line", logging.KeyReason, warning)
 	}
 	reg := procmetrics.NewRegistry()
-	a, err := newAgent(&o, o.registerer(reg))
+	nodes, err := newNodes(&o, reg)
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, running := errgroup.WithContext(ctx)
 	if address := o.HTTP.Address(); address != "" {
 		server, err := httpserve.Listen(httpserve.Config{
 			Address: address, MetricsPath: o.HTTP.MetricsPath, Gatherer: reg, Pprof: o.HTTP.Pprof,
-			Ready:  map[string]func(context.Context) error{"node": func(context.Context) error { return a.Problem() }},
-			State:  a.State,
+			Ready:  map[string]func(context.Context) error{"node": func(context.Context) error { return nodes.problem() }},
+			State:  nodes.state,
 			Logger: klog.FromContext(ctx),
 		})
 		if err != nil {
-			return fmt.Errorf("serve metrics and health: %w", err)
+			return errors.Join(fmt.Errorf("serve metrics and health: %w", err), nodes.close())
 		}
-		g.Go(func() error { return server.Run(ctx) })
+		g.Go(func() error { return server.Run(running) })
 	}
-	g.Go(func() error { return a.Run(ctx) })
-	return g.Wait()
+	g.Go(func() error { return nodes.run(running) })
+	return errors.Join(g.Wait(), nodes.close())
 }
 
 // registerer is where the metrics go: the agent's own registry, or the one of Options with a label that distinguishes several
@@ -60,26 +62,27 @@ func (o *Options) registerer(own prometheus.Registerer) prometheus.Registerer {
 	return prometheus.WrapRegistererWith(prometheus.Labels{"node": o.NodeName}, o.Registerer)
 }
 
-func newAgent(o *Options, reg prometheus.Registerer) (*agent.Agent, error) {
+// newAgent makes one node. The shared parts are nil where the process is one node.
+func newAgent(o *Options, reg prometheus.Registerer, shared *shared) (*agent.Agent, error) {
 	cfg, err := kube.Config(o.Kube, "csi-node-agent")
 	if err != nil {
 		return nil, err
 	}
 	cfg.Wrap(kubemetrics.NewRest(reg).Wrap)
-	client, err := kube.New(cfg)
-	if err != nil {
+	parts := agent.Config{}
+	if shared != nil {
+		cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + o.NodeName, Groups: []string{"system:nodes"}}
+		parts.Inotify, parts.CSIDrivers = shared.inotify, shared.csiDrivers
+	}
+	if parts.Client, err = kube.New(cfg); err != nil {
 		return nil, err
 	}
-	template, err := o.template()
-	if err != nil {
+	if parts.Template, err = o.template(); err != nil {
 		return nil, err
 	}
-	return agent.New(agent.Config{
-		Client: client, Root: layout.Root(o.RootDir), Template: template,
-		Allowed: o.AllowedDrivers, RegistryDirs: o.RegistryDirs,
-		Collision:  nodeinfo.Collision(o.TopologyCollision),
-		CSITimeout: o.CSITimeout, StatusFrequency: o.StatusFrequency,
-		LeaseDuration: o.leaseDuration(), SyncFrequency: o.SyncFrequency, StatsPeriod: o.VolumeStatsPeriod, Workers: o.Workers,
-		Registerer: reg, Queues: kubemetrics.NewQueues(reg),
-	})
+	parts.Root, parts.Allowed, parts.RegistryDirs = layout.Root(o.RootDir), o.AllowedDrivers, o.RegistryDirs
+	parts.Collision, parts.CSITimeout, parts.StatusFrequency = nodeinfo.Collision(o.TopologyCollision), o.CSITimeout, o.StatusFrequency
+	parts.LeaseDuration, parts.SyncFrequency, parts.StatsPeriod, parts.Workers = o.leaseDuration(), o.SyncFrequency, o.VolumeStatsPeriod, o.Workers
+	parts.Registerer, parts.Queues = reg, kubemetrics.NewQueues(reg)
+	return agent.New(parts)
 }

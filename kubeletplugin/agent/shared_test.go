@@ -14,7 +14,7 @@ func TestAgentsShareARegistry(t *testing.T) {
 		o.NodeName, o.RootDir, o.NodeIP = node, t.TempDir(), "10.0.0.1"
 		o.Kube.Master = "http://127.0.0.1:1"
 		o.Registerer = reg
-		if _, err := newAgent(&o, o.registerer(nil)); err != nil {
+		if _, err := newAgent(&o, o.registerer(nil), nil); err != nil {
 			t.Fatalf("agent of %s: %v", node, err)
 		}
 	}

@@ -37,7 +37,7 @@ func New(cfg Config) (*Manager, error) {
 // handler runs any more. Drivers stay registered then: the next process finds
 // their sockets again. It is called once.
 func (m *Manager) Run(ctx context.Context) error {
-	w, err := newWatcher(ctx, append([]string{m.cfg.Dir}, m.cfg.ExtraDirs...))
+	w, err := newWatcher(ctx, append([]string{m.cfg.Dir}, m.cfg.ExtraDirs...), m.cfg.Inotify)
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,8 @@ type Config struct {
 	ExtraDirs []string
 	// Handler registers each driver.
 	Handler Handler
+	// Inotify is an inotify instance to share with other Managers; nil for one of its own.
+	Inotify *Inotify
 	// Rescan is how often the directories are read although no event came, in
 	// case one was lost. Default 10 s.
 	Rescan time.Duration

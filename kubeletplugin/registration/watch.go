@@ -19,30 +19,34 @@ type watcher struct {
 	roots []string
 	// notify is nil if the system has no watch left; the directories are then
 	// scanned at intervals only.
-	notify  *fsnotify.Watcher
+	notify  notifier
 	watched map[string]bool
 }
 
-// newWatcher creates the directories that are missing.
-func newWatcher(ctx context.Context, roots []string) (*watcher, error) {
+// newWatcher creates the directories that are missing. Without a shared inotify instance it makes its own.
+func newWatcher(ctx context.Context, roots []string, shared *Inotify) (*watcher, error) {
 	for _, root := range roots {
 		if err := os.MkdirAll(root, dirMode); err != nil {
 			return nil, fmt.Errorf("create registration directory %q: %w", root, err)
 		}
 	}
 	w := &watcher{roots: roots, watched: map[string]bool{}}
+	if shared != nil {
+		w.notify = shared.join()
+		return w, nil
+	}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Watching registration directories is not possible, they are read at intervals only")
 		return w, nil
 	}
-	w.notify = notify
+	w.notify = single{notify}
 	return w, nil
 }
 
 func (w *watcher) close() {
 	if w.notify != nil {
-		_ = w.notify.Close() // nothing depends on the watch any more
+		w.notify.close()
 	}
 }
 
@@ -77,7 +81,7 @@ func (w *watcher) watch(ctx context.Context, dirs []string) bool {
 		if w.watched[dir] {
 			continue
 		}
-		if err := w.notify.Add(dir); err != nil {
+		if err := w.notify.add(dir); err != nil {
 			klog.FromContext(ctx).Error(err, "Watching a registration directory is not possible, it is read at intervals only", logging.KeyPath, dir)
 			continue
 		}
@@ -96,7 +100,7 @@ func (w *watcher) events() <-chan fsnotify.Event {
 	if w.notify == nil {
 		return nil
 	}
-	return w.notify.Events
+	return w.notify.events()
 }
 
 // errors returns the channel of lost events, nil when there is none.
@@ -104,7 +108,7 @@ func (w *watcher) errors() <-chan error {
 	if w.notify == nil {
 		return nil
 	}
-	return w.notify.Errors
+	return w.notify.errors()
 }
 
 // note records the paths that an event took away, and those of the events that
@@ -116,7 +120,7 @@ func (w *watcher) note(first fsnotify.Event, removedPaths map[string]bool) {
 			delete(w.watched, event.Name)
 		}
 		select {
-		case event, ok = <-w.notify.Events:
+		case event, ok = <-w.notify.events():
 		default:
 			return
 		}

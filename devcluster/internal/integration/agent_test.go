@@ -131,9 +131,15 @@ func (n *smallNode) createClaim(namespace string) {
 // runPod lets a pod with the claim come and go, and returns the volume context that the driver got for it.
 func (n *smallNode) runPod(namespace string) (pod *corev1.Pod, volumeContext map[string]string) {
 	n.t.Helper()
+	return n.runPodOn(n.name, namespace)
+}
+
+// runPodOn is runPod on any node that has the driver.
+func (n *smallNode) runPodOn(node, namespace string) (pod *corev1.Pod, volumeContext map[string]string) {
+	n.t.Helper()
 	pods := n.client.CoreV1().Pods(namespace)
 	spec := corev1.PodSpec{
-		NodeName:   n.name,
+		NodeName:   node,
 		Containers: []corev1.Container{{Name: "c", Image: "i", VolumeMounts: []corev1.VolumeMount{{Name: "vol", MountPath: "/data"}}}},
 		Volumes: []corev1.Volume{{Name: "vol", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: n.name},
@@ -247,5 +253,46 @@ func TestLifecycleModesAreValidated(t *testing.T) {
 	created.Spec.VolumeLifecycleModes = append(created.Spec.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral)
 	if _, err := drivers.Update(t.Context(), created, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("another list: got %v, want it to be refused", err)
+	}
+}
+
+// TestManyNodes runs three nodes in one process, which impersonates them, with a driver on each: a claim's pod runs on each of them in turn.
+func TestManyNodes(t *testing.T) {
+	root, err := os.MkdirTemp("", "nodes-") // the path of a socket is limited to 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	o := agent.NewOptions()
+	o.Nodes, o.NodePrefix, o.RootDir, o.NodeIP, o.Kube.Kubeconfig = 3, "many", root, "10.0.0.1", server.dir.Kubeconfig()
+	first := &smallNode{t: t, name: "many-0", client: clientOf(t, admin(t)), driver: csitest.New(csitest.Options{
+		Name: "many-0.example.com", NodeID: "many-0",
+		Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}, // it does not attach
+	})}
+	first.createObject()
+	t.Cleanup(func() {
+		for i := range o.Nodes {
+			(&smallNode{name: fmt.Sprint("many-", i), client: first.client}).remove()
+		}
+	})
+	background(t, "node agent", func(ctx context.Context) error { return agent.Run(ctx, o) })
+	namespace := createSpace(t)
+	first.createClaim(namespace)
+	for i := range o.Nodes {
+		name := fmt.Sprint("many-", i)
+		driver := first.driver
+		if i > 0 {
+			driver = driver.OnNode(name, nil)
+		}
+		r := registrar.NewOptions()
+		r.CSI.Address = driver.Serve(t)
+		r.KubeletRegistrationPath, r.PluginRegistrationPath = r.CSI.Address, filepath.Join(root, name, "plugins_registry")
+		if err := os.MkdirAll(r.PluginRegistrationPath, 0o755); err != nil { //nolint:gosec // as the kubelet's
+			t.Fatal(err)
+		}
+		background(t, "registrar", func(ctx context.Context) error { return registrar.Run(ctx, r) })
+	}
+	for i := range o.Nodes {
+		first.runPodOn(fmt.Sprint("many-", i), namespace)
 	}
 }

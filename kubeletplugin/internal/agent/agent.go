@@ -30,6 +30,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/registration"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
 )
 
@@ -47,6 +48,10 @@ type Config struct {
 	Mounts recovery.Mounts
 	// DialDriver connects to a driver's endpoint; nil means gRPC over its socket.
 	DialDriver func(endpoint string) (grpc.ClientConnInterface, error)
+	// Inotify is an inotify instance to share with other agents of the process; nil for one of its own.
+	Inotify *registration.Inotify
+	// CSIDrivers is an informer to share with other agents, which somebody else runs; nil for one of its own.
+	CSIDrivers *kube.Informer[*storagev1.CSIDriver]
 	// RegistryDirs are watched for registration sockets besides the one below Root.
 	RegistryDirs []string
 	// Collision says what happens if a topology label has another value already.
@@ -129,7 +134,14 @@ func (a *Agent) makeInformers() {
 	a.podList = kube.NewInformer(c.Pods(""), kube.InformerOptions[*corev1.Pod]{
 		Name: "Pod", FieldSelector: "spec.nodeName=" + a.node(), Resync: a.cfg.SyncFrequency,
 	})
-	a.csiDrivers = kube.NewInformer(c.CSIDrivers(), kube.InformerOptions[*storagev1.CSIDriver]{Name: "CSIDriver"})
+	if a.csiDrivers = a.cfg.CSIDrivers; a.csiDrivers == nil {
+		a.csiDrivers = NewCSIDrivers(c)
+	}
+}
+
+// NewCSIDrivers makes the informer that Config.CSIDrivers can be.
+func NewCSIDrivers(c kube.Client) *kube.Informer[*storagev1.CSIDriver] {
+	return kube.NewInformer(c.CSIDrivers(), kube.InformerOptions[*storagev1.CSIDriver]{Name: "CSIDriver"})
 }
 
 // slimNode drops the list of images, which is long on nodes that a kubelet had before.
@@ -176,7 +188,7 @@ func (a *Agent) makePlugin() error {
 		return err
 	}
 	a.plugin, err = kubeletplugin.New(kubeletplugin.Config{
-		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs,
+		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs, Inotify: a.cfg.Inotify,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
 		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},

@@ -74,9 +74,11 @@ func (a *Agent) Run(ctx context.Context) error {
 
 func (a *Agent) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{
-		a.keeper.Run, a.renewer.Run, a.events.Run, a.nodes.Run, a.podList.Run, a.csiDrivers.Run,
-	} {
+	parts := []func(context.Context) error{a.keeper.Run, a.renewer.Run, a.events.Run, a.nodes.Run, a.podList.Run}
+	if a.cfg.CSIDrivers == nil {
+		parts = append(parts, a.csiDrivers.Run)
+	}
+	for _, run := range parts {
 		g.Go(func() error { return run(ctx) })
 	}
 	listed := make(chan struct{})

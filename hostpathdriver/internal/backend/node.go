@@ -185,8 +185,8 @@ func (n *Node) DescribeNode(_ context.Context, node *driverkit.Node) error {
 
 // OwnsMount implements driverkit.MountOwner.
 func (n *Node) OwnsMount(ctx context.Context, req *driverkit.MountRequest) (bool, error) {
-	if volume.CheckID(req.ID) != nil {
-		return false, nil
+	if err := volume.CheckID(req.ID); err != nil {
+		return false, nil //nolint:nilerr // The driver has no volume of such an id.
 	}
 	for _, root := range slices.Concat(n.cfg.roots(n.cfg.StateDir), n.cfg.poolNodes(), []string{n.dir}) {
 		if own, err := n.shows(ctx, req.Path, contents.At(root, contents.Volumes, n.cfg.Mounter), req.ID); own || err != nil {

@@ -84,6 +84,7 @@ type Agent struct {
 	renewer   *lease.Renewer
 	inUse     *inuse.Publisher
 	info      *nodeinfo.Writer
+	limits    *nodeinfo.Refresher
 	events    *events.Async
 	plugin    *kubeletplugin.Plugin
 	pods      *pods.Controller
@@ -110,7 +111,7 @@ func New(cfg Config) (*Agent, error) {
 	if err := a.makePlugin(); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
-	if err := a.makePods(); err != nil {
+	if err := errors.Join(a.makeLimits(), a.makePods()); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
 	a.connect()
@@ -177,7 +178,7 @@ func (a *Agent) makePlugin() error {
 		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
-		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
+		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments(), exhausted: a.exhausted}, Exhausted: a.exhausted,
 		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Changed: func(uid types.UID) { a.pods.Wake(uid) },
 		Dial: a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
@@ -192,7 +193,7 @@ func (a *Agent) makePods() (err error) {
 	}
 	a.pods, err = pods.New(pods.Config{
 		Pods: a.cfg.Client.Pods, Resolve: a.plugin.Resolve, Volumes: a.plugin.Volumes(),
-		Clean:  a.plugin.CleanPod,
+		Clean: a.plugin.CleanPod, LimitExceeded: a.limitExceeded,
 		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
 const (
@@ -133,6 +135,51 @@ func (w *Writer) Install(ctx context.Context, d Driver) error {
 		delete(w.leaving, d.Name)
 		return nil
 	})
+}
+
+// Update writes the volume limit of an installed driver to the CSINode if it is not the installed one, and reports whether it was not. The
+// API lets nothing else of an entry change; the driver must register again with another node ID or topology. A driver that is not
+// installed is left so. It retries like Install.
+func (w *Writer) Update(ctx context.Context, d Driver) (changed bool, err error) {
+	if err := d.validate(); err != nil {
+		return false, err
+	}
+	what := fmt.Sprintf("update the volume limit of CSI driver %q on node %q", d.Name, w.cfg.NodeName)
+	err = w.retry(ctx, what, retryTransient, func(ctx context.Context) error {
+		installed, ok := w.installed(d.Name)
+		if ok && !sameIdentity(installed.entry(), d.entry()) {
+			klog.FromContext(ctx).V(2).Info("CSI driver reports another node ID or other topology keys, which it must register again for",
+				logging.KeyDriver, d.Name, logging.KeyNodeID, d.NodeID)
+		}
+		if !ok || count(installed.entry()) == count(d.entry()) {
+			return nil
+		}
+		installed.MaxVolumes = d.MaxVolumes
+		if err := w.writeCSINode(ctx, w.wish(&installed)); err != nil {
+			return err
+		}
+		changed = w.replace(installed)
+		return nil
+	})
+	return changed, err
+}
+
+func (w *Writer) installed(name string) (Driver, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d, ok := w.drivers[name]
+	return d, ok
+}
+
+// replace keeps d unless the driver was uninstalled meanwhile; then Uninstall removes what was written.
+func (w *Writer) replace(d Driver) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.drivers[d.Name]
+	if ok {
+		w.drivers[d.Name] = d
+	}
+	return ok
 }
 
 // Uninstall removes the driver's entry from the CSINode, then its node ID from

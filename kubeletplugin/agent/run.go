@@ -77,7 +77,7 @@ func newAgent(o *Options, reg prometheus.Registerer) (*agent.Agent, error) {
 	return agent.New(agent.Config{
 		Client: client, Root: layout.Root(o.RootDir), Template: template,
 		Allowed: o.AllowedDrivers, RegistryDirs: o.RegistryDirs,
-		Collision:  nodeinfo.Collision(o.TopologyCollision),
+		Collision: nodeinfo.Collision(o.TopologyCollision), Linger: o.CSINodeLinger,
 		CSITimeout: o.CSITimeout, StatusFrequency: o.StatusFrequency,
 		LeaseDuration: o.leaseDuration(), SyncFrequency: o.SyncFrequency, Workers: o.Workers,
 		Registerer: reg, Queues: kubemetrics.NewQueues(reg),

@@ -51,6 +51,8 @@ type Config struct {
 	RegistryDirs []string
 	// Collision says what happens if a topology label has another value already.
 	Collision nodeinfo.Collision
+	// Linger is how long a driver that has deregistered keeps its entry in the CSINode; no time if zero.
+	Linger time.Duration
 	// CSITimeout is the deadline of one operation on a volume.
 	CSITimeout time.Duration
 	// StatusFrequency is how often the node's status is computed.
@@ -147,7 +149,7 @@ func (a *Agent) makeNode() error {
 		Leases: c.Leases(corev1.NamespaceNodeLease), Node: a.node(), NodeUID: a.nodeUID, Duration: a.cfg.LeaseDuration,
 	})
 	a.inUse, inUseErr = inuse.New(inuse.Config{Write: a.writeInUse})
-	a.info, infoErr = nodeinfo.New(nodeinfo.Config{Client: c, NodeName: a.node(), Collision: a.cfg.Collision})
+	a.info, infoErr = nodeinfo.New(nodeinfo.Config{Client: c, NodeName: a.node(), Collision: a.cfg.Collision, Linger: a.cfg.Linger})
 	return errors.Join(keeperErr, leaseErr, inUseErr, infoErr)
 }
 

@@ -23,6 +23,8 @@ func newOperations(reg prometheus.Registerer) *operations {
 		Name:    operationsName,
 		Help:    "Time that calls to the CSI drivers of this node took, by driver, method and gRPC status code.",
 		Buckets: csimetrics.Buckets(),
+		// As in a kubelet. Volumes of in-tree plugins are not supported.
+		ConstLabels: prometheus.Labels{csimetrics.LabelMigrated: "false"},
 	}, []string{csimetrics.LabelDriver, csimetrics.LabelMethod, csimetrics.LabelCode})
 	if reg == nil {
 		return &operations{calls: vec}

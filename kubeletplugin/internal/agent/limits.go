@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -29,7 +30,7 @@ func (a *Agent) limitPeriod(driver string) time.Duration {
 	if d == nil || d.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
 		return 0
 	}
-	return time.Duration(*d.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second
+	return time.Duration(min(*d.Spec.NodeAllocatableUpdatePeriodSeconds, math.MaxInt32)) * time.Second // the API has no maximum
 }
 
 // exhausted refreshes the volume limit of a driver that has refused a volume because of it.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -47,7 +48,7 @@ func limited(t *testing.T, period int64) (*cluster, *limitedConn) {
 	c.register()
 	c.apply(driverWithPeriod(period))
 	c.start()
-	c.eventually("the limit of the registration", c.limitIs(3))
+	c.eventually("the registration", c.registered(1))
 	c.eventually("the CSIDriver object", func() bool { return c.agent.csiDriver(driverName) != nil })
 	return c, conn
 }
@@ -123,6 +124,7 @@ func TestLimitExceeded(t *testing.T) {
 	}{
 		"Limit":        {reason: "the attachment was refused because of the limit", period: 3600, attachment: refused(on(int32(8))), want: true},
 		"DriverAway":   {reason: "a limit that cannot be refreshed is reached all the same", period: 3600, attachment: refused(on(int32(8))), away: true, want: true},
+		"LongPeriod":   {reason: "a period that no clock can measure", period: math.MaxInt64, attachment: refused(on(int32(8))), want: true},
 		"OtherCode":    {reason: "another error", period: 3600, attachment: refused(on(int32(13)))},
 		"NoCode":       {reason: "an attacher that does not write codes", period: 3600, attachment: refused(nil)},
 		"NoAttachment": {reason: "kube-controller-manager has not come to it", period: 3600},

@@ -33,7 +33,7 @@ func TestRestartedDriverKeepsItsEntry(t *testing.T) {
 	stop := c.register()
 	c.apply(csiDriver(false))
 	c.start()
-	c.eventually("the entry", c.limitIs(3))
+	c.eventually("the registration", c.registered(1))
 	c.api.ResetWrites()
 	stop()
 	c.eventually("the driver to be away", c.registered(0))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +29,22 @@ func (p *Plugin) Register(ctx context.Context, name, endpoint string) error {
 // Deregister ends what Register began. What the driver has mounted can still be unmounted.
 func (p *Plugin) Deregister(ctx context.Context, name string) {
 	p.handler.Deregister(ctx, registration.Plugin{Name: name})
+}
+
+// Refresh calls NodeGetInfo of a registered driver again, and gives the answer to Config.NodeInfo.Update.
+func (p *Plugin) Refresh(ctx context.Context, driver string) error {
+	return p.handler.refresh(ctx, driver)
+}
+
+// exhausted calls Config.Exhausted for an answer that says that the node can take no more volumes of the driver.
+func (c *Config) exhausted(driver, method string, err error) {
+	if c.Exhausted == nil || status.Code(err) != codes.ResourceExhausted {
+		return
+	}
+	switch method {
+	case csi.Node_NodeStageVolume_FullMethodName, csi.Node_NodePublishVolume_FullMethodName:
+		c.Exhausted(driver)
+	}
 }
 
 // handler takes drivers into use: it asks them about the node, passes the answer on, and lets volumes use them.
@@ -64,14 +82,34 @@ func (h *handler) Deregister(ctx context.Context, p registration.Plugin) {
 func (h *handler) install(ctx context.Context, d *driver.Driver) error {
 	ctx, cancel := context.WithTimeout(ctx, h.timeout)
 	defer cancel()
-	reply, err := d.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
-	if err != nil {
-		return fmt.Errorf("ask CSI driver %q about the node: %w", d.Name(), err)
-	}
-	if h.info == nil {
-		return nil
+	reply, err := nodeGetInfo(ctx, d)
+	if err != nil || h.info == nil {
+		return err
 	}
 	return h.info.Install(ctx, d.Name(), reply)
+}
+
+// refresh asks a registered driver again about the node.
+func (h *handler) refresh(ctx context.Context, name string) error {
+	d, err := h.registry.Get(name)
+	if err != nil || h.info == nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	reply, err := nodeGetInfo(ctx, d)
+	if err != nil {
+		return err
+	}
+	return h.info.Update(ctx, name, reply)
+}
+
+func nodeGetInfo(ctx context.Context, d *driver.Driver) (*csi.NodeGetInfoResponse, error) {
+	reply, err := d.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask CSI driver %q about the node: %w", d.Name(), err)
+	}
+	return reply, nil
 }
 
 func (h *handler) remove(ctx context.Context, name string) error {

@@ -37,6 +37,8 @@ import (
 type NodeInfo interface {
 	// Install is called before a driver is used, and again when it registers again.
 	Install(ctx context.Context, driver string, info *csi.NodeGetInfoResponse) error
+	// Update is called with a later answer of a driver that is in use, by Plugin.Refresh. It may overlap with the other calls.
+	Update(ctx context.Context, driver string, info *csi.NodeGetInfoResponse) error
 	// Uninstall is called when a driver is used no longer; it may never have been installed.
 	Uninstall(ctx context.Context, driver string) error
 }
@@ -61,6 +63,9 @@ type Config struct {
 	Attachments volume.Attachments
 	// NodeInfo is told of drivers; nil for nobody.
 	NodeInfo NodeInfo
+	// Exhausted is called when NodeStageVolume or NodePublishVolume of a driver returns RESOURCE_EXHAUSTED: its volume limit may have changed, and Refresh reads
+	// it. It must not block; nil is allowed.
+	Exhausted func(driver string)
 	// Events are told what pods wait for; nil for nobody.
 	Events volume.Events
 	// Changed is called with the UID of a pod one of whose volumes was published, unpublished, or failed to. It must not block; nil is allowed.
@@ -121,7 +126,7 @@ func New(cfg Config) (*Plugin, error) {
 	}
 	p := &Plugin{cfg: cfg, root: layout.Root(cfg.RootDir), changed: make(chan struct{})}
 	p.disk = &disk.Disk{Root: p.root, Fault: cfg.Fault}
-	p.registry = driver.NewRegistry(driver.Config{Registerer: cfg.Registerer, Dial: cfg.Dial})
+	p.registry = driver.NewRegistry(driver.Config{Registerer: cfg.Registerer, Dial: cfg.Dial, Answered: p.cfg.exhausted})
 	p.handler = &handler{registry: p.registry, info: cfg.NodeInfo, timeout: cfg.Timeout}
 	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach()})
 	var err error

@@ -64,6 +64,8 @@ type Options struct {
 	// TopologyCollision is the action if a topology label already has another value: fail or overwrite.
 	TopologyCollision string
 
+	// CSINodeLinger is how long a driver that has deregistered keeps its entry in the CSINode, with its volume limit; 0: it does not.
+	CSINodeLinger time.Duration
 	// CSITimeout is the deadline of one operation on a volume, with all its calls.
 	CSITimeout time.Duration
 	// StatusFrequency is how often the status of the Node is computed; it is written if it has changed.
@@ -92,6 +94,7 @@ func NewOptions() Options {
 		MaxPods:           110,
 		RootDir:           "/var/lib/kubelet",
 		TopologyCollision: string(nodeinfo.CollisionFail),
+		CSINodeLinger:     5 * time.Minute,
 		CSITimeout:        2 * time.Minute,
 		StatusFrequency:   10 * time.Second,
 		LeaseSeconds:      40,
@@ -140,6 +143,8 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 		"`drivers` that inline volumes may name, separated by commas; not set: any; empty: none")
 	fs.StringVar(&o.TopologyCollision, "topology-collision", o.TopologyCollision,
 		"`action` if a topology label already has another value: fail (the registration) or overwrite (the label)")
+	fs.DurationVar(&o.CSINodeLinger, "csinode-linger", o.CSINodeLinger,
+		"time for which a driver that has deregistered keeps its entry in the CSINode, with its volume limit; 0: no time")
 	fs.DurationVar(&o.CSITimeout, "csi-timeout", o.CSITimeout, "deadline of one operation on a volume with all its CSI calls")
 	fs.DurationVar(&o.SyncFrequency, "sync-frequency", o.SyncFrequency,
 		"interval at which each pod is checked although nothing has changed, the claim of each mounted volume is read to find expansions, and NodePublishVolume is repeated for drivers with requiresRepublish")
@@ -167,6 +172,7 @@ func (o *Options) Validate() error {
 	check(o.MaxPods > 0, "max-pods", o.MaxPods, "be greater than 0")
 	check(o.LeaseSeconds > 0, "node-lease-duration-seconds", o.LeaseSeconds, "be greater than 0")
 	check(o.Workers > 0, "pod-workers", o.Workers, "be greater than 0")
+	check(o.CSINodeLinger >= 0, "csinode-linger", o.CSINodeLinger, "not be negative")
 	check(o.CSITimeout > 0, "csi-timeout", o.CSITimeout, "be greater than 0")
 	check(o.StatusFrequency > 0, "node-status-update-frequency", o.StatusFrequency, "be greater than 0")
 	check(o.SyncFrequency >= 0, "sync-frequency", o.SyncFrequency, "not be negative")

@@ -63,11 +63,11 @@ func TestValidate(t *testing.T) {
 			Args: []string{
 				"--node-name=Not_A_Name", "--node-ip=here", "--root-dir=rel", "--max-pods=0", "--node-lease-duration-seconds=0",
 				"--pod-workers=0", "--csi-timeout=0s", "--node-status-update-frequency=0s", "--sync-frequency=-1s",
-				"--topology-collision=maybe", "--extra-registry-dirs=rel", "--http-endpoint=nowhere",
+				"--topology-collision=maybe", "--extra-registry-dirs=rel", "--http-endpoint=nowhere", "--csinode-linger=-1s",
 			},
 			Errors: []string{
 				"--node-name=", "--node-ip=", "--root-dir=", "--max-pods=", "--node-lease-duration-seconds=", "--pod-workers=", "--csi-timeout=",
-				"--node-status-update-frequency=", "--sync-frequency=", "--topology-collision=", "--extra-registry-dirs=", "--http-endpoint=",
+				"--node-status-update-frequency=", "--sync-frequency=", "--topology-collision=", "--extra-registry-dirs=", "--http-endpoint=", "--csinode-linger=",
 			},
 		},
 		"ManyNodes": {Reason: "several nodes have names of their own", Args: []string{"--nodes=3", "--node-prefix=load"}},
@@ -76,6 +76,7 @@ func TestValidate(t *testing.T) {
 		},
 		"NoNodes":       {Reason: "a process is a node", Args: []string{"--nodes=0", "--node-prefix=load"}, Errors: []string{"--nodes=", "--node-prefix="}},
 		"OnePod":        {Reason: "the fewest", Args: []string{"--max-pods=1", "--pod-workers=1", "--node-lease-duration-seconds=1"}},
+		"NoLinger":      {Reason: "as a kubelet does it", Args: []string{"--csinode-linger=0"}},
 		"IPv6":          {Reason: "any family", Args: []string{"--node-ip=fd00::1"}},
 		"Overwrite":     {Reason: "the other answer to a collision", Args: []string{"--topology-collision=overwrite"}},
 		"LabelForm":     {Reason: "no value", Args: []string{"--node-labels=a"}, Usage: []string{"-node-labels", "key=value"}},

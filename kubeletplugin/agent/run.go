@@ -81,8 +81,9 @@ func newAgent(o *Options, reg prometheus.Registerer, shared *shared) (*agent.Age
 		return nil, err
 	}
 	parts.Root, parts.Allowed, parts.RegistryDirs = layout.Root(o.RootDir), o.AllowedDrivers, o.RegistryDirs
-	parts.Collision, parts.CSITimeout, parts.StatusFrequency = nodeinfo.Collision(o.TopologyCollision), o.CSITimeout, o.StatusFrequency
-	parts.LeaseDuration, parts.SyncFrequency, parts.StatsPeriod, parts.Workers = o.leaseDuration(), o.SyncFrequency, o.VolumeStatsPeriod, o.Workers
+	parts.Collision, parts.Linger = nodeinfo.Collision(o.TopologyCollision), o.CSINodeLinger
+	parts.CSITimeout, parts.StatusFrequency, parts.Workers = o.CSITimeout, o.StatusFrequency, o.Workers
+	parts.LeaseDuration, parts.SyncFrequency, parts.StatsPeriod = o.leaseDuration(), o.SyncFrequency, o.VolumeStatsPeriod
 	parts.Registerer, parts.Queues = reg, kubemetrics.NewQueues(reg)
 	return agent.New(parts)
 }

@@ -258,7 +258,7 @@ func TestMetrics(t *testing.T) {
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			if labels["driver_name"] == name && labels["method_name"] == "/csi.v1.Node/NodeGetInfo" && labels["grpc_status_code"] == code {
+			if labels["driver_name"] == name && labels["migrated"] == "false" && labels["method_name"] == "/csi.v1.Node/NodeGetInfo" && labels["grpc_status_code"] == code {
 				return int(m.GetHistogram().GetSampleCount())
 			}
 		}

@@ -46,7 +46,7 @@ func (r *Registry) link(spec Spec) (*link, error) {
 	l.client, err = csiclient.New(csiclient.Config{
 		Address:      spec.Endpoint,
 		Conn:         conn,
-		Interceptors: []grpc.UnaryClientInterceptor{l.guard, r.metrics.interceptor(spec.Name)},
+		Interceptors: []grpc.UnaryClientInterceptor{l.guard, r.metrics.interceptor(spec.Name, r.cfg.Answered)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to CSI driver %q at %q: %w", spec.Name, spec.Endpoint, err)

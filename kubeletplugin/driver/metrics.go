@@ -23,6 +23,8 @@ func newOperations(reg prometheus.Registerer) *operations {
 		Name:    operationsName,
 		Help:    "Time that calls to the CSI drivers of this node took, by driver, method and gRPC status code.",
 		Buckets: csimetrics.Buckets(),
+		// As in a kubelet. Volumes of in-tree plugins are not supported.
+		ConstLabels: prometheus.Labels{csimetrics.LabelMigrated: "false"},
 	}, []string{csimetrics.LabelDriver, csimetrics.LabelMethod, csimetrics.LabelCode})
 	if reg == nil {
 		return &operations{calls: vec}
@@ -36,12 +38,15 @@ func newOperations(reg prometheus.Registerer) *operations {
 	return &operations{calls: vec}
 }
 
-// interceptor measures the calls to one driver.
-func (o *operations) interceptor(driver string) grpc.UnaryClientInterceptor {
+// interceptor measures the calls to one driver, and calls answered after each; nil for none.
+func (o *operations) interceptor(driver string, answered func(driver, method string, err error)) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		start := time.Now()
 		err := call(ctx, method, req, reply, cc, opts...)
 		o.calls.WithLabelValues(driver, method, codeLabel(err)).Observe(time.Since(start).Seconds())
+		if answered != nil {
+			answered(driver, method, err)
+		}
 		return err
 	}
 }

@@ -21,6 +21,8 @@ type Config struct {
 	// Dial replaces the connection to a driver's endpoint, for drivers in the
 	// same process. Default: gRPC over the unix socket.
 	Dial func(endpoint string) (grpc.ClientConnInterface, error)
+	// Answered is called after each call to a driver, with the full name of the method. It must not block; nil is allowed.
+	Answered func(driver, method string, err error)
 }
 
 // Spec describes a driver as it registered.

@@ -45,10 +45,6 @@ func seLinux(r *Request) bool {
 	})
 }
 
-func allocatable(r *Request) bool {
-	return r.Driver != nil && r.Driver.Spec.NodeAllocatableUpdatePeriodSeconds != nil
-}
-
 // caret reports whether kube-controller-manager attaches the volume but cannot detach it: it splits the unique name of
 // the volume at this character.
 func caret(r *Request) bool {

@@ -80,10 +80,6 @@ func Features() []Feature {
 			Effect: "the volume is mounted without the context", Reason: ReasonIgnored, asked: seLinux,
 		},
 		{
-			Name: "allocatable-refresh", Asks: "a periodic update of the volume limit (CSIDriver.spec.nodeAllocatableUpdatePeriodSeconds)",
-			Effect: "the limit is read only when the driver registers", Reason: ReasonIgnored, asked: allocatable,
-		},
-		{
 			Name: "caret-in-handle", Asks: "the attachment of a volume handle with the character ^",
 			Effect: "the volume is attached and mounted, but kube-controller-manager cannot detach it: delete its VolumeAttachment after the pod",
 			Reason: ReasonIgnored, asked: caret,

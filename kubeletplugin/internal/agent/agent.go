@@ -56,6 +56,8 @@ type Config struct {
 	RegistryDirs []string
 	// Collision says what happens if a topology label has another value already.
 	Collision nodeinfo.Collision
+	// Linger is how long a driver that has deregistered keeps its entry in the CSINode; no time if zero.
+	Linger time.Duration
 	// CSITimeout is the deadline of one operation on a volume.
 	CSITimeout time.Duration
 	// StatusFrequency is how often the node's status is computed.
@@ -91,6 +93,7 @@ type Agent struct {
 	renewer   *lease.Renewer
 	inUse     *inuse.Publisher
 	info      *nodeinfo.Writer
+	limits    *nodeinfo.Refresher
 	events    *events.Async
 	plugin    *kubeletplugin.Plugin
 	pods      *pods.Controller
@@ -117,7 +120,7 @@ func New(cfg Config) (*Agent, error) {
 	if err := a.makePlugin(); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
-	if err := a.makePods(); err != nil {
+	if err := errors.Join(a.makeLimits(), a.makePods()); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
 	a.connect()
@@ -160,7 +163,7 @@ func (a *Agent) makeNode() error {
 		Leases: c.Leases(corev1.NamespaceNodeLease), Node: a.node(), NodeUID: a.nodeUID, Duration: a.cfg.LeaseDuration,
 	})
 	a.inUse, inUseErr = inuse.New(inuse.Config{Write: a.writeInUse})
-	a.info, infoErr = nodeinfo.New(nodeinfo.Config{Client: c, NodeName: a.node(), Collision: a.cfg.Collision})
+	a.info, infoErr = nodeinfo.New(nodeinfo.Config{Client: c, NodeName: a.node(), Collision: a.cfg.Collision, Linger: a.cfg.Linger})
 	return errors.Join(keeperErr, leaseErr, inUseErr, infoErr)
 }
 
@@ -191,9 +194,10 @@ func (a *Agent) makePlugin() error {
 		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs, Inotify: a.cfg.Inotify,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
-		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments()},
-		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod, Changed: func(uid types.UID) { a.pods.Wake(uid) },
-		Dial: a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
+		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments(), exhausted: a.exhausted}, Exhausted: a.exhausted,
+		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod,
+		Changed: func(uid types.UID) { a.pods.Wake(uid) },
+		Dial:    a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
 	})
 	return err
@@ -206,7 +210,7 @@ func (a *Agent) makePods() (err error) {
 	}
 	a.pods, err = pods.New(pods.Config{
 		Pods: a.cfg.Client.Pods, Resolve: a.plugin.Resolve, Volumes: a.plugin.Volumes(),
-		Clean:  a.plugin.CleanPod,
+		Clean: a.plugin.CleanPod, LimitExceeded: a.limitExceeded,
 		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err

@@ -30,6 +30,7 @@ func (a *Agent) connect() {
 	a.csiDrivers.OnChange(func(old, current *storagev1.CSIDriver) {
 		if old == nil || current == nil || !equality.Semantic.DeepEqual(old.Spec, current.Spec) {
 			a.pods.Refresh()
+			a.limits.PeriodsChanged()
 		}
 	})
 }
@@ -122,6 +123,7 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	a.seedInUse()
 	g.Go(func() error { return a.inUse.Run(ctx) })
 	g.Go(func() error { return a.info.Run(ctx) })
+	g.Go(func() error { return a.limits.Run(ctx) })
 	g.Go(func() error { return a.plugin.RunDrivers(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
 	if a.info.EnsureCSINode(ctx) == nil { // it fails only if ctx is cancelled

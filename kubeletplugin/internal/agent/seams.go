@@ -10,9 +10,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
@@ -25,6 +27,8 @@ import (
 type attachments struct {
 	view   *nodeobj.View
 	client kube.VolumeAttachments
+	// exhausted is called with the driver of an attachment that was refused because of the volume limit.
+	exhausted func(driver string)
 }
 
 var _ volume.Attachments = attachments{}
@@ -38,6 +42,9 @@ func (a attachments) Attachment(ctx context.Context, name string) (*volume.Attac
 	va, err := a.client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get volume attachment %q: %w", name, err)
+	}
+	if limitReached(va) {
+		a.exhausted(va.Spec.Attacher)
 	}
 	if err := usable(va); err != nil {
 		return nil, err
@@ -143,6 +150,19 @@ func (n nodeInfo) Install(ctx context.Context, driver string, reply *csi.NodeGet
 		return err
 	}
 	return n.writer.Install(ctx, info)
+}
+
+// Update implements kubeletplugin.NodeInfo.
+func (n nodeInfo) Update(ctx context.Context, driver string, reply *csi.NodeGetInfoResponse) error {
+	info, err := nodeinfo.FromNodeInfo(driver, reply)
+	if err != nil {
+		return err
+	}
+	changed, err := n.writer.Update(ctx, info)
+	if changed {
+		klog.FromContext(ctx).Info("Volume limit of a CSI driver has changed", logging.KeyDriver, driver, "limit", info.MaxVolumes)
+	}
+	return err
 }
 
 // Uninstall implements kubeletplugin.NodeInfo.

@@ -42,7 +42,6 @@ func requests() map[string]func(*asking) {
 			a.pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 			a.pod.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1"}}
 		},
-		"allocatable-refresh": func(a *asking) { a.driver.Spec.NodeAllocatableUpdatePeriodSeconds = on(int64(60)) },
 		"caret-in-handle": func(a *asking) {
 			a.driver.Spec.AttachRequired = on(true)
 			a.pv.Spec.CSI.VolumeHandle = "vol^1"

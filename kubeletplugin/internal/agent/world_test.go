@@ -100,8 +100,8 @@ func (c *cluster) halt() {
 	}
 }
 
-// register serves the driver and a registrar as long as the test runs.
-func (c *cluster) register() {
+// register serves the driver and a registrar as long as the test runs, or until the registrar is stopped.
+func (c *cluster) register() (stop func()) {
 	c.t.Helper()
 	endpoint := strings.TrimPrefix(c.driver.Serve(c.t), "unix://")
 	if err := os.MkdirAll(c.root.Registry(), 0o750); err != nil {
@@ -118,10 +118,12 @@ func (c *cluster) register() {
 		defer close(done)
 		_ = s.Serve(l)
 	}()
-	c.t.Cleanup(func() {
+	stop = func() {
 		s.Stop()
 		<-done
-	})
+	}
+	c.t.Cleanup(stop)
+	return stop
 }
 
 type registrar struct {

@@ -2,6 +2,7 @@ package nodeinfo
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -11,8 +12,8 @@ import (
 
 // Run restores what others have removed: a CSINode that was deleted, or that
 // belongs to a Node of the same name that is gone, entries, labels and node
-// IDs of installed drivers. It removes what Uninstall could not. It checks every
-// Config.Resync, and at once after Resync. It returns nil when ctx ends.
+// IDs of installed drivers. It removes what Uninstall could not or has left to
+// linger. It checks every Config.Resync, and at once after Resync. It returns nil when ctx ends.
 func (w *Writer) Run(ctx context.Context) error {
 	ticker := time.NewTicker(w.cfg.Resync)
 	defer ticker.Stop()
@@ -50,7 +51,7 @@ func (w *Writer) restore(ctx context.Context) {
 		}
 	}
 	report("Restoring the CSINode", "", limited(w.EnsureCSINode))
-	for _, name := range w.allLeaving() {
+	for _, name := range w.allGone() {
 		report("Removing a CSI driver from CSINode and Node", name, limited(func(ctx context.Context) error { return w.remove(ctx, name) }))
 	}
 	for _, d := range w.Installed() {
@@ -58,10 +59,11 @@ func (w *Writer) restore(ctx context.Context) {
 	}
 }
 
-func (w *Writer) allLeaving() []string {
+// allGone returns the drivers that are to be removed now.
+func (w *Writer) allGone() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return sortedKeys(w.leaving)
+	return slices.DeleteFunc(sortedKeys(w.leaving), func(name string) bool { return !w.gone(name) })
 }
 
 // restoreNode writes the Node unless the driver was uninstalled or changed
@@ -77,8 +79,6 @@ func (w *Writer) restoreNode(ctx context.Context, d Driver) error {
 
 // current reports whether d is still what is installed.
 func (w *Writer) current(d Driver) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now, ok := w.drivers[d.Name]
+	now, ok := w.installed(d.Name)
 	return ok && sameIdentity(now.entry(), d.entry())
 }

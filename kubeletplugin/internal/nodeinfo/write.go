@@ -67,6 +67,7 @@ func (w *Writer) tryCSINode(ctx context.Context, want wish) error {
 		}
 		obj = nil
 	}
+	w.adopt(obj)
 	if obj == nil {
 		return w.createCSINode(ctx, newCSINode(node, want))
 	}

@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
 const (
@@ -38,6 +37,10 @@ type Config struct {
 	// Resync is how often Run checks that CSINode and Node are still as they
 	// were written. Default 1 min.
 	Resync time.Duration
+	// Linger is how long an uninstalled driver keeps its entry in the CSINode and its node ID, in case it is only being restarted. At the
+	// start, entries that were not written by this process are kept for as long, and then removed unless their drivers were installed. Zero: a
+	// driver that is uninstalled is removed at once, and entries that are there at the start stay.
+	Linger time.Duration
 }
 
 func (cfg Config) withDefaults() Config {
@@ -64,8 +67,8 @@ func (cfg Config) validate() error {
 	if cfg.Collision != CollisionFail && cfg.Collision != CollisionOverwrite {
 		errs = append(errs, fmt.Errorf("topology collision policy %q: must be %q or %q", cfg.Collision, CollisionFail, CollisionOverwrite))
 	}
-	if cfg.CallTimeout < 0 || cfg.Resync < 0 {
-		errs = append(errs, fmt.Errorf("call timeout %v, resync interval %v: must not be negative", cfg.CallTimeout, cfg.Resync))
+	if cfg.CallTimeout < 0 || cfg.Resync < 0 || cfg.Linger < 0 {
+		errs = append(errs, fmt.Errorf("call timeout %v, resync interval %v, linger %v: must not be negative", cfg.CallTimeout, cfg.Resync, cfg.Linger))
 	}
 	return errors.Join(errs...)
 }
@@ -79,10 +82,12 @@ type Writer struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// drivers are those that Install has installed and Uninstall not removed.
+	// drivers are those that Install has installed and that were not removed since.
 	drivers map[string]Driver
-	// leaving are those that Uninstall was to remove, until that is done.
-	leaving map[string]bool
+	// leaving are those that were uninstalled, with the time from which they are to be removed, until that is done.
+	leaving map[string]time.Time
+	// adopted is true once the entries that were there at the start are known.
+	adopted bool
 	problem error
 }
 
@@ -96,7 +101,7 @@ func New(cfg Config) (*Writer, error) {
 		cfg:     cfg,
 		wake:    make(chan struct{}, 1),
 		drivers: map[string]Driver{},
-		leaving: map[string]bool{},
+		leaving: map[string]time.Time{},
 		problem: fmt.Errorf("CSINode %q is not yet initialized", cfg.NodeName),
 	}, nil
 }
@@ -135,15 +140,102 @@ func (w *Writer) Install(ctx context.Context, d Driver) error {
 	})
 }
 
+// Update writes the volume limit of an installed driver to the CSINode if it is not the installed one, and reports whether it was not. The
+// API lets nothing else of an entry change; the driver must register again with another node ID or topology. A driver that is not
+// installed is left so. It retries like Install.
+func (w *Writer) Update(ctx context.Context, d Driver) (changed bool, err error) {
+	if err := d.validate(); err != nil {
+		return false, err
+	}
+	what := fmt.Sprintf("update the volume limit of CSI driver %q on node %q", d.Name, w.cfg.NodeName)
+	err = w.retry(ctx, what, retryTransient, func(ctx context.Context) error {
+		installed, ok := w.installed(d.Name)
+		if ok && !sameIdentity(installed.entry(), d.entry()) {
+			klog.FromContext(ctx).V(2).Info("CSI driver reports another node ID or other topology keys, which it must register again for",
+				logging.KeyDriver, d.Name, logging.KeyNodeID, d.NodeID)
+		}
+		if !ok || count(installed.entry()) == count(d.entry()) {
+			return nil
+		}
+		installed.MaxVolumes = d.MaxVolumes
+		if err := w.writeCSINode(ctx, w.wish(&installed)); err != nil {
+			return err
+		}
+		changed = w.replace(installed)
+		return nil
+	})
+	return changed, err
+}
+
+func (w *Writer) installed(name string) (Driver, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d, ok := w.drivers[name]
+	return d, ok && !w.gone(name)
+}
+
+// replace keeps d unless the driver was uninstalled meanwhile; then what was written is removed.
+func (w *Writer) replace(d Driver) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.drivers[d.Name]
+	if ok = ok && !w.gone(d.Name); ok {
+		w.drivers[d.Name] = d
+	}
+	return ok
+}
+
 // Uninstall removes the driver's entry from the CSINode, then its node ID from
 // the Node. Labels stay, as volumes may refer to them. It retries like Install;
-// Run removes what is left when ctx ends.
+// Run removes what is left when ctx ends. With Config.Linger, it only returns,
+// and Run removes the driver unless it is installed again in time.
 func (w *Writer) Uninstall(ctx context.Context, name string) error {
-	w.mu.Lock()
-	delete(w.drivers, name)
-	w.leaving[name] = true
-	w.mu.Unlock()
+	w.leave(name)
+	if w.cfg.Linger > 0 {
+		klog.FromContext(ctx).V(2).Info("CSI driver keeps its entry in the CSINode for the moment", logging.KeyDriver, name, logging.KeyDelay, w.cfg.Linger)
+		return nil
+	}
 	return w.remove(ctx, name)
+}
+
+// leave notes that a driver is to be removed, and when. A driver that is uninstalled several times, because its registration keeps failing,
+// gets no more time for it.
+func (w *Writer) leave(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.leaving[name]; ok {
+		return
+	}
+	w.leaving[name] = time.Now().Add(w.cfg.Linger)
+	if w.cfg.Linger > 0 {
+		time.AfterFunc(w.cfg.Linger, w.Resync)
+	}
+}
+
+// adopt has the entries of a CSINode, nil for none, that an earlier process has written leave, unless their drivers are installed in time.
+func (w *Writer) adopt(obj *storagev1.CSINode) {
+	if w.cfg.Linger == 0 || !w.firstLook() || obj == nil {
+		return
+	}
+	for i := range obj.Spec.Drivers {
+		if name := obj.Spec.Drivers[i].Name; !w.known(name) {
+			w.leave(name)
+		}
+	}
+}
+
+// firstLook reports whether it is called for the first time.
+func (w *Writer) firstLook() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first := !w.adopted
+	w.adopted = true
+	return first
+}
+
+func (w *Writer) known(name string) bool {
+	_, ok := w.installed(name)
+	return ok
 }
 
 // remove removes the entry and node ID of a driver, unless it was installed
@@ -163,24 +255,38 @@ func (w *Writer) remove(ctx context.Context, name string) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.leaving, name)
+		delete(w.drivers, name)
 		return nil
 	})
 }
 
+// isLeaving reports whether a driver is to be removed now.
 func (w *Writer) isLeaving(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.leaving[name]
+	return w.gone(name)
 }
 
-// wish returns what the CSINode shall be: with all installed drivers and extra,
-// without those that are leaving.
+// gone reports whether a driver is to be removed now. The caller holds the lock.
+func (w *Writer) gone(name string) bool {
+	at, ok := w.leaving[name]
+	return ok && !at.After(time.Now())
+}
+
+// wish returns what the CSINode shall be: with all installed drivers, those that linger, and extra,
+// without those that are to be removed.
 func (w *Writer) wish(extra *Driver) wish {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	want := wish{present: map[string]storagev1.CSINodeDriver{}, absent: maps.Clone(w.leaving)}
+	want := wish{present: map[string]storagev1.CSINodeDriver{}, absent: map[string]bool{}}
 	for name, d := range w.drivers {
 		want.present[name] = d.entry()
+	}
+	for name := range w.leaving {
+		if w.gone(name) {
+			delete(want.present, name)
+			want.absent[name] = true
+		}
 	}
 	if extra != nil {
 		want.present[extra.Name] = extra.entry()
@@ -189,11 +295,17 @@ func (w *Writer) wish(extra *Driver) wish {
 	return want
 }
 
-// Installed returns the installed drivers, sorted by name.
+// Installed returns the installed drivers and those that linger, sorted by name.
 func (w *Writer) Installed() []Driver {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.SortedFunc(maps.Values(w.drivers), func(a, b Driver) int { return strings.Compare(a.Name, b.Name) })
+	all := make([]Driver, 0, len(w.drivers))
+	for _, name := range sortedKeys(w.drivers) {
+		if !w.gone(name) {
+			all = append(all, w.drivers[name])
+		}
+	}
+	return all
 }
 
 // Problem says why the CSINode has not been written yet, nil from the first

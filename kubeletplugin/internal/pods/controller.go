@@ -45,6 +45,9 @@ type Config struct {
 	Volumes Volumes
 	// Clean removes the directories of a pod without volumes.
 	Clean func(types.UID) error
+	// LimitExceeded reports whether a volume is not attached because the node has as many volumes of its driver as it can have; nil for
+	// never.
+	LimitExceeded func(context.Context, *volume.Volume) bool
 	// Events receives the events on pods.
 	Events Recorder
 	// Unsupported counts a feature that a volume of a pod asks for and the agent does not do; nil for none.
@@ -141,7 +144,7 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) (reconcile.Re
 		return reconcile.Result{}, nil
 	}
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyPod, klog.KObj(pod), "podUID", uid))
-	switch next(pod, gone) {
+	switch next(pod, gone, e.rejected) {
 	case goalRun:
 		return c.start(ctx, e, pod)
 	case goalRelease:

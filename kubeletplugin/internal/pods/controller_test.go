@@ -43,6 +43,7 @@ type bench struct {
 	statusErr error
 	ignored   []unsupported.Finding // what the volume asks for
 	counted   []string
+	limited   bool // the volume limit of the node is exceeded
 	problems  []*resolve.Problem
 	resolves  int
 	cleanErr  error
@@ -106,6 +107,12 @@ func (b *bench) resolve(_ context.Context, pod *corev1.Pod) ([]volume.Publicatio
 	return []volume.Publication{{SpecName: "pv-1", PodVolumes: []string{"data"}, Unsupported: b.ignored, Pod: volume.Pod{UID: pod.UID}}}, nil
 }
 
+func (b *bench) limitExceeded(context.Context, *volume.Volume) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.limited
+}
+
 func (b *bench) clean(uid types.UID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,7 +133,8 @@ func scenario(t *testing.T, f func(t *testing.T, b *bench)) {
 		var err error
 		b.c, err = New(Config{
 			Pods: b.api.Client().Pods, Resolve: b.resolve, Volumes: b, Clean: b.clean, Events: b, HostIP: "10.0.0.1",
-			Unsupported: func(feature string) { b.set(func() { b.counted = append(b.counted, feature) }) },
+			LimitExceeded: b.limitExceeded,
+			Unsupported:   func(feature string) { b.set(func() { b.counted = append(b.counted, feature) }) },
 		})
 		if err != nil {
 			t.Fatal(err)

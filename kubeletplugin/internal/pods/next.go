@@ -16,14 +16,14 @@ const (
 	goalForget
 )
 
-// next decides what to do for a pod; gone is true if it was deleted from the API.
-func next(pod *corev1.Pod, gone bool) goal {
+// next decides what to do for a pod; gone is true if it was deleted from the API, rejected if the API has taken its rejection.
+func next(pod *corev1.Pod, gone, rejected bool) goal {
 	switch {
 	case gone:
 		return goalForget
 	case pod.DeletionTimestamp != nil:
 		return goalTerminate
-	case ended(pod):
+	case ended(pod) || rejected:
 		return goalRelease
 	default:
 		return goalRun

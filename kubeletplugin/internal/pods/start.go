@@ -44,7 +44,12 @@ func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reco
 	if len(missing)+len(problems) == 0 {
 		return reconcile.Result{}, c.run(ctx, e, pod)
 	}
-	c.complain(e, pod, missing, problems)
+	if waits := c.complain(e, pod, missing, problems); waits != "" {
+		if rejected, err := c.rejectOverLimit(ctx, e, pod, missing, waits); rejected {
+			return reconcile.Result{}, err
+		}
+		c.cfg.Events.Warning(pod, volume.ReasonFailedMount, "Unable to attach or mount volumes: "+waits)
+	}
 	if transient(problems) && time.Since(e.since) < transientGrace {
 		klog.FromContext(ctx).V(4).Info("Waiting for the authorizer to see the pod", logging.KeyReason, joined(problems).Error())
 		return reconcile.Result{After: transientRetry}, nil
@@ -73,6 +78,7 @@ func (c *Controller) resolve(ctx context.Context, e *entry, pod *corev1.Pod) ([]
 
 // missing is a volume that is not published yet.
 type missing struct {
+	volume     *volume.Volume
 	podVolumes []string
 	unattached bool
 }
@@ -84,7 +90,7 @@ func (c *Controller) missing(wanted []volume.Publication) []missing {
 		p := &wanted[i]
 		st, ok := c.cfg.Volumes.Status(p.Volume.Name, p.Key())
 		if !ok || !st.Published {
-			all = append(all, missing{p.PodVolumes, errors.Is(st.Err, volume.ErrNotAttached)})
+			all = append(all, missing{&p.Volume, p.PodVolumes, errors.Is(st.Err, volume.ErrNotAttached)})
 		}
 	}
 	return all
@@ -102,9 +108,9 @@ func (c *Controller) run(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	return nil
 }
 
-// complain reports what keeps the pod from running: each problem at once, and from time to time that the pod waits, in
-// the kubelet's words and with the names of the pod's volumes.
-func (c *Controller) complain(e *entry, pod *corev1.Pod, absent []missing, problems []*resolve.Problem) {
+// complain reports the problems that keep the pod from running. From time to time it returns, in the kubelet's words, for which of the
+// pod's volumes the pod waits.
+func (c *Controller) complain(e *entry, pod *corev1.Pod, absent []missing, problems []*resolve.Problem) (waits string) {
 	waited := time.Since(e.since)
 	var unmounted, unattached []string
 	failed := make([]string, 0, len(problems))
@@ -115,7 +121,7 @@ func (c *Controller) complain(e *entry, pod *corev1.Pod, absent []missing, probl
 		}
 	}
 	if time.Since(e.lastEvent) < c.cfg.Patience {
-		return
+		return ""
 	}
 	e.lastEvent = time.Now()
 	for _, m := range absent {
@@ -124,9 +130,8 @@ func (c *Controller) complain(e *entry, pod *corev1.Pod, absent []missing, probl
 			unattached = append(unattached, m.podVolumes...)
 		}
 	}
-	c.cfg.Events.Warning(pod, volume.ReasonFailedMount, fmt.Sprintf(
-		"Unable to attach or mount volumes: unmounted volumes=%v, unattached volumes=%v, failed to process volumes=%v: timed out waiting for the condition",
-		sorted(append(unmounted, failed...)), sorted(unattached), sorted(failed)))
+	return fmt.Sprintf("unmounted volumes=%v, unattached volumes=%v, failed to process volumes=%v: timed out waiting for the condition",
+		sorted(append(unmounted, failed...)), sorted(unattached), sorted(failed))
 }
 
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }

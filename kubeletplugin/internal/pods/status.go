@@ -70,6 +70,18 @@ func Ended(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	return s
 }
 
+// Rejected is the status of a pod that the node does not run.
+func Rejected(pod *corev1.Pod, reason, message string, now metav1.Time) corev1.PodStatus {
+	s := corev1.PodStatus{
+		Phase: corev1.PodFailed, ObservedGeneration: pod.Generation, StartTime: &now,
+		Reason: reason, Message: "Pod was rejected: " + message,
+	}
+	if pod.Status.StartTime != nil {
+		s.StartTime = pod.Status.StartTime
+	}
+	return s
+}
+
 // Patch is a strategic merge patch for the status subresource. It applies only to the pod of that
 // UID, not to a later one of the same name.
 func Patch(uid types.UID, s corev1.PodStatus) ([]byte, error) {

@@ -44,13 +44,16 @@ func TestNext(t *testing.T) {
 		reason string
 		pod    *corev1.Pod
 		gone   bool
+		reject bool
 		want   goal
 	}{
-		"Pending":   {reason: "a new pod is set up", pod: testPod(), want: goalRun},
-		"Running":   {reason: "a running pod keeps its volumes", pod: testPod(isRunning), want: goalRun},
-		"Deleted":   {reason: "graceful deletion", pod: testPod(isRunning, deleting), want: goalTerminate},
-		"Succeeded": {reason: "its volumes are released, it stays", pod: testPod(phase(corev1.PodSucceeded)), want: goalRelease},
-		"Failed":    {reason: "its volumes are released, it stays", pod: testPod(phase(corev1.PodFailed)), want: goalRelease},
+		"Rejected":           {reason: "the watch has not brought its status yet", pod: testPod(), reject: true, want: goalRelease},
+		"RejectedAndDeleted": {reason: "it is deleted like any other", pod: testPod(deleting), reject: true, want: goalTerminate},
+		"Pending":            {reason: "a new pod is set up", pod: testPod(), want: goalRun},
+		"Running":            {reason: "a running pod keeps its volumes", pod: testPod(isRunning), want: goalRun},
+		"Deleted":            {reason: "graceful deletion", pod: testPod(isRunning, deleting), want: goalTerminate},
+		"Succeeded":          {reason: "its volumes are released, it stays", pod: testPod(phase(corev1.PodSucceeded)), want: goalRelease},
+		"Failed":             {reason: "its volumes are released, it stays", pod: testPod(phase(corev1.PodFailed)), want: goalRelease},
 		"EndedAndDeleted": {
 			reason: "deleted after it has ended", pod: testPod(phase(corev1.PodFailed), deleting), want: goalTerminate,
 		},
@@ -58,7 +61,7 @@ func TestNext(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := next(tc.pod, tc.gone); got != tc.want {
+			if got := next(tc.pod, tc.gone, tc.reject); got != tc.want {
 				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
 			}
 		})

@@ -49,10 +49,32 @@ func (c *cluster) kubeletBlock(pods ...types.UID) {
 
 // TestKubeletBlockTakenOver: raw block volumes of a kubelet are kept for pods that still exist, and taken down for others.
 func TestKubeletBlockTakenOver(t *testing.T) {
-	c := newCluster(t, csitest.Options{TargetPaths: true})
+	cases := map[string]struct {
+		reason string
+		change func(c *cluster) error
+	}{
+		"Mapped":     {reason: "all that a kubelet makes", change: func(*cluster) error { return nil }},
+		"BeforeLink": {reason: "a kubelet makes the link last", change: func(c *cluster) error { return os.RemoveAll(c.root.Pod("uid-gone")) }},
+		"Unmapped": {reason: "and removes it first", change: func(c *cluster) error {
+			return errors.Join(os.Remove(c.root.DeviceLink("uid-gone", "pv-1")), os.Remove(c.root.DeviceMap("uid-gone", "pv-1")))
+		}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, csitest.Options{TargetPaths: true})
+			c.kubeletBlock("uid-a", "uid-gone")
+			if err := tc.change(c); err != nil {
+				t.Fatal(err)
+			}
+			c.takesOverBlock(tc.reason)
+		})
+	}
+}
+
+func (c *cluster) takesOverBlock(reason string) {
+	c.t.Helper()
 	c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
 	c.register()
-	c.kubeletBlock("uid-a", "uid-gone")
 	c.apply(csiDriver(true), claim(), asBlock(persistentVolume()), withDevice(podWith("a", claimSource())))
 	c.inUseBefore("vol-1")
 	c.start()
@@ -66,13 +88,13 @@ func TestKubeletBlockTakenOver(t *testing.T) {
 		return errors.Is(targetErr, os.ErrNotExist) && errors.Is(podErr, os.ErrNotExist)
 	})
 	if _, err := os.Stat(c.root.DeviceLink("uid-a", "pv-1")); err != nil {
-		t.Errorf("the device of the pod that runs: %v", err)
+		c.t.Errorf("%s: the device of the pod that runs: %v", reason, err)
 	}
 	if got := c.unpublished(); !slices.Equal(got, []string{"vol-1"}) {
-		t.Errorf("unpublished %v, want the volume once, for the pod that is gone", got)
+		c.t.Errorf("%s: unpublished %v, want the volume once, for the pod that is gone", reason, got)
 	}
 	if c.hasEvent("UnknownVolumeMount", "") {
-		t.Error("a block volume with a record was reported as unknown")
+		c.t.Errorf("%s: a block volume with a record was reported as unknown", reason)
 	}
 	c.deletePod("a", 30)
 	c.eventually("the pod to be gone", c.gone("a"))

@@ -23,8 +23,10 @@ const transientRetry = 100 * time.Millisecond
 type Mount struct {
 	// Volume is the name of the pod's volume.
 	Volume string
-	// Path is where it is mounted: an absolute path.
+	// Path is where it is mounted, or the device of a raw block volume, by a link to it: an absolute path.
 	Path string
+	// Block says that it is a raw block volume.
+	Block bool
 	// ReadOnly says that it was published read-only.
 	ReadOnly bool
 	// Driver and Handle identify it at its driver.
@@ -90,9 +92,11 @@ func (p *Plugin) mounts(pod *corev1.Pod, wanted []volume.Publication) []Mount {
 		name := pod.Spec.Volumes[i].Name
 		for j := range wanted {
 			if w := &wanted[j]; slices.Contains(w.PodVolumes, name) {
-				all = append(all, Mount{
-					Volume: name, Path: p.root.Target(pod.UID, w.SpecName), ReadOnly: w.ReadOnly, Driver: w.Volume.Driver, Handle: w.Volume.Handle,
-				})
+				m := Mount{Volume: name, Path: p.root.Target(pod.UID, w.SpecName), ReadOnly: w.ReadOnly, Driver: w.Volume.Driver, Handle: w.Volume.Handle}
+				if m.Block = w.Key().Block; m.Block {
+					m.Path = p.root.DeviceLink(pod.UID, w.SpecName)
+				}
+				all = append(all, m)
 			}
 		}
 	}

@@ -128,7 +128,7 @@ func (m *machine) unmount(uid types.UID) error {
 // checkClean looks for what is left below the root directory and in the driver.
 func (m *machine) checkClean() {
 	m.t.Helper()
-	for _, dir := range []string{"pods", "plugins/kubernetes.io/csi/" + driverName} {
+	for _, dir := range []string{"pods", "plugins/kubernetes.io/csi/" + driverName, "plugins/kubernetes.io/csi/volumeDevices/*"} {
 		left, err := filepath.Glob(filepath.Join(m.root, dir, "*"))
 		if err != nil || len(left) > 0 {
 			m.t.Errorf("left is %v, %v", left, err)
@@ -181,6 +181,39 @@ func TestMountWithoutServer(t *testing.T) {
 		if err := m.unmount("uid-1"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	m.checkClean()
+}
+
+// TestMountBlock: the path of a raw block volume is that which a container runtime would use, with the device behind it.
+func TestMountBlock(t *testing.T) {
+	m := newMachine(t)
+	mode := corev1.PersistentVolumeBlock
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
+	pv.Spec.VolumeMode, pv.Spec.AccessModes = &mode, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: m.handle}
+	m.objects.AddVolume(pv, "ns", "data")
+	m.start()
+	p := pod("uid-1")
+	p.Spec.Containers = []corev1.Container{{Name: "c", VolumeDevices: []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/x"}}}}
+	for range 2 { // before and after a restart
+		mounts, err := m.mount(p)
+		want := Mount{
+			Volume: "data", Path: filepath.Join(m.root, "pods/uid-1/volumeDevices/kubernetes.io~csi/pv-1"), Block: true,
+			Driver: driverName, Handle: m.handle,
+		}
+		if err != nil || !slices.Equal(mounts, []Mount{want}) {
+			t.Fatalf("got %+v, %v; want %+v", mounts, err, want)
+		}
+		device, err := filepath.EvalSymlinks(want.Path)
+		if err != nil || !strings.HasSuffix(device, "plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/uid-1") {
+			t.Errorf("the link leads to %q, %v", device, err)
+		}
+		m.stop()
+		m.start()
+	}
+	if err := m.unmount("uid-1"); err != nil {
+		t.Error(err)
 	}
 	m.checkClean()
 }

@@ -61,6 +61,8 @@ type Config struct {
 	Size int64
 	// Inline are the attributes of inline volumes; nil: the driver has none.
 	Inline map[string]string
+	// Block makes persistent volumes raw block devices. Inline volumes always have file systems.
+	Block bool
 	// Restart ends the driver as a crash does, and starts it again at the same endpoint; nil: the driver is not restarted.
 	Restart func()
 }

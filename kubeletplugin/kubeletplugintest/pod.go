@@ -62,6 +62,10 @@ func (k *Kubelet) AddVolume(v Volume) {
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(k.cfg.Size, resource.BinarySI)}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: k.driver, VolumeHandle: v.Handle, VolumeAttributes: v.context}
+	if k.cfg.Block {
+		mode := corev1.PersistentVolumeBlock
+		pv.Spec.VolumeMode = &mode
+	}
 	if k.cfg.Secrets != nil {
 		ref := &corev1.SecretReference{Namespace: namespace, Name: "secret"}
 		pv.Spec.CSI.NodeStageSecretRef, pv.Spec.CSI.NodePublishSecretRef = ref, ref
@@ -88,9 +92,13 @@ func (k *Kubelet) capability() *csi.VolumeCapability {
 	if k.many {
 		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 	}
-	return &csi.VolumeCapability{
+	c := &csi.VolumeCapability{
 		AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode}, AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
 	}
+	if k.cfg.Block {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	}
+	return c
 }
 
 // Pod is a pod on the node.
@@ -119,6 +127,10 @@ func (k *Kubelet) CreatePod(name string, volumes ...Volume) *Pod {
 			k.log.name(layout.InlineHandle(p.pod.UID, v.Name), name+"/"+v.Name)
 		}
 		p.pod.Spec.Volumes = append(p.pod.Spec.Volumes, corev1.Volume{Name: v.Name, VolumeSource: source})
+		if k.cfg.Block && !v.Inline {
+			container.VolumeDevices = append(container.VolumeDevices, corev1.VolumeDevice{Name: v.Name, DevicePath: "/dev/" + v.Name})
+			continue
+		}
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
 	p.pod.Spec.Containers = []corev1.Container{container}
@@ -152,7 +164,7 @@ func (p *Pod) wait() {
 	}
 }
 
-// Path is where a volume of the pod is mounted.
+// Path is where a volume of the pod is mounted, or its device, by a link to it.
 func (p *Pod) Path(v Volume) string {
 	for _, m := range p.mounts {
 		if m.Volume == v.Name {
@@ -238,9 +250,13 @@ func (k *Kubelet) leftovers() []string {
 	for _, p := range k.pods {
 		left = append(left, fmt.Sprintf("pod %q exists", p.pod.Name))
 	}
-	for _, pattern := range []string{"pods/*", "plugins/kubernetes.io/csi/*/*"} {
+	devices := filepath.Join(k.root, "plugins", layout.Plugin, layout.BlockDir)
+	for _, pattern := range []string{"pods/*", "plugins/kubernetes.io/csi/*/*", "plugins/kubernetes.io/csi/volumeDevices/*/*"} {
 		paths, _ := filepath.Glob(filepath.Join(k.root, pattern))
 		for _, path := range paths {
+			if path == filepath.Join(devices, layout.DeviceStagingDir) || path == filepath.Join(devices, layout.DevicePublishDir) {
+				continue // which all volumes share
+			}
 			left = append(left, "left behind: "+path)
 		}
 	}
@@ -268,8 +284,15 @@ func points(up bool) []fault.Point {
 	return all
 }
 
-// mounted reports whether a path is a mount point of the kernel.
+// mounted reports whether a path is, or leads to, a mount point of the kernel or a device.
 func mounted(path string) bool {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeDevice != 0 {
+		return true
+	}
 	found, err := mountinfo.Mounted(path)
 	return err == nil && found
 }

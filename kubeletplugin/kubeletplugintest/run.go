@@ -1,6 +1,8 @@
 package kubeletplugintest
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -146,7 +148,7 @@ func (w *world) write(p *Pod, text string) {
 		if !mounted(p.Path(v)) {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(p.Path(v), "text"), []byte(text), 0o600); err != nil {
+		if err := w.store(v, p.Path(v), text); err != nil {
 			w.t.Errorf("write to volume %q: %v", v.Name, err)
 		}
 	}
@@ -158,7 +160,36 @@ func (w *world) holds(p *Pod, text string) {
 	if w.controller == nil || !mounted(p.Path(w.data)) {
 		return
 	}
-	if found, err := os.ReadFile(filepath.Join(p.Path(w.data), "text")); err != nil || string(found) != text {
+	found, err := w.load(p.Path(w.data), len(text))
+	if err != nil || found != text {
 		w.t.Errorf("volume %q has %q, %v; want %q", w.data.Name, found, err, text)
 	}
+}
+
+// store writes a text into a file of a volume, or to the beginning of a device.
+func (w *world) store(v Volume, path, text string) error {
+	if v.Inline || !w.cfg.Block {
+		return os.WriteFile(filepath.Join(path, "text"), []byte(text), 0o600)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// load reads what store has written into the persistent volume.
+func (w *world) load(path string, size int) (string, error) {
+	if !w.cfg.Block {
+		text, err := os.ReadFile(filepath.Join(path, "text"))
+		return string(text), err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	text := make([]byte, size)
+	_, err = io.ReadFull(f, text)
+	return string(text), errors.Join(err, f.Close())
 }

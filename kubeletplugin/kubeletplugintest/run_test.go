@@ -33,22 +33,34 @@ func forms() map[string]csitest.Options {
 
 func TestRun(t *testing.T) {
 	for name, options := range forms() {
-		t.Run(name, func(t *testing.T) {
-			Run(t, func(t *testing.T) Config {
-				options.TargetPaths = true
-				driver := csitest.New(options)
-				t.Cleanup(func() {
-					if v := driver.Violations(); len(v) > 0 {
-						t.Errorf("the driver complains: %v", v)
-					}
-					if v := driver.Volumes(); len(v) > 0 {
-						t.Errorf("left in the driver: %+v", v)
-					}
-				})
-				return Config{Conn: driver.Conn(), Inline: map[string]string{"kind": "fast"}, Secrets: map[string]string{"password": "hunter2"}}
-			})
-		})
+		t.Run(name, func(t *testing.T) { run(t, options, false) })
 	}
+}
+
+// TestRunBlock uses raw block volumes, and beside them inline volumes with file systems.
+func TestRunBlock(t *testing.T) {
+	for _, name := range []string{"Attached", "NotStaged", "OneWriter"} {
+		t.Run(name, func(t *testing.T) { run(t, forms()[name], true) })
+	}
+}
+
+func run(t *testing.T, options csitest.Options, block bool) {
+	t.Helper()
+	Run(t, func(t *testing.T) Config {
+		options.TargetPaths = true
+		driver := csitest.New(options)
+		t.Cleanup(func() {
+			if v := driver.Violations(); len(v) > 0 {
+				t.Errorf("the driver complains: %v", v)
+			}
+			if v := driver.Volumes(); len(v) > 0 {
+				t.Errorf("left in the driver: %+v", v)
+			}
+		})
+		return Config{
+			Conn: driver.Conn(), Block: block, Inline: map[string]string{"kind": "fast"}, Secrets: map[string]string{"password": "hunter2"},
+		}
+	})
 }
 
 // TestTranscript shows what a kubelet calls for a pod with two volumes, and that it does not depend on the run.
@@ -66,6 +78,31 @@ NodeStageVolume data staging=plugins/kubernetes.io/csi/test.csi.longshore.exampl
 NodePublishVolume data staging=plugins/kubernetes.io/csi/test.csi.longshore.example/data/globalmount target=pods/pod-1/volumes/kubernetes.io~csi/pv-data/mount OK
 NodeUnpublishVolume data target=pods/pod-1/volumes/kubernetes.io~csi/pv-data/mount OK
 NodeUnstageVolume data staging=plugins/kubernetes.io/csi/test.csi.longshore.example/data/globalmount OK
+ControllerUnpublishVolume data OK
+DeleteVolume data OK
+`
+	if got := k.Transcript(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// TestBlockTranscript shows the paths of a raw block volume.
+func TestBlockTranscript(t *testing.T) {
+	driver := csitest.New(csitest.Options{NodeID: "node-1", TargetPaths: true})
+	k := New(t, Config{Endpoint: driver.Serve(t), Block: true})
+	data := k.CreateVolume("data")
+	pod := k.StartPod("pod", data)
+	if info, err := os.Stat(pod.Path(data)); err != nil || info.IsDir() {
+		t.Errorf("the device is %v, %v; want a file", info, err)
+	}
+	k.StopPod(pod)
+	k.DeleteVolume(data)
+	k.CheckClean()
+	want := `ControllerPublishVolume data OK
+NodeStageVolume data staging=plugins/kubernetes.io/csi/volumeDevices/staging/pv-data OK
+NodePublishVolume data staging=plugins/kubernetes.io/csi/volumeDevices/staging/pv-data target=plugins/kubernetes.io/csi/volumeDevices/publish/pv-data/pod-1 OK
+NodeUnpublishVolume data target=plugins/kubernetes.io/csi/volumeDevices/publish/pv-data/pod-1 OK
+NodeUnstageVolume data staging=plugins/kubernetes.io/csi/volumeDevices/staging/pv-data OK
 ControllerUnpublishVolume data OK
 DeleteVolume data OK
 `

@@ -26,6 +26,10 @@ const (
 	StagingLeaf = "globalmount"
 	// BlockDir is the directory of block volumes, beside those of the drivers and in a pod's directory.
 	BlockDir = "volumeDevices"
+	// DeviceStagingDir and DevicePublishDir are the directories of staging and target paths among those of block volumes.
+	DeviceStagingDir, DevicePublishDir = "staging", "publish"
+	// DeviceRecordLeaf and DeviceMapLeaf are in the directory of a block volume.
+	DeviceRecordLeaf, DeviceMapLeaf = "data", "dev"
 	// TargetLeaf is the last element of a target path.
 	TargetLeaf = "mount"
 

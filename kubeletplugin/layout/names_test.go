@@ -126,6 +126,26 @@ func TestPaths(t *testing.T) {
 			got:    r.Staging("d.example", "vol-1"),
 			want:   "/var/lib/kubelet/plugins/kubernetes.io/csi/d.example/" + sha + "/globalmount",
 		},
+		"DeviceRecord": {
+			reason: "where a kubelet looks for the record of a block volume", got: r.DeviceRecordDir("pvc-1"),
+			want: "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/pvc-1/data",
+		},
+		"DeviceMap": {
+			reason: "what a kubelet mounts for containers", got: r.DeviceMap("u1", "pvc-1"),
+			want: "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/pvc-1/dev/u1",
+		},
+		"DeviceStaging": {
+			reason: "where a kubelet stages a block volume", got: r.DeviceStaging("pvc-1"),
+			want: "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/staging/pvc-1",
+		},
+		"DeviceTarget": {
+			reason: "where the driver makes the device", got: r.DeviceTarget("u1", "pvc-1"),
+			want: "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pvc-1/u1",
+		},
+		"DeviceLink": {
+			reason: "where a container runtime finds the device", got: r.DeviceLink("u1", "pvc-1"),
+			want: "/var/lib/kubelet/pods/u1/volumeDevices/kubernetes.io~csi/pvc-1",
+		},
 		"Registry": {reason: "where registrars put sockets", got: r.Registry(), want: "/var/lib/kubelet/plugins_registry"},
 	}
 	for name, tc := range cases {

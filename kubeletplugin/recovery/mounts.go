@@ -46,9 +46,13 @@ func (s *scan) knownPaths() []string {
 	var all []string
 	for _, v := range s.volumes {
 		if !v.Volume.Ephemeral {
-			all = append(all, s.root.Staging(v.Volume.Driver, v.Volume.Handle))
+			all = append(all, s.stagingPath(&v.Volume))
 		}
 		for _, k := range v.Targets {
+			if k.Block {
+				all = append(all, s.root.DeviceTarget(k.Pod, k.SpecName), s.root.DeviceMap(k.Pod, k.SpecName))
+				continue
+			}
 			all = append(all, s.root.Target(k.Pod, k.SpecName))
 		}
 	}

@@ -37,13 +37,13 @@ type Mounts func(dir string) ([]Mount, error)
 type Result struct {
 	// Volumes have at least one record, sorted by name.
 	Volumes []volume.Recovered
-	// Pods have a directory, sorted.
+	// Pods have a directory or a raw block volume, sorted.
 	Pods []types.UID
 	// Lost are the targets without a usable record in which something is mounted or stored, sorted by path.
 	Lost []Lost
 	// Foreign are all other paths below the root that may belong to a volume but have no usable record, sorted by path.
 	Foreign []Foreign
-	// Unused are staging directories without a record, sorted: nothing was ever staged there.
+	// Unused are staging directories, and directories of raw block volumes, without a record, sorted: nothing was ever staged there.
 	Unused []string
 }
 
@@ -200,40 +200,6 @@ func (s *scan) staging(dir, driver, key string) {
 	v.Staged, v.StagedFor = true, rec.AttachmentUID
 }
 
-// blocks finds block volumes, which only a kubelet makes.
-func (s *scan) blocks() error {
-	dir := filepath.Join(s.root.Drivers(), layout.BlockDir)
-	entries, err := subdirs(dir)
-	for _, e := range entries {
-		if e != "staging" && e != "publish" { // these have a directory for each volume
-			s.foreign(filepath.Join(dir, e), "block volume of a kubelet")
-			continue
-		}
-		inner, innerErr := subdirs(filepath.Join(dir, e))
-		for _, i := range inner {
-			s.foreign(filepath.Join(dir, e, i), "block volume of a kubelet")
-		}
-		err = errors.Join(err, innerErr)
-	}
-	for _, uid := range s.found.Pods {
-		err = errors.Join(err, s.podBlocks(filepath.Join(s.root.Pod(uid), layout.BlockDir)))
-	}
-	return err
-}
-
-// podBlocks finds the links to block volumes in a directory of a pod.
-func (s *scan) podBlocks(dir string) error {
-	plugins, err := subdirs(dir)
-	for _, plugin := range plugins {
-		links, linksErr := os.ReadDir(filepath.Join(dir, plugin))
-		for _, l := range links {
-			s.foreign(filepath.Join(dir, plugin, l.Name()), "block volume of a kubelet")
-		}
-		err = errors.Join(err, linksErr)
-	}
-	return err
-}
-
 func (s *scan) foreign(path, problem string) {
 	s.found.Foreign = append(s.found.Foreign, Foreign{Path: path, Problem: problem})
 }
@@ -258,13 +224,21 @@ func (s *scan) result() *Result {
 	r := &s.found
 	r.Lost = slices.DeleteFunc(r.Lost, s.adoptBySource)
 	unexplained := s.mounts()
-	for _, name := range slices.Sorted(maps.Keys(s.volumes)) {
+	for _, name := range sortedKeys(s.volumes) {
 		v := *s.volumes[name]
-		from, staged := s.source[s.root.Staging(v.Volume.Driver, v.Volume.Handle)]
+		from, staged := s.source[s.stagingPath(&v.Volume)]
 		v.Pinned = staged && unexplained.Has(from) || v.Orphan() && len(r.Lost) > 0
 		r.Volumes = append(r.Volumes, v)
 	}
 	return r
+}
+
+// stagingPath is the staging path of a volume.
+func (s *scan) stagingPath(v *volume.Volume) string {
+	if v.Device != "" {
+		return s.root.DeviceStaging(v.Device)
+	}
+	return s.root.Staging(v.Driver, v.Handle)
 }
 
 // adoptBySource gives a lost target to the staged volume that has the same mount source, if there is exactly one.
@@ -300,3 +274,5 @@ func subdirs(dir string) ([]string, error) {
 	}
 	return all, nil
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

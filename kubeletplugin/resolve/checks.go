@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/storage/ephemeral"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // pvcProtection keeps a claim from going while a pod uses it.
@@ -57,14 +59,20 @@ func checkBinding(pvc *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume
 
 // checkMode checks that the volume is used as what it is.
 func checkMode(pv *corev1.PersistentVolume, block bool) *Problem {
-	isBlock := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
+	isBlock := isBlock(pv)
 	switch {
 	case isBlock && !block:
 		return failedMount(fmt.Errorf("volume %q has volumeMode Block, but is specified in volumeMounts", pv.Name))
 	case !isBlock && block:
 		return &Problem{Reason: ReasonFailedMap,
 			Err: fmt.Errorf("volume %q has volumeMode Filesystem, but is specified in volumeDevices", pv.Name)}
+	case isBlock && (pv.Name == layout.DeviceStagingDir || pv.Name == layout.DevicePublishDir):
+		return &Problem{Reason: ReasonFailedMap, Err: fmt.Errorf("the name of block volume %q is that of a directory of other volumes", pv.Name)}
 	default:
 		return nil
 	}
+}
+
+func isBlock(pv *corev1.PersistentVolume) bool {
+	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }

@@ -32,7 +32,11 @@ func persistentPublication(pod *corev1.Pod, pv *corev1.PersistentVolume, d *stor
 		Claim:         volume.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 		Capacity:      pv.Spec.Capacity.Storage().Value(),
 	}
-	setGroup(p, pod, d, pv.Spec.AccessModes)
+	if isBlock(pv) { // a device has neither mount options nor files
+		p.Volume.Device, p.Volume.FSType, p.Volume.MountOptions = pv.Name, "", nil
+	} else {
+		setGroup(p, pod, d, pv.Spec.AccessModes)
+	}
 	setTokens(p, d)
 	return p
 }

@@ -26,7 +26,7 @@ const (
 	// ReasonFailedMount is the kubelet's reason for everything that keeps a volume from a pod.
 	ReasonFailedMount = volume.ReasonFailedMount
 	// ReasonFailedMap is the kubelet's reason for block volumes.
-	ReasonFailedMap = unsupported.ReasonFailedMap
+	ReasonFailedMap = volume.ReasonFailedMap
 	// ReasonNotAllowed is the reason for a driver that the node does not allow.
 	ReasonNotAllowed = "CSIDriverNotAllowed"
 )

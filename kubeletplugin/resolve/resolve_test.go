@@ -127,6 +127,36 @@ func TestPersistent(t *testing.T) {
 	}
 }
 
+// raw makes a PersistentVolume a raw block volume, and asBlock has the container use it as one.
+func raw(v *corev1.PersistentVolume) { v.Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock) }
+
+func asBlock(p *corev1.Pod) {
+	p.Spec.Containers[0].VolumeMounts = nil
+	p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "vol1", DevicePath: "/dev/x"}}
+}
+
+// TestBlock: a raw block volume has its name in its paths, and nothing that belongs to a file system.
+func TestBlock(t *testing.T) {
+	file := csiDriver(func(s *storagev1.CSIDriverSpec) {
+		s.FSGroupPolicy = ptr(storagev1.FileFSGroupPolicy)
+		s.RequiresRepublish, s.TokenRequests = ptr(true), []storagev1.TokenRequest{{Audience: "a"}}
+	})
+	mounted, problems := resolver(kubetest.New(claim(), pv()), file).Pod(t.Context(), pod(byClaim()))
+	got, more := resolver(kubetest.New(claim(), pv(raw)), file).Pod(t.Context(), pod(byClaim(), asBlock))
+	if len(problems)+len(more) > 0 || len(mounted) != 1 {
+		t.Fatalf("problems: %v %v", problems, more)
+	}
+	want := mounted[0]
+	want.Volume.Device, want.Volume.FSType, want.Volume.MountOptions = "pv-1", "", nil
+	want.FSGroup, want.ChangeGroup = nil, false
+	if diff := cmp.Diff([]volume.Publication{want}, got); diff != "" {
+		t.Errorf("all else is as for a file system (-want +got):\n%s", diff)
+	}
+	if k := got[0].Key(); !k.Block {
+		t.Errorf("key %+v, want one of a block volume", k)
+	}
+}
+
 func TestInline(t *testing.T) {
 	got, problems := resolver(kubetest.New(), csiDriver()).Pod(t.Context(), pod(inline()))
 	if len(problems) > 0 {
@@ -211,11 +241,6 @@ func TestLeftOut(t *testing.T) {
 }
 
 func TestProblems(t *testing.T) {
-	block := corev1.PersistentVolumeBlock
-	asBlock := func(p *corev1.Pod) {
-		p.Spec.Containers[0].VolumeMounts = nil
-		p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "vol1"}}
-	}
 	owned := func(c *corev1.PersistentVolumeClaim) { c.Name = "pod-vol1" }
 	cases := map[string]struct {
 		reason string
@@ -234,9 +259,12 @@ func TestProblems(t *testing.T) {
 		"OtherClaim": {reason: "the volume is bound to another claim", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "claim-2" }), text: "another claim"},
 		"NoClaimRef": {reason: "the volume is bound to nothing", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }), text: "bound to no claim"},
 		"NotOwned":   {reason: "somebody else's claim of the generated name", claim: claim(owned), pod: pod(generic()), text: "was not created for pod"},
-		"Block":      {reason: "block volumes are not supported", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &block }), pod: pod(byClaim(), asBlock), event: ReasonFailedMap, text: "volumeMode Block, which this node agent does not support"},
-		"BlockAsFs":  {reason: "the mode does not match", pv: pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &block }), text: "volumeMode Block"},
-		"FsAsBlock":  {reason: "the mode does not match", pod: pod(byClaim(), asBlock), event: ReasonFailedMap, text: "volumeMode Filesystem"},
+		"BlockName": {
+			reason: "its paths would be those of other volumes", claim: claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "staging" }),
+			pv: pv(raw, func(v *corev1.PersistentVolume) { v.Name = "staging" }), pod: pod(byClaim(), asBlock), event: ReasonFailedMap, text: "directory of other volumes",
+		},
+		"BlockAsFs": {reason: "the mode does not match", pv: pv(raw), text: "volumeMode Block"},
+		"FsAsBlock": {reason: "the mode does not match", pod: pod(byClaim(), asBlock), event: ReasonFailedMap, text: "volumeMode Filesystem"},
 		"InlineBlock": {
 			reason: "inline volumes are file systems", pod: pod(inline(), asBlock), event: ReasonFailedMap, text: "inline",
 		},

@@ -145,7 +145,7 @@ func (c *Collector) due() []volume.Published {
 	present := map[volume.Key]bool{}
 	var due []volume.Published
 	for _, p := range published {
-		k := volume.Key{Pod: p.Pod.UID, SpecName: p.SpecName}
+		k := p.Key
 		present[k] = true
 		e := c.results[k]
 		if e == nil {
@@ -206,7 +206,7 @@ func (c *Collector) one(ctx context.Context, p volume.Published) (*Result, error
 func (c *Collector) note(ctx context.Context, p volume.Published, r *Result, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.results[volume.Key{Pod: p.Pod.UID, SpecName: p.SpecName}]
+	e := c.results[p.Key]
 	if e == nil {
 		return // The pod is gone.
 	}
@@ -232,9 +232,9 @@ func (c *Collector) noteHealth(e *entry, conditions []Condition) {
 	switch {
 	case c.cfg.Events == nil || !changed:
 	case len(conditions) == 0:
-		c.cfg.Events.Condition(e.Pod, ReasonNormal, fmt.Sprintf("volume %s: the driver reports no problem any more", e.SpecName))
+		c.cfg.Events.Condition(e.Pod, ReasonNormal, fmt.Sprintf("volume %s: the driver reports no problem any more", e.Key.SpecName))
 	default:
-		c.cfg.Events.Condition(e.Pod, ReasonAbnormal, fmt.Sprintf("volume %s: %s", e.SpecName, describe(conditions)))
+		c.cfg.Events.Condition(e.Pod, ReasonAbnormal, fmt.Sprintf("volume %s: %s", e.Key.SpecName, describe(conditions)))
 	}
 }
 

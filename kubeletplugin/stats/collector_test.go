@@ -121,7 +121,7 @@ func health(pairs ...string) func(*csi.NodeGetVolumeHealthRequest) (*csi.NodeGet
 func published(pod, claim string) volume.Published {
 	return volume.Published{
 		Volume: volume.Volume{Name: "v", Driver: "d", Handle: "h"}, Pod: volume.Pod{Namespace: "ns", Name: pod, UID: types.UID("uid-" + pod)},
-		Claim: volume.Claim{Namespace: "ns", Name: claim}, SpecName: "pv", Path: "/pods/" + pod, Staging: "/staging",
+		Claim: volume.Claim{Namespace: "ns", Name: claim}, Key: volume.Key{Pod: types.UID("uid-" + pod), SpecName: "pv"}, Path: "/pods/" + pod, Staging: "/staging",
 	}
 }
 

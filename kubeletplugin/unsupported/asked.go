@@ -7,10 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func block(r *Request) bool {
-	return r.PV != nil && r.PV.Spec.CSI != nil && r.PV.Spec.VolumeMode != nil && *r.PV.Spec.VolumeMode == corev1.PersistentVolumeBlock
-}
-
 // migrated reports whether the volume is of an in-tree plugin that Kubernetes 1.36 replaces by a CSI driver.
 func migrated(r *Request) bool {
 	return r.PV != nil && migratedSpec(&r.PV.Spec.PersistentVolumeSource) || migratedInPod(&r.Volume.VolumeSource)
@@ -28,8 +24,7 @@ func migratedSpec(s *corev1.PersistentVolumeSource) bool {
 
 // seLinux reports whether a kubelet would mount with the pod's context, which it does for ReadWriteOncePod volumes.
 func seLinux(r *Request) bool {
-	if r.Driver == nil || r.Driver.Spec.SELinuxMount == nil || !*r.Driver.Spec.SELinuxMount || r.PV == nil ||
-		!slices.Equal(r.PV.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}) {
+	if r.Driver == nil || r.Driver.Spec.SELinuxMount == nil || !*r.Driver.Spec.SELinuxMount || !mountedForOnePod(r.PV) {
 		return false
 	}
 	if c := r.Pod.Spec.SecurityContext; c != nil {
@@ -43,6 +38,12 @@ func seLinux(r *Request) bool {
 	return slices.ContainsFunc(r.Pod.Spec.Containers, func(c corev1.Container) bool {
 		return c.SecurityContext != nil && c.SecurityContext.SELinuxOptions != nil
 	})
+}
+
+// mountedForOnePod reports whether a volume has a file system and only the access mode ReadWriteOncePod.
+func mountedForOnePod(pv *corev1.PersistentVolume) bool {
+	return pv != nil && (pv.Spec.VolumeMode == nil || *pv.Spec.VolumeMode != corev1.PersistentVolumeBlock) &&
+		slices.Equal(pv.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod})
 }
 
 // caret reports whether kube-controller-manager attaches the volume but cannot detach it: it splits the unique name of

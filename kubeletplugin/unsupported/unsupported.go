@@ -17,9 +17,8 @@ import (
 const (
 	// ReasonIgnored is the reason for a feature without which the pod runs.
 	ReasonIgnored = "UnsupportedVolumeFeature"
-	// ReasonFailedMount and ReasonFailedMap are the kubelet's reasons for a volume that cannot be had.
+	// ReasonFailedMount is the kubelet's reason for a volume that cannot be had.
 	ReasonFailedMount = "FailedMount"
-	ReasonFailedMap   = "FailedMapVolume"
 )
 
 // Feature is something that this agent does not do.
@@ -67,10 +66,6 @@ type Finding struct {
 // Features lists all features, those that are refused first.
 func Features() []Feature {
 	return []Feature{
-		{
-			Name: "block-volume", Asks: "a PersistentVolume with volumeMode Block", Effect: "the pod waits",
-			Reason: ReasonFailedMap, Refused: true, asked: block,
-		},
 		{
 			Name: "csi-migration", Asks: "an in-tree volume that Kubernetes migrates to a CSI driver", Effect: "the pod waits; use a volume of the CSI driver",
 			Reason: ReasonFailedMount, Refused: true, asked: migrated,

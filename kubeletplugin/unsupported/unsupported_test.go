@@ -59,7 +59,7 @@ func TestFind(t *testing.T) {
 		}), want: []string{"selinux-mount"}},
 		"Caret":          {reason: "attached, and never detached", r: request(caretHandle), want: []string{"caret-in-handle"}},
 		"CaretNoAttach":  {reason: "nothing to detach", r: request(caretHandle, func(r *Request) { r.Driver.Spec.AttachRequired = ptr(false) })},
-		"Block":          {reason: "a block volume", r: request(func(r *Request) { r.PV.Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock) }), want: []string{"block-volume"}},
+		"SELinuxBlock":   {reason: "a device is not mounted", r: request(selinux, func(r *Request) { r.PV.Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock) })},
 		"MigratedInline": {reason: "an in-tree volume in the pod", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{}}}}, want: []string{"csi-migration"}},
 		"Other":          {reason: "a volume that is no business of CSI", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
 	}

@@ -61,6 +61,7 @@ func (m *Manager) next(a *actor) (j job, notices []report, finished bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, now := &a.state, m.cfg.Clock.Now()
+	s.follow()
 	notices = s.notices()
 	st := plan(s, now)
 	switch st.op {
@@ -72,7 +73,7 @@ func (m *Manager) next(a *actor) (j job, notices []report, finished bool) {
 	default: // something is to be done
 	}
 	j = job{
-		step: st, volume: s.volume, attachment: s.device.attached, stagedFor: s.device.stagedFor,
+		step: st, volume: s.volume, attachment: s.device.attached, stagedFor: s.device.stagedFor, stagedAs: s.device.stagedAs,
 		attachChanges: s.device.attachChanges, explain: s.device.impatient(now),
 	}
 	if u := s.uses[st.key]; u != nil {

@@ -140,14 +140,14 @@ func (s *state) expansionReports(node string, j job, r result) []report {
 	}
 	if r.look.expanded > 0 {
 		size := resource.NewQuantity(r.look.expanded, resource.BinarySI)
-		add(ReasonExpanded, fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s : expanded to %s", j.key.SpecName, node, size))
+		add(ReasonExpanded, fmt.Sprintf("%s succeeded for volume %q %s : expanded to %s", expansionName(j.key), j.key.SpecName, node, size))
 	}
 	if r.look.readOnly {
-		add(ReasonExpandReadOnly, failed("MountVolume.NodeExpandVolume", j.key, errors.New("the pod mounts it read-only")))
+		add(ReasonExpandReadOnly, failed(expansionName(j.key), j.key, errors.New("the pod mounts it read-only")))
 	}
 	e := s.expansions[j.key.SpecName]
 	if r.err != nil && (!errors.Is(r.err, ErrTransient) || e.failures >= quietFailures) {
-		add(ReasonExpandFailed, failed("MountVolume.NodeExpandVolume", j.key, r.err))
+		add(ReasonExpandFailed, failed(expansionName(j.key), j.key, r.err))
 	}
 	return all
 }
@@ -212,7 +212,7 @@ func (m *Manager) expand(ctx context.Context, j job, claim *corev1.PersistentVol
 			return transient(err)
 		}
 	}
-	c.target = m.cfg.Root.Target(j.key.Pod, j.key.SpecName)
+	c.target = m.target(j.key)
 	err = m.between(fault.BeforeExpand, fault.AfterExpand, func() error {
 		_, err := d.Node().NodeExpandVolume(ctx, expandRequest(&j.volume, p.Size.Value(), c))
 		return err

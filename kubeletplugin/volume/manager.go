@@ -133,7 +133,7 @@ func (m *Manager) Adopt(found []Recovered) {
 		a := m.actor(f.Volume)
 		d := &a.state.device
 		if f.Staged && d.stage == absent {
-			d.stage, d.stagedFor = uncertain, f.StagedFor
+			d.stage, d.stagedFor, d.stagedAs = uncertain, f.StagedFor, f.Volume.Device
 		}
 		if f.Volume.Attachable && d.inUse == inUseNone {
 			d.inUse = inUseSent

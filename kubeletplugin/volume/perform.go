@@ -29,6 +29,8 @@ type job struct {
 	attachment *Attachment
 	// stagedFor is the UID of the attachment for which the volume is staged; empty if that is not known.
 	stagedFor types.UID
+	// stagedAs is the form in which the volume is staged.
+	stagedAs string
 	// attachChanges is the count of the device when the step began.
 	attachChanges int
 	// explain asks opVerify for the reason why the volume is not attached.
@@ -122,7 +124,7 @@ func (m *Manager) prepare(ctx context.Context, v *Volume, secret *corev1.SecretR
 	if err != nil {
 		return nil, call{}, err
 	}
-	c := call{staging: m.cfg.Root.Staging(v.Driver, v.Handle)}
+	c := call{staging: m.staging(v)}
 	if c.caps, err = m.ask(ctx, d); err != nil {
 		return nil, call{}, err
 	}
@@ -150,7 +152,7 @@ func (m *Manager) stage(ctx context.Context, j job) result {
 		return result{err: err}
 	}
 	c.attachment = j.attachment
-	if err := m.disk.PrepareStaging(v.stagingRecord(j.attachment)); err != nil {
+	if err := m.prepareStaging(v, j.attachment); err != nil {
 		return result{err: err, sent: true}
 	}
 	if !stages(v, c.caps) {
@@ -169,7 +171,7 @@ func (m *Manager) stage(ctx context.Context, j job) result {
 	}
 	r := result{err: err, sent: true}
 	if j.prior == absent && leavesNothing(err) {
-		r.cleaned, r.err = cleaned(err, m.disk.CleanStaging(v.Driver, v.Handle))
+		r.cleaned, r.err = cleaned(err, m.cleanStaging(v))
 	}
 	return r
 }
@@ -185,7 +187,7 @@ func (m *Manager) preparePublish(ctx context.Context, j job) (Driver, call, erro
 		return nil, call{}, err
 	}
 	c.attachment = j.attachment
-	c.target = m.cfg.Root.Target(p.Pod.UID, p.SpecName)
+	c.target = m.target(j.key)
 	return d, c, nil
 }
 
@@ -195,7 +197,7 @@ func (m *Manager) publish(ctx context.Context, j job) result {
 	if err != nil {
 		return result{err: err}
 	}
-	if err := m.disk.PrepareTarget(p.Pod.UID, p.targetRecord(m.cfg.Node)); err != nil {
+	if err := m.prepareTarget(p); err != nil {
 		return result{err: err, sent: true}
 	}
 	err = m.between(fault.BeforePublish, fault.AfterPublish, func() error {
@@ -204,7 +206,7 @@ func (m *Manager) publish(ctx context.Context, j job) result {
 	})
 	r := result{err: err, sent: true, groupDelegated: mountsWithGroup(c.caps)}
 	if err != nil && j.prior == absent && leavesNothing(err) {
-		r.cleaned, r.err = cleaned(err, m.disk.CleanTarget(p.Pod.UID, p.SpecName))
+		r.cleaned, r.err = cleaned(err, m.cleanTarget(j.key))
 	}
 	return r
 }
@@ -214,10 +216,13 @@ func (m *Manager) unpublish(ctx context.Context, j job) result {
 	if err != nil {
 		return result{err: err}
 	}
+	if err := m.releaseTarget(j.key); err != nil {
+		return result{err: err, sent: true}
+	}
 	err = m.between(fault.BeforeUnpublish, fault.AfterUnpublish, func() error {
 		_, err := d.Node().NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
 			VolumeId:   j.volume.Handle,
-			TargetPath: m.cfg.Root.Target(j.key.Pod, j.key.SpecName),
+			TargetPath: m.target(j.key),
 		})
 		return err
 	})
@@ -227,11 +232,12 @@ func (m *Manager) unpublish(ctx context.Context, j job) result {
 	if err != nil && !isGone {
 		return result{err: err, sent: true}
 	}
-	return result{err: m.disk.CleanTarget(j.key.Pod, j.key.SpecName), sent: true}
+	return result{err: m.cleanTarget(j.key), sent: true}
 }
 
 func (m *Manager) unstage(ctx context.Context, j job) result {
 	v := &j.volume
+	v.Device = j.stagedAs
 	d, err := m.cfg.Drivers.Last(v.Driver)
 	if err != nil {
 		return result{err: err}
@@ -244,7 +250,7 @@ func (m *Manager) unstage(ctx context.Context, j job) result {
 		err = m.between(fault.BeforeUnstage, fault.AfterUnstage, func() error {
 			_, err := d.Node().NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
 				VolumeId:          v.Handle,
-				StagingTargetPath: m.cfg.Root.Staging(v.Driver, v.Handle),
+				StagingTargetPath: m.staging(v),
 			})
 			return err
 		})
@@ -252,7 +258,7 @@ func (m *Manager) unstage(ctx context.Context, j job) result {
 			return result{err: err, sent: true}
 		}
 	}
-	return result{err: m.disk.CleanStaging(v.Driver, v.Handle), sent: true}
+	return result{err: m.cleanStaging(v), sent: true}
 }
 
 // between makes a call between two fault points. A stop after the call hides its result.

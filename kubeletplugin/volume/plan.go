@@ -102,7 +102,7 @@ func setUp(s *state) []candidate {
 		return []candidate{{op: opRaise, retry: &d.retryState}}
 	case s.volume.Attachable && d.attached == nil:
 		return []candidate{{op: opVerify, retry: &d.retryState}}
-	case d.stale():
+	case d.stale() || s.reformed():
 		return startOver(s)
 	case d.stage != present:
 		return []candidate{{op: opStage, retry: &d.retryState}}
@@ -111,7 +111,7 @@ func setUp(s *state) []candidate {
 	}
 }
 
-// startOver lists the steps down from a stage that belongs to a former attachment. There is none while a pod may have
+// startOver lists the steps down from a stage that belongs to a former attachment or has another form. There is none while a pod may have
 // files open on it: the pod has to be deleted first.
 func startOver(s *state) []candidate {
 	var all []candidate
@@ -130,7 +130,7 @@ func publishable(s *state) []candidate {
 	var all []candidate
 	for _, k := range s.keys() {
 		u := s.uses[k]
-		if u.want == nil || u.mount == present || u.undo {
+		if u.want == nil || u.mount == present || u.undo || s.otherForm(k) {
 			continue
 		}
 		if _, blocked := s.blockedBy(k); !blocked {

@@ -13,6 +13,7 @@ import (
 var (
 	keyA = Key{Pod: "a", SpecName: "pv"}
 	keyB = Key{Pod: "b", SpecName: "pv"}
+	keyD = Key{Pod: "a", SpecName: "pv", Block: true}
 )
 
 func wish(v Volume) *Publication { return &Publication{Volume: v, Pod: Pod{UID: "a"}, SpecName: "pv"} }
@@ -21,6 +22,7 @@ func TestPlan(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	attachable := Volume{Attachable: true}
 	exclusive := Volume{Exclusive: true}
+	raw := Volume{Device: "pv"}
 	cases := map[string]struct {
 		reason string
 		state  state
@@ -56,6 +58,11 @@ func TestPlan(t *testing.T) {
 		"RepublishLater":  {reason: "and not before", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: present, republish: retryState{retryAt: now.Add(time.Minute)}}}}, want: step{op: opWait, until: now.Add(time.Minute)}},
 		"RepublishStale":  {reason: "nor for another attachment", state: state{device: device{stage: present, stagedFor: "old", attached: &Attachment{UID: "new"}}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: present}}}, want: step{op: opWait}},
 		"RepublishUnsure": {reason: "a volume in doubt is published", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: uncertain}}}, want: step{op: opPublish, key: keyA}},
+		"Block":           {reason: "a raw block volume is published like any other", state: state{volume: raw, device: device{stage: present, stagedAs: "pv"}, uses: map[Key]*use{keyD: {want: wish(raw)}}}, want: step{op: opPublish, key: keyD}},
+		"OtherForm":       {reason: "it waits for the pods that use it in the present form", state: state{device: device{stage: present}, uses: map[Key]*use{keyD: {want: wish(raw)}, keyB: {want: wish(Volume{}), mount: present}}}, want: step{op: opWait}},
+		"FormerForm":      {reason: "what is staged in another form is unstaged first", state: state{volume: raw, device: device{stage: uncertain}, uses: map[Key]*use{keyD: {want: wish(raw)}}}, want: step{op: opUnstage}},
+		"FormerTarget":    {reason: "and unpublished before that", state: state{volume: raw, device: device{stage: uncertain}, uses: map[Key]*use{keyD: {want: wish(raw)}, keyB: {want: wish(Volume{}), mount: uncertain}}}, want: step{op: opUnpublish, key: keyB}},
+		"FormerUnknown":   {reason: "but not under a pod of which nothing is known", state: state{volume: raw, uses: map[Key]*use{keyD: {want: wish(raw)}, keyB: {podUnknown: true, mount: uncertain}}}, want: step{op: opWait}},
 		"Exclusive":       {reason: "ReadWriteOncePod waits for the other pod", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(exclusive)}, keyB: {want: wish(exclusive), mount: present}}}, want: step{op: opWait}},
 	}
 	for name, tc := range cases {

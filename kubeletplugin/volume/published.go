@@ -8,8 +8,8 @@ type Published struct {
 	Pod Pod
 	// Claim is the claim of a persistent volume.
 	Claim Claim
-	// SpecName is the name of the PersistentVolume, or of the pod volume if it is inline.
-	SpecName string
+	// Key identifies the use.
+	Key Key
 	// Path is where the volume is published, and Staging where it is staged, if the driver stages.
 	Path, Staging string
 }
@@ -27,8 +27,7 @@ func (m *Manager) Published() []Published {
 				continue
 			}
 			all = append(all, Published{
-				Volume: u.want.Volume, Pod: u.want.Pod, Claim: u.want.Claim, SpecName: k.SpecName,
-				Path: m.cfg.Root.Target(k.Pod, k.SpecName), Staging: m.cfg.Root.Staging(s.volume.Driver, s.volume.Handle),
+				Volume: u.want.Volume, Pod: u.want.Pod, Claim: u.want.Claim, Key: k, Path: m.target(k), Staging: m.staging(&u.want.Volume),
 			})
 		}
 	}

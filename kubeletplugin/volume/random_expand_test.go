@@ -49,7 +49,7 @@ func (w *world) claim(handle string) *corev1.PersistentVolumeClaim {
 
 // grow does what a user and a resizer do before it is the node's turn, or what another node has done besides.
 func (g *gambler) grow() {
-	handle := fmt.Sprintf("vol-%d", 1+g.rand.IntN(3))
+	handle := fmt.Sprintf("vol-%d", 1+g.rand.IntN(len(randomVolumes)))
 	if g.claim(handle).Status.AllocatedResourceStatuses != nil {
 		return // one after the other
 	}

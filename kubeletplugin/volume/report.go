@@ -10,6 +10,8 @@ import (
 const (
 	// ReasonFailedMount is the reason of an event about a volume that cannot be mounted.
 	ReasonFailedMount = "FailedMount"
+	// ReasonFailedMap is the reason of an event about a raw block volume that a pod cannot get.
+	ReasonFailedMap = "FailedMapVolume"
 	// ReasonFailedUnmount is the reason of an event about a volume that cannot be unmounted.
 	ReasonFailedUnmount = "FailedUnMount"
 	// ReasonStale is the reason of an event about a mount whose volume was detached and attached again.
@@ -46,8 +48,7 @@ func (m *Manager) reports(a *actor, j job, r result) []report {
 	if r.group != nil {
 		return a.state.groupReports(j, *r.group)
 	}
-	reason, what := describe(j.op)
-	if r.err == nil || errors.Is(r.err, ErrNotAttached) || what == "" {
+	if _, what := describe(j.op, false); r.err == nil || errors.Is(r.err, ErrNotAttached) || what == "" {
 		return nil
 	}
 	s := &a.state
@@ -62,6 +63,7 @@ func (m *Manager) reports(a *actor, j job, r result) []report {
 		}
 		pod, known := m.podOf(k, u)
 		if known {
+			reason, what := describe(j.op, k.Block)
 			all = append(all, report{pod: pod, reason: reason, message: failed(what, k, r.err)})
 		}
 	}
@@ -98,9 +100,11 @@ func (s *state) obstacle(k Key) (reason, message string) {
 			"volume %q was detached and attached again while the pod may use it: its mount belongs to the former attachment (UID %s, now %s), so reads may fail and writes may be lost; delete the pod",
 			k.SpecName, d.stagedFor, d.attached.UID)
 	case s.waitErr(k) != nil:
-		return ReasonFailedMount, failed("MountVolume.SetUp", k, s.waitErr(k))
+		reason, what := describe(opPublish, k.Block)
+		return reason, failed(what, k, s.waitErr(k))
 	case d.waiting && d.explained:
-		return ReasonFailedMount, failed("MountVolume.WaitForAttach", k, d.err)
+		reason, what := describe(opVerify, k.Block)
+		return reason, failed(what, k, d.err)
 	default:
 		return "", ""
 	}
@@ -111,22 +115,28 @@ func (s *state) waitErr(k Key) error {
 	if other, blocked := s.blockedBy(k); blocked {
 		return fmt.Errorf("volume uses the ReadWriteOncePod access mode and is already in use by pod %q", s.podName(other))
 	}
-	if !s.device.stale() || s.uses[k].mayBeOpen() {
+	if s.uses[k].mayBeOpen() {
 		return nil
 	}
+	open := s.openPods()
+	if !s.device.stale() || len(open) == 0 {
+		return s.formErr(k)
+	}
+	return fmt.Errorf("volume was detached and attached again, but pods %q may still use its former attachment; it is mounted when they are deleted", open)
+}
+
+// openPods names the pods that may use the volume.
+func (s *state) openPods() []string {
 	var open []string
-	for _, other := range s.keys() {
-		if s.uses[other].mayBeOpen() {
-			open = append(open, s.podName(other))
+	for _, k := range s.keys() {
+		if s.uses[k].mayBeOpen() {
+			open = append(open, s.podName(k))
 		}
 	}
 	if s.device.pinned {
 		open = append(open, "unknown (see the events on the Node)")
 	}
-	if len(open) == 0 {
-		return nil
-	}
-	return fmt.Errorf("volume was detached and attached again, but pods %q may still use its former attachment; it is mounted when they are deleted", open)
+	return open
 }
 
 // podName names the pod of a use for a user.
@@ -158,7 +168,11 @@ func (m *Manager) podOf(k Key, u *use) (Pod, bool) {
 	return pod, ok
 }
 
-func describe(o op) (reason, what string) {
+// describe returns the event reason for a step that fails and the name of the operation, which differ for raw block volumes.
+func describe(o op, block bool) (reason, what string) {
+	if block {
+		return describeBlock(o)
+	}
 	switch o {
 	case opRaise, opVerify:
 		return ReasonFailedMount, "MountVolume.WaitForAttach"
@@ -173,4 +187,29 @@ func describe(o op) (reason, what string) {
 	default:
 		return "", ""
 	}
+}
+
+func describeBlock(o op) (reason, what string) {
+	switch o {
+	case opRaise, opVerify:
+		return ReasonFailedMap, "MapVolume.WaitForAttach"
+	case opStage:
+		return ReasonFailedMap, "MapVolume.SetUpDevice"
+	case opPublish, opRepublish:
+		return ReasonFailedMap, "MapVolume.MapPodDevice"
+	case opUnstage: // for pods that wait for it to be staged again
+		return ReasonFailedMap, "UnmapDevice"
+	case opUnpublish:
+		return ReasonFailedUnmount, "UnmapVolume.UnmapPodDevice"
+	default:
+		return "", ""
+	}
+}
+
+// expansionName is the name of the expansion in events.
+func expansionName(k Key) string {
+	if k.Block {
+		return "MapVolume.NodeExpandVolume"
+	}
+	return "MountVolume.NodeExpandVolume"
 }

@@ -53,7 +53,7 @@ func stageRequest(v *Volume, fsGroup *int64, c call) *csi.NodeStageVolumeRequest
 		VolumeId:          v.Handle,
 		PublishContext:    c.publishContext(),
 		StagingTargetPath: c.staging,
-		VolumeCapability:  mountCapability(v, fsGroup, c.caps),
+		VolumeCapability:  volumeCapability(v, fsGroup, c.caps),
 		Secrets:           c.secrets,
 		VolumeContext:     v.Attributes,
 	}
@@ -64,7 +64,7 @@ func publishRequest(p *Publication, c call, legacyInfo bool) *csi.NodePublishVol
 		VolumeId:         p.Volume.Handle,
 		PublishContext:   c.publishContext(),
 		TargetPath:       c.target,
-		VolumeCapability: mountCapability(&p.Volume, p.FSGroup, c.caps),
+		VolumeCapability: volumeCapability(&p.Volume, p.FSGroup, c.caps),
 		Readonly:         p.ReadOnly,
 		Secrets:          c.secrets,
 		VolumeContext:    volumeContext(p, legacyInfo),
@@ -86,7 +86,7 @@ func expandRequest(v *Volume, bytes int64, c call) *csi.NodeExpandVolumeRequest 
 		VolumeId:         v.Handle,
 		VolumePath:       c.target,
 		CapacityRange:    &csi.CapacityRange{RequiredBytes: bytes},
-		VolumeCapability: mountCapability(v, nil, c.caps),
+		VolumeCapability: volumeCapability(v, nil, c.caps),
 		Secrets:          c.secrets,
 	}
 	if stages(v, c.caps) {
@@ -105,8 +105,12 @@ func mountsWithGroup(caps capabilities) bool {
 	return caps[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]
 }
 
-func mountCapability(v *Volume, fsGroup *int64, caps capabilities) *csi.VolumeCapability {
+func volumeCapability(v *Volume, fsGroup *int64, caps capabilities) *csi.VolumeCapability {
 	use := capability.Use{AccessMode: accessMode(v.AccessMode), FSType: v.FSType, MountFlags: v.MountOptions}
+	if v.Device != "" {
+		block := corev1.PersistentVolumeBlock
+		use.VolumeMode = &block
+	}
 	if fsGroup != nil && mountsWithGroup(caps) {
 		use.MountGroup = strconv.FormatInt(*fsGroup, 10)
 	}

@@ -92,7 +92,7 @@ func TestAccessMode(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			caps := capabilities{csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: tc.multiWriter}
-			if got := mountCapability(&Volume{AccessMode: tc.mode}, nil, caps).GetAccessMode().GetMode(); got != tc.want {
+			if got := volumeCapability(&Volume{AccessMode: tc.mode}, nil, caps).GetAccessMode().GetMode(); got != tc.want {
 				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
 			}
 		})

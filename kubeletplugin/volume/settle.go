@@ -38,6 +38,7 @@ func begin(s *state, st step) (prior presence) {
 		if s.device.attached != nil {
 			s.device.stagedFor = s.device.attached.UID
 		}
+		s.device.stagedAs = s.volume.Device
 		prior, s.device.stage = s.device.stage, uncertain
 	case opUnstage:
 		prior, s.device.stage = s.device.stage, uncertain

@@ -56,6 +56,8 @@ type device struct {
 	explained bool
 	// stagedFor is the UID of the attachment for which the volume is, or may be, staged; empty if that is not known.
 	stagedFor types.UID
+	// stagedAs is the form in which the volume is, or may be, staged: Volume.Device of that time.
+	stagedAs string
 }
 
 // stale reports whether the volume was detached and attached again since it was staged: what is staged belongs to a

@@ -62,6 +62,8 @@ type UseDump struct {
 	Pod types.UID `json:"pod"`
 	// SpecName is the name of the PersistentVolume or pod volume.
 	SpecName string `json:"specName"`
+	// Block is true for a raw block volume.
+	Block bool `json:"block,omitempty"`
 	// Wanted is false while it is being taken down.
 	Wanted bool `json:"wanted"`
 	// Mount is absent, uncertain or published.
@@ -95,7 +97,7 @@ func (s *state) dump() Dump {
 		InUse: s.device.inUse != inUseNone, Error: text(s.device.err), Uses: []UseDump{},
 	}
 	for _, k := range s.keys() {
-		u, ud := s.uses[k], UseDump{Pod: k.Pod, SpecName: k.SpecName}
+		u, ud := s.uses[k], UseDump{Pod: k.Pod, SpecName: k.SpecName, Block: k.Block}
 		ud.Wanted, ud.Mount, ud.GroupPending, ud.Error = !u.unwanted(), u.mount.word("published"), u.groupPending, text(u.err)
 		ud.RepublishError = text(u.republish.err)
 		if e := s.expansions[k.SpecName]; e != nil {

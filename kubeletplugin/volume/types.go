@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -26,6 +27,8 @@ type Volume struct {
 	Ephemeral bool
 	// Attachable is true if the attach/detach controller attaches the volume before it is used.
 	Attachable bool
+	// Device is the name of the PersistentVolume of a raw block volume, which is in its paths; empty for a volume with a file system.
+	Device string
 	// FSType is the file system to mount; the driver chooses if it is empty.
 	FSType string
 	// MountOptions are passed to the driver as mount_flags.
@@ -97,7 +100,9 @@ type Claim struct {
 }
 
 // Key identifies this use of the volume.
-func (p *Publication) Key() Key { return Key{Pod: p.Pod.UID, SpecName: p.SpecName} }
+func (p *Publication) Key() Key {
+	return Key{Pod: p.Pod.UID, SpecName: p.SpecName, Block: p.Volume.Device != ""}
+}
 
 // Key identifies one use of a volume: a target path.
 type Key struct {
@@ -105,13 +110,18 @@ type Key struct {
 	Pod types.UID
 	// SpecName is the name of the PersistentVolume, or of the pod volume if it is inline.
 	SpecName string
+	// Block is true for a raw block volume.
+	Block bool
 }
 
 func (k Key) compare(o Key) int {
-	if c := strings.Compare(string(k.Pod), string(o.Pod)); c != 0 {
+	if c := cmp.Or(strings.Compare(string(k.Pod), string(o.Pod)), strings.Compare(k.SpecName, o.SpecName)); c != 0 || k.Block == o.Block {
 		return c
 	}
-	return strings.Compare(k.SpecName, o.SpecName)
+	if o.Block {
+		return -1
+	}
+	return 1
 }
 
 // Attachment is the part of a VolumeAttachment that matters for an attached volume.
@@ -124,7 +134,7 @@ type Attachment struct {
 
 // Recovered is a volume found on disk.
 type Recovered struct {
-	// Volume has at least Name, Driver, Handle, Ephemeral and Attachable.
+	// Volume has at least Name, Driver, Handle, Ephemeral, Attachable and Device.
 	Volume Volume
 	// Staged is true if there is a staging record.
 	Staged bool

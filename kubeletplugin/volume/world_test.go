@@ -193,8 +193,10 @@ func (w *world) Drop(name string) {
 		w.t.Errorf("dropped %q from volumesInUse: %v", name, err)
 		return
 	}
-	if _, err := os.Stat(w.root.StagingDir(w.name(), handle)); err == nil && handle != w.notAttachable {
-		w.t.Errorf("%q left volumesInUse while its staging directory exists", name)
+	for _, dir := range []string{w.root.StagingDir(w.name(), handle), w.root.DeviceDir("pv-" + handle)} {
+		if _, err := os.Stat(dir); err == nil && handle != w.notAttachable {
+			w.t.Errorf("%q left volumesInUse while its directory %s exists", name, dir)
+		}
 	}
 }
 
@@ -313,14 +315,16 @@ func (w *world) expectClean() {
 // files lists what is below the root, except directories that stay.
 func (w *world) files() []string {
 	var all []string
-	for _, pattern := range []string{"pods/*/volumes/*/*", "plugins/kubernetes.io/csi/*/*"} {
+	for _, pattern := range []string{"pods/*/volumes/*/*", "pods/*/volumeDevices/*/*", "plugins/kubernetes.io/csi/*/*", "plugins/kubernetes.io/csi/volumeDevices/*/*"} {
 		found, err := filepath.Glob(filepath.Join(string(w.root), pattern))
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		all = append(all, found...)
 	}
-	return all
+	return slices.DeleteFunc(all, func(path string) bool {
+		return path == filepath.Dir(w.root.DeviceStaging("pv")) || path == filepath.Dir(w.root.DeviceTargetDir("pv"))
+	})
 }
 
 func persistentOf(pod, handle string) volume.Publication {

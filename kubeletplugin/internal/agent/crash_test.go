@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
@@ -48,39 +50,58 @@ func TestKilledAtEachPoint(t *testing.T) {
 	for _, point := range fault.All() {
 		t.Run(string(point), func(t *testing.T) {
 			c := newCluster(t, csitest.Options{})
-			c.driver.AddVolume(csitest.Volume{ID: "vol-1", Capacity: 2 << 30})
-			c.register()
 			c.makesDirectories()
-			c.apply(csiDriver(true), handedOver(claim()), withFSType(large(persistentVolume())))
-			k := &killer{point: point}
-			c.cfg.Fault = k.hook
-			c.start()
-			c.eventually("the node to be ready", c.ready)
-			c.attach("vol-1")
-			c.apply(withGroup(podWith("a", claimSource())))
-			if !comesUp(point) {
-				c.eventually("the pod to run", c.running("a"))
-				c.deletePod("a", 30)
-			}
-			c.eventually("the agent to be killed", k.hasStruck)
-			c.halt()
-
-			c.cfg.Fault = nil
-			c.start()
-			if comesUp(point) {
-				c.eventually("the pod to run after the restart", c.running("a"))
-				c.deletePod("a", 30)
-			}
-			c.expectExpanded()
+			c.killAt(point, withFSType(persistentVolume()), withGroup(podWith("a", claimSource())))
 			c.expectGroup("a", "pv-1")
-			c.eventually("the pod to be gone", c.gone("a"))
-			c.expectClean()
-			for _, call := range []string{"NodePublishVolume", "NodeExpandVolume"} {
-				if !slices.Contains(c.calls(), call) {
-					t.Errorf("%s was never called: the test shows nothing", call)
-				}
-			}
 		})
+	}
+}
+
+// TestBlockKilledAtEachPoint is the same for a raw block volume, whose files nobody changes.
+func TestBlockKilledAtEachPoint(t *testing.T) {
+	for _, point := range fault.All() {
+		if point == fault.BeforeChangeGroup || point == fault.AfterChangeGroup {
+			continue
+		}
+		t.Run(string(point), func(t *testing.T) {
+			c := newCluster(t, csitest.Options{TargetPaths: true})
+			c.killAt(point, asBlock(persistentVolume()), withDevice(withGroup(podWith("a", claimSource()))))
+		})
+	}
+}
+
+// killAt has the agent killed at a point while a pod comes up or goes, and sees the pod and its volume to their end.
+func (c *cluster) killAt(point fault.Point, pv *corev1.PersistentVolume, pod *corev1.Pod) {
+	c.t.Helper()
+	c.driver.AddVolume(csitest.Volume{ID: "vol-1", Capacity: 2 << 30})
+	c.register()
+	c.apply(csiDriver(true), handedOver(claim()), large(pv))
+	k := &killer{point: point}
+	c.cfg.Fault = k.hook
+	c.start()
+	c.eventually("the node to be ready", c.ready)
+	c.attach("vol-1")
+	c.apply(pod)
+	if !comesUp(point) {
+		c.eventually("the pod to run", c.running("a"))
+		c.deletePod("a", 30)
+	}
+	c.eventually("the agent to be killed", k.hasStruck)
+	c.halt()
+
+	c.cfg.Fault = nil
+	c.start()
+	if comesUp(point) {
+		c.eventually("the pod to run after the restart", c.running("a"))
+		c.deletePod("a", 30)
+	}
+	c.expectExpanded()
+	c.eventually("the pod to be gone", c.gone("a"))
+	c.expectClean()
+	for _, call := range []string{"NodePublishVolume", "NodeExpandVolume"} {
+		if !slices.Contains(c.calls(), call) {
+			c.t.Errorf("%s was never called: the test shows nothing", call)
+		}
 	}
 }
 

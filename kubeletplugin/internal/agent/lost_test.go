@@ -182,9 +182,9 @@ func TestForeignMountsFreed(t *testing.T) {
 	}
 }
 
-// TestKubeletBlockStaysInUse: a kubelet that was here before has left what this agent does not know. It may be of any
+// TestUnknownBlockStaysInUse: a kubelet that was here before has left block volumes without a record, and more that is not known. It may be of any
 // volume that was in use, so all of them stay in use, and each path is reported.
-func TestKubeletBlockStaysInUse(t *testing.T) {
+func TestUnknownBlockStaysInUse(t *testing.T) {
 	c := newCluster(t, csitest.Options{})
 	csiDir := c.root.Drivers()
 	paths := []string{

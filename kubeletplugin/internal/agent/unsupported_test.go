@@ -29,11 +29,6 @@ func on[T any](v T) *T { return &v }
 // requests has, for each feature, how a pod asks for it.
 func requests() map[string]func(*asking) {
 	return map[string]func(*asking){
-		"block-volume": func(a *asking) {
-			a.pv.Spec.VolumeMode = on(corev1.PersistentVolumeBlock)
-			a.pod.Spec.Containers[0].VolumeMounts = nil
-			a.pod.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "vol", DevicePath: "/dev/x"}}
-		},
 		"csi-migration": func(a *asking) {
 			a.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "v"}}
 		},

@@ -81,7 +81,7 @@ func (d *Disk) CleanPod(pod types.UID) error {
 			return fmt.Errorf("clean directory of pod %q: %w", pod, err)
 		}
 	}
-	if err := removeEmpty(dir); err != nil {
+	if err := errors.Join(removeEmpty(dir), d.cleanPodDevices(pod)); err != nil {
 		return fmt.Errorf("clean directory of pod %q: %w", pod, err)
 	}
 	for _, outer := range []string{filepath.Dir(dir), d.Root.Pod(pod)} {
@@ -92,9 +92,12 @@ func (d *Disk) CleanPod(pod types.UID) error {
 	return nil
 }
 
-// SweepStaging removes a staging directory that never got a record: the process ended before it was
-// written, so nothing was staged. It fails if something is mounted or stored there all the same.
+// SweepStaging removes a staging directory, or the directory of a raw block volume, that never got a record: the process ended
+// before it was written, so nothing was staged. It fails if something is mounted or stored there all the same.
 func (d *Disk) SweepStaging(dir string) error {
+	if filepath.Dir(dir) == d.Root.Devices() {
+		return d.sweepDevice(filepath.Base(dir))
+	}
 	if _, err := os.Lstat(filepath.Join(dir, layout.RecordFile)); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("sweep staging directory %q: it has a record", dir)
 	}

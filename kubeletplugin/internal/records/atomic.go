@@ -29,6 +29,22 @@ func write(dir string, m map[string]string) error {
 	return syncDir(dir)
 }
 
+// Link makes a symbolic link to a path, which need not exist, and syncs its directory, which must. A link to another path is
+// replaced.
+func Link(path, link string) error {
+	if found, err := os.Readlink(link); err == nil && found != path {
+		if err := os.Remove(link); err != nil {
+			return fmt.Errorf("replace link: %w", err)
+		}
+	} else if err == nil {
+		return nil
+	}
+	if err := os.Symlink(path, link); err != nil {
+		return fmt.Errorf("make link: %w", err)
+	}
+	return syncDir(filepath.Dir(link))
+}
+
 func writeSynced(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -56,6 +56,22 @@ type Target struct {
 	Attachment string
 }
 
+// Device is the record of a raw block volume. There is one for all pods that use it, and a link in the directory of each of them.
+type Device struct {
+	// SpecVolID is the name of the PersistentVolume.
+	SpecVolID string
+	// Handle is the volume_id.
+	Handle string
+	// Driver is the name of the CSI driver.
+	Driver string
+	// Node is the name of the node.
+	Node string
+	// Attachment is the name of the VolumeAttachment, also for volumes that need none.
+	Attachment string
+	// AttachmentUID is as for Staging.
+	AttachmentUID types.UID
+}
+
 const (
 	keySpecVolID  = "specVolID"
 	keyHandle     = "volumeHandle"
@@ -86,6 +102,45 @@ func (t Target) Write(dir string) error {
 		keyLifecycle:  t.Lifecycle,
 		keyAttachment: t.Attachment,
 	})
+}
+
+// Write puts the record into a directory, which must exist.
+func (d Device) Write(dir string) error {
+	rec := map[string]string{
+		keySpecVolID:  d.SpecVolID,
+		keyHandle:     d.Handle,
+		keyDriver:     d.Driver,
+		keyNode:       d.Node,
+		keyAttachment: d.Attachment,
+	}
+	if d.AttachmentUID != "" {
+		rec[keyAttachmentUID] = string(d.AttachmentUID)
+	}
+	return write(dir, rec)
+}
+
+// ReadDevice reads the record of a raw block volume from the directory of the record, which is in that of the volume.
+func ReadDevice(dir string) (Device, error) {
+	m, err := read(dir)
+	if err != nil {
+		return Device{}, err
+	}
+	d := Device{
+		SpecVolID:     m[keySpecVolID],
+		Handle:        m[keyHandle],
+		Driver:        m[keyDriver],
+		Node:          m[keyNode],
+		Attachment:    m[keyAttachment],
+		AttachmentUID: types.UID(m[keyAttachmentUID]),
+	}
+	switch name := filepath.Base(filepath.Dir(dir)); d.SpecVolID {
+	case name:
+	case "":
+		d.SpecVolID = name
+	default: // its paths would be elsewhere
+		return Device{}, fmt.Errorf("read volume record in %q: %w: it is of volume %q", dir, ErrCorrupt, d.SpecVolID)
+	}
+	return d, nil
 }
 
 // ReadStaging reads the record of a staging directory.

@@ -28,6 +28,10 @@ func inline() Target {
 		Attachment: layout.Attachment(h, driver, node)}
 }
 
+func device() Device {
+	return Device{SpecVolID: "pvc-1", Handle: "vol-1", Driver: driver, Node: node, Attachment: layout.Attachment("vol-1", driver, node)}
+}
+
 // dirOf makes the directory for the record of a volume.
 func dirOf(t *testing.T, specVolID string) string {
 	t.Helper()
@@ -46,6 +50,7 @@ func TestGolden(t *testing.T) {
 		record interface{ Write(string) error }
 	}{
 		"Staging":    {reason: "beside globalmount", golden: "staging.json", record: Staging{Handle: "vol-1", Driver: driver}},
+		"Device":     {reason: "a raw block volume", golden: "device.json", record: device()},
 		"Persistent": {reason: "a claim's volume in a pod", golden: "persistent.json", record: persistent()},
 		"Inline":     {reason: "an inline volume in a pod", golden: "inline.json", record: inline()},
 	}
@@ -187,5 +192,60 @@ func TestRecordOfAnotherDirectory(t *testing.T) {
 		if got, err := ReadTarget(dir); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("volume %q: got %+v, %v, want %v", specVolID, got, err, ErrCorrupt)
 		}
+	}
+}
+
+// TestDevice: the record of a raw block volume is in a directory below that with its name.
+func TestDevice(t *testing.T) {
+	withUID := device()
+	withUID.AttachmentUID = "va-1"
+	unnamed, other := device(), device()
+	unnamed.SpecVolID, other.SpecVolID = "", ".."
+	cases := map[string]struct {
+		reason       string
+		record, want Device
+		err          error
+	}{
+		"Kubelet": {reason: "as a kubelet writes it", record: device(), want: device()},
+		"Own":     {reason: "with the attachment for which it is staged", record: withUID, want: withUID},
+		"Unnamed": {reason: "the directory has the name", record: unnamed, want: device()},
+		"Other":   {reason: "its paths would be elsewhere", record: other, err: ErrCorrupt},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(dirOf(t, "pvc-1"), layout.DeviceRecordLeaf)
+			if err := errors.Join(os.Mkdir(dir, 0o750), tc.record.Write(dir)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := ReadDevice(dir); got != tc.want || !errors.Is(err, tc.err) {
+				t.Errorf("%s: got %+v, %v; want %+v, %v", tc.reason, got, err, tc.want, tc.err)
+			}
+		})
+	}
+	if _, err := ReadDevice(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a record: got %v, want fs.ErrNotExist", err)
+	}
+}
+
+func TestLink(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	for _, path := range []string{filepath.Join(dir, "a"), filepath.Join(dir, "a"), filepath.Join(dir, "b")} {
+		if err := Link(path, link); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.Readlink(link); got != path || err != nil {
+			t.Errorf("the link leads to %q (%v), want %q", got, err, path)
+		}
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Link(dir, file); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a file in place of the link: got %v, want fs.ErrExist", err)
+	}
+	if err := Link(dir, filepath.Join(dir, "absent", "link")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a link in a directory that is not there: got %v, want fs.ErrNotExist", err)
 	}
 }

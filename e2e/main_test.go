@@ -86,7 +86,7 @@ func calls(d *Dev) (code int) {
 func kubelet(t *testing.T) {
 	t.Helper()
 	if bed.Dev != nil {
-		t.Skip("needs a kubelet, in a cluster named by " + kubeconfigEnv + ": the node agent of a development cluster has no block volumes yet, and starts no containers")
+		t.Skip("needs a kubelet, in a cluster named by " + kubeconfigEnv + ": the node agent of a development cluster starts no containers")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"google.golang.org/grpc"
@@ -17,6 +18,9 @@ import (
 
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
+
+// unavailablePause is the pause before a call is repeated that a driver did not answer.
+const unavailablePause = 10 * time.Millisecond
 
 // certainty is what is known of a mount.
 type certainty int
@@ -90,12 +94,22 @@ func (l *callLog) NewStream(ctx context.Context, desc *grpc.StreamDesc, method s
 	return l.conn.NewStream(ctx, desc, method, opts...)
 }
 
-// patient waits for a driver that is starting, as the components of the controller's side do.
+// patient repeats a call until the driver answers, as the components of the controller's side do: the driver may be starting, or die during the call.
 type patient struct{ *callLog }
 
 // Invoke implements grpc.ClientConnInterface.
 func (p patient) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	return p.callLog.Invoke(ctx, method, args, reply, append(opts, grpc.WaitForReady(true))...)
+	for {
+		err := p.callLog.Invoke(ctx, method, args, reply, append(opts, grpc.WaitForReady(true))...)
+		if status.Code(err) != codes.Unavailable {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(unavailablePause):
+		}
+	}
 }
 
 // begin checks that the kubelet may make the call now.

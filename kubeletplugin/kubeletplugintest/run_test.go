@@ -111,6 +111,18 @@ DeleteVolume data OK
 	}
 }
 
+// TestPatience repeats a call of the controller's side whose answer is lost, or which does not reach the driver.
+func TestPatience(t *testing.T) {
+	driver := csitest.New(csitest.Options{NodeID: "node-1", TargetPaths: true})
+	driver.Inject(csitest.Fault{Method: "ControllerPublishVolume", Code: codes.Unavailable, Message: "error reading from server: EOF", Times: 2})
+	k := New(t, Config{Conn: driver.Conn()})
+	data := k.CreateVolume("data")
+	k.LoseAnswer("ControllerUnpublishVolume")
+	k.StopPod(k.StartPod("pod", data))
+	k.DeleteVolume(data)
+	k.CheckClean()
+}
+
 // TestViolations finds what kubelets and drivers can do wrong.
 func TestViolations(t *testing.T) {
 	dir := t.TempDir()

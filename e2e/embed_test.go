@@ -21,7 +21,7 @@ import (
 )
 
 // TestEmbed has examples/embed mount volumes of the hostpath driver without a cluster: they keep what is written when the program is killed, and nothing is left
-// when it is told to end.
+// when it is terminated.
 func TestEmbed(t *testing.T) {
 	dev(t)
 	dir, err := os.MkdirTemp("/tmp", "embed") // TMPDIR may be a path that is too long for a socket.

@@ -40,30 +40,37 @@ func (p *Plugin) Mount(ctx context.Context, pod *corev1.Pod) ([]Mount, error) {
 	if pod.UID == "" {
 		return nil, fmt.Errorf("mount volumes of pod %q: it has no UID", klog.KObj(pod))
 	}
+	wanted, err := p.want(ctx, pod)
+	if err != nil {
+		return nil, fmt.Errorf("mount volumes of pod %q: %w", klog.KObj(pod), err)
+	}
 	for {
 		changed := p.next()
+		if err = p.waiting(wanted); err == nil {
+			return p.mounts(pod, wanted), nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("mount volumes of pod %q: %w", klog.KObj(pod), errors.Join(p.waiting(wanted), ctx.Err()))
+		case <-changed:
+		}
+	}
+}
+
+// want asks for all volumes of a pod. It resolves the pod again only after problems that go away by themselves; any other is returned.
+func (p *Plugin) want(ctx context.Context, pod *corev1.Pod) ([]volume.Publication, error) {
+	for {
 		wanted, problems := p.resolver.Pod(ctx, pod)
 		for _, w := range wanted {
 			p.volumes.Want(w)
 		}
-		err := problemsOf(problems)
-		if err == nil {
-			if err = p.waiting(wanted); err == nil {
-				return p.mounts(pod, wanted), nil
-			}
-		} else if !transient(problems) {
-			return nil, fmt.Errorf("mount volumes of pod %q: %w", klog.KObj(pod), err)
-		}
-		var again <-chan time.Time
-		if len(problems) > 0 {
-			again = time.After(transientRetry)
+		if !resolve.Transient(problems) {
+			return wanted, resolve.Join(problems)
 		}
 		select {
 		case <-ctx.Done():
-			err = errors.Join(problemsOf(problems), p.waiting(wanted), ctx.Err())
-			return nil, fmt.Errorf("mount volumes of pod %q: %w", klog.KObj(pod), err)
-		case <-changed:
-		case <-again:
+			return nil, errors.Join(resolve.Join(problems), ctx.Err())
+		case <-time.After(transientRetry):
 		}
 	}
 }
@@ -142,15 +149,3 @@ func (p *Plugin) staying(names []string) error {
 
 // CleanPod removes the directories of a pod none of whose volumes is published. What is mounted there all the same is an error.
 func (p *Plugin) CleanPod(pod types.UID) error { return p.disk.CleanPod(pod) }
-
-func problemsOf(problems []*resolve.Problem) error {
-	errs := make([]error, 0, len(problems))
-	for _, p := range problems {
-		errs = append(errs, p.Wrap())
-	}
-	return errors.Join(errs...)
-}
-
-func transient(problems []*resolve.Problem) bool {
-	return !slices.ContainsFunc(problems, func(p *resolve.Problem) bool { return !p.Transient })
-}

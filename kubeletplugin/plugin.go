@@ -32,7 +32,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
-// NodeInfo is told what drivers say about the node (CSI v1.13, "NodeGetInfo"): the agent writes it to the CSINode and the Node. Calls for one driver do not
+// NodeInfo receives what drivers say about the node (CSI v1.13, "NodeGetInfo"): the agent writes it to the CSINode and the Node. Calls for one driver do not
 // overlap. A driver for which Install fails is not used; Install is tried again.
 type NodeInfo interface {
 	// Install is called before a driver is used, and again when it registers again.
@@ -61,7 +61,7 @@ type Config struct {
 	InUse volume.InUse
 	// Attachments is the controller's side of the handshake; nil if and only if InUse is.
 	Attachments volume.Attachments
-	// NodeInfo is told of drivers; nil for nobody.
+	// NodeInfo receives what drivers say about the node; nil for nobody.
 	NodeInfo NodeInfo
 	// Exhausted is called when NodeStageVolume or NodePublishVolume of a driver returns RESOURCE_EXHAUSTED: its volume limit may have changed, and Refresh reads
 	// it. It must not block; nil is allowed.
@@ -209,7 +209,7 @@ func (p *Plugin) Resolve(ctx context.Context, pod *corev1.Pod) ([]volume.Publica
 	return p.resolver.Pod(ctx, pod)
 }
 
-// Usage lists what drivers have told of the usage and the health of published volumes.
+// Usage lists the usage and the health of published volumes, as drivers have reported them.
 func (p *Plugin) Usage() []stats.Result {
 	if p.collector == nil {
 		return nil

@@ -358,7 +358,7 @@ func TestMissingDriverIsTransient(t *testing.T) {
 	}
 }
 
-// TestUsage asks the driver for the statistics of what is mounted, and measures them.
+// TestUsage has the statistics of mounted volumes as results and as metrics.
 func TestUsage(t *testing.T) {
 	m := newMachine(t)
 	reg := prometheus.NewRegistry()

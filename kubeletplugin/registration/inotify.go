@@ -15,7 +15,7 @@ var errEventsLost = errors.New("events were lost")
 // waitingEvents is how many events wait for a Manager; more are lost, and it reads its directories.
 const waitingEvents = 256
 
-// notifier tells of changes in directories.
+// notifier reports changes in directories.
 type notifier interface {
 	add(dir string) error
 	events() <-chan fsnotify.Event

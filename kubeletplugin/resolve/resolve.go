@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -47,6 +48,20 @@ type Problem struct {
 
 // Wrap returns the problem as an error that names the volume.
 func (p *Problem) Wrap() error { return fmt.Errorf("volume %q: %w", p.Volume, p.Err) }
+
+// Join returns all problems as one error; nil if there are none.
+func Join(problems []*Problem) error {
+	errs := make([]error, 0, len(problems))
+	for _, p := range problems {
+		errs = append(errs, p.Wrap())
+	}
+	return errors.Join(errs...)
+}
+
+// Transient reports whether there are problems, all of which should go away by themselves.
+func Transient(problems []*Problem) bool {
+	return len(problems) > 0 && !slices.ContainsFunc(problems, func(p *Problem) bool { return !p.Transient })
+}
 
 // Config says what a Resolver reads.
 type Config struct {

@@ -50,12 +50,12 @@ func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reco
 		}
 		c.cfg.Events.Warning(pod, volume.ReasonFailedMount, "Unable to attach or mount volumes: "+waits)
 	}
-	if transient(problems) && time.Since(e.since) < transientGrace {
-		klog.FromContext(ctx).V(4).Info("Waiting for the authorizer to see the pod", logging.KeyReason, joined(problems).Error())
+	if resolve.Transient(problems) && time.Since(e.since) < transientGrace {
+		klog.FromContext(ctx).V(4).Info("Waiting for the authorizer to see the pod", logging.KeyReason, resolve.Join(problems).Error())
 		return reconcile.Result{After: transientRetry}, nil
 	}
 	if len(problems) > 0 {
-		return reconcile.Result{}, joined(problems)
+		return reconcile.Result{}, resolve.Join(problems)
 	}
 	return reconcile.Result{After: max(c.cfg.Patience-time.Since(e.lastEvent), time.Second)}, nil
 }
@@ -148,22 +148,4 @@ func (c *Controller) patch(ctx context.Context, pod *corev1.Pod, s corev1.PodSta
 		return fmt.Errorf("report status of pod %q: %w", klog.KObj(pod), err)
 	}
 	return nil
-}
-
-// transient reports whether there are problems, all of which should go away by themselves.
-func transient(problems []*resolve.Problem) bool {
-	for _, p := range problems {
-		if !p.Transient {
-			return false
-		}
-	}
-	return len(problems) > 0
-}
-
-func joined(problems []*resolve.Problem) error {
-	errs := make([]error, 0, len(problems))
-	for _, p := range problems {
-		errs = append(errs, p.Wrap())
-	}
-	return errors.Join(errs...)
 }

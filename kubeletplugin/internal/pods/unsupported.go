@@ -54,7 +54,7 @@ func (c *Controller) recheck(ctx context.Context, e *entry, pod *corev1.Pod) {
 	}
 	wanted, problems := c.resolve(ctx, e, pod)
 	if len(problems) > 0 {
-		klog.FromContext(ctx).V(4).Info("Volumes of a running pod cannot be resolved", logging.KeyReason, joined(problems).Error())
+		klog.FromContext(ctx).V(4).Info("Volumes of a running pod cannot be resolved", logging.KeyReason, resolve.Join(problems).Error())
 	}
 	for _, p := range wanted {
 		c.cfg.Volumes.Refresh(p)

@@ -450,7 +450,10 @@ func (m *model) usesOf(pod *corev1.Pod) []usage {
 		name := pod.Spec.Volumes[i].Name
 		claim := pod.Spec.Volumes[i].PersistentVolumeClaim
 		if claim == nil {
-			all = append(all, usage{volume: layout.InlineHandle(pod.UID, name), target: root.Target(pod.UID, name)})
+			all = append(all, usage{
+				volume: layout.InlineHandle(pod.UID, name), target: root.Target(pod.UID, name),
+				grouped: pod.Spec.Volumes[i].CSI.Driver == fullDriver && pod.Spec.SecurityContext != nil,
+			})
 			continue
 		}
 		v := modelVolumeOf(claim.ClaimName)
@@ -458,7 +461,7 @@ func (m *model) usesOf(pod *corev1.Pod) []usage {
 		if v.isBlock {
 			u.target = root.DeviceTarget(pod.UID, v.pv())
 		}
-		u.grouped = v.attaches() && v.getsGroup() && pod.Spec.SecurityContext != nil && !claim.ReadOnly
+		u.grouped = v.getsGroup() && pod.Spec.SecurityContext != nil && !claim.ReadOnly
 		all = append(all, u)
 	}
 	return all

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 )
 
 const (
@@ -209,7 +208,7 @@ func (m *model) createNamed(name, node string) {
 }
 
 // refusals have no effect, by their meaning.
-var refusals = []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.ResourceExhausted, codes.NotFound}
+var refusals = []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.ResourceExhausted}
 
 // breakCall lets calls fail, with or without an effect, or take long, or ends the driver's process in one.
 func (m *model) breakCall() {

@@ -166,7 +166,7 @@ func newModel(t *testing.T, seed uint64, inotify *registration.Inotify, stats *m
 // addObjects makes the objects that users and provisioners make.
 func (m *model) addObjects() {
 	full := csiDriver(true)
-	full.Spec.FSGroupPolicy = on(storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+	full.Spec.FSGroupPolicy = on(storagev1.FileFSGroupPolicy)
 	plain := csiDriver(false)
 	plain.Name, plain.Spec.RequiresRepublish = plainDriver, on(true)
 	plain.Spec.FSGroupPolicy = on(storagev1.NoneFSGroupPolicy)

@@ -58,7 +58,9 @@ type life struct {
 	stagedFor types.UID
 	// abandoned is true while what is staged belongs to an attachment that was ended by force.
 	abandoned bool
-	targets   map[string]*target
+	// rebooted is true after a reboot of the node, until the volume is staged again or unstaged. The agent does not know that its mounts are gone.
+	rebooted bool
+	targets  map[string]*target
 }
 
 type target struct {
@@ -72,16 +74,6 @@ func (l *life) target(path string, pod types.UID) *target {
 		l.targets[path] = &target{pod: pod}
 	}
 	return l.targets[path]
-}
-
-// mounts reports whether the volume is, or may be, published on the node.
-func (l *life) mounts() bool {
-	for _, t := range l.targets {
-		if t.mounted != no {
-			return true
-		}
-	}
-	return false
 }
 
 func (m *model) life(k lifeKey) *life {
@@ -212,8 +204,7 @@ func (m *model) beginStage(c *modelCall, l *life, r *csi.NodeStageVolumeRequest,
 			}
 		}
 	}
-	if l.staged != no && va != nil && va.UID == l.stagedFor && !(r.GetStagingTargetPath() == l.stage.GetStagingTargetPath() &&
-		proto.Equal(r.GetVolumeCapability(), l.stage.GetVolumeCapability()) && maps.Equal(r.GetVolumeContext(), l.stage.GetVolumeContext())) {
+	if l.staged != no && va != nil && va.UID == l.stagedFor && !sameStage(r, l.stage) {
 		m.violated("parameters", "%s with %v after %v", c, r, l.stage)
 	}
 	if read := c.process.reads[c.attachment()]; read != nil {
@@ -246,8 +237,7 @@ func (m *model) beginPublish(c *modelCall, l *life, r *csi.NodePublishVolumeRequ
 		}
 	}
 	t := l.target(c.target(), c.pod())
-	if old := t.request; t.mounted != no && old != nil && !(proto.Equal(r.GetVolumeCapability(), old.GetVolumeCapability()) &&
-		r.GetReadonly() == old.GetReadonly() && maps.Equal(r.GetVolumeContext(), old.GetVolumeContext()) && r.GetStagingTargetPath() == old.GetStagingTargetPath()) {
+	if old := t.request; t.mounted != no && old != nil && !samePublication(r, old) {
 		m.violated("parameters", "%s with %v after %v", c, r, old)
 	}
 	t.request = r
@@ -271,6 +261,16 @@ func (m *model) beginUnstage(c *modelCall, l *life) {
 		}
 	}
 	c.prior, l.staged = l.staged, min(l.staged, maybe)
+}
+
+func sameStage(a, b *csi.NodeStageVolumeRequest) bool {
+	return a.GetStagingTargetPath() == b.GetStagingTargetPath() && proto.Equal(a.GetVolumeCapability(), b.GetVolumeCapability()) &&
+		maps.Equal(a.GetVolumeContext(), b.GetVolumeContext())
+}
+
+func samePublication(a, b *csi.NodePublishVolumeRequest) bool {
+	return a.GetStagingTargetPath() == b.GetStagingTargetPath() && proto.Equal(a.GetVolumeCapability(), b.GetVolumeCapability()) &&
+		maps.Equal(a.GetVolumeContext(), b.GetVolumeContext()) && a.GetReadonly() == b.GetReadonly()
 }
 
 func (m *model) checkRecord(c *modelCall, path string) {
@@ -331,6 +331,7 @@ func (m *model) end(c *modelCall, answered bool, err error) {
 	switch r := c.request.(type) {
 	case *csi.NodeStageVolumeRequest:
 		l.staged = after(true)
+		l.rebooted = l.rebooted && err != nil
 		if read := c.process.reads[c.attachment()]; read != nil && !m.forced[read.UID] && (va == nil || va.UID != read.UID) && !c.process.dead.Load() {
 			m.violated("attachment", "%s: the attachment %s has not lasted", c, read.UID)
 		}
@@ -340,7 +341,7 @@ func (m *model) end(c *modelCall, answered bool, err error) {
 		l.target(c.target(), c.pod()).mounted = after(false)
 	case *csi.NodeUnstageVolumeRequest:
 		if l.staged = after(false); l.staged == no {
-			l.abandoned = false
+			l.abandoned, l.rebooted = false, false
 		}
 	case *csi.NodeExpandVolumeRequest:
 		if c.effective {

@@ -37,7 +37,7 @@ func (m *model) actions() []action {
 		{"create a pod", 22, m.createPod},
 		{"delete a pod", 16, m.deletePod},
 		{"delete a pod by force", 4, m.forceDeletePod},
-		{"replace a pod unseen", 3, m.replacePod},
+		{"replace a pod unseen", 5, m.replacePod},
 		{"break calls", 12, m.breakCall},
 		{"break the API", 9, m.breakAPI},
 		{"break all watches", 3, m.breakWatches},
@@ -185,15 +185,19 @@ func (m *model) forceDelete(pod *corev1.Pod) {
 	}
 }
 
-// replacePod deletes a pod, and then makes another one of its name, while the agents do not see it.
+// replacePod deletes a pod, and makes another one of its name, while the agents do not see it. Each agent finds that out in a minute, or earlier.
 func (m *model) replacePod() {
 	pod := m.anyPod()
 	if pod == nil {
 		return
 	}
-	m.delete(pod)
-	m.pause(time.Duration(m.rand.IntN(1500)) * time.Millisecond)
-	m.api.Inject(kubetest.Fault{Verb: "watch", Resource: "pods", Err: errLost, Times: 8})
+	if m.rand.IntN(2) == 0 {
+		m.delete(pod)
+		m.pause(time.Duration(m.rand.IntN(1500)) * time.Millisecond)
+	}
+	for _, verb := range []string{"watch", "list"} {
+		m.api.Inject(kubetest.Fault{Verb: verb, Resource: "pods", Err: errLost, Times: 12})
+	}
 	m.api.BreakWatches()
 	if now := objects[*corev1.Pod](m, "pods")[pod.Name]; now != nil && now.UID == pod.UID {
 		m.forceDelete(pod)
@@ -428,12 +432,13 @@ func (m *model) deleteRivals() {
 	}
 }
 
-// isStale reports whether a volume is staged for an attachment that has ended: its pods must be deleted (differences.md).
+// isStale reports whether a volume is staged for an attachment that has ended: pods that run must be deleted (event StaleVolumeMount). The same holds after a
+// reboot, although the mounts are gone then: the agent knows only its records, as a driver may have mounts that are none of the kernel's.
 func (m *model) isStale(node string, v *modelVolume) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.lives[lifeKey{node, v.handle()}]
-	return l != nil && l.staged != no && m.forced[l.stagedFor]
+	return l != nil && (l.staged != no || l.rebooted) && m.forced[l.stagedFor]
 }
 
 // volumesOf lists the volumes of the claims of a pod.

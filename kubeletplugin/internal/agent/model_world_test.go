@@ -385,7 +385,11 @@ func (n *modelNode) reboot() {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.lives, func(k lifeKey, _ *life) bool { return k.node == n.name })
+	for k, l := range m.lives {
+		if k.node == n.name {
+			m.lives[k] = &life{targets: map[string]*target{}, stagedFor: l.stagedFor, rebooted: l.rebooted || l.staged != no}
+		}
+	}
 }
 
 // mounts lists the mounts of the node.

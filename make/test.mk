@@ -83,6 +83,14 @@ leaktest-snapshots: ## Kill snapshot-controller and csi-snapshotter while snapsh
 # A comma in an argument of a function.
 , := ,
 
+# Their directories need not outlive the machine, and fsync of a disk would take most of the time.
+IN_MEMORY = $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm GOTMPDIR=$(or $(TMPDIR),/tmp))
+.PHONY: model
+model: ## Run whole node agents at random in model time, on two nodes with faults and kills, and check invariants (SEED=N STEPS=20000)
+	cd kubeletplugin && $(IN_MEMORY) SEED=$(SEED) MODEL_STEPS=$(or $(STEPS),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
+.PHONY: model-mutants
+model-mutants: ## Put deliberate bugs into the node agent, one at a time, and see whether `make model` finds them (SEED=N MUTANTS=N)
+	cd kubeletplugin && $(IN_MEMORY) SEED=$(SEED) MUTANTS=$(or $(MUTANTS),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
 .PHONY: e2e-migration
 e2e-migration: ## Make and delete volumes of an in-tree plugin with a driver that replaces it, on a development cluster
 	cd e2e && go test -count=1 -v -run '^TestMigration$$' -timeout 30m .

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/fault"
+	"github.com/longshore-csi/longshore/kubeletplugin/registration"
+)
+
+// The model test runs whole agents of two nodes, with two drivers and an API server in memory, and a model of the attach/detach controller,
+// in model time: hours of a cluster pass in a second. What happens is chosen at random from a seed. The files:
+//
+//	model_test.go             the test, its runs and their summary
+//	model_world_test.go       the cluster, and the life and death of agents
+//	model_driver_test.go      drivers that fail, hang and lose answers
+//	model_controller_test.go  the attach/detach controller, attacher and node lifecycle controller
+//	model_steps_test.go       what happens at random, and what is expected once it ends
+//	model_check_test.go       what must hold at every moment
+//	mutants_test.go           deliberate bugs that the model must find
+
+const (
+	// modelSteps is how many steps there are in an ordinary test run; MODEL_STEPS has another number.
+	modelSteps = 1000
+	// stepsPerRun is how many steps one cluster lives.
+	stepsPerRun = 100
+)
+
+// modelStats counts over all runs.
+type modelStats struct {
+	steps, kills, reboots int
+	// reached is how often agents have come to each fault point, and killed how often they were killed there.
+	reached, killed map[fault.Point]int
+	// calls counts calls to drivers by method and code, and events what happened besides.
+	calls, events map[string]int
+}
+
+// TestModel checks the invariants of model_check_test.go while pods come and go on two nodes, and agents, drivers, nodes and the API server fail. In
+// the end of each run all works again: pods must run, and after their deletion nothing may be left. `make model` runs more steps. A failure prints its
+// seed: SEED=N repeats the run.
+func TestModel(t *testing.T) {
+	steps, seed := modelSteps, rand.Uint64N(1e9)
+	seed, steps = number(t, "SEED", seed), number(t, "MODEL_STEPS", steps)
+	inotify, err := registration.NewInotify() // which the kernel wakes, so it cannot be in the bubble of a run
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inotify.Close()
+	stats := &modelStats{reached: map[fault.Point]int{}, killed: map[fault.Point]int{}, calls: map[string]int{}, events: map[string]int{}}
+	t.Logf("seed %d, %d steps", seed, steps)
+	for ; stats.steps < steps; seed++ {
+		if !t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { modelRun(t, seed, inotify, stats) }) {
+			t.Fatalf("SEED=%d MODEL_STEPS=%d repeats the run that has failed", seed, stepsPerRun)
+		}
+	}
+	t.Log(stats.summary())
+	if steps >= 10*modelSteps {
+		stats.expectEnough(t)
+	}
+}
+
+// number reads a number from the environment.
+func number[N int | uint64](t *testing.T, name string, standard N) N {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return standard
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", name, text, err)
+	}
+	return N(n)
+}
+
+// modelRun is the life of one cluster.
+func modelRun(t *testing.T, seed uint64, inotify *registration.Inotify, stats *modelStats) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(t, seed, inotify, stats)
+		defer m.stop()
+		for i := 0; i < stepsPerRun && !m.failed(); i++ {
+			stats.steps++
+			m.step()
+		}
+		m.settle()
+		m.report()
+	})
+}
+
+// summary is what was tried, for a reader who asks whether the test shows anything.
+func (s *modelStats) summary() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d steps, agents killed %d times (%d of these by a reboot of the node)\n", s.steps, s.kills, s.reboots)
+	fmt.Fprintf(&b, "%-24s %8s %8s\n", "fault point", "reached", "killed")
+	for _, p := range fault.All() {
+		fmt.Fprintf(&b, "%-24s %8d %8d\n", p, s.reached[p], s.killed[p])
+	}
+	for _, counts := range []map[string]int{s.calls, s.events} {
+		names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(a, b) })
+		for _, name := range names {
+			fmt.Fprintf(&b, "%-44s %8d\n", name, counts[name])
+		}
+	}
+	return b.String()
+}
+
+// expectEnough fails if a long test has not tried what it is there for.
+func (s *modelStats) expectEnough(t *testing.T) {
+	t.Helper()
+	if s.kills < 500 {
+		t.Errorf("agents were killed %d times, want 500", s.kills)
+	}
+	for _, p := range fault.All() {
+		if s.killed[p] < 10 {
+			t.Errorf("agents were killed %d times %s, want 10", s.killed[p], p)
+		}
+	}
+}

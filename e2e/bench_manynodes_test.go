@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// podsOfANode is how many pods a node of this benchmark takes.
+	podsOfANode = 1100
+	// mostMiBPerNode is the aim for the process that is all nodes, and mostMiB that for the whole cluster.
+	mostMiBPerNode, mostMiB = 4, 8 << 10
+	// nodeTopology is the topology key of the reference driver.
+	nodeTopology = "topology.hostpath.csi/node"
+)
+
+// bedOfManyNodes is the number of nodes of the bed for BenchmarkManyNodes, and its flags. For all other tests it is zero.
+func bedOfManyNodes() (n int, flags []string) {
+	n, _ = strconv.Atoi(os.Getenv("BENCH_NODES"))
+	return n, []string{fmt.Sprintf("--nodes-per-agent=%d", n), fmt.Sprintf("--max-pods=%d", podsOfANode), "--audit=false", "--v=2"}
+}
+
+// podLoad are pods that are created at once, when their volumes are provisioned.
+type podLoad struct {
+	pods int
+	// node is that of all volumes; empty: they are on all nodes.
+	node string
+	// shared says that all pods use one ReadWriteMany volume.
+	shared bool
+	// aims are the most that half of the pods, 99 % of them, and the last one may take until they run.
+	aims [3]time.Duration
+}
+
+// BenchmarkManyNodes measures the time from the creation of pods with volumes until they run, in a cluster whose nodes and their drivers are one process, and the
+// memory of that process. It checks that nothing is left when they are deleted.
+func BenchmarkManyNodes(b *testing.B) {
+	nodes, pods := benchSetting(b, "NODES", 0), benchSetting(b, "PODS", 1000)
+	if nodes == 0 || bed.Dev == nil {
+		b.Skip("is run by make bench-nodes, in a cluster of its own")
+	}
+	aims := [3]time.Duration{5 * time.Second, 20 * time.Second, 30 * time.Second}
+	for name, load := range map[string]podLoad{
+		"Spread":  {pods: pods, aims: aims},
+		"OneNode": {pods: 1000, node: "node-1", aims: aims},
+		"Shared":  {pods: 300, node: "node-1", shared: true, aims: aims},
+	} {
+		b.Run(name, func(b *testing.B) {
+			agents := agentsOf(b)
+			reportMemory(b, "idle", agents, nodes)
+			for b.Loop() {
+				load.run(b, agents, nodes)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func (l podLoad) run(b *testing.B, agents []int, nodes int) {
+	b.Helper()
+	s := bed.NewScene(b)
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	times := WatchTimes(ctx, b, bed.Client, s.Namespace)
+	began := time.Now()
+	claims := l.createClaims(b, s)
+	times.wait(b, claims, func() bool { return len(times.bound) == claims })
+	fmt.Printf("%s: %d volumes are provisioned and bound in %s\n", b.Name(), claims, time.Since(began).Round(time.Second))
+
+	created := l.createPods(b, s)
+	times.wait(b, l.pods, func() bool { return len(times.mounted) == l.pods })
+	l.reportTimes(b, times.between(created, times.mounted))
+	reportMemory(b, "loaded", agents, nodes)
+
+	began = time.Now()
+	if err := bed.Client.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	s.Wait("the pods to be gone", func(ctx context.Context) (bool, error) {
+		left, err := bed.Client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		return err == nil && len(left.Items) == 0, err
+	})
+	fmt.Printf("%s: the pods are gone after %s\n", b.Name(), time.Since(began).Round(time.Second))
+	if err := bed.Client.CoreV1().PersistentVolumeClaims(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	s.WaitNothingLeft()
+	fmt.Printf("%s: no mount, record, attachment or volume in use is left after %s\n", b.Name(), time.Since(began).Round(time.Second))
+}
+
+// createClaims creates the claims of the volumes, and returns their number.
+func (l podLoad) createClaims(b *testing.B, s *Scene) int {
+	b.Helper()
+	class := s.ImmediateClass()
+	if l.node != "" {
+		class = s.Namespace + "-here"
+		here := Class(class, bed.Driver, storagev1.VolumeBindingImmediate)
+		here.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: nodeTopology, Values: []string{l.node}}}}}
+		s.addClass(here)
+	}
+	n := l.pods
+	if l.shared {
+		n = 1
+	}
+	err := each(b.Context(), n, func(ctx context.Context, i int) error {
+		claim := Claim(s.Namespace, fmt.Sprint("p-", i), class)
+		if l.shared {
+			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		}
+		_, err := bed.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// createPods creates the pods, and returns when each was.
+func (l podLoad) createPods(b *testing.B, s *Scene) map[string]time.Time {
+	b.Helper()
+	var mu sync.Mutex
+	created := map[string]time.Time{}
+	err := each(b.Context(), l.pods, func(ctx context.Context, i int) error {
+		name := fmt.Sprint("p-", i)
+		claim := name
+		if l.shared {
+			claim = "p-0"
+		}
+		mu.Lock()
+		created[name] = time.Now()
+		mu.Unlock()
+		_, err := bed.Client.CoreV1().Pods(s.Namespace).Create(ctx, Pod(s.Namespace, name, FromClaim(claim)), metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return created
+}
+
+func (l podLoad) reportTimes(b *testing.B, times []time.Duration) {
+	b.Helper()
+	for i, share := range []float64{0.5, 0.99, 1} {
+		took, what := percentile(times, share), []string{"p50", "p99", "max"}[i]
+		b.ReportMetric(took.Seconds(), "running-"+what+"-s")
+		if took > l.aims[i] {
+			b.Errorf("%s of the time from the creation of a pod until it runs is %s, must be at most %s", what, took.Round(10*time.Millisecond), l.aims[i])
+		}
+	}
+}
+
+// processes are the processes of the cluster that run, with their PIDs.
+func processes(b *testing.B) map[string]int {
+	b.Helper()
+	status, err := bed.Dev.Client.Status(b.Context(), 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := map[string]int{}
+	for _, p := range status.Processes {
+		if p.PID != 0 {
+			all[p.Name] = p.PID
+		}
+		if p.Restarts > 0 {
+			b.Errorf("%s was started %d times again: %s", p.Name, p.Restarts, p.LastExit)
+		}
+	}
+	return all
+}
+
+// agentsOf are the processes of the node agents.
+func agentsOf(b *testing.B) []int {
+	b.Helper()
+	var all []int
+	for name, pid := range processes(b) {
+		if strings.HasPrefix(name, "csi-node-agent.") {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// reportMemory reports the memory of a node, and of the whole cluster.
+func reportMemory(b *testing.B, when string, agents []int, nodes int) {
+	b.Helper()
+	now, total := 0.0, 0.0
+	for _, pid := range agents {
+		now += procMiB(b, pid, "VmRSS")
+	}
+	of := processes(b)
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		peak := procMiB(b, of[name], "VmHWM")
+		total += peak
+		list = append(list, fmt.Sprintf("%s %.0f", name, peak))
+	}
+	perNode := now / float64(nodes)
+	fmt.Printf("%s, %s: %.0f MiB for %d nodes, %.2f MiB each; peak of all processes %.0f MiB: %s\n", b.Name(), when, now, nodes, perNode, total, strings.Join(list, ", "))
+	b.ReportMetric(perNode, when+"-MiB/node")
+	b.ReportMetric(total, "cluster-peak-MiB")
+	if nodes >= 100 && perNode > mostMiBPerNode {
+		b.Errorf("%s: a node takes %.2f MiB, must be at most %d", when, perNode, mostMiBPerNode)
+	}
+	if total > mostMiB {
+		b.Errorf("%s: the processes take up to %.0f MiB, must be at most %d", when, total, mostMiB)
+	}
+}

@@ -34,13 +34,25 @@ func bedOfManyNodes() (n int, flags []string) {
 
 // podLoad are pods that are created at once, when their volumes are provisioned.
 type podLoad struct {
+	name string
 	pods int
 	// node is that of all volumes; empty: they are on all nodes.
 	node string
 	// shared says that all pods use one ReadWriteMany volume.
 	shared bool
-	// aims are the most that half of the pods, 99 % of them, and the last one may take until they run.
-	aims [3]time.Duration
+}
+
+// aims are the most that half of the pods, 99 % of them, and the last one may take until they run.
+func aims() [3]time.Duration {
+	return [3]time.Duration{5 * time.Second, 20 * time.Second, 30 * time.Second}
+}
+
+// manyNodes is the cluster of BenchmarkManyNodes.
+type manyNodes struct {
+	nodes  int
+	agents []int
+	// missed are the aims that were missed. They are reported when all has been measured.
+	missed []string
 }
 
 // BenchmarkManyNodes measures the time from the creation of pods with volumes until they run, in a cluster whose nodes and their drivers are one process, and the
@@ -50,24 +62,22 @@ func BenchmarkManyNodes(b *testing.B) {
 	if nodes == 0 || bed.Dev == nil {
 		b.Skip("is run by make bench-nodes, in a cluster of its own")
 	}
-	aims := [3]time.Duration{5 * time.Second, 20 * time.Second, 30 * time.Second}
-	for name, load := range map[string]podLoad{
-		"Spread":  {pods: pods, aims: aims},
-		"OneNode": {pods: 1000, node: "node-1", aims: aims},
-		"Shared":  {pods: 300, node: "node-1", shared: true, aims: aims},
-	} {
-		b.Run(name, func(b *testing.B) {
-			agents := agentsOf(b)
-			reportMemory(b, "idle", agents, nodes)
+	m := &manyNodes{nodes: nodes, agents: agentsOf(b)}
+	for _, load := range []podLoad{{name: "Spread", pods: pods}, {name: "OneNode", pods: 1000, node: "node-1"}, {name: "Shared", pods: 300, node: "node-1", shared: true}} {
+		b.Run(load.name, func(b *testing.B) {
+			m.reportMemory(b, "idle")
 			for b.Loop() {
-				load.run(b, agents, nodes)
+				m.run(b, load)
 			}
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+	for _, text := range m.missed {
+		b.Error(text)
+	}
 }
 
-func (l podLoad) run(b *testing.B, agents []int, nodes int) {
+func (m *manyNodes) run(b *testing.B, l podLoad) {
 	b.Helper()
 	s := bed.NewScene(b)
 	ctx, cancel := context.WithCancel(b.Context())
@@ -80,11 +90,14 @@ func (l podLoad) run(b *testing.B, agents []int, nodes int) {
 
 	created := l.createPods(b, s)
 	times.wait(b, l.pods, func() bool { return len(times.mounted) == l.pods })
-	l.reportTimes(b, times.between(created, times.mounted))
-	reportMemory(b, "loaded", agents, nodes)
+	m.reportTimes(b, times.between(created, times.mounted))
+	m.reportMemory(b, "loaded")
 
 	began = time.Now()
-	if err := bed.Client.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	err := each(ctx, l.pods, func(ctx context.Context, i int) error {
+		return bed.Client.CoreV1().Pods(s.Namespace).Delete(ctx, fmt.Sprint("p-", i), metav1.DeleteOptions{})
+	})
+	if err != nil {
 		b.Fatal(err)
 	}
 	s.Wait("the pods to be gone", func(ctx context.Context) (bool, error) {
@@ -92,7 +105,10 @@ func (l podLoad) run(b *testing.B, agents []int, nodes int) {
 		return err == nil && len(left.Items) == 0, err
 	})
 	fmt.Printf("%s: the pods are gone after %s\n", b.Name(), time.Since(began).Round(time.Second))
-	if err := bed.Client.CoreV1().PersistentVolumeClaims(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	err = each(ctx, claims, func(ctx context.Context, i int) error {
+		return bed.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(ctx, fmt.Sprint("p-", i), metav1.DeleteOptions{})
+	})
+	if err != nil {
 		b.Fatal(err)
 	}
 	s.WaitNothingLeft()
@@ -150,13 +166,17 @@ func (l podLoad) createPods(b *testing.B, s *Scene) map[string]time.Time {
 	return created
 }
 
-func (l podLoad) reportTimes(b *testing.B, times []time.Duration) {
+func (m *manyNodes) miss(format string, args ...any) {
+	m.missed = append(m.missed, fmt.Sprintf(format, args...))
+}
+
+func (m *manyNodes) reportTimes(b *testing.B, times []time.Duration) {
 	b.Helper()
 	for i, share := range []float64{0.5, 0.99, 1} {
 		took, what := percentile(times, share), []string{"p50", "p99", "max"}[i]
 		b.ReportMetric(took.Seconds(), "running-"+what+"-s")
-		if took > l.aims[i] {
-			b.Errorf("%s of the time from the creation of a pod until it runs is %s, must be at most %s", what, took.Round(10*time.Millisecond), l.aims[i])
+		if aim := aims()[i]; took > aim {
+			m.miss("%s: %s of the time from the creation of a pod until it runs is %s, must be at most %s", b.Name(), what, took.Round(10*time.Millisecond), aim)
 		}
 	}
 }
@@ -193,10 +213,10 @@ func agentsOf(b *testing.B) []int {
 }
 
 // reportMemory reports the memory of a node, and of the whole cluster.
-func reportMemory(b *testing.B, when string, agents []int, nodes int) {
+func (m *manyNodes) reportMemory(b *testing.B, when string) {
 	b.Helper()
 	now, total := 0.0, 0.0
-	for _, pid := range agents {
+	for _, pid := range m.agents {
 		now += procMiB(b, pid, "VmRSS")
 	}
 	of := processes(b)
@@ -206,14 +226,14 @@ func reportMemory(b *testing.B, when string, agents []int, nodes int) {
 		total += peak
 		list = append(list, fmt.Sprintf("%s %.0f", name, peak))
 	}
-	perNode := now / float64(nodes)
-	fmt.Printf("%s, %s: %.0f MiB for %d nodes, %.2f MiB each; peak of all processes %.0f MiB: %s\n", b.Name(), when, now, nodes, perNode, total, strings.Join(list, ", "))
+	perNode := now / float64(m.nodes)
+	fmt.Printf("%s, %s: %.0f MiB for %d nodes, %.2f MiB each; peak of all processes %.0f MiB: %s\n", b.Name(), when, now, m.nodes, perNode, total, strings.Join(list, ", "))
 	b.ReportMetric(perNode, when+"-MiB/node")
 	b.ReportMetric(total, "cluster-peak-MiB")
-	if nodes >= 100 && perNode > mostMiBPerNode {
-		b.Errorf("%s: a node takes %.2f MiB, must be at most %d", when, perNode, mostMiBPerNode)
+	if perNode > mostMiBPerNode {
+		m.miss("%s: %s: a node takes %.2f MiB, must be at most %d", b.Name(), when, perNode, mostMiBPerNode)
 	}
 	if total > mostMiB {
-		b.Errorf("%s: the processes take up to %.0f MiB, must be at most %d", when, total, mostMiB)
+		m.miss("%s: %s: the processes take up to %.0f MiB, must be at most %d", b.Name(), when, total, mostMiB)
 	}
 }

@@ -71,8 +71,10 @@ bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH
 		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 
 .PHONY: bench-nodes
+bench-nodes: NODES = 200
+bench-nodes: PODS = 1000
 bench-nodes: ## Measure pods with volumes on many nodes in one process, on one node, and on one volume: creation to Running, memory of a node, nothing left (NODES=200 PODS=1000)
-	cd e2e && BENCH_NODES=$(or $(NODES),200) BENCH_PODS=$(or $(PODS),1000) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h .
+	cd e2e && BENCH_NODES=$(NODES) BENCH_PODS=$(PODS) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h .
 
 .PHONY: leaktest
 leaktest: ## Kill the provisioner while claims come and go, and look for leaked volumes (N=3000 SEED=1..5 STORE=leases KILL=kill,term,lease FAULTS=late,lost,hang,...)

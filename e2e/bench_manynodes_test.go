@@ -88,8 +88,10 @@ func (m *manyNodes) run(b *testing.B, l podLoad) {
 	times.wait(b, claims, func() bool { return len(times.bound) == claims })
 	fmt.Printf("%s: %d volumes are provisioned and bound in %s\n", b.Name(), claims, time.Since(began).Round(time.Second))
 
+	cpu := cpuOf(b)
 	created := l.createPods(b, s)
 	times.wait(b, l.pods, func() bool { return len(times.mounted) == l.pods })
+	reportCPU(b, "pods that run", l.pods, cpu)
 	m.reportTimes(b, times.between(created, times.mounted))
 	m.reportMemory(b, "loaded")
 
@@ -198,6 +200,41 @@ func processes(b *testing.B) map[string]int {
 		}
 	}
 	return all
+}
+
+// cpuOf is the processor time of each process so far.
+func cpuOf(b *testing.B) map[string]time.Duration {
+	b.Helper()
+	all := map[string]time.Duration{}
+	for name, pid := range processes(b) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			b.Fatal(err)
+		}
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		for _, ticks := range fields[11:13] { // of user and system
+			n, err := strconv.Atoi(ticks)
+			if err != nil {
+				b.Fatalf("processor time in /proc/%d/stat: %v", pid, err)
+			}
+			all[name] += time.Duration(n) * time.Second / 100
+		}
+	}
+	return all
+}
+
+// reportCPU reports the processor time since an earlier moment: on a machine that others use as well, it says more than the time on the clock.
+func reportCPU(b *testing.B, what string, n int, from map[string]time.Duration) {
+	b.Helper()
+	now, total := cpuOf(b), time.Duration(0)
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		took := now[name] - from[name]
+		total += took
+		list = append(list, fmt.Sprintf("%s %.1f s", name, took.Seconds()))
+	}
+	fmt.Printf("%s: %d %s took %.1f s of processor time: %s\n", b.Name(), n, what, total.Seconds(), strings.Join(list, ", "))
+	b.ReportMetric(float64(total.Milliseconds())/float64(n), "cpu-ms/pod")
 }
 
 // agentsOf are the processes of the node agents.

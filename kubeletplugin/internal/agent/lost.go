@@ -158,7 +158,7 @@ func (a *Agent) identify(ctx context.Context, k volume.Key) (*volume.Recovered, 
 }
 
 func (a *Agent) podOf(uid types.UID) *corev1.Pod {
-	for _, p := range a.podList.List() {
+	for p := range a.watches.pods.All() {
 		if p.UID == uid {
 			return p
 		}
@@ -188,7 +188,7 @@ func (a *Agent) onlyInlineDriver() (string, error) {
 		}
 	}
 	var found []string
-	for _, d := range a.csiDrivers.List() {
+	for _, d := range a.watches.csiDrivers.List() {
 		if slices.Contains(d.Spec.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral) {
 			found = append(found, d.Name)
 		}

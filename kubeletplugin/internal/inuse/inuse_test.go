@@ -191,3 +191,34 @@ func TestObserve(t *testing.T) {
 		s.expect(t, "what somebody else has written is undone", "a")
 	})
 }
+
+// TestLongListsAreWrittenSeldom: changes of a long list that come one after the other are collected. The first of them is written at once.
+func TestLongListsAreWrittenSeldom(t *testing.T) {
+	scenario(t, func(t *testing.T, s *server, p *Publisher) {
+		for i := range 1000 {
+			p.Seed(fmt.Sprint("seed-", i))
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		began := time.Now()
+		if err := p.Raise(t.Context(), "first"); err != nil || time.Since(began) > 0 {
+			t.Errorf("the first change took %s: %v", time.Since(began), err)
+		}
+		s.set(func() { s.writes = nil })
+		var raised sync.WaitGroup
+		for i := range 100 {
+			time.Sleep(10 * time.Millisecond)
+			raised.Go(func() {
+				if err := p.Raise(t.Context(), fmt.Sprint("v", i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		raised.Wait()
+		s.set(func() {
+			if n := len(s.writes); n < 3 || n > 5 {
+				t.Errorf("100 changes within a second took %d writes, want one in a quarter of a second", n)
+			}
+		})
+	})
+}

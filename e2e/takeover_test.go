@@ -28,7 +28,7 @@ type takeover struct {
 }
 
 // newTakeover skips the test where there is no kubelet.
-func newTakeover(t *testing.T) *takeover {
+func newTakeover(t *testing.T, modes ...storagev1.VolumeLifecycleMode) *takeover {
 	t.Helper()
 	node := newKubeletNode(t)
 	if node.agent() {
@@ -40,7 +40,9 @@ func newTakeover(t *testing.T) *takeover {
 			t.Logf("== the log of csi-node-agent\n%s", &o.log)
 		}
 	})
-	o.play = newPlay(t, node, scenario{capabilities: stages, driver: func(d *storagev1.CSIDriverSpec) { d.AttachRequired = new(true) }})
+	o.play = newPlay(t, node, scenario{capabilities: stages, driver: func(d *storagev1.CSIDriverSpec) {
+		d.AttachRequired, d.VolumeLifecycleModes = new(true), modes
+	}})
 	o.attach()
 	return o
 }
@@ -148,7 +150,7 @@ func (o *takeover) checkMounted(suffixes ...string) {
 // TestTakeover has csi-node-agent take over from a kubelet, and the kubelet from the agent: what pods use stays mounted, and what they
 // no longer use goes, whoever has mounted it.
 func TestTakeover(t *testing.T) {
-	o := newTakeover(t)
+	o := newTakeover(t, storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral)
 	o.startForms("-1")
 	o.startForms("-2")
 
@@ -168,7 +170,6 @@ func TestTakeover(t *testing.T) {
 	if left := o.left(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	t.Log(o.end("Takeover"))
 }
 
 // waitContainers waits until the kubelet runs the containers of pods: with an agent, pods have none.
@@ -192,17 +193,19 @@ func (o *takeover) waitContainers(suffix string) {
 // TestTakeoverOfUnknownMounts has the agent take over a directory with mounts that belong to nothing it knows: it reports each of them
 // once, and no volume that was in use leaves volumesInUse, until they are gone.
 func TestTakeoverOfUnknownMounts(t *testing.T) {
-	o := newTakeover(t)
+	// With a driver for inline volumes, the mount in the pod would be taken for one of them.
+	o := newTakeover(t, storagev1.VolumeLifecyclePersistent)
 	o.volume("data")
 	o.start(o.pod("a", "data"))
 	name := corev1.UniqueVolumeName("kubernetes.io/csi/" + o.driver + "^handle-data")
 	o.waitInUse(name, true)
-	unknown := []string{
-		o.node.root + "/pods/00000000-0000-0000-0000-000000000000/volumes/kubernetes.io~csi/lost/mount",
-		o.node.root + "/plugins/kubernetes.io/csi/pv/old/globalmount",
-	}
+	uid := o.uids["a"] // in no other run on this cluster, whose events may still be there
+	pod, pv := o.node.root+"/pods/gone-"+string(uid), o.node.root+"/plugins/kubernetes.io/csi/pv"
+	unknown := []string{pod + "/volumes/kubernetes.io~csi/lost", pv + "/old-" + string(uid)}
+	remove := fmt.Sprintf("umount %s/mount %s/globalmount; rm -rf --one-file-system %s %s", unknown[0], unknown[1], pod, pv)
 	o.retry("stop the kubelet", o.node.stopKubelet)
-	for _, path := range unknown {
+	t.Cleanup(func() { _, _ = o.node.run(context.Background(), "sh", "-c", remove) })
+	for _, path := range []string{unknown[0] + "/mount", unknown[1] + "/globalmount"} {
 		o.retry("mount "+path, func(ctx context.Context) error {
 			_, err := o.node.run(ctx, "sh", "-c", fmt.Sprintf("mkdir -p %[1]s && { mountpoint -q %[1]s || mount -t tmpfs unknown %[1]s; }", path))
 			return err
@@ -218,11 +221,8 @@ func TestTakeoverOfUnknownMounts(t *testing.T) {
 	if err := o.stopAgent(); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range unknown {
-		o.retry("remove "+path, func(ctx context.Context) error {
-			_, err := o.node.run(ctx, "sh", "-c", fmt.Sprintf("! mountpoint -q %[1]s || umount %[1]s; rm -rf --one-file-system %[1]s", path))
-			return err
-		})
+	if _, err := o.node.run(t.Context(), "sh", "-c", remove); err != nil {
+		t.Fatal(err)
 	}
 	o.startAgent()
 	o.waitInUse(name, false)

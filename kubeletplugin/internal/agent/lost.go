@@ -39,7 +39,7 @@ func (a *Agent) seedInUse() {
 		return
 	}
 	a.seeded = volumeNames(node.Status.VolumesInUse)
-	a.inUse.Seed(a.seeded...)
+	a.inUse.Hold(a.seeded...)
 }
 
 // reportForeign reports each path whose volume is not known.
@@ -109,6 +109,7 @@ func (a *Agent) releaseSeeded() {
 		release = append(release, volume.Recovered{Volume: volume.Volume{Name: name, Attachable: true}})
 	}
 	a.seeded = nil
+	a.inUse.Unhold()
 	a.plugin.Volumes().Adopt(release)
 }
 

@@ -45,6 +45,8 @@ type Publisher struct {
 
 	mu   sync.Mutex
 	want sets.Set[string]
+	// held are names that Drop leaves.
+	held sets.Set[string]
 	// known is what the API server has; nil if that is not known.
 	known   sets.Set[string]
 	writing bool
@@ -79,6 +81,21 @@ func (p *Publisher) Seed(names ...string) {
 	defer p.mu.Unlock()
 	p.want.Insert(names...)
 	p.poke()
+}
+
+// Hold is Seed for names that stay, whatever Drop says, until Unhold.
+func (p *Publisher) Hold(names ...string) {
+	p.mu.Lock()
+	p.held = sets.New(names...)
+	p.mu.Unlock()
+	p.Seed(names...)
+}
+
+// Unhold lets the held names be dropped. Those that were dropped already have to be dropped again.
+func (p *Publisher) Unhold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = nil
 }
 
 // Raise adds a name and returns when the API server has confirmed that it is there.
@@ -120,6 +137,9 @@ func (p *Publisher) add(name string) (<-chan struct{}, bool) {
 func (p *Publisher) Drop(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.held.Has(name) {
+		return
+	}
 	p.want.Delete(name)
 	p.poke()
 }

@@ -137,6 +137,20 @@ func TestDrop(t *testing.T) {
 	})
 }
 
+// TestHold: a held name stays when it is dropped, and can be dropped afterwards.
+func TestHold(t *testing.T) {
+	scenario(t, func(t *testing.T, s *server, p *Publisher) {
+		p.Hold("held")
+		s.expect(t, "names of an earlier process are written at once", "held")
+		p.Drop("held")
+		s.expect(t, "a held name stays")
+		p.Unhold()
+		s.expect(t, "the end of that changes nothing by itself")
+		p.Drop("held")
+		s.expect(t, "but the name can go now", "")
+	})
+}
+
 // TestLostAnswer: after an error nobody knows what the server has, so it is written again even if
 // the names are those of the last success.
 func TestLostAnswer(t *testing.T) {

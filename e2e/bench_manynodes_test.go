@@ -56,8 +56,8 @@ type manyNodes struct {
 }
 
 // BenchmarkManyNodes measures the time from the creation of pods with volumes until they run, in a cluster whose nodes and their drivers are one process, and the
-// memory of that process. It checks that nothing is left when they are deleted. All processes together take about 60 ms of processor time for a pod until it runs,
-// half of that the API server, so two cores run 30 pods in a second; when 1,000 are created at once, half of them wait 15 seconds, whatever the node agents do.
+// memory of that process. It checks that nothing is left when they are deleted. All processes together take 60 ms of processor time for a pod until it runs, half of it in
+// the API server and a sixth in the node agents with their drivers, so two cores run no more than 30 pods in a second: the aims hold for pods that are created at half that rate.
 func BenchmarkManyNodes(b *testing.B) {
 	nodes, pods := benchSetting(b, "NODES", 0), benchSetting(b, "PODS", 1000)
 	if nodes == 0 || bed.Dev == nil {
@@ -65,7 +65,7 @@ func BenchmarkManyNodes(b *testing.B) {
 	}
 	m := &manyNodes{nodes: nodes, agents: agentsOf(b)}
 	for _, load := range []podLoad{
-		{name: "Spread", pods: pods, rate: benchSetting(b, "RATE", 20), aims: [3]time.Duration{5 * time.Second, 20 * time.Second, 30 * time.Second}},
+		{name: "Spread", pods: pods, rate: benchSetting(b, "RATE", 15), aims: [3]time.Duration{5 * time.Second, 20 * time.Second, 30 * time.Second}},
 		{name: "SpreadAtOnce", pods: pods},
 		{name: "OneNode", pods: 1000, node: "node-1"},
 		{name: "OneVolume", pods: 300, node: "node-1", shared: true},

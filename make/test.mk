@@ -73,7 +73,7 @@ bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH
 .PHONY: bench-nodes
 bench-nodes: NODES = 200
 bench-nodes: PODS = 1000
-bench-nodes: ## Measure pods with volumes on many nodes in one process, on one node, and on one volume: creation to Running, memory of a node, nothing left (NODES=200 PODS=1000 RATE=20 pods a second)
+bench-nodes: ## Measure pods with volumes on many nodes in one process, on one node, and on one volume: creation to Running, memory of a node, nothing left (NODES=200 PODS=1000 RATE=15 pods a second)
 	cd e2e && BENCH_NODES=$(NODES) BENCH_PODS=$(PODS) BENCH_RATE=$(RATE) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h .
 
 .PHONY: leaktest

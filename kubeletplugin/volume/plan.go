@@ -1,6 +1,9 @@
 package volume
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // op is one thing that an actor can do.
 type op string
@@ -60,10 +63,17 @@ func candidates(s *state) []candidate {
 		}
 	}
 	if s.wanted() {
+		looks := expansions(s)
+		awaited := func(c candidate) bool { return s.uses[c.key].unchecked }
+		for _, c := range looks { // before the volume is published for the next pod, or those of many pods would all wait for the last one
+			if awaited(c) {
+				all = append(all, c)
+			}
+		}
 		all = append(all, setUp(s)...)
 		all = append(all, groupChanges(s)...)
 		all = append(all, republications(s)...)
-		all = append(all, expansions(s)...)
+		all = append(all, slices.DeleteFunc(looks, awaited)...)
 		if s.needlesslyInUse() {
 			all = append(all, candidate{op: opRelease, retry: &s.device.retryState})
 		}

@@ -53,6 +53,20 @@ func TestPlan(t *testing.T) {
 		"OtherBackingOff": {reason: "one use that has failed does not hold back another", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {retryState: retryState{retryAt: now.Add(time.Minute)}, mount: uncertain}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},
 		"ChangeGroup":     {reason: "then the files get the group", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: present, groupPending: true}}}, want: step{op: opChangeGroup, key: keyA}},
 		"ChangeLater":     {reason: "another pod's mount is faster", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: wish(Volume{}), mount: present, groupPending: true}, keyB: {want: wish(Volume{})}}}, want: step{op: opPublish, key: keyB}},
+		"LookFirst": {
+			reason: "a pod that waits for a look at its claim does not wait for the mounts of all other pods as well",
+			state: state{device: device{stage: present}, expansions: map[string]*expansion{"pv": {}}, uses: map[Key]*use{
+				keyA: {want: &Publication{Claim: Claim{Name: "c"}}, mount: present, unchecked: true}, keyB: {want: &Publication{Claim: Claim{Name: "c"}}},
+			}},
+			want: step{op: opExpand, key: keyA},
+		},
+		"LookLater": {
+			reason: "a pod that runs waits for nothing",
+			state: state{device: device{stage: present}, expansions: map[string]*expansion{"pv": {}}, uses: map[Key]*use{
+				keyA: {want: &Publication{Claim: Claim{Name: "c"}}, mount: present}, keyB: {want: &Publication{Claim: Claim{Name: "c"}}},
+			}},
+			want: step{op: opPublish, key: keyB},
+		},
 		"NoGroup":         {reason: "nothing is changed for a pod that is gone", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {mount: present, groupPending: true}}}, want: step{op: opUnpublish, key: keyA}},
 		"Republish":       {reason: "a published volume is published again when it is time", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: present}}}, want: step{op: opRepublish, key: keyA}},
 		"RepublishLater":  {reason: "and not before", state: state{device: device{stage: present}, uses: map[Key]*use{keyA: {want: &Publication{Republish: true}, mount: present, republish: retryState{retryAt: now.Add(time.Minute)}}}}, want: step{op: opWait, until: now.Add(time.Minute)}},

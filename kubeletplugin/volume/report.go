@@ -118,8 +118,11 @@ func (s *state) waitErr(k Key) error {
 	if s.uses[k].mayBeOpen() {
 		return nil
 	}
+	if !s.device.stale() {
+		return s.formErr(k)
+	}
 	open := s.openPods()
-	if !s.device.stale() || len(open) == 0 {
+	if len(open) == 0 {
 		return s.formErr(k)
 	}
 	return fmt.Errorf("volume was detached and attached again, but pods %q may still use its former attachment; it is mounted when they are deleted", open)

@@ -19,13 +19,21 @@ import (
 // that allow 128 inotify instances per user, the default of many, set the next limit: each node agent has one.
 const maxNodes = 100
 
+// maxSharedNodes is the largest cluster of one process for all nodes that was tried.
+const maxSharedNodes = 200
+
 // Options say what cluster to start. NewOptions fills the defaults.
 type Options struct {
 	// Dir is the directory of the cluster: state, sockets, logs, the nodes' root directories and the volumes' data. It is
 	// removed by Down.
 	Dir string
-	// Nodes is how many node agents run, each with its drivers and a registrar for each of them.
+	// Nodes is how many nodes there are, each with its drivers.
 	Nodes int
+	// NodesPerAgent is how many nodes one process of the node agent is; 0 means 1. With more than one, the reference driver of each node is in that process, too;
+	// other drivers are processes of their own, with a registrar each, as with one.
+	NodesPerAgent int
+	// MaxPods is the maximum number of pods on a node; 0: that of the node agent.
+	MaxPods int
 	// Drivers are the CSI drivers; none: the reference driver alone.
 	Drivers []Driver
 	// ControlPlane is the directory with the go.mod that pins the control plane. Empty: devcluster/controlplane in the
@@ -58,7 +66,7 @@ func NewOptions() (Options, error) {
 	cache, noCache := layout.Cache()
 	servers := build.DefaultServers()
 	return Options{
-		Dir: string(dir), Nodes: 3, Cache: cache, KubernetesURL: servers.Kubernetes, EtcdURL: servers.Etcd, Verbosity: 2,
+		Dir: string(dir), Nodes: 3, NodesPerAgent: 1, Cache: cache, KubernetesURL: servers.Kubernetes, EtcdURL: servers.Etcd, Verbosity: 2,
 	}, errors.Join(noDir, noCache)
 }
 
@@ -70,7 +78,9 @@ func (o *Options) AddDirFlag(fs *flag.FlagSet) {
 // AddFlags adds all flags.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	o.AddDirFlag(fs)
-	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes, at most "+strconv.Itoa(maxNodes))
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, fmt.Sprintf("number of nodes, at most %d, or %d with --nodes-per-agent", maxNodes, maxSharedNodes))
+	fs.IntVar(&o.NodesPerAgent, "nodes-per-agent", o.NodesPerAgent, "number of nodes that are one process; with more than 1, each of them with its reference driver")
+	fs.IntVar(&o.MaxPods, "max-pods", o.MaxPods, "maximum number of pods on each node (0: that of csi-node-agent, 110)")
 	o.addDriverFlags(fs)
 	fs.StringVar(&o.ControlPlane, "controlplane", o.ControlPlane, "directory with the go.mod that pins the control plane (empty: devcluster/controlplane in the checkout around the working directory)")
 	fs.StringVar(&o.Cache, "cache", o.Cache, "directory for the programs of the control plane")
@@ -88,7 +98,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // Args renders the options as flags, so that another process gets the same.
 func (o *Options) Args() []string {
 	args := []string{
-		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes),
+		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--nodes-per-agent=" + strconv.Itoa(o.NodesPerAgent), "--max-pods=" + strconv.Itoa(o.MaxPods),
 		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache,
 		"--kubernetes-url=" + o.KubernetesURL, "--etcd-url=" + o.EtcdURL, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit), "--feature-gates=" + o.FeatureGates,
 		"--without=" + strings.Join(o.Without, ","),
@@ -151,9 +161,7 @@ func (h host) check() error {
 
 func (o *Options) check() error {
 	var errs []error
-	if o.Nodes < 1 || o.Nodes > maxNodes {
-		errs = append(errs, fmt.Errorf("--nodes=%d: must be between 1 and %d: each node is four processes with about 26 MiB in all, and larger clusters are not tested", o.Nodes, maxNodes))
-	}
+	errs = append(errs, o.checkNodes())
 	if o.Verbosity < 0 {
 		errs = append(errs, fmt.Errorf("--v=%d: must not be negative", o.Verbosity))
 	}
@@ -168,11 +176,32 @@ func (o *Options) check() error {
 	return errors.Join(append(errs, layout.Dir(o.Dir).Check(defaultDriver, NodeNames(o.Nodes)))...)
 }
 
+func (o *Options) checkNodes() error {
+	var errs []error
+	limit, why := maxNodes, "each node is four processes with about 26 MiB in all (--nodes-per-agent makes many nodes one process)"
+	if o.NodesPerAgent > 1 && !slices.ContainsFunc(o.Drivers, func(d Driver) bool { return d.Path != "" }) {
+		limit, why = maxSharedNodes, "each node takes memory"
+	}
+	if o.Nodes < 1 || o.Nodes > limit {
+		errs = append(errs, fmt.Errorf("--nodes=%d: must be between 1 and %d: %s, and larger clusters are not tested", o.Nodes, limit, why))
+	}
+	if o.NodesPerAgent < 0 {
+		errs = append(errs, fmt.Errorf("--nodes-per-agent=%d: must not be negative", o.NodesPerAgent))
+	}
+	if o.MaxPods < 0 {
+		errs = append(errs, fmt.Errorf("--max-pods=%d: must not be negative", o.MaxPods))
+	}
+	return errors.Join(errs...)
+}
+
+// nodePrefix is that of the names of nodes.
+const nodePrefix = "node"
+
 // NodeNames are the names that the nodes of a cluster of this size get.
 func NodeNames(n int) []string {
 	names := make([]string, 0, max(0, n))
 	for i := range max(0, n) {
-		names = append(names, fmt.Sprintf("node-%d", i+1))
+		names = append(names, fmt.Sprintf("%s-%d", nodePrefix, i+1))
 	}
 	return names
 }

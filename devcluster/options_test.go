@@ -33,7 +33,7 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestArgsRoundTrip(t *testing.T) {
-	want := Options{Dir: "/d", Nodes: 7, Drivers: []Driver{{}, {Path: "/x y", Flags: "--a={endpoint} --b", CSIDriver: "/o", StorageClass: "/s"}, {Path: "/z"}}, ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true, FeatureGates: "A=true", Without: []string{"csi-snapshotter", "snapshot-controller"}}
+	want := Options{Dir: "/d", Nodes: 7, NodesPerAgent: 3, MaxPods: 9, Drivers: []Driver{{}, {Path: "/x y", Flags: "--a={endpoint} --b", CSIDriver: "/o", StorageClass: "/s"}, {Path: "/z"}}, ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true, FeatureGates: "A=true", Without: []string{"csi-snapshotter", "snapshot-controller"}}
 	var got Options
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	got.AddFlags(fs)
@@ -142,8 +142,17 @@ func TestLimits(t *testing.T) {
 		change func(*Options)
 		ok     bool
 	}{
-		"OneNode":   {reason: "the smallest cluster", change: func(o *Options) { o.Nodes = 1 }, ok: true},
-		"MostNodes": {reason: "the largest cluster", change: func(o *Options) { o.Nodes = maxNodes }, ok: true},
+		"OneNode":    {reason: "the smallest cluster", change: func(o *Options) { o.Nodes = 1 }, ok: true},
+		"MostNodes":  {reason: "the largest cluster", change: func(o *Options) { o.Nodes = maxNodes }, ok: true},
+		"MostShared": {reason: "the largest cluster of one process for all nodes", change: func(o *Options) { o.Nodes, o.NodesPerAgent = maxSharedNodes, maxSharedNodes }, ok: true},
+		"TooShared":  {reason: "a larger cluster was not tried", change: func(o *Options) { o.Nodes, o.NodesPerAgent = maxSharedNodes+1, 2 }},
+		"NotShared": {
+			reason: "the drivers of the nodes are processes", change: func(o *Options) {
+				o.Nodes, o.NodesPerAgent, o.Drivers = maxNodes+1, 2, []Driver{{Path: "/bin/true"}}
+			},
+		},
+		"NoShare":   {reason: "no such number of nodes", change: func(o *Options) { o.NodesPerAgent = -1 }},
+		"NoPods":    {reason: "no such number of pods", change: func(o *Options) { o.MaxPods = -1 }},
 		"NoNode":    {reason: "a cluster without nodes runs no pod", change: func(o *Options) { o.Nodes = 0 }},
 		"Negative":  {reason: "no such number of nodes", change: func(o *Options) { o.Nodes = -3 }},
 		"Quiet":     {reason: "the lowest log level", change: func(o *Options) { o.Verbosity = 0 }, ok: true},

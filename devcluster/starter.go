@@ -26,6 +26,7 @@ const (
 	driverController = "driver-controller"
 	driverNode       = "driver"
 	nodeAgent        = "csi-node-agent"
+	nodesWithDriver  = "csi-nodes" // node agents and their reference drivers in one process
 	registrar        = "csi-node-driver-registrar"
 	provisioner      = "csi-provisioner"
 	attacher         = "csi-attacher"
@@ -189,8 +190,8 @@ func (s *starter) firstSpecs(d driver) ([]proc.Spec, error) {
 func (s *starter) servers() []string {
 	var names []string
 	nodes := NodeNames(s.options.Nodes)
-	for _, node := range nodes {
-		names = append(names, nodeAgent+"."+node)
+	for _, a := range s.options.agents() {
+		names = append(names, a.process)
 	}
 	if !slices.Contains(s.options.Without, snapshotController) {
 		names = append(names, snapshotController)
@@ -198,11 +199,17 @@ func (s *starter) servers() []string {
 	for _, d := range s.options.drivers() {
 		sidecars := slices.DeleteFunc(s.controllers(), func(name string) bool { return name == snapshotController })
 		cluster, each := append(slices.Clone(sidecars), livenessProbe), []string{registrar, livenessProbe}
+		if s.options.inAgent(d) {
+			each = nil
+		}
 		if !d.split() {
 			each = append(each, provisioner, snapshotter)
 		}
 		if d.Path == "" { // another driver may not know the flag
-			cluster, each = append(cluster, driverController), append(each, driverNode)
+			cluster = append(cluster, driverController)
+		}
+		if d.Path == "" && !s.options.inAgent(d) {
+			each = append(each, driverNode)
 		}
 		for _, name := range cluster {
 			names = append(names, d.process(name, ""))
@@ -317,37 +324,6 @@ func (s *starter) sidecar(d driver, name, kubeconfig string) []proc.Spec {
 	}
 	return specs
 }
-
-func (s *starter) nodes(p *plane.Plane, drivers []driver) ([]proc.Spec, error) {
-	var specs []proc.Spec
-	for _, node := range NodeNames(s.options.Nodes) {
-		kubeconfig, err := p.User(node, "system:node:"+node, "system:nodes")
-		if err != nil {
-			return nil, err
-		}
-		specs = append(specs, s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node),
-			"--sync-frequency="+claimInterval))
-		for _, d := range drivers {
-			socket, registry := s.nodeSocket(d, node), s.dir.Registry(node)
-			for _, dir := range []string{filepath.Dir(socket), registry} {
-				if err := os.MkdirAll(dir, 0o755); err != nil {
-					return nil, fmt.Errorf("make the directories of %s: %w", node, err)
-				}
-			}
-			if d.split() { // otherwise it runs already
-				specs = append(specs, s.nodeSpec(d, node))
-			}
-			specs = append(specs,
-				s.component(d.process(registrar, node), registrar, "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+registry),
-				s.component(d.process(livenessProbe, node), livenessProbe, "--csi-address="+socket),
-			)
-		}
-	}
-	return specs, nil
-}
-
-// claimInterval is how often a node looks at the claims of its mounted volumes, for expansions: someone is waiting for it.
-const claimInterval = "5s"
 
 // socketReady makes a readiness check: the socket is there. Whether the driver behind it works is its client's question.
 func socketReady(path string) func(context.Context) error {

@@ -110,6 +110,49 @@ func TestNodesHaveIdentitiesOfTheirOwn(t *testing.T) {
 	}
 }
 
+// TestNodesOfOneAgent: one process is several nodes, with the reference driver; another driver has its processes on each.
+func TestNodesOfOneAgent(t *testing.T) {
+	s, p := newTestStarter(t, Options{Nodes: 5, NodesPerAgent: 2, MaxPods: 7, Drivers: []Driver{{}, {Path: "/opt/driver"}}})
+	specs, err := s.nodes(p, running(s, "d.example.com", "e.example.com"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, a := range []struct {
+		process string
+		nodes   []string
+	}{
+		{"csi-node-agent.node-1..node-2", []string{"node-1", "node-2"}},
+		{"csi-node-agent.node-3..node-4", []string{"node-3", "node-4"}},
+		{"csi-node-agent.node-5", []string{"node-5"}},
+	} {
+		want = append(want, a.process)
+		for _, node := range a.nodes {
+			want = append(want, "csi-node-driver-registrar-2."+node, "livenessprobe-2."+node) // the driver runs before
+		}
+	}
+	if diff := cmp.Diff(want, specNames(specs)); diff != "" {
+		t.Error(diff)
+	}
+	for i, flags := range map[int][]string{
+		5:  {"--nodes=2", "--node-prefix=node", "--first-node=3", "--root-dir=" + s.dir.Nodes(), "--kubeconfig=" + s.dir.UserKubeconfig("csi-node-agent")},
+		10: {"--node-name=node-5", "--root-dir=" + s.dir.Node("node-5"), "--kubeconfig=" + s.dir.UserKubeconfig("node-5")},
+	} {
+		args := specs[i].Args
+		for _, flag := range append(flags, "--driver-statedir="+s.dir.DriverState(""), "--max-pods=7", "--http-endpoint="+p.Address(specs[i].Name)) {
+			if !slices.Contains(args, flag) {
+				t.Errorf("%s: %q lack %s", specs[i].Name, args, flag)
+			}
+		}
+		if args[1] != "csi-nodes" {
+			t.Errorf("%s runs %q", specs[i].Name, args)
+		}
+	}
+	if data, err := os.ReadFile(s.dir.UserKubeconfig("csi-node-agent")); err != nil || !strings.Contains(string(data), "longshore:csi-node-agent") {
+		t.Errorf("kubeconfig of the nodes: %v", err)
+	}
+}
+
 func TestSidecarsElectTheirLeaders(t *testing.T) {
 	s, p := newTestStarter(t, Options{Nodes: 1})
 	specs, err := s.sidecars(p, running(s, "d.example.com"))

@@ -47,8 +47,8 @@ func (d *Dev) kubeconfig(component string) string {
 	return filepath.Join(d.dir, "users", component+".kubeconfig")
 }
 
-// Up gives a cluster and a function that ends it.
-func Up(ctx context.Context, nodes int) (*Bed, func() error, error) {
+// Up gives a cluster and a function that ends it. The flags are those of devUp.
+func Up(ctx context.Context, nodes int, flags ...string) (*Bed, func() error, error) {
 	if path := os.Getenv(kubeconfigEnv); path != "" {
 		b, err := connect(path)
 		return b, func() error { return nil }, err
@@ -56,7 +56,7 @@ func Up(ctx context.Context, nodes int) (*Bed, func() error, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil, errors.New("a cluster of our own needs root for its mounts; run as root, or name another cluster by " + kubeconfigEnv)
 	}
-	return devUp(ctx, nodes)
+	return devUp(ctx, nodes, flags...)
 }
 
 func connect(kubeconfig string) (*Bed, error) {

@@ -36,8 +36,7 @@ type attachCase struct {
 
 // BenchmarkAttach gives VolumeAttachments to kubernetes-csi's attacher and to ours in turn, and deletes them: with the default flags, with
 // which kubernetes-csi's limits its own requests to 5 per second, and with this limit lifted; ours has none. All objects are there before the
-// program is started, and the time begins with its first call for a volume. A writer that only sends the patches that the API wants shows
-// what the API server takes at most. Then the benchmark measures single operations beside calls that hang for one node.
+// program is started, and the time begins with its first call for a volume. The least controller shows what the API server takes at most. Then the benchmark measures single operations beside calls that hang for one node.
 func BenchmarkAttach(b *testing.B) {
 	both, n := programs(b, "csi-attacher"), benchSetting(b, "N", 1000)
 	lifted := map[string][]string{"upstream": {"--kube-api-qps=1000", "--kube-api-burst=1000"}}
@@ -48,7 +47,7 @@ func BenchmarkAttach(b *testing.B) {
 			for b.Loop() {
 				c.attachAll(both[0], tc, &results[0])
 				if tc.args != nil {
-					c.writeAttachments(tc.n)
+					c.leastAttachments(tc.n)
 				}
 				c.attachAll(both[1], tc, &results[1])
 			}
@@ -242,22 +241,32 @@ func (c *attachContest) attachAll(p program, tc attachCase, result *attachedAll)
 	c.measure(p, detached, tc, &result.detach)
 }
 
-// writeAttachments writes what an attacher writes to attach and detach volumes, and nothing else.
-func (c *attachContest) writeAttachments(n int) {
+// leastAttachments attaches and detaches volumes as the least controller.
+func (c *attachContest) leastAttachments(n int) {
 	c.b.Helper()
+	l := newLeast(c.contest, "persistentvolumes", "volumeattachments")
+	defer l.stop()
 	defer c.tidy()
 	c.addVolumes()
 	c.ask(0, n, spread)
-	attach := c.onlyWrites(n, func(i int) []patched {
+	none := func(int) []patched { return nil }
+	attach := l.work(n, func(i int) []patched {
 		finalizer := fmt.Sprintf(`{"metadata":{"finalizers":["external-attacher/%s"]}}`, c.name)
-		return []patched{
-			{"persistentvolumes", c.volumeOf(i), "", finalizer},
-			{"volumeattachments", c.volumeOf(i), "", finalizer},
-			{"volumeattachments", c.volumeOf(i), "status", `{"status":{"attached":true}}`},
-		}
+		return []patched{{"persistentvolumes", c.volumeOf(i), "", finalizer}, {"volumeattachments", c.volumeOf(i), "", finalizer}}
+	}, func(ctx context.Context, i int) error {
+		_, err := l.controller.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: handleOf(i), NodeId: spread(i), VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		}})
+		return err
+	}, func(i int) []patched {
+		return []patched{{"volumeattachments", c.volumeOf(i), "status", `{"status":{"attached":true}}`}}
 	})
 	c.detach(0, n)
-	detach := c.onlyWrites(n, func(i int) []patched {
+	detach := l.work(n, none, func(ctx context.Context, i int) error {
+		_, err := l.controller.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: handleOf(i), NodeId: spread(i)})
+		return err
+	}, func(i int) []patched {
 		return []patched{{"volumeattachments", c.volumeOf(i), "", `{"metadata":{"finalizers":null}}`}}
 	})
 	attach.report(c.b, n, "attach")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,11 +19,15 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 )
@@ -240,43 +245,85 @@ func each(ctx context.Context, n int, do func(context.Context, int) error) error
 	return group.Wait()
 }
 
+// least is the least that any controller does: it watches its kinds of objects, calls the driver and sends patches. It decodes nothing,
+// and has no queue, metrics, events and logs.
+type least struct {
+	*contest
+	controller csi.ControllerClient
+	// stop ends the watches.
+	stop context.CancelFunc
+}
+
 // patched is an object and a strategic merge patch of it.
 type patched struct{ resource, name, subresource, patch string }
 
-// onlyWrites sends for each of n objects what a program has to write, and nothing else, and returns the time it takes: no program is faster.
-func (c *contest) onlyWrites(n int, writes func(i int) []patched) written {
+// newLeast watches kinds of objects until stop is called.
+func newLeast(c *contest, resources ...string) *least {
 	c.b.Helper()
-	began, before := time.Now(), ownCPU(c.b)
-	err := each(c.b.Context(), n, func(ctx context.Context, i int) error {
-		for _, w := range writes(i) {
-			client := c.Client.CoreV1().RESTClient()
-			if w.resource == "volumeattachments" {
-				client = c.Client.StorageV1().RESTClient()
+	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c.must(err)
+	c.b.Cleanup(func() { _ = conn.Close() })
+	ctx, stop := context.WithCancel(c.b.Context())
+	l := &least{contest: c, controller: csi.NewControllerClient(conn), stop: stop}
+	for _, resource := range resources {
+		stream, err := l.clientOf(resource).Get().Resource(resource).Param("watch", "true").
+			SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch").Stream(ctx)
+		c.must(err)
+		go func() { _, _ = io.Copy(io.Discard, stream) }()
+	}
+	return l
+}
+
+func (l *least) clientOf(resource string) rest.Interface {
+	if resource == "volumeattachments" {
+		return l.Client.StorageV1().RESTClient()
+	}
+	return l.Client.CoreV1().RESTClient()
+}
+
+// send sends a patch.
+func (l *least) send(ctx context.Context, p patched) error {
+	err := l.clientOf(p.resource).Patch(types.StrategicMergePatchType).NamespaceIfScoped(l.warm.Namespace, p.resource == "persistentvolumeclaims").
+		Resource(p.resource).Name(p.name).SubResource(strings.Fields(p.subresource)...).Body([]byte(p.patch)).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("patch %s %s: %w", p.resource, p.name, err)
+	}
+	return nil
+}
+
+// work sends for each of n objects the patches before the call of the driver, makes it, and sends those after it. It returns the time that this takes.
+func (l *least) work(n int, before func(i int) []patched, call func(ctx context.Context, i int) error, after func(i int) []patched) written {
+	l.b.Helper()
+	began, cpu := time.Now(), ownCPU(l.b)
+	l.must(each(l.b.Context(), n, func(ctx context.Context, i int) error {
+		for _, p := range before(i) {
+			if err := l.send(ctx, p); err != nil {
+				return err
 			}
-			err := client.Patch(types.StrategicMergePatchType).NamespaceIfScoped(c.warm.Namespace, w.resource == "persistentvolumeclaims").
-				Resource(w.resource).Name(w.name).SubResource(strings.Fields(w.subresource)...).Body([]byte(w.patch)).Do(ctx).Error()
-			if err != nil {
-				return fmt.Errorf("patch %s %s: %w", w.resource, w.name, err)
+		}
+		if err := call(ctx, i); err != nil {
+			return err
+		}
+		for _, p := range after(i) {
+			if err := l.send(ctx, p); err != nil {
+				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		c.b.Fatal(err)
-	}
-	return written{time.Since(began), ownCPU(c.b) - before}
+	}))
+	return written{time.Since(began), ownCPU(l.b) - cpu}
 }
 
-// written is how long writes took, and the processor time of this process meanwhile.
+// written is how long the least controller took, and the processor time of this process, which has the driver, too, meanwhile.
 type written struct{ took, cpu time.Duration }
 
-// report prints and reports the figures of a writer that is no component.
+// report prints and reports the figures of the least controller.
 func (w written) report(b *testing.B, n int, what string) {
 	b.Helper()
 	perSecond, cpu := float64(n)/w.took.Seconds(), 1000*w.cpu.Seconds()/float64(n)
-	b.ReportMetric(perSecond, "writer-"+what+"/s")
-	b.ReportMetric(cpu, "writer-cpu-ms/"+what)
-	fmt.Printf("a writer that only writes what the API wants: %.1f %s/s, cpu-ms/%s %.2f\n", perSecond, what, what, cpu)
+	b.ReportMetric(perSecond, "least-"+what+"/s")
+	b.ReportMetric(cpu, "least-and-driver-cpu-ms/"+what)
+	fmt.Printf("the least that any controller does: %.1f %s/s, cpu-ms/%s with the driver %.2f\n", perSecond, what, what, cpu)
 }
 
 // ownCPU is the processor time of this process.

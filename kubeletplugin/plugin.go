@@ -76,7 +76,7 @@ type Config struct {
 	RegistryDirs []string
 	// Inotify is an inotify instance to share with other plugins of the process; nil for one of its own.
 	Inotify *registration.Inotify
-	// Dial connects to a driver's endpoint, for drivers in the same process; nil means gRPC over its socket.
+	// Dial connects to a driver's endpoint, for drivers in the same process. Nil, or if it returns neither a connection nor an error: gRPC over its socket.
 	Dial func(endpoint string) (grpc.ClientConnInterface, error)
 	// Mounts lists mount points; nil means those of the host.
 	Mounts recovery.Mounts

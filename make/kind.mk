@@ -48,6 +48,16 @@ swap: $(KIND) images ## Swap the sidecars of kubernetes-csi for ours and back, u
 	@KIND=$(KIND) deploy/try-swap $(KIND_CLUSTER)-swap $$(KIND=$(KIND) deploy/kind-load $(KIND_CLUSTER)-swap $(foreach m,$(IMAGES),$(IMAGE_PREFIX)/$(call field,$(m),image):$(call image_version,$(m))))
 	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-swap
 
+# On a cluster of its own, of one node, whose kubelet is stopped and killed.
+.PHONY: e2e-kubelet-diff
+e2e-kubelet-diff: $(KIND) $(TOOLS)/testsum ## Compare the real kubelet, in a kind cluster, with its transcripts in e2e/testdata/kubelet, and have it and csi-node-agent take over from each other (REWRITE=1 writes the transcripts; RUN: names of tests)
+	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-diff
+	@KIND=$(KIND) KUBELET_SYNC=5s deploy/kind-up $(KIND_CLUSTER)-diff 1 $(KIND_NODE_IMAGE)
+	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER)-diff busybox
+	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER)-diff >$$config && \
+	cd e2e && REWRITE=$(REWRITE) E2E_KUBECONFIG=$$config E2E_KUBELET_NODE=$(KIND_CLUSTER)-diff-control-plane go test -json $(TESTFLAGS_e2e) -run '$(or $(RUN),^Test(Kubelet(Diff|Scenarios)|Takeover))' . | $(TOOLS)/testsum
+	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-diff
+
 $(TOOLS)/specsum: $(wildcard tools/cmd/specsum/*.go)
 	@mkdir -p $(TOOLS)
 	@cd tools && go build -o $@ ./cmd/specsum

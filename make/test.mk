@@ -70,6 +70,12 @@ bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH
 	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
 		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 
+.PHONY: bench-nodes
+bench-nodes: NODES = 200
+bench-nodes: PODS = 1000
+bench-nodes: ## Measure pods with volumes on many nodes in one process, on one node, and on one volume: creation to Running, memory of a node, nothing left (NODES=200 PODS=1000 RATE=20 pods a second)
+	cd e2e && BENCH_NODES=$(NODES) BENCH_PODS=$(PODS) BENCH_RATE=$(RATE) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h .
+
 .PHONY: leaktest
 leaktest: ## Kill the provisioner while claims come and go, and look for leaked volumes (N=3000 SEED=1..5 STORE=leases KILL=kill,term,lease FAULTS=late,lost,hang,...)
 	cd e2e && LEAKTEST_N=$(or $(N),1000) LEAKTEST_SEED=$(SEED) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \

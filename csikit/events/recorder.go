@@ -83,10 +83,12 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
+// kinds are those of the objects that need not carry theirs.
+var kinds = sync.OnceValue(kube.Scheme)
+
 // Async is a Recorder that writes in the background, by Run.
 type Async struct {
 	cfg     Config
-	scheme  *runtime.Scheme
 	limiter *rate.Limiter
 	wake    chan struct{}
 	counter prometheus.Counter
@@ -108,7 +110,6 @@ func NewRecorder(cfg Config) (*Async, error) {
 	}
 	a := &Async{
 		cfg:     cfg,
-		scheme:  kube.Scheme(),
 		limiter: rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst),
 		wake:    make(chan struct{}, 1),
 		memory:  map[identity]*memory{},
@@ -181,7 +182,7 @@ func (a *Async) Dropped() uint64 {
 
 // record queues an event unless it is a repetition.
 func (a *Async) record(obj runtime.Object, eventType, reason, message string) {
-	ref, ok := reference(a.scheme, obj)
+	ref, ok := reference(kinds(), obj)
 	if !ok {
 		return // no user could look at the object
 	}

@@ -35,21 +35,30 @@ func limitBuffers(rt http.RoundTripper) http.RoundTripper {
 	}
 }
 
-// oneConnection returns a round tripper that lets inFlight requests pass at once through rt, in the order in which they come.
-// Those that must not wait behind others, or wait for long themselves, pass at any time: Leases and watches.
-func oneConnection(rt http.RoundTripper) http.RoundTripper {
-	return &connection{to: rt, places: make(chan struct{}, inFlight)}
-}
-
-type connection struct {
-	to     http.RoundTripper
+// Connection is what the clients of a process share that acts as many users, each by impersonation: one connection to the API server, over which at most
+// 64 requests are on their way at once.
+type Connection struct {
 	places chan struct{} // has one element for each request on its way
 }
 
-var _ utilnet.RoundTripperWrapper = (*connection)(nil)
+// NewConnection returns a connection that no client uses yet.
+func NewConnection() *Connection { return &Connection{places: make(chan struct{}, inFlight)} }
+
+// limit returns a round tripper that lets inFlight requests pass at once through all that it has returned, in the order in which they come.
+// Those that must not wait behind others, or wait for long themselves, pass at any time: Leases and watches.
+func (c *Connection) limit(rt http.RoundTripper) http.RoundTripper {
+	return &limited{Connection: c, to: rt}
+}
+
+type limited struct {
+	*Connection
+	to http.RoundTripper
+}
+
+var _ utilnet.RoundTripperWrapper = (*limited)(nil)
 
 // RoundTrip implements http.RoundTripper.
-func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c *limited) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.Contains(req.URL.Path, "/apis/coordination.k8s.io/") || req.URL.Query().Has("watch") {
 		return c.to.RoundTrip(req)
 	}
@@ -84,4 +93,4 @@ func (b *body) Close() error {
 }
 
 // WrappedRoundTripper implements utilnet.RoundTripperWrapper.
-func (c *connection) WrappedRoundTripper() http.RoundTripper { return c.to }
+func (c *limited) WrappedRoundTripper() http.RoundTripper { return c.to }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -21,7 +22,8 @@ import (
 
 // holdingServer answers over HTTP/2 as an API server does, Leases at once and all else when it is released.
 type holdingServer struct {
-	client                        kube.Client
+	// clients share a connection, and act as users of their own.
+	clients                       [3]kube.Client
 	release                       chan struct{}
 	connections, held, mostOfHeld atomic.Int64
 }
@@ -40,9 +42,15 @@ func newHoldingServer(t *testing.T) *holdingServer {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	var err error
-	if s.client, err = kube.New(&rest.Config{Host: server.URL + "/behind/a/proxy", QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}); err != nil {
-		t.Fatal(err)
+	connection := kube.NewConnection()
+	for i := range s.clients {
+		var err error
+		if s.clients[i], err = connection.Client(&rest.Config{
+			Host: server.URL + "/behind/a/proxy", QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: ca},
+			Impersonate: rest.ImpersonationConfig{UserName: fmt.Sprint("user-", i)},
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return s
 }
@@ -74,37 +82,37 @@ func wait(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// More requests at once than the API server takes over one connection wait for each other, and none opens another connection.
+// More requests at once than the API server takes over one connection wait for each other, whichever client sends them, and none opens another connection.
 func TestManyRequestsShareOneConnection(t *testing.T) {
 	t.Parallel()
 	const callers, most = 300, 64
 	s := newHoldingServer(t)
-	if _, err := s.client.Leases("ns").Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
+	if _, err := s.clients[0].Leases("ns").Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
 		t.Fatalf("the request that opens the connection: %v", err)
 	}
 	var calls sync.WaitGroup
-	for range callers {
+	for i := range callers {
 		calls.Go(func() {
-			if _, err := s.client.Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
+			if _, err := s.clients[i%len(s.clients)].Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wait(t, "64 requests on their way", func() bool { return s.held.Load() >= most })
 
-	if _, err := s.client.Leases("ns").Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
+	if _, err := s.clients[0].Leases("ns").Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
 		t.Errorf("a Lease: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		if w, err := s.client.Pods("ns").Watch(ctx, metav1.ListOptions{}); err == nil {
+		if w, err := s.clients[0].Pods("ns").Watch(ctx, metav1.ListOptions{}); err == nil {
 			w.Stop()
 		}
 	}()
 	wait(t, "64 requests and a watch on their way", func() bool { return s.held.Load() > most })
 	impatient, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
-	if _, err := s.client.Nodes().Get(impatient, "a", metav1.GetOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.clients[0].Nodes().Get(impatient, "a", metav1.GetOptions{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a request that ended while it waited: %v", err)
 	}
 	cancel()

@@ -91,6 +91,7 @@ func eventRows() []eventRow {
 		{"FailedMapVolume", "Warning", "Pod", "a volume cannot be given to a container as a block device (`volumeDevices`)", true},
 		{"FailedUnMount", "Warning", "Pod", "NodeUnpublishVolume fails, or the directory of the pod cannot be removed", false},
 		{"VolumeAttachmentLimitExceeded", "Warning", "Pod", "the pod is rejected: it has waited for 2 minutes and 3 seconds for a volume whose VolumeAttachment has the error code 8 (RESOURCE_EXHAUSTED), and the CSIDriver object has `nodeAllocatableUpdatePeriodSeconds`", true},
+		{"InvalidExitAfter", "Warning", "Pod", "the annotation `csi.longshore.dev/exit-after` of a running pod is no duration, or its restartPolicy is Always; it has no effect", false},
 		{"FileSystemResizeSuccessful", "Normal", "Pod, PersistentVolumeClaim", "NodeExpandVolume has succeeded", true},
 		{"VolumeResizeFailed", "Warning", "Pod, PersistentVolumeClaim", "NodeExpandVolume has failed", true},
 		{"FileSystemResizeFailed", "Warning", "Pod, PersistentVolumeClaim", "an expansion waits because the pod mounts the volume read-only", true},

@@ -8,16 +8,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/agent"
 	"github.com/longshore-csi/longshore/kubeletplugin/registration"
 )
 
-// shared is what the nodes of one process have in common, besides the connection to the API server.
+// shared is what the nodes of one process have in common.
 type shared struct {
-	csiDrivers *kube.Informer[*storagev1.CSIDriver]
+	connection *kube.Connection
+	watches    *agent.Watches
 	inotify    *registration.Inotify
 }
 
@@ -41,7 +41,7 @@ func newNodes(o *Options, reg prometheus.Registerer) (*nodes, error) {
 	}
 	for i := range o.Nodes {
 		one := *o
-		one.NodeName = fmt.Sprintf("%s-%d", o.NodePrefix, i)
+		one.NodeName = fmt.Sprintf("%s-%d", o.NodePrefix, o.FirstNode+i)
 		one.RootDir = filepath.Join(o.RootDir, one.NodeName)
 		if one.Registerer == nil {
 			one.Registerer = reg
@@ -60,11 +60,12 @@ func (n *nodes) share(o *Options) error {
 	if err != nil {
 		return err
 	}
-	client, err := kube.New(cfg)
+	n.shared = &shared{connection: kube.NewConnection()}
+	client, err := n.shared.connection.Client(cfg)
 	if err != nil {
 		return err
 	}
-	n.shared = &shared{csiDrivers: agent.NewCSIDrivers(client)}
+	n.shared.watches = agent.NewWatches(client, o.SyncFrequency)
 	n.shared.inotify, err = registration.NewInotify()
 	return err
 }
@@ -82,7 +83,7 @@ func (n *nodes) add(o *Options, reg prometheus.Registerer) error {
 func (n *nodes) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if n.shared != nil {
-		g.Go(func() error { return n.shared.csiDrivers.Run(ctx) })
+		g.Go(func() error { return n.shared.watches.Run(ctx) })
 	}
 	for name, a := range n.agents {
 		g.Go(func() error {

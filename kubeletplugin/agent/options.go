@@ -37,10 +37,12 @@ type Options struct {
 	// NodeName is the name of the Node object; not used if Nodes is greater than 1.
 	NodeName string
 	// Nodes is how many nodes the process is, each with a directory of its name below RootDir. With more than one the credentials must have the right to
-	// impersonate them, and to watch CSIDriver objects.
+	// impersonate them, and to watch Nodes, Pods and CSIDriver objects.
 	Nodes int
-	// NodePrefix is that of the names of several nodes, which end with -0, -1 and so on.
+	// NodePrefix is that of the names of several nodes, which end with -0, -1 and so on, counted from FirstNode.
 	NodePrefix string
+	// FirstNode is the number in the name of the first of several nodes.
+	FirstNode int
 	// Hostname is the hostname label and address of the node; empty: NodeName.
 	Hostname string
 	// NodeIP is the internal address of the node; empty: the first address of the machine that
@@ -59,6 +61,9 @@ type Options struct {
 	RootDir string
 	// RegistryDirs are watched for registration sockets besides <RootDir>/plugins_registry.
 	RegistryDirs Paths
+	// Drivers returns the CSI drivers of a node that run in this process, besides those that registrars register; nil: none does. rootDir is the kubelet's
+	// root directory of the node.
+	Drivers func(node, rootDir string) []Driver
 	// AllowedDrivers are the drivers that inline volumes may name.
 	AllowedDrivers resolve.AllowedDrivers
 	// TopologyCollision is the action if a topology label already has another value: fail or overwrite.
@@ -121,7 +126,8 @@ func (o *Options) addNodeFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.NodeName, "node-name", o.NodeName, "`name` of the Node object; the machine's host name if not set")
 	fs.StringVar(&o.NodeName, "hostname-override", o.NodeName, "the kubelet's `name` for --node-name; the last one given counts")
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "`number` of nodes that this process is; with more than one, it impersonates each of them")
-	fs.StringVar(&o.NodePrefix, "node-prefix", o.NodePrefix, "`prefix` of the names of several nodes, <prefix>-0 and so on, each with a directory of its name below --root-dir")
+	fs.StringVar(&o.NodePrefix, "node-prefix", o.NodePrefix, "`prefix` of the names of several nodes, <prefix>-0, <prefix>-1 and so on, each with a directory of its name below --root-dir")
+	fs.IntVar(&o.FirstNode, "first-node", o.FirstNode, "`number` in the name of the first of several nodes; the others are counted from it")
 	fs.StringVar(&o.Hostname, "node-hostname", o.Hostname, "`name` in the hostname label and address; empty: --node-name")
 	fs.StringVar(&o.NodeIP, "node-ip", o.NodeIP, "internal IP `address` of the node; empty: the first address of the machine that is not a loopback address")
 	fs.Var(&o.NodeLabels, "node-labels", "labels of the Node, as `key=value,...`")
@@ -166,6 +172,7 @@ func (o *Options) Validate() error {
 	check(o.Nodes > 0, "nodes", o.Nodes, "be greater than 0")
 	check(o.Nodes <= 1 || isNodeName(o.NodePrefix+"-0"), "node-prefix", o.NodePrefix, "be the beginning of lower-case DNS subdomain names, with --nodes")
 	check(o.Nodes > 1 || o.NodePrefix == "", "node-prefix", o.NodePrefix, "be given with --nodes only")
+	check(o.FirstNode >= 0, "first-node", o.FirstNode, "not be negative")
 	check(o.Nodes <= 1 || o.Hostname == "", "node-hostname", o.Hostname, "be empty with --nodes")
 	check(o.NodeIP == "" || isIP(o.NodeIP), "node-ip", o.NodeIP, "be an IP address")
 	check(filepath.IsAbs(o.RootDir), "root-dir", o.RootDir, "be an absolute path")

@@ -69,12 +69,15 @@ func newAgent(o *Options, reg prometheus.Registerer, shared *shared) (*agent.Age
 		return nil, err
 	}
 	cfg.Wrap(kubemetrics.NewRest(reg).Wrap)
-	parts := agent.Config{}
+	parts, connection := agent.Config{}, kube.NewConnection()
 	if shared != nil {
 		cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + o.NodeName, Groups: []string{"system:nodes"}}
-		parts.Inotify, parts.CSIDrivers = shared.inotify, shared.csiDrivers
+		parts.Inotify, parts.Watches, connection = shared.inotify, shared.watches, shared.connection
 	}
-	if parts.Client, err = kube.New(cfg); err != nil {
+	if parts.Client, err = connection.Client(cfg); err != nil {
+		return nil, err
+	}
+	if parts.Drivers, err = o.drivers(); err != nil {
 		return nil, err
 	}
 	if parts.Template, err = o.template(); err != nil {

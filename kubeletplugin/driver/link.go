@@ -56,7 +56,9 @@ func (r *Registry) link(spec Spec) (*link, error) {
 
 func (r *Registry) dial(l *link, endpoint string) (grpc.ClientConnInterface, error) {
 	if r.cfg.Dial != nil {
-		return r.cfg.Dial(endpoint)
+		if conn, err := r.cfg.Dial(endpoint); conn != nil || err != nil {
+			return conn, err
+		}
 	}
 	path, err := socketPath(endpoint)
 	if err != nil {

@@ -19,7 +19,7 @@ type Config struct {
 	// Registerer receives csi_operations_seconds. Nil measures without exposing.
 	Registerer prometheus.Registerer
 	// Dial replaces the connection to a driver's endpoint, for drivers in the
-	// same process. Default: gRPC over the unix socket.
+	// same process. Default, and if it returns neither a connection nor an error: gRPC over the unix socket.
 	Dial func(endpoint string) (grpc.ClientConnInterface, error)
 	// Answered is called after each call to a driver, with the full name of the method. It must not block; nil is allowed.
 	Answered func(driver, method string, err error)

@@ -212,7 +212,7 @@ func established(definition *unstructured.Unstructured) bool {
 func (c *Cluster) WaitNodes(ctx context.Context, names []string, driver string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	tick := time.NewTicker(period)
+	tick := time.NewTicker(period + time.Duration(len(names))*period/20) // the lists of many nodes are long
 	defer tick.Stop()
 	for {
 		missing, err := c.missing(ctx, names, driver)
@@ -260,9 +260,9 @@ func Missing(names []string, driver string, nodes []corev1.Node, csiNodes []stor
 	for _, name := range names {
 		switch {
 		case !ready[name]:
-			return fmt.Sprintf("node %s is not Ready (log of csi-node-agent.%s)", name, name)
+			return fmt.Sprintf("node %s is not Ready (log of its csi-node-agent)", name)
 		case !registered[name]:
-			return fmt.Sprintf("driver %s is not registered on node %s (log of its csi-node-driver-registrar)", driver, name)
+			return fmt.Sprintf("driver %s is not registered on node %s (log of its csi-node-driver-registrar or csi-node-agent)", driver, name)
 		}
 	}
 	return ""

@@ -44,7 +44,7 @@ func TestMissing(t *testing.T) {
 			reason: "a node that has not come yet is named with its log",
 			nodes:  []corev1.Node{node("a", corev1.ConditionTrue)},
 			csi:    []storagev1.CSINode{csiNode("a", driver)},
-			want:   "csi-node-agent.b",
+			want:   "node b is not Ready",
 		},
 		"NotReady": {
 			reason: "a node that is there and not ready",

@@ -1,6 +1,7 @@
 // Package components runs the project's components by name, so that one program can be all processes of a cluster.
 //
-// They take the flags of the binaries they stand for. A real deployment uses those binaries instead.
+// They take the flags of the binaries they stand for. A real deployment uses those binaries instead. csi-nodes alone has no binary: it is csi-node-agent with
+// the reference driver in its process.
 package components
 
 import (
@@ -32,6 +33,7 @@ func all() map[string]component {
 		"csi-attacher":              command.New("csi-attacher", attacher.NewOptions, attacher.Run),
 		"csi-node-agent":            command.New("csi-node-agent", agent.NewOptions, agent.Run),
 		"csi-node-driver-registrar": command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run),
+		"csi-nodes":                 command.New("csi-nodes", newNodesOptions, runNodes),
 		"csi-provisioner":           command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run),
 		"csi-resizer":               command.New("csi-resizer", resizer.NewOptions, resizer.Run),
 		"csi-snapshot-metadata":     command.New("csi-snapshot-metadata", snapshotmetadata.NewOptions, snapshotmetadata.Run),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -138,14 +139,7 @@ func (n *smallNode) runPod(namespace string) (pod *corev1.Pod, volumeContext map
 func (n *smallNode) runPodOn(node, namespace string) (pod *corev1.Pod, volumeContext map[string]string) {
 	n.t.Helper()
 	pods := n.client.CoreV1().Pods(namespace)
-	spec := corev1.PodSpec{
-		NodeName:   node,
-		Containers: []corev1.Container{{Name: "c", Image: "i", VolumeMounts: []corev1.VolumeMount{{Name: "vol", MountPath: "/data"}}}},
-		Volumes: []corev1.Volume{{Name: "vol", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: n.name},
-		}}},
-	}
-	pod, err := pods.Create(n.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: n.name}, Spec: spec}, metav1.CreateOptions{})
+	pod, err := pods.Create(n.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: n.name}, Spec: n.podSpec(node)}, metav1.CreateOptions{})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -176,6 +170,17 @@ func (n *smallNode) runPodOn(node, namespace string) (pod *corev1.Pod, volumeCon
 		return ""
 	})
 	return pod, volumeContext
+}
+
+// podSpec is that of a pod with the claim.
+func (n *smallNode) podSpec(node string) corev1.PodSpec {
+	return corev1.PodSpec{
+		NodeName:   node,
+		Containers: []corev1.Container{{Name: "c", Image: "i", VolumeMounts: []corev1.VolumeMount{{Name: "vol", MountPath: "/data"}}}},
+		Volumes: []corev1.Volume{{Name: "vol", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: n.name},
+		}}},
+	}
 }
 
 // createSpace creates a namespace in which pods can be created.
@@ -256,43 +261,77 @@ func TestLifecycleModesAreValidated(t *testing.T) {
 	}
 }
 
-// TestManyNodes runs three nodes in one process, which impersonates them, with a driver on each: a claim's pod runs on each of them in turn.
+// TestManyNodes runs three nodes in one process, which impersonates them: a claim's pod runs on each of them in turn. The driver of the first has a registrar,
+// those of the others are in the process.
 func TestManyNodes(t *testing.T) {
 	root, err := os.MkdirTemp("", "nodes-") // the path of a socket is limited to 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	o := agent.NewOptions()
-	o.Nodes, o.NodePrefix, o.RootDir, o.NodeIP, o.Kube.Kubeconfig = 3, "many", root, "10.0.0.1", server.dir.Kubeconfig()
-	first := &smallNode{t: t, name: "many-0", client: clientOf(t, admin(t)), driver: csitest.New(csitest.Options{
-		Name: "many-0.example.com", NodeID: "many-0",
+	kubeconfig, err := server.plane.User("csi-node-agent", "longshore:csi-node-agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := &smallNode{t: t, name: "many-5", client: clientOf(t, admin(t)), driver: csitest.New(csitest.Options{
+		Name: "many-5.example.com", NodeID: "many-5",
 		Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}, // it does not attach
 	})}
 	first.createObject()
+	o := agent.NewOptions()
+	o.Nodes, o.NodePrefix, o.FirstNode, o.RootDir, o.NodeIP, o.Kube.Kubeconfig = 3, "many", 5, root, "10.0.0.1", kubeconfig
+	o.Drivers = func(node, _ string) []agent.Driver {
+		if node == first.name {
+			return nil
+		}
+		return []agent.Driver{{Name: first.driverName(), Conn: first.driver.OnNode(node, nil).Conn()}}
+	}
+	nodes := []string{"many-5", "many-6", "many-7"}
 	t.Cleanup(func() {
-		for i := range o.Nodes {
-			(&smallNode{name: fmt.Sprint("many-", i), client: first.client}).remove()
+		for _, node := range nodes {
+			(&smallNode{name: node, client: first.client}).remove()
 		}
 	})
 	background(t, "node agent", func(ctx context.Context) error { return agent.Run(ctx, o) })
 	namespace := createSpace(t)
 	first.createClaim(namespace)
-	for i := range o.Nodes {
-		name := fmt.Sprint("many-", i)
-		driver := first.driver
-		if i > 0 {
-			driver = driver.OnNode(name, nil)
-		}
-		r := registrar.NewOptions()
-		r.CSI.Address = driver.Serve(t)
-		r.KubeletRegistrationPath, r.PluginRegistrationPath = r.CSI.Address, filepath.Join(root, name, "plugins_registry")
-		if err := os.MkdirAll(r.PluginRegistrationPath, 0o755); err != nil { //nolint:gosec // as the kubelet's
-			t.Fatal(err)
-		}
-		background(t, "registrar", func(ctx context.Context) error { return registrar.Run(ctx, r) })
+	r := registrar.NewOptions()
+	r.CSI.Address = first.driver.Serve(t)
+	r.KubeletRegistrationPath, r.PluginRegistrationPath = r.CSI.Address, filepath.Join(root, first.name, "plugins_registry")
+	if err := os.MkdirAll(r.PluginRegistrationPath, 0o755); err != nil { //nolint:gosec // as the kubelet's
+		t.Fatal(err)
 	}
-	for i := range o.Nodes {
-		first.runPodOn(fmt.Sprint("many-", i), namespace)
+	background(t, "registrar", func(ctx context.Context) error { return registrar.Run(ctx, r) })
+	for _, node := range nodes {
+		first.runPodOn(node, namespace)
 	}
+}
+
+// TestJobCompletes on a node without containers, by the annotation of its pod, and its volume is unpublished then.
+func TestJobCompletes(t *testing.T) {
+	namespace := createSpace(t)
+	n := newSmallNode(t, "job", func(*registrar.Options) {})
+	n.createClaim(namespace)
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "job"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"csi.longshore.dev/exit-after": "1s"}}, Spec: n.podSpec(n.name),
+	}}}
+	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	jobs := n.client.BatchV1().Jobs(namespace)
+	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the Job is complete", func(ctx context.Context) string {
+		now, err := jobs.Get(ctx, job.Name, metav1.GetOptions{})
+		if err != nil || now.Status.Succeeded != 1 || now.Status.CompletionTime == nil {
+			return fmt.Sprintf("status %+v: %v", now.Status, err)
+		}
+		return ""
+	})
+	eventually(t, "the volume is unpublished", func(context.Context) string {
+		calls := n.driver.Calls()
+		if !slices.ContainsFunc(calls, func(c csitest.Call) bool { return c.Method == "NodeUnpublishVolume" }) {
+			return fmt.Sprint(calls)
+		}
+		return ""
+	})
 }

@@ -125,7 +125,10 @@ func (d Dir) ControllerSocket(suffix string) string { return d.join("run", "csi"
 func (d Dir) DriverState(suffix string) string { return d.join("data" + suffix) }
 
 // Node is the kubelet-like root directory of a node.
-func (d Dir) Node(node string) string { return d.join("nodes", node) }
+func (d Dir) Node(node string) string { return filepath.Join(d.Nodes(), node) }
+
+// Nodes holds the directories of all nodes.
+func (d Dir) Nodes() string { return d.join("nodes") }
 
 // NodeSocket is where the driver listens for the agent of the node.
 func (d Dir) NodeSocket(node, driver string) string {

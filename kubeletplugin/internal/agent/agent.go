@@ -50,8 +50,10 @@ type Config struct {
 	DialDriver func(endpoint string) (grpc.ClientConnInterface, error)
 	// Inotify is an inotify instance to share with other agents of the process; nil for one of its own.
 	Inotify *registration.Inotify
-	// CSIDrivers is an informer to share with other agents, which somebody else runs; nil for one of its own.
-	CSIDrivers *kube.Informer[*storagev1.CSIDriver]
+	// Watches are to share with other agents, and the caller runs them; nil for watches of its own.
+	Watches *Watches
+	// Drivers are those that run in this process.
+	Drivers []Driver
 	// RegistryDirs are watched for registration sockets besides the one below Root.
 	RegistryDirs []string
 	// Collision says what happens if a topology label has another value already.
@@ -82,11 +84,8 @@ type Config struct {
 
 // Agent is one node.
 type Agent struct {
-	cfg Config
-
-	nodes      *kube.Informer[*corev1.Node]
-	podList    *kube.Informer[*corev1.Pod]
-	csiDrivers *kube.Informer[*storagev1.CSIDriver]
+	cfg     Config
+	watches *Watches
 
 	view      *nodeobj.View
 	keeper    *nodeobj.Keeper
@@ -113,7 +112,6 @@ func New(cfg Config) (*Agent, error) {
 		cfg.SweepInterval = time.Minute
 	}
 	a := &Agent{cfg: cfg, view: &nodeobj.View{}, unknown: map[string]string{}}
-	a.makeInformers()
 	if err := errors.Join(a.makeNode(), a.makeEvents()); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
@@ -123,35 +121,15 @@ func New(cfg Config) (*Agent, error) {
 	if err := errors.Join(a.makeLimits(), a.makePods()); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
-	a.connect()
+	a.view.OnChange(a.nodeChanged)
+	if a.watches = cfg.Watches; a.watches == nil {
+		a.watches = newWatches(cfg.Client, a.node(), cfg.SyncFrequency)
+	}
+	a.watches.agents[a.node()] = a
 	return a, nil
 }
 
 func (a *Agent) node() string { return a.cfg.Template.Name }
-
-func (a *Agent) makeInformers() {
-	c := a.cfg.Client
-	a.nodes = kube.NewInformer(c.Nodes(), kube.InformerOptions[*corev1.Node]{
-		Name: "Node", FieldSelector: "metadata.name=" + a.node(), Transform: slimNode,
-	})
-	a.podList = kube.NewInformer(c.Pods(""), kube.InformerOptions[*corev1.Pod]{
-		Name: "Pod", FieldSelector: "spec.nodeName=" + a.node(), Resync: a.cfg.SyncFrequency,
-	})
-	if a.csiDrivers = a.cfg.CSIDrivers; a.csiDrivers == nil {
-		a.csiDrivers = NewCSIDrivers(c)
-	}
-}
-
-// NewCSIDrivers makes the informer that Config.CSIDrivers can be.
-func NewCSIDrivers(c kube.Client) *kube.Informer[*storagev1.CSIDriver] {
-	return kube.NewInformer(c.CSIDrivers(), kube.InformerOptions[*storagev1.CSIDriver]{Name: "CSIDriver"})
-}
-
-// slimNode drops the list of images, which is long on nodes that a kubelet had before.
-func slimNode(n *corev1.Node) *corev1.Node {
-	n.Status.Images = nil
-	return n
-}
 
 func (a *Agent) makeNode() error {
 	var keeperErr, leaseErr, inUseErr, infoErr error
@@ -197,7 +175,7 @@ func (a *Agent) makePlugin() error {
 		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments(), exhausted: a.exhausted}, Exhausted: a.exhausted,
 		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },
-		Dial:    a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
+		Dial:    a.dial, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
 	})
 	return err
@@ -217,6 +195,6 @@ func (a *Agent) makePods() (err error) {
 }
 
 func (a *Agent) csiDriver(name string) *storagev1.CSIDriver {
-	d, _ := a.csiDrivers.Get("", name)
+	d, _ := a.watches.csiDrivers.Get("", name)
 	return d
 }

@@ -39,7 +39,7 @@ func (a *Agent) seedInUse() {
 		return
 	}
 	a.seeded = volumeNames(node.Status.VolumesInUse)
-	a.inUse.Seed(a.seeded...)
+	a.inUse.Hold(a.seeded...)
 }
 
 // reportForeign reports each path whose volume is not known.
@@ -109,6 +109,7 @@ func (a *Agent) releaseSeeded() {
 		release = append(release, volume.Recovered{Volume: volume.Volume{Name: name, Attachable: true}})
 	}
 	a.seeded = nil
+	a.inUse.Unhold()
 	a.plugin.Volumes().Adopt(release)
 }
 
@@ -158,7 +159,7 @@ func (a *Agent) identify(ctx context.Context, k volume.Key) (*volume.Recovered, 
 }
 
 func (a *Agent) podOf(uid types.UID) *corev1.Pod {
-	for _, p := range a.podList.List() {
+	for p := range a.watches.pods.All() {
 		if p.UID == uid {
 			return p
 		}
@@ -188,7 +189,7 @@ func (a *Agent) onlyInlineDriver() (string, error) {
 		}
 	}
 	var found []string
-	for _, d := range a.csiDrivers.List() {
+	for _, d := range a.watches.csiDrivers.List() {
 		if slices.Contains(d.Spec.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral) {
 			found = append(found, d.Name)
 		}

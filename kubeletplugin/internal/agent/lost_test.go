@@ -218,6 +218,27 @@ func TestUnknownBlockStaysInUse(t *testing.T) {
 	c.expectInUse("vol-block")
 }
 
+// TestUnknownMountKeepsVolumesOfKnownPods: what is not known may be another mount of a volume that a known pod uses. So the volume stays
+// in use when the pod has ended and the volume is unstaged.
+func TestUnknownMountKeepsVolumesOfKnownPods(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
+	if err := os.MkdirAll(filepath.Join(c.root.Drivers(), "pv", "pv-old"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	c.register()
+	c.apply(csiDriver(true), claim(), persistentVolume(), podWith("a", claimSource()))
+	c.inUseBefore("vol-1")
+	c.start()
+	c.eventually("the node to be ready", c.ready)
+	c.attach("vol-1")
+	c.eventually("the pod to run", c.running("a"))
+	c.deletePod("a", 30)
+	c.eventually("the pod to be gone", c.gone("a"))
+	c.eventually("the volume to be released", func() bool { return len(c.agent.plugin.State().Volumes) == 0 })
+	c.expectInUse("vol-1")
+}
+
 // inUseBefore creates the Node as an earlier process has left it.
 func (c *cluster) inUseBefore(handle string) {
 	c.t.Helper()

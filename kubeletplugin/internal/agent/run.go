@@ -7,34 +7,23 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
-// connect lets changes that one part sees wake the others.
-func (a *Agent) connect() {
-	a.nodes.OnChange(func(old, current *corev1.Node) {
-		if current == nil {
-			a.view.Gone(old)
-			a.keeper.Poke()
-			return
-		}
-		a.view.Observe(current)
-	})
-	a.view.OnChange(a.nodeChanged)
-	a.podList.OnChange(a.pods.Changed)
-	a.csiDrivers.OnChange(func(old, current *storagev1.CSIDriver) {
-		if old == nil || current == nil || !equality.Semantic.DeepEqual(old.Spec, current.Spec) {
-			a.pods.Refresh()
-			a.limits.PeriodsChanged()
-		}
-	})
+// nodeSeen takes what a watch says of the Node; current is nil if it is gone.
+func (a *Agent) nodeSeen(old, current *corev1.Node) {
+	if current == nil {
+		a.view.Gone(old)
+		a.keeper.Poke()
+		return
+	}
+	a.view.Observe(current)
 }
 
+// nodeChanged lets what one part sees wake the others.
 func (a *Agent) nodeChanged(old, current *corev1.Node) {
 	a.inUse.Observe(volumeNames(current.Status.VolumesInUse))
 	if old == nil || old.UID != current.UID {
@@ -75,9 +64,9 @@ func (a *Agent) Run(ctx context.Context) error {
 
 func (a *Agent) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	parts := []func(context.Context) error{a.keeper.Run, a.renewer.Run, a.events.Run, a.nodes.Run, a.podList.Run}
-	if a.cfg.CSIDrivers == nil {
-		parts = append(parts, a.csiDrivers.Run)
+	parts := []func(context.Context) error{a.keeper.Run, a.renewer.Run, a.events.Run, a.serveDrivers}
+	if a.cfg.Watches == nil {
+		parts = append(parts, a.watches.Run)
 	}
 	for _, run := range parts {
 		g.Go(func() error { return run(ctx) })
@@ -125,6 +114,7 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	g.Go(func() error { return a.info.Run(ctx) })
 	g.Go(func() error { return a.limits.Run(ctx) })
 	g.Go(func() error { return a.plugin.RunDrivers(ctx) })
+	g.Go(func() error { return a.registerDrivers(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
 	if a.info.EnsureCSINode(ctx) == nil { // it fails only if ctx is cancelled
 		a.keeper.SetReady(nil)
@@ -135,10 +125,10 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 
 // afterFirstList starts what may unmount: only a complete list shows which pods are gone.
 func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed chan<- struct{}) error {
-	if !a.synced(ctx) {
+	if !a.watches.synced(ctx) {
 		return nil // ctx is done
 	}
-	if _, ok := a.nodes.Get("", a.node()); !ok {
+	if _, ok := a.watches.nodes.Get("", a.node()); !ok {
 		a.keeper.Verify() // deleted before the watch began, perhaps
 	}
 	a.identifyLost(ctx)
@@ -148,16 +138,6 @@ func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed ch
 	g.Go(func() error { return a.sweepPods(ctx) })
 	close(listed)
 	return nil
-}
-
-// synced waits until everything is listed once; false means that ctx is done.
-func (a *Agent) synced(ctx context.Context) bool {
-	for _, wait := range []func(context.Context) error{a.csiDrivers.WaitSynced, a.podList.WaitSynced, a.nodes.WaitSynced} {
-		if wait(ctx) != nil {
-			return false
-		}
-	}
-	return true
 }
 
 // State is what the debug page shows.

@@ -20,6 +20,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
+// namesInAMillisecond is a quarter of a second for 1,000 volumes: after a write of so many names the publisher collects changes for that time, before it writes
+// again. With each write the API server reads and writes the whole Node, and all who watch it decode it.
+const namesInAMillisecond = 4
+
 // Write replaces volumesInUse by the names, which are sorted, and returns when the API server has
 // answered.
 type Write func(ctx context.Context, names []string) error
@@ -41,6 +45,8 @@ type Publisher struct {
 
 	mu   sync.Mutex
 	want sets.Set[string]
+	// held are names that Drop leaves.
+	held sets.Set[string]
 	// known is what the API server has; nil if that is not known.
 	known   sets.Set[string]
 	writing bool
@@ -75,6 +81,21 @@ func (p *Publisher) Seed(names ...string) {
 	defer p.mu.Unlock()
 	p.want.Insert(names...)
 	p.poke()
+}
+
+// Hold is Seed for names that stay, whatever Drop says, until Unhold.
+func (p *Publisher) Hold(names ...string) {
+	p.mu.Lock()
+	p.held = sets.New(names...)
+	p.mu.Unlock()
+	p.Seed(names...)
+}
+
+// Unhold lets the held names be dropped. Those that were dropped already have to be dropped again.
+func (p *Publisher) Unhold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = nil
 }
 
 // Raise adds a name and returns when the API server has confirmed that it is there.
@@ -116,6 +137,9 @@ func (p *Publisher) add(name string) (<-chan struct{}, bool) {
 func (p *Publisher) Drop(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.held.Has(name) {
+		return
+	}
 	p.want.Delete(name)
 	p.poke()
 }
@@ -140,31 +164,36 @@ func (p *Publisher) Names() []string {
 
 // Run writes until ctx is done.
 func (p *Publisher) Run(ctx context.Context) error {
-	pause := time.Duration(0)
+	retry := time.Duration(0)
 	for {
-		if !p.sleep(ctx, pause) {
+		if retry == 0 && !p.awaitChange(ctx) || !sleep(ctx, retry) {
 			return nil
 		}
-		if err := p.flush(ctx); err != nil {
-			pause = min(max(2*pause, p.cfg.RetryStart), p.cfg.RetryMax)
-			klog.FromContext(ctx).Error(err, "volumesInUse is not written, retrying", logging.KeyDelay, pause)
+		n, err := p.flush(ctx)
+		if err != nil {
+			retry = min(max(2*retry, p.cfg.RetryStart), p.cfg.RetryMax)
+			klog.FromContext(ctx).Error(err, "volumesInUse is not written, retrying", logging.KeyDelay, retry)
 			continue
 		}
-		pause = 0
+		if retry = 0; !sleep(ctx, time.Duration(n/namesInAMillisecond)*time.Millisecond) {
+			return nil
+		}
 	}
 }
 
-// sleep waits for a change, or after a failure for the pause to end; false means that ctx is done.
-func (p *Publisher) sleep(ctx context.Context, pause time.Duration) bool {
-	if pause == 0 {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-p.dirty:
-			return true
-		}
+// awaitChange waits for something to write; false means that ctx is done.
+func (p *Publisher) awaitChange(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-p.dirty:
+		return true
 	}
-	timer := time.NewTimer(pause)
+}
+
+// sleep waits for a time; false means that ctx is done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -174,17 +203,18 @@ func (p *Publisher) sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-func (p *Publisher) flush(ctx context.Context) error {
+// flush writes the names, unless the API server has them, and returns how many it wrote.
+func (p *Publisher) flush(ctx context.Context) (int, error) {
 	names, needed := p.take()
 	if !needed {
 		p.wrote(names, nil)
-		return nil
+		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	err := p.cfg.Write(ctx, sets.List(names))
 	p.wrote(names, err)
-	return err
+	return len(names), err
 }
 
 // take returns what to write, and whether the API server does not have it yet.

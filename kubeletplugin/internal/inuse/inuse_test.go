@@ -137,6 +137,20 @@ func TestDrop(t *testing.T) {
 	})
 }
 
+// TestHold: a held name stays when it is dropped, and can be dropped afterwards.
+func TestHold(t *testing.T) {
+	scenario(t, func(t *testing.T, s *server, p *Publisher) {
+		p.Hold("held")
+		s.expect(t, "names of an earlier process are written at once", "held")
+		p.Drop("held")
+		s.expect(t, "a held name stays")
+		p.Unhold()
+		s.expect(t, "the end of that changes nothing by itself")
+		p.Drop("held")
+		s.expect(t, "but the name can go now", "")
+	})
+}
+
 // TestLostAnswer: after an error nobody knows what the server has, so it is written again even if
 // the names are those of the last success.
 func TestLostAnswer(t *testing.T) {
@@ -189,5 +203,36 @@ func TestObserve(t *testing.T) {
 		s.expect(t, "what is right stays")
 		p.Observe(nil)
 		s.expect(t, "what somebody else has written is undone", "a")
+	})
+}
+
+// TestLongListsAreWrittenSeldom: changes of a long list that come one after the other are collected. The first of them is written at once.
+func TestLongListsAreWrittenSeldom(t *testing.T) {
+	scenario(t, func(t *testing.T, s *server, p *Publisher) {
+		for i := range 1000 {
+			p.Seed(fmt.Sprint("seed-", i))
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		began := time.Now()
+		if err := p.Raise(t.Context(), "first"); err != nil || time.Since(began) > 0 {
+			t.Errorf("the first change took %s: %v", time.Since(began), err)
+		}
+		s.set(func() { s.writes = nil })
+		var raised sync.WaitGroup
+		for i := range 100 {
+			time.Sleep(10 * time.Millisecond)
+			raised.Go(func() {
+				if err := p.Raise(t.Context(), fmt.Sprint("v", i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		raised.Wait()
+		s.set(func() {
+			if n := len(s.writes); n < 3 || n > 5 {
+				t.Errorf("100 changes within a second took %d writes, want one in a quarter of a second", n)
+			}
+		})
 	})
 }

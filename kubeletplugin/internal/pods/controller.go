@@ -144,7 +144,7 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) (reconcile.Re
 		return reconcile.Result{}, nil
 	}
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyPod, klog.KObj(pod), "podUID", uid))
-	switch next(pod, gone, e.rejected) {
+	switch next(pod, gone, e.finished) {
 	case goalRun:
 		return c.start(ctx, e, pod)
 	case goalRelease:

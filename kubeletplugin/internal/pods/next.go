@@ -16,14 +16,14 @@ const (
 	goalForget
 )
 
-// next decides what to do for a pod; gone is true if it was deleted from the API, rejected if the API has taken its rejection.
-func next(pod *corev1.Pod, gone, rejected bool) goal {
+// next decides what to do for a pod; gone is true if it was deleted from the API, finished if the API has taken a final status from this agent.
+func next(pod *corev1.Pod, gone, finished bool) goal {
 	switch {
 	case gone:
 		return goalForget
 	case pod.DeletionTimestamp != nil:
 		return goalTerminate
-	case ended(pod) || rejected:
+	case ended(pod) || finished:
 		return goalRelease
 	default:
 		return goalRun

@@ -28,7 +28,7 @@ func (c *Controller) rejectOverLimit(ctx context.Context, e *entry, pod *corev1.
 		e.lastEvent = time.Time{} // so that the retry rejects it
 		return true, err
 	}
-	e.ended, e.rejected = true, true
+	e.ended, e.finished = true, true
 	c.cfg.Events.Warning(pod, reasonLimitExceeded, message)
 	klog.FromContext(ctx).Info("Pod is rejected", logging.KeyReason, message)
 	_, err := c.release(pod)

@@ -29,7 +29,7 @@ const (
 func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reconcile.Result, error) {
 	if e.running {
 		c.recheck(ctx, e, pod)
-		return reconcile.Result{}, nil
+		return c.exitInTime(ctx, e, pod)
 	}
 	if e.since.IsZero() {
 		e.since = time.Now()
@@ -42,7 +42,10 @@ func (c *Controller) start(ctx context.Context, e *entry, pod *corev1.Pod) (reco
 	missing := c.missing(wanted)
 	c.reportUnsupported(e, pod, wanted, problems)
 	if len(missing)+len(problems) == 0 {
-		return reconcile.Result{}, c.run(ctx, e, pod)
+		if err := c.run(ctx, e, pod); err != nil {
+			return reconcile.Result{}, err
+		}
+		return c.exitInTime(ctx, e, pod)
 	}
 	if waits := c.complain(e, pod, missing, problems); waits != "" {
 		if rejected, err := c.rejectOverLimit(ctx, e, pod, missing, waits); rejected {

@@ -54,11 +54,20 @@ func Running(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodStatus {
 // Ended is the status of a deleted pod whose containers have ended. The deletion is no success: containers that were
 // running were ended by SIGTERM, and the state of containers that never ran is not known.
 func Ended(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
-	s := corev1.PodStatus{Phase: corev1.PodFailed, ObservedGeneration: pod.Generation}
-	code, reason, began := int32(exitTerminated), reasonError, now
 	if !started(pod) {
-		code, reason = exitUnknown, reasonUnknown
+		return final(pod, corev1.PodFailed, exitUnknown, reasonUnknown, now)
 	}
+	return final(pod, corev1.PodFailed, exitTerminated, reasonError, now)
+}
+
+// Completed is the status of a running pod whose containers have ended by themselves, with success.
+func Completed(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
+	return final(pod, corev1.PodSucceeded, 0, reasonCompleted, now)
+}
+
+// final is the status of a pod whose containers have ended.
+func final(pod *corev1.Pod, phase corev1.PodPhase, code int32, reason string, now metav1.Time) corev1.PodStatus {
+	s, began := corev1.PodStatus{Phase: phase, ObservedGeneration: pod.Generation}, now
 	if pod.Status.StartTime != nil {
 		began = *pod.Status.StartTime
 	}

@@ -28,8 +28,8 @@ type entry struct {
 	// ended and deleted are true once the API has taken the final status and the deletion; the watch
 	// may bring them later.
 	ended, deleted bool
-	// rejected is true, too, if the final status is a rejection.
-	rejected bool
+	// finished is true, too, if the pod is not deleted: it was rejected, or has completed.
+	finished bool
 	// since is when the pod began to wait for its volumes; zero if it does not.
 	since time.Time
 	// lastEvent is since, or the time of the last event that the pod still waits.

@@ -1,0 +1,452 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/e2e/recorder/record"
+)
+
+// scenario is something that happens to volumes of a node.
+type scenario struct {
+	name string
+	// about is the first line of the transcript.
+	about string
+	// alone keeps others from playing at the same time.
+	alone bool
+	// capabilities are those of the driver's node service.
+	capabilities []string
+	// driver changes the CSIDriver object. Without it, volumes are not attached, and everything else is as Kubernetes has it by default.
+	driver func(*storagev1.CSIDriverSpec)
+	// mayWait has events FailedMount not count: whether the pod has one depends on whether another component is faster than the kubelet.
+	mayWait bool
+	play    func(*play)
+}
+
+// transcript plays the scenario.
+func (sc scenario) transcript(t *testing.T, node *kubeletNode) string {
+	t.Helper()
+	p := newPlay(t, node, sc)
+	sc.play(p)
+	if sc.mayWait {
+		p.ignored = slices.Concat(others, []string{"FailedMount"})
+	}
+	return p.end(sc.about)
+}
+
+// play is a scenario that is played on a node.
+type play struct {
+	*Scene
+	node   *kubeletNode
+	driver string
+	calls  *recording
+	// uids are those of all pods.
+	uids map[string]types.UID
+	// steps are what has happened, and how many calls the driver had had before.
+	steps []step
+	// ignored are reasons of events.
+	ignored []string
+}
+
+type step struct {
+	title string
+	calls int
+	// notes are what was seen at the end of the step.
+	notes []string
+}
+
+func newPlay(t *testing.T, node *kubeletNode, sc scenario) *play {
+	t.Helper()
+	s := node.NewScene(t)
+	// Short, for the paths of the sockets.
+	driver := strings.Join(strings.SplitN(s.Namespace, "-", 3)[:2], "-") + ".example.com"
+	p := &play{Scene: s, node: node, driver: driver, uids: map[string]types.UID{}, ignored: others}
+	spec := storagev1.CSIDriverSpec{
+		AttachRequired:       new(false),
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
+	}
+	if sc.driver != nil {
+		sc.driver(&spec)
+	}
+	(&story{Scene: s, t: t}).createDriver(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: spec})
+	p.addClass(Class(s.Namespace, driver, storagev1.VolumeBindingImmediate))
+	p.calls = node.record(t, record.Config{Name: driver, Capabilities: sc.capabilities})
+	p.awaitRegistered()
+	return p
+}
+
+// awaitRegistered waits until a process of the driver is registered, and the CSINode has the driver.
+func (p *play) awaitRegistered() {
+	p.t.Helper()
+	p.await(1, registered, codes.OK)
+	p.Wait("the driver to be registered", func(ctx context.Context) (bool, error) {
+		node, err := p.Client.StorageV1().CSINodes().Get(ctx, p.node.name, metav1.GetOptions{})
+		return err == nil && slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == p.driver }), err
+	})
+}
+
+// step begins a part of the transcript: calls that come from now on stand below its title.
+func (p *play) step(format string, args ...any) {
+	p.steps = append(p.steps, step{title: fmt.Sprintf(format, args...), calls: len(p.calls.since(0))})
+}
+
+// note adds a line to the step.
+func (p *play) note(format string, args ...any) {
+	last := &p.steps[len(p.steps)-1]
+	last.notes = append(last.notes, fmt.Sprintf(format, args...))
+}
+
+// await waits until the step has some calls of a method with a code.
+func (p *play) await(n int, method string, code codes.Code) {
+	p.t.Helper()
+	since := 0
+	if len(p.steps) > 0 {
+		since = p.steps[len(p.steps)-1].calls
+	}
+	p.Wait(fmt.Sprintf("%d calls of %s that end with %v", n, method, code), func(context.Context) (bool, error) {
+		found, all := 0, p.calls.since(since)
+		for _, c := range all {
+			if c.Method == method && c.Code == code.String() {
+				found++
+			}
+		}
+		if found < n {
+			return false, fmt.Errorf("calls of this step: %s", all)
+		}
+		return true, nil
+	})
+}
+
+// volume makes a PersistentVolume and the claim that it is bound to.
+func (p *play) volume(name string, change ...func(*corev1.PersistentVolume)) {
+	p.t.Helper()
+	pv := p.persistentVolume(name, change...)
+	claim := Claim(p.Namespace, name, p.Namespace)
+	claim.Spec.AccessModes, claim.Spec.VolumeMode, claim.Spec.VolumeName = pv.Spec.AccessModes, pv.Spec.VolumeMode, pv.Name
+	p.askFor(claim)
+	p.WaitBound(name)
+}
+
+// persistentVolume makes a PersistentVolume for the claim of a name.
+func (p *play) persistentVolume(name string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	p.t.Helper()
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace + "-" + name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("16Mi")},
+		AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		StorageClassName:              p.Namespace,
+		ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: p.Namespace, Name: name},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+			Driver: p.driver, VolumeHandle: "handle-" + name, VolumeAttributes: map[string]string{"attribute": "of " + name},
+		}},
+	}}
+	for _, do := range change {
+		do(pv)
+	}
+	p.retry("create volume "+pv.Name, func(ctx context.Context) error {
+		_, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	p.t.Cleanup(func() {
+		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := ignoreNotFound(p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{}))
+			return err == nil, err
+		})
+		if err != nil {
+			p.t.Errorf("delete volume %s: %v", pv.Name, err)
+		}
+	})
+	return pv
+}
+
+// secret makes a secret.
+func (p *play) secret(name string) {
+	p.t.Helper()
+	p.retry("create secret "+name, func(ctx context.Context) error {
+		_, err := p.Client.CoreV1().Secrets(p.Namespace).Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"word": "of " + name},
+		}, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+}
+
+// pod makes a pod on the node with volumes, each with the name of its claim.
+func (p *play) pod(name string, claims ...string) *corev1.Pod {
+	pod := Pod(p.Namespace, name, corev1.VolumeSource{})
+	pod.Spec.NodeName, pod.Spec.AutomountServiceAccountToken = p.node.name, new(false)
+	pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = nil, nil
+	for _, claim := range claims {
+		addVolume(pod, claim, FromClaim(claim))
+	}
+	return pod
+}
+
+// addVolume adds a volume with a file system to a pod.
+func addVolume(pod *corev1.Pod, name string, source corev1.VolumeSource) {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+	main := &pod.Spec.Containers[0]
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/volumes/" + name})
+}
+
+// asDevices has a pod use its volumes as devices.
+func asDevices(pod *corev1.Pod) *corev1.Pod {
+	main := &pod.Spec.Containers[0]
+	for _, m := range main.VolumeMounts {
+		main.VolumeDevices = append(main.VolumeDevices, corev1.VolumeDevice{Name: m.Name, DevicePath: "/dev/" + m.Name})
+	}
+	main.VolumeMounts = nil
+	return pod
+}
+
+// create creates a pod in a step of its own.
+func (p *play) create(pod *corev1.Pod) {
+	p.t.Helper()
+	p.step("pod %s is created", pod.Name)
+	p.createPod(pod)
+	p.retry("read pod "+pod.Name, func(ctx context.Context) error {
+		found, err := p.Client.CoreV1().Pods(p.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err == nil {
+			p.uids[pod.Name] = found.UID
+		}
+		return err
+	})
+}
+
+// start creates a pod, which runs when the step is over.
+func (p *play) start(pod *corev1.Pod) {
+	p.t.Helper()
+	p.create(pod)
+	p.WaitRunning(pod.Name)
+}
+
+// stop deletes a pod. The step is over when a call of the last method has ended well.
+func (p *play) stop(pod, last string) {
+	p.t.Helper()
+	p.step("pod %s is deleted", pod)
+	p.DeletePod(pod)
+	p.await(1, last, codes.OK)
+	p.WaitNoPod(pod)
+}
+
+// startStop has a pod run once.
+func (p *play) startStop(pod *corev1.Pod, last string) {
+	p.t.Helper()
+	p.start(pod)
+	p.stop(pod.Name, last)
+}
+
+// waitEvent waits until a pod has an event.
+func (p *play) waitEvent(pod, reason string) {
+	p.t.Helper()
+	p.Wait("event "+reason+" of pod "+pod, func(ctx context.Context) (bool, error) {
+		all, err := p.events(ctx, pod)
+		return slices.Contains(all, reason), err
+	})
+}
+
+// others are the reasons of events that are not compared: those of other components, those about containers, and SuccessfulMountVolume, which
+// kubelets send for raw block volumes alone.
+var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady", "SuccessfulMountVolume"}
+
+// events lists the reasons of the events of a pod, each once.
+func (p *play) events(ctx context.Context, pod string) ([]string, error) {
+	list, err := p.Client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + pod})
+	if err != nil {
+		return nil, err
+	}
+	reasons := map[string]bool{}
+	for _, e := range list.Items {
+		if !slices.Contains(p.ignored, e.Reason) {
+			reasons[e.Reason] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(reasons)), nil
+}
+
+// end looks at what is left, and writes the transcript.
+func (p *play) end(about string) string {
+	p.t.Helper()
+	p.step("events")
+	for _, pod := range slices.Sorted(maps.Keys(p.uids)) {
+		var reasons []string
+		p.retry("list the events of pod "+pod, func(ctx context.Context) (err error) {
+			reasons, err = p.events(ctx, pod)
+			return err
+		})
+		if len(reasons) > 0 {
+			p.note("pod %s: %s", pod, strings.Join(reasons, ", "))
+		}
+	}
+	p.step("left")
+	for _, line := range p.left() {
+		p.note("%s", line)
+	}
+	return p.normal().Replace("# " + about + "\n" + p.text())
+}
+
+// grace is how long what is left may take to go, before it counts as left.
+const grace = time.Minute
+
+// left lists what is left of the volumes when nothing more goes.
+func (p *play) left() (left []string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		now, err := p.leftNow(ctx)
+		if err == nil {
+			left = now
+		}
+		return err == nil && len(now) == 0, err
+	})
+	if err != nil {
+		p.t.Logf("waiting for nothing to be left: %v", err)
+	}
+	return left
+}
+
+// leftNow lists paths, mounts and entries of the Node.
+func (p *play) leftNow(ctx context.Context) ([]string, error) {
+	var is strings.Builder // what belongs to this play
+	for _, part := range append(slices.Collect(maps.Values(p.uids)), types.UID(p.Namespace), types.UID(p.driver+"/")) {
+		fmt.Fprintf(&is, " -e %s", part)
+	}
+	out, err := p.node.run(ctx, "sh", "-c", fmt.Sprintf("find %[1]s/pods %[1]s/plugins/kubernetes.io/csi 2>/dev/null | grep -F %[2]s; awk '{print \"mount\", $5}' /proc/self/mountinfo | grep -F %[2]s; :", p.node.root, is.String()))
+	if err != nil {
+		return nil, err
+	}
+	node, err := p.Client.CoreV1().Nodes().Get(ctx, p.node.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	left := strings.FieldsFunc(out, func(r rune) bool { return r == '\n' })
+	for _, name := range node.Status.VolumesInUse {
+		if strings.Contains(string(name), p.driver) {
+			left = append(left, "volumesInUse "+string(name))
+		}
+	}
+	slices.Sort(left)
+	return left, nil
+}
+
+// text writes all steps. A call that is as the last one before it is not written again: how often a kubelet repeats one is a matter of time.
+func (p *play) text() string {
+	var out strings.Builder
+	var last string
+	for i, s := range p.steps {
+		fmt.Fprintf(&out, "== %s\n", s.title)
+		calls := p.calls.since(s.calls)
+		if i+1 < len(p.steps) {
+			calls = calls[:p.steps[i+1].calls-s.calls]
+		}
+		nothing := len(s.notes) == 0
+		for _, c := range calls {
+			if c.Method == registered { // when a kubelet gets to it is a matter of time, too
+				continue
+			}
+			text := stable(callText(c))
+			if text != last {
+				fmt.Fprint(&out, text)
+				nothing = false
+			}
+			last = text
+		}
+		for _, n := range s.notes {
+			fmt.Fprintln(&out, n)
+		}
+		if nothing {
+			fmt.Fprintln(&out, "nothing")
+		}
+	}
+	return out.String()
+}
+
+// callText writes a call: the method and the code, and a line for each field.
+func callText(c record.Call) string {
+	var fields map[string]any
+	if err := json.Unmarshal(c.Request, &fields); err != nil {
+		return fmt.Sprintf("%s %s: %v\n", c.Method, c.Request, err)
+	}
+	text := fmt.Sprintf("%s: %s\n", c.Method, c.Code)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value, ok := fields[name].(string)
+		if !ok {
+			line, err := json.Marshal(fields[name])
+			value = string(line)
+			if err != nil {
+				value = err.Error()
+			}
+		}
+		if found := c.Paths[name]; found != "" {
+			value += " (" + found + ")"
+		}
+		text += "  " + name + ": " + value + "\n"
+	}
+	return text
+}
+
+// normal replaces what is another in each play.
+func (p *play) normal() *strings.Replacer {
+	pairs := []string{p.node.root, "ROOT", p.driver, "DRIVER", p.Namespace, "NAMESPACE", p.node.name, "NODE"}
+	for name, uid := range p.uids {
+		pairs = append(pairs, string(uid), "UID-OF-"+name)
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+var (
+	tokenText  = regexp.MustCompile(`\\"token\\":\\"[^"]*\\"`)
+	tokenTime  = regexp.MustCompile(`\\"expirationTimestamp\\":\\"[^"]*\\"`)
+	inlineName = regexp.MustCompile(`csi-[0-9a-f]{64}`)
+)
+
+// stable replaces what is another in each call.
+func stable(text string) string {
+	text = tokenText.ReplaceAllString(text, `\"token\":\"TOKEN\"`)
+	text = tokenTime.ReplaceAllString(text, `\"expirationTimestamp\":\"TIME\"`)
+	return inlineName.ReplaceAllString(text, "INLINE-HANDLE")
+}
+
+// attach has all volumes of the driver attached as soon as that is asked for, until the test ends.
+func (p *play) attach() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	p.t.Cleanup(func() { cancel(); done.Wait() })
+	done.Go(func() {
+		for ctx.Err() == nil {
+			_ = poll(ctx, func(ctx context.Context) (bool, error) { return false, p.attachAll(ctx) })
+		}
+	})
+}
+
+func (p *play) attachAll(ctx context.Context) error {
+	all, err := p.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, a := range all.Items {
+		if a.Spec.Attacher != p.driver || a.Status.Attached {
+			continue
+		}
+		a.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "7"}}
+		if _, err := p.Client.StorageV1().VolumeAttachments().UpdateStatus(ctx, &a, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

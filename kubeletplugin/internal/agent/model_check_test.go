@@ -324,8 +324,10 @@ func (m *model) end(c *modelCall, answered bool, err error) {
 			return no
 		case answered && !c.effective:
 			return c.prior
-		default:
+		case makes:
 			return maybe
+		default:
+			return min(c.prior, maybe)
 		}
 	}
 	switch r := c.request.(type) {

@@ -56,7 +56,7 @@ type play struct {
 	calls    *recording
 	// uids are those of all pods.
 	uids map[string]types.UID
-	// steps are what has happened, and how many calls the driver had had before.
+	// steps are what has happened, and the number of calls before it.
 	steps []step
 }
 

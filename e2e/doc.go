@@ -3,6 +3,9 @@
 // Without further ado they start a development cluster of their own and take it down again. E2E_KUBECONFIG makes them use
 // another cluster instead; tests that need to kill processes or look at the nodes' disks are skipped there and say so.
 //
+// TestKubeletDiff and TestTakeover look at a kubelet from its node: csi-node-agent on a development cluster, and the real one on a kind
+// cluster if E2E_KUBELET_NODE names one of its nodes, as `make e2e-kubelet-diff` does.
+//
 // Tests with programs of others (TestForeign...) take them from the directory that UPSTREAM names, by its program `unpack DIR NAME...`,
 // or from ../../shared/upstream, and are skipped without.
 package e2e

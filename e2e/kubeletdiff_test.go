@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,32 +28,54 @@ func TestKubeletDiff(t *testing.T) {
 			if !sc.alone {
 				t.Parallel()
 			}
-			compareTranscripts(t, node, sc.name, sc.transcript(t, node), listed[sc.name])
+			sc.run(t, node).compare(t, listed[sc.name])
 		})
 	}
 }
 
-// compareTranscripts compares what was played with the transcript of the kubelet.
-func compareTranscripts(t *testing.T, node *kubeletNode, name, got, listed string) {
+// compare compares what was played with the transcript of the kubelet, from which the agent may differ in the listed lines.
+func (p *play) compare(t *testing.T, listed string) {
 	t.Helper()
-	file := filepath.Join(transcripts, name+".txt")
-	if os.Getenv("REWRITE") != "" && !node.agent() {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	file := filepath.Join(transcripts, p.scenario.name+".txt")
+	if os.Getenv("REWRITE") != "" && !p.node.agent() {
+		p.rewrite(file)
 	}
-	text, err := os.ReadFile(file)
+	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatalf("%v: REWRITE=1 make e2e-kubelet-diff writes it", err)
 	}
-	diff := lineDiff(string(text), got)
-	switch {
-	case !node.agent() && diff != "":
-		t.Errorf("the kubelet does not do what %s says; REWRITE=1 make e2e-kubelet-diff writes the file:\n%s", file, diff)
-	case node.agent() && diff != listed:
-		t.Errorf("csi-node-agent differs from the kubelet. If that is right, %s needs, with the reason, below the heading %s (empty: remove it):\n%s\nIt has:\n%s",
-			differencesFile, name, fenced(diff), fenced(listed))
+	if !p.node.agent() {
+		listed = ""
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), grace)
+	defer cancel()
+	var diff string
+	err = poll(ctx, func(ctx context.Context) (bool, error) {
+		got, err := p.transcript(ctx)
+		if err == nil {
+			diff = lineDiff(string(want), got)
+		}
+		return diff == listed, err
+	})
+	switch {
+	case err != nil && p.node.agent():
+		t.Errorf("csi-node-agent differs from the kubelet (%v). If that is right, %s needs, with the reason, below the heading %s (empty: remove it):\n%s\nIt has:\n%s",
+			err, differencesFile, p.scenario.name, fenced(diff), fenced(listed))
+	case err != nil:
+		t.Errorf("the kubelet does not do what %s says (%v); REWRITE=1 make e2e-kubelet-diff writes the file:\n%s", file, err, diff)
+	}
+}
+
+// rewrite writes the transcript of the kubelet.
+func (p *play) rewrite(file string) {
+	p.t.Helper()
+	p.retry("write "+file, func(ctx context.Context) error {
+		got, err := p.transcript(ctx)
+		if err == nil {
+			err = os.WriteFile(file, []byte(got), 0o600)
+		}
+		return err
+	})
 }
 
 // TestKubeletScenarios checks that each transcript and each listed difference belongs to a scenario.

@@ -38,29 +38,26 @@ type scenario struct {
 	play    func(*play)
 }
 
-// transcript plays the scenario.
-func (sc scenario) transcript(t *testing.T, node *kubeletNode) string {
+// run plays the scenario until nothing of it is left, or nothing more goes.
+func (sc scenario) run(t *testing.T, node *kubeletNode) *play {
 	t.Helper()
 	p := newPlay(t, node, sc)
 	sc.play(p)
-	if sc.mayWait {
-		p.ignored = slices.Concat(others, []string{"FailedMount"})
-	}
-	return p.end(sc.about)
+	p.left()
+	return p
 }
 
 // play is a scenario that is played on a node.
 type play struct {
 	*Scene
-	node   *kubeletNode
-	driver string
-	calls  *recording
+	scenario scenario
+	node     *kubeletNode
+	driver   string
+	calls    *recording
 	// uids are those of all pods.
 	uids map[string]types.UID
-	// steps are what has happened, and how many calls the driver had had before.
+	// steps are what has happened, and the number of calls before it.
 	steps []step
-	// ignored are reasons of events.
-	ignored []string
 }
 
 type step struct {
@@ -75,7 +72,7 @@ func newPlay(t *testing.T, node *kubeletNode, sc scenario) *play {
 	s := node.NewScene(t)
 	// Short, for the paths of the sockets.
 	driver := strings.Join(strings.SplitN(s.Namespace, "-", 3)[:2], "-") + ".example.com"
-	p := &play{Scene: s, node: node, driver: driver, uids: map[string]types.UID{}, ignored: others}
+	p := &play{Scene: s, scenario: sc, node: node, driver: driver, uids: map[string]types.UID{}}
 	spec := storagev1.CSIDriverSpec{
 		AttachRequired:       new(false),
 		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
@@ -271,32 +268,34 @@ func (p *play) events(ctx context.Context, pod string) ([]string, error) {
 	}
 	reasons := map[string]bool{}
 	for _, e := range list.Items {
-		if !slices.Contains(p.ignored, e.Reason) {
+		if !slices.Contains(others, e.Reason) {
 			reasons[e.Reason] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(reasons)), nil
 }
 
-// end looks at what is left, and writes the transcript.
-func (p *play) end(about string) string {
-	p.t.Helper()
-	p.step("events")
+// transcript writes down all steps, the events, which may come late, and what is left.
+func (p *play) transcript(ctx context.Context) (string, error) {
+	events := step{title: "events", calls: len(p.calls.since(0))}
 	for _, pod := range slices.Sorted(maps.Keys(p.uids)) {
-		var reasons []string
-		p.retry("list the events of pod "+pod, func(ctx context.Context) (err error) {
-			reasons, err = p.events(ctx, pod)
-			return err
-		})
+		reasons, err := p.events(ctx, pod)
+		if err != nil {
+			return "", err
+		}
+		if p.scenario.mayWait {
+			reasons = slices.DeleteFunc(reasons, func(r string) bool { return r == "FailedMount" })
+		}
 		if len(reasons) > 0 {
-			p.note("pod %s: %s", pod, strings.Join(reasons, ", "))
+			events.notes = append(events.notes, fmt.Sprintf("pod %s: %s", pod, strings.Join(reasons, ", ")))
 		}
 	}
-	p.step("left")
-	for _, line := range p.left() {
-		p.note("%s", line)
+	left, err := p.leftNow(ctx)
+	if err != nil {
+		return "", err
 	}
-	return p.normal().Replace("# " + about + "\n" + p.text())
+	steps := append(slices.Clone(p.steps), events, step{title: "left", calls: events.calls, notes: left})
+	return p.normal().Replace("# " + p.scenario.about + "\n" + p.text(steps)), nil
 }
 
 // grace is how long what is left may take to go, before it counts as left.
@@ -344,15 +343,15 @@ func (p *play) leftNow(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// text writes all steps. A call that is as the last one before it is not written again: how often a kubelet repeats one is a matter of time.
-func (p *play) text() string {
+// text writes steps. A call that is as the last one before it is not written again: how often a kubelet repeats one is a matter of time.
+func (p *play) text(steps []step) string {
 	var out strings.Builder
 	var last string
-	for i, s := range p.steps {
+	for i, s := range steps {
 		fmt.Fprintf(&out, "== %s\n", s.title)
 		calls := p.calls.since(s.calls)
-		if i+1 < len(p.steps) {
-			calls = calls[:p.steps[i+1].calls-s.calls]
+		if i+1 < len(steps) {
+			calls = calls[:steps[i+1].calls-s.calls]
 		}
 		nothing := len(s.notes) == 0
 		for _, c := range calls {

@@ -151,6 +151,7 @@ var shared = []scenario{
 		})
 		p.start(p.pod("a", "data"))
 		p.create(p.pod("b", "data"))
+		p.waitEvent("b", "FailedMount")
 		p.stop("a", unpublish)
 		p.WaitRunning("b")
 		p.stop("b", unstage)
@@ -199,7 +200,7 @@ var shared = []scenario{
 		p.stop("a", unstage)
 		p.stop("b", unstage)
 	}},
-	{name: "KubeletRestart", about: "The kubelet is killed while a pod uses its volume.", alone: true, capabilities: stages, play: func(p *play) {
+	{name: "KubeletRestart", about: "The kubelet is killed while a pod uses its volume.", alone: true, mayWait: true, capabilities: stages, play: func(p *play) {
 		p.volume("data")
 		p.start(p.pod("a", "data"))
 		p.step("the kubelet is killed and starts again")

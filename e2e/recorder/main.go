@@ -33,7 +33,7 @@ import (
 func main() {
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // this is main
 	}
 }
 
@@ -165,6 +165,10 @@ func found(request []byte) map[string]string {
 			all[name] = kind(p)
 		}
 	}
+	// The kubelet makes the directory of the target, as CSI demands.
+	if _, err := os.Lstat(filepath.Dir(paths.Target)); err != nil && paths.Target != "" {
+		all["target_path"] = "nothing, nor a parent"
+	}
 	return all
 }
 
@@ -173,9 +177,6 @@ func kind(p string) string {
 	info, err := os.Lstat(p)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if _, err := os.Lstat(filepath.Dir(p)); err != nil {
-			return "nothing, nor a parent"
-		}
 		return "nothing"
 	case err != nil:
 		return err.Error()

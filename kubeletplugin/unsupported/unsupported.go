@@ -71,10 +71,6 @@ func Features() []Feature {
 			Reason: ReasonFailedMount, Refused: true, asked: migrated,
 		},
 		{
-			Name: "selinux-mount", Asks: "a mount with an SELinux context (CSIDriver.spec.seLinuxMount)",
-			Effect: "the volume is mounted without the context", Reason: ReasonIgnored, asked: seLinux,
-		},
-		{
 			Name: "caret-in-handle", Asks: "the attachment of a volume handle with the character ^",
 			Effect: "the volume is attached and mounted, but kube-controller-manager cannot detach it: delete its VolumeAttachment after the pod",
 			Reason: ReasonIgnored, asked: caret,

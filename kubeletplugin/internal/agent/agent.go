@@ -46,6 +46,8 @@ type Config struct {
 	Allowed resolve.AllowedDrivers
 	// Mounts lists mount points; nil means those of the host.
 	Mounts recovery.Mounts
+	// FileLabel is that of kubeletplugin.Config.
+	FileLabel func(*corev1.SELinuxOptions) string
 	// DialDriver connects to a driver's endpoint; nil means gRPC over its socket.
 	DialDriver func(endpoint string) (grpc.ClientConnInterface, error)
 	// Inotify is an inotify instance to share with other agents of the process; nil for one of its own.
@@ -97,6 +99,7 @@ type Agent struct {
 	events    *events.Async
 	plugin    *kubeletplugin.Plugin
 	pods      *pods.Controller
+	orphans   *orphans
 	recovered *recovery.Result
 	// seeded are the names kept in volumesInUse for the sake of unknown volumes.
 	seeded []string
@@ -197,7 +200,7 @@ func (a *Agent) makePlugin() error {
 		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments(), exhausted: a.exhausted}, Exhausted: a.exhausted,
 		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },
-		Dial:    a.cfg.DialDriver, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
+		Dial:    a.cfg.DialDriver, Mounts: a.cfg.Mounts, FileLabel: a.cfg.FileLabel, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
 	})
 	return err
@@ -206,6 +209,9 @@ func (a *Agent) makePlugin() error {
 func (a *Agent) makePods() (err error) {
 	count, err := unsupportedCounter(a.cfg.Registerer)
 	if err != nil {
+		return err
+	}
+	if a.orphans, err = newOrphans(a.cfg.Registerer); err != nil {
 		return err
 	}
 	a.pods, err = pods.New(pods.Config{

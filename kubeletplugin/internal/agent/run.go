@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
@@ -108,8 +109,18 @@ func (a *Agent) sweepPods(ctx context.Context) error {
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Looking for directories of pods that are gone")
 		}
+		a.orphans.swept(a.gone(uids))
 		a.pods.Adopt(uids)
 	}
+}
+
+// gone returns those pods that are not in the API any more.
+func (a *Agent) gone(uids []types.UID) sets.Set[types.UID] {
+	gone := sets.New(uids...)
+	for _, p := range a.podList.List() {
+		gone.Delete(p.UID)
+	}
+	return gone
 }
 
 // afterRegistration starts what needs the Node object to exist.

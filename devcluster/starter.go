@@ -98,6 +98,7 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	s.plane = p
 	s.update(func(*Status) { s.http = urls(p, servers) })
 	p.SetFeatureGates(s.options.FeatureGates)
+	p.SetSelfAttach(s.options.SelfAttach != "")
 	if s.options.Audit {
 		var readers []string
 		for _, name := range Replaceable() {
@@ -252,7 +253,7 @@ func (s *starter) bootstrap(ctx context.Context, drivers []driver) (*bootstrap.C
 	for _, d := range drivers {
 		all = append(all, bootstrap.Driver{Info: d.info, Reference: d.Path == "", File: d.CSIDriver, ClassFile: d.StorageClass})
 	}
-	return bootstrap.Apply(ctx, config, all...)
+	return bootstrap.Apply(ctx, bootstrap.Config{REST: config, SelfAttach: s.options.SelfAttach != ""}, all...)
 }
 
 // user is how the API server knows a component.
@@ -326,7 +327,7 @@ func (s *starter) nodes(p *plane.Plane, drivers []driver) ([]proc.Spec, error) {
 			return nil, err
 		}
 		specs = append(specs, s.component(nodeAgent+"."+node, nodeAgent, "--kubeconfig="+kubeconfig, "--node-name="+node, "--root-dir="+s.dir.Node(node),
-			"--sync-frequency="+claimInterval))
+			"--sync-frequency="+claimInterval, "--self-attach="+s.options.SelfAttach))
 		for _, d := range drivers {
 			socket, registry := s.nodeSocket(d, node), s.dir.Registry(node)
 			for _, dir := range []string{filepath.Dir(socket), registry} {

@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/pods"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/selfattach"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
@@ -42,6 +43,8 @@ type Config struct {
 	Root layout.Root
 	// Template describes the node; it has its name.
 	Template nodeobj.Template
+	// SelfAttach has the agent attach volumes itself, with attachments of these names; empty: the attach/detach controller does it.
+	SelfAttach selfattach.Naming
 	// Allowed are the drivers that inline volumes may name.
 	Allowed resolve.AllowedDrivers
 	// Mounts lists mount points; nil means those of the host.
@@ -56,6 +59,8 @@ type Config struct {
 	CSIDrivers *kube.Informer[*storagev1.CSIDriver]
 	// RegistryDirs are watched for registration sockets besides the one below Root.
 	RegistryDirs []string
+	// StaticDrivers are the endpoints of drivers that no registrar announces, by their names.
+	StaticDrivers map[string]string
 	// Collision says what happens if a topology label has another value already.
 	Collision nodeinfo.Collision
 	// Linger is how long a driver that has deregistered keeps its entry in the CSINode; no time if zero.
@@ -94,6 +99,7 @@ type Agent struct {
 	keeper    *nodeobj.Keeper
 	renewer   *lease.Renewer
 	inUse     *inuse.Publisher
+	self      *selfattach.Attacher // nil if the attach/detach controller attaches
 	info      *nodeinfo.Writer
 	limits    *nodeinfo.Refresher
 	events    *events.Async
@@ -193,11 +199,15 @@ func (a *Agent) makePlugin() error {
 	if err != nil {
 		return err
 	}
+	inUse, attached, err := a.handshake()
+	if err != nil {
+		return err
+	}
 	a.plugin, err = kubeletplugin.New(kubeletplugin.Config{
 		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs, Inotify: a.cfg.Inotify,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
-		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments(), exhausted: a.exhausted}, Exhausted: a.exhausted,
+		InUse: inUse, Attachments: attached, Exhausted: a.exhausted,
 		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },
 		Dial:    a.cfg.DialDriver, Mounts: a.cfg.Mounts, FileLabel: a.cfg.FileLabel, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
@@ -215,8 +225,8 @@ func (a *Agent) makePods() (err error) {
 		return err
 	}
 	a.pods, err = pods.New(pods.Config{
-		Pods: a.cfg.Client.Pods, Resolve: a.plugin.Resolve, Volumes: a.plugin.Volumes(),
-		Clean: a.plugin.CleanPod, LimitExceeded: a.limitExceeded,
+		Pods: a.cfg.Client.Pods, Resolve: a.resolve, Volumes: a.plugin.Volumes(),
+		Clean: a.cleanPod, LimitExceeded: a.limitExceeded,
 		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err

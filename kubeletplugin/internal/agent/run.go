@@ -70,6 +70,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.recovered = found
+	a.adoptAttached(ctx)
 	a.inUse.Seed(a.plugin.Volumes().InUse()...)
 	return errors.Join(a.run(ctx), a.plugin.Close())
 }
@@ -136,6 +137,9 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	g.Go(func() error { return a.info.Run(ctx) })
 	g.Go(func() error { return a.limits.Run(ctx) })
 	g.Go(func() error { return a.plugin.RunDrivers(ctx) })
+	for name, endpoint := range a.cfg.StaticDrivers {
+		g.Go(func() error { return a.registerStatic(ctx, name, endpoint) })
+	}
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
 	if a.info.EnsureCSINode(ctx) == nil { // it fails only if ctx is cancelled
 		a.keeper.SetReady(nil)
@@ -155,6 +159,9 @@ func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed ch
 	a.identifyLost(ctx)
 	a.pods.Adopt(a.recovered.Pods)
 	g.Go(func() error { return a.plugin.RunVolumes(ctx) })
+	if a.self != nil {
+		g.Go(func() error { return a.self.Run(ctx) })
+	}
 	g.Go(func() error { return a.followLost(ctx) })
 	g.Go(func() error { return a.sweepPods(ctx) })
 	close(listed)
@@ -174,9 +181,13 @@ func (a *Agent) synced(ctx context.Context) bool {
 // State is what the debug page shows.
 func (a *Agent) State() any {
 	s := a.plugin.State()
-	return map[string]any{
+	state := map[string]any{
 		"node": a.node(), "drivers": s.Drivers, "registrations": s.Registrations, "volumesInUse": a.inUse.Names(), "volumes": s.Volumes,
 	}
+	if a.self != nil {
+		state["attachments"] = a.self.State()
+	}
+	return state
 }
 
 func volumeNames(list []corev1.UniqueVolumeName) []string {

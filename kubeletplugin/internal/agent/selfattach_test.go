@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/selfattach"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
+	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 )
 
 // attacher answers each VolumeAttachment as an attacher does, until the test ends: it holds it by a finalizer as long as the volume is attached, which
@@ -137,5 +138,26 @@ func TestSelfAttachWaits(t *testing.T) {
 			c.expectClean()
 			c.expectCalls("nothing was attached")
 		})
+	}
+}
+
+// TestSelfAttachOfAnyHandle: a handle with the character at which kube-controller-manager splits names is attached and detached, without an event.
+func TestSelfAttachOfAnyHandle(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.cfg.SelfAttach, c.cfg.Template.Unmanaged = selfattach.CSI, true
+	c.driver.AddVolume(csitest.Volume{ID: "vol^1"})
+	c.register()
+	c.attacher()
+	pv := persistentVolume()
+	pv.Spec.CSI.VolumeHandle = "vol^1"
+	c.apply(csiDriver(true), claim(), pv, podWith("a", claimSource()))
+	c.start()
+	c.eventually("the pod to run", c.running("a"))
+	c.deletePod("a", 30)
+	c.eventually("the pod to be gone", c.gone("a"))
+	c.eventually("the attachment to be gone", func() bool { return len(c.attachments()) == 0 })
+	c.expectClean()
+	if c.hasEvent(unsupported.ReasonIgnored, "") {
+		t.Error("the handle was reported as one that cannot be detached")
 	}
 }

@@ -61,7 +61,7 @@ func (s *starter) nodes(p *plane.Plane, drivers []driver) ([]proc.Spec, error) {
 
 // agentSpec runs the node agent of some nodes: one as itself, several by impersonation.
 func (s *starter) agentSpec(p *plane.Plane, a agent, drivers []driver) (proc.Spec, error) {
-	component, args := nodeAgent, []string{"--enable-pprof"}
+	component, args := nodeAgent, []string{"--enable-pprof", "--self-attach=" + s.options.SelfAttach}
 	if s.options.NodesPerAgent <= 1 { // Of many nodes, these would be most requests.
 		args = append(args, "--sync-frequency="+claimInterval)
 	}

@@ -50,6 +50,9 @@ type Options struct {
 	Audit bool
 	// FeatureGates are those of the control plane, as "Name=true,Other=false".
 	FeatureGates string
+	// SelfAttach has the node agents attach volumes, with names csi or pv (`csi-node-agent --self-attach`), and kube-controller-manager run without the
+	// attach/detach controller. Empty: that controller does it.
+	SelfAttach string
 	// Without names components of Replaceable that do not run, for those who run their own. Their users, with rights and kubeconfigs, exist.
 	Without []string
 }
@@ -89,6 +92,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Verbosity, "v", o.Verbosity, "log level of the components")
 	fs.BoolVar(&o.Audit, "audit", o.Audit, "log every API write with its user, and the reads of "+strings.Join(Replaceable(), ", ")+" (devcluster logs audit)")
 	fs.StringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "feature gates of kube-apiserver, kube-controller-manager and kube-scheduler, as Name=true,Other=false")
+	fs.StringVar(&o.SelfAttach, "self-attach", o.SelfAttach, "`names` of the VolumeAttachments that the node agents create, csi or pv, without the attach/detach controller (empty: with it)")
 	fs.Func("without", "comma-separated `components` that do not run, for those who run their own as one of DIR/users/NAME.kubeconfig: "+strings.Join(Replaceable(), ", "), func(names string) error {
 		o.Without = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
 		return nil
@@ -101,6 +105,7 @@ func (o *Options) Args() []string {
 		"--dir=" + o.Dir, "--nodes=" + strconv.Itoa(o.Nodes), "--nodes-per-agent=" + strconv.Itoa(o.NodesPerAgent), "--max-pods=" + strconv.Itoa(o.MaxPods),
 		"--controlplane=" + o.ControlPlane, "--cache=" + o.Cache,
 		"--kubernetes-url=" + o.KubernetesURL, "--etcd-url=" + o.EtcdURL, "--v=" + strconv.Itoa(o.Verbosity), "--audit=" + strconv.FormatBool(o.Audit), "--feature-gates=" + o.FeatureGates,
+		"--self-attach=" + o.SelfAttach,
 		"--without=" + strings.Join(o.Without, ","),
 	}
 	for _, d := range o.Drivers {
@@ -164,6 +169,9 @@ func (o *Options) check() error {
 	errs = append(errs, o.checkNodes())
 	if o.Verbosity < 0 {
 		errs = append(errs, fmt.Errorf("--v=%d: must not be negative", o.Verbosity))
+	}
+	if !slices.Contains([]string{"", "csi", "pv"}, o.SelfAttach) {
+		errs = append(errs, fmt.Errorf("--self-attach=%s: must be csi, pv or empty", o.SelfAttach))
 	}
 	for _, d := range o.Drivers {
 		errs = append(errs, d.check())

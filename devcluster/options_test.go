@@ -33,7 +33,7 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestArgsRoundTrip(t *testing.T) {
-	want := Options{Dir: "/d", Nodes: 7, NodesPerAgent: 3, MaxPods: 9, Drivers: []Driver{{}, {Path: "/x y", Flags: "--a={endpoint} --b", CSIDriver: "/o", StorageClass: "/s"}, {Path: "/z"}}, ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true, FeatureGates: "A=true", Without: []string{"csi-snapshotter", "snapshot-controller"}}
+	want := Options{Dir: "/d", Nodes: 7, NodesPerAgent: 3, MaxPods: 9, Drivers: []Driver{{}, {Path: "/x y", Flags: "--a={endpoint} --b", CSIDriver: "/o", StorageClass: "/s"}, {Path: "/z"}}, ControlPlane: "/p", Cache: "/c", KubernetesURL: "https://k", EtcdURL: "https://e", Verbosity: 4, Audit: true, FeatureGates: "A=true", SelfAttach: "pv", Without: []string{"csi-snapshotter", "snapshot-controller"}}
 	var got Options
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	got.AddFlags(fs)
@@ -48,13 +48,13 @@ func TestArgsRoundTrip(t *testing.T) {
 func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 	o := validOptions(t)
 	o.Nodes, o.Verbosity, o.Drivers, o.Dir = 0, -1, []Driver{{Path: "/nonexistent/driver"}, {Path: "/nonexistent/other"}}, "relative"
-	o.Without = []string{"csi-attacher", "etcd"}
+	o.Without, o.SelfAttach = []string{"csi-attacher", "etcd"}, "maybe"
 	err := o.check()
 	if err == nil {
 		t.Fatal("no error")
 	}
 	// The directory is checked for the nodes that there would be: none here.
-	for _, want := range []string{"--nodes=0", "--v=-1", "--driver=/nonexistent/driver", "--driver=/nonexistent/other", `"relative"`, "--without=etcd: must be of csi-provisioner, "} {
+	for _, want := range []string{"--nodes=0", "--v=-1", "--driver=/nonexistent/driver", "--driver=/nonexistent/other", "--self-attach=maybe", `"relative"`, "--without=etcd: must be of csi-provisioner, "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q: %v", want, err)
 		}

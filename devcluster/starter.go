@@ -99,6 +99,7 @@ func (s *starter) apiServer(ctx context.Context) (*plane.Plane, error) {
 	s.plane = p
 	s.update(func(*Status) { s.http = urls(p, servers) })
 	p.SetFeatureGates(s.options.FeatureGates)
+	p.SetSelfAttach(s.options.SelfAttach != "")
 	if s.options.Audit {
 		var readers []string
 		for _, name := range Replaceable() {
@@ -259,7 +260,7 @@ func (s *starter) bootstrap(ctx context.Context, drivers []driver) (*bootstrap.C
 	for _, d := range drivers {
 		all = append(all, bootstrap.Driver{Info: d.info, Reference: d.Path == "", File: d.CSIDriver, ClassFile: d.StorageClass})
 	}
-	return bootstrap.Apply(ctx, config, all...)
+	return bootstrap.Apply(ctx, bootstrap.Config{REST: config, SelfAttach: s.options.SelfAttach != ""}, all...)
 }
 
 // user is how the API server knows a component.

@@ -205,5 +205,8 @@ func (alone) Write(_ context.Context, claim *corev1.PersistentVolumeClaim, _ []b
 // Failed implements volume.Events.
 func (alone) Failed(volume.Pod, string, string) {}
 
+// Mapped implements volume.Events.
+func (alone) Mapped(volume.Pod, string) {}
+
 // Expansion implements volume.Events.
 func (alone) Expansion(volume.Pod, volume.Claim, string, string) {}

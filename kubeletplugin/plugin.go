@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/selinux"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/registration"
@@ -80,6 +81,9 @@ type Config struct {
 	Dial func(endpoint string) (grpc.ClientConnInterface, error)
 	// Mounts lists mount points; nil means those of the host.
 	Mounts recovery.Mounts
+	// FileLabel returns the SELinux label of the files that a container with the given options may use, empty if there is none; nil means the policy of
+	// the host, if SELinux is enabled there.
+	FileLabel func(*corev1.SELinuxOptions) string
 	// Clock tells the time to volumes that wait for another try; nil means that of the machine.
 	Clock clock.Clock
 	// Timeout is the deadline of one operation on a volume with all its calls; 2 minutes if zero.
@@ -108,6 +112,7 @@ type Plugin struct {
 	handler  *handler
 	resolver *resolve.Resolver
 	volumes  *volume.Manager
+	metrics  *metrics
 	// collector is nil where drivers are not asked for statistics.
 	collector *stats.Collector
 
@@ -127,8 +132,9 @@ func New(cfg Config) (*Plugin, error) {
 	p := &Plugin{cfg: cfg, root: layout.Root(cfg.RootDir), changed: make(chan struct{})}
 	p.disk = &disk.Disk{Root: p.root, Fault: cfg.Fault}
 	p.registry = driver.NewRegistry(driver.Config{Registerer: cfg.Registerer, Dial: cfg.Dial, Answered: p.cfg.exhausted})
+	p.metrics = newMetrics()
 	p.handler = &handler{registry: p.registry, info: cfg.NodeInfo, timeout: cfg.Timeout}
-	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach()})
+	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), FileLabel: cfg.fileLabel()})
 	var err error
 	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Inotify: cfg.Inotify, Handler: p.handler}); err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
@@ -136,10 +142,10 @@ func New(cfg Config) (*Plugin, error) {
 	p.volumes, err = volume.New(volume.Config{
 		Node: cfg.Node, Root: p.root, Drivers: drivers{p.registry}, InUse: cfg.InUse, Attachments: cfg.Attachments, Claims: cfg.Claims, Secrets: cfg.Secrets, Tokens: cfg.Tokens,
 		Events: cfg.Events, Timeout: cfg.Timeout, SyncInterval: cfg.SyncInterval, Clock: cfg.Clock, Changed: p.podChanged,
-		Released: func(string) { p.wake() }, Fault: cfg.Fault,
+		Released: func(string) { p.wake() }, Measure: p.metrics.measure, Fault: cfg.Fault,
 	})
 	if err == nil {
-		err = p.makeCollector()
+		err = errors.Join(p.makeCollector(), p.register())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
@@ -154,10 +160,14 @@ func (p *Plugin) makeCollector() (err error) {
 	p.collector, err = stats.New(stats.Config{
 		Published: p.volumes.Published, Drivers: drivers{p.registry}, Events: p.cfg.Conditions, Interval: p.cfg.StatsInterval, Clock: p.cfg.Clock,
 	})
-	if err == nil && p.cfg.Registerer != nil {
-		err = p.cfg.Registerer.Register(p.collector)
-	}
 	return err
+}
+
+func (c *Config) fileLabel() func(*corev1.SELinuxOptions) string {
+	if c.FileLabel == nil {
+		return selinux.Host()
+	}
+	return c.FileLabel
 }
 
 // noAttach reports whether no controller attaches volumes.

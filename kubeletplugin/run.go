@@ -51,6 +51,7 @@ func (p *Plugin) Open(ctx context.Context) (*recovery.Result, error) {
 		v := &found.Volumes[i].Volume
 		v.Attachable = v.Attachable && !p.cfg.noAttach()
 	}
+	p.metrics.count(found)
 	p.found, p.unlock = found, unlock
 	p.volumes.Adopt(found.Volumes)
 	return found, nil
@@ -78,6 +79,7 @@ func (p *Plugin) RunVolumes(ctx context.Context) error {
 // Close ends the connections to drivers, and gives the root directory free. Nothing may run any more.
 func (p *Plugin) Close() error {
 	p.registry.Close()
+	p.unregister()
 	return p.unlock()
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"google.golang.org/grpc"
 
@@ -24,13 +26,16 @@ type Driver struct {
 	Run func(ctx context.Context) error
 }
 
-// drivers are those of the node that run in this process.
+// drivers are those of the node that no registrar announces.
 func (o *Options) drivers() ([]agent.Driver, error) {
-	if o.Drivers == nil {
-		return nil, nil
-	}
 	var all []agent.Driver
 	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(o.StaticDrivers)) {
+		all = append(all, agent.Driver{Name: name, Endpoint: o.StaticDrivers[name]})
+	}
+	if o.Drivers == nil {
+		return all, nil
+	}
 	for _, d := range o.Drivers(o.NodeName, o.RootDir) {
 		if err := drivername.Validate(d.Name); err != nil {
 			errs = append(errs, err)

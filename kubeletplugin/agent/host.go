@@ -20,7 +20,7 @@ func (o *Options) template() (nodeobj.Template, error) {
 	memory, storage := machine(o.RootDir)
 	return nodeobj.Template{
 		Name: o.NodeName, Hostname: o.Hostname, IP: ip,
-		Labels: o.NodeLabels, Taints: o.Taints, MaxPods: int64(o.MaxPods),
+		Labels: o.NodeLabels, Taints: o.Taints, Unmanaged: o.SelfAttach != "", MaxPods: int64(o.MaxPods),
 		CPU: o.CPU.or(int64(runtime.NumCPU())), Memory: o.Memory.or(memory), Storage: o.Storage.or(storage),
 	}, nil
 }

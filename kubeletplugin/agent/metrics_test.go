@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/longshore-csi/longshore/csikit/commandtest"
-	"github.com/longshore-csi/longshore/kubeletplugin/stats"
 )
 
 const metricsIntro = `# Metrics and events of csi-node-agent
@@ -39,12 +38,17 @@ const metricsNotes = `
 | ` + "`grpc_status_code`" + ` | the gRPC code by name: ` + "`OK`, `DeadlineExceeded`; `unknown-non-grpc`" + ` if the call failed without one |
 | ` + "`migrated`" + ` | ` + "`false`" + `: volumes of in-tree plugins are not supported |
 | ` + "`namespace`, `persistentvolumeclaim`" + ` | the claim of the volume |
+| ` + "`volume_plugin`, `plugin_name`" + ` | ` + "`kubernetes.io/csi:` and the name of the CSI driver" + ` |
+| ` + "`operation_name`" + ` | ` + "`verify_controller_attached_volume`, `volume_mount`, `volume_apply_access_control`, `volume_fs_resize`, `volume_unmount`, `unmount_device`; `map_volume`, `unmap_volume`, `unmap_device` for raw block volumes; `overall_volume_mount` in `volume_operation_total_seconds`" + ` |
+| ` + "`status`" + ` | ` + "`success`, `fail-unknown`" + ` |
+| ` + "`state`" + ` | ` + "`actual_state_of_world`, `desired_state_of_world`" + ` |
+| ` + "`socket_path`" + ` | the registration socket |
 | ` + "`feature`" + ` | see [differences.md](differences.md), "Not supported" |
 | ` + "`name`" + ` | the queue: ` + "`pods`" + ` |
 
-The kubelet's metrics ` + "`storage_operation_duration_seconds`, `volume_operation_total_seconds`, `volume_manager_*`, `reconstruct_volume_operations_*`," + `
-` + "`force_cleaned_failed_volume_operations_*`, `orphan_pod_cleaned_volumes*`, and `plugin_manager_total_plugins`" + ` do not exist.
-` + "`/debug/state`" + ` lists the volumes of the node with their last errors, and the registrations of drivers.
+An operation ` + "`volume_mount`" + ` is NodeStageVolume, if it is needed, and NodePublishVolume; a kubelet adds the change of the group and the expansion.
+The kubelet's metrics ` + "`force_cleaned_failed_volume_operations_total` and `force_cleaned_failed_volume_operation_errors_total`" + ` do not exist: what cannot be
+recovered is not removed by force. ` + "`/debug/state`" + ` lists the volumes of the node with their last errors, and the registrations of drivers.
 
 ## Events
 
@@ -67,6 +71,14 @@ func kubeletLabels() map[string][]string {
 		"kubelet_volume_stats_inodes_used":            claim,
 		"kubelet_volume_stats_used_bytes":             claim,
 		"csi_operations_seconds":                      {"driver_name", "grpc_status_code", "method_name", "migrated"},
+		"storage_operation_duration_seconds":          {"migrated", "operation_name", "status", "volume_plugin"},
+		"volume_operation_total_seconds":              {"operation_name", "plugin_name"},
+		"volume_manager_total_volumes":                {"plugin_name", "state"},
+		"plugin_manager_total_plugins":                {"socket_path", "state"},
+		"reconstruct_volume_operations_total":         nil,
+		"reconstruct_volume_operations_errors_total":  nil,
+		"kubelet_orphan_pod_cleaned_volumes":          nil,
+		"kubelet_orphan_pod_cleaned_volumes_errors":   nil,
 		"rest_client_requests_total":                  {"code", "host", "method"},
 		"rest_client_request_duration_seconds":        {"host", "verb"},
 		"workqueue_adds_total":                        queue,
@@ -89,6 +101,7 @@ func eventRows() []eventRow {
 	return []eventRow{
 		{"FailedMount", "Warning", "Pod", "a volume cannot be attached, staged or published, or its files cannot be given to the fsGroup: at once, after five failures in a row if the cause usually goes away by itself (a driver that is not registered, a right that the pod has just got), and every 2 minutes and 3 seconds with all volumes that the pod waits for; also if NodePublishVolume fails when it is repeated", true},
 		{"FailedMapVolume", "Warning", "Pod", "a volume cannot be given to a container as a block device (`volumeDevices`)", true},
+		{"SuccessfulMountVolume", "Normal", "Pod", "the pod has got a raw block volume; a kubelet sends it twice, for two paths", true},
 		{"FailedUnMount", "Warning", "Pod", "NodeUnpublishVolume fails, or the directory of the pod cannot be removed", false},
 		{"VolumeAttachmentLimitExceeded", "Warning", "Pod", "the pod is rejected: it has waited for 2 minutes and 3 seconds for a volume whose VolumeAttachment has the error code 8 (RESOURCE_EXHAUSTED), and the CSIDriver object has `nodeAllocatableUpdatePeriodSeconds`", true},
 		{"InvalidExitAfter", "Warning", "Pod", "the annotation `csi.longshore.dev/exit-after` of a running pod is no duration, or its restartPolicy is Always; it has no effect", false},
@@ -163,23 +176,21 @@ func describe(t *testing.T, c prometheus.Collector) []family {
 			continue
 		}
 		help := strings.NewReplacer("<", "&lt;", "|", `\|`).Replace(strings.Trim(parts[2], `"`))
-		all = append(all, family{name: parts[1], kind: kind(t, c), help: help, constant: fields(parts[3]), labels: fields(parts[4])})
+		all = append(all, family{name: parts[1], kind: kind(c), help: help, constant: fields(parts[3]), labels: fields(parts[4])})
 	}
 	return all
 }
 
-func kind(t *testing.T, c prometheus.Collector) string {
-	t.Helper()
+func kind(c prometheus.Collector) string {
 	switch c.(type) {
 	case *prometheus.HistogramVec, prometheus.Histogram:
 		return "histogram"
-	case *prometheus.GaugeVec, *stats.Collector:
+	case *prometheus.GaugeVec, prometheus.Gauge:
 		return "gauge"
 	case *prometheus.CounterVec, prometheus.Counter:
 		return "counter"
-	default:
-		t.Fatalf("the type of %T is not known here", c)
-		return ""
+	default: // a collector of this module, which has only gauges
+		return "gauge"
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/selfattach"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
 )
 
@@ -64,8 +65,13 @@ type Options struct {
 	// Drivers returns the CSI drivers of a node that run in this process, besides those that registrars register; nil: none does. rootDir is the kubelet's
 	// root directory of the node.
 	Drivers func(node, rootDir string) []Driver
+	// StaticDrivers are the sockets of drivers that no registrar announces, by their names: absolute paths.
+	StaticDrivers Sockets
 	// AllowedDrivers are the drivers that inline volumes may name.
 	AllowedDrivers resolve.AllowedDrivers
+	// SelfAttach has the agent create and delete VolumeAttachments itself, for clusters whose attach/detach controller is off: csi or pv, for the names that
+	// the controller gives to them, or the seeds. Empty: the controller does it.
+	SelfAttach string
 	// TopologyCollision is the action if a topology label already has another value: fail or overwrite.
 	TopologyCollision string
 
@@ -145,8 +151,11 @@ func (o *Options) addNodeFlags(fs *flag.FlagSet) {
 func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.RootDir, "root-dir", o.RootDir, "the kubelet's root `directory`, with pods, plugins and plugins_registry")
 	fs.Var(&o.RegistryDirs, "extra-registry-dirs", "`directories` watched for registration sockets besides <root-dir>/plugins_registry, separated by commas")
+	fs.Var(&o.StaticDrivers, "static-drivers", "drivers that no registrar announces, as `name=socket,...` with absolute paths")
 	fs.Var(&o.AllowedDrivers, "allowed-csi-drivers",
 		"`drivers` that inline volumes may name, separated by commas; not set: any; empty: none")
+	fs.StringVar(&o.SelfAttach, "self-attach", o.SelfAttach,
+		"`names` of the VolumeAttachments that the agent creates itself, where the attach/detach controller is off: csi (as the controller) or pv (a hash of volume and node); empty: the controller attaches")
 	fs.StringVar(&o.TopologyCollision, "topology-collision", o.TopologyCollision,
 		"`action` if a topology label already has another value: fail (the registration) or overwrite (the label)")
 	fs.DurationVar(&o.CSINodeLinger, "csinode-linger", o.CSINodeLinger,
@@ -183,6 +192,8 @@ func (o *Options) Validate() error {
 	check(o.CSITimeout > 0, "csi-timeout", o.CSITimeout, "be greater than 0")
 	check(o.StatusFrequency > 0, "node-status-update-frequency", o.StatusFrequency, "be greater than 0")
 	check(o.SyncFrequency >= 0, "sync-frequency", o.SyncFrequency, "not be negative")
+	naming := selfattach.Naming(o.SelfAttach)
+	check(naming == "" || naming == selfattach.CSI || naming == selfattach.PV, "self-attach", o.SelfAttach, "be csi, pv or empty")
 	collision := nodeinfo.Collision(o.TopologyCollision)
 	check(collision == nodeinfo.CollisionFail || collision == nodeinfo.CollisionOverwrite,
 		"topology-collision", o.TopologyCollision, "be fail or overwrite")

@@ -63,11 +63,11 @@ func TestValidate(t *testing.T) {
 			Args: []string{
 				"--node-name=Not_A_Name", "--node-ip=here", "--root-dir=rel", "--max-pods=0", "--node-lease-duration-seconds=0",
 				"--pod-workers=0", "--csi-timeout=0s", "--node-status-update-frequency=0s", "--sync-frequency=-1s",
-				"--topology-collision=maybe", "--extra-registry-dirs=rel", "--http-endpoint=nowhere", "--csinode-linger=-1s",
+				"--topology-collision=maybe", "--self-attach=maybe", "--extra-registry-dirs=rel", "--http-endpoint=nowhere", "--csinode-linger=-1s",
 			},
 			Errors: []string{
 				"--node-name=", "--node-ip=", "--root-dir=", "--max-pods=", "--node-lease-duration-seconds=", "--pod-workers=", "--csi-timeout=",
-				"--node-status-update-frequency=", "--sync-frequency=", "--topology-collision=", "--extra-registry-dirs=", "--http-endpoint=", "--csinode-linger=",
+				"--node-status-update-frequency=", "--sync-frequency=", "--topology-collision=", "--self-attach=", "--extra-registry-dirs=", "--http-endpoint=", "--csinode-linger=",
 			},
 		},
 		"ManyNodes": {Reason: "several nodes have names of their own", Args: []string{"--nodes=3", "--node-prefix=load"}},
@@ -86,6 +86,11 @@ func TestValidate(t *testing.T) {
 		"Quantity":      {Reason: "no number", Args: []string{"--node-cpu=many"}, Usage: []string{"-node-cpu", `"many"`}},
 		"QuantityBelow": {Reason: "nothing fits", Args: []string{"--node-memory=-1"}, Usage: []string{"-node-memory", "greater than 0"}},
 		"NoDuration":    {Reason: "a unit is needed", Args: []string{"--csi-timeout=5"}, Usage: []string{"-csi-timeout", `"5"`}},
+		"SelfAttach":    {Reason: "the names of the seeds", Args: []string{"--self-attach=pv"}},
+		"Static":        {Reason: "two drivers", Args: []string{"--static-drivers=a.example=/a.sock,b.example=/b.sock"}},
+		"StaticForm":    {Reason: "no socket", Args: []string{"--static-drivers=a.example"}, Usage: []string{"-static-drivers", "name=socket"}},
+		"StaticPath":    {Reason: "sockets are absolute paths", Args: []string{"--static-drivers=a.example=a.sock"}, Usage: []string{"-static-drivers", "absolute"}},
+		"StaticName":    {Reason: "no name of a driver", Args: []string{"--static-drivers=a/b=/a.sock"}, Usage: []string{"-static-drivers", `"a/b=/a.sock"`}},
 		"Unknown":       {Reason: "a misspelt flag would have no effect", Args: []string{"--no-such-flag"}, Usage: []string{"-no-such-flag"}},
 	})
 }

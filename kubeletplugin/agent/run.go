@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/agent"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/selfattach"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,6 +85,7 @@ func newAgent(o *Options, reg prometheus.Registerer, shared *shared) (*agent.Age
 		return nil, err
 	}
 	parts.Root, parts.Allowed, parts.RegistryDirs = layout.Root(o.RootDir), o.AllowedDrivers, o.RegistryDirs
+	parts.SelfAttach = selfattach.Naming(o.SelfAttach)
 	parts.Collision, parts.Linger = nodeinfo.Collision(o.TopologyCollision), o.CSINodeLinger
 	parts.CSITimeout, parts.StatusFrequency, parts.Workers = o.CSITimeout, o.StatusFrequency, o.Workers
 	parts.LeaseDuration, parts.SyncFrequency, parts.StatsPeriod = o.leaseDuration(), o.SyncFrequency, o.VolumeStatsPeriod

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -43,6 +44,31 @@ func (l *Labels) Set(list string) error {
 		parsed[key] = value
 	}
 	*l = parsed
+	return nil
+}
+
+// Sockets is a flag of the form name=socket,... for CSI drivers.
+type Sockets map[string]string
+
+var _ flag.Value = (*Sockets)(nil)
+
+// String returns the drivers as a flag value, sorted.
+func (s *Sockets) String() string { return (*Labels)(s).String() }
+
+// Set replaces the drivers.
+func (s *Sockets) Set(list string) error {
+	parsed := Sockets{}
+	for _, pair := range split(list) {
+		name, socket, ok := strings.Cut(pair, "=")
+		switch {
+		case !ok || !filepath.IsAbs(socket):
+			return fmt.Errorf("driver %q: must have the form name=socket with an absolute path", pair)
+		case len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0:
+			return fmt.Errorf("driver %q: the name must be a DNS subdomain name", pair)
+		}
+		parsed[name] = socket
+	}
+	*s = parsed
 	return nil
 }
 

@@ -42,6 +42,9 @@ func Attachment(handle, driver, node string) string {
 	return "csi-" + digest(handle, driver, node)
 }
 
+// SeedAttachment returns the name of a VolumeAttachment that seeds 000 and 001 give to it.
+func SeedAttachment(pv, node string) string { return "pv-" + digest(pv, node) }
+
 // InlineHandle returns the volume handle of an ephemeral inline volume (seed 003, "VolumeHandle
 // generation"). It is stable for one pod and pod volume. The two parts are joined without a
 // separator, as the kubelet does it, so ("ab", "c") and ("a", "bc") give the same handle; pod UIDs

@@ -18,6 +18,11 @@ func TestFormulas(t *testing.T) {
 			got:    Attachment("vol-1", "hostpath.csi.example", "node1"),
 			want:   "csi-e424bc1f64d69a0b2ca292346edd143e8648310b90e25e8322408ab9de17305d",
 		},
+		"SeedAttachment": {
+			reason: "the name in seeds 000 and 001",
+			got:    SeedAttachment("pv1", "node1"),
+			want:   "pv-2f6f854466c2ef6295a0cca5777a7338f49033262795bfe9278bb463f07c9905",
+		},
 		"InlineHandle": {
 			reason: "an inline volume keeps its handle when a kubelet takes over (test item T4)",
 			got:    InlineHandle("poduid-1", "vol1"),

@@ -7,6 +7,7 @@
 package recovery
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -123,6 +124,7 @@ func (s *scan) target(pod types.UID, dir string) error {
 	rec, err := records.ReadTarget(dir)
 	if err == nil {
 		v := s.volume(rec.Driver, rec.Handle, rec.Lifecycle == records.Ephemeral, pod, rec.SpecVolID)
+		v.Volume.SELinuxContext = rec.SELinuxContext
 		v.Targets = append(v.Targets, volume.Key{Pod: pod, SpecName: rec.SpecVolID})
 		s.handles[rec.Driver+"/"+layout.StagingKey(rec.Handle)] = rec.Handle
 		return nil
@@ -198,6 +200,7 @@ func (s *scan) staging(dir, driver, key string) {
 	}
 	v := s.volume(rec.Driver, rec.Handle, false, "", "")
 	v.Staged, v.StagedFor = true, rec.AttachmentUID
+	v.Volume.SELinuxContext = cmp.Or(rec.SELinuxContext, v.Volume.SELinuxContext)
 }
 
 func (s *scan) foreign(path, problem string) {

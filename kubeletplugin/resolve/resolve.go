@@ -71,6 +71,8 @@ type Config struct {
 	Allowed AllowedDrivers
 	// NoAttach says that no controller attaches volumes: they are used without a VolumeAttachment.
 	NoAttach bool
+	// FileLabel returns the SELinux label of files for the options of a container, empty if there is none; nil where SELinux is not enabled.
+	FileLabel func(*corev1.SELinuxOptions) string
 }
 
 // Resolver resolves the volumes of pods.
@@ -116,6 +118,9 @@ func join(wanted []volume.Publication, p *volume.Publication) ([]volume.Publicat
 		}
 		if other.Volume.Name != p.Volume.Name {
 			return wanted, failedMount(fmt.Errorf("its path in the pod's directory, %q, is that of another volume of the pod", p.SpecName))
+		}
+		if other.Volume.SELinuxContext != p.Volume.SELinuxContext {
+			return wanted, failedMount(fmt.Errorf("conflicting SELinux labels of volume %s: %q and %q", p.SpecName, other.Volume.SELinuxContext, p.Volume.SELinuxContext))
 		}
 		other.ReadOnly = other.ReadOnly && p.ReadOnly
 		other.PodVolumes = append(other.PodVolumes, p.PodVolumes...)
@@ -190,11 +195,16 @@ func (r *Resolver) persistent(q *unsupported.Request, block bool) (*volume.Publi
 	if err != nil {
 		return nil, failedMount(err)
 	}
+	label, err := r.seLinuxContext(q)
+	if err != nil {
+		return nil, failedMount(err)
+	}
 	found, problem := findings(q)
 	if problem != nil {
 		return nil, problem
 	}
 	p := persistentPublication(q.Pod, q.PV, q.Driver, q.ReadOnly)
+	p.Volume.SELinuxContext = label
 	p.Volume.Attachable = p.Volume.Attachable && !r.cfg.NoAttach
 	p.Unsupported = found
 	return p, nil

@@ -21,6 +21,9 @@ const (
 	ReasonFailedMount = "FailedMount"
 )
 
+// CaretInHandle is the name of the feature that only matters where kube-controller-manager attaches volumes.
+const CaretInHandle = "caret-in-handle"
+
 // Feature is something that this agent does not do.
 type Feature struct {
 	// Name is the label value in csi_node_unsupported_total.
@@ -71,11 +74,7 @@ func Features() []Feature {
 			Reason: ReasonFailedMount, Refused: true, asked: migrated,
 		},
 		{
-			Name: "selinux-mount", Asks: "a mount with an SELinux context (CSIDriver.spec.seLinuxMount)",
-			Effect: "the volume is mounted without the context", Reason: ReasonIgnored, asked: seLinux,
-		},
-		{
-			Name: "caret-in-handle", Asks: "the attachment of a volume handle with the character ^",
+			Name: CaretInHandle, Asks: "the attachment of a volume handle with the character ^",
 			Effect: "the volume is attached and mounted, but kube-controller-manager cannot detach it: delete its VolumeAttachment after the pod",
 			Reason: ReasonIgnored, asked: caret,
 		},

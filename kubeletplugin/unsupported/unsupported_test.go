@@ -27,16 +27,6 @@ func request(change ...func(*Request)) *Request {
 	return r
 }
 
-func modes(m ...corev1.PersistentVolumeAccessMode) func(*Request) {
-	return func(r *Request) { r.PV.Spec.AccessModes = m }
-}
-
-func selinux(r *Request) {
-	r.Driver.Spec.SELinuxMount = ptr(true)
-	r.PV.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
-	r.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}
-}
-
 func caretHandle(r *Request) { r.PV.Spec.CSI.VolumeHandle = "a^b" }
 
 // TestFind is when a volume asks for a feature, by the kubelet's rules.
@@ -48,18 +38,8 @@ func TestFind(t *testing.T) {
 	}{
 		"Nothing":        {reason: "an ordinary volume", r: request()},
 		"NoDriverObject": {reason: "a driver without CSIDriver object", r: request(func(r *Request) { r.Driver = nil })},
-		"SELinux":        {reason: "ReadWriteOncePod with a label", r: request(selinux), want: []string{"selinux-mount"}},
-		"SELinuxShared":  {reason: "other modes are relabeled, which is not done here for any", r: request(selinux, modes(corev1.ReadWriteOnce))},
-		"SELinuxRecursive": {reason: "the pod wants no mount option", r: request(selinux, func(r *Request) {
-			r.Pod.Spec.SecurityContext.SELinuxChangePolicy = ptr(corev1.SELinuxChangePolicyRecursive)
-		})},
-		"SELinuxContainer": {reason: "a label of a container", r: request(selinux, func(r *Request) {
-			r.Pod.Spec.SecurityContext = nil
-			r.Pod.Spec.Containers = []corev1.Container{{SecurityContext: &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}}}
-		}), want: []string{"selinux-mount"}},
 		"Caret":          {reason: "attached, and never detached", r: request(caretHandle), want: []string{"caret-in-handle"}},
 		"CaretNoAttach":  {reason: "nothing to detach", r: request(caretHandle, func(r *Request) { r.Driver.Spec.AttachRequired = ptr(false) })},
-		"SELinuxBlock":   {reason: "a device is not mounted", r: request(selinux, func(r *Request) { r.PV.Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock) })},
 		"MigratedInline": {reason: "an in-tree volume in the pod", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{}}}}, want: []string{"csi-migration"}},
 		"Other":          {reason: "a volume that is no business of CSI", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
 	}

@@ -16,6 +16,8 @@ import (
 type actor struct {
 	name  string
 	state state
+	// staging is how long a NodeStageVolume took that has succeeded, until its volume is published; it is the actor's own.
+	staging time.Duration
 	// wake is signalled when the state has changed; its buffer holds one signal.
 	wake chan struct{}
 }
@@ -47,9 +49,13 @@ func (m *Manager) run(ctx context.Context, a *actor) {
 			m.sleep(ctx, a.wake, j.until)
 			continue
 		}
+		start := m.cfg.Clock.Now()
 		r := m.perform(ctx, j)
 		if errors.Is(r.err, fault.ErrCrashed) {
 			return
+		}
+		if ctx.Err() == nil {
+			m.measure(a, j, r, m.cfg.Clock.Since(start))
 		}
 		m.finish(ctx, a, j, r)
 	}
@@ -102,11 +108,15 @@ func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 	m.mu.Lock()
 	woken := a.state.wakes(j)
 	settle(&a.state, j, r, m.cfg.Clock.Now(), m.backoff)
-	reports := m.reports(a, j, r)
+	reports := append(m.reports(a, j, r), m.mapped(j, r)...)
+	var since time.Time
 	if u := a.state.uses[j.key]; u == nil {
 		m.unindex(j.key.Pod, a.name)
+	} else if j.op == opPublish && r.err == nil {
+		since, u.wantedSince = u.wantedSince, time.Time{}
 	}
 	m.mu.Unlock()
+	m.measureOverall(j, since)
 
 	logStep(ctx, j, r)
 	if ctx.Err() != nil {
@@ -136,11 +146,14 @@ func (s *state) wakes(j job) []types.UID {
 
 func (m *Manager) send(reports []report) {
 	for _, r := range reports {
-		if r.claim != (Claim{}) {
+		switch {
+		case r.claim != (Claim{}):
 			m.cfg.Events.Expansion(r.pod, r.claim, r.reason, r.message)
-			continue
+		case r.reason == ReasonMapped:
+			m.cfg.Events.Mapped(r.pod, r.message)
+		default:
+			m.cfg.Events.Failed(r.pod, r.reason, r.message)
 		}
-		m.cfg.Events.Failed(r.pod, r.reason, r.message)
 	}
 }
 

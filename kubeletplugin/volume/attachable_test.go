@@ -3,6 +3,7 @@ package volume_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
@@ -38,6 +39,49 @@ func TestRecoveredVolumeWithoutAttachment(t *testing.T) {
 						t.Errorf("%s: in use %t, want %t", tc.reason, w.inUse[unique], tc.attached)
 					}
 				})
+				w.m.Drop(p.Pod)
+				synctest.Wait()
+				w.expectClean()
+			})
+		})
+	}
+}
+
+// TestAttachmentNoLongerRequired: the CSIDriver object is replaced by one without attachRequired while a pod has the volume.
+func TestAttachmentNoLongerRequired(t *testing.T) {
+	cases := map[string]struct {
+		reason   string
+		attached bool
+	}{
+		"Detached": {reason: "nobody could detach it"},
+		"Attached": {reason: "kube-controller-manager would detach it under the pod", attached: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
+				p := attachable("a")
+				unique := p.Volume.Name
+				w.attach("vol-1", "va-1")
+				w.m.Want(p)
+				w.expectPublished(p, true)
+				w.driver.ResetCalls()
+				w.set(func() {
+					w.notAttachable = "vol-1"
+					if !tc.attached {
+						delete(w.attached, unique)
+					}
+				})
+				p.Volume.Attachable, p.Republish = false, true
+				w.m.Refresh(p)
+				synctest.Wait()
+				w.set(func() {
+					if w.inUse[unique] != tc.attached {
+						t.Errorf("%s: in use %t, want %t", tc.reason, w.inUse[unique], tc.attached)
+					}
+				})
+				time.Sleep(2 * time.Minute)
+				w.expectCalls("the attachment is not read any more", "NodePublishVolume")
+				w.expectPublished(p, true)
 				w.m.Drop(p.Pod)
 				synctest.Wait()
 				w.expectClean()

@@ -9,7 +9,7 @@
 //   - the name of a volume that is attached is in volumesInUse while a record exists;
 //   - a volume is unstaged only when no pod has it published, or may have;
 //   - only the answer of the same call ends the doubt that an unanswered call left;
-//   - a volume is used in one form at a time: as a file system, or as the raw block device of one PersistentVolume;
+//   - a volume is used in one form at a time: as a file system, with one SELinux context or none, or as the raw block device of one PersistentVolume;
 //   - nothing is unpublished unless a pod is positively known not to want it any more;
 //   - a pod gets a volume when its files have the pod's fsGroup, and keeps it whatever a repeated NodePublishVolume answers.
 //

@@ -9,25 +9,31 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
-// A volume has one of two forms on the node, each with paths and records of its own: a file system or a raw block device. The paths of a
-// device have the name of the PersistentVolume, so two PersistentVolumes of one handle count as two forms. A volume has one form at a
-// time: pods that want another one wait until it is unstaged.
+// form is how a volume is used on the node: as a file system, with or without an SELinux context, or as a raw block device. Devices have paths and
+// records of their own, with the name of the PersistentVolume, so two PersistentVolumes of one handle count as two forms. A volume has one
+// form at a time: pods that want another one wait until it is unstaged.
+type form struct {
+	// device is Volume.Device, and seLinuxContext Volume.SELinuxContext.
+	device, seLinuxContext string
+}
 
-// form is that of a use: Volume.Device of its volume.
-func (k Key) form() string {
+func (v *Volume) form() form { return form{v.Device, v.SELinuxContext} }
+
+// mountedAs is the form in which a target path is, or may be, published.
+func (u *use) mountedAs(k Key) form {
 	if k.Block {
-		return k.SpecName
+		return form{device: k.SpecName}
 	}
-	return ""
+	return form{seLinuxContext: u.seLinuxContext}
 }
 
 // reformed reports whether the volume is, or may be, staged or published in another form than it is wanted in.
 func (s *state) reformed() bool {
-	if s.device.stage != absent && s.device.stagedAs != s.volume.Device {
+	if s.device.stage != absent && s.device.stagedAs != s.volume.form() {
 		return true
 	}
 	for k, u := range s.uses {
-		if u.mount != absent && k.form() != s.volume.Device {
+		if u.mount != absent && u.mountedAs(k) != s.volume.form() {
 			return true
 		}
 	}
@@ -36,7 +42,8 @@ func (s *state) reformed() bool {
 
 // otherForm reports whether a pod wants the volume in another form than the pods before it.
 func (s *state) otherForm(k Key) bool {
-	return s.uses[k].want != nil && k.form() != s.volume.Device
+	w := s.uses[k].want
+	return w != nil && w.Volume.form() != s.volume.form()
 }
 
 // follow lets the volume have the form that pods want, once no pod wants the present one.
@@ -54,22 +61,27 @@ func (s *state) follow() {
 // formErr is why a use waits for a volume that is used in another form; nil if it does not.
 func (s *state) formErr(k Key) error {
 	if s.otherForm(k) {
-		return fmt.Errorf("volume is in use as %s; this pod gets it when the pods that use it so are deleted", describeForm(s.volume.Device))
+		return fmt.Errorf("volume is in use as %s; this pod gets it when the pods that use it so are deleted", s.volume.form())
 	}
 	if !s.reformed() {
 		return nil
 	}
 	if open := s.openPods(); len(open) > 0 {
-		return fmt.Errorf("pods %q may use the volume as %s; this pod gets it when they are deleted", open, describeForm(s.device.stagedAs))
+		return fmt.Errorf("pods %q may use the volume as %s; this pod gets it when they are deleted", open, s.device.stagedAs)
 	}
 	return nil
 }
 
-func describeForm(device string) string {
-	if device == "" {
-		return "a file system"
+// String describes the form for a user.
+func (f form) String() string {
+	switch {
+	case f.device != "":
+		return fmt.Sprintf("the block device of PersistentVolume %q", f.device)
+	case f.seLinuxContext != "":
+		return fmt.Sprintf("a file system with the SELinux context %q", f.seLinuxContext)
+	default:
+		return "a file system without an SELinux context"
 	}
-	return fmt.Sprintf("the block device of PersistentVolume %q", device)
 }
 
 // staging is the staging path of a volume.

@@ -51,6 +51,8 @@ type Config struct {
 	Changed func(types.UID)
 	// Released is called with the name of a volume that has left the node: nothing of it is staged, published or in use. It must not block; nil is allowed.
 	Released func(volume string)
+	// Measure is called with the duration of each operation on a volume. It must not block; nil is allowed.
+	Measure func(Measurement)
 	// Clock tells the time; nil means that of the machine. Deadlines of calls are not of this clock.
 	Clock clock.Clock
 	// Spread returns random numbers in [0, 1) for the backoff; nil means math/rand.
@@ -133,7 +135,7 @@ func (m *Manager) Adopt(found []Recovered) {
 		a := m.actor(f.Volume)
 		d := &a.state.device
 		if f.Staged && d.stage == absent {
-			d.stage, d.stagedFor, d.stagedAs = uncertain, f.StagedFor, f.Volume.Device
+			d.stage, d.stagedFor, d.stagedAs = uncertain, f.StagedFor, f.Volume.form()
 		}
 		if f.Volume.Attachable && d.inUse == inUseNone {
 			d.inUse = inUseSent
@@ -141,7 +143,7 @@ func (m *Manager) Adopt(found []Recovered) {
 		d.pinned = d.pinned || f.Pinned
 		for _, k := range f.Targets {
 			if a.state.uses[k] == nil {
-				a.state.uses[k] = &use{mount: uncertain, podUnknown: true, recovered: true}
+				a.state.uses[k] = &use{mount: uncertain, seLinuxContext: f.Volume.SELinuxContext, podUnknown: true, recovered: true}
 			}
 			m.index(k.Pod, f.Volume.Name)
 		}
@@ -187,11 +189,17 @@ func (m *Manager) Want(p Publication) {
 		u = &use{}
 		s.uses[k] = u
 	}
+	if u.mount == present || u.mount == uncertain && p.Running { // containers have it, whatever the CSIDriver object says since
+		p.Volume.SELinuxContext = u.seLinuxContext
+	}
 	if u.want != nil && reflect.DeepEqual(*u.want, p) {
 		return
 	}
 	if s.anyWant() == nil || s.device.stage == absent {
 		s.volume = p.Volume
+	}
+	if u.want == nil {
+		u.wantedSince = m.cfg.Clock.Now()
 	}
 	u.want, u.podUnknown, u.recovered = &p, false, u.recovered && p.Running
 	u.reset()

@@ -30,7 +30,7 @@ type job struct {
 	// stagedFor is the UID of the attachment for which the volume is staged; empty if that is not known.
 	stagedFor types.UID
 	// stagedAs is the form in which the volume is staged.
-	stagedAs string
+	stagedAs form
 	// attachChanges is the count of the device when the step began.
 	attachChanges int
 	// explain asks opVerify for the reason why the volume is not attached.
@@ -237,7 +237,7 @@ func (m *Manager) unpublish(ctx context.Context, j job) result {
 
 func (m *Manager) unstage(ctx context.Context, j job) result {
 	v := &j.volume
-	v.Device = j.stagedAs
+	v.Device = j.stagedAs.device
 	d, err := m.cfg.Drivers.Last(v.Driver)
 	if err != nil {
 		return result{err: err}

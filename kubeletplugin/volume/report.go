@@ -12,6 +12,8 @@ const (
 	ReasonFailedMount = "FailedMount"
 	// ReasonFailedMap is the reason of an event about a raw block volume that a pod cannot get.
 	ReasonFailedMap = "FailedMapVolume"
+	// ReasonMapped is the reason of an event about a raw block volume that a pod has got.
+	ReasonMapped = "SuccessfulMountVolume"
 	// ReasonFailedUnmount is the reason of an event about a volume that cannot be unmounted.
 	ReasonFailedUnmount = "FailedUnMount"
 	// ReasonStale is the reason of an event about a mount whose volume was detached and attached again.
@@ -68,6 +70,15 @@ func (m *Manager) reports(a *actor, j job, r result) []report {
 		}
 	}
 	return all
+}
+
+// mapped is the event about a raw block volume that was published.
+func (m *Manager) mapped(j job, r result) []report {
+	if j.op != opPublish || !j.key.Block || r.err != nil {
+		return nil
+	}
+	text := fmt.Sprintf("MapVolume.MapPodDevice succeeded for volume %q volumeMapPath %q", j.key.SpecName, m.cfg.Root.PodDevices(j.key.Pod))
+	return []report{{pod: j.want.Pod, reason: ReasonMapped, message: text}}
 }
 
 // failed is the kubelet's wording of a failure.

@@ -10,7 +10,8 @@ import (
 )
 
 // Refresh lets the next NodePublishVolume calls for a published volume follow its CSIDriver object as it is now. The volume is not
-// published again for it. A volume that is not wanted stays unwanted.
+// published again for it. A volume that needs no attachment any more leaves volumesInUse, unless it is in volumesAttached: then it
+// could be detached under its pods. A volume that is not wanted stays unwanted.
 func (m *Manager) Refresh(p Publication) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -25,6 +26,9 @@ func (m *Manager) Refresh(p Publication) {
 	want := *u.want // which a step in progress may be reading
 	want.PodInfo, want.Republish, want.ChangeGroup = p.PodInfo, p.Republish, p.ChangeGroup
 	want.Tokens, want.TokensInSecrets = p.Tokens, p.TokensInSecrets
+	if want.Volume.Attachable && !p.Volume.Attachable {
+		want.Volume.Attachable, a.state.volume.Attachable, a.state.device.attached = false, false, nil
+	}
 	u.want = &want
 	a.poke()
 }

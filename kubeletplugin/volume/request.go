@@ -1,7 +1,9 @@
 package volume
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -83,16 +85,26 @@ func publishRequest(p *Publication, c call, legacyInfo bool) *csi.NodePublishVol
 // expandRequest asks for the expansion of the volume at the target path.
 func expandRequest(v *Volume, bytes int64, c call) *csi.NodeExpandVolumeRequest {
 	r := &csi.NodeExpandVolumeRequest{
-		VolumeId:         v.Handle,
-		VolumePath:       c.target,
-		CapacityRange:    &csi.CapacityRange{RequiredBytes: bytes},
-		VolumeCapability: volumeCapability(v, nil, c.caps),
-		Secrets:          c.secrets,
+		VolumeId:      v.Handle,
+		VolumePath:    c.target,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		Secrets:       c.secrets,
 	}
+	withoutContext := *v // as a kubelet
+	withoutContext.SELinuxContext = ""
+	r.VolumeCapability = volumeCapability(&withoutContext, nil, c.caps)
 	if stages(v, c.caps) {
 		r.StagingTargetPath = c.staging
 	}
 	return r
+}
+
+// mountFlags are the mount options with the SELinux context, in quotes because there may be a comma in it.
+func (v *Volume) mountFlags() []string {
+	if v.SELinuxContext == "" {
+		return v.MountOptions
+	}
+	return append(slices.Clone(v.MountOptions), fmt.Sprintf("context=%q", v.SELinuxContext))
 }
 
 // stages reports whether the volume is staged by the driver before it is published.
@@ -106,7 +118,7 @@ func mountsWithGroup(caps capabilities) bool {
 }
 
 func volumeCapability(v *Volume, fsGroup *int64, caps capabilities) *csi.VolumeCapability {
-	use := capability.Use{AccessMode: accessMode(v.AccessMode), FSType: v.FSType, MountFlags: v.MountOptions}
+	use := capability.Use{AccessMode: accessMode(v.AccessMode), FSType: v.FSType, MountFlags: v.mountFlags()}
 	if v.Device != "" {
 		block := corev1.PersistentVolumeBlock
 		use.VolumeMode = &block

@@ -132,6 +132,16 @@ func TestRequests(t *testing.T) {
 	if diff := cmp.Diff(publish, publishRequest(p, c, false), protocmp.Transform()); diff != "" {
 		t.Errorf("publish request (-want +got):\n%s", diff)
 	}
+	p.Volume.SELinuxContext = "system_u:object_r:container_file_t:s0:c1,c2"
+	capability.GetMount().MountFlags = []string{"noatime", `context="system_u:object_r:container_file_t:s0:c1,c2"`}
+	for what, got := range map[string]*csi.VolumeCapability{"stage": stageRequest(&p.Volume, p.FSGroup, c).GetVolumeCapability(), "publish": publishRequest(p, c, false).GetVolumeCapability()} {
+		if diff := cmp.Diff(capability, got, protocmp.Transform()); diff != "" {
+			t.Errorf("%s request with an SELinux context (-want +got):\n%s", what, diff)
+		}
+	}
+	if flags := expandRequest(&p.Volume, 1, c).GetVolumeCapability().GetMount().GetMountFlags(); len(flags) != 1 {
+		t.Errorf("expand request has the mount flags %q, want those without the context, as of a kubelet", flags)
+	}
 	c.caps, c.attachment = nil, nil
 	got := publishRequest(p, c, false)
 	if got.GetStagingTargetPath() != "" || got.GetPublishContext() != nil || got.GetVolumeCapability().GetMount().GetVolumeMountGroup() != "" {

@@ -38,13 +38,16 @@ func begin(s *state, st step) (prior presence) {
 		if s.device.attached != nil {
 			s.device.stagedFor = s.device.attached.UID
 		}
-		s.device.stagedAs = s.volume.Device
+		s.device.stagedAs = s.volume.form()
 		prior, s.device.stage = s.device.stage, uncertain
 	case opUnstage:
 		prior, s.device.stage = s.device.stage, uncertain
 	case opPublish, opUnpublish:
 		u := s.uses[st.key]
 		prior, u.mount = u.mount, uncertain
+		if st.op == opPublish && u.want != nil {
+			u.seLinuxContext = u.want.Volume.SELinuxContext
+		}
 	default: // no other step makes or removes anything
 	}
 	return prior

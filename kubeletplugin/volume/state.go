@@ -56,8 +56,8 @@ type device struct {
 	explained bool
 	// stagedFor is the UID of the attachment for which the volume is, or may be, staged; empty if that is not known.
 	stagedFor types.UID
-	// stagedAs is the form in which the volume is, or may be, staged: Volume.Device of that time.
-	stagedAs string
+	// stagedAs is the form in which the volume is, or may be, staged.
+	stagedAs form
 }
 
 // stale reports whether the volume was detached and attached again since it was staged: what is staged belongs to a
@@ -73,7 +73,11 @@ type use struct {
 	want *Publication
 	// podUnknown is true for a use that was found on disk until the first pod list has shown whether its pod still exists.
 	podUnknown bool
-	mount      presence
+	// wantedSince is when the pod asked for the volume; zero once it has got it.
+	wantedSince time.Time
+	mount       presence
+	// seLinuxContext is the SELinux context with which the target path is, or may be, mounted.
+	seLinuxContext string
 	// undo asks for NodeUnpublishVolume before the next NodePublishVolume.
 	undo bool
 	// recovered is true for a use found on disk of a pod that may be running, until a call of this process has succeeded.
@@ -194,8 +198,8 @@ func (s *state) wanted() bool {
 	return false
 }
 
-// needlesslyInUse reports whether a recovered volume, which counted as in use until its pods were known, needs no
-// attachment.
+// needlesslyInUse reports whether a volume is in use that needs no attachment: it was recovered, and counted as in use until its pods were
+// known, or its driver needed attachments before.
 func (s *state) needlesslyInUse() bool {
 	if s.volume.Attachable || s.device.keepInUse || s.device.inUse == inUseNone {
 		return false

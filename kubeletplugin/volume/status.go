@@ -46,6 +46,8 @@ func (s *state) status(k Key) Status {
 type Dump struct {
 	// Volume is the unique volume name.
 	Volume string `json:"volume"`
+	// Driver is the name of the CSI driver.
+	Driver string `json:"driver"`
 	// Device is absent, uncertain or staged.
 	Device string `json:"device"`
 	// InUse is true if the name is, or may be, in volumesInUse.
@@ -55,6 +57,9 @@ type Dump struct {
 	// Uses are the pods' uses.
 	Uses []UseDump `json:"uses"`
 }
+
+// MountPublished is UseDump.Mount of a volume that the driver has confirmed to be published.
+const MountPublished = "published"
 
 // UseDump is the state of one target path.
 type UseDump struct {
@@ -66,7 +71,7 @@ type UseDump struct {
 	Block bool `json:"block,omitempty"`
 	// Wanted is false while it is being taken down.
 	Wanted bool `json:"wanted"`
-	// Mount is absent, uncertain or published.
+	// Mount is absent, uncertain or MountPublished.
 	Mount string `json:"mount"`
 	// GroupPending is true until the files of a published volume have the fsGroup of the pod.
 	GroupPending bool `json:"groupPending,omitempty"`
@@ -93,12 +98,12 @@ func (m *Manager) Dump() []Dump {
 
 func (s *state) dump() Dump {
 	d := Dump{
-		Volume: s.volume.Name, Device: s.device.stage.word("staged"),
+		Volume: s.volume.Name, Driver: s.volume.Driver, Device: s.device.stage.word("staged"),
 		InUse: s.device.inUse != inUseNone, Error: text(s.device.err), Uses: []UseDump{},
 	}
 	for _, k := range s.keys() {
 		u, ud := s.uses[k], UseDump{Pod: k.Pod, SpecName: k.SpecName, Block: k.Block}
-		ud.Wanted, ud.Mount, ud.GroupPending, ud.Error = !u.unwanted(), u.mount.word("published"), u.groupPending, text(u.err)
+		ud.Wanted, ud.Mount, ud.GroupPending, ud.Error = !u.unwanted(), u.mount.word(MountPublished), u.groupPending, text(u.err)
 		ud.RepublishError = text(u.republish.err)
 		if e := s.expansions[k.SpecName]; e != nil {
 			ud.Capacity, ud.ExpansionError = e.known.Bytes, text(e.err)

@@ -33,6 +33,8 @@ type Volume struct {
 	FSType string
 	// MountOptions are passed to the driver as mount_flags.
 	MountOptions []string
+	// SELinuxContext is the SELinux context with which the driver mounts the volume; empty if it mounts without.
+	SELinuxContext string
 	// AccessMode is the first access mode of the PersistentVolume, ReadWriteOnce for inline volumes.
 	AccessMode corev1.PersistentVolumeAccessMode
 	// Exclusive is true if ReadWriteOncePod is the only access mode.
@@ -134,7 +136,7 @@ type Attachment struct {
 
 // Recovered is a volume found on disk.
 type Recovered struct {
-	// Volume has at least Name, Driver, Handle, Ephemeral, Attachable and Device.
+	// Volume has at least Name, Driver, Handle, Ephemeral, Attachable, Device and SELinuxContext.
 	Volume Volume
 	// Staged is true if there is a staging record.
 	Staged bool
@@ -215,6 +217,8 @@ type Claims interface {
 type Events interface {
 	// Failed sends a warning on a pod, with an event reason.
 	Failed(pod Pod, reason, message string)
+	// Mapped sends the event ReasonMapped on a pod that has got a raw block volume.
+	Mapped(pod Pod, message string)
 	// Expansion sends an event about an expansion on a pod and on its claim: a warning unless the reason is
 	// ReasonExpanded.
 	Expansion(pod Pod, claim Claim, reason, message string)
@@ -222,7 +226,7 @@ type Events interface {
 
 // stagingRecord returns the record of the volume staged for an attachment, nil if it needs none.
 func (v *Volume) stagingRecord(a *Attachment) records.Staging {
-	rec := records.Staging{Handle: v.Handle, Driver: v.Driver}
+	rec := records.Staging{Handle: v.Handle, Driver: v.Driver, SELinuxContext: v.SELinuxContext}
 	if a != nil {
 		rec.AttachmentUID = a.UID
 	}
@@ -242,5 +246,7 @@ func (p *Publication) targetRecord(node string) records.Target {
 		Node:       node,
 		Lifecycle:  lifecycle,
 		Attachment: layout.Attachment(p.Volume.Handle, p.Volume.Driver, node),
+
+		SELinuxContext: p.Volume.SELinuxContext,
 	}
 }

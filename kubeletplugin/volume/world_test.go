@@ -62,6 +62,7 @@ type world struct {
 	groups      []fsgroup.Change
 	changeGroup func(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error)
 	events      []string
+	measured    []volume.Measurement
 	changed     []types.UID
 	crashAt     fault.Point
 	crashed     bool
@@ -99,6 +100,7 @@ func (w *world) manager() *volume.Manager {
 	m, err := volume.New(volume.Config{
 		Node: testNode, Root: w.root, Fault: w.fault,
 		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w, Claims: expand.Client{API: w.api.Client()},
+		Measure:     func(x volume.Measurement) { w.set(func() { w.measured = append(w.measured, x) }) },
 		ChangeGroup: w.group, Tokens: podTokens{w.cache},
 		Changed: func(uid types.UID) {
 			w.mu.Lock()
@@ -244,6 +246,8 @@ func (w *world) Failed(pod volume.Pod, reason, message string) {
 	defer w.mu.Unlock()
 	w.events = append(w.events, fmt.Sprintf("%s %s: %s", pod.Name, reason, message))
 }
+
+func (w *world) Mapped(pod volume.Pod, message string) { w.Failed(pod, volume.ReasonMapped, message) }
 
 func (w *world) Expansion(pod volume.Pod, claim volume.Claim, reason, message string) {
 	w.Failed(pod, reason, message)

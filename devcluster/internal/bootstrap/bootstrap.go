@@ -150,17 +150,25 @@ type Cluster struct {
 	client kubernetes.Interface
 }
 
+// Config says what cluster to prepare.
+type Config struct {
+	// REST connects to its API server as an administrator.
+	REST *rest.Config
+	// SelfAttach gives nodes the right to create and delete VolumeAttachments.
+	SelfAttach bool
+}
+
 // Apply writes the objects for the drivers, and waits until the API server serves the kinds of snapshots.
-func Apply(ctx context.Context, config *rest.Config, drivers ...Driver) (*Cluster, error) {
-	writer, err := apply.New(apply.Config{REST: config, Manager: "devcluster"})
+func Apply(ctx context.Context, c Config, drivers ...Driver) (*Cluster, error) {
+	writer, err := apply.New(apply.Config{REST: c.REST, Manager: "devcluster"})
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(c.REST)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+		return nil, fmt.Errorf("make a client for %s: %w", c.REST.Host, err)
 	}
-	all, err1 := Driver{}.embedded("rbac.yaml")
+	all, err1 := c.rights()
 	definitions, err2 := Driver{}.embedded("snapshotcrds.yaml")
 	errs := []error{err1, err2}
 	for _, d := range drivers {
@@ -180,6 +188,16 @@ func Apply(ctx context.Context, config *rest.Config, drivers ...Driver) (*Cluste
 		}
 	}
 	return &Cluster{client: client}, nil
+}
+
+// rights returns the rights of the components.
+func (c Config) rights() ([]*unstructured.Unstructured, error) {
+	all, err := Driver{}.embedded("rbac.yaml")
+	if !c.SelfAttach {
+		return all, err
+	}
+	nodes, err2 := Driver{}.embedded("selfattach.yaml")
+	return append(all, nodes...), errors.Join(err, err2)
 }
 
 // waitEstablished waits until the API server serves the kind of a CustomResourceDefinition.

@@ -25,7 +25,7 @@ func TestSecondBootstrapFindsEverythingThere(t *testing.T) {
 	if !*before.Spec.AttachRequired || !*before.Spec.PodInfoOnMount || !*before.Spec.StorageCapacity || len(before.Spec.VolumeLifecycleModes) != 2 {
 		t.Errorf("CSIDriver %+v", before.Spec)
 	}
-	if _, err := bootstrap.Apply(t.Context(), admin(t), told()); err != nil {
+	if _, err := bootstrap.Apply(t.Context(), bootstrap.Config{REST: admin(t)}, told()); err != nil {
 		t.Fatal(err)
 	}
 	after, err := client.StorageV1().CSIDrivers().Get(t.Context(), driver, metav1.GetOptions{})
@@ -39,7 +39,7 @@ func TestBootstrapOfADriverThatTellsNoCapacity(t *testing.T) {
 	const silent = "silent.example.com"
 	client := clientOf(t, admin(t)).StorageV1().CSIDrivers()
 	t.Cleanup(func() { _ = client.Delete(context.Background(), silent, metav1.DeleteOptions{}) })
-	if _, err := bootstrap.Apply(t.Context(), admin(t), bootstrap.Driver{Info: csiclient.Info{Name: silent}}); err != nil {
+	if _, err := bootstrap.Apply(t.Context(), bootstrap.Config{REST: admin(t)}, bootstrap.Driver{Info: csiclient.Info{Name: silent}}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := client.Get(t.Context(), silent, metav1.GetOptions{}); err != nil || *got.Spec.StorageCapacity {
@@ -48,11 +48,11 @@ func TestBootstrapOfADriverThatTellsNoCapacity(t *testing.T) {
 }
 
 func TestBootstrapNeedsRightsAndAServer(t *testing.T) {
-	if _, err := bootstrap.Apply(t.Context(), userConfig(t, "nobody-special"), told()); err == nil || !strings.Contains(err.Error(), "forbidden") {
+	if _, err := bootstrap.Apply(t.Context(), bootstrap.Config{REST: userConfig(t, "nobody-special")}, told()); err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("without rights: %v", err)
 	}
 	unreachable := &rest.Config{Host: "https://127.0.0.1:1"}
-	if _, err := bootstrap.Apply(t.Context(), unreachable, told()); err == nil || !strings.Contains(err.Error(), "Namespace/longshore-system") {
+	if _, err := bootstrap.Apply(t.Context(), bootstrap.Config{REST: unreachable}, told()); err == nil || !strings.Contains(err.Error(), "Namespace/longshore-system") {
 		t.Errorf("without a server: %v", err)
 	}
 }

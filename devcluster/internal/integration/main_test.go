@@ -88,7 +88,7 @@ func (c *controlPlane) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.boot, err = bootstrap.Apply(ctx, config, told())
+	c.boot, err = bootstrap.Apply(ctx, bootstrap.Config{REST: config}, told())
 	return err
 }
 

@@ -52,6 +52,8 @@ type Plane struct {
 	audit    bool
 	// gates is the flag of the feature gates, if any.
 	gates []string
+	// controllers is the flag of kube-controller-manager for the controllers that run, if not all do.
+	controllers []string
 }
 
 // New makes the certificates, reserves the ports and writes the kubeconfigs of the administrator and of the control plane's
@@ -139,6 +141,14 @@ func (p *Plane) SetFeatureGates(gates string) {
 	p.gates = nil
 	if gates != "" {
 		p.gates = []string{"--feature-gates=" + gates}
+	}
+}
+
+// SetSelfAttach has kube-controller-manager run without the attach/detach controller. Call it before its spec.
+func (p *Plane) SetSelfAttach(on bool) {
+	p.controllers = nil
+	if on {
+		p.controllers = []string{"--controllers=*,-persistentvolume-attach-detach-controller"}
 	}
 }
 

@@ -1,6 +1,7 @@
 package plane
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/longshore-csi/longshore/devcluster/internal/proc"
@@ -41,7 +42,7 @@ func (p *Plane) APIServerSpec() proc.Spec {
 // ControllerManagerSpec runs the controllers, the attach/detach and the persistent volume controllers among them.
 func (p *Plane) ControllerManagerSpec() proc.Spec {
 	kubeconfig := p.dir.UserKubeconfig(ControllerManager)
-	return p.spec(ControllerManager, "/healthz", append(p.gates,
+	return p.spec(ControllerManager, "/healthz", append(slices.Concat(p.gates, p.controllers),
 		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--bind-address=127.0.0.1", p.securePort(ControllerManager), "--tls-cert-file="+p.serving.CertFile, "--tls-private-key-file="+p.serving.KeyFile,
 		"--service-account-private-key-file="+p.accounts.KeyFile, "--root-ca-file="+p.ca.File(),

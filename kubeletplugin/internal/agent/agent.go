@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeinfo"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/pods"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/selfattach"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
@@ -42,17 +43,21 @@ type Config struct {
 	Root layout.Root
 	// Template describes the node; it has its name.
 	Template nodeobj.Template
+	// SelfAttach has the agent attach volumes itself, with attachments of these names; empty: the attach/detach controller does it.
+	SelfAttach selfattach.Naming
 	// Allowed are the drivers that inline volumes may name.
 	Allowed resolve.AllowedDrivers
 	// Mounts lists mount points; nil means those of the host.
 	Mounts recovery.Mounts
+	// FileLabel is that of kubeletplugin.Config.
+	FileLabel func(*corev1.SELinuxOptions) string
 	// DialDriver connects to a driver's endpoint; nil means gRPC over its socket.
 	DialDriver func(endpoint string) (grpc.ClientConnInterface, error)
 	// Inotify is an inotify instance to share with other agents of the process; nil for one of its own.
 	Inotify *registration.Inotify
 	// Watches are to share with other agents, and the caller runs them; nil for watches of its own.
 	Watches *Watches
-	// Drivers are those that run in this process.
+	// Drivers are those that no registrar announces: they run in this process, or elsewhere at a socket.
 	Drivers []Driver
 	// RegistryDirs are watched for registration sockets besides the one below Root.
 	RegistryDirs []string
@@ -91,11 +96,13 @@ type Agent struct {
 	keeper    *nodeobj.Keeper
 	renewer   *lease.Renewer
 	inUse     *inuse.Publisher
+	self      *selfattach.Attacher // nil if the attach/detach controller attaches
 	info      *nodeinfo.Writer
 	limits    *nodeinfo.Refresher
 	events    *events.Async
 	plugin    *kubeletplugin.Plugin
 	pods      *pods.Controller
+	orphans   *orphans
 	recovered *recovery.Result
 	// seeded are the names kept in volumesInUse for the sake of unknown volumes.
 	seeded []string
@@ -168,14 +175,18 @@ func (a *Agent) makePlugin() error {
 	if err != nil {
 		return err
 	}
+	inUse, attached, err := a.handshake()
+	if err != nil {
+		return err
+	}
 	a.plugin, err = kubeletplugin.New(kubeletplugin.Config{
 		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs, Inotify: a.cfg.Inotify,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
-		InUse: a.inUse, Attachments: attachments{view: a.view, client: a.cfg.Client.VolumeAttachments(), exhausted: a.exhausted}, Exhausted: a.exhausted,
+		InUse: inUse, Attachments: attached, Exhausted: a.exhausted,
 		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },
-		Dial:    a.dial, Mounts: a.cfg.Mounts, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
+		Dial:    a.dial, Mounts: a.cfg.Mounts, FileLabel: a.cfg.FileLabel, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
 	})
 	return err
@@ -186,9 +197,12 @@ func (a *Agent) makePods() (err error) {
 	if err != nil {
 		return err
 	}
+	if a.orphans, err = newOrphans(a.cfg.Registerer); err != nil {
+		return err
+	}
 	a.pods, err = pods.New(pods.Config{
-		Pods: a.cfg.Client.Pods, Resolve: a.plugin.Resolve, Volumes: a.plugin.Volumes(),
-		Clean: a.plugin.CleanPod, LimitExceeded: a.limitExceeded,
+		Pods: a.cfg.Client.Pods, Resolve: a.resolve, Volumes: a.plugin.Volumes(),
+		Clean: a.cleanPod, LimitExceeded: a.limitExceeded,
 		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err

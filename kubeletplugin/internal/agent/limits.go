@@ -43,7 +43,7 @@ func (a *Agent) limitExceeded(ctx context.Context, v *volume.Volume) bool {
 		return false
 	}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, v.Driver)
-	name := layout.Attachment(v.Handle, v.Driver, a.node())
+	name := a.attachmentName(layout.Attachment(v.Handle, v.Driver, a.node()))
 	va, err := a.cfg.Client.VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		logger.Error(err, "Reading the attachment of a volume that is not attached", logging.KeyAttachment, name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // refuse lets all requests of a kind fail until the cluster is healed, and counts them.
@@ -72,6 +73,29 @@ func TestAttachmentNotRequiredAnyMore(t *testing.T) {
 	c.deletePod("a", 30)
 	c.eventually("the pod to be gone", c.gone("a"))
 	c.expectClean()
+}
+
+// TestAttachmentNoLongerRequiredForARunningPod: the volume of a pod that runs leaves volumesInUse, once it is not attached.
+func TestAttachmentNoLongerRequiredForARunningPod(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.driver.AddVolume(csitest.Volume{ID: "vol-1"})
+	c.register()
+	c.apply(csiDriver(true), claim(), persistentVolume())
+	c.start()
+	c.eventually("the node to be ready", c.ready)
+	c.attach("vol-1")
+	c.apply(podWith("a", claimSource()))
+	c.eventually("the pod to run", c.running("a"))
+	if err := c.api.Merge("nodes", "", nodeName, []byte(`{"status":{"volumesAttached":null}}`)); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("the agent to see that it is not attached", func() bool { return !c.agent.view.Attached(layout.Unique(driverName, "vol-1")) })
+	c.apply(csiDriver(false))
+	c.eventually("the volume to leave volumesInUse", func() bool { return len(c.node().Status.VolumesInUse) == 0 })
+	c.deletePod("a", 30)
+	c.eventually("the pod to be gone", c.gone("a"))
+	c.expectClean()
+	c.expectCalls("the pod kept its volume", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
 }
 
 // TestNothingIsUnmountedBeforeTheFirstList: after a restart only a complete list of pods shows which of them are gone. Until

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
@@ -58,6 +59,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.recovered = found
+	a.adoptAttached(ctx)
 	a.inUse.Seed(a.plugin.Volumes().InUse()...)
 	return errors.Join(a.run(ctx), a.plugin.Close())
 }
@@ -97,8 +99,18 @@ func (a *Agent) sweepPods(ctx context.Context) error {
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Looking for directories of pods that are gone")
 		}
+		a.orphans.swept(a.gone(uids))
 		a.pods.Adopt(uids)
 	}
+}
+
+// gone returns those pods that are not in the API any more.
+func (a *Agent) gone(uids []types.UID) sets.Set[types.UID] {
+	gone := sets.New(uids...)
+	for _, p := range a.watches.pods.List() {
+		gone.Delete(p.UID)
+	}
+	return gone
 }
 
 // afterRegistration starts what needs the Node object to exist.
@@ -134,6 +146,9 @@ func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed ch
 	a.identifyLost(ctx)
 	a.pods.Adopt(a.recovered.Pods)
 	g.Go(func() error { return a.plugin.RunVolumes(ctx) })
+	if a.self != nil {
+		g.Go(func() error { return a.self.Run(ctx) })
+	}
 	g.Go(func() error { return a.followLost(ctx) })
 	g.Go(func() error { return a.sweepPods(ctx) })
 	close(listed)
@@ -143,9 +158,13 @@ func (a *Agent) afterFirstList(ctx context.Context, g *errgroup.Group, listed ch
 // State is what the debug page shows.
 func (a *Agent) State() any {
 	s := a.plugin.State()
-	return map[string]any{
+	state := map[string]any{
 		"node": a.node(), "drivers": s.Drivers, "registrations": s.Registrations, "volumesInUse": a.inUse.Names(), "volumes": s.Volumes,
 	}
+	if a.self != nil {
+		state["attachments"] = a.self.State()
+	}
+	return state
 }
 
 func volumeNames(list []corev1.UniqueVolumeName) []string {

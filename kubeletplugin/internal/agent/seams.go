@@ -113,6 +113,11 @@ func (e podEvents) Failed(pod volume.Pod, reason, message string) {
 	e.recorder.Warning(podObject(pod), reason, message)
 }
 
+// Mapped implements volume.Events.
+func (e podEvents) Mapped(pod volume.Pod, message string) {
+	e.recorder.Normal(podObject(pod), volume.ReasonMapped, message)
+}
+
 // Expansion implements volume.Events.
 func (e podEvents) Expansion(pod volume.Pod, claim volume.Claim, reason, message string) {
 	send := e.recorder.Warning

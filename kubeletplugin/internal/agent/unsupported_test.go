@@ -32,11 +32,6 @@ func requests() map[string]func(*asking) {
 		"csi-migration": func(a *asking) {
 			a.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "v"}}
 		},
-		"selinux-mount": func(a *asking) {
-			a.driver.Spec.SELinuxMount = on(true)
-			a.pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
-			a.pod.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1"}}
-		},
 		"caret-in-handle": func(a *asking) {
 			a.driver.Spec.AttachRequired = on(true)
 			a.pv.Spec.CSI.VolumeHandle = "vol^1"

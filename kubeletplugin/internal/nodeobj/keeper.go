@@ -213,8 +213,9 @@ func (k *Keeper) patch(ctx context.Context, patch []byte) error {
 // heartbeat is old.
 func (t *Template) stale(n *corev1.Node, conditions []corev1.NodeCondition, heartbeat time.Duration) bool {
 	want := t.Object(conditions)
+	_, managed := n.Annotations[ManagedAnnotation]
 	switch {
-	case !contains(n.Labels, want.Labels), !contains(n.Annotations, want.Annotations),
+	case t.Unmanaged && managed, !contains(n.Labels, want.Labels), !contains(n.Annotations, want.Annotations),
 		!contains(n.Status.Capacity, want.Status.Capacity), !contains(n.Status.Allocatable, want.Status.Allocatable),
 		!equality.Semantic.DeepEqual(n.Status.Addresses, want.Status.Addresses),
 		n.Status.NodeInfo.KubeletVersion != want.Status.NodeInfo.KubeletVersion:

@@ -39,6 +39,8 @@ type Template struct {
 	Taints []corev1.Taint
 	// CPU, Memory and Storage are the capacity for the scheduler.
 	CPU, Memory, Storage resource.Quantity
+	// Unmanaged says that no controller attaches the volumes of the node: the Node does not get ManagedAnnotation, and loses it.
+	Unmanaged bool
 	// MaxPods is the number of pods that fit on the node.
 	MaxPods int64
 }
@@ -62,7 +64,18 @@ func (t *Template) labels() map[string]string {
 }
 
 func (t *Template) annotations() map[string]string {
+	if t.Unmanaged {
+		return nil
+	}
 	return map[string]string{ManagedAnnotation: "true"}
+}
+
+// annotationPatch sets the annotations, or removes the one that an earlier agent or a kubelet has set.
+func (t *Template) annotationPatch() map[string]any {
+	if t.Unmanaged {
+		return map[string]any{ManagedAnnotation: nil}
+	}
+	return map[string]any{ManagedAnnotation: "true"}
 }
 
 func (t *Template) capacity() corev1.ResourceList {
@@ -138,7 +151,7 @@ func (t *Template) StatusPatch(conditions []corev1.NodeCondition) ([]byte, error
 		addresses = append(addresses, a)
 	}
 	return encode(map[string]any{
-		"metadata": map[string]any{"labels": t.labels(), "annotations": t.annotations()},
+		"metadata": map[string]any{"labels": t.labels(), "annotations": t.annotationPatch()},
 		"status": map[string]any{
 			"capacity": t.capacity(), "allocatable": t.capacity(), "conditions": conditions,
 			"addresses": addresses, "nodeInfo": t.info(),

@@ -38,6 +38,8 @@ type Staging struct {
 	// AttachmentUID is the UID of the VolumeAttachment for which the volume was staged; empty if it needs none, and in
 	// the record of a kubelet, which does not write it and ignores it.
 	AttachmentUID types.UID
+	// SELinuxContext is the SELinux context with which the volume is mounted; empty if it is mounted without.
+	SELinuxContext string
 }
 
 // Target is the record beside a target path.
@@ -54,6 +56,8 @@ type Target struct {
 	Lifecycle string
 	// Attachment is the name of the VolumeAttachment, also for volumes that need none.
 	Attachment string
+	// SELinuxContext is as for Staging.
+	SELinuxContext string
 }
 
 // Device is the record of a raw block volume. There is one for all pods that use it, and a link in the directory of each of them.
@@ -80,28 +84,30 @@ const (
 	keyLifecycle  = "volumeLifecycleMode"
 	keyAttachment = "attachmentID"
 
-	keyAttachmentUID = "attachmentUID"
+	keyAttachmentUID  = "attachmentUID"
+	keySELinuxContext = "seLinuxMountContext"
 )
 
 // Write puts the record into a directory, which must exist.
 func (s Staging) Write(dir string) error {
 	rec := map[string]string{keyHandle: s.Handle, keyDriver: s.Driver}
-	if s.AttachmentUID != "" {
-		rec[keyAttachmentUID] = string(s.AttachmentUID)
-	}
+	set(rec, keyAttachmentUID, string(s.AttachmentUID))
+	set(rec, keySELinuxContext, s.SELinuxContext)
 	return write(dir, rec)
 }
 
 // Write puts the record into a directory, which must exist.
 func (t Target) Write(dir string) error {
-	return write(dir, map[string]string{
+	rec := map[string]string{
 		keySpecVolID:  t.SpecVolID,
 		keyHandle:     t.Handle,
 		keyDriver:     t.Driver,
 		keyNode:       t.Node,
 		keyLifecycle:  t.Lifecycle,
 		keyAttachment: t.Attachment,
-	})
+	}
+	set(rec, keySELinuxContext, t.SELinuxContext)
+	return write(dir, rec)
 }
 
 // Write puts the record into a directory, which must exist.
@@ -113,10 +119,15 @@ func (d Device) Write(dir string) error {
 		keyNode:       d.Node,
 		keyAttachment: d.Attachment,
 	}
-	if d.AttachmentUID != "" {
-		rec[keyAttachmentUID] = string(d.AttachmentUID)
-	}
+	set(rec, keyAttachmentUID, string(d.AttachmentUID))
 	return write(dir, rec)
+}
+
+// set adds a value to a record, unless it is empty.
+func set(rec map[string]string, key, value string) {
+	if value != "" {
+		rec[key] = value
+	}
 }
 
 // ReadDevice reads the record of a raw block volume from the directory of the record, which is in that of the volume.
@@ -149,7 +160,9 @@ func ReadStaging(dir string) (Staging, error) {
 	if err != nil {
 		return Staging{}, err
 	}
-	return Staging{Handle: m[keyHandle], Driver: m[keyDriver], AttachmentUID: types.UID(m[keyAttachmentUID])}, nil
+	return Staging{
+		Handle: m[keyHandle], Driver: m[keyDriver], AttachmentUID: types.UID(m[keyAttachmentUID]), SELinuxContext: m[keySELinuxContext],
+	}, nil
 }
 
 // ReadTarget reads the record of a target directory. Records of old kubelets have no lifecycle
@@ -166,6 +179,8 @@ func ReadTarget(dir string) (Target, error) {
 		Node:       m[keyNode],
 		Lifecycle:  m[keyLifecycle],
 		Attachment: m[keyAttachment],
+
+		SELinuxContext: m[keySELinuxContext],
 	}
 	if t.Lifecycle == "" {
 		t.Lifecycle = Persistent

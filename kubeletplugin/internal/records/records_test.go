@@ -15,11 +15,19 @@ import (
 const (
 	driver = "hostpath.csi.example"
 	node   = "node1"
+
+	seLinux = "system_u:object_r:container_file_t:s0:c1,c2"
 )
 
 func persistent() Target {
 	return Target{SpecVolID: "pvc-1", Handle: "vol-1", Driver: driver, Node: node, Lifecycle: Persistent,
 		Attachment: layout.Attachment("vol-1", driver, node)}
+}
+
+func withContext() Target {
+	t := persistent()
+	t.SELinuxContext = seLinux
+	return t
 }
 
 func inline() Target {
@@ -52,6 +60,8 @@ func TestGolden(t *testing.T) {
 		"Staging":    {reason: "beside globalmount", golden: "staging.json", record: Staging{Handle: "vol-1", Driver: driver}},
 		"Device":     {reason: "a raw block volume", golden: "device.json", record: device()},
 		"Persistent": {reason: "a claim's volume in a pod", golden: "persistent.json", record: persistent()},
+		"SELinux":    {reason: "a file system with a context", golden: "selinux.json", record: Staging{Handle: "vol-1", Driver: driver, SELinuxContext: seLinux}},
+		"InPod":      {reason: "a file system with a context, in a pod", golden: "selinux-pod.json", record: withContext()},
 		"Inline":     {reason: "an inline volume in a pod", golden: "inline.json", record: inline()},
 	}
 	for name, tc := range cases {
@@ -76,7 +86,7 @@ func TestGolden(t *testing.T) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	for _, want := range []Target{persistent(), inline()} {
+	for _, want := range []Target{persistent(), withContext(), inline()} {
 		dir := dirOf(t, want.SpecVolID)
 		if err := want.Write(dir); err != nil {
 			t.Fatal(err)
@@ -89,7 +99,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("target record (-want +got):\n%s", diff)
 		}
 	}
-	dir, want := dirOf(t, "staging"), Staging{Handle: "vol-1", Driver: driver}
+	dir, want := dirOf(t, "staging"), Staging{Handle: "vol-1", Driver: driver, SELinuxContext: seLinux}
 	if err := persistent().Write(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,56 @@
+package resolve
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
+)
+
+// seLinuxContext is the context with which a volume is mounted (KEP-1710); empty if it is mounted without. Where the containers of the pod that
+// mount the volume have several contexts, it cannot be mounted.
+func (r *Resolver) seLinuxContext(q *unsupported.Request) (string, error) {
+	if r.cfg.FileLabel == nil || !asksForContext(q) {
+		return "", nil
+	}
+	labels := sets.Set[string]{}
+	for _, o := range seLinuxOptions(q.Pod, q.Volume.Name) {
+		labels.Insert(r.cfg.FileLabel(o))
+	}
+	if labels.Len() > 1 {
+		return "", fmt.Errorf("multiple SELinux labels found: %s", strings.Join(sets.List(labels), ","))
+	}
+	label, _ := labels.PopAny()
+	return label, nil
+}
+
+// asksForContext reports whether the driver mounts with a context and the pod wants that. It is done for volumes with a file system whose
+// only access mode is ReadWriteOncePod: the feature gate SELinuxMount, which extends it to all modes, is off by default.
+func asksForContext(q *unsupported.Request) bool {
+	d, c := q.Driver, q.Pod.Spec.SecurityContext
+	if d == nil || d.Spec.SELinuxMount == nil || !*d.Spec.SELinuxMount || isBlock(q.PV) || !slices.Equal(q.PV.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}) {
+		return false
+	}
+	return c == nil || c.SELinuxChangePolicy == nil || *c.SELinuxChangePolicy != corev1.SELinuxChangePolicyRecursive
+}
+
+// seLinuxOptions lists the options of the containers that mount a volume. Those of a container replace those of the pod.
+func seLinuxOptions(pod *corev1.Pod, volume string) []*corev1.SELinuxOptions {
+	var all []*corev1.SELinuxOptions
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume }) {
+			continue
+		}
+		switch {
+		case c.SecurityContext != nil && c.SecurityContext.SELinuxOptions != nil:
+			all = append(all, c.SecurityContext.SELinuxOptions)
+		case pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.SELinuxOptions != nil:
+			all = append(all, pod.Spec.SecurityContext.SELinuxOptions)
+		}
+	}
+	return all
+}

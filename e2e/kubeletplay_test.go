@@ -256,9 +256,8 @@ func (p *play) waitEvent(pod, reason string) {
 	})
 }
 
-// others are the reasons of events that are not compared: those of other components, those about containers, and SuccessfulMountVolume, which
-// kubelets send for raw block volumes alone.
-var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady", "SuccessfulMountVolume"}
+// others are the reasons of events that are not compared: those of other components, and those about containers.
+var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady"}
 
 // events lists the reasons of the events of a pod, each once.
 func (p *play) events(ctx context.Context, pod string) ([]string, error) {

@@ -2,15 +2,11 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
@@ -254,170 +250,6 @@ func (p *play) waitEvent(pod, reason string) {
 		all, err := p.events(ctx, pod)
 		return slices.Contains(all, reason), err
 	})
-}
-
-// others are the reasons of events that are not compared: those of other components, and those about containers.
-var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady"}
-
-// events lists the reasons of the events of a pod, each once.
-func (p *play) events(ctx context.Context, pod string) ([]string, error) {
-	list, err := p.Client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + pod})
-	if err != nil {
-		return nil, err
-	}
-	reasons := map[string]bool{}
-	for _, e := range list.Items {
-		if !slices.Contains(others, e.Reason) {
-			reasons[e.Reason] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(reasons)), nil
-}
-
-// transcript writes down all steps, the events, which may come late, and what is left.
-func (p *play) transcript(ctx context.Context) (string, error) {
-	events := step{title: "events", calls: len(p.calls.since(0))}
-	for _, pod := range slices.Sorted(maps.Keys(p.uids)) {
-		reasons, err := p.events(ctx, pod)
-		if err != nil {
-			return "", err
-		}
-		if p.scenario.mayWait {
-			reasons = slices.DeleteFunc(reasons, func(r string) bool { return r == "FailedMount" })
-		}
-		if len(reasons) > 0 {
-			events.notes = append(events.notes, fmt.Sprintf("pod %s: %s", pod, strings.Join(reasons, ", ")))
-		}
-	}
-	left, err := p.leftNow(ctx)
-	if err != nil {
-		return "", err
-	}
-	steps := append(slices.Clone(p.steps), events, step{title: "left", calls: events.calls, notes: left})
-	return p.normal().Replace("# " + p.scenario.about + "\n" + p.text(steps)), nil
-}
-
-// grace is how long what is left may take to go, before it counts as left.
-const grace = time.Minute
-
-// left lists what is left of the volumes when nothing more goes.
-func (p *play) left() (left []string) {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	err := poll(ctx, func(ctx context.Context) (bool, error) {
-		now, err := p.leftNow(ctx)
-		if err == nil {
-			left = now
-		}
-		return err == nil && len(now) == 0, err
-	})
-	if err != nil {
-		p.t.Logf("waiting for nothing to be left: %v", err)
-	}
-	return left
-}
-
-// leftNow lists paths, mounts and entries of the Node.
-func (p *play) leftNow(ctx context.Context) ([]string, error) {
-	var is strings.Builder // what belongs to this play
-	for _, part := range append(slices.Collect(maps.Values(p.uids)), types.UID(p.Namespace), types.UID(p.driver+"/")) {
-		fmt.Fprintf(&is, " -e %s", part)
-	}
-	out, err := p.node.run(ctx, "sh", "-c", fmt.Sprintf("find %[1]s/pods %[1]s/plugins/kubernetes.io/csi 2>/dev/null | grep -F %[2]s; awk '{print \"mount\", $5}' /proc/self/mountinfo | grep -F %[2]s; :", p.node.root, is.String()))
-	if err != nil {
-		return nil, err
-	}
-	node, err := p.Client.CoreV1().Nodes().Get(ctx, p.node.name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	left := strings.FieldsFunc(out, func(r rune) bool { return r == '\n' })
-	for _, name := range node.Status.VolumesInUse {
-		if strings.Contains(string(name), p.driver) {
-			left = append(left, "volumesInUse "+string(name))
-		}
-	}
-	slices.Sort(left)
-	return left, nil
-}
-
-// text writes steps. A call that is as the last one before it is not written again: how often a kubelet repeats one is a matter of time.
-func (p *play) text(steps []step) string {
-	var out strings.Builder
-	var last string
-	for i, s := range steps {
-		fmt.Fprintf(&out, "== %s\n", s.title)
-		calls := p.calls.since(s.calls)
-		if i+1 < len(steps) {
-			calls = calls[:steps[i+1].calls-s.calls]
-		}
-		nothing := len(s.notes) == 0
-		for _, c := range calls {
-			if c.Method == registered { // when a kubelet gets to it is a matter of time, too
-				continue
-			}
-			text := stable(callText(c))
-			if text != last {
-				fmt.Fprint(&out, text)
-				nothing = false
-			}
-			last = text
-		}
-		for _, n := range s.notes {
-			fmt.Fprintln(&out, n)
-		}
-		if nothing {
-			fmt.Fprintln(&out, "nothing")
-		}
-	}
-	return out.String()
-}
-
-// callText writes a call: the method and the code, and a line for each field.
-func callText(c record.Call) string {
-	var fields map[string]any
-	if err := json.Unmarshal(c.Request, &fields); err != nil {
-		return fmt.Sprintf("%s %s: %v\n", c.Method, c.Request, err)
-	}
-	text := fmt.Sprintf("%s: %s\n", c.Method, c.Code)
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		value, ok := fields[name].(string)
-		if !ok {
-			line, err := json.Marshal(fields[name])
-			value = string(line)
-			if err != nil {
-				value = err.Error()
-			}
-		}
-		if found := c.Paths[name]; found != "" {
-			value += " (" + found + ")"
-		}
-		text += "  " + name + ": " + value + "\n"
-	}
-	return text
-}
-
-// normal replaces what is another in each play.
-func (p *play) normal() *strings.Replacer {
-	pairs := []string{p.node.root, "ROOT", p.driver, "DRIVER", p.Namespace, "NAMESPACE", p.node.name, "NODE"}
-	for name, uid := range p.uids {
-		pairs = append(pairs, string(uid), "UID-OF-"+name)
-	}
-	return strings.NewReplacer(pairs...)
-}
-
-var (
-	tokenText  = regexp.MustCompile(`\\"token\\":\\"[^"]*\\"`)
-	tokenTime  = regexp.MustCompile(`\\"expirationTimestamp\\":\\"[^"]*\\"`)
-	inlineName = regexp.MustCompile(`csi-[0-9a-f]{64}`)
-)
-
-// stable replaces what is another in each call.
-func stable(text string) string {
-	text = tokenText.ReplaceAllString(text, `\"token\":\"TOKEN\"`)
-	text = tokenTime.ReplaceAllString(text, `\"expirationTimestamp\":\"TIME\"`)
-	return inlineName.ReplaceAllString(text, "INLINE-HANDLE")
 }
 
 // attach has all volumes of the driver attached as soon as that is asked for, until the test ends.

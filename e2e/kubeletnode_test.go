@@ -5,13 +5,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/longshore-csi/longshore/e2e/recorder/record"
 )
@@ -114,7 +117,8 @@ type recording struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stderr bytes.Buffer
-	read   sync.WaitGroup
+	// answers has an element for each answer to a fault, and is closed when the process has ended.
+	answers chan struct{}
 
 	mu    sync.Mutex
 	calls []record.Call
@@ -154,17 +158,23 @@ func (r *recording) start() error {
 	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
 		return err
 	}
-	r.read.Go(func() { r.follow(stdout) })
+	r.answers = make(chan struct{}, 1)
+	go r.follow(stdout)
 	return r.cmd.Start()
 }
 
 // follow reads calls until the driver ends.
 func (r *recording) follow(stdout io.Reader) {
+	defer close(r.answers)
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		var call record.Call
 		if err := json.Unmarshal(lines.Bytes(), &call); err != nil {
 			call.Method = fmt.Sprintf("%q: %v", lines.Text(), err)
+		}
+		if call.Method == "" {
+			r.answers <- struct{}{}
+			continue
 		}
 		r.mu.Lock()
 		r.calls = append(r.calls, call)
@@ -175,17 +185,34 @@ func (r *recording) follow(stdout io.Reader) {
 // kill ends the process of the driver, which leaves its sockets behind.
 func (r *recording) kill() {
 	_ = r.stdin.Close()
-	r.read.Wait()
+	for range r.answers { // until all is read
+	}
 	_ = r.cmd.Wait()
 }
 
 // fail has calls fail from now on.
 func (r *recording) fail(f record.Fault) error {
 	line, err := json.Marshal(f)
-	if err == nil {
-		_, err = r.stdin.Write(append(line, '\n'))
+	if err != nil {
+		return err
 	}
-	return err
+	if _, err := r.stdin.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	select {
+	case <-r.answers: // or the process has ended
+		return nil
+	case <-time.After(patience):
+		return fmt.Errorf("the driver does not answer to %s", line)
+	}
+}
+
+// readAll returns when all calls are read that were made until now. A process that has ended makes none.
+func (r *recording) readAll() error {
+	if err := r.fail(record.Fault{}); !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	return nil
 }
 
 // since returns the calls after the first n.

@@ -95,6 +95,10 @@ func (p *play) awaitRegistered() {
 
 // step begins a part of the transcript: calls that come from now on stand below its title.
 func (p *play) step(format string, args ...any) {
+	p.t.Helper()
+	if err := p.calls.readAll(); err != nil {
+		p.t.Fatal(err)
+	}
 	p.steps = append(p.steps, step{title: fmt.Sprintf(format, args...), calls: len(p.calls.since(0))})
 }
 

@@ -2,7 +2,7 @@
 // errors on request, and mounts real directories and devices, as kubelets look at both.
 //
 // Its only argument is a Config in JSON. It writes a Call in JSON to a line of its standard output for each call, and reads a Fault from
-// each line of its standard input, at whose end it ends without a word to anybody, as if it was killed.
+// each line of its standard input, which it answers with an empty Call. At the end of the input it ends without a word to anybody, as if it was killed.
 package main
 
 import (
@@ -89,11 +89,19 @@ func (d *driver) readFaults(r io.Reader) error {
 		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
 			return fmt.Errorf("read the fault %q: %w", lines.Text(), err)
 		}
-		d.mu.Lock()
-		d.faults = append(d.faults, f)
-		d.mu.Unlock()
+		if err := d.add(f); err != nil {
+			return err
+		}
 	}
 	return lines.Err()
+}
+
+// add takes a fault, and says so after all calls that were made before.
+func (d *driver) add(f record.Fault) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = append(d.faults, f)
+	return d.out.Encode(record.Call{})
 }
 
 // recorded reports whether a call is written down: of some, a kubelet may make any number.

@@ -33,7 +33,7 @@ func (c Config) RegistrationSocket() string {
 // Volume is the directory that is mounted as a volume; with the suffix .img it is the file behind its device.
 func (c Config) Volume(id string) string { return filepath.Join(c.Dir(), "data", id) }
 
-// Fault is an error that a method returns.
+// Fault is an error that a method returns. One without a method is only answered.
 type Fault struct {
 	Method string
 	Code   codes.Code
@@ -45,6 +45,7 @@ type Fault struct {
 
 // Call is one call of the node service.
 type Call struct {
+	// Method is empty in the answer to a fault, which comes after the calls that were made before.
 	Method string
 	// Request is the message in JSON, with the field names of the specification.
 	Request json.RawMessage

@@ -148,7 +148,7 @@ func (o *takeover) checkMounted(suffixes ...string) {
 }
 
 // TestTakeover has csi-node-agent take over from a kubelet, and the kubelet from the agent: what pods use stays mounted, and what they
-// no longer use goes, whoever has mounted it.
+// no longer use goes, whether the kubelet or the agent has mounted it.
 func TestTakeover(t *testing.T) {
 	o := newTakeover(t, storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral)
 	o.startForms("-1")

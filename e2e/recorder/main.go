@@ -157,7 +157,7 @@ func (d *driver) answer(ctx context.Context, method string, req any, handle grpc
 	return reply, err
 }
 
-// found says what there is at the paths of a request.
+// found returns the kind of file at each path of a request.
 func found(request []byte) map[string]string {
 	var paths struct {
 		Staging string `json:"staging_target_path"`
@@ -180,7 +180,7 @@ func found(request []byte) map[string]string {
 	return all
 }
 
-// kind names what there is at a path.
+// kind returns the kind of the file at a path.
 func kind(p string) string {
 	info, err := os.Lstat(p)
 	switch {

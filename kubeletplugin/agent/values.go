@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/longshore-csi/longshore/csikit/drivername"
 )
 
 // Labels is a flag of the form key=value,...
@@ -60,11 +62,11 @@ func (s *Sockets) Set(list string) error {
 	parsed := Sockets{}
 	for _, pair := range split(list) {
 		name, socket, ok := strings.Cut(pair, "=")
-		switch {
-		case !ok || !filepath.IsAbs(socket):
+		if !ok || !filepath.IsAbs(socket) {
 			return fmt.Errorf("driver %q: must have the form name=socket with an absolute path", pair)
-		case len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0:
-			return fmt.Errorf("driver %q: the name must be a DNS subdomain name", pair)
+		}
+		if err := drivername.Validate(name); err != nil {
+			return err
 		}
 		parsed[name] = socket
 	}

@@ -1,6 +1,6 @@
 // Package components runs the project's components by name, so that one program can be all processes of a cluster.
 //
-// They take the flags of the binaries they stand for. A real deployment uses those binaries instead. csi-nodes alone has no binary: it is csi-node-agent with
+// They take the flags of the binaries that they replace here. A deployment uses those binaries. csi-nodes alone has no binary: it is csi-node-agent with
 // the reference driver in its process.
 package components
 

@@ -391,7 +391,7 @@ func (m *model) settle() {
 	m.heal()
 	m.controller.calm = true
 	for _, n := range m.nodes {
-		n.kill("to begin anew")
+		n.kill("to start again")
 		n.startAt = time.Now()
 	}
 	for i := range modelVolumes {

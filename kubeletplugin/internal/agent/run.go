@@ -107,7 +107,7 @@ func (a *Agent) sweepPods(ctx context.Context) error {
 // gone returns those pods that are not in the API any more.
 func (a *Agent) gone(uids []types.UID) sets.Set[types.UID] {
 	gone := sets.New(uids...)
-	for _, p := range a.watches.pods.List() {
+	for p := range a.watches.pods.All() {
 		gone.Delete(p.UID)
 	}
 	return gone

@@ -45,7 +45,7 @@ type Config struct {
 	Dir string
 	// Naming is how new attachments are named. Those that are recorded keep their names.
 	Naming Naming
-	// InUse keeps volumesInUse: an attach/detach controller that starts detaches what is not there, whoever has attached it.
+	// InUse keeps volumesInUse: an attach/detach controller that is started detaches each volume that is not in it.
 	InUse volume.InUse
 	// Managed reports whether the Node says that the attach/detach controller attaches: then nothing is attached here.
 	Managed func() bool

@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -244,15 +245,19 @@ func (c *attachContest) attachAll(p program, tc attachCase, result *attachedAll)
 // leastAttachments attaches and detaches volumes as the least controller.
 func (c *attachContest) leastAttachments(n int) {
 	c.b.Helper()
-	l := newLeast(c.contest, "persistentvolumes", "volumeattachments")
+	l := newLeast(c.contest, corev1.SchemeGroupVersion.WithResource("persistentvolumes"), storagev1.SchemeGroupVersion.WithResource("volumeattachments"))
 	defer l.stop()
 	defer c.tidy()
 	c.addVolumes()
 	c.ask(0, n, spread)
 	none := func(int) []patched { return nil }
 	attach := l.work(n, func(i int) []patched {
-		finalizer := fmt.Sprintf(`{"metadata":{"finalizers":["external-attacher/%s"]}}`, c.name)
-		return []patched{{"persistentvolumes", c.volumeOf(i), "", finalizer}, {"volumeattachments", c.volumeOf(i), "", finalizer}}
+		finalizer := fmt.Sprintf(`"finalizers":["external-attacher/%s"]`, c.name)
+		node := fmt.Sprintf(`"annotations":{"csi.alpha.kubernetes.io/node-id":%q}`, spread(i))
+		return []patched{
+			{"persistentvolumes", c.volumeOf(i), "", `{"metadata":{` + finalizer + `}}`},
+			{"volumeattachments", c.volumeOf(i), "", `{"metadata":{` + finalizer + `,` + node + `}}`},
+		}
 	}, func(ctx context.Context, i int) error {
 		_, err := l.controller.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: handleOf(i), NodeId: spread(i), VolumeCapability: &csi.VolumeCapability{
 			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},

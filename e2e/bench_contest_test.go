@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,8 +25,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
 )
@@ -245,10 +248,11 @@ func each(ctx context.Context, n int, do func(context.Context, int) error) error
 	return group.Wait()
 }
 
-// least is the least that any controller does: it watches its kinds of objects, calls the driver and sends patches. It decodes nothing,
-// and has no queue, metrics, events and logs.
+// least is the least that any controller does: it watches its kinds of objects and decodes them, calls the driver and sends patches. It decodes no answers,
+// and has no queue, metrics, events and logs. To the API server it is the user that the programs are, and it wants protobuf.
 type least struct {
 	*contest
+	client     kubernetes.Interface
 	controller csi.ControllerClient
 	// stop ends the watches.
 	stop context.CancelFunc
@@ -258,27 +262,34 @@ type least struct {
 type patched struct{ resource, name, subresource, patch string }
 
 // newLeast watches kinds of objects until stop is called.
-func newLeast(c *contest, resources ...string) *least {
+func newLeast(c *contest, resources ...schema.GroupVersionResource) *least {
 	c.b.Helper()
 	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	c.must(err)
 	c.b.Cleanup(func() { _ = conn.Close() })
+	config, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
+	c.must(err)
+	config.QPS, config.ContentType, config.AcceptContentTypes = -1, runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	client, err := kubernetes.NewForConfig(config)
+	c.must(err)
 	ctx, stop := context.WithCancel(c.b.Context())
-	l := &least{contest: c, controller: csi.NewControllerClient(conn), stop: stop}
+	l := &least{contest: c, client: client, controller: csi.NewControllerClient(conn), stop: stop}
+	factory := informers.NewSharedInformerFactory(client, 0)
 	for _, resource := range resources {
-		stream, err := l.clientOf(resource).Get().Resource(resource).Param("watch", "true").
-			SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch").Stream(ctx)
+		informer, err := factory.ForResource(resource)
 		c.must(err)
-		go func() { _, _ = io.Copy(io.Discard, stream) }()
+		informer.Informer()
 	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
 	return l
 }
 
 func (l *least) clientOf(resource string) rest.Interface {
 	if resource == "volumeattachments" {
-		return l.Client.StorageV1().RESTClient()
+		return l.client.StorageV1().RESTClient()
 	}
-	return l.Client.CoreV1().RESTClient()
+	return l.client.CoreV1().RESTClient()
 }
 
 // send sends a patch.

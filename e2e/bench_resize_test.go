@@ -95,7 +95,7 @@ func (c *contest) request(ctx context.Context, claim string, size int64) error {
 // leastExpansions expands volumes as the least controller, and returns what that took.
 func (c *contest) leastExpansions(n int, size int64) written {
 	c.b.Helper()
-	l := newLeast(c, "persistentvolumeclaims", "persistentvolumes")
+	l := newLeast(c, corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), corev1.SchemeGroupVersion.WithResource("persistentvolumes"))
 	defer l.stop()
 	c.must(each(c.b.Context(), n, func(ctx context.Context, i int) error { return c.request(ctx, claimName(i), size) }))
 	capacity := fmt.Sprintf(`{"storage":"%dMi"}`, size)

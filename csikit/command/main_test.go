@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,9 +28,10 @@ func TestMain(m *testing.M) {
 		},
 		"fails":  func(context.Context, options) error { return errors.New("no driver") },
 		"passes": func(_ context.Context, o options) error { fmt.Println("n is", o.n); return nil },
+		"counts": func(context.Context, options) error { fmt.Println("processors:", runtime.GOMAXPROCS(0)); return nil },
 	}
 	if run, ok := runs[os.Getenv(behaviour)]; ok {
-		os.Exit(newComponent(run).Main())
+		os.Exit(newComponent(run).OnOneProcessor().Main())
 	}
 	os.Exit(m.Run())
 }
@@ -87,6 +89,18 @@ func TestProcess(t *testing.T) {
 				t.Errorf("%s: stderr %q, want %q", tc.reason, stderr, tc.stderr)
 			}
 		})
+	}
+}
+
+// On a node with many processors, a component takes no more than on one with few. Who sets the number of the Go runtime keeps it.
+func TestOneProcessor(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]string{"": "processors: 1\n", "3": "processors: 3\n"} {
+		cmd, stdout, stderr := process(t, "counts")
+		cmd.Env = append(cmd.Env, "GOMAXPROCS="+set)
+		if err := cmd.Run(); err != nil || stdout.String() != want {
+			t.Errorf("GOMAXPROCS=%q: %q, %v, want %q; stderr %q", set, stdout, err, want, stderr)
+		}
 	}
 }
 

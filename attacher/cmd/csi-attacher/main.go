@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.New("csi-attacher", attacher.NewOptions, attacher.Run).Main())
+	os.Exit(command.New("csi-attacher", attacher.NewOptions, attacher.Run).OnOneProcessor().Main())
 }

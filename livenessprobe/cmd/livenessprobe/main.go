@@ -10,5 +10,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.New("livenessprobe", livenessprobe.NewOptions, livenessprobe.Run).Main())
+	os.Exit(command.New("livenessprobe", livenessprobe.NewOptions, livenessprobe.Run).OnOneProcessor().Main())
 }

@@ -10,5 +10,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run).Main())
+	os.Exit(command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run).OnOneProcessor().Main())
 }

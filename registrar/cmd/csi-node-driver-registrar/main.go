@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run).Main())
+	os.Exit(command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run).OnOneProcessor().Main())
 }

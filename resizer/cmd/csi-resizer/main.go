@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.New("csi-resizer", resizer.NewOptions, resizer.Run).Main())
+	os.Exit(command.New("csi-resizer", resizer.NewOptions, resizer.Run).OnOneProcessor().Main())
 }

@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.New("snapshot-controller", snapshotcontroller.NewOptions, snapshotcontroller.Run).Main())
+	os.Exit(command.New("snapshot-controller", snapshotcontroller.NewOptions, snapshotcontroller.Run).OnOneProcessor().Main())
 }

@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.New("csi-snapshotter", snapshotter.NewOptions, snapshotter.Run).Main())
+	os.Exit(command.New("csi-snapshotter", snapshotter.NewOptions, snapshotter.Run).OnOneProcessor().Main())
 }

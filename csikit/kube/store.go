@@ -71,7 +71,7 @@ func newItem[T Object](obj T, encoding *Encoding[T]) item[T] {
 
 func keyOf(obj Object) string { return cache.MetaObjectToName(obj).String() }
 
-// object returns the object, which is the caller's own if the kind has an encoding. encoding is that of newItem.
+// object returns the object, decoded if the kind has an encoding. encoding is that of newItem.
 func (it item[T]) object(encoding *Encoding[T]) T {
 	if it.encoded == "" {
 		return it.plain
@@ -110,6 +110,8 @@ type store[T Object] struct {
 	// mu guards items and keys, which no one but the holder of change writes.
 	mu    sync.RWMutex
 	items map[string]kept[T]
+	// recent has objects as they are read.
+	recent *recent[T]
 	// keys are those of the objects of an index under the hash of a value.
 	keys map[string]map[uint64][]string // each list in order
 	seed maphash.Seed
@@ -120,7 +122,7 @@ var _ cache.TransformingStore = (*store[Object])(nil)
 func newStore[T Object](o InformerOptions[T], changed func(before, after T), listed func(resourceVersion string)) *store[T] {
 	s := &store[T]{
 		transform: transform(o.Transform), encoding: o.Encoding, index: o.Index, changed: changed, listed: listed,
-		synced: make(chan struct{}), items: map[string]kept[T]{}, keys: map[string]map[uint64][]string{}, seed: maphash.MakeSeed(),
+		synced: make(chan struct{}), items: map[string]kept[T]{}, recent: newRecent[T](), keys: map[string]map[uint64][]string{}, seed: maphash.MakeSeed(),
 	}
 	for name := range o.Index {
 		s.keys[name] = map[uint64][]string{}
@@ -220,6 +222,9 @@ func (s *store[T]) put(it item[T], after T, listed bool) {
 	s.items[it.key] = it.kept
 	s.file(it.key, before, after)
 	s.mu.Unlock()
+	if !listed {
+		s.recent.put(it, after)
+	}
 	s.changed(before, after)
 }
 
@@ -230,6 +235,7 @@ func (s *store[T]) remove(key string, known, last T) {
 	delete(s.items, key)
 	s.file(key, known, none)
 	s.mu.Unlock()
+	s.recent.remove(key)
 	s.changed(last, none)
 }
 
@@ -281,10 +287,19 @@ func (s *store[T]) get(key string) (obj T, ok bool) {
 	s.mu.RLock()
 	found, ok := s.items[key]
 	s.mu.RUnlock()
-	if ok {
-		obj = item[T]{key, found}.object(s.encoding)
+	if !ok {
+		return obj, false
 	}
-	return obj, ok
+	it := item[T]{key, found}
+	obj, ok = s.recent.get(it)
+	switch {
+	case !ok:
+		obj = it.object(s.encoding)
+		s.recent.put(it, obj)
+	case detectMutations:
+		check(it, obj, s.encoding)
+	}
+	return obj, true
 }
 
 // allKeys returns the keys of all objects, and others, each once.

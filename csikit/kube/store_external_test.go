@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -8,14 +9,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
-// What is kept encoded comes back as it was, and to each reader as its own: one that writes to it changes nothing.
+// What is kept encoded comes back as it was, also when so many others were read meanwhile that it has to be decoded again.
 func TestObjectsComeBackAsTheyWere(t *testing.T) {
 	t.Parallel()
+	const others = 500
 	want := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", Annotations: map[string]string{"with": ""}, Labels: map[string]string{"app": "db"}, Finalizers: []string{"example.com/kept"}},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -24,7 +27,11 @@ func TestObjectsComeBackAsTheyWere(t *testing.T) {
 		},
 	}
 	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New(want)
+		objs := []runtime.Object{want}
+		for i := range others {
+			objs = append(objs, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("other-", i)}})
+		}
+		cluster := kubetest.New(objs...)
 		claims := cluster.Client().PersistentVolumeClaims("")
 		stored, err := cluster.Client().PersistentVolumeClaims("ns").Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil {
@@ -39,9 +46,12 @@ func TestObjectsComeBackAsTheyWere(t *testing.T) {
 		if diff := cmp.Diff(stored, got); diff != "" {
 			t.Errorf("the copy differs (-API +copy):\n%s", diff)
 		}
-		got.Name, got.Annotations["with"] = "b", "more"
-		if again, _ := informer.Get("ns", "a"); cmp.Diff(stored, again) != "" {
-			t.Error("a reader has changed the copy")
+		if n := len(informer.List()); n != others+1 {
+			t.Errorf("%d objects, want %d", n, others+1)
+		}
+		again, _ := informer.Get("ns", "a")
+		if diff := cmp.Diff(stored, again); diff != "" {
+			t.Errorf("the copy differs when it is read again (-API +copy):\n%s", diff)
 		}
 	})
 }

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -88,7 +87,7 @@ func New(cfg *rest.Config) (Client, error) {
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
 	cfg = rest.CopyConfig(cfg)
-	cfg.APIPath, cfg.NegotiatedSerializer = "/apis", serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.APIPath, cfg.NegotiatedSerializer = "/apis", newSerializers(scheme)
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // custom resources have no protobuf
 	transport, err := rest.TransportFor(cfg)
 	if err != nil {

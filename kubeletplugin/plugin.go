@@ -62,6 +62,8 @@ type Config struct {
 	InUse volume.InUse
 	// Attachments is the controller's side of the handshake; nil if and only if InUse is.
 	Attachments volume.Attachments
+	// SelfAttach says that Attachments have volumes attached, and kube-controller-manager has not: then nothing is reported that only it cannot do.
+	SelfAttach bool
 	// NodeInfo receives what drivers say about the node; nil for nobody.
 	NodeInfo NodeInfo
 	// Exhausted is called when NodeStageVolume or NodePublishVolume of a driver returns RESOURCE_EXHAUSTED: its volume limit may have changed, and Refresh reads
@@ -134,7 +136,7 @@ func New(cfg Config) (*Plugin, error) {
 	p.registry = driver.NewRegistry(driver.Config{Registerer: cfg.Registerer, Dial: cfg.Dial, Answered: p.cfg.exhausted})
 	p.metrics = newMetrics()
 	p.handler = &handler{registry: p.registry, info: cfg.NodeInfo, timeout: cfg.Timeout}
-	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), FileLabel: cfg.fileLabel()})
+	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), SelfAttach: cfg.SelfAttach || cfg.noAttach(), FileLabel: cfg.fileLabel()})
 	var err error
 	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Inotify: cfg.Inotify, Handler: p.handler}); err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)

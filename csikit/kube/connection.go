@@ -59,7 +59,7 @@ var _ utilnet.RoundTripperWrapper = (*limited)(nil)
 
 // RoundTrip implements http.RoundTripper.
 func (c *limited) RoundTrip(req *http.Request) (*http.Response, error) {
-	if strings.Contains(req.URL.Path, "/apis/coordination.k8s.io/") || req.URL.Query().Has("watch") {
+	if strings.Contains(req.URL.Path, "/apis/coordination.k8s.io/") || strings.Contains(req.URL.RawQuery, "watch=") {
 		return c.to.RoundTrip(req)
 	}
 	select {

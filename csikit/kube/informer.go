@@ -176,9 +176,9 @@ func (i *Informer[T]) ByIndex(index, value string) []T {
 
 // Remember makes an own write visible before the watch brings it: obj is what Create, Update or
 // Patch has returned; the object is gone if that write removed its last finalizer. The newer
-// resourceVersion wins; a deletion that the watch has brought for the same UID wins always.
+// resourceVersion wins; a deletion that the watch has brought for the same UID wins always. obj loses its managedFields.
 func (i *Informer[T]) Remember(obj T) {
-	copied, ok := obj.DeepCopyObject().(T)
+	copied, ok := StripManagedFields(obj).DeepCopyObject().(T)
 	if !ok {
 		return
 	}

@@ -24,6 +24,6 @@ func migratedSpec(s *corev1.PersistentVolumeSource) bool {
 // caret reports whether kube-controller-manager attaches the volume but cannot detach it: it splits the unique name of
 // the volume at this character.
 func caret(r *Request) bool {
-	attached := r.Driver == nil || r.Driver.Spec.AttachRequired == nil || *r.Driver.Spec.AttachRequired
+	attached := !r.SelfAttach && (r.Driver == nil || r.Driver.Spec.AttachRequired == nil || *r.Driver.Spec.AttachRequired)
 	return attached && r.PV != nil && r.PV.Spec.CSI != nil && strings.Contains(r.PV.Spec.CSI.VolumeHandle, "^")
 }

@@ -21,9 +21,6 @@ const (
 	ReasonFailedMount = "FailedMount"
 )
 
-// CaretInHandle is the name of the feature that only matters where kube-controller-manager attaches volumes.
-const CaretInHandle = "caret-in-handle"
-
 // Feature is something that this agent does not do.
 type Feature struct {
 	// Name is the label value in csi_node_unsupported_total.
@@ -52,6 +49,8 @@ type Request struct {
 	Driver *storagev1.CSIDriver
 	// ReadOnly is true if the pod mounts the volume read-only.
 	ReadOnly bool
+	// SelfAttach is true if kube-controller-manager does not attach volumes.
+	SelfAttach bool
 }
 
 // Finding is a feature that a volume asks for.
@@ -74,7 +73,7 @@ func Features() []Feature {
 			Reason: ReasonFailedMount, Refused: true, asked: migrated,
 		},
 		{
-			Name: CaretInHandle, Asks: "the attachment of a volume handle with the character ^",
+			Name: "caret-in-handle", Asks: "the attachment of a volume handle with the character ^",
 			Effect: "the volume is attached and mounted, but kube-controller-manager cannot detach it: delete its VolumeAttachment after the pod",
 			Reason: ReasonIgnored, asked: caret,
 		},

@@ -36,12 +36,13 @@ func TestFind(t *testing.T) {
 		r      *Request
 		want   []string
 	}{
-		"Nothing":        {reason: "an ordinary volume", r: request()},
-		"NoDriverObject": {reason: "a driver without CSIDriver object", r: request(func(r *Request) { r.Driver = nil })},
-		"Caret":          {reason: "attached, and never detached", r: request(caretHandle), want: []string{"caret-in-handle"}},
-		"CaretNoAttach":  {reason: "nothing to detach", r: request(caretHandle, func(r *Request) { r.Driver.Spec.AttachRequired = ptr(false) })},
-		"MigratedInline": {reason: "an in-tree volume in the pod", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{}}}}, want: []string{"csi-migration"}},
-		"Other":          {reason: "a volume that is no business of CSI", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
+		"Nothing":         {reason: "an ordinary volume", r: request()},
+		"NoDriverObject":  {reason: "a driver without CSIDriver object", r: request(func(r *Request) { r.Driver = nil })},
+		"Caret":           {reason: "attached, and never detached", r: request(caretHandle), want: []string{"caret-in-handle"}},
+		"CaretNoAttach":   {reason: "nothing to detach", r: request(caretHandle, func(r *Request) { r.Driver.Spec.AttachRequired = ptr(false) })},
+		"CaretSelfAttach": {reason: "what attaches it detaches it, too", r: request(caretHandle, func(r *Request) { r.SelfAttach = true })},
+		"MigratedInline":  {reason: "an in-tree volume in the pod", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{}}}}, want: []string{"csi-migration"}},
+		"Other":           {reason: "a volume that is no business of CSI", r: &Request{Pod: &corev1.Pod{}, Volume: &corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

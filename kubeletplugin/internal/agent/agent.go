@@ -183,7 +183,7 @@ func (a *Agent) makePlugin() error {
 		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs, Inotify: a.cfg.Inotify,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
-		InUse: inUse, Attachments: attached, Exhausted: a.exhausted,
+		InUse: inUse, Attachments: attached, SelfAttach: a.self != nil, Exhausted: a.exhausted,
 		NodeInfo: nodeInfo{a.info}, Events: podEvents{a.events}, Conditions: podEvents{a.events}, StatsInterval: a.cfg.StatsPeriod,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },
 		Dial:    a.dial, Mounts: a.cfg.Mounts, FileLabel: a.cfg.FileLabel, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"path/filepath"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -13,7 +12,6 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/nodeobj"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/selfattach"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -64,12 +62,8 @@ func (a *Agent) adoptAttached(ctx context.Context) {
 // resolve finds the volumes that a pod wants.
 func (a *Agent) resolve(ctx context.Context, pod *corev1.Pod) ([]volume.Publication, []*resolve.Problem) {
 	wanted, problems := a.plugin.Resolve(ctx, pod)
-	if a.self == nil {
-		return wanted, problems
-	}
-	a.self.Expect(wanted)
-	for i := range wanted { // which only kube-controller-manager cannot detach
-		wanted[i].Unsupported = slices.DeleteFunc(wanted[i].Unsupported, func(f unsupported.Finding) bool { return f.Feature == unsupported.CaretInHandle })
+	if a.self != nil {
+		a.self.Expect(wanted)
 	}
 	return wanted, problems
 }

@@ -170,6 +170,10 @@ func TestTakeover(t *testing.T) {
 	if left := o.left(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
+	rebooted, err := o.Client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Rebooted"})
+	if err != nil || len(rebooted.Items) > 0 {
+		t.Errorf("a kubelet took the node for one that was started anew: %+v, %v", rebooted.Items, err)
+	}
 }
 
 // waitContainers waits until the kubelet runs the containers of pods: with an agent, pods have none.

@@ -3,6 +3,7 @@ package nodeobj
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +95,9 @@ func TestRegister(t *testing.T) {
 		}
 		if n.Annotations[ManagedAnnotation] != "true" || len(n.Spec.Taints) != 1 {
 			t.Errorf("annotations %v, taints %v", n.Annotations, n.Spec.Taints)
+		}
+		if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil && n.Status.NodeInfo.BootID != strings.TrimSpace(string(boot)) {
+			t.Errorf("boot ID %q, want the kernel's, %s", n.Status.NodeInfo.BootID, boot)
 		}
 		if c := ready(n); c.Status != corev1.ConditionFalse {
 			t.Errorf("a node is not ready before it is said to be: %+v", c)

@@ -6,11 +6,15 @@
 package nodeobj
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
+	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -94,9 +98,16 @@ func (t *Template) addresses() []corev1.NodeAddress {
 	}
 }
 
+// bootID is what the kernel calls the time since the machine was started, as a kubelet reports it: a kubelet that takes the node over would otherwise report that
+// the machine was started anew.
+var bootID = sync.OnceValue(func() string {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text))
+})
+
 func (t *Template) info() corev1.NodeSystemInfo {
 	return corev1.NodeSystemInfo{
-		MachineID: t.Name, SystemUUID: t.Name, BootID: t.Name,
+		MachineID: t.Name, SystemUUID: t.Name, BootID: cmp.Or(bootID(), t.Name),
 		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH, OSImage: "Longshore node agent",
 		KernelVersion: "none", ContainerRuntimeVersion: "none://0",
 		KubeletVersion: KubeletVersion,

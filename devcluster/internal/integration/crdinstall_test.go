@@ -133,15 +133,7 @@ func (s *crdServer) settled(t *testing.T) map[string][2]string {
 func TestMovesKeepSnapshotCRDs(t *testing.T) {
 	s := newCRDServer(t)
 	calls := s.kubectlOnPath(t)
-	t.Setenv("SNAPSHOT_CRDS", "no")
-	out, err := script(t, "../apply", filepath.Join(crdDirectory, "../overlays/deployment"))
-	if err == nil || !strings.Contains(out, "refused: SNAPSHOT_CRDS is no") || strings.Contains(out, "applying") {
-		t.Errorf("want the driver not to be installed without definitions; got %v\n%s", err, out)
-	}
-	if got := s.identities(t); len(got) > 0 {
-		t.Errorf("installed though the user did not want them: %v", got)
-	}
-	t.Setenv("SNAPSHOT_CRDS", "")
+	s.refuses(t)
 	deploy(t, "deployment")
 	definitions := s.settled(t)
 	if len(definitions) != 7 {
@@ -170,6 +162,31 @@ func TestMovesKeepSnapshotCRDs(t *testing.T) {
 			t.Errorf("definitions are deleted: kubectl %s", call)
 		}
 	}
+	// kubectl keeps the list of kinds that it has read before.
+	if err := s.dynamic.Resource(crdResource).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the kinds of snapshots are gone", func(ctx context.Context) string {
+		if out, err := exec.CommandContext(ctx, "kubectl", "get", "--raw", "/apis/"+classes.GroupVersion().String()).CombinedOutput(); err == nil {
+			return string(out)
+		}
+		return ""
+	})
+	s.refuses(t)
+}
+
+// refuses checks that a driver with a snapshotter is not installed without definitions if the user does not want them.
+func (s *crdServer) refuses(t *testing.T) {
+	t.Helper()
+	t.Setenv("SNAPSHOT_CRDS", "no")
+	out, err := script(t, "../apply", filepath.Join(crdDirectory, "../overlays/deployment"))
+	if err == nil || !strings.Contains(out, "refused: SNAPSHOT_CRDS is no") || !strings.Contains(out, "VolumeSnapshotClass of snapshot.storage.k8s.io/v1") || strings.Contains(out, "applying") {
+		t.Errorf("want the driver not to be installed without definitions; got %v\n%s", err, out)
+	}
+	if got := s.identities(t); len(got) > 0 {
+		t.Errorf("installed though the user did not want them: %v", got)
+	}
+	t.Setenv("SNAPSHOT_CRDS", "")
 }
 
 // deploy moves the driver to a form. The script ends where it looks for the nodes, of which there are none.

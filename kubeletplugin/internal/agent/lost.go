@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,10 @@ const (
 	// lostTimeout is the deadline of one round of tries.
 	lostTimeout = 10 * time.Second
 )
+
+// provisioned are the names that provisioners give to PersistentVolumes, and nobody to the inline volumes of pods: a prefix and the UID of the claim. The mount of such
+// a volume is never taken for that of an inline volume, whose driver would be called for it.
+var provisioned = regexp.MustCompile(`^.+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // seedInUse keeps in volumesInUse what an earlier process had there, if anything below the root may belong to a volume
 // that is not known: it may be any of them. Otherwise a volume without a record is not in use.
@@ -132,7 +137,7 @@ func (a *Agent) followLost(ctx context.Context) error {
 }
 
 // identify finds the volume of a target path. In this order: an inline volume of the pod, the PersistentVolume of the
-// name in the path, and, if the pod is gone, the only driver for inline volumes.
+// name in the path, and, if the pod is gone and the name may be that of an inline volume, the only driver for those.
 func (a *Agent) identify(ctx context.Context, k volume.Key) (*volume.Recovered, error) {
 	pod := a.podOf(k.Pod)
 	if driver := inlineDriver(pod, k.SpecName); driver != "" {
@@ -150,6 +155,9 @@ func (a *Agent) identify(ctx context.Context, k volume.Key) (*volume.Recovered, 
 	}
 	if pod != nil {
 		return nil, fmt.Errorf("neither pod %q nor a persistent volume has a volume %q", klog.KObj(pod), k.SpecName)
+	}
+	if provisioned.MatchString(k.SpecName) {
+		return nil, fmt.Errorf("its pod is gone, and PersistentVolume %q cannot be read: %w", k.SpecName, err)
 	}
 	driver, err := a.onlyInlineDriver()
 	if err != nil {

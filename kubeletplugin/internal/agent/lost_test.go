@@ -160,6 +160,26 @@ func TestLostRecordOfUnknownVolume(t *testing.T) {
 	c.expectInUse("vol-9")
 }
 
+// TestLostRecordOfProvisionedVolume: the pod is gone, and the node may not read the PersistentVolume any more. Though there is one driver for inline volumes
+// only, it is not called for what has the name of a PersistentVolume: the driver of that may be another one, which does not stage.
+func TestLostRecordOfProvisionedVolume(t *testing.T) {
+	c := newCluster(t, csitest.Options{})
+	c.register()
+	c.apply(csiDriver(true))
+	target := c.root.Target("uid-gone", "pvc-0b3c1d5e-7f2a-4c9b-8e6d-1a2b3c4d5e6f")
+	if err := os.MkdirAll(target, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	c.mounts(map[string]string{target: "0:40/"})
+	c.api.Fail("get", "persistentvolumes", apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumes"}, "pvc", errors.New("no relationship found")), 0)
+	c.start()
+	c.eventually("the driver to be registered", func() bool { return len(c.agent.plugin.State().Drivers) == 1 })
+	c.expectEventWith("UnknownVolumeMount", target)
+	c.apply(podWith("a", inlineSource()))
+	c.eventually("a pod to run", c.running("a"))
+	c.expectCalls("nothing but the volume of the pod", "NodePublishVolume")
+}
+
 // TestForeignMountsFreed: once the last mount without a record is explained, names that were kept for its sake leave
 // volumesInUse.
 func TestForeignMountsFreed(t *testing.T) {

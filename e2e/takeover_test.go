@@ -172,7 +172,7 @@ func TestTakeover(t *testing.T) {
 	}
 	rebooted, err := o.Client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Rebooted"})
 	if err != nil || len(rebooted.Items) > 0 {
-		t.Errorf("a kubelet took the node for one that was started anew: %+v, %v", rebooted.Items, err)
+		t.Errorf("the kubelet reported a reboot of the node: %+v, %v", rebooted.Items, err)
 	}
 }
 

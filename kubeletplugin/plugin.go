@@ -136,7 +136,7 @@ func New(cfg Config) (*Plugin, error) {
 	p.registry = driver.NewRegistry(driver.Config{Registerer: cfg.Registerer, Dial: cfg.Dial, Answered: p.cfg.exhausted})
 	p.metrics = newMetrics()
 	p.handler = &handler{registry: p.registry, info: cfg.NodeInfo, timeout: cfg.Timeout}
-	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), SelfAttach: cfg.SelfAttach || cfg.noAttach(), FileLabel: cfg.fileLabel()})
+	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), SelfAttach: cfg.SelfAttach, FileLabel: cfg.fileLabel()})
 	var err error
 	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Inotify: cfg.Inotify, Handler: p.handler}); err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)

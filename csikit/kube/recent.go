@@ -46,12 +46,12 @@ func (r *recent[T]) put(it item[T], obj T) {
 	r.objs[it.key] = recentObject[T]{encoded: it.encoded, obj: obj}
 }
 
-// get returns the object if it is that which the store has.
+// get returns the object if it was decoded from, or encoded to, what the store has.
 func (r *recent[T]) get(it item[T]) (obj T, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, ok := r.objs[it.key]
-	if !ok || it.encoded == "" || unsafe.StringData(known.encoded) != unsafe.StringData(it.encoded) {
+	if !ok || unsafe.StringData(known.encoded) != unsafe.StringData(it.encoded) {
 		return obj, false
 	}
 	return known.obj, true

@@ -287,8 +287,8 @@ func (s *store[T]) get(key string) (obj T, ok bool) {
 	s.mu.RLock()
 	found, ok := s.items[key]
 	s.mu.RUnlock()
-	if !ok {
-		return obj, false
+	if !ok || found.encoded == "" {
+		return found.plain, ok
 	}
 	it := item[T]{key, found}
 	obj, ok = s.recent.get(it)

@@ -71,7 +71,7 @@ type Config struct {
 	Allowed AllowedDrivers
 	// NoAttach says that no controller attaches volumes: they are used without a VolumeAttachment.
 	NoAttach bool
-	// SelfAttach says that kube-controller-manager does not attach volumes.
+	// SelfAttach says that volumes are attached, but not by kube-controller-manager.
 	SelfAttach bool
 	// FileLabel returns the SELinux label of files for the options of a container, empty if there is none; nil where SELinux is not enabled.
 	FileLabel func(*corev1.SELinuxOptions) string
@@ -136,7 +136,7 @@ func (r *Resolver) volume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if v.CSI != nil {
 		return r.inline(pod, v, block)
 	}
-	q := unsupported.Request{Pod: pod, Volume: v, SelfAttach: r.cfg.SelfAttach}
+	q := unsupported.Request{Pod: pod, Volume: v, SelfAttach: r.cfg.SelfAttach || r.cfg.NoAttach}
 	claim, readOnly := claimOf(pod, v)
 	if claim != "" {
 		var problem *Problem

@@ -98,8 +98,7 @@ func (t *Template) addresses() []corev1.NodeAddress {
 	}
 }
 
-// bootID is what the kernel calls the time since the machine was started, as a kubelet reports it: a kubelet that takes the node over would otherwise report that
-// the machine was started anew.
+// bootID is the boot ID of the kernel, which a kubelet reports, too. With another one, a kubelet that takes over the node would report a reboot.
 var bootID = sync.OnceValue(func() string {
 	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(text))

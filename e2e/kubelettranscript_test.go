@@ -8,8 +8,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -102,10 +104,10 @@ func (p *play) leftNow(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// text writes steps. A call that is as the last one before it is not written again: how often a kubelet repeats one is a matter of time.
+// text writes steps, without calls that are repeated: how often a kubelet repeats one is a matter of time.
 func (p *play) text(steps []step) string {
 	var out strings.Builder
-	var last string
+	var written repetitions
 	for i, s := range steps {
 		fmt.Fprintf(&out, "== %s\n", s.title)
 		calls := p.calls.since(s.calls)
@@ -117,12 +119,10 @@ func (p *play) text(steps []step) string {
 			if c.Method == registered { // when a kubelet gets to it is a matter of time, too
 				continue
 			}
-			text := stable(callText(c))
-			if text != last {
+			if text := stable(callText(c)); written.add(c, text) {
 				fmt.Fprint(&out, text)
 				nothing = false
 			}
-			last = text
 		}
 		for _, n := range s.notes {
 			fmt.Fprintln(&out, n)
@@ -132,6 +132,66 @@ func (p *play) text(steps []step) string {
 		}
 	}
 	return out.String()
+}
+
+// repetitions knows which calls are repeated.
+type repetitions struct {
+	last string
+	// gone has the calls that took something away, without what they found.
+	gone map[string]bool
+}
+
+// add reports whether a call is not repeated. A repeated call is as the last one, or takes away what is away: a kubelet that is late with its
+// books unmaps a volume twice, and the second call finds nothing.
+func (r *repetitions) add(c record.Call, text string) bool {
+	same := text == r.last
+	r.last = text
+	if c.Method != unpublish && c.Method != unstage {
+		r.gone = nil
+		return !same
+	}
+	if c.Code != codes.OK.String() {
+		return !same
+	}
+	c.Paths = nil
+	call := callText(c)
+	if r.gone[call] {
+		return false
+	}
+	if r.gone == nil {
+		r.gone = map[string]bool{}
+	}
+	r.gone[call] = true
+	return true
+}
+
+func TestRepeatedCalls(t *testing.T) {
+	call := func(method, volume, found string, code codes.Code) record.Call {
+		return record.Call{Method: method, Request: json.RawMessage(`{"volume_id":"` + volume + `"}`), Paths: map[string]string{"volume_id": found}, Code: code.String()}
+	}
+	published, unpublished := call(publish, "v", "nothing", codes.OK), call(unpublish, "v", "device", codes.OK)
+	tests := map[string]struct {
+		reason string
+		calls  []record.Call
+		want   int
+	}{
+		"Same":      {"a call that is as the last one is written once", []record.Call{published, published}, 1},
+		"Found":     {"a call that finds something else is another one", []record.Call{published, call(publish, "v", "device", codes.OK)}, 2},
+		"Gone":      {"what is away is taken away again", []record.Call{published, unpublished, call(unpublish, "v", "nothing", codes.OK)}, 2},
+		"Unstaged":  {"another call came between", []record.Call{unpublished, call(unstage, "v", "directory", codes.OK), call(unpublish, "v", "nothing", codes.OK)}, 2},
+		"Failed":    {"a call after one that failed is no repetition", []record.Call{call(unpublish, "v", "device", codes.Internal), unpublished}, 2},
+		"FailsNow":  {"an error is written", []record.Call{unpublished, call(unpublish, "v", "nothing", codes.Internal)}, 2},
+		"Other":     {"another volume is taken away", []record.Call{unpublished, call(unpublish, "w", "nothing", codes.OK)}, 2},
+		"Published": {"what was published again can be taken away again", []record.Call{unpublished, published, unpublished}, 3},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := &play{calls: &recording{calls: tc.calls}}
+			if got := p.text([]step{{title: "all"}}); strings.Count(got, "volume_id") != tc.want {
+				t.Errorf("%s: got\n%s\nwant %d calls", tc.reason, got, tc.want)
+			}
+		})
+	}
 }
 
 // callText writes a call: the method and the code, and a line for each field.

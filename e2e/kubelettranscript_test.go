@@ -21,6 +21,9 @@ import (
 // others are the reasons of events that are not compared: those of other components, and those about containers.
 var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady"}
 
+// late are parts of messages of a kubelet that was faster than the authorizer of nodes, or than its own cache of secrets.
+var late = []string{"no relationship found between node", "failed to sync secret cache", `" not registered`}
+
 // events lists the reasons of the events of a pod, each once.
 func (p *play) events(ctx context.Context, pod string) ([]string, error) {
 	list, err := p.Client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + pod})
@@ -29,7 +32,8 @@ func (p *play) events(ctx context.Context, pod string) ([]string, error) {
 	}
 	reasons := map[string]bool{}
 	for _, e := range list.Items {
-		if !slices.Contains(others, e.Reason) {
+		waits := slices.ContainsFunc(late, func(part string) bool { return strings.Contains(e.Message, part) })
+		if !waits && !slices.Contains(others, e.Reason) {
 			reasons[e.Reason] = true
 		}
 	}

@@ -69,9 +69,13 @@ func TestPlanSnapshot(t *testing.T) {
 		}, doCreate, "", ""},
 		"Grace":   {"most drivers are quick: one write of the status is enough", func(v *view) { bind(v); v.snapshot.Status = nil; v.grace = 1 }, doNothing, "", ""},
 		"Waiting": {"this driver is not", func(v *view) { bind(v); v.snapshot.Status = nil }, doStatus, ReasonCreating, "ns/s"},
-		"AtOnce": {"the driver was quick", func(v *view) {
+		"AtOnce": {"the driver was quick: nobody has waited", func(v *view) {
 			bind(v)
 			v.snapshot.Status, v.grace = nil, 1
+			v.content.Status = &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("h"), CreationTime: new(int64(1)), ReadyToUse: new(true)}
+		}, doStatus, "", ""},
+		"Ready": {"the status has said that it is not", func(v *view) {
+			bind(v)
 			v.content.Status = &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("h"), CreationTime: new(int64(1)), ReadyToUse: new(true)}
 		}, doStatus, ReasonReady, "ns/s"},
 		"Created": {"it has been taken, and is not ready", func(v *view) {

@@ -102,7 +102,8 @@ func cause(message string) string {
 	}), " ")
 }
 
-// statusEvents are the events about what the content reports.
+// statusEvents are the events about what the content reports. There is none about a snapshot whose first status says that it is ready:
+// nobody has waited for it.
 func statusEvents(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent, now *snapshotv1.VolumeSnapshotStatus) []event {
 	var events []event
 	was := statusOf(s)
@@ -113,7 +114,7 @@ func statusEvents(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapsh
 	if isCreated(now) && !isCreated(was) && !ready {
 		events = append(events, event{reason: ReasonCreated, message: fmt.Sprintf("Snapshot %s was successfully created by the CSI driver.", keyOf(s))})
 	}
-	if ready && !wasReady {
+	if ready && !wasReady && s.Status != nil {
 		events = append(events, event{reason: ReasonReady, message: fmt.Sprintf("Snapshot %s is ready to use.", keyOf(s))})
 	}
 	if content.Status != nil && content.Status.Error != nil {

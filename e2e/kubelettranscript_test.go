@@ -145,8 +145,8 @@ type repetitions struct {
 	gone map[string]bool
 }
 
-// add reports whether a call is not repeated. A repeated call is as the last one, or takes away what is away: a kubelet that is late with its
-// books unmaps a volume twice, and the second call finds nothing.
+// add reports whether a call is no repetition. One that is a repetition is as the last call, or takes away what is away: a kubelet that has not
+// noted yet that a volume is unmapped unmaps it once more, and this call finds nothing.
 func (r *repetitions) add(c record.Call, text string) bool {
 	same := text == r.last
 	r.last = text

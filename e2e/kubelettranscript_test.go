@@ -111,7 +111,7 @@ func (p *play) leftNow(ctx context.Context) ([]string, error) {
 // text writes steps, without calls that are repeated: how often a kubelet repeats one is a matter of time.
 func (p *play) text(steps []step) string {
 	var out strings.Builder
-	var written repetitions
+	written := repetitions{gone: map[string]bool{}}
 	for i, s := range steps {
 		fmt.Fprintf(&out, "== %s\n", s.title)
 		calls := p.calls.since(s.calls)
@@ -148,25 +148,18 @@ type repetitions struct {
 // add reports whether a call is no repetition. One that is a repetition is as the last call, or takes away what is away: a kubelet that has not
 // noted yet that a volume is unmapped unmaps it once more, and this call finds nothing.
 func (r *repetitions) add(c record.Call, text string) bool {
-	same := text == r.last
+	again := text == r.last
 	r.last = text
-	if c.Method != unpublish && c.Method != unstage {
-		r.gone = nil
-		return !same
+	switch {
+	case c.Method != unpublish && c.Method != unstage:
+		clear(r.gone)
+	case c.Code == codes.OK.String():
+		c.Paths = nil
+		call := callText(c)
+		again = r.gone[call]
+		r.gone[call] = true
 	}
-	if c.Code != codes.OK.String() {
-		return !same
-	}
-	c.Paths = nil
-	call := callText(c)
-	if r.gone[call] {
-		return false
-	}
-	if r.gone == nil {
-		r.gone = map[string]bool{}
-	}
-	r.gone[call] = true
-	return true
+	return !again
 }
 
 func TestRepeatedCalls(t *testing.T) {

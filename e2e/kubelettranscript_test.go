@@ -21,8 +21,8 @@ import (
 // others are the reasons of events that are not compared: those of other components, and those about containers.
 var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady"}
 
-// late are parts of messages of a kubelet that was faster than the authorizer of nodes, or than its own cache of secrets.
-var late = []string{"no relationship found between node", "failed to sync secret cache", `" not registered`}
+// late is a part of the message of a real kubelet that was faster than the authorizer of nodes.
+const late = "no relationship found between node"
 
 // events lists the reasons of the events of a pod, each once.
 func (p *play) events(ctx context.Context, pod string) ([]string, error) {
@@ -32,10 +32,10 @@ func (p *play) events(ctx context.Context, pod string) ([]string, error) {
 	}
 	reasons := map[string]bool{}
 	for _, e := range list.Items {
-		waits := slices.ContainsFunc(late, func(part string) bool { return strings.Contains(e.Message, part) })
-		if !waits && !slices.Contains(others, e.Reason) {
-			reasons[e.Reason] = true
+		if slices.Contains(others, e.Reason) || !p.node.agent() && strings.Contains(e.Message, late) {
+			continue
 		}
+		reasons[e.Reason] = true
 	}
 	return slices.Sorted(maps.Keys(reasons)), nil
 }
@@ -111,7 +111,7 @@ func (p *play) leftNow(ctx context.Context) ([]string, error) {
 // text writes steps, without calls that are repeated: how often a kubelet repeats one is a matter of time.
 func (p *play) text(steps []step) string {
 	var out strings.Builder
-	written := repetitions{gone: map[string]bool{}}
+	written := repetitions{kubelet: !p.node.agent(), gone: map[string]bool{}}
 	for i, s := range steps {
 		fmt.Fprintf(&out, "== %s\n", s.title)
 		calls := p.calls.since(s.calls)
@@ -140,20 +140,22 @@ func (p *play) text(steps []step) string {
 
 // repetitions knows which calls are repeated.
 type repetitions struct {
-	last string
+	// kubelet is true for the real one.
+	kubelet bool
+	last    string
 	// gone has the calls that took something away, without what they found.
 	gone map[string]bool
 }
 
-// add reports whether a call is no repetition. One that is a repetition is as the last call, or takes away what is away: a kubelet that has not
-// noted yet that a volume is unmapped unmaps it once more, and this call finds nothing.
+// add reports whether a call is no repetition. One that is a repetition is as the last call, or, of the real kubelet, takes away what is away: where it
+// has not noted yet that a volume is unmapped, it unmaps the volume once more, and this call finds nothing.
 func (r *repetitions) add(c record.Call, text string) bool {
 	again := text == r.last
 	r.last = text
 	switch {
 	case c.Method != unpublish && c.Method != unstage:
 		clear(r.gone)
-	case c.Code == codes.OK.String():
+	case r.kubelet && c.Code == codes.OK.String():
 		c.Paths = nil
 		call := callText(c)
 		again = r.gone[call]
@@ -171,19 +173,24 @@ func TestRepeatedCalls(t *testing.T) {
 		reason string
 		calls  []record.Call
 		want   int
+		agent  bool
 	}{
-		"Same":      {"a call that is as the last one is written once", []record.Call{published, published}, 1},
-		"Found":     {"a call that finds something else is another one", []record.Call{published, call(publish, "v", "device", codes.OK)}, 2},
-		"Gone":      {"what is away is taken away again", []record.Call{published, unpublished, call(unpublish, "v", "nothing", codes.OK)}, 2},
-		"Unstaged":  {"another call came between", []record.Call{unpublished, call(unstage, "v", "directory", codes.OK), call(unpublish, "v", "nothing", codes.OK)}, 2},
-		"Failed":    {"a call after one that failed is no repetition", []record.Call{call(unpublish, "v", "device", codes.Internal), unpublished}, 2},
-		"FailsNow":  {"an error is written", []record.Call{unpublished, call(unpublish, "v", "nothing", codes.Internal)}, 2},
-		"Other":     {"another volume is taken away", []record.Call{unpublished, call(unpublish, "w", "nothing", codes.OK)}, 2},
-		"Published": {"what was published again can be taken away again", []record.Call{unpublished, published, unpublished}, 3},
+		"Same":      {"a call that is as the last one is written once", []record.Call{published, published}, 1, false},
+		"Found":     {"a call that finds something else is another one", []record.Call{published, call(publish, "v", "device", codes.OK)}, 2, false},
+		"Gone":      {"what is away is taken away again", []record.Call{published, unpublished, call(unpublish, "v", "nothing", codes.OK)}, 2, false},
+		"Agent":     {"csi-node-agent knows what is away", []record.Call{published, unpublished, call(unpublish, "v", "nothing", codes.OK)}, 3, true},
+		"Unstaged":  {"another call came between", []record.Call{unpublished, call(unstage, "v", "directory", codes.OK), call(unpublish, "v", "nothing", codes.OK)}, 2, false},
+		"Failed":    {"a call after one that failed is no repetition", []record.Call{call(unpublish, "v", "device", codes.Internal), unpublished}, 2, false},
+		"FailsNow":  {"an error is written", []record.Call{unpublished, call(unpublish, "v", "nothing", codes.Internal)}, 2, false},
+		"Other":     {"another volume is taken away", []record.Call{unpublished, call(unpublish, "w", "nothing", codes.OK)}, 2, false},
+		"Published": {"what was published again can be taken away again", []record.Call{unpublished, published, unpublished}, 3, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := &play{calls: &recording{calls: tc.calls}}
+			p := &play{calls: &recording{calls: tc.calls}, node: &kubeletNode{Bed: &Bed{}}}
+			if tc.agent {
+				p.node.Dev = &Dev{}
+			}
 			if got := p.text([]step{{title: "all"}}); strings.Count(got, "volume_id") != tc.want {
 				t.Errorf("%s: got\n%s\nwant %d calls", tc.reason, got, tc.want)
 			}

@@ -181,7 +181,8 @@ func (s *Scene) waitNoPods() {
 // may take a moment.
 func (s *Scene) checkDevices(pod, node string, volume *corev1.PersistentVolume, want bool) {
 	s.t.Helper()
-	look := fmt.Sprintf("grep -Es '%s|%s' /sys/block/loop*/loop/backing_file", volume.Spec.CSI.VolumeHandle, volume.Name)
+	// The file of another test's device may go between the pattern and its opening, for which grep alone would fail.
+	look := fmt.Sprintf("cat /sys/block/loop*/loop/backing_file 2>/dev/null | grep -E '%s|%s'", volume.Spec.CSI.VolumeHandle, volume.Name)
 	script := "while " + look + "; do sleep 1; done"
 	if want {
 		script = look

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/sidecartest"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
@@ -99,10 +101,13 @@ func TestHTTP(t *testing.T) {
 	)
 	w.must(w.cluster.Remove("volumesnapshots", "ns", "good"))
 	r.Serves(`snapshot_controller_snapshots{state="deleting"} 1`)
+	r.Eventually("delete the content", func() bool { // a finalizer that is missing earlier is put on again
+		return slices.ContainsFunc(w.cluster.Objects("volumesnapshotcontents"), func(o kube.Object) bool { return o.GetDeletionTimestamp() != nil })
+	})
 	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-good", []byte(`{"metadata":{"finalizers":null}}`)))
 	r.Serves(`operation_name="DeleteSnapshot",operation_status="success",snapshot_type="dynamic"} 1`, `snapshot_controller_snapshots{state="deleting"} 0`)
-	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-bad", []byte(`{"metadata":{"finalizers":null}}`)))
 	w.must(w.cluster.Remove("volumesnapshotcontents", "", "snapcontent-bad"))
+	w.must(w.cluster.Merge("volumesnapshotcontents", "", "snapcontent-bad", []byte(`{"metadata":{"finalizers":null}}`)))
 	r.Serves(`snapshot_controller_snapshots{state="content_missing"} 1`)
 
 	for _, path := range []string{"/healthz", "/livez", "/readyz", "/healthz/leader-election"} {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,8 +42,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 			}
 		}
 	}
-	c.forgetVanished(key)
-	return reconcile.Result{After: pause}, nil
+	return reconcile.Result{After: cmp.Or(pause, c.vanished.forget(key, orphans(slices.Values(c.contents.ByIndex(indexRef, key)), orphanOf)))}, nil
 }
 
 // reconcileSnapshot makes the writes that a snapshot needs, and returns the pause after a failure.
@@ -293,80 +293,12 @@ func (c *Controller) reconcileOrphan(ctx context.Context, content *snapshotv1.Vo
 	if p.verdict == doPatchContent {
 		return c.patchContent(ctx, content, p.contentPatch)
 	}
-	return c.deleteOfVanished(ctx, content)
-}
-
-// deleteOfVanished deletes the content that was made for a snapshot which is gone. An API server may delete an object although a finalizer
-// was put on it: it has read the object before, and has found none. Such a snapshot was never seen as being deleted. One whose finalizers
-// somebody has removed by hand was, and its content stays: also if the watch was broken meanwhile, unless the
-// snapshot was just taken.
-func (c *Controller) deleteOfVanished(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
-	ref := content.Spec.VolumeSnapshotRef
-	value, _ := c.vanished.Load(ref.UID)
-	v, vanished := value.(vanishing)
-	_, deleted := c.deleted.Load(content.UID)
-	if !vanished || deleted || !v.follows(content) || content.DeletionTimestamp != nil || content.Name != snapshotapi.ContentName(ref.UID) ||
-		content.Spec.Source.VolumeHandle == nil || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+	if _, deleted := c.deleted.Load(content.UID); deleted {
 		return nil
 	}
-	if exists, err := c.snapshotExists(ctx, ref); err != nil || exists {
-		return err
-	}
-	klog.FromContext(ctx).Info("Snapshot was deleted before its finalizers were seen, its content is deleted", "content", content.Name)
-	if err := c.mark(ctx, content); err != nil {
-		return err
-	}
-	return c.delete(ctx, content)
-}
-
-// vanishing is a snapshot that went without a deletion that waits for finalizers.
-type vanishing struct {
-	key string
-	at  time.Time
-}
-
-// vanishGrace is how long a snapshot may have been taken when its VolumeSnapshot vanishes: the API server reads an object that it deletes once, and the
-// content is made right after the finalizers are put on. It has room for a watch that was broken.
-const vanishGrace = 2 * time.Minute
-
-// follows reports whether the snapshot of a content was taken shortly before its VolumeSnapshot vanished, or later, or not at all.
-func (v vanishing) follows(content *snapshotv1.VolumeSnapshotContent) bool {
-	if content.Status != nil && content.Status.CreationTime != nil {
-		return v.at.Sub(time.Unix(0, *content.Status.CreationTime)) < vanishGrace
-	}
-	return true
-}
-
-// findVanished remembers the snapshots that have vanished while no controller was there to see it: their contents are new.
-func (c *Controller) findVanished() {
-	now := time.Now()
-	for content := range c.contents.All() {
-		ref, v := content.Spec.VolumeSnapshotRef, vanishing{refKey(content), now}
-		if content.Name != snapshotapi.ContentName(ref.UID) || !v.follows(content) {
-			continue
-		}
-		if s, ok := c.snapshots.Get(ref.Namespace, ref.Name); !ok || s.UID != ref.UID {
-			c.vanished.Store(ref.UID, v)
-		}
-	}
-}
-
-// forgetVanished forgets the vanished snapshots of a key of which no content is left that is not being deleted.
-func (c *Controller) forgetVanished(key string) {
-	c.vanished.Range(func(uid, value any) bool {
-		v, ok := value.(vanishing)
-		if !ok || v.key != key {
-			return true
-		}
-		left := slices.ContainsFunc(c.contents.ByIndex(indexRef, key), func(content *snapshotv1.VolumeSnapshotContent) bool {
-			return content.Spec.VolumeSnapshotRef.UID == uid && content.DeletionTimestamp == nil && v.follows(content) &&
-				content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
-		})
-		if !left {
-			c.vanished.Delete(uid)
-		}
-		return true
-	})
+	return c.vanished.delete(ctx, orphanOf(content), c.snapshotExists,
+		func(ctx context.Context) error { return c.mark(ctx, content) },
+		func(ctx context.Context) error { return c.delete(ctx, content) })
 }
 
 // snapshotExists asks the API server for the snapshot that a content refers to.

@@ -73,7 +73,7 @@ type Controller struct {
 	retries    retries
 	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
 	created    sync.Map // UIDs of contents that this instance has created and that have no status yet, with the time
-	vanished   sync.Map // UIDs of snapshots that went without a deletion that waits for finalizers, as vanishing; until their contents are dealt with
+	vanished   vanished
 	deleted    sync.Map // UIDs of objects that this instance has deleted, until they are gone
 	groups     atomic.Pointer[groupsState]
 	// groupsUnread: group snapshots are served, and could not be read for groupsPatience.
@@ -167,7 +167,10 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	case err != nil:
 		cancel()
 	default:
-		c.findVanished()
+		c.vanished.find(orphans(c.contents.All(), orphanOf), func(ref corev1.ObjectReference) bool {
+			s, ok := c.snapshots.Get(ref.Namespace, ref.Name)
+			return ok && s.UID == ref.UID
+		})
 	}
 	group := errgroup.Group{}
 	group.Go(func() error { return c.queue.Run(ctx) })

@@ -9,6 +9,7 @@ import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -34,6 +35,7 @@ type groups struct {
 	groupClasses  *kube.Informer[*groupv1.VolumeGroupSnapshotClass]
 	groupQueue    *reconcile.Controller[string]
 	groupRetries  retries
+	groupVanished vanished
 	version       string // in which they are served
 }
 
@@ -173,6 +175,10 @@ func (g *groups) run(ctx context.Context) (err error) {
 	if ctx.Err() != nil {
 		err = nil // stopped before there was anything to do
 	} else if err == nil {
+		g.groupVanished.find(orphans(g.groupContents.All(), groupOrphanOf), func(ref corev1.ObjectReference) bool {
+			group, ok := g.groups.Get(ref.Namespace, ref.Name)
+			return ok && group.UID == ref.UID
+		})
 		g.Controller.groups.Store(&groupsState{version: g.version, on: g})
 		g.wakeMembers()
 	}
@@ -206,6 +212,9 @@ func (g *groups) groupChanged(before, after *groupv1.VolumeGroupSnapshot) {
 		if after == nil || after.UID != group.UID {
 			g.contentKnown(group.UID)
 			g.gone.Delete(groupContentName(group))
+			if group == before {
+				g.groupVanished.note(group)
+			}
 		}
 		if before == nil || after == nil || before.UID != after.UID || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 			snapshots := g.snapshots.ByIndex(indexGroup, string(group.UID))

@@ -1,10 +1,12 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +39,8 @@ func (g *groups) reconcileGroup(ctx context.Context, key string) (reconcile.Resu
 			}
 		}
 	}
-	return reconcile.Result{After: pause}, nil
+	left := orphans(slices.Values(g.groupContents.ByIndex(indexRef, key)), groupOrphanOf)
+	return reconcile.Result{After: cmp.Or(pause, g.groupVanished.forget(key, left))}, nil
 }
 
 // reconcileOne makes the writes that a group snapshot needs, and returns the pause after a failure.

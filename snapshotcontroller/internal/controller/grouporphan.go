@@ -13,15 +13,14 @@ import (
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
-// reconcileGroupOrphan marks a group content that an admin has deleted and whose group snapshot the API server does not have.
+// reconcileGroupOrphan makes the writes that a group content needs whose group snapshot is not there. named says that one of that name is.
 func (g *groups) reconcileGroupOrphan(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, named bool) error {
 	ref, from := content.Spec.VolumeGroupSnapshotRef, content.Spec.Source
+	mark := func(ctx context.Context) error { return g.markGroup(ctx, content) }
 	switch {
 	case (len(from.VolumeHandles) == 0) == (from.GroupSnapshotHandles == nil):
 		g.cfg.Events.Warning(refTo(content, groupv1.SchemeGroupVersion.String(), "VolumeGroupSnapshotContent"), "Group"+ReasonContentValidation,
 			"exactly one of volumeHandles and groupSnapshotHandles must be set")
-		return nil
-	case ref.UID == "" && (named || from.GroupSnapshotHandles != nil), content.Annotations[snapshotapi.AnnGroupBeingDeleted] != "":
 		return nil
 	case content.DeletionTimestamp == nil:
 		if meta := contentMeta(content, ""); len(meta) > 0 && ref.UID != "" {
@@ -29,12 +28,18 @@ func (g *groups) reconcileGroupOrphan(ctx context.Context, content *groupv1.Volu
 			_, err := g.sendGroupContent(ctx, content, map[string]any{"metadata": meta})
 			return err
 		}
+		if _, deleted := g.deleted.Load(content.UID); deleted {
+			return nil
+		}
+		return g.groupVanished.delete(ctx, groupOrphanOf(content), g.groupSnapshotExists, mark,
+			func(ctx context.Context) error { return g.deleteGroupContent(ctx, content) })
+	case ref.UID == "" && (named || from.GroupSnapshotHandles != nil), content.Annotations[snapshotapi.AnnGroupBeingDeleted] != "":
 		return nil
 	}
 	if exists, err := g.groupSnapshotExists(ctx, ref); err != nil || exists {
 		return err
 	}
-	return g.markGroup(ctx, content)
+	return mark(ctx)
 }
 
 // groupSnapshotExists asks the API server for the group snapshot that a content refers to.

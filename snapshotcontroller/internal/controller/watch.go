@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -133,9 +132,7 @@ func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	}
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.deleted.Delete(before.UID)
-		if before.DeletionTimestamp == nil {
-			c.vanished.Store(before.UID, vanishing{keyOf(before), time.Now()})
-		}
+		c.vanished.note(before)
 	}
 	if after == nil {
 		after = before

@@ -184,9 +184,11 @@ func (w *walk) step() {
 		what = w.remove("volumesnapshots")
 	case n < 31:
 		what = w.remove("volumegroupsnapshots")
-	case n < 34:
+	case n < 33:
+		what = w.vanish([]string{"volumesnapshots", "volumegroupsnapshots"}[w.rand.IntN(2)])
+	case n < 36:
 		what = w.restore()
-	case n < 70:
+	case n < 71:
 		what = w.snapshotter(false)
 	case n < 78:
 		what = "api fault"
@@ -250,6 +252,16 @@ func (w *walk) remove(resource string) string {
 		w.t.Error(err)
 	}
 	return "delete " + resource
+}
+
+// vanish is remove with an API server that has read the object before its finalizers were put on it.
+func (w *walk) vanish(resource string) string {
+	obj := w.one(resource)
+	if obj == nil || obj.GetDeletionTimestamp() != nil || len(obj.GetOwnerReferences()) > 0 { // members are created with finalizers
+		return "nothing to vanish"
+	}
+	w.must(w.cluster.Drop(resource, obj.GetNamespace(), obj.GetName()))
+	return "vanish " + resource
 }
 
 // restore begins to restore a claim, or ends that.
@@ -432,6 +444,7 @@ func (w *walk) settle() {
 	w.cluster.Heal()
 	w.addClasses()
 	w.removeRetained()
+	w.collectGarbage()
 	for _, obj := range w.cluster.Objects("persistentvolumeclaims") {
 		if obj.GetName() == "restored" {
 			w.must(w.cluster.Remove("persistentvolumeclaims", "ns", "restored"))
@@ -465,14 +478,25 @@ func (w *walk) isMember(obj kube.Object) bool {
 func (w *walk) removeRetained() {
 	for _, obj := range w.cluster.Objects("volumesnapshotcontents") {
 		content, ok := obj.(*snapshotv1.VolumeSnapshotContent)
-		if ok && !w.exists("volumesnapshots", content.Spec.VolumeSnapshotRef.UID) {
+		if ok && content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentRetain && !w.exists("volumesnapshots", content.Spec.VolumeSnapshotRef.UID) {
 			w.must(w.cluster.Remove("volumesnapshotcontents", "", content.Name))
 		}
 	}
 	for _, obj := range w.cluster.Objects("volumegroupsnapshotcontents") {
 		content, ok := obj.(*groupv1.VolumeGroupSnapshotContent)
-		if ok && !w.exists("volumegroupsnapshots", content.Spec.VolumeGroupSnapshotRef.UID) {
+		if ok && content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentRetain && !w.exists("volumegroupsnapshots", content.Spec.VolumeGroupSnapshotRef.UID) {
 			w.must(w.cluster.Remove("volumegroupsnapshotcontents", "", content.Name))
+		}
+	}
+}
+
+// collectGarbage deletes members whose group snapshot is gone, as kube-controller-manager does.
+func (w *walk) collectGarbage() {
+	for _, obj := range w.cluster.Objects("volumesnapshots") {
+		for _, owner := range obj.GetOwnerReferences() {
+			if !w.exists("volumegroupsnapshots", owner.UID) {
+				w.must(w.cluster.Remove("volumesnapshots", obj.GetNamespace(), obj.GetName()))
+			}
 		}
 	}
 }
@@ -489,8 +513,13 @@ func (w *walk) compare() {
 			if obj.GetDeletionTimestamp() != nil && !w.isMember(obj) {
 				w.t.Errorf("%s %s is Terminating, with finalizers %v", resource, obj.GetName(), obj.GetFinalizers())
 			}
-			if content, ok := obj.(*snapshotv1.VolumeSnapshotContent); ok {
+			switch content := obj.(type) {
+			case *snapshotv1.VolumeSnapshotContent:
 				contents[content.Name] = content
+			case *groupv1.VolumeGroupSnapshotContent:
+				if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete && !w.exists("volumegroupsnapshots", content.Spec.VolumeGroupSnapshotRef.UID) {
+					w.t.Errorf("content %s has no group snapshot", content.Name)
+				}
 			}
 		}
 	}

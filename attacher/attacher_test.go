@@ -2,6 +2,7 @@ package attacher
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -267,10 +268,10 @@ func TestDriverWakes(t *testing.T) {
 		va, err := r.cluster.Client().VolumeAttachments().Get(t.Context(), "va-1", metav1.GetOptions{})
 		return err == nil && va.Status.AttachError != nil
 	})
-	_, body := r.Get("/debug/state")
-	if !strings.Contains(body, `"error": "Internal: broken"`) {
-		t.Errorf("state does not say what is waited for:\n%s", body)
-	}
+	r.Eventually("say what is waited for", func() bool {
+		_, body := r.Get("/debug/state")
+		return strings.Contains(body, `"error": "Internal: broken"`)
+	})
 	stopDriver()
 	newDriver(csitest.Options{}).ServeAt(t, s)
 	r.Eventually("attach", r.attached(t, "va-1"))
@@ -287,17 +288,16 @@ func TestElectedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Eventually("attach", r.attached(t, "va-1"))
-	if err := r.cluster.Merge("leases", "ns", "external-attacher-leader-test-csi-longshore-example", []byte(`{"spec":{"holderIdentity":"thief"}}`)); err != nil {
+	const lease = "external-attacher-leader-test-csi-longshore-example"
+	if err := r.cluster.Merge("leases", "ns", lease, []byte(`{"spec":{"holderIdentity":"thief","leaseDurationSeconds":3600}}`)); err != nil {
 		t.Fatal(err)
 	}
-	r.Eventually("notice the loss", func() bool { return strings.Contains(r.Log(), "waiting for the next election") })
-	if err := r.cluster.Apply(testVA("va-2")); err != nil {
+	r.Serves(`leader_election_master_status{name="` + lease + `"} 0`)
+	if err := errors.Join(r.cluster.Apply(testVA("va-2")), r.cluster.Merge("leases", "ns", lease, []byte(`{"spec":{"holderIdentity":""}}`))); err != nil {
 		t.Fatal(err)
 	}
 	r.Eventually("attach in the second term", r.attached(t, "va-2"))
-	if _, body := r.Get("/metrics"); !strings.Contains(body, `workqueue_oldest_item_age_seconds{name="csi-attacher-va"}`) {
-		t.Error("the queue of the second term is not measured")
-	}
+	r.Serves(`workqueue_oldest_item_age_seconds{name="csi-attacher-va"}`)
 	r.Stop()
 }
 

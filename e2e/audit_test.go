@@ -114,14 +114,23 @@ type auditEvent struct {
 // reads reports whether nothing was written. The log has reads, too, of some users.
 func (e auditEvent) reads() bool { return slices.Contains([]string{"get", "list", "watch"}, e.Verb) }
 
+// readAudit reads a line of the log. An API server that is killed may leave the beginning of a line, behind which the next one goes on.
+func readAudit(line []byte) (e auditEvent, err error) {
+	whole := max(0, bytes.LastIndex(line, []byte(`{"kind":"Event",`)))
+	if err := json.Unmarshal(line[whole:], &e); err != nil {
+		return e, fmt.Errorf("line %q: %w", line, err)
+	}
+	return e, nil
+}
+
 func count(r io.Reader) (Writes, error) {
 	w := Writes{}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var e auditEvent
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return nil, fmt.Errorf("line %q: %w", lines.Text(), err)
+		e, err := readAudit(lines.Bytes())
+		if err != nil {
+			return nil, err
 		}
 		if e.reads() {
 			continue

@@ -44,10 +44,11 @@ func TestPrometheusOfTheClusterHasAnswers(t *testing.T) {
 	s := &story{Scene: bed.NewScene(t), t: t}
 	s.waitEveryContainerScraped(prometheus)
 	questions := dashboardQuestions(t, monitoringDir+"dashboard.json", map[string]string{"namespace": deployed, "driver": bed.Driver, "__rate_interval": "1m"})
-	rules, err := prometheus.Rules(t.Context())
-	if err = errors.Join(err, ruleErrors(rules)); err != nil || len(rules) < 10 {
-		t.Fatalf("%d rules: %v", len(rules), err)
-	}
+	var rules []rule
+	s.Wait("Prometheus to have its rules", func(ctx context.Context) (ok bool, err error) {
+		rules, err = prometheus.Rules(ctx)
+		return len(rules) >= 10, errors.Join(err, ruleErrors(rules))
+	})
 	questions = slices.Concat(questions, alertQuestions(rules), documentedQuestions(t))
 	node := s.driverNodes()[0]
 	s.failDeletion(node)
@@ -164,11 +165,19 @@ func (s *Scene) failDeletion(node string) {
 		return ignoreExists(err)
 	})
 	s.t.Cleanup(func() {
-		zero := int64(0)
+		// The second one comes last: its change ends the pause after the last failure, which may be one of minutes.
 		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+			zero := int64(0)
 			err := errors.Join(
 				ignoreNotFound(s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, "used", metav1.DeleteOptions{GracePeriodSeconds: &zero})),
-				ignoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, surplus.Name, metav1.DeleteOptions{})))
+				ignoreNotFound(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(ctx, "used", metav1.DeleteOptions{})))
+			if err != nil {
+				return false, err
+			}
+			if _, err := s.Client.CoreV1().PersistentVolumes().Get(ctx, volume.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return false, err
+			}
+			err = ignoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, surplus.Name, metav1.DeleteOptions{}))
 			return err == nil, err
 		})
 		if err != nil {

@@ -108,7 +108,7 @@ func TestForeignDriverWithoutController(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range status.Processes {
-		if p.Restarts > 0 {
+		if p.Restarts > 0 && p.Name != "etcd" && !strings.HasPrefix(p.Name, "kube-") { // these wait for each other no longer than 10 s
 			t.Errorf("%s has ended: %s", p.Name, p.LastExit)
 		}
 	}

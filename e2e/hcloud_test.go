@@ -85,7 +85,7 @@ func TestHcloud(t *testing.T) {
 	})
 	h.Wait("the PersistentVolumes to be gone", func(ctx context.Context) (bool, error) {
 		list, err := h.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
-		return err == nil && !slices.ContainsFunc(list.Items, func(pv corev1.PersistentVolume) bool { return slices.Contains(volumes, pv.Name) }), err
+		return err == nil && !slices.ContainsFunc(list.Items, func(pv corev1.PersistentVolume) bool { return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == hcloudDriver }), err
 	})
 }
 

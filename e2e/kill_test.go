@@ -133,10 +133,13 @@ func (s *story) stopping() {
 func (s *story) released() {
 	s.Wait("the volume to be released", func(ctx context.Context) (bool, error) {
 		volumes, err := s.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
-		if err != nil || len(volumes.Items) != 1 {
+		if err != nil {
 			return false, err
 		}
-		return volumes.Items[0].Status.Phase == corev1.VolumeReleased || volumes.Items[0].DeletionTimestamp != nil, nil
+		of := slices.DeleteFunc(volumes.Items, func(v corev1.PersistentVolume) bool {
+			return v.Spec.ClaimRef == nil || v.Spec.ClaimRef.Namespace != s.Namespace
+		})
+		return len(of) == 1 && (of[0].Status.Phase == corev1.VolumeReleased || of[0].DeletionTimestamp != nil), nil
 	})
 }
 

@@ -49,7 +49,7 @@ func (p *play) transcript(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if p.scenario.mayWait {
-			reasons = slices.DeleteFunc(reasons, func(r string) bool { return r == "FailedMount" })
+			reasons = slices.DeleteFunc(reasons, func(r string) bool { return r == "FailedMount" || r == "FailedMapVolume" })
 		}
 		if len(reasons) > 0 {
 			events.notes = append(events.notes, fmt.Sprintf("pod %s: %s", pod, strings.Join(reasons, ", ")))

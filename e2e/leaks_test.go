@@ -38,6 +38,13 @@ const recordAnnotation = "csi.longshore.dev/provisioner-journal"
 // claimsPerKill is how many claims are made between two deaths of the provisioner.
 const claimsPerKill = 10
 
+// The lease of a provisioner that is started again whenever it has ended.
+const (
+	leaseDuration = 6 * time.Second
+	renewDeadline = 4 * time.Second
+	retryPeriod   = time.Second
+)
+
 // The values of STORE: where volumes in progress are recorded.
 const (
 	// inLeases: there is an election.

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -81,17 +85,19 @@ func checkNode(t *testing.T, v *corev1.PersistentVolume, node string) {
 // checkAttached wants a volume attached to one node if the driver attaches at all, and to none if it does not.
 func checkAttached(t *testing.T, s *Scene, volume, node string) {
 	t.Helper()
-	driver, err := s.Client.StorageV1().CSIDrivers().Get(t.Context(), s.Driver, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := 0
-	if *driver.Spec.AttachRequired {
-		want = 1
-	}
-	attachments, err := s.Attachments(t.Context(), volume)
-	if err != nil || len(attachments) != want {
-		t.Fatalf("attachments %v, %v; want %d", attachments, err, want)
+	var attachments []storagev1.VolumeAttachment
+	s.retry("read the attachments of "+volume, func(ctx context.Context) error {
+		driver, err := s.Client.StorageV1().CSIDrivers().Get(ctx, s.Driver, metav1.GetOptions{})
+		if err == nil && *driver.Spec.AttachRequired {
+			want = 1
+		}
+		var err2 error
+		attachments, err2 = s.Attachments(ctx, volume)
+		return errors.Join(err, err2)
+	})
+	if len(attachments) != want {
+		t.Fatalf("attachments %v; want %d", attachments, want)
 	}
 	if want == 0 {
 		return
@@ -186,10 +192,7 @@ func TestRetainedVolumeStaysUntilItIsDeleted(t *testing.T) {
 	s.CreateClaim("data", s.ImmediateClass())
 	s.WaitBound("data")
 	volume := s.Volume("data")
-	patch := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
-	if _, err := bed.Client.CoreV1().PersistentVolumes().Patch(t.Context(), volume.Name, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.setPolicy(volume.Name, corev1.PersistentVolumeReclaimRetain)
 	s.Wait("the honouring finalizer to go", func(ctx context.Context) (bool, error) {
 		v, err := bed.Client.CoreV1().PersistentVolumes().Get(ctx, volume.Name, metav1.GetOptions{})
 		return err == nil && !slices.Contains(v.Finalizers, provisionerFinalizer), err
@@ -200,11 +203,17 @@ func TestRetainedVolumeStaysUntilItIsDeleted(t *testing.T) {
 		return err == nil && v.Status.Phase == corev1.VolumeReleased, err
 	})
 	// Going back to Delete makes the provisioner remove it, data and all.
-	patch = []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
-	if _, err := bed.Client.CoreV1().PersistentVolumes().Patch(t.Context(), volume.Name, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.setPolicy(volume.Name, corev1.PersistentVolumeReclaimDelete)
 	s.WaitNothingLeft()
+}
+
+func (s *Scene) setPolicy(volume string, policy corev1.PersistentVolumeReclaimPolicy) {
+	s.t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"persistentVolumeReclaimPolicy":%q}}`, policy)
+	s.retry(fmt.Sprintf("set the policy %s of %s", policy, volume), func(ctx context.Context) error {
+		_, err := s.Client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 }
 
 func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
@@ -212,9 +221,10 @@ func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
 	s := bed.NewScene(t)
 	s.CreateClaim("data", s.ImmediateClass())
 	s.WaitBound("data")
-	if err := bed.Client.CoreV1().PersistentVolumes().Delete(t.Context(), s.Volume("data").Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	name := s.Volume("data").Name
+	s.retry("delete volume "+name, func(ctx context.Context) error {
+		return ignoreNotFound(bed.Client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}))
+	})
 	s.DeleteClaim("data")
 	s.WaitNothingLeft()
 }

@@ -148,13 +148,9 @@ func newMetadataScene(t *testing.T, cluster *Bed) *metadataScene {
 	m.write(m.decode(fmt.Sprintf(blockSnapshotClass, m.Namespace, m.Driver))...)
 	m.write(m.documentedRole())
 	m.write(m.decode(fmt.Sprintf(metadataUsers, m.Namespace))...)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.address = listener.Addr().String()
+	m.address = freeAddress(t)
 	_, port, err := net.SplitHostPort(m.address)
-	if err := errors.Join(err, listener.Close()); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

@@ -90,8 +90,8 @@ func unanswered(t *testing.T, prometheus *Prometheus, questions []question) (lef
 	t.Helper()
 	for _, q := range questions {
 		values, err := prometheus.Query(t.Context(), q.promql)
-		if err != nil {
-			t.Fatalf("%s: %v", q.who, err)
+		if err != nil { // it is asked again
+			t.Logf("%s: %v", q.who, err)
 		}
 		if len(values) == 0 {
 			left = append(left, q)

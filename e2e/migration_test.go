@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,15 +70,20 @@ func TestMigration(t *testing.T) {
 	m.checkMetrics()
 }
 
-// freeAddress returns an address that nothing listens at.
+// freeAddress returns an address that nothing listens at. The kernel gives ports below 32768 to nobody who asks for any.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000)) //nolint:gosec // any will do
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		switch {
+		case err == nil:
+			_ = listener.Close()
+			return address
+		case !errors.Is(err, syscall.EADDRINUSE):
+			t.Fatal(err)
+		}
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
 }
 
 // waitMigrated waits until the controller manager has marked a volume as migrated.

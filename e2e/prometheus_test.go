@@ -197,8 +197,8 @@ func (p *Prometheus) get(ctx context.Context, path string, data any) error {
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		return fmt.Errorf("read the answer to %s: %s, %w", path, resp.Status, err)
 	}
-	if answer.Error != "" {
-		return fmt.Errorf("ask prometheus %s: %s", path, answer.Error)
+	if answer.Error != "" || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("ask prometheus %s: %s %s", path, resp.Status, answer.Error)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -146,7 +145,7 @@ func asked(r io.Reader) (Rights, error) {
 	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadBytes('\n')
-		if err == io.EOF { // what has no end yet is being written
+		if errors.Is(err, io.EOF) { // what has no end yet is being written
 			return all, nil
 		}
 		if err != nil {
@@ -155,9 +154,9 @@ func asked(r io.Reader) (Rights, error) {
 		if !bytes.Contains(line, []byte(`"username":"`+componentUser)) {
 			continue
 		}
-		var e auditEvent
-		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("line %q: %w", line, err)
+		e, err := readAudit(line)
+		if err != nil {
+			return nil, err
 		}
 		o := e.ObjectRef
 		if o.Resource == "" {

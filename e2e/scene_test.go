@@ -35,7 +35,14 @@ func (b *Bed) NewScene(t testing.TB) *Scene {
 	s := &Scene{Bed: b, Namespace: sceneName(n, t.Name()), t: t}
 	s.retry("make the namespace", func(ctx context.Context) error {
 		_, err := b.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}, metav1.CreateOptions{})
-		return ignoreExists(err)
+		if err = ignoreExists(err); err != nil {
+			return err
+		}
+		ns, err := b.Client.CoreV1().Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
+		if err == nil && ns.DeletionTimestamp != nil {
+			err = errors.New("one of an earlier run is on its way out")
+		}
+		return err
 	})
 	for mode, class := range map[storagev1.VolumeBindingMode]string{storagev1.VolumeBindingImmediate: s.ImmediateClass(), storagev1.VolumeBindingWaitForFirstConsumer: s.LateClass()} {
 		s.retry("make a class", func(ctx context.Context) error {

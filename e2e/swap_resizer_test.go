@@ -82,9 +82,9 @@ func newResizerSwap(t *testing.T) *resizerSwap {
 		"-v=5", "--csi-address=" + address, "--workers=2", "--timeout=3s", "--retry-interval-max=5s",
 		"--kube-api-qps=100", "--kube-api-burst=200",
 		"--leader-election", "--leader-election-namespace=" + devcluster.Namespace,
-		"--leader-election-lease-duration=" + leaseDuration.String(),
-		"--leader-election-renew-deadline=" + renewDeadline.String(),
-		"--leader-election-retry-period=" + retryPeriod.String(),
+		"--leader-election-lease-duration=" + swapLease.String(),
+		"--leader-election-renew-deadline=" + swapRenew.String(),
+		"--leader-election-retry-period=" + swapRetry.String(),
 	}
 	class := Class(w.Namespace+"-swapped", name, storagev1.VolumeBindingImmediate)
 	w.addClass(class)

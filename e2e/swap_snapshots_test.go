@@ -113,9 +113,9 @@ func newSnapshotSwap(t *testing.T) *snapshotSwap {
 	common := []string{
 		"-v=5", "--worker-threads=20", "--retry-interval-max=5s", "--kube-api-qps=100", "--kube-api-burst=200", "--kubeconfig=" + s.kubeconfig,
 		"--leader-election", "--leader-election-namespace=" + devcluster.Namespace,
-		"--leader-election-lease-duration=" + leaseDuration.String(),
-		"--leader-election-renew-deadline=" + renewDeadline.String(),
-		"--leader-election-retry-period=" + retryPeriod.String(),
+		"--leader-election-lease-duration=" + swapLease.String(),
+		"--leader-election-renew-deadline=" + swapRenew.String(),
+		"--leader-election-retry-period=" + swapRetry.String(),
 	}
 	w.flags = map[string][]string{
 		"snapshot-controller": common,

@@ -18,10 +18,11 @@ import (
 	"github.com/longshore-csi/longshore/devcluster"
 )
 
+// Who has not renewed a lease for longer than swapRenew ends, and nothing here starts it again.
 const (
-	leaseDuration = 6 * time.Second
-	renewDeadline = 4 * time.Second
-	retryPeriod   = time.Second
+	swapLease = 20 * time.Second
+	swapRenew = 15 * time.Second
+	swapRetry = time.Second
 )
 
 // upstream stands for the sidecars that a user has before the swap, as far as ours meet them: they compete for leases of the
@@ -48,7 +49,7 @@ func (s *story) startUpstream(leases []string) *upstream {
 				Client:     s.Client.CoordinationV1(),
 				LockConfig: resourcelock.ResourceLockConfig{Identity: s.Namespace},
 			},
-			LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+			LeaseDuration: swapLease, RenewDeadline: swapRenew, RetryPeriod: swapRetry,
 			ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(context.Context) { close(leads) },
@@ -124,9 +125,9 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 		ends = append(ends, s.run(component, append([]string{
 			"-v=5", "--csi-address=" + address, "--kubeconfig=" + s.Dev.kubeconfig(component),
 			"--leader-election", "--leader-election-namespace=" + devcluster.Namespace,
-			"--leader-election-lease-duration=" + leaseDuration.String(),
-			"--leader-election-renew-deadline=" + renewDeadline.String(),
-			"--leader-election-retry-period=" + retryPeriod.String(),
+			"--leader-election-lease-duration=" + swapLease.String(),
+			"--leader-election-renew-deadline=" + swapRenew.String(),
+			"--leader-election-retry-period=" + swapRetry.String(),
 		}, flags...)...))
 	}
 	s.CreateClaim("data", class.Name)

@@ -63,7 +63,7 @@ func (o *takeover) toAgent() {
 func (o *takeover) startAgent() {
 	o.t.Helper()
 	// The agent ends with its standard input, as docker passes no signals on.
-	o.agent = o.node.command(context.Background(), "sh", "-c", `"$@" & read -r _; kill -9 $!`, "sh",
+	o.agent = o.node.command(context.Background(), "sh", "-c", `"$@" & read -r _; kill -9 $!; wait $!`, "sh",
 		o.program, "--kubeconfig=/etc/kubernetes/kubelet.conf", "--node-name="+o.node.name, "--root-dir="+o.node.root, "--sync-frequency=5s", "--v=4")
 	o.agent.Stdout, o.agent.Stderr = &o.log, &o.log
 	stdin, err := o.agent.StdinPipe()
@@ -167,9 +167,7 @@ func TestTakeover(t *testing.T) {
 	}
 	o.stopForms("-2")
 	o.stopForms("-3")
-	if left := o.left(); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	o.waitNothingLeft()
 	rebooted, err := o.Client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Rebooted"})
 	if err != nil || len(rebooted.Items) > 0 {
 		t.Errorf("the kubelet reported a reboot of the node: %+v, %v", rebooted.Items, err)
@@ -231,9 +229,19 @@ func TestTakeoverOfUnknownMounts(t *testing.T) {
 	o.startAgent()
 	o.waitInUse(name, false)
 	o.toKubelet()
-	if left := o.left(); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	o.waitNothingLeft()
+}
+
+// waitNothingLeft waits until the node has nothing of the pods and volumes any more.
+func (o *takeover) waitNothingLeft() {
+	o.t.Helper()
+	o.Wait("nothing to be left on the node", func(ctx context.Context) (bool, error) {
+		left, err := o.leftNow(ctx)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("left: %q", left)
+		}
+		return err == nil, err
+	})
 }
 
 // waitInUse waits until a volume is in volumesInUse of the Node, or not.

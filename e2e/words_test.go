@@ -23,6 +23,7 @@ const auditLog = `{"verb":"patch","user":{"username":"longshore:csi-attacher"},"
 {"verb":"update","user":{"username":"system:serviceaccount:kube-system:pv-protection-controller"},"objectRef":{"resource":"persistentvolumes"}}
 {"verb":"get","user":{"username":"longshore:csi-attacher"},"objectRef":{"resource":"persistentvolumes"}}
 {"verb":"watch","user":{"username":"longshore:csi-attacher"},"objectRef":{"resource":"volumeattachments"}}
+{"kind":"Event","verb":"patch","user":{"user{"kind":"Event","verb":"create","user":{"username":"longshore:killed"},"objectRef":{"resource":"events"}}
 {"verb":"update","user":{"username":"admin"},"impersonatedUser":{"username":"longshore:measured"},"objectRef":{"resource":"leases"}}
 `
 
@@ -35,13 +36,14 @@ func TestCountWrites(t *testing.T) {
 		"csi-attacher":             {"patch volumeattachments/status": 1, "patch volumeattachments": 1},
 		"csi-node-agent":           {"patch nodes/status": 2},
 		"pv-protection-controller": {"update persistentvolumes": 1},
+		"killed":                   {"create events": 1},
 		"measured":                 {"update leases": 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	got.Add(want)
-	if got.By("csi-attacher") != 4 || len(got.Users()) != 4 {
+	if got.By("csi-attacher") != 4 || len(got.Users()) != 5 {
 		t.Errorf("got %v", got)
 	}
 	if table := got.Table(2); !strings.Contains(table, "csi-node-agent") || !strings.Contains(table, "2.00") {

@@ -90,6 +90,11 @@ func TestHTTP(t *testing.T) {
 	go func() { ended <- p.serve(ctx, server) }()
 	eventually(t, "the claim has a volume", func() bool { return len(makers(cluster)) == 1 })
 
+	eventually(t, "the volume is counted", func() bool {
+		_, body := get(t, server.Addr(), "/metrics")
+		return strings.Contains(body, "controller_persistentvolumeclaim_provision_duration_seconds_count")
+	})
+
 	pages := map[string]struct {
 		reason string
 		want   []string

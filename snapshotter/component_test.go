@@ -129,9 +129,7 @@ func TestReport(t *testing.T) {
 		`csi_snapshotter_waiting_contents{`+driverLabel+`,kind="group_snapshot",step="create"} 1`, `csi_snapshotter_uncertain_contents{`+driverLabel+`,kind="group_snapshot"} 0`,
 		`csi_snapshotter_orphaned_snapshots{`+driverLabel+`} 1`,
 	)
-	if !strings.Contains(r.Log(), `number=1 snapshots=["lost"]`) {
-		t.Errorf("the log does not name the snapshot: %s", r.Log())
-	}
+	r.Eventually("name the snapshot in the log", func() bool { return strings.Contains(r.Log(), `number=1 snapshots=["lost"]`) })
 	driver.Heal()
 	lost := testContent("lost", "")
 	lost.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: new("lost")}

@@ -58,9 +58,9 @@ func newHoldingServer(t *testing.T) *holdingServer {
 // ServeHTTP implements http.Handler.
 func (s *holdingServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !strings.Contains(req.URL.Path, "/leases") {
-		s.held.Add(1)
-		for now := s.held.Load(); now > s.mostOfHeld.Load(); {
-			s.mostOfHeld.Store(now)
+		now := s.held.Add(1)
+		for most := s.mostOfHeld.Load(); now > most && !s.mostOfHeld.CompareAndSwap(most, now); {
+			most = s.mostOfHeld.Load()
 		}
 		select {
 		case <-s.release:

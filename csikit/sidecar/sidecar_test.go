@@ -284,7 +284,7 @@ func TestElectedAgain(t *testing.T) {
 	r, cluster := c.start(t, socket, "--leader-election", "--leader-election-namespace=ns",
 		"--leader-election-lease-duration=2s", "--leader-election-renew-deadline=1s", "--leader-election-retry-period=100ms")
 	r.Eventually("lead", c.happened("run", 1))
-	if err := cluster.Merge("leases", "ns", lease, []byte(`{"spec":{"holderIdentity":"thief"}}`)); err != nil {
+	if err := cluster.Merge("leases", "ns", lease, []byte(`{"spec":{"holderIdentity":"thief","leaseDurationSeconds":3600}}`)); err != nil {
 		t.Fatal(err)
 	}
 	status := func(want string) func() bool {
@@ -293,6 +293,9 @@ func TestElectedAgain(t *testing.T) {
 	r.Eventually("notice the loss", status("0"))
 	if code, body := r.Get("/healthz/leader-election"); code != http.StatusOK {
 		t.Errorf("an instance that waits is healthy, got %d: %s", code, body)
+	}
+	if err := cluster.Merge("leases", "ns", lease, []byte(`{"spec":{"holderIdentity":""}}`)); err != nil {
+		t.Fatal(err)
 	}
 	r.Eventually("lead again", status("1"))
 	r.Eventually("run another controller", c.happened("run", 2))

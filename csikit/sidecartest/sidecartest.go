@@ -103,7 +103,7 @@ func (r *Running) Get(path string) (code int, body string) {
 	if err != nil {
 		r.tb.Fatal(err)
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	response, err := client.Do(request)
 	if err != nil {
 		r.tb.Fatal(err)

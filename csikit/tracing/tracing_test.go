@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -198,15 +200,7 @@ func TestBadEnvironment(t *testing.T) {
 // that is not fatal.
 func TestLostSpans(t *testing.T) {
 	keep(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
-	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "200")
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+deaf(t))
 	t.Setenv("OTEL_TRACES_SAMPLER", "perhaps")
 	var text bytes.Buffer
 	logger, err := logging.New(logging.NewOptions(), &text)
@@ -225,4 +219,21 @@ func TestLostSpans(t *testing.T) {
 			t.Errorf("the log lacks %q:\n%s", part, &text)
 		}
 	}
+}
+
+// deaf returns an address that refuses connections, and that nobody else is given until the test ends.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	err = syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	bound, err2 := syscall.Getsockname(fd)
+	at, ok := bound.(*syscall.SockaddrInet4)
+	if err := errors.Join(err, err2); err != nil || !ok {
+		t.Fatalf("bind to a free port: %v, %v", bound, err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", at.Port)
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // small are limits with which a few hundred KiB take several chunks.
@@ -190,7 +192,7 @@ func mountFor(t testing.TB, source, target, kind string, flags uintptr, data str
 	t.Helper()
 	must(t, unix.Mount(source, target, kind, flags, data))
 	t.Cleanup(func() {
-		if err := unix.Unmount(target, 0); err != nil {
+		if err := (mount.Kernel{}).Unmount(context.Background(), target); err != nil {
 			t.Errorf("unmount %s: %v", target, err)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/driverkit/internal/needs"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // xfs mounts a new file system that shares blocks.
@@ -34,7 +35,7 @@ func xfs(t testing.TB, size int64) string {
 			t.Fatalf("%v: %v: %s", args, err, output)
 		}
 	}
-	t.Cleanup(func() { must(t, unix.Unmount(target, 0)) })
+	t.Cleanup(func() { must(t, mount.Kernel{}.Unmount(context.Background(), target)) })
 	return target
 }
 

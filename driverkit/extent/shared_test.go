@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-csi/longshore/driverkit/internal/needs"
 	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // xfs mounts an XFS, which shares blocks between files.
@@ -44,7 +45,7 @@ func xfs(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := (mount.Kernel{}).Unmount(ctx, dir); err != nil {
 			t.Error(err)
 		}
 	})

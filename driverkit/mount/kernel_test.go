@@ -9,11 +9,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/driverkit/internal/needs"
@@ -28,12 +31,21 @@ func needRoot(t *testing.T) {
 }
 
 // alone gives the goroutine of a test a mount namespace of its own until the test ends: a program elsewhere that looks at all mounts keeps one
-// busy for a moment.
+// busy for a moment. The file systems of other tests are not kept busy by it.
 func alone(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
 		t.Fatalf("make a mount namespace: %v", err)
+	}
+	copied, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range slices.Backward(copied) {
+		if strings.HasPrefix(m.Source, "/dev/loop") && !strings.HasPrefix(os.TempDir(), m.Mountpoint) {
+			_ = unix.Unmount(m.Mountpoint, unix.MNT_DETACH)
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ type eventRow struct {
 
 func eventRows() []eventRow {
 	return []eventRow{
-		{"FailedMount", "Warning", "Pod", "a volume cannot be attached, staged or published, or its files cannot be given to the fsGroup: at once, after five failures in a row if the cause usually goes away by itself (a driver that is not registered, a right that the pod has just got), and every 2 minutes and 3 seconds with all volumes that the pod waits for; also if NodePublishVolume fails when it is repeated", true},
+		{"FailedMount", "Warning", "Pod", "a volume cannot be attached, staged or published, or its files cannot be given to the fsGroup: at once, after eight failures in a row, in about 3 seconds, if the cause usually goes away by itself (a driver that is not registered, a right that the pod has just got), and every 2 minutes and 3 seconds with all volumes that the pod waits for; also if NodePublishVolume fails when it is repeated", true},
 		{"FailedMapVolume", "Warning", "Pod", "a volume cannot be given to a container as a block device (`volumeDevices`)", true},
 		{"SuccessfulMountVolume", "Normal", "Pod", "the pod has got a raw block volume; a kubelet sends it twice, for two paths", true},
 		{"FailedUnMount", "Warning", "Pod", "NodeUnpublishVolume fails, or the directory of the pod cannot be removed", false},

@@ -31,7 +31,7 @@ const (
 	ReasonGroupRefused = "VolumePermissionChangeRefused"
 
 	// quietFailures is how many failures that go away by themselves are not worth an event.
-	quietFailures = 5
+	quietFailures = 8
 )
 
 // report is an event to send.

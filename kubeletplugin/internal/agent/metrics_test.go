@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // gathered returns the values of the metrics with a prefix, those of histograms by their number of values, as name{label="value"}.
@@ -98,9 +99,9 @@ func TestOrphanMetrics(t *testing.T) {
 	c.cfg.Registerer, c.cfg.SweepInterval = reg, 10*time.Millisecond
 	c.start()
 	c.eventually("the node to be ready", c.ready)
-	if err := os.MkdirAll(filepath.Join(c.root.PodVolumes("uid-x"), "pv", "mount", "data"), 0o750); err != nil {
-		t.Fatal(err)
-	}
+	c.leave("uid-x", func(root layout.Root) error {
+		return os.MkdirAll(filepath.Join(root.PodVolumes("uid-x"), "pv", "mount", "data"), 0o750)
+	})
 	orphans := func(found, failed float64) func() bool {
 		want := map[string]float64{"kubelet_orphan_pod_cleaned_volumes{}": found, "kubelet_orphan_pod_cleaned_volumes_errors{}": failed}
 		return reads(t, reg, want, "kubelet_orphan")

@@ -90,17 +90,24 @@ func readMutants(t *testing.T) []mutant {
 	return all
 }
 
-// find runs the model with the mutant, and returns when it was found.
+// find runs the model with the mutant, up to three times with other seeds, and returns when it was found.
 func (m *mutant) find(t *testing.T, seed uint64) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	program := m.build(ctx, t)
-	run := exec.CommandContext(ctx, program, "-test.run=^TestModel$", "-test.timeout=10m")
-	run.Env = append(os.Environ(), fmt.Sprintf("SEED=%d", seed), fmt.Sprintf("MODEL_STEPS=%d", mutantSteps))
-	output, err := run.CombinedOutput()
+	var output []byte
+	var err error
+	const tries = 3
+	for try := range uint64(tries) {
+		run := exec.CommandContext(ctx, program, "-test.run=^TestModel$", "-test.timeout=20m")
+		run.Env = append(os.Environ(), fmt.Sprintf("SEED=%d", seed+try), fmt.Sprintf("MODEL_STEPS=%d", mutantSteps))
+		if output, err = run.CombinedOutput(); err != nil {
+			break
+		}
+	}
 	if err == nil {
-		t.Errorf("not found in %d steps", mutantSteps)
+		t.Errorf("not found in %d times %d steps", tries, mutantSteps)
 		return "not found"
 	}
 	found := violationText.FindSubmatch(output)

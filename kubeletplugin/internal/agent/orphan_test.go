@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
 // TestOrphanedPodDirectories: an agent that is killed while it removes the directories of a pod leaves some of them; the
@@ -27,15 +28,17 @@ func TestOrphanedPodDirectories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, csitest.Options{})
 			c.cfg.SweepInterval = 10 * time.Millisecond
-			half := filepath.Dir(c.root.PodVolumes("uid-half")) // the CSI directory is gone already
-			whole := c.root.TargetDir("uid-whole", "pv-1")      // a volume directory without a record
 			kept := filepath.Join(c.root.Pod("uid-kept"), "etc-hosts")
 			leave := func() {
-				err := errors.Join(os.MkdirAll(half, 0o750), os.MkdirAll(whole, 0o750), os.MkdirAll(filepath.Dir(kept), 0o750),
-					os.WriteFile(kept, nil, 0o600))
-				if err != nil {
-					t.Fatal(err)
-				}
+				c.leave("uid-half", func(root layout.Root) error { // the CSI directory is gone already
+					return os.MkdirAll(filepath.Dir(root.PodVolumes("uid-half")), 0o750)
+				})
+				c.leave("uid-whole", func(root layout.Root) error { // a volume directory without a record
+					return os.MkdirAll(root.TargetDir("uid-whole", "pv-1"), 0o750)
+				})
+				c.leave("uid-kept", func(root layout.Root) error {
+					return errors.Join(os.MkdirAll(root.Pod("uid-kept"), 0o750), os.WriteFile(filepath.Join(root.Pod("uid-kept"), "etc-hosts"), nil, 0o600))
+				})
 			}
 			if !tc.late {
 				leave()
@@ -55,5 +58,14 @@ func TestOrphanedPodDirectories(t *testing.T) {
 				t.Errorf("a file of somebody else was removed: %v", err)
 			}
 		})
+	}
+}
+
+// leave lets the directory of a pod appear at once: a sweep meanwhile would remove what is empty yet.
+func (c *cluster) leave(uid types.UID, build func(root layout.Root) error) {
+	c.t.Helper()
+	made := layout.Root(filepath.Join(string(c.root), "made"))
+	if err := errors.Join(build(made), os.MkdirAll(c.root.Pods(), 0o750), os.Rename(made.Pod(uid), c.root.Pod(uid))); err != nil {
+		c.t.Fatal(err)
 	}
 }

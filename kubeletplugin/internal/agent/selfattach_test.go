@@ -25,8 +25,8 @@ func (c *cluster) attacher() {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			list, err := c.api.Client().VolumeAttachments().List(ctx, metav1.ListOptions{})
-			for i := range list.Items {
-				if err == nil {
+			if err == nil { // otherwise there is no list
+				for i := range list.Items {
 					c.answer(ctx, &list.Items[i])
 				}
 			}

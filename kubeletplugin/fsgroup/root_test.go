@@ -1,10 +1,12 @@
 package fsgroup
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,7 +65,7 @@ func TestOtherMountsStay(t *testing.T) {
 		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
 			t.Skipf("cannot mount: %v", err)
 		}
-		t.Cleanup(func() { check(t, unix.Unmount(m.target, 0)) })
+		unmountAtEnd(t, m.target)
 	}
 	check(t, os.WriteFile(filepath.Join(tmpfs, "file"), nil, 0o600))
 	if _, err := Apply(t.Context(), Change{Path: root, Group: other}, new(atomic.Int64)); err != nil {
@@ -87,7 +89,7 @@ func TestMountedRoot(t *testing.T) {
 	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "mode=0700"); err != nil {
 		t.Skipf("cannot mount: %v", err)
 	}
-	t.Cleanup(func() { check(t, unix.Unmount(root, 0)) })
+	unmountAtEnd(t, root)
 	check(t, os.WriteFile(filepath.Join(root, "file"), nil, 0o600))
 	if _, err := Apply(t.Context(), Change{Path: root, Group: other}, new(atomic.Int64)); err != nil {
 		t.Fatal(err)
@@ -100,4 +102,16 @@ func TestMountedRoot(t *testing.T) {
 	if err != nil || got.Refused == 0 {
 		t.Errorf("a read-only mount: got %+v, %v, want refusals", got, err)
 	}
+}
+
+// unmountAtEnd unmounts when the test has ended. A program that looks at all mounts keeps one busy for a moment.
+func unmountAtEnd(t *testing.T, target string) {
+	t.Helper()
+	t.Cleanup(func() {
+		err := unix.Unmount(target, 0)
+		for deadline := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); err = unix.Unmount(target, 0) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		check(t, err)
+	})
 }

@@ -29,7 +29,7 @@ type scenario struct {
 	capabilities []string
 	// driver changes the CSIDriver object. Without it, volumes are not attached, and everything else is as Kubernetes has it by default.
 	driver func(*storagev1.CSIDriverSpec)
-	// mayWait has events FailedMount and FailedMapVolume not count: whether the pod has one depends on whether another component is faster than the kubelet.
+	// mayWait has events FailedMount not count: whether the pod has one depends on whether another component is faster than the kubelet.
 	mayWait bool
 	play    func(*play)
 }
@@ -39,7 +39,7 @@ func (sc scenario) run(t *testing.T, node *kubeletNode) *play {
 	t.Helper()
 	p := newPlay(t, node, sc)
 	sc.play(p)
-	p.left()
+	p.awaitEnd()
 	return p
 }
 

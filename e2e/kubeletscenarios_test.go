@@ -59,7 +59,7 @@ var requests = []scenario{
 		p.WaitRunning("a")
 		p.stop("a", unstage)
 	}},
-	{name: "Attached", about: "The volume is attached before it is staged.", mayWait: true, capabilities: stages,
+	{name: "Attached", about: "The volume is attached before it is staged.", capabilities: stages,
 		driver: func(d *storagev1.CSIDriverSpec) { d.AttachRequired = new(true) },
 		play: func(p *play) {
 			p.attach()
@@ -275,7 +275,7 @@ var devices = []scenario{
 		p.stop("a", unpublish)
 		p.stop("b", unstage)
 	}},
-	{name: "RawBlockAttached", about: "A raw block volume that is attached, and which the pod only reads.", mayWait: true, capabilities: stages,
+	{name: "RawBlockAttached", about: "A raw block volume that is attached, and which the pod only reads.", capabilities: stages,
 		driver: func(d *storagev1.CSIDriverSpec) { d.AttachRequired = new(true) },
 		play: func(p *play) {
 			p.attach()

@@ -49,7 +49,7 @@ func (p *play) transcript(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if p.scenario.mayWait {
-			reasons = slices.DeleteFunc(reasons, func(r string) bool { return r == "FailedMount" || r == "FailedMapVolume" })
+			reasons = slices.DeleteFunc(reasons, func(r string) bool { return r == "FailedMount" })
 		}
 		if len(reasons) > 0 {
 			events.notes = append(events.notes, fmt.Sprintf("pod %s: %s", pod, strings.Join(reasons, ", ")))
@@ -66,22 +66,22 @@ func (p *play) transcript(ctx context.Context) (string, error) {
 // grace is how long what is left may take to go, before it counts as left.
 const grace = time.Minute
 
-// left lists what is left of the volumes when nothing more goes.
-func (p *play) left() (left []string) {
+// awaitEnd waits until nothing is left of the volumes, or nothing more goes.
+func (p *play) awaitEnd() {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	err := poll(ctx, func(ctx context.Context) (bool, error) {
-		now, err := p.leftNow(ctx)
-		if err == nil {
-			left = now
-		}
-		return err == nil && len(now) == 0, err
-	})
-	if err != nil {
+	if err := poll(ctx, p.nothingLeft); err != nil {
 		p.t.Logf("waiting for nothing to be left: %v", err)
 	}
-	return left
+}
+
+func (p *play) nothingLeft(ctx context.Context) (bool, error) {
+	left, err := p.leftNow(ctx)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("left: %q", left)
+	}
+	return err == nil, err
 }
 
 // leftNow lists paths, mounts and entries of the Node.

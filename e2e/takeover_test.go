@@ -167,7 +167,7 @@ func TestTakeover(t *testing.T) {
 	}
 	o.stopForms("-2")
 	o.stopForms("-3")
-	o.waitNothingLeft()
+	o.Wait("nothing to be left on the node", o.nothingLeft)
 	rebooted, err := o.Client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Rebooted"})
 	if err != nil || len(rebooted.Items) > 0 {
 		t.Errorf("the kubelet reported a reboot of the node: %+v, %v", rebooted.Items, err)
@@ -229,19 +229,7 @@ func TestTakeoverOfUnknownMounts(t *testing.T) {
 	o.startAgent()
 	o.waitInUse(name, false)
 	o.toKubelet()
-	o.waitNothingLeft()
-}
-
-// waitNothingLeft waits until the node has nothing of the pods and volumes any more.
-func (o *takeover) waitNothingLeft() {
-	o.t.Helper()
-	o.Wait("nothing to be left on the node", func(ctx context.Context) (bool, error) {
-		left, err := o.leftNow(ctx)
-		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("left: %q", left)
-		}
-		return err == nil, err
-	})
+	o.Wait("nothing to be left on the node", o.nothingLeft)
 }
 
 // waitInUse waits until a volume is in volumesInUse of the Node, or not.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,7 +41,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 			}
 		}
 	}
-	return reconcile.Result{After: cmp.Or(pause, c.vanished.forget(key, orphans(slices.Values(c.contents.ByIndex(indexRef, key)), orphanOf)))}, nil
+	return reconcile.Result{After: cmp.Or(pause, c.vanished.forget(key, c.contents.ByIndex(indexRef, key)))}, nil
 }
 
 // reconcileSnapshot makes the writes that a snapshot needs, and returns the pause after a failure.
@@ -296,7 +295,7 @@ func (c *Controller) reconcileOrphan(ctx context.Context, content *snapshotv1.Vo
 	if _, deleted := c.deleted.Load(content.UID); deleted {
 		return nil
 	}
-	return c.vanished.delete(ctx, orphanOf(content), c.snapshotExists,
+	return c.vanished.delete(ctx, content, c.snapshotExists,
 		func(ctx context.Context) error { return c.mark(ctx, content) },
 		func(ctx context.Context) error { return c.delete(ctx, content) })
 }

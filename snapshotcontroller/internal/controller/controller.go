@@ -73,7 +73,7 @@ type Controller struct {
 	retries    retries
 	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
 	created    sync.Map // UIDs of contents that this instance has created and that have no status yet, with the time
-	vanished   vanished
+	vanished   vanished[*snapshotv1.VolumeSnapshotContent]
 	deleted    sync.Map // UIDs of objects that this instance has deleted, until they are gone
 	groups     atomic.Pointer[groupsState]
 	// groupsUnread: group snapshots are served, and could not be read for groupsPatience.
@@ -86,6 +86,7 @@ type Controller struct {
 // New prepares a Controller, which starts with Run.
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, retries: retries{retry: cfg.Retry}}
+	c.vanished.of = orphanOf
 	c.snapshots = kube.NewInformer(cfg.Snapshots.VolumeSnapshots(""), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
 		Name: "VolumeSnapshot", Resync: cfg.Resync, Transform: slimSnapshot, Encoding: snapshotapi.Encoding[*snapshotv1.VolumeSnapshot](), Index: indexSnapshots(),
 	})
@@ -167,7 +168,7 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	case err != nil:
 		cancel()
 	default:
-		c.vanished.find(orphans(c.contents.All(), orphanOf), func(ref corev1.ObjectReference) bool {
+		c.vanished.find(c.contents.All(), func(ref corev1.ObjectReference) bool {
 			s, ok := c.snapshots.Get(ref.Namespace, ref.Name)
 			return ok && s.UID == ref.UID
 		})

@@ -35,7 +35,7 @@ type groups struct {
 	groupClasses  *kube.Informer[*groupv1.VolumeGroupSnapshotClass]
 	groupQueue    *reconcile.Controller[string]
 	groupRetries  retries
-	groupVanished vanished
+	groupVanished vanished[*groupv1.VolumeGroupSnapshotContent]
 	version       string // in which they are served
 }
 
@@ -129,6 +129,7 @@ func (c *Controller) startGroups(ctx context.Context, version string) (stop func
 
 func (c *Controller) newGroups(version string) *groups {
 	g := &groups{Controller: c, version: version, groupRetries: retries{retry: c.cfg.Retry}}
+	g.groupVanished.of = groupOrphanOf
 	g.groups = kube.NewInformer(c.cfg.Snapshots.VolumeGroupSnapshots(""), kube.InformerOptions[*groupv1.VolumeGroupSnapshot]{
 		Name: "VolumeGroupSnapshot", Resync: c.cfg.Resync, Index: map[string]func(*groupv1.VolumeGroupSnapshot) []string{
 			indexContent: func(group *groupv1.VolumeGroupSnapshot) []string { return []string{groupContentName(group)} },
@@ -175,7 +176,7 @@ func (g *groups) run(ctx context.Context) (err error) {
 	if ctx.Err() != nil {
 		err = nil // stopped before there was anything to do
 	} else if err == nil {
-		g.groupVanished.find(orphans(g.groupContents.All(), groupOrphanOf), func(ref corev1.ObjectReference) bool {
+		g.groupVanished.find(g.groupContents.All(), func(ref corev1.ObjectReference) bool {
 			group, ok := g.groups.Get(ref.Namespace, ref.Name)
 			return ok && group.UID == ref.UID
 		})

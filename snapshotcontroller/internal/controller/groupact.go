@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -39,8 +38,7 @@ func (g *groups) reconcileGroup(ctx context.Context, key string) (reconcile.Resu
 			}
 		}
 	}
-	left := orphans(slices.Values(g.groupContents.ByIndex(indexRef, key)), groupOrphanOf)
-	return reconcile.Result{After: cmp.Or(pause, g.groupVanished.forget(key, left))}, nil
+	return reconcile.Result{After: cmp.Or(pause, g.groupVanished.forget(key, g.groupContents.ByIndex(indexRef, key)))}, nil
 }
 
 // reconcileOne makes the writes that a group snapshot needs, and returns the pause after a failure.

@@ -31,7 +31,7 @@ func (g *groups) reconcileGroupOrphan(ctx context.Context, content *groupv1.Volu
 		if _, deleted := g.deleted.Load(content.UID); deleted {
 			return nil
 		}
-		return g.groupVanished.delete(ctx, groupOrphanOf(content), g.groupSnapshotExists, mark,
+		return g.groupVanished.delete(ctx, content, g.groupSnapshotExists, mark,
 			func(ctx context.Context) error { return g.deleteGroupContent(ctx, content) })
 	case ref.UID == "" && (named || from.GroupSnapshotHandles != nil), content.Annotations[snapshotapi.AnnGroupBeingDeleted] != "":
 		return nil

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +25,9 @@ const vanishGrace = 2 * time.Minute
 // dealt with. An API server may delete an object although a finalizer was put on it: it has read the object before, and has found none.
 // Nobody else would delete the content that is made for it. A snapshot whose finalizers somebody has removed by hand was seen as being deleted,
 // and its content stays: also if the watch was broken meanwhile, unless the snapshot was just taken.
-type vanished struct {
+type vanished[T any] struct {
+	of func(content T) orphan
+
 	mu   sync.Mutex
 	keys map[string]map[types.UID]time.Time // when which snapshots of a name have vanished
 }
@@ -33,15 +36,15 @@ type vanished struct {
 type orphan struct {
 	metav1.Object
 	ref corev1.ObjectReference
-	// owed: whoever made it for ref wanted it to be deleted with that.
-	owed bool
+	// dependent: snapshot-controller has created the content for ref, with the policy Delete.
+	dependent bool
 	// taken is when the snapshot was taken, zero if that is not known.
 	taken time.Time
 }
 
 func orphanOf(content *snapshotv1.VolumeSnapshotContent) orphan {
 	o := orphan{Object: content, ref: content.Spec.VolumeSnapshotRef}
-	o.owed = content.Name == snapshotapi.ContentName(o.ref.UID) && content.Spec.Source.VolumeHandle != nil &&
+	o.dependent = content.Name == snapshotapi.ContentName(o.ref.UID) && content.Spec.Source.VolumeHandle != nil &&
 		content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 	if content.Status != nil && content.Status.CreationTime != nil {
 		o.taken = time.Unix(0, *content.Status.CreationTime)
@@ -51,7 +54,7 @@ func orphanOf(content *snapshotv1.VolumeSnapshotContent) orphan {
 
 func groupOrphanOf(content *groupv1.VolumeGroupSnapshotContent) orphan {
 	o := orphan{Object: content, ref: content.Spec.VolumeGroupSnapshotRef}
-	o.owed = content.Name == snapshotapi.GroupContentName(o.ref.UID) && len(content.Spec.Source.VolumeHandles) > 0 &&
+	o.dependent = content.Name == snapshotapi.GroupContentName(o.ref.UID) && len(content.Spec.Source.VolumeHandles) > 0 &&
 		content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 	if content.Status != nil && content.Status.CreationTime != nil {
 		o.taken = content.Status.CreationTime.Time
@@ -59,31 +62,21 @@ func groupOrphanOf(content *groupv1.VolumeGroupSnapshotContent) orphan {
 	return o
 }
 
-func orphans[T any](contents iter.Seq[T], of func(T) orphan) iter.Seq[orphan] {
-	return func(yield func(orphan) bool) {
-		for content := range contents {
-			if !yield(of(content)) {
-				return
-			}
-		}
-	}
-}
-
 func (o orphan) key() string { return o.ref.Namespace + "/" + o.ref.Name }
 
 // outlives reports whether a content is to be deleted because its snapshot has vanished: that was taken shortly before, or later, or not at all.
 func (o orphan) outlives(at time.Time) bool {
-	return o.owed && o.GetDeletionTimestamp() == nil && (o.taken.IsZero() || at.Sub(o.taken) < vanishGrace)
+	return o.dependent && o.GetDeletionTimestamp() == nil && (o.taken.IsZero() || at.Sub(o.taken) < vanishGrace)
 }
 
 // note remembers a snapshot that is gone, unless it was seen as being deleted.
-func (v *vanished) note(gone metav1.Object) {
+func (v *vanished[T]) note(gone metav1.Object) {
 	if gone.GetDeletionTimestamp() == nil {
 		v.add(keyOf(gone), gone.GetUID(), time.Now())
 	}
 }
 
-func (v *vanished) add(key string, uid types.UID, at time.Time) {
+func (v *vanished[T]) add(key string, uid types.UID, at time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.keys == nil {
@@ -96,17 +89,18 @@ func (v *vanished) add(key string, uid types.UID, at time.Time) {
 }
 
 // find remembers the snapshots that have vanished while no controller was there to see it: their contents are new.
-func (v *vanished) find(contents iter.Seq[orphan], exists func(corev1.ObjectReference) bool) {
+func (v *vanished[T]) find(contents iter.Seq[T], exists func(corev1.ObjectReference) bool) {
 	now := time.Now()
-	for o := range contents {
-		if o.outlives(now) && !exists(o.ref) {
+	for content := range contents {
+		if o := v.of(content); o.outlives(now) && !exists(o.ref) {
 			v.add(o.key(), o.ref.UID, now)
 		}
 	}
 }
 
 // delete makes the steps by which the content of a snapshot that has vanished is deleted, unless the API server has the snapshot.
-func (v *vanished) delete(ctx context.Context, o orphan, exists func(context.Context, corev1.ObjectReference) (bool, error), steps ...func(context.Context) error) error {
+func (v *vanished[T]) delete(ctx context.Context, content T, exists func(context.Context, corev1.ObjectReference) (bool, error), steps ...func(context.Context) error) error {
+	o := v.of(content)
 	v.mu.Lock()
 	at, ok := v.keys[o.key()][o.ref.UID]
 	v.mu.Unlock()
@@ -127,16 +121,16 @@ func (v *vanished) delete(ctx context.Context, o orphan, exists func(context.Con
 
 // forget forgets the vanished snapshots of a key that have left none of the contents, once vanishGrace is over: until then, a content may come that an
 // earlier instance has created. It returns when to look again, 0 for never.
-func (v *vanished) forget(key string, contents iter.Seq[orphan]) (after time.Duration) {
+func (v *vanished[T]) forget(key string, contents []T) (after time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for uid, at := range v.keys[key] {
 		rest := vanishGrace - time.Since(at)
-		left := rest > 0
-		for o := range contents {
-			left = left || o.ref.UID == uid && o.outlives(at)
-		}
-		if !left {
+		left := slices.ContainsFunc(contents, func(content T) bool {
+			o := v.of(content)
+			return o.ref.UID == uid && o.outlives(at)
+		})
+		if !left && rest <= 0 {
 			delete(v.keys[key], uid)
 		}
 		after = max(after, rest)

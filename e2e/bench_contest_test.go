@@ -52,8 +52,7 @@ func programs(b *testing.B, name string) [2]program {
 	if dev == nil {
 		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", kubeconfigEnv)
 	}
-	dir := unpackUpstream(b, name)
-	return [2]program{{"upstream", filepath.Join(dir, name)}, ownProgram(b, name)}
+	return [2]program{{"upstream", upstreamProgram(b, name)}, ownProgram(b, name)}
 }
 
 // ownProgram returns a sidecar of ours as it is built for images.

@@ -34,15 +34,14 @@ func snapshotPairs(b *testing.B) [2]snapshotPair {
 	if bed.Dev == nil {
 		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", kubeconfigEnv)
 	}
-	theirs, ours := unpackUpstream(b, halves()...), b.TempDir()
+	ours := b.TempDir()
+	upstream, own := snapshotPair{name: "upstream"}, snapshotPair{"ours", filepath.Join(ours, "snapshot-controller"), filepath.Join(ours, "csi-snapshotter")}
+	upstream.controller, upstream.snapshotter = upstreamProgram(b, "snapshot-controller"), upstreamProgram(b, "csi-snapshotter")
 	for _, name := range halves() {
 		module := strings.ReplaceAll(strings.TrimPrefix(name, "csi-"), "-", "")
 		mustRun(b, exec.Command("go", "build", "-C", "../"+module, "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", filepath.Join(ours, name), "./cmd/"+name))
 	}
-	pair := func(name, dir string) snapshotPair {
-		return snapshotPair{name, filepath.Join(dir, halves()[0]), filepath.Join(dir, halves()[1])}
-	}
-	return [2]snapshotPair{pair("upstream", theirs), pair("ours", ours)}
+	return [2]snapshotPair{upstream, own}
 }
 
 // BenchmarkSnapshot has kubernetes-csi's snapshot-controller and csi-snapshotter, and ours in turn, take and delete many snapshots, each of a

@@ -6,6 +6,6 @@
 // TestKubeletDiff and TestTakeover look at a kubelet from its node: csi-node-agent on a development cluster, and the real one on a kind
 // cluster if E2E_KUBELET_NODE names one of its nodes, as `make e2e-kubelet-diff` does.
 //
-// Tests with programs of others (TestForeign...) take them from the directory that UPSTREAM names, by its program `unpack DIR NAME...`,
-// or from ../../shared/upstream, and are skipped without.
+// Tests with programs of others build them from pinned Go modules: those of kubernetes-csi by e2e/upstream/build, the mock driver of
+// Kubernetes (TestForeignDriver) by e2e/k8s/build. The first time takes minutes; what is built stays in a cache.
 package e2e

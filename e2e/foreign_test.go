@@ -1,7 +1,7 @@
 package e2e
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,80 +21,76 @@ import (
 	"github.com/longshore-csi/longshore/devcluster"
 )
 
-// unpackUpstream puts programs of kubernetes-csi into a directory. They are unpacked by a program of the directory that UPSTREAM names, or of
-// the one beside the checkout. Without them a test is skipped, and a benchmark, which was asked for, fails.
-func unpackUpstream(t testing.TB, names ...string) (dir string) {
+// upstreamProgram returns the path of a program of kubernetes-csi, which is built from its module (e2e/upstream) unless the cache has it.
+func upstreamProgram(t testing.TB, name string) string {
 	t.Helper()
-	upstream := cmp.Or(os.Getenv("UPSTREAM"), "../../shared/upstream")
-	unpack := filepath.Join(upstream, "unpack")
-	if _, err := os.Stat(unpack); errors.Is(err, os.ErrNotExist) {
-		why := fmt.Sprintf("there are no programs of kubernetes-csi in %s: name another directory by UPSTREAM, which has a program `unpack DIR NAME...`", upstream)
-		if _, ok := t.(*testing.B); ok {
-			t.Fatal(why)
-		}
-		t.Skip(why)
-	}
-	dir = t.TempDir()
-	mustRun(t, exec.Command(unpack, append([]string{dir}, names...)...))
-	return dir
+	return printed(t, exec.Command("upstream/build", name))
 }
 
-// upstreamDriver runs kubernetes-csi's driver for devcluster, which starts a driver for the controller, and then one for each node. As
-// this driver knows only the volumes that it has made itself, the one for the node is the one for the controller.
-const upstreamDriver = `#!/bin/sh -eu
-# MODE ENDPOINT NODE STATEDIR
+// upstreamSource returns the directory of a module of kubernetes-csi that e2e/upstream pins, with its manifests and examples.
+func upstreamSource(t testing.TB, module string) string {
+	t.Helper()
+	return printed(t, exec.Command("upstream/build", "-source", module))
+}
+
+// printed returns the line that a command prints.
+func printed(t testing.TB, cmd *exec.Cmd) string {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, &stderr)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// mockDriver writes a script that runs the mock driver of Kubernetes' own storage tests for devcluster, which starts a driver for the
+// controller, and then one for each node. As the mock knows only the volumes that it has made itself, the one for the node is a link to
+// the socket of the one for the controller. It announces one node, by the driver's name.
+func mockDriver(t *testing.T, flags ...string) (script string) {
+	t.Helper()
+	script = filepath.Join(t.TempDir(), "driver")
+	text := fmt.Sprintf(`#!/bin/sh -eu
+# MODE ENDPOINT
 socket=${2#unix://}
 if [ "$1" = controller ]; then
 	echo "$socket" >"$0.socket"
-	exec "$(dirname "$0")/hostpathplugin" --drivername=hostpath.csi.k8s.io --endpoint="$2" --nodeid=%s --statedir="$4" --enable-attach --v=5
+	exec %s -driver-name=hostpath.csi.k8s.io -endpoint="$socket" %s
 fi
 ln -sf "$(cat "$0.socket")" "$socket"
 trap exit TERM
 while :; do sleep 1; done
-`
-
-// TestForeignDriver has our sidecars, snapshot-controller and node agent serve the driver of kubernetes-csi.
-func TestForeignDriver(t *testing.T) {
-	dev(t)
-	dir := unpackUpstream(t, "hostpathplugin")
-	script := filepath.Join(dir, "driver")
-	if err := os.WriteFile(script, fmt.Appendf(nil, upstreamDriver, devcluster.NodeNames(1)[0]), 0o700); err != nil { //nolint:gosec // a program
+`, printed(t, exec.Command("k8s/build", "mockdriver")), strings.Join(flags, " "))
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	s := foreignScene(t, "--driver="+script, "--driver-flags={mode} {endpoint} {node} {statedir}")
+	return script
+}
+
+// TestForeignDriver has our sidecars, snapshot-controller and node agent serve a driver that is not of this tree.
+func TestForeignDriver(t *testing.T) {
+	dev(t)
+	s := foreignScene(t, "--driver="+mockDriver(t), "--driver-flags={mode} {endpoint}")
 	s.useVolumes()
 	s.useSnapshots()
 }
 
-// inlineDriver runs SPIFFE's driver for devcluster.
-const inlineDriver = `#!/bin/sh -eu
-# ENDPOINT NODE
-dir=$(dirname "$0")
-mkdir -p "$dir/sockets"
-exec "$dir/spiffe-csi-driver" -node-id "$2" -plugin-name inline.example.com -csi-socket-path "${1#unix://}" -workload-api-socket-dir "$dir/sockets"
-`
-
-// inlineObject is the CSIDriver object of that driver.
-const inlineObject = `{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: inline.example.com},
+// inlineObject is the CSIDriver object of a driver of inline volumes.
+const inlineObject = `{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: hostpath.csi.k8s.io},
 spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: None, volumeLifecycleModes: [Ephemeral]}}
 `
 
 // TestForeignDriverWithoutController runs a cluster for a driver that provisions, attaches, expands and snapshots nothing: the components of
-// the controller side wait, and the volume of a pod is mounted.
+// the controller side wait, and the inline volume of a pod is published and unpublished.
 func TestForeignDriverWithoutController(t *testing.T) {
 	dev(t)
-	dir := unpackUpstream(t, "spiffe-csi-driver")
-	script := filepath.Join(dir, "driver")
-	if err := os.WriteFile(script, []byte(inlineDriver), 0o700); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
-	object := filepath.Join(dir, "csidriver.yaml")
+	object := filepath.Join(t.TempDir(), "csidriver.yaml")
 	if err := os.WriteFile(object, []byte(inlineObject), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := foreignScene(t, "--driver="+script, "--driver-flags={endpoint} {node}", "--csidriver="+object)
-	readOnly := true
-	s.Scene.createPod(Pod(s.Namespace, "workload", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: s.Driver, ReadOnly: &readOnly}}))
+	s := foreignScene(t, "--driver="+mockDriver(t, "-node-only"), "--driver-flags={mode} {endpoint}", "--csidriver="+object)
+	s.Scene.createPod(Pod(s.Namespace, "workload", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: s.Driver}}))
 	s.WaitRunning("workload")
 	s.Wait("csi-snapshotter to say why it is not ready", func(ctx context.Context) (bool, error) {
 		text, err := s.ready(ctx, "csi-snapshotter")
@@ -135,11 +131,10 @@ func (s *story) ready(ctx context.Context, process string) (string, error) {
 // TestForeignSidecars has the sidecars of kubernetes-csi serve our driver.
 func TestForeignSidecars(t *testing.T) {
 	dev(t)
-	dir := unpackUpstream(t, "csi-provisioner", "csi-attacher")
 	s := foreignScene(t)
 	for _, name := range []string{"csi-provisioner", "csi-attacher"} {
 		s.retry("stop our "+name, func(ctx context.Context) error { return s.Dev.Hold(ctx, name) })
-		cmd := exec.Command(filepath.Join(dir, name), "--csi-address="+filepath.Join(s.Dev.dir, "run", "csi.sock"), "--v=5")
+		cmd := exec.Command(upstreamProgram(t, name), "--csi-address="+filepath.Join(s.Dev.dir, "run", "csi.sock"), "--v=5")
 		kubeconfig := s.Dev.kubeconfig(name)
 		cmd.Args = append(cmd.Args, "--kubeconfig="+kubeconfig)
 		if name == "csi-provisioner" { // the scheduler waits for the capacities of the driver
@@ -149,45 +144,6 @@ func TestForeignSidecars(t *testing.T) {
 		s.background(cmd)
 	}
 	s.useVolumes()
-}
-
-// TestForeignInline has our registrar register the driver of SPIFFE with our node agent, for which it mounts a directory into a pod.
-func TestForeignInline(t *testing.T) {
-	dev(t)
-	dir := unpackUpstream(t, "spiffe-csi-driver")
-	s := &story{Scene: bed.NewScene(t), t: t}
-	readOnly, policy := true, storagev1.NoneFSGroupPolicy
-	driver := s.Namespace + ".example.com" // short: the path of a socket has at most 107 bytes
-	s.createDriver(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{
-		AttachRequired: new(bool), PodInfoOnMount: &readOnly, FSGroupPolicy: &policy,
-		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral},
-	}})
-	node := s.Dev.Nodes[0]
-	root := s.Dev.NodeDirs[node]
-	socket, sockets := filepath.Join(root, "plugins", driver, "csi.sock"), filepath.Join(dir, "workload-api")
-	for _, path := range []string{filepath.Dir(socket), sockets} {
-		if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // of root, as in its manifests
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(socket)) })
-	if err := os.WriteFile(filepath.Join(sockets, "agent.sock"), []byte("of the node"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.background(exec.Command(filepath.Join(dir, "spiffe-csi-driver"), "-node-id", node, "-plugin-name", driver, "-csi-socket-path", socket, "-workload-api-socket-dir", sockets))
-	s.run("csi-node-driver-registrar", "--csi-address="+socket, "--kubelet-registration-path="+socket, "--plugin-registration-path="+filepath.Join(root, "plugins_registry"))
-
-	pod := Pod(s.Namespace, "workload", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driver, ReadOnly: &readOnly}})
-	pod.Spec.NodeName = node
-	s.Scene.createPod(pod)
-	pod = s.WaitRunning(pod.Name)
-	target := s.Dev.Target(node, string(pod.UID), "data")
-	if text, err := os.ReadFile(filepath.Join(target, "agent.sock")); string(text) != "of the node" {
-		t.Errorf("the pod has %q, %v in the volume, want the directory of the driver", text, err)
-	}
-	s.DeletePod(pod.Name)
-	s.WaitNoPod(pod.Name)
-	s.WaitNothingLeft()
 }
 
 // foreignScene returns a scene in a cluster of its own.

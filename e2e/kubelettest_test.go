@@ -9,8 +9,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/kubeletplugintest"
 )
 
-// TestKubelet has a kubelet without a cluster mount volumes of our driver, and TestKubeletOfForeignDriver of that of kubernetes-csi. Both drivers are killed and
-// started again.
+// TestKubelet has a kubelet without a cluster mount volumes of our driver, which is killed and started again.
 func TestKubelet(t *testing.T) {
 	dev(t)
 	program := filepath.Join(t.TempDir(), "hostpathplugin")
@@ -18,11 +17,6 @@ func TestKubelet(t *testing.T) {
 	for name, parameters := range map[string]map[string]string{"Directories": nil, "Images": {"backend": "image"}} {
 		t.Run(name, func(t *testing.T) { runKubelet(t, program, parameters) })
 	}
-}
-
-func TestKubeletOfForeignDriver(t *testing.T) {
-	dev(t)
-	runKubelet(t, filepath.Join(unpackUpstream(t, "hostpathplugin"), "hostpathplugin"), nil)
 }
 
 // runKubelet runs a hostpath driver, which attaches volumes, and all that happens to them on a node.

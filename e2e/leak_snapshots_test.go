@@ -138,7 +138,7 @@ func newSnapshotLeaks(t *testing.T, on *Bed, whose []string, seed uint64) *snaps
 		h := &half{l: l, name: name, whose: whose[i], log: filepath.Join(t.TempDir(), "log"), proxy: newProxy(t, on.kubeconfig)}
 		h.command = []string{on.Dev.program, "run", name}
 		if h.whose == theirs {
-			h.command = []string{filepath.Join(unpackUpstream(t, name), name)}
+			h.command = []string{upstreamProgram(t, name)}
 		}
 		h.command = append(h.command, "--kubeconfig="+h.proxy.kubeconfig, "--retry-interval-max=5s", "-v=2")
 		if name == "csi-snapshotter" {

@@ -53,7 +53,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 			start := func(whose, name string, args ...string) {
 				args = append([]string{"--kubeconfig=" + cluster.kubeconfig}, args...)
 				if whose == upstream {
-					s.runForeign(filepath.Join(unpackUpstream(t, name), name), args...)
+					s.runForeign(upstreamProgram(t, name), args...)
 				} else {
 					s.run(name, args...)
 				}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -39,7 +38,7 @@ type resizerSwap struct {
 // starts kubernetes-csi's again: every volume and every claim has its capacity in the end.
 func TestSwapResizerAndBack(t *testing.T) {
 	dev(t)
-	program := filepath.Join(unpackUpstream(t, "csi-resizer"), "csi-resizer")
+	program := upstreamProgram(t, "csi-resizer")
 	w := newResizerSwap(t)
 	upstream := w.startUpstream(program)
 	w.holdAfter(beforeSwap)

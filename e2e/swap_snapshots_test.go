@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -36,8 +35,8 @@ type snapshotSwap struct {
 	class  string
 	// flags are those of both programs, by program.
 	flags map[string][]string
-	// upstream has the programs of kubernetes-csi.
-	upstream string
+	// upstream are the paths of the programs of kubernetes-csi, by name.
+	upstream map[string]string
 }
 
 // TestSwapSnapshottersAndBack kills kubernetes-csi's pair in the middle of many snapshots and starts ours, which finishes them; then it
@@ -97,7 +96,10 @@ func names(prefix string) []string {
 // newSnapshotSwap has the claims bound.
 func newSnapshotSwap(t *testing.T) *snapshotSwap {
 	t.Helper()
-	upstream := unpackUpstream(t, halves()...)
+	upstream := map[string]string{}
+	for _, name := range halves() {
+		upstream[name] = upstreamProgram(t, name)
+	}
 	s := &story{Scene: ownCluster(t, 1, withoutPair).NewScene(t), t: t}
 	holdPair(t, s.Bed, s.Scene)
 	installSnapshotKinds(s.Scene)
@@ -144,7 +146,7 @@ func (w *snapshotSwap) startUpstream() (kill func()) {
 	w.t.Helper()
 	var cmds []*exec.Cmd
 	for name, flags := range w.flags {
-		cmd := exec.Command(filepath.Join(w.upstream, name), flags...)
+		cmd := exec.Command(w.upstream[name], flags...)
 		w.background(cmd)
 		cmds = append(cmds, cmd)
 	}

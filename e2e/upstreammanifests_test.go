@@ -1,11 +1,7 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -15,14 +11,11 @@ import (
 	"github.com/longshore-csi/longshore/devcluster/apply"
 )
 
-// TestUpstreamSnapshotManifests applies, unchanged, the examples of kubernetes-csi's hostpath driver: a snapshot, a claim that is restored from it,
-// and a group snapshot in v1beta1.
+// TestUpstreamSnapshotManifests applies, unchanged, the examples of kubernetes-csi's external-snapshotter: a snapshot, a claim that is restored
+// from it, and a group snapshot in v1beta1.
 func TestUpstreamSnapshotManifests(t *testing.T) {
 	dev(t)
-	dir := filepath.Join(cmp.Or(os.Getenv("UPSTREAM"), "../../shared/upstream"), "manifests", "hostpath-examples")
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("there are no manifests of kubernetes-csi in %s: name another directory by UPSTREAM", dir)
-	}
+	dir := filepath.Join(upstreamSource(t, "github.com/kubernetes-csi/external-snapshotter/v8"), "examples", "kubernetes")
 	s := &story{Scene: bed.NewScene(t), t: t}
 	// Not strict: v1beta1 is deprecated, and the API server says so.
 	writer, err := apply.New(apply.Config{REST: s.config, Manager: "e2e", Namespace: s.Namespace})
@@ -36,20 +29,21 @@ func TestUpstreamSnapshotManifests(t *testing.T) {
 		objects[0].SetNamespace(s.Namespace)
 		return objects[0]
 	}
-	for _, name := range []string{"csi-storageclass", "csi-volumesnapshotclass", "csi-groupsnapshotclass-v1beta1", "csi-pvc", "csi-app"} {
+	for _, name := range []string{"storageclass", "snapshotclass-v1", "groupsnapshotclass-v1beta1", "pvc"} {
 		write(name)
 	}
-	s.WaitRunning("my-csi-app")
-	snapshot := write("csi-snapshot-v1")
-	write("csi-restore")
+	s.CreatePod("user", FromClaim("hpvc"))
+	s.WaitRunning("user")
+	snapshot := write("snapshot-v1")
+	write("restore")
 	s.snapshotReady(snapshot)
 	s.WaitBound("hpvc-restore")
 
 	// A group has no volume that is used, as in TestGroupSnapshotAndRestore.
-	s.DeletePod("my-csi-app")
-	s.WaitNoPod("my-csi-app")
-	s.patchClaim("csi-pvc", `{"metadata": {"labels": {"app.kubernetes.io/name": "postgresql"}}}`)
-	group := write("csi-groupsnapshot-v1beta1")
+	s.DeletePod("user")
+	s.WaitNoPod("user")
+	s.patchClaim("hpvc", `{"metadata": {"labels": {"app.kubernetes.io/name": "postgresql"}}}`)
+	group := write("groupsnapshot-v1beta1")
 	s.Wait("the group snapshot to be ready", func(ctx context.Context) (bool, error) {
 		resource, err := writer.Resource(group)
 		if err != nil {
@@ -64,7 +58,7 @@ func TestUpstreamSnapshotManifests(t *testing.T) {
 	})
 	s.retry("delete the snapshots", func(ctx context.Context) error { return writer.Delete(ctx, snapshot, group) })
 	s.waitNoSnapshots()
-	s.DeleteClaim("csi-pvc")
+	s.DeleteClaim("hpvc")
 	s.DeleteClaim("hpvc-restore")
 	s.WaitNothingLeft()
 }

@@ -41,7 +41,7 @@ e2e-overlays: kind-load ## Try every form of deployment, or those of OVERLAYS, o
 
 # On a cluster of its own, as the driver has the name that ours has.
 .PHONY: swap
-swap: $(KIND) images ## Swap the sidecars of kubernetes-csi for ours and back, under load, with their manifests (UPSTREAM=DIR: their programs)
+swap: $(KIND) images ## Swap the sidecars of kubernetes-csi for ours and back, under load, with their manifests
 	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-swap
 	@KIND=$(KIND) deploy/kind-up $(KIND_CLUSTER)-swap 1 $(KIND_NODE_IMAGE)
 	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER)-swap busybox

@@ -64,10 +64,9 @@ $(TOOLS)/testsum: $(wildcard tools/cmd/testsum/*.go)
 	@cd tools && go build -o $@ ./cmd/testsum
 
 .PHONY: bench
-# UPSTREAM: a directory with `unpack DIR NAME`, which puts the program NAME of kubernetes-csi, such as csi-provisioner, into DIR.
-bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|attach|resize|snapshot|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30 UPSTREAM=DIR)
+bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|attach|resize|snapshot|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30)
 	$(if $(filter-out claim writes nodes provision failover attach resize snapshot memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover, attach, resize, snapshot or memory))
-	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
+	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) \
 		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
 
 .PHONY: bench-nodes
@@ -82,8 +81,8 @@ leaktest: ## Kill the provisioner while claims come and go, and look for leaked 
 		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
 		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .
 .PHONY: leaktest-snapshots
-leaktest-snapshots: ## Kill snapshot-controller and csi-snapshotter while snapshots and groups come and go, and look for leaks; with halves of kubernetes-csi's, these are reported (N=2000 GROUPS=200 SEED=1..5 PAIRS=ours/ours,ours/upstream,upstream/ours,upstream/upstream UPSTREAM=DIR)
-	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) LEAKTEST_SEED=$(SEED) $(if $(UPSTREAM),UPSTREAM=$(abspath $(UPSTREAM))) \
+leaktest-snapshots: ## Kill snapshot-controller and csi-snapshotter while snapshots and groups come and go, and look for leaks; with halves of kubernetes-csi's, these are reported (N=2000 GROUPS=200 SEED=1..5 PAIRS=ours/ours,ours/upstream,upstream/ours,upstream/upstream)
+	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) LEAKTEST_SEED=$(SEED) \
 		LEAKTEST_PAIRS=$(or $(PAIRS),ours/ours$(,)ours/upstream$(,)upstream/ours$(,)upstream/upstream) \
 		go test -count=1 -v -run '^TestSnapshotLeaks$$' -timeout 3h .
 # A comma in an argument of a function.

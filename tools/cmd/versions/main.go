@@ -41,6 +41,9 @@ type module struct {
 // neither versioned nor tagged.
 func outside() []string { return []string{"devcluster/controlplane", "e2e/k8s"} }
 
+// upstream has further modules outside of the workspace, each with the versions that a program of kubernetes-csi is built with.
+const upstream = "e2e/upstream"
+
 var semver = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`)
 
 // check reports everything that is wrong.
@@ -110,7 +113,7 @@ func (m module) needs() []string {
 // foreign reports whether a directory is none of ours to look into.
 func foreign(path string) bool {
 	name := filepath.Base(path)
-	return path != "." && (name[0] == '.' || name == "bin" || slices.Contains(outside(), path))
+	return path != "." && (name[0] == '.' || name == "bin" || slices.Contains(outside(), path) || path == upstream)
 }
 
 // modules lists the directories with a go.mod.

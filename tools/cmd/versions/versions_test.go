@@ -98,7 +98,7 @@ func TestOutsideTheWorkspace(t *testing.T) {
 
 // TestMakeKnowsWhatIsOutside: make checks the modules outside of the workspace, too.
 func TestMakeKnowsWhatIsOutside(t *testing.T) {
-	want := "\nOUTSIDE := " + strings.Join(outside(), " ") + "\n"
+	want := "\nOUTSIDE := " + strings.Join(outside(), " ") + " $(UPSTREAM)\n"
 	text, err := os.ReadFile("../../../make/modules.mk")
 	if err != nil || !strings.Contains(string(text), want) {
 		t.Errorf("make/modules.mk: %v; want the line %q", err, want)

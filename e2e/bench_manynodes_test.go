@@ -61,7 +61,7 @@ type manyNodes struct {
 func BenchmarkManyNodes(b *testing.B) {
 	nodes, pods := benchSetting(b, "NODES", 0), benchSetting(b, "PODS", 1000)
 	if nodes == 0 || bed.Dev == nil {
-		b.Skip("is run by make bench-nodes, in a cluster of its own")
+		b.Skip("is run by make bench BENCH=manynodes, in a cluster of its own")
 	}
 	m := &manyNodes{nodes: nodes, agents: agentsOf(b)}
 	for _, load := range []podLoad{

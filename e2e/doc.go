@@ -4,7 +4,7 @@
 // another cluster instead; tests that need to kill processes or look at the nodes' disks are skipped there and say so.
 //
 // TestKubeletDiff and TestTakeover look at a kubelet from its node: csi-node-agent on a development cluster, and the real one on a kind
-// cluster if E2E_KUBELET_NODE names one of its nodes, as `make e2e-kubelet-diff` does.
+// cluster if E2E_KUBELET_NODE names one of its nodes, as `make e2e SUITE=kubelet` does.
 //
 // Tests with programs of others build them from pinned Go modules: those of kubernetes-csi by e2e/upstream/build, the mock driver of
 // Kubernetes (TestForeignDriver) by e2e/k8s/build. The first time takes minutes; what is built stays in a cache.

@@ -49,7 +49,7 @@ func (p *play) compare(t *testing.T, listed string) error {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v: REWRITE=1 make e2e-kubelet-diff writes it", err)
+		t.Fatalf("%v: make e2e SUITE=kubelet REWRITE=1 writes it", err)
 	}
 	if !p.node.agent() {
 		listed = ""
@@ -71,7 +71,7 @@ func (p *play) compare(t *testing.T, listed string) error {
 		return fmt.Errorf("csi-node-agent differs from the kubelet (%w). If that is right, %s needs, with the reason, below the heading %s (empty: remove it):\n%s\nIt has:\n%s",
 			err, differencesFile, p.scenario.name, fenced(diff), fenced(listed))
 	default:
-		return fmt.Errorf("the kubelet does not do what %s says (%w); REWRITE=1 make e2e-kubelet-diff writes the file:\n%s", file, err, diff)
+		return fmt.Errorf("the kubelet does not do what %s says (%w); make e2e SUITE=kubelet REWRITE=1 writes the file:\n%s", file, err, diff)
 	}
 }
 

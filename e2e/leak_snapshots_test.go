@@ -52,7 +52,7 @@ type snapshotLeaks struct {
 
 // TestSnapshotLeaks kills snapshot-controller and csi-snapshotter again and again while snapshots and groups of them come and go. In the end
 // the driver has the snapshots that the contents name and no other, nothing is Terminating, and no claim has a finalizer of snapshots.
-// `make leaktest-snapshots` plays longer games, also with either half of kubernetes-csi: what these leak is reported, and no failure.
+// `make soak TEST=snapshot-leaks` plays longer games, also with either half of kubernetes-csi: what these leak is reported, and no failure.
 func TestSnapshotLeaks(t *testing.T) {
 	dev(t)
 	snapshots, err1 := strconv.Atoi(setting("N", "60"))
@@ -68,7 +68,7 @@ func TestSnapshotLeaks(t *testing.T) {
 		}
 		for _, seed := range seeds(t) {
 			t.Run(fmt.Sprintf("%s-controller-%s-snapshotter/%d", controller, snapshotter, seed), func(t *testing.T) {
-				t.Logf("seed %d: `make leaktest-snapshots N=%d GROUPS=%d PAIRS=%s SEED=%d` plays the same game, as far as processes are alike",
+				t.Logf("seed %d: `make soak TEST=snapshot-leaks N=%d GROUPS=%d PAIRS=%s SEED=%d` plays the same game, as far as processes are alike",
 					seed, snapshots, groups, pair, seed)
 				newSnapshotLeaks(t, cluster, []string{controller, snapshotter}, seed).play(snapshots, groups)
 			})

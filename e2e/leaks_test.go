@@ -84,11 +84,11 @@ type leakTest struct {
 	healed bool
 }
 
-// setting returns an environment variable of make leaktest, or its default.
+// setting returns an environment variable of make soak TEST=leaks, or its default.
 func setting(name, preset string) string { return cmp.Or(os.Getenv("LEAKTEST_"+name), preset) }
 
 // TestLeaks kills the provisioner again and again while claims come and go. In the end each claim that is left has its volume, the
-// driver has no other, and nothing is recorded. `make leaktest` plays longer games, with several seeds at a time.
+// driver has no other, and nothing is recorded. `make soak TEST=leaks` plays longer games, with several seeds at a time.
 func TestLeaks(t *testing.T) {
 	dev(t)
 	claims, err := strconv.Atoi(setting("N", "20"))
@@ -99,7 +99,7 @@ func TestLeaks(t *testing.T) {
 		for _, store := range strings.Split(setting("STORE", inLeases+","+onClaims), ",") {
 			t.Run(fmt.Sprintf("%s/%d", store, seed), func(t *testing.T) {
 				t.Parallel()
-				t.Logf("seed %d: `make leaktest N=%d SEED=%d STORE=%s` plays the same game, as far as processes are alike", seed, claims, seed, store)
+				t.Logf("seed %d: `make soak TEST=leaks N=%d SEED=%d STORE=%s` plays the same game, as far as processes are alike", seed, claims, seed, store)
 				newLeakTest(t, store, seed).play(claims)
 			})
 		}

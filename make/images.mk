@@ -21,7 +21,3 @@ $(IMAGES:%=image/%): image/%: $(TOOLS)/sbom
 $(TOOLS)/sbom: $(wildcard tools/cmd/sbom/*.go)
 	@mkdir -p $(TOOLS)
 	@cd tools && go build -o $@ ./cmd/sbom
-
-.PHONY: try-base-image
-try-base-image: ## Build a base image of Debian packages and the driver's image on it, and run the programs in them
-	@deploy/try-base-image

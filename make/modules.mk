@@ -4,6 +4,13 @@ MODULES := csikit topology driverkit driverkit/drivertest provisioner attacher r
 UPSTREAM := $(patsubst %/go.mod,%,$(wildcard e2e/upstream/*/go.mod))
 OUTSIDE := devcluster/controlplane e2e/k8s $(UPSTREAM)
 OUTSIDE_CODE := e2e/k8s
+# What tests of a module read besides the modules that it requires.
+READS_devcluster := deploy examples
+READS_e2e := deploy examples docs kubeletplugin/docs
+READS_kubeletplugin := e2e
+READS_snapshotcontroller := snapshotter
+READS_deploy := .
+READS_tools := .
 BIN := $(CURDIR)/bin
 
 # Everything is compiled in one way, that of releases, but for what runs with the race detector: each dependency is compiled once for all
@@ -36,7 +43,7 @@ fmt: ## Format all Go files
 	gofmt -w $(MODULES)
 
 .PHONY: vet $(MODULES:%=vet/%) $(OUTSIDE_CODE:%=vet/%)
-vet: $(MODULES:%=vet/%) $(OUTSIDE_CODE:%=vet/%) ## Vet all modules
+vet: $(MODULES:%=vet/%) $(OUTSIDE_CODE:%=vet/%)
 $(MODULES:%=vet/%): vet/%:
 	cd $* && go vet ./...
 $(OUTSIDE_CODE:%=vet/%): vet/%:
@@ -44,7 +51,7 @@ $(OUTSIDE_CODE:%=vet/%): vet/%:
 
 # Each module stands alone: it builds and its tests compile without the workspace, its go.mod is tidy, its files are formatted.
 .PHONY: verify $(MODULES:%=verify/%) $(OUTSIDE:%=verify/%)
-verify: $(MODULES:%=verify/%) $(OUTSIDE:%=verify/%) verify-versions ## Check that every module stands alone and is tidy
+verify: $(MODULES:%=verify/%) $(OUTSIDE:%=verify/%) verify-versions ## Check that every module builds and is tidy without the others, and versions.yaml
 $(MODULES:%=verify/%): verify/%:
 	@test -z "$$(gofmt -l $*)" || { echo "not formatted: $$(gofmt -l $*)"; exit 1; }
 	cd $* && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...
@@ -54,5 +61,5 @@ $(OUTSIDE:%=verify/%): verify/%:
 	$(if $(filter $*,$(OUTSIDE_CODE)),cd $* && GOWORK=off go vet ./...)
 
 .PHONY: verify-versions
-verify-versions: ## Check versions.yaml against the tree
+verify-versions:
 	cd tools && go run ./cmd/versions -root ..

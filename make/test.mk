@@ -32,10 +32,14 @@ LONGEST := e2e hostpathdriver
 test: | test-setup ## Run all tests: units, csi-sanity, end to end; skips by name those that need root or a program that is missing
 	@rm -rf $(RESULTS)
 	@failed=0; $(MAKE) --no-print-directory -k -j$(TESTJOBS) --output-sync=target SETUP=done $(TESTS) || failed=1; \
-	$(TOOLS)/testsum -total $(RESULTS)/*.json && exit $$failed
+	[ ! -e $(RESULTS) ] || $(TOOLS)/testsum -total $(RESULTS)/*.json && exit $$failed
 $(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-setup
-	@mkdir -p $(RESULTS)
 	@echo "== $*"
+	@make/unchanged "test $*" -m $* $(READS_$*) -- $(MAKE) --no-print-directory SETUP=done run/$*
+# The tests of a module themselves: test/% runs them, in CI unless nothing that they depend on has changed (make/unchanged).
+.PHONY: $(MODULES:%=run/%)
+$(MODULES:%=run/%): run/%:
+	@mkdir -p $(RESULTS)
 	@cd $* && $(took) { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(TESTPACKAGES)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(TESTPACKAGES))),$(call gotest,$(TESTALSO_$*));) } | \
 	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
 # Prints the seconds that a pipeline takes, beside its output.
@@ -45,10 +49,6 @@ gotest = $(if $(and $(filter -race,$(1)),$(RACE)),CGO_ENABLED=1 KUBE_CACHE_MUTAT
 RACE = $(shell make/setup race)
 # Packages of a module that are tested; other than all are tested without what TESTALSO adds.
 TESTPACKAGES ?= ./...
-
-.PHONY: exhaustive
-exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, the longest walks (hours)
-	@LONGSHORE_EXHAUSTIVE=1 .ci/run
 
 # The programs of this tree that run tests and sum them up, for those that run several of these targets beside each other.
 .PHONY: test-tools
@@ -62,44 +62,3 @@ test-setup:
 $(TOOLS)/testsum: $(wildcard tools/cmd/testsum/*.go)
 	@mkdir -p $(TOOLS)
 	@cd tools && go build -o $@ ./cmd/testsum
-
-.PHONY: bench
-bench: ## Measure claim to Bound and to mounted, and API writes per claim; BENCH=writes: of the provisioner alone; BENCH=nodes: requests of N instances for one node each; BENCH=provision|failover|attach|resize|snapshot|memory: kubernetes-csi's program and ours (N=1000 MINUTES=10 ROUNDS=1 FOREIGN=1 COMPONENT=csi-attacher for memory QUIET=30)
-	$(if $(filter-out claim writes nodes provision failover attach resize snapshot memory,$(BENCH)),$(error BENCH=$(BENCH): must be claim, writes, nodes, provision, failover, attach, resize, snapshot or memory))
-	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) \
-		go test -run '^$$' -bench '(?i)^Benchmark$(or $(BENCH),claim)$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
-
-.PHONY: bench-nodes
-bench-nodes: NODES = 200
-bench-nodes: PODS = 1000
-bench-nodes: ## Measure pods with volumes on many nodes in one process, on one node, and on one volume: creation to Running, memory of a node, nothing left (NODES=200 PODS=1000 RATE=15 pods a second)
-	cd e2e && BENCH_NODES=$(NODES) BENCH_PODS=$(PODS) BENCH_RATE=$(RATE) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h .
-
-.PHONY: leaktest
-leaktest: ## Kill the provisioner while claims come and go, and look for leaked volumes (N=3000 SEED=1..5 STORE=leases KILL=kill,term,lease FAULTS=late,lost,hang,...)
-	cd e2e && LEAKTEST_N=$(or $(N),1000) LEAKTEST_SEED=$(SEED) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \
-		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
-		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .
-.PHONY: leaktest-snapshots
-leaktest-snapshots: ## Kill snapshot-controller and csi-snapshotter while snapshots and groups come and go, and look for leaks; with halves of kubernetes-csi's, these are reported (N=2000 GROUPS=200 SEED=1..5 PAIRS=ours/ours,ours/upstream,upstream/ours,upstream/upstream)
-	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) LEAKTEST_SEED=$(SEED) \
-		LEAKTEST_PAIRS=$(or $(PAIRS),ours/ours$(,)ours/upstream$(,)upstream/ours$(,)upstream/upstream) \
-		go test -count=1 -v -run '^TestSnapshotLeaks$$' -timeout 3h .
-# A comma in an argument of a function.
-, := ,
-
-# Their directories need not outlive the machine, and fsync of a disk would take most of the time.
-IN_MEMORY = $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm GOTMPDIR=$(or $(TMPDIR),/tmp))
-.PHONY: model
-model: ## Run whole node agents at random in model time, on two nodes with faults and kills, and check invariants (SEED=N STEPS=20000)
-	cd kubeletplugin && $(IN_MEMORY) SEED=$(SEED) MODEL_STEPS=$(or $(STEPS),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
-.PHONY: model-mutants
-model-mutants: ## Put deliberate bugs into the node agent, one at a time, and see whether `make model` finds them (SEED=N MUTANTS=N)
-	cd kubeletplugin && $(IN_MEMORY) SEED=$(SEED) MUTANTS=$(or $(MUTANTS),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
-.PHONY: e2e-migration
-e2e-migration: ## Make and delete volumes of an in-tree plugin with a driver that replaces it, on a development cluster
-	cd e2e && go test -count=1 -v -run '^TestMigration$$' -timeout 30m .
-
-.PHONY: try-new-machine
-try-new-machine: ## Try `make up` and `make test` in a bare Debian root file system with Go (root; FULL=1: without caches, all tests)
-	@tools/try-new-machine

@@ -44,7 +44,7 @@ type modelStats struct {
 }
 
 // TestModel checks the invariants of model_check_test.go while pods come and go on two nodes, and agents, drivers, nodes and the API server fail. In
-// the end of each run all works again: pods must run, and after their deletion nothing may be left. `make model` runs more steps. A failure prints its
+// the end of each run all works again: pods must run, and after their deletion nothing may be left. `make soak TEST=model` runs more steps. A failure prints its
 // seed: SEED=N repeats the run.
 func TestModel(t *testing.T) {
 	steps, seed := modelSteps, rand.Uint64N(1e9)

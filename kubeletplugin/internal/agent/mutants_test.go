@@ -39,7 +39,7 @@ type mutant struct {
 
 var violationText = regexp.MustCompile(`VIOLATION of (.+?) after (\d+) steps`)
 
-// TestMutants puts deliberate bugs into the agent, one at a time, and expects TestModel to find each. `make model-mutants` tries all, an ordinary run a few,
+// TestMutants puts deliberate bugs into the agent, one at a time, and expects TestModel to find each. `make soak TEST=mutants` tries all, an ordinary run a few,
 // which the seed chooses; MUTANTS=N is another number.
 func TestMutants(t *testing.T) {
 	all := readMutants(t)

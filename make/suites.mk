@@ -1,0 +1,89 @@
+# What takes minutes or hours, and is not part of `make test`. docs/testing.md describes each suite, test and benchmark, and its settings.
+# The rules e2e-*, soak-* and bench-* are not for users: they come by SUITE, TEST and BENCH.
+
+# $(call one,GOAL,NAME,VALUES) is the rule for GOAL by the variable NAME, which must be one of VALUES when that goal is made.
+one = $(if $(filter $(1),$(MAKECMDGOALS)),$(1)-$(if $(filter-out $(3),$($(2))),$(error $(2)=$($(2)): must be one of: $(3)),$($(2))))
+# A comma in an argument of a function.
+, := ,
+
+##@ Longer tests (docs/testing.md)
+.PHONY: e2e soak bench swap exhaustive
+SUITE ?= devcluster
+SUITES := devcluster kind k8s forms kubelet migration base-image new-machine
+e2e: $(call one,e2e,SUITE,$(SUITES)) ## Run an end-to-end suite: SUITE=devcluster (default), kind, k8s, forms, kubelet, migration, base-image or new-machine
+TEST ?= leaks
+SOAKS := leaks snapshot-leaks model mutants
+soak: $(call one,soak,TEST,$(SOAKS)) ## Run a random test for longer: TEST=leaks (default), snapshot-leaks, model or mutants (N, SEED)
+BENCH ?= claim
+BENCHES := claim writes nodes manynodes provision failover attach resize snapshot memory
+bench: $(call one,bench,BENCH,$(BENCHES)) ## Measure, most beside kubernetes-csi's program: BENCH=claim (default), writes, nodes, manynodes, provision, failover, attach, resize, snapshot or memory (N)
+exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, new seeds, the longest walks (hours)
+	@LONGSHORE_EXHAUSTIVE=1 .ci/run
+
+# On a cluster of its own, as the driver has the name that ours has.
+swap: $(KIND) images ## Swap the sidecars of kubernetes-csi for ours and back on a kind cluster, under load, with their flags and RBAC
+	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-swap
+	@KIND=$(KIND) deploy/kind-up $(KIND_CLUSTER)-swap 1 $(KIND_NODE_IMAGE)
+	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER)-swap busybox
+	@KIND=$(KIND) deploy/try-swap $(KIND_CLUSTER)-swap $$(KIND=$(KIND) deploy/kind-load $(KIND_CLUSTER)-swap $(foreach m,$(IMAGES),$(IMAGE_PREFIX)/$(call field,$(m),image):$(call image_version,$(m))))
+	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-swap
+
+.PHONY: $(SUITES:%=e2e-%) $(SOAKS:%=soak-%) $(BENCHES:%=bench-%)
+e2e-devcluster: test/e2e
+
+# These three run on a cluster made by `make kind-up deploy`.
+# A kubelet changes nothing about these tests, which `make test` runs on a development cluster of the same Kubernetes.
+E2E_NO_KUBELET := ^Test(Manifests|DryRun|InlineVolumePolicy|InlineVolumesOfNamedDrivers|MissingParameter|PodWaitsForCapacity|PoolsHave|CapacityOf|CapacityGoes|ClaimsSpread|ClaimIsMade|RetainedVolume|VolumeDeletedBefore)
+e2e-kind: $(KIND) $(TOOLS)/testsum
+	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
+	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER) >$$config && \
+	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) $(if $(filter kubelet,$(E2E_KIND)),-skip '$(E2E_NO_KUBELET)') ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
+	$(TOOLS)/testsum -total $(TOOLS)/e2e-kind.json
+e2e-k8s: $(KIND) $(TOOLS)/specsum
+	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)
+e2e-forms: kind-load
+	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
+	@KIND=$(KIND) KUSTOMIZE_IMAGES="$$(cat $(TOOLS)/kind-images)" deploy/try-overlays $(KIND_CLUSTER) $(OVERLAYS)
+
+# On a cluster of its own, of one node, whose kubelet is stopped and killed.
+e2e-kubelet: $(KIND) $(TOOLS)/testsum
+	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-diff
+	@KIND=$(KIND) KUBELET_SYNC=5s deploy/kind-up $(KIND_CLUSTER)-diff 1 $(KIND_NODE_IMAGE)
+	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER)-diff busybox
+	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER)-diff >$$config && \
+	cd e2e && REWRITE=$(REWRITE) E2E_KUBECONFIG=$$config E2E_KUBELET_NODE=$(KIND_CLUSTER)-diff-control-plane go test -json $(TESTFLAGS_e2e) -run '$(or $(RUN),^Test(Kubelet(Diff|Scenarios)|Takeover))' . | $(TOOLS)/testsum
+	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-diff
+
+e2e-migration:
+	cd e2e && go test -count=1 -v -run '^TestMigration$$' -timeout 30m .
+e2e-base-image:
+	@deploy/try-base-image
+e2e-new-machine:
+	@tools/try-new-machine
+
+soak-leaks:
+	cd e2e && LEAKTEST_N=$(or $(N),1000) LEAKTEST_SEED=$(SEED) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \
+		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
+		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .
+soak-snapshot-leaks:
+	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) LEAKTEST_SEED=$(SEED) \
+		LEAKTEST_PAIRS=$(or $(PAIRS),ours/ours$(,)ours/upstream$(,)upstream/ours$(,)upstream/upstream) \
+		go test -count=1 -v -run '^TestSnapshotLeaks$$' -timeout 3h .
+# Their directories need not outlive the machine, and fsync of a disk would take most of the time.
+IN_MEMORY = $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm GOTMPDIR=$(or $(TMPDIR),/tmp))
+soak-model:
+	cd kubeletplugin && $(IN_MEMORY) SEED=$(SEED) MODEL_STEPS=$(or $(N),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
+soak-mutants:
+	cd kubeletplugin && $(IN_MEMORY) SEED=$(SEED) MUTANTS=$(or $(N),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
+
+$(filter-out bench-manynodes,$(BENCHES:%=bench-%)): bench-%:
+	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) \
+		go test -run '^$$' -bench '(?i)^Benchmark$*$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
+bench-manynodes: NODES = 200
+bench-manynodes: PODS = 1000
+bench-manynodes:
+	cd e2e && BENCH_NODES=$(NODES) BENCH_PODS=$(PODS) BENCH_RATE=$(RATE) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h .
+
+$(TOOLS)/specsum: $(wildcard tools/cmd/specsum/*.go)
+	@mkdir -p $(TOOLS)
+	@cd tools && go build -o $@ ./cmd/specsum

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/longshore-csi/longshore/csikit/csiserver"
-	"github.com/longshore-csi/longshore/csikit/internal/spantest"
 )
 
 func TestTracing(t *testing.T) {
@@ -21,12 +20,12 @@ func TestTracing(t *testing.T) {
 		"Off": {reason: "no span by default"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spans := spantest.Record(t)
+			spans := recordSpans(t)
 			r := start(t, csiserver.Config{Tracing: c.tracing}, 0, &handler{remove: func(context.Context, *csi.DeleteVolumeRequest) error { return nil }})
 			if err := r.delete(t.Context()); err != nil {
 				t.Fatalf("DeleteVolume: %v", err)
 			}
-			if diff := cmp.Diff(c.want, spans.Names()); diff != "" {
+			if diff := cmp.Diff(c.want, spans.recorded()); diff != "" {
 				t.Errorf("%s: spans (-want +got):\n%s", c.reason, diff)
 			}
 		})

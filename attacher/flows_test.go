@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore-csi/longshore/csikit/reconciletest"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
+	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 )
 
 // TestFlows plays the transcripts. The arguments of "start" are flags.

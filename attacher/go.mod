@@ -21,6 +21,7 @@ require (
 require (
 	github.com/cockroachdb/datadriven v1.0.3
 	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/csikittest v0.0.0
 	k8s.io/csi-translation-lib v0.37.2
 	sigs.k8s.io/yaml v1.6.0
 )
@@ -75,4 +76,7 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace github.com/longshore-csi/longshore/csikit => ../csikit
+replace (
+	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/csikittest => ../csikittest
+)

@@ -26,22 +26,20 @@ var (
 		{"github.com/spf13", "flags are the standard library's, which accept one dash as well as two"},
 		{"github.com/stretchr", "tests use the standard library and go-cmp"},
 	}
-	noClientset = []ban{
+	// pflag stays: client-go's tools/clientcmd links it, which reads kubeconfig files.
+	lean = []ban{
 		noMigration,
 		{"k8s.io/client-go/kubernetes", "the clientset links all 56 API groups: 10 MiB of memory"},
 		{"k8s.io/client-go/informers", "it links the clientset"},
 		{"k8s.io/client-go/tools/leaderelection", "it links the clientset"},
 		{"sigs.k8s.io/controller-runtime", "it links the clientset"},
-	}
-	// pflag stays: client-go's tools/clientcmd links it, which reads kubeconfig files.
-	lean = append(slices.Clone(noClientset), []ban{
 		{"k8s.io/client-go/testing", "fakes and OpenAPI, 85 packages, come with gentype"},
 		{"k8s.io/client-go/gentype", "it links client-go/testing"},
 		{"k8s.io/client-go/tools/record", "it links strategic patches and OpenAPI, for events that are written once"},
 		{"k8s.io/apimachinery/pkg/util/strategicpatch", "the server applies patches, not we"},
 		{"github.com/spf13/cobra", "flags are the standard library's"},
 		{"github.com/go-openapi", "nobody reads schemas here"},
-	}...)
+	}
 )
 
 // groups says what each package of this module may not link.
@@ -58,17 +56,12 @@ func groups() map[string]struct {
 		"Driver": {
 			reason:   "drivers and vendors use these",
 			bans:     noClient,
-			packages: []string{"apitest", "command", "commandtest", "concurrency", "csiclient", "csiregistration", "csiserver", "csitest", "drivername", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "procmetrics", "redact", "tracing", "version"},
+			packages: []string{"command", "concurrency", "csiclient", "csiregistration", "csiserver", "drivername", "flagset", "httpserve", "keymutex", "logging", "metrics", "outcome", "procmetrics", "redact", "tracing", "version"},
 		},
 		"Component": {
 			reason:   "components use these",
 			bans:     lean,
 			packages: []string{"capability", "events", "kube", "kubemetrics", "leader", "reconcile", "sidecar", "snapshotapi"},
-		},
-		"ComponentTest": {
-			reason:   "tests of components use these",
-			bans:     noClientset,
-			packages: []string{"kubetest", "kubetest/conformance", "reconciletest", "sidecartest", "snapshotapitest"},
 		},
 	}
 }
@@ -121,19 +114,16 @@ func TestEveryPackageHasAGroup(t *testing.T) {
 		}
 	}
 	for pkg := range linked(t) {
-		if seen[pkg] == "" && !strings.Contains(pkg, "internal/") {
+		if seen[pkg] == "" {
 			t.Errorf("package %s is in no group", pkg)
 		}
 	}
 }
 
-// Production code must not link the testing package, whose flags would show up
-// in --help.
-func TestProductionLinksNoTesting(t *testing.T) {
+// Nothing here is for tests: those who import this module must not link the testing package, whose flags would show up in --help. Test beds are in
+// the module csikittest.
+func TestNothingLinksTesting(t *testing.T) {
 	for pkg, deps := range linked(t) {
-		if strings.HasSuffix(pkg, "test") || strings.Contains(pkg, "test/") || strings.Contains(pkg, "internal/") {
-			continue
-		}
 		if slices.Contains(deps, "testing") {
 			t.Errorf("package %s links testing", pkg)
 		}

@@ -10,6 +10,7 @@ require (
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0
 	github.com/longshore-csi/longshore/attacher v0.0.0
 	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
 	github.com/longshore-csi/longshore/kubeletplugin v0.0.0
 	github.com/longshore-csi/longshore/livenessprobe v0.0.0
@@ -108,6 +109,7 @@ require (
 replace (
 	github.com/longshore-csi/longshore/attacher => ../attacher
 	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/csikittest => ../csikittest
 	github.com/longshore-csi/longshore/driverkit => ../driverkit
 	github.com/longshore-csi/longshore/hostpathdriver => ../hostpathdriver
 	github.com/longshore-csi/longshore/kubeletplugin => ../kubeletplugin

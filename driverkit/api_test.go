@@ -3,7 +3,7 @@ package driverkit_test
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/apitest"
+	"github.com/longshore-csi/longshore/csikittest/apitest"
 )
 
 func TestAPI(t *testing.T) {

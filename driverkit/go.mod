@@ -19,7 +19,10 @@ require (
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd
 )
 
-require github.com/longshore-csi/longshore/csikit v0.0.0
+require (
+	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/csikittest v0.0.0
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -49,4 +52,7 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260819154853-08b0e4226688 // indirect
 )
 
-replace github.com/longshore-csi/longshore/csikit => ../csikit
+replace (
+	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/csikittest => ../csikittest
+)

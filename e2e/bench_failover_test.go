@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
 
 // failedOver is how long claims waited that were made when the leader got its signal.

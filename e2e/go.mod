@@ -21,6 +21,7 @@ require (
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0
 	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/devcluster v0.0.0
 	github.com/longshore-csi/longshore/driverkit v0.0.0
 	github.com/longshore-csi/longshore/examples/attached-block v0.0.0
@@ -109,6 +110,7 @@ require (
 replace (
 	github.com/longshore-csi/longshore/attacher => ../attacher
 	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/csikittest => ../csikittest
 	github.com/longshore-csi/longshore/devcluster => ../devcluster
 	github.com/longshore-csi/longshore/driverkit => ../driverkit
 	github.com/longshore-csi/longshore/driverkit/drivertest => ../driverkit/drivertest

@@ -3,7 +3,7 @@ package hostpathdriver
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDependencies keeps the driver small: it talks to no Kubernetes API, so
@@ -18,7 +18,7 @@ func TestDependencies(t *testing.T) {
 		"github.com/kubernetes-csi": "the suite of csi-test has a module of its own",
 		"github.com/onsi":           "tests use the standard library and go-cmp",
 		"testing":                   "its flags would show up in --help",
-		"github.com/longshore-csi/longshore/csikit/kube":    "it is the client",
-		"github.com/longshore-csi/longshore/csikit/csitest": "it is for tests",
+		"github.com/longshore-csi/longshore/csikit/kube": "it is the client",
+		"github.com/longshore-csi/longshore/csikittest":  "it is for tests",
 	})
 }

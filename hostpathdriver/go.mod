@@ -21,6 +21,7 @@ require (
 
 require (
 	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/driverkit v0.0.0
 )
 
@@ -54,5 +55,6 @@ require (
 
 replace (
 	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/csikittest => ../csikittest
 	github.com/longshore-csi/longshore/driverkit => ../driverkit
 )

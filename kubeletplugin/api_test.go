@@ -3,7 +3,7 @@ package kubeletplugin
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/apitest"
+	"github.com/longshore-csi/longshore/csikittest/apitest"
 )
 
 func TestAPI(t *testing.T) {

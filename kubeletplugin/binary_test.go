@@ -3,7 +3,7 @@ package kubeletplugin_test
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 	"github.com/longshore-csi/longshore/kubeletplugin/agent"
 )
 

@@ -3,7 +3,7 @@ package kubeletplugin
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDependencies keeps out what would make the binary large or tie it to its siblings.
@@ -21,7 +21,6 @@ func TestDependencies(t *testing.T) {
 		project:                                 "modules do not import their siblings",
 		project + "/kubeletplugin":              commandtest.Allowed,
 		project + "/csikit":                     commandtest.Allowed,
-		project + "/csikit/csitest":             "it is for tests",
-		project + "/csikit/kubetest":            "it is for tests",
+		project + "/csikittest":                 "it is for tests",
 	})
 }

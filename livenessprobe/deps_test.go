@@ -3,7 +3,7 @@ package livenessprobe
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDependencies keeps the binary small: a probe runs in each pod of a
@@ -17,6 +17,6 @@ func TestDependencies(t *testing.T) {
 		"github.com/spf13/cobra": "the flag package of Go suffices",
 		"testing":                "its flags would show up in --help",
 		"go.opentelemetry.io":    "nobody traces it",
-		"github.com/longshore-csi/longshore/csikit/csitest": "it is for tests",
+		"github.com/longshore-csi/longshore/csikittest": "it is for tests",
 	})
 }

@@ -3,7 +3,7 @@ package livenessprobe
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 func TestBinary(t *testing.T) {

@@ -1,5 +1,5 @@
 # Modules, in the order of their dependencies. `make <verb>/<module>` works on one of them.
-MODULES := csikit topology driverkit driverkit/drivertest provisioner attacher resizer snapshotcontroller snapshotter snapshotmetadata registrar livenessprobe kubeletplugin hostpathdriver hostpathdriver/test/sanity examples/minimal examples/attached-block examples/nfs examples/embed devcluster deploy e2e tools
+MODULES := csikit csikittest topology driverkit driverkit/drivertest provisioner attacher resizer snapshotcontroller snapshotter snapshotmetadata registrar livenessprobe kubeletplugin hostpathdriver hostpathdriver/test/sanity examples/minimal examples/attached-block examples/nfs examples/embed devcluster deploy e2e tools
 # Modules outside of go.work, of which only e2e/k8s has Go code. They pin another Kubernetes than the components', and are never tagged.
 UPSTREAM := $(patsubst %/go.mod,%,$(wildcard e2e/upstream/*/go.mod))
 OUTSIDE := devcluster/controlplane e2e/k8s $(UPSTREAM)

@@ -23,7 +23,7 @@ func TestDefects(t *testing.T) {
 			want = append(want, fmt.Sprint(prefix, n+1))
 		}
 	}
-	known := testsOf(t, ".", "../topology", "../csikit")
+	known := testsOf(t, ".", "../topology", "../csikit", "../csikittest")
 	for _, line := range strings.Split(table, "\n") {
 		cells := strings.Split(line, "|")
 		if len(cells) != 6 || !regexp.MustCompile(`^[DCP][0-9]+$`).MatchString(strings.TrimSpace(cells[1])) {

@@ -3,7 +3,7 @@ package provisioner
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDependencies keeps the binary small: what links all API groups of Kubernetes, or is a second
@@ -16,13 +16,12 @@ func TestDependencies(t *testing.T) {
 		"k8s.io/client-go/tools/leaderelection": "links the whole clientset",
 		"k8s.io/client-go/tools/record":         "events are csikit's",
 		"github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned": "links the fakes and more of client-go, 17 MiB",
-		"k8s.io/apiserver":               "the server is not needed to talk to it",
-		"k8s.io/component-base":          "flags, logs and metrics are csikit's",
-		"k8s.io/kubernetes":              "drags the whole of Kubernetes",
-		"sigs.k8s.io/controller-runtime": "reconciling is csikit's",
-		"github.com/spf13/cobra":         "the flag package of Go suffices",
-		"testing":                        "its flags would show up in --help",
-		"github.com/longshore-csi/longshore/csikit/csitest":  "it is for tests",
-		"github.com/longshore-csi/longshore/csikit/kubetest": "it is for tests",
+		"k8s.io/apiserver":                              "the server is not needed to talk to it",
+		"k8s.io/component-base":                         "flags, logs and metrics are csikit's",
+		"k8s.io/kubernetes":                             "drags the whole of Kubernetes",
+		"sigs.k8s.io/controller-runtime":                "reconciling is csikit's",
+		"github.com/spf13/cobra":                        "the flag package of Go suffices",
+		"testing":                                       "its flags would show up in --help",
+		"github.com/longshore-csi/longshore/csikittest": "it is for tests",
 	})
 }

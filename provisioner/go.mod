@@ -21,6 +21,7 @@ require (
 
 require (
 	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/topology v0.0.0
 	k8s.io/csi-translation-lib v0.37.2
 	sigs.k8s.io/yaml v1.6.0
@@ -78,5 +79,6 @@ require (
 
 replace (
 	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/csikittest => ../csikittest
 	github.com/longshore-csi/longshore/topology => ../topology
 )

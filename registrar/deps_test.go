@@ -3,7 +3,7 @@ package registrar
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDependencies keeps the binary small: a registrar runs on each node, once
@@ -18,6 +18,6 @@ func TestDependencies(t *testing.T) {
 		"github.com/gogo/protobuf": "the registration API uses the present protobuf module",
 		"testing":                  "its flags would show up in --help",
 		"go.opentelemetry.io":      "nobody traces it",
-		"github.com/longshore-csi/longshore/csikit/csitest": "it is for tests",
+		"github.com/longshore-csi/longshore/csikittest": "it is for tests",
 	})
 }

@@ -17,6 +17,7 @@ require (
 
 require (
 	github.com/longshore-csi/longshore/csikit v0.0.0
+	github.com/longshore-csi/longshore/csikittest v0.0.0
 	google.golang.org/protobuf v1.36.12
 )
 
@@ -35,4 +36,7 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260819154853-08b0e4226688 // indirect
 )
 
-replace github.com/longshore-csi/longshore/csikit => ../csikit
+replace (
+	github.com/longshore-csi/longshore/csikit => ../csikit
+	github.com/longshore-csi/longshore/csikittest => ../csikittest
+)

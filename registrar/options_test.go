@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 func TestBinary(t *testing.T) {

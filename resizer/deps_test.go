@@ -3,7 +3,7 @@ package resizer
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDependencies keeps out what would make the binary large or tie it to its siblings.
@@ -19,8 +19,7 @@ func TestDependencies(t *testing.T) {
 		// an in-tree volume has, in kube-controller-manager and kubelet alike.
 		"k8s.io/csi-translation-lib": commandtest.Allowed,
 		"testing":                    "its flags would show up in --help",
-		"github.com/longshore-csi/longshore/topology":        "the resizer knows no topology",
-		"github.com/longshore-csi/longshore/csikit/csitest":  "tests only",
-		"github.com/longshore-csi/longshore/csikit/kubetest": "tests only",
+		"github.com/longshore-csi/longshore/topology":   "the resizer knows no topology",
+		"github.com/longshore-csi/longshore/csikittest": "tests only",
 	})
 }

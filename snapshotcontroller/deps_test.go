@@ -3,7 +3,7 @@ package snapshotcontroller
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDependencies keeps out what would make the binary large or tie it to its siblings.
@@ -19,8 +19,7 @@ func TestDependencies(t *testing.T) {
 		"google.golang.org/grpc":                              "it never talks to a driver",
 		"github.com/container-storage-interface/spec":         "it never talks to a driver",
 		"testing": "its flags would show up in --help",
-		"github.com/longshore-csi/longshore/topology":        "node affinity is all that it knows of topology",
-		"github.com/longshore-csi/longshore/csikit/csitest":  "tests only",
-		"github.com/longshore-csi/longshore/csikit/kubetest": "tests only",
+		"github.com/longshore-csi/longshore/topology":   "node affinity is all that it knows of topology",
+		"github.com/longshore-csi/longshore/csikittest": "tests only",
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // defectCount is how many defects of the external-snapshotter have a number.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // parse returns the options that the arguments make.

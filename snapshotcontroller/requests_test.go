@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/sidecartest"
+	"github.com/longshore-csi/longshore/csikittest/sidecartest"
 )
 
 // TestRequests counts what a snapshot costs that csi-snapshotter reports within a second, and its deletion: 8 requests. A driver that takes

@@ -8,8 +8,8 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/csikit/sidecartest"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikittest/sidecartest"
 	"github.com/longshore-csi/longshore/snapshotmetadata/internal/kubeapi"
 )
 

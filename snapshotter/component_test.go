@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
-	"github.com/longshore-csi/longshore/csikit/kubetest"
-	"github.com/longshore-csi/longshore/csikit/sidecartest"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
-	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/sidecartest"
+	"github.com/longshore-csi/longshore/csikittest/snapshotapitest"
 )
 
 // running is a snapshotter with a real socket and a real HTTP listener.

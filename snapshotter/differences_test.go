@@ -3,7 +3,7 @@ package snapshotter
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 // TestDifferences looks for the tests that docs/differences.md names. That of snapshotcontroller checks that no number is missing.

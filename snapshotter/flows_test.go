@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/reconciletest"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
-	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
+	"github.com/longshore-csi/longshore/csikittest/reconciletest"
+	"github.com/longshore-csi/longshore/csikittest/snapshotapitest"
 )
 
 // TestFlows plays the transcripts. The arguments of "start" are flags, and node, the name of the node.

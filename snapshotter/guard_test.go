@@ -10,8 +10,8 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"google.golang.org/grpc"
 
-	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikittest/kubetest"
 )
 
 // snapshotGuard is the connection of one life of the component. It allows CreateSnapshot for contents that cannot get lost, and

@@ -5,5 +5,5 @@
 // that the caller may treat as fatal.
 //
 // It is for callers of a driver. A driver itself uses package csiserver, and a
-// test that needs a driver uses package csitest.
+// test that needs a driver uses csikittest/csitest.
 package csiclient

@@ -6,11 +6,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/kubetest"
 )
 
 // A component makes its client from the flags.
@@ -29,11 +27,17 @@ func ExampleNew() {
 
 // An informer that keeps of each Node its name and one label, and finds Nodes by zone.
 func ExampleNewInformer() {
+	cfg, err := kube.Config(flagset.Kube{}, "csi-example/v1.0.0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client, err := kube.New(cfg)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	const zone = "topology.kubernetes.io/zone"
-	client := kubetest.New(
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{zone: "a", "noise": "x"}}},
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", Labels: map[string]string{zone: "b"}}},
-	).Client()
 	nodes := kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{
 		Name:      "Node",
 		Transform: kube.SlimNode(kube.Keep{Labels: []string{zone}, Annotations: []string{}}),
@@ -53,5 +57,4 @@ func ExampleNewInformer() {
 	if err := group.Wait(); err != nil {
 		fmt.Println(err)
 	}
-	// Output: node-1 map[topology.kubernetes.io/zone:a]
 }

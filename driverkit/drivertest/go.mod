@@ -67,5 +67,6 @@ require (
 
 replace (
 	github.com/longshore-csi/longshore/csikit => ../../csikit
+	github.com/longshore-csi/longshore/csikittest => ../../csikittest
 	github.com/longshore-csi/longshore/driverkit => ../
 )

@@ -90,6 +90,7 @@ require (
 
 replace (
 	github.com/longshore-csi/longshore/csikit => ../../csikit
+	github.com/longshore-csi/longshore/csikittest => ../../csikittest
 	github.com/longshore-csi/longshore/driverkit => ../../driverkit
 	github.com/longshore-csi/longshore/driverkit/drivertest => ../../driverkit/drivertest
 	github.com/longshore-csi/longshore/kubeletplugin => ../../kubeletplugin

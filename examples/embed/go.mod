@@ -57,5 +57,6 @@ require (
 
 replace (
 	github.com/longshore-csi/longshore/csikit => ../../csikit
+	github.com/longshore-csi/longshore/csikittest => ../../csikittest
 	github.com/longshore-csi/longshore/kubeletplugin => ../../kubeletplugin
 )

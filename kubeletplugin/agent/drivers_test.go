@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
 
 func TestDrivers(t *testing.T) {

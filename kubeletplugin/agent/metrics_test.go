@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/longshore-csi/longshore/csikit/commandtest"
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
 )
 
 const metricsIntro = `# Metrics and events of csi-node-agent

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
 	csimetrics "github.com/longshore-csi/longshore/csikit/metrics"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
 
 func TestSocketPath(t *testing.T) {

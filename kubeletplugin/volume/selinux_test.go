@@ -3,7 +3,7 @@ package volume_test
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/kubetest"
 )
 
 // BenchmarkCompare compares 10,000 attached volumes on 1,000 nodes with the driver's list, in pages of 1,000.

@@ -26,9 +26,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/longshore-csi/longshore/csikit/kubetest"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
-	"github.com/longshore-csi/longshore/csikit/snapshotapitest"
+	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/snapshotapitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

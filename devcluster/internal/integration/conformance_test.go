@@ -7,10 +7,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/kubetest/conformance"
+	"github.com/longshore-csi/longshore/csikittest/kubetest/conformance"
 )
 
-// TestKubetestIsLikeTheServer runs against kube-apiserver what csikit/kubetest passes: the tests of the controllers rest on the fake. It
+// TestKubetestIsLikeTheServer runs against kube-apiserver what csikittest/kubetest passes: the tests of the controllers rest on the fake. It
 // has a server of its own, because controllers would change objects between two requests of a test.
 func TestKubetestIsLikeTheServer(t *testing.T) {
 	c := ownServer(t)

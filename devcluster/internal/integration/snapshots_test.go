@@ -6,12 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/csikit/kubetest/conformance"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikittest/kubetest/conformance"
 )
 
 // TestSnapshotKindsAreLikeTheServers runs against kube-apiserver, with the CustomResourceDefinitions of the bootstrap, what
-// csikit/snapshotapitest passes.
+// csikittest/snapshotapitest passes.
 func TestSnapshotKindsAreLikeTheServers(t *testing.T) {
 	config := admin(t)
 	client, err := snapshotapi.New(config)

@@ -3,7 +3,7 @@ package agent
 import (
 	"testing"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
 
 // TestStaticDriver: a driver without a registrar is used by its name and socket, and its entry is in the CSINode.

@@ -9,8 +9,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
 	"github.com/longshore-csi/longshore/csikit/redact"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
 
 // tokens lists the tokens of all requests to publish a volume, in their order.

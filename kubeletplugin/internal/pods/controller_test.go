@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
-	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
 	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/longshore-csi/longshore/csikit/csitest"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/kubetest"
 )
 
 // answers is a driver with a fixed answer to ControllerExpandVolume.

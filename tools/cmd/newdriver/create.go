@@ -20,8 +20,9 @@ import (
 //go:embed all:skeleton
 var skeleton embed.FS
 
-// kits are the modules of this repository that a driver needs, by their directories.
-func kits() []string { return []string{"csikit", "driverkit", "driverkit/drivertest"} }
+// kits are the modules of this repository that a driver needs, by their directories. Of csikittest it needs go.mod only, as the tests of
+// driverkit use it.
+func kits() []string { return []string{"csikit", "csikittest", "driverkit", "driverkit/drivertest"} }
 
 // vendored is where a driver has the kits that it owns.
 const vendored = "third_party/longshore"
@@ -149,7 +150,7 @@ func (w writer) copyLicense(dir string) error {
 
 // copyKits copies the source of the kits, for those who must own it.
 func (w writer) copyKits(dir string) error {
-	for _, kit := range []string{"csikit", "driverkit"} { // drivertest is below driverkit
+	for _, kit := range []string{"csikit", "csikittest", "driverkit"} { // drivertest is below driverkit
 		if err := os.CopyFS(filepath.Join(dir, vendored, kit), os.DirFS(filepath.Join(w.root, kit))); err != nil {
 			return fmt.Errorf("copy %s: %w", kit, err)
 		}

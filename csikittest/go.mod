@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/csikittest
 
 go 1.26.0
 
-toolchain go1.26.9
-
 require github.com/longshore-csi/longshore/csikit v0.0.0
 
 require (

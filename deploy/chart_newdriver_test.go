@@ -21,7 +21,7 @@ func TestNewDriverChart(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "foo")
 	cmd := exec.CommandContext(t.Context(), "go", "run", "./cmd/newdriver", "-root", root, "-name", "foo.example.com", "-module", "example.com/foo", "-out", out)
-	cmd.Dir, cmd.Env = "../tools", append(os.Environ(), "GOFLAGS=")
+	cmd.Dir, cmd.Env = "../tools", append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("newdriver: %v\n%s", err, text)
 	}

@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/e2e
 
 go 1.26.0
 
-toolchain go1.26.9
-
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/moby/sys/mountinfo v0.7.2

@@ -20,4 +20,4 @@ $(IMAGES:%=image/%): image/%: $(TOOLS)/sbom
 
 $(TOOLS)/sbom: $(wildcard tools/cmd/sbom/*.go)
 	@mkdir -p $(TOOLS)
-	@cd tools && go build -o $@ ./cmd/sbom
+	@cd tools && GOWORK=off go build -o $@ ./cmd/sbom

@@ -1,9 +1,11 @@
 # Modules, in the order of their dependencies. `make <verb>/<module>` works on one of them.
-MODULES := csikit csikittest topology driverkit driverkit/drivertest provisioner attacher resizer snapshotcontroller snapshotter snapshotmetadata registrar livenessprobe kubeletplugin hostpathdriver hostpathdriver/test/sanity examples/minimal examples/attached-block examples/nfs examples/embed devcluster deploy e2e tools
-# Modules outside of go.work, of which only e2e/k8s has Go code. They pin another Kubernetes than the components', and are never tagged.
+MODULES := csikit csikittest topology driverkit driverkit/drivertest provisioner attacher resizer snapshotcontroller snapshotter snapshotmetadata registrar livenessprobe kubeletplugin hostpathdriver hostpathdriver/test/sanity examples/minimal examples/attached-block examples/nfs examples/embed devcluster deploy e2e
+# Modules outside of go.work, which are never tagged: the tools, so that the linters do not decide about the versions of what we ship; and those that
+# pin another Kubernetes than the components'. OUTSIDE_CODE are those with Go code.
 UPSTREAM := $(patsubst %/go.mod,%,$(wildcard e2e/upstream/*/go.mod))
-OUTSIDE := devcluster/controlplane e2e/k8s $(UPSTREAM)
-OUTSIDE_CODE := e2e/k8s
+OUTSIDE := tools devcluster/controlplane e2e/k8s $(UPSTREAM)
+OUTSIDE_CODE := tools e2e/k8s
+TESTED := $(MODULES) tools
 # What tests of a module read besides the modules that it requires.
 READS_devcluster := deploy examples
 READS_e2e := deploy examples docs kubeletplugin/docs
@@ -26,9 +28,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -s -w -X github.com/longshore-csi/longshore/csikit/version.version=$(VERSION)
 
 ##@ Build
-.PHONY: build $(MODULES:%=build/%)
-build: $(MODULES:%=build/%) ## Build all modules; binaries go to bin/
-$(MODULES:%=build/%): build/%:
+.PHONY: build $(TESTED:%=build/%)
+build: $(TESTED:%=build/%) ## Build all modules; binaries go to bin/
+build/tools test/tools run/tools: export GOWORK := off
+$(TESTED:%=build/%): build/%:
 	@mkdir -p $(BIN)
 	cd $* && go build -o /dev/null ./...
 	@cd $* && if [ -d cmd ]; then go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...; fi
@@ -40,7 +43,7 @@ $(MODULES:%=tidy/%) $(OUTSIDE:%=tidy/%): tidy/%:
 
 .PHONY: fmt
 fmt: ## Format all Go files
-	gofmt -w $(MODULES)
+	gofmt -w $(TESTED)
 
 .PHONY: vet $(MODULES:%=vet/%) $(OUTSIDE_CODE:%=vet/%)
 vet: $(MODULES:%=vet/%) $(OUTSIDE_CODE:%=vet/%)
@@ -62,4 +65,4 @@ $(OUTSIDE:%=verify/%): verify/%:
 
 .PHONY: verify-versions
 verify-versions:
-	cd tools && go run ./cmd/versions -root ..
+	cd tools && GOWORK=off go run ./cmd/versions -root ..

@@ -86,4 +86,4 @@ bench-manynodes:
 
 $(TOOLS)/specsum: $(wildcard tools/cmd/specsum/*.go)
 	@mkdir -p $(TOOLS)
-	@cd tools && go build -o $@ ./cmd/specsum
+	@cd tools && GOWORK=off go build -o $@ ./cmd/specsum

@@ -24,21 +24,21 @@ TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS)) -count=1
 TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1
 
 ##@ Test
-.PHONY: test $(MODULES:%=test/%)
+.PHONY: test $(TESTED:%=test/%)
 # What `make test` runs: all modules. Fewer: make test TESTS="test/attacher test/e2e"
-TESTS ?= $(addprefix test/,$(LONGEST)) $(addprefix test/,$(filter-out $(LONGEST),$(MODULES)))
+TESTS ?= $(addprefix test/,$(LONGEST)) $(addprefix test/,$(filter-out $(LONGEST),$(TESTED)))
 # They come first, so that none of them is left alone at the end.
 LONGEST := e2e hostpathdriver
 test: | test-setup ## Run all tests: units, csi-sanity, end to end; skips by name those that need root or a program that is missing
 	@rm -rf $(RESULTS)
 	@failed=0; $(MAKE) --no-print-directory -k -j$(TESTJOBS) --output-sync=target SETUP=done $(TESTS) || failed=1; \
 	[ ! -e $(RESULTS) ] || $(TOOLS)/testsum -total $(RESULTS)/*.json && exit $$failed
-$(MODULES:%=test/%): test/%: $(TOOLS)/testsum | test-setup
+$(TESTED:%=test/%): test/%: $(TOOLS)/testsum | test-setup
 	@echo "== $*"
 	@make/unchanged "test $*" -m $* $(READS_$*) -- $(MAKE) --no-print-directory SETUP=done run/$*
 # The tests of a module themselves: test/% runs them, in CI unless nothing that they depend on has changed (make/unchanged).
-.PHONY: $(MODULES:%=run/%)
-$(MODULES:%=run/%): run/%:
+.PHONY: $(TESTED:%=run/%)
+$(TESTED:%=run/%): run/%:
 	@mkdir -p $(RESULTS)
 	@cd $* && $(took) { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(TESTPACKAGES)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(TESTPACKAGES))),$(call gotest,$(TESTALSO_$*));) } | \
 	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
@@ -61,4 +61,4 @@ test-setup:
 
 $(TOOLS)/testsum: $(wildcard tools/cmd/testsum/*.go)
 	@mkdir -p $(TOOLS)
-	@cd tools && go build -o $@ ./cmd/testsum
+	@cd tools && GOWORK=off go build -o $@ ./cmd/testsum

@@ -26,15 +26,15 @@ $(OUTSIDE_CODE:%=lint/%): lint/%: $(PINNED)/golangci-lint
 vulncheck: $(MODULES:%=vulncheck/%) $(OUTSIDE_CODE:%=vulncheck/%) ## Look for known vulnerabilities that the code can reach
 $(MODULES:%=vulncheck/%): vulncheck/%: $(PINNED)/govulncheck
 	cd $* && $(PINNED)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) ./...
-# Kubernetes and its suite, which only run in tests: what is known of the versions in go.mod is told (exit code 3), but it is not ours to
-# fix, and may have no fix. devcluster/controlplane, of the same version, has no code from which govulncheck could start.
+# Linters, Kubernetes and its suite, which only run in tests: what is known of the versions in go.mod is reported (exit code 3), but it is not
+# ours to fix, and may have no fix. devcluster/controlplane, of the same version, has no code from which govulncheck could start.
 $(OUTSIDE_CODE:%=vulncheck/%): vulncheck/%: $(PINNED)/govulncheck
 	cd $* && GOWORK=off $(PINNED)/govulncheck $(if $(GOVULNDB),-db $(GOVULNDB)) -scan module || test $$? = 3
 
 ##@ A driver of your own
 $(TOOLS)/newdriver: $(shell find tools/cmd/newdriver -type f)
 	@mkdir -p $(TOOLS)
-	@cd tools && go build -o $@ ./cmd/newdriver
+	@cd tools && GOWORK=off go build -o $@ ./cmd/newdriver
 
 # The README.md of the new driver describes the next steps.
 .PHONY: new-driver

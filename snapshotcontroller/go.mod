@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/snapshotcontroller
 
 go 1.26.0
 
-toolchain go1.26.9
-
 require (
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0
 	github.com/prometheus/client_golang v1.25.0

@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/tools
 
 go 1.26.0
 
-toolchain go1.26.9
-
 tool (
 	github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	golang.org/x/vuln/cmd/govulncheck

@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/topology
 
 go 1.26.0
 
-toolchain go1.26.9
-
 require (
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/google/go-cmp v0.7.0

@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/examples/attached-block
 
 go 1.26.0
 
-toolchain go1.26.9
-
 require (
 	github.com/container-storage-interface/spec v1.13.0
 	golang.org/x/sys v0.49.0

@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/examples/embed
 
 go 1.26.0
 
-toolchain go1.26.9
-
 require (
 	github.com/longshore-csi/longshore/kubeletplugin v0.0.0
 	k8s.io/api v0.37.2

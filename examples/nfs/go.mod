@@ -2,8 +2,6 @@ module github.com/longshore-csi/longshore/examples/nfs
 
 go 1.26.0
 
-toolchain go1.26.9
-
 require golang.org/x/sys v0.49.0 // indirect
 
 require (

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// apart is the module whose dependencies are the linters', which nothing else is compiled with.
+// apart is the module outside of the workspace whose dependencies are the linters', which nothing else is compiled with.
 const apart = "tools"
 
 // checkRequirements returns an error for each dependency that has several versions in the modules. In the workspace all have the newest,

@@ -74,7 +74,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 
 // TestEveryEventIsDocumented takes the reasons from the transcripts, which is what users see.
 func TestEveryEventIsDocumented(t *testing.T) {
-	files, err := filepath.Glob("internal/controller/testdata/*.txt")
+	files, err := filepath.Glob("internal/controller/testdata/flows/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("transcripts %q, %v", files, err)
 	}

@@ -4,7 +4,7 @@
 // A component's whole test is a few lines:
 //
 //	func TestTranscripts(t *testing.T) {
-//		reconciletest.Run(t, "testdata", func(ctx context.Context, env *reconciletest.Env) error {
+//		reconciletest.Run(t, "testdata/flows", func(ctx context.Context, env *reconciletest.Env) error {
 //			return runWith(ctx, env.Kube, env.Conn)
 //		})
 //	}

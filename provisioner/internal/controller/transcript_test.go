@@ -27,7 +27,7 @@ import (
 )
 
 func TestTranscripts(t *testing.T) {
-	reconciletest.Run(t, "testdata", runController)
+	reconciletest.Run(t, "testdata/flows", runController)
 }
 
 // runController runs a controller, and the recorder of its events, on the stage of a transcript.

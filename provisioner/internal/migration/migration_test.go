@@ -17,7 +17,7 @@ const (
 	awsID = "kubernetes.io/aws-ebs"
 )
 
-// TestOf names the plugins that can be migrated. The transcripts in internal/controller/testdata/migration have a volume of each.
+// TestOf names the plugins that can be migrated. The transcripts in internal/controller/testdata/flows/migration have a volume of each.
 func TestOf(t *testing.T) {
 	for driver, want := range map[string]string{
 		ebs:                        awsID,

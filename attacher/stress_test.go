@@ -26,6 +26,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 const (
@@ -367,37 +368,33 @@ func (w *world) check(when string) {
 // TestStress lets the component live through random faults, crashes and orders, and checks that
 // everything comes right in the end: what is wanted is attached, nothing else is, nothing stays behind.
 func TestStress(t *testing.T) {
-	seed := rand.Uint64() //nolint:gosec // printed, to be repeated
-	for i := range uint64(6) {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			t.Logf("seed %d", seed+i)
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, seed+i)
-				w.cluster.Observe(w.checkWrite)
-				w.calls.check = w.checkCall
-				w.launch()
-				w.create("va-0-0", 0, 0) // a driver that never attached a volume may mark the first ones attached
-				pass(time.Minute)
-				for range 2 {
-					for range stressSteps {
-						w.step()
-					}
-					w.calm()
-					w.check("after the storm")
-				}
-				for i := range stressVolumes {
-					w.must(w.cluster.Remove("persistentvolumes", "", fmt.Sprintf("pv-%d", i)))
-				}
-				for _, name := range w.attachments() {
-					w.must(w.cluster.Remove("volumeattachments", "", name))
+	seeds.Each(t, func(t *testing.T, seed uint64) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, seed)
+			w.cluster.Observe(w.checkWrite)
+			w.calls.check = w.checkCall
+			w.launch()
+			w.create("va-0-0", 0, 0) // a driver that never attached a volume may mark the first ones attached
+			pass(time.Minute)
+			for range 2 {
+				for range stressSteps {
+					w.step()
 				}
 				w.calm()
-				w.check("in the end")
-				if left := len(w.cluster.Objects("persistentvolumes")) + len(w.attachments()); left > 0 {
-					t.Errorf("%d objects stay behind", left)
-				}
-				w.end(false)
-			})
+				w.check("after the storm")
+			}
+			for i := range stressVolumes {
+				w.must(w.cluster.Remove("persistentvolumes", "", fmt.Sprintf("pv-%d", i)))
+			}
+			for _, name := range w.attachments() {
+				w.must(w.cluster.Remove("volumeattachments", "", name))
+			}
+			w.calm()
+			w.check("in the end")
+			if left := len(w.cluster.Objects("persistentvolumes")) + len(w.attachments()); left > 0 {
+				t.Errorf("%d objects stay behind", left)
+			}
+			w.end(false)
 		})
-	}
+	})
 }

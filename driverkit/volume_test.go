@@ -9,16 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/driverkit"
 )
 
 // TestChooseSize compares Range.Choose with a search through all sizes.
 func TestChooseSize(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seeds.One(t), 0))
 	const most = 60
 	for range 20_000 {
 		r := driverkit.Range{Required: random.Int64N(most), Limit: random.Int64N(most)}

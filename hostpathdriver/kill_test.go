@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
@@ -63,9 +64,9 @@ func runChild(dir string) int {
 // under way, several times, and repeats each call until its outcome is known,
 // as a CO does. At the end every volume is deleted: nothing may be left, and
 // the pool must have all its space.
-func TestKill(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+func TestKill(t *testing.T) { seeds.Each(t, killAtRandom) }
+
+func killAtRandom(t *testing.T, seed uint64) {
 	m := newMachine(t)
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()

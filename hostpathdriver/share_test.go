@@ -8,12 +8,13 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // controllers starts several on one state directory, with nodes n1 and n2.
@@ -194,9 +195,9 @@ func (w *walk) step() {
 }
 
 // TestControllersAnswerAsOne: it makes no difference which one is asked.
-func TestControllersAnswerAsOne(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+func TestControllersAnswerAsOne(t *testing.T) { seeds.Each(t, answerAsOne) }
+
+func answerAsOne(t *testing.T, seed uint64) {
 	m := newMachine(t)
 	w := &walk{machine: m, Rand: rand.New(rand.NewPCG(seed, 0)), controllers: m.controllers("a", "b"), volumes: map[string]*walked{}}
 	for range 300 {

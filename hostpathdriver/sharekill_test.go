@@ -15,15 +15,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // TestKillOneOfTwo runs two controllers as processes on one state directory,
 // and kills one of them with SIGKILL in the middle of calls, several times.
 // The other one goes on: the killed one is started again only after more
 // volumes have lived and died. Clients ask now this one, now that one.
-func TestKillOneOfTwo(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+func TestKillOneOfTwo(t *testing.T) { seeds.Each(t, killOneOfTwo) }
+
+func killOneOfTwo(t *testing.T, seed uint64) {
 	m := newMachine(t)
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()

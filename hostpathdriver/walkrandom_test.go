@@ -3,15 +3,11 @@ package hostpathdriver
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
-	"time"
-)
 
-// seedEnv repeats a random walk.
-const seedEnv = "HOSTPATHDRIVER_TEST_SEED"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
+)
 
 // thing is what must be true of a volume.
 type thing struct {
@@ -37,15 +33,9 @@ type wanderer struct {
 // TestWalkAtRandom uses several volumes, with copies and snapshots, in any
 // order, while the driver is killed at random fault points, during its start as
 // well, and the machine goes down now and then.
-func TestWalkAtRandom(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if given := os.Getenv(seedEnv); given != "" {
-		var err error
-		if seed, err = strconv.ParseUint(given, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("%s=%d repeats this", seedEnv, seed)
+func TestWalkAtRandom(t *testing.T) { seeds.Each(t, walkAtRandom) }
+
+func walkAtRandom(t *testing.T, seed uint64) {
 	w := &wanderer{walker: newWalker(t, setup{pool: seed%2 == 0}), random: rand.New(rand.NewPCG(seed, 0))}
 	var things []*thing
 	for _, d := range []disk{{name: "directory", size: mib}, {name: "device", size: mib, block: true}, {name: "image", size: 4 * mib, fsType: "ext4"}} {
@@ -54,7 +44,7 @@ func TestWalkAtRandom(t *testing.T) {
 	}
 	w.arm()
 	w.live(1)
-	const steps = 200
+	const steps = 100
 	for range steps {
 		w.wander(things[w.random.IntN(len(things))])
 	}

@@ -28,12 +28,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
-var (
-	walkSeed  = flag.Uint64("walk.seed", 0, "seed of TestWalk; 0: another one each time")
-	walkSteps = flag.Int("walk.steps", walkDefault, "number of steps of TestWalk")
-)
+var walkSteps = flag.Int("walk.steps", walkDefault, "number of steps of TestWalk, for each seed")
 
 const (
 	walkClaims  = 5
@@ -159,15 +157,13 @@ func (crashed) Abort() bool { return true }
 
 // TestWalk expands, shrinks what has failed, and modifies at random, while driver, nodes and API server fail and the component is
 // killed. Time and again everything is left to come to its end: then claim, volume and driver agree, and nothing is left over.
-func TestWalk(t *testing.T) {
-	seed := *walkSeed
-	if seed == 0 {
-		seed = rand.Uint64() //nolint:gosec // a test wants to be repeated
-	}
-	t.Logf("seed %d, %d steps: go test -run TestWalk . -walk.seed=%d -walk.steps=%d", seed, *walkSteps, seed, *walkSteps)
+func TestWalk(t *testing.T) { seeds.Each(t, walkAtRandom) }
+
+func walkAtRandom(t *testing.T, seed uint64) {
+	t.Logf("SEED=%d go test -run '^TestWalk$' . -walk.steps=%d repeats this walk", seed, *walkSteps)
 	synctest.Test(t, func(t *testing.T) {
 		w := &walk{
-			t: t, rand: rand.New(rand.NewPCG(seed, 0)), cluster: kubetest.New(), //nolint:gosec // as above
+			t: t, rand: rand.New(rand.NewPCG(seed, 0)), cluster: kubetest.New(), //nolint:gosec // a test wants to be repeated
 			open: &unfinished{operations: map[string]started{}, deleted: map[string]time.Time{}}, done: map[string]int{},
 		}
 		w.driver = csitest.New(csitest.Options{MutableParameters: []string{"iops"}})

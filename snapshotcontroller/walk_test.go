@@ -24,13 +24,11 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/csikittest/snapshotapitest"
 )
 
-var (
-	walkSeed  = flag.Uint64("walk.seed", 0, "seed of TestWalk; 0: another one each time")
-	walkSteps = flag.Int("walk.steps", walkDefault, "number of steps of TestWalk")
-)
+var walkSteps = flag.Int("walk.steps", walkDefault, "number of steps of TestWalk, for each seed")
 
 const (
 	walkClaims  = 4
@@ -66,15 +64,13 @@ func (crashed) Abort() bool { return true }
 // TestWalk takes, restores and deletes snapshots and group snapshots at random, while csi-snapshotter is late, fails and does not know,
 // the API server fails, and the controller is killed. Time and again everything is left to come to its end: then snapshots and contents
 // agree, nothing is Terminating, the driver has no snapshot without a content, and no claim has the finalizer.
-func TestWalk(t *testing.T) {
-	seed := *walkSeed
-	if seed == 0 {
-		seed = rand.Uint64() //nolint:gosec // a test wants to be repeated
-	}
-	t.Logf("seed %d, %d steps: go test -run TestWalk . -walk.seed=%d -walk.steps=%d", seed, *walkSteps, seed, *walkSteps)
+func TestWalk(t *testing.T) { seeds.Each(t, walkAtRandom) }
+
+func walkAtRandom(t *testing.T, seed uint64) {
+	t.Logf("SEED=%d go test -run '^TestWalk$' . -walk.steps=%d repeats this walk", seed, *walkSteps)
 	synctest.Test(t, func(t *testing.T) {
 		w := &walk{
-			t: t, rand: rand.New(rand.NewPCG(seed, 0)), cluster: kubetest.New(), //nolint:gosec // as above
+			t: t, rand: rand.New(rand.NewPCG(seed, 0)), cluster: kubetest.New(), //nolint:gosec // a test wants to be repeated
 			storage: map[string]string{}, done: map[string]int{},
 		}
 		snapshotapitest.Install(w.cluster)

@@ -26,13 +26,11 @@ import (
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/csikittest/snapshotapitest"
 )
 
-var (
-	walkSeed  = flag.Uint64("walk.seed", 0, "seed of TestWalk; 0: another one each time")
-	walkSteps = flag.Int("walk.steps", walkDefault, "number of steps of TestWalk")
-)
+var walkSteps = flag.Int("walk.steps", walkDefault, "number of steps of TestWalk, for each seed")
 
 const (
 	walkVolumes = 3
@@ -70,14 +68,12 @@ func (crashed) Abort() bool { return true }
 // TestWalk takes and deletes snapshots and group snapshots at random, while driver and API server fail and the component is killed. Time
 // and again everything is left to come to its end: then the driver has the snapshots that the contents name and no other, and nothing
 // is left over.
-func TestWalk(t *testing.T) {
-	seed := *walkSeed
-	if seed == 0 {
-		seed = rand.Uint64() //nolint:gosec // a test wants to be repeated
-	}
-	t.Logf("seed %d, %d steps: go test -run TestWalk . -walk.seed=%d -walk.steps=%d", seed, *walkSteps, seed, *walkSteps)
+func TestWalk(t *testing.T) { seeds.Each(t, walkAtRandom) }
+
+func walkAtRandom(t *testing.T, seed uint64) {
+	t.Logf("SEED=%d go test -run '^TestWalk$' . -walk.steps=%d repeats this walk", seed, *walkSteps)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWalk(t, rand.New(rand.NewPCG(seed, 0)), csitest.Options{SnapshotReadyAfter: 2}) //nolint:gosec // as above
+		w := newWalk(t, rand.New(rand.NewPCG(seed, 0)), csitest.Options{SnapshotReadyAfter: 2}) //nolint:gosec // a test wants to be repeated
 		w.launch()
 		for i := range *walkSteps {
 			w.step()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // deed is a random call and what it is about.
@@ -87,9 +88,9 @@ func checkInvariants(volumes []csitest.Volume) error {
 // Whatever its callers do, in whatever order, the driver's state stays within
 // the life cycle, each success repeats, and each refusal of an order that the
 // specification forbids is recorded.
-func TestRandomLives(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+func TestRandomLives(t *testing.T) { seeds.Each(t, randomLives) }
+
+func randomLives(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	one := csitest.New(csitest.Options{})
 	nodes := []*csitest.Driver{one, one.OnNode("node-2", nil)}

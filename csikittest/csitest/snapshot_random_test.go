@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // snapshotModel is what a driver with RestoredInUse must have, after any calls.
@@ -170,9 +171,9 @@ func (m snapshotModel) state(t *testing.T, d *csitest.Driver) snapshotModel {
 }
 
 // Whatever its callers do, in whatever order, the driver has the snapshots that it should, and each success repeats.
-func TestRandomSnapshots(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+func TestRandomSnapshots(t *testing.T) { seeds.Each(t, randomSnapshots) }
+
+func randomSnapshots(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 	o := withSnapshots()
 	o.RestoredInUse = true

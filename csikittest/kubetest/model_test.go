@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // follower keeps a copy by a watch, as an informer does, and checks the order of the events.
@@ -58,36 +59,34 @@ func (f *follower) follow(t *testing.T) {
 // rules allow.
 func TestWatchAgreesWithList(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(10) {
-		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
-				client := kubetest.New().Client().PersistentVolumes()
-				f := &follower{objects: map[string]string{}}
-				f.watch = must[watch.Interface](t)(client.Watch(t.Context(), metav1.ListOptions{}))
-				defer f.watch.Stop()
-				for step := range 200 {
-					err := randomRequest(t, random, client)
-					if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
-						t.Fatalf("step %d: %v", step, err)
-					}
-					f.follow(t)
-					list := must[*corev1.PersistentVolumeList](t)(client.List(t.Context(), metav1.ListOptions{}))
-					stored := map[string]string{}
-					for _, pv := range list.Items {
-						stored[pv.Name] = pv.ResourceVersion
-						if pv.DeletionTimestamp != nil && len(pv.Finalizers) == 0 {
-							t.Fatalf("step %d: %s should be gone", step, pv.Name)
-						}
-					}
-					if d := cmp.Diff(stored, f.objects); d != "" {
-						t.Fatalf("step %d (-list +watch):\n%s", step, d)
+	seeds.Each(t, func(t *testing.T, seed uint64) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
+			client := kubetest.New().Client().PersistentVolumes()
+			f := &follower{objects: map[string]string{}}
+			f.watch = must[watch.Interface](t)(client.Watch(t.Context(), metav1.ListOptions{}))
+			defer f.watch.Stop()
+			for step := range 200 {
+				err := randomRequest(t, random, client)
+				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+					t.Fatalf("step %d: %v", step, err)
+				}
+				f.follow(t)
+				list := must[*corev1.PersistentVolumeList](t)(client.List(t.Context(), metav1.ListOptions{}))
+				stored := map[string]string{}
+				for _, pv := range list.Items {
+					stored[pv.Name] = pv.ResourceVersion
+					if pv.DeletionTimestamp != nil && len(pv.Finalizers) == 0 {
+						t.Fatalf("step %d: %s should be gone", step, pv.Name)
 					}
 				}
-			})
+				if d := cmp.Diff(stored, f.objects); d != "" {
+					t.Fatalf("step %d (-list +watch):\n%s", step, d)
+				}
+			}
 		})
-	}
+	})
 }
 
 // randomRequest does something to one of five volumes.

@@ -64,7 +64,7 @@ func One(t testing.TB) uint64 {
 	return all[0]
 }
 
-// Each runs play as a subtest seed-N for each seed of All.
+// Each runs play as a subtest seed-N for each seed of All. play is not a helper: its failures would be reported at a line of this package.
 func Each(t *testing.T, play func(t *testing.T, seed uint64)) {
 	t.Helper()
 	for _, seed := range All(t) {

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -208,12 +207,4 @@ func (g *grower) attributes(path string) {
 	}
 	when := func() unix.Timespec { return unix.Timespec{Sec: g.Int64N(2e9), Nsec: g.Int64N(1e9)} }
 	must(g, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{when(), when()}, unix.AT_SYMLINK_NOFOLLOW))
-}
-
-// seed of a random test, printed, so that it can be had again.
-func seed(t testing.TB) uint64 {
-	t.Helper()
-	s := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", s)
-	return s
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/driverkit/internal/needs"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
@@ -113,7 +114,7 @@ func TestSharedTree(t *testing.T) {
 	dir := xfs(t, 320<<20)
 	c := &copyOfTree{TB: t, from: filepath.Join(dir, "from"), to: filepath.Join(dir, "to")}
 	must(t, os.Mkdir(c.from, 0o700), os.Mkdir(c.to, 0o700))
-	grow(t, seed(t), c.from, 40)
+	grow(t, seeds.One(t), c.from, 40)
 	c.write("large", 3<<20)
 	j := c.job(nil)
 	if r, err := j.tree(t.Context(), c.from); err != nil || r != (Result{Shared: true}) || j.written != 0 {
@@ -134,7 +135,7 @@ func TestBetweenFileSystems(t *testing.T) {
 	}
 	wantSame(t, c.from, c.to)
 	tree := newCopyOfTree(t)
-	grow(t, seed(t), tree.from, 100)
+	grow(t, seeds.One(t), tree.from, 100)
 	tree.to = filepath.Join(there, "tree")
 	must(t, os.Mkdir(tree.to, 0o700))
 	tree.finish()
@@ -194,7 +195,7 @@ func TestMountPoint(t *testing.T) {
 // TestMountedRoots: the two directories themselves may be mount points.
 func TestMountedRoots(t *testing.T) {
 	c := &copyOfTree{TB: t, from: tmpfs(t, ""), to: tmpfs(t, "")}
-	grow(t, seed(t), c.from, 30)
+	grow(t, seeds.One(t), c.from, 30)
 	c.finish()
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/driverkit/internal/needs"
 )
 
@@ -92,13 +93,12 @@ func TestTreeRootOnly(t *testing.T) {
 
 // TestTreeProperty copies random trees.
 func TestTreeProperty(t *testing.T) {
-	s := seed(t)
-	for round := range uint64(8) {
+	seeds.Each(t, func(t *testing.T, seed uint64) {
 		c, open := newCopyOfTree(t), descriptors(t)
-		grow(t, s+round, c.from, 120)
+		grow(t, seed, c.from, 120)
 		c.finish()
 		wantClosed(t, open)
-	}
+	})
 }
 
 // linkedTree has each kind of entry, and files of several names in several directories.

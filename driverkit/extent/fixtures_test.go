@@ -9,9 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // block shortens the unit in tables.
@@ -234,12 +235,10 @@ func (f *files) different(base, name string, offset int64) []Range {
 	return mustCollect(f.t, Different(f.t.Context(), f.all[name], f.all[base], offset))
 }
 
-// seeded returns random numbers whose seed is printed.
+// seeded returns the random numbers of the test's seed.
 func seeded(t *testing.T) *rand.Rand {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	return rand.New(rand.NewPCG(seeds.One(t), 0))
 }
 
 func randomBytes(random *rand.Rand, n int64) []byte {

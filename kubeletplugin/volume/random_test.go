@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
@@ -31,35 +30,17 @@ import (
 // TestRandom lets pods come and go while calls fail, hang and lose their answers, the driver comes
 // and goes, and the agent is killed between any two side effects. At every moment a volume that is
 // staged is in use and a volume that a living pod was given is published; in the end all claims of living pods are expanded,
-// and nothing is left anywhere. A failure prints its seed: run it again with SEED=N.
+// and nothing is left anywhere. A failure prints its seed: SEED=N repeats the run.
 func TestRandom(t *testing.T) {
-	runs, first := 60, rand.Uint64()
+	all := seeds.All(t)
 	if testing.Short() {
-		runs = 20
+		all = all[:min(20, len(all))]
 	}
-	if seed := oneSeed(t); seed != 0 {
-		runs, first = 1, seed
-	}
-	for i := range runs {
-		seed := first + uint64(i)
-		if !t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { randomRun(t, seed) }) {
+	for _, seed := range all {
+		if !t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { randomRun(t, seed) }) {
 			t.Fatalf("failed with seed %d", seed)
 		}
 	}
-}
-
-// oneSeed reads the seed of the one run to do; 0 if there is none.
-func oneSeed(t *testing.T) uint64 {
-	t.Helper()
-	text := os.Getenv("SEED")
-	if text == "" {
-		return 0
-	}
-	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("SEED=%s: %v", text, err)
-	}
-	return seed
 }
 
 func randomRun(t *testing.T, seed uint64) {

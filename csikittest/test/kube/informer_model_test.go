@@ -17,29 +17,27 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // The copy agrees with the API after any changes, breaks of watches and own writes, and its notifications, put together,
 // make the same picture.
 func TestInformerAgreesWithTheAPI(t *testing.T) {
 	t.Parallel()
-	for range 20 {
-		seed := rand.Uint64()
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				m := newMirror(t, rand.New(rand.NewPCG(seed, 1)))
-				defer m.end(t)
-				for step := range 60 {
-					did := m.step(t)
-					if step%6 == 5 {
-						time.Sleep(2 * time.Minute) // virtual: watches that broke are back, what nobody confirmed is forgotten
-						m.compare(t, did)
-					}
+	seeds.Each(t, func(t *testing.T, seed uint64) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			m := newMirror(t, rand.New(rand.NewPCG(seed, 1)))
+			defer m.end(t)
+			for step := range 60 {
+				did := m.step(t)
+				if step%6 == 5 {
+					time.Sleep(2 * time.Minute) // virtual: watches that broke are back, what nobody confirmed is forgotten
+					m.compare(t, did)
 				}
-			})
+			}
 		})
-	}
+	})
 }
 
 // mirror is an informer and what its notifications add up to.

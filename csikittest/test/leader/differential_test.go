@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 // lock lets client-go's elector work on a kube.Client.
@@ -151,64 +152,62 @@ func TestHandOverBothWays(t *testing.T) {
 // the beginning of the renewal, ours from the last success.)
 func TestNeverTwoLeaders(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(10) {
-		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // no secret
-				cluster, r := kubetest.New(), &leaderships{excused: "theirs"}
-				candidates := map[string]*candidate{}
-				launch := func(who string) {
-					if who[0] == 'o' {
-						candidates[who] = ours(t, cluster, r, who, time.Duration(random.IntN(3000))*time.Millisecond)
-						return
-					}
-					candidates[who] = theirs(t, cluster, r, who)
+	seeds.Each(t, func(t *testing.T, seed uint64) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // no secret
+			cluster, r := kubetest.New(), &leaderships{excused: "theirs"}
+			candidates := map[string]*candidate{}
+			launch := func(who string) {
+				if who[0] == 'o' {
+					candidates[who] = ours(t, cluster, r, who, time.Duration(random.IntN(3000))*time.Millisecond)
+					return
 				}
-				names := []string{"ours-1", "ours-2", "theirs-1", "theirs-2"}
+				candidates[who] = theirs(t, cluster, r, who)
+			}
+			names := []string{"ours-1", "ours-2", "theirs-1", "theirs-2"}
+			for _, who := range names {
+				launch(who)
+			}
+			replace := func() {
 				for _, who := range names {
-					launch(who)
-				}
-				replace := func() {
-					for _, who := range names {
-						select {
-						case <-candidates[who].done:
-							launch(who)
-						default:
-						}
+					select {
+					case <-candidates[who].done:
+						launch(who)
+					default:
 					}
 				}
-				for range 60 {
-					disturb(random, cluster)
-					time.Sleep(time.Duration(random.IntN(20000)) * time.Millisecond)
-					if random.IntN(4) == 0 {
-						candidates[names[random.IntN(len(names))]].cancel()
-					}
-					replace()
+			}
+			for range 60 {
+				disturb(random, cluster)
+				time.Sleep(time.Duration(random.IntN(20000)) * time.Millisecond)
+				if random.IntN(4) == 0 {
+					candidates[names[random.IntN(len(names))]].cancel()
 				}
-				cluster.Heal()
-				time.Sleep(time.Minute)
 				replace()
-				time.Sleep(time.Minute)
-				leaders := 0
-				for _, who := range names {
-					if r.leads(who) {
-						leaders++
-					}
+			}
+			cluster.Heal()
+			time.Sleep(time.Minute)
+			replace()
+			time.Sleep(time.Minute)
+			leaders := 0
+			for _, who := range names {
+				if r.leads(who) {
+					leaders++
 				}
-				for _, who := range names {
-					candidates[who].cancel()
-					<-candidates[who].done
-				}
-				if r.twice {
-					t.Errorf("another instance began to lead while ours led: %q", r.lines)
-				}
-				if leaders != 1 {
-					t.Errorf("want one leader after all that, got %d: %q", leaders, r.lines)
-				}
-			})
+			}
+			for _, who := range names {
+				candidates[who].cancel()
+				<-candidates[who].done
+			}
+			if r.twice {
+				t.Errorf("another instance began to lead while ours led: %q", r.lines)
+			}
+			if leaders != 1 {
+				t.Errorf("want one leader after all that, got %d: %q", leaders, r.lines)
+			}
 		})
-	}
+	})
 }
 
 // disturb makes the API answer badly for a while.

@@ -5,11 +5,11 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/driverkit"
 )
 
@@ -86,8 +86,7 @@ func TestPoolsLoweredLimit(t *testing.T) {
 // available stays between zero and the limit, and all of it comes back.
 func TestPoolsNeverNegative(t *testing.T) {
 	const limit, workers, rounds = 1000, 8, 500
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seeds.One(t)
 	p := NewPools(map[string]int64{"fast": limit})
 	var group sync.WaitGroup
 	for worker := range workers {

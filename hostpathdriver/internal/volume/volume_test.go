@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/driverkit"
 )
 
@@ -277,12 +277,10 @@ func TestCheckAttach(t *testing.T) {
 	}
 }
 
-// source returns random numbers whose seed is printed.
+// source returns the random numbers of the test's seed.
 func source(t *testing.T) *rand.Rand {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	return rand.New(rand.NewPCG(seeds.One(t), 0))
 }
 
 func pick[T any](random *rand.Rand, list []T) T { return list[random.IntN(len(list))] }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/registration"
 )
@@ -44,21 +44,22 @@ type modelStats struct {
 }
 
 // TestModel checks the invariants of model_check_test.go while pods come and go on two nodes, and agents, drivers, nodes and the API server fail. In
-// the end of each run all works again: pods must run, and after their deletion nothing may be left. `make soak TEST=model` runs more steps. A failure prints its
-// seed: SEED=N repeats the run.
+// the end of each run all works again: pods must run, and after their deletion nothing may be left. Each seed of the list has a run, and the numbers after
+// the last one have as many more as there are steps for. `make soak TEST=model` runs more steps. A failure prints its seed: SEED=N repeats the run.
 func TestModel(t *testing.T) {
-	steps, seed := modelSteps, rand.Uint64N(1e9)
-	seed, steps = number(t, "SEED", seed), number(t, "MODEL_STEPS", steps)
+	listed, steps := seeds.All(t), number(t, "MODEL_STEPS", modelSteps)
 	inotify, err := registration.NewInotify() // which the kernel wakes, so it cannot be in the bubble of a run
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer inotify.Close()
 	stats := &modelStats{reached: map[fault.Point]int{}, killed: map[fault.Point]int{}, calls: map[string]int{}, events: map[string]int{}}
-	t.Logf("seed %d, %d steps", seed, steps)
+	t.Logf("%d steps", steps)
 	long := steps >= 10*modelSteps
-	for ; stats.steps < steps || long && len(stats.untried()) > 0 && stats.steps < 3*steps; seed++ {
-		if !t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { modelRun(t, seed, inotify, stats) }) {
+	last := len(listed) - 1
+	for run := 0; run <= last || stats.steps < steps || long && len(stats.untried()) > 0 && stats.steps < 3*steps; run++ {
+		seed := listed[min(run, last)] + uint64(max(run-last, 0))
+		if !t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { modelRun(t, seed, inotify, stats) }) {
 			t.Fatalf("SEED=%d MODEL_STEPS=%d repeats the run that has failed", seed, stepsPerRun)
 		}
 	}
@@ -69,17 +70,17 @@ func TestModel(t *testing.T) {
 }
 
 // number reads a number from the environment.
-func number[N int | uint64](t *testing.T, name string, standard N) N {
+func number(t *testing.T, name string, standard int) int {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
 		return standard
 	}
-	n, err := strconv.ParseUint(text, 10, 63)
-	if err != nil {
-		t.Fatalf("%s=%s: %v", name, text, err)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		t.Fatalf("%s=%s: must be a number", name, text)
 	}
-	return N(n)
+	return n
 }
 
 // modelRun is the life of one cluster.

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 )
 
 const (
@@ -46,14 +48,14 @@ func TestMutants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("each mutant is a build of the test")
 	}
-	seed := number(t, "SEED", rand.Uint64N(1e9))
+	seed := seeds.One(t)
 	n := min(number(t, "MUTANTS", someMutants), len(all))
 	rand.New(rand.NewPCG(seed, 4)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	var (
 		mu    sync.Mutex
 		table []string
 	)
-	t.Run("Seed", func(t *testing.T) {
+	t.Run("mutants", func(t *testing.T) {
 		for _, m := range all[:n] {
 			t.Run(m.Name, func(t *testing.T) {
 				t.Parallel()

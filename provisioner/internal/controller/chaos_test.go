@@ -29,6 +29,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
@@ -51,45 +52,19 @@ type chaos struct {
 // one volume, and the driver has no other. The driver may end a call in any way; what it does not do is to report a
 // failure in answer to the first attempt for a volume and make that volume all the same.
 func TestChaos(t *testing.T) {
-	for range 3 {
-		seed := rand.Uint64()
-		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
-			t.Logf("seed %d; add it to TestChaosSeeds to play the same game again", seed)
-			synctest.Test(t, func(t *testing.T) {
-				playChaos(t, rand.New(rand.NewPCG(seed, 0)))
-			})
-		})
-	}
+	seeds.Each(t, func(t *testing.T, seed uint64) {
+		synctest.Test(t, func(t *testing.T) { playChaos(t, rand.New(rand.NewPCG(seed, 0))) })
+	})
 }
 
 // TestChaosKills is TestChaos with a process that is killed now and then: the next one goes on from the records, in Leases or
 // on claims.
 func TestChaosKills(t *testing.T) {
-	for range 3 {
-		for _, leases := range []bool{true, false} {
-			seed := rand.Uint64()
-			t.Run(fmt.Sprintf("Leases%tSeed%d", leases, seed), func(t *testing.T) {
-				t.Logf("seed %d; add it to TestChaosSeeds to play the same game again", seed)
-				synctest.Test(t, func(t *testing.T) {
-					playKills(t, leases, rand.New(rand.NewPCG(seed, 0)))
-				})
+	for name, leases := range map[string]bool{"Leases": true, "Claims": false} {
+		t.Run(name, func(t *testing.T) {
+			seeds.Each(t, func(t *testing.T, seed uint64) {
+				synctest.Test(t, func(t *testing.T) { playKills(t, leases, rand.New(rand.NewPCG(seed, 0))) })
 			})
-		}
-	}
-}
-
-// TestChaosSeeds repeats games that found something once, or might.
-func TestChaosSeeds(t *testing.T) {
-	for _, seed := range []uint64{1, 2, 3} {
-		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				playChaos(t, rand.New(rand.NewPCG(seed, 0)))
-			})
-			for _, leases := range []bool{true, false} {
-				synctest.Test(t, func(t *testing.T) {
-					playKills(t, leases, rand.New(rand.NewPCG(seed, 0)))
-				})
-			}
 		})
 	}
 }

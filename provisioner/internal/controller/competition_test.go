@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
@@ -264,16 +265,10 @@ func TestConflictsLoseNothing(t *testing.T) {
 // TestCompetitionUnderStress lets nodes run out of capacity, restart and disappear, and the API and the drivers fail, while claims are
 // made: in the end each claim has one volume, and no node has another.
 func TestCompetitionUnderStress(t *testing.T) {
-	for _, recorded := range []bool{false, true} {
-		seed := rand.Uint64()
-		t.Run(fmt.Sprintf("Recorded%tSeed%d", recorded, seed), func(t *testing.T) { stress(t, recorded, seed) })
-	}
-}
-
-// TestCompetitionSeeds repeats games that found something once, or might.
-func TestCompetitionSeeds(t *testing.T) {
-	for _, seed := range []uint64{1, 2} {
-		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) { stress(t, seed == 2, seed) })
+	for name, recorded := range map[string]bool{"Unrecorded": false, "Recorded": true} {
+		t.Run(name, func(t *testing.T) {
+			seeds.Each(t, func(t *testing.T, seed uint64) { stress(t, recorded, seed) })
+		})
 	}
 }
 
@@ -306,42 +301,47 @@ func stress(t *testing.T, recorded bool, seed uint64) {
 // TestHandOvers has a scheduler select one node after the other for claims with late binding, while drivers leave open what has
 // become of their volumes: wherever a volume is made in the end, all others are deleted.
 func TestHandOvers(t *testing.T) {
-	for _, seed := range []uint64{rand.Uint64(), 1, 2195291266584111024} {
-		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
-			const n = 60
-			onFleet(t, time.Second, 0, seed != 1, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
-				class := newClass()
-				late(class)
-				f.apply(class)
-				f.moved = true
-				f.order(0, n)
-				for i := range 400 {
-					f.schedule()
-					if f.recorded && i%20 == 0 {
-						name := f.names()[f.random.IntN(len(f.names()))]
-						f.crash(name)
-						f.start(name)
-					}
-					if i%4 == 0 {
-						f.doubt()
-					}
-					if time.Sleep(time.Duration(f.random.IntN(500)) * time.Millisecond); i%3 == 0 {
-						f.manage()
-					}
-				}
-				for _, m := range f.nodes {
-					m.driver.Heal()
-				}
-				for range n {
-					f.schedule()
-				}
-				f.pass(30)
-				f.assignNodes()
-				f.pass(30)
-				f.settled(n)
-			})
+	for name, recorded := range map[string]bool{"Unrecorded": false, "Recorded": true} {
+		t.Run(name, func(t *testing.T) {
+			seeds.Each(t, func(t *testing.T, seed uint64) { handOver(t, recorded, seed) })
 		})
 	}
+}
+
+func handOver(t *testing.T, recorded bool, seed uint64) {
+	t.Helper()
+	const n = 60
+	onFleet(t, time.Second, 0, recorded, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
+		class := newClass()
+		late(class)
+		f.apply(class)
+		f.moved = true
+		f.order(0, n)
+		for i := range 400 {
+			f.schedule()
+			if f.recorded && i%20 == 0 {
+				name := f.names()[f.random.IntN(len(f.names()))]
+				f.crash(name)
+				f.start(name)
+			}
+			if i%4 == 0 {
+				f.doubt()
+			}
+			if time.Sleep(time.Duration(f.random.IntN(500)) * time.Millisecond); i%3 == 0 {
+				f.manage()
+			}
+		}
+		for _, m := range f.nodes {
+			m.driver.Heal()
+		}
+		for range n {
+			f.schedule()
+		}
+		f.pass(30)
+		f.assignNodes()
+		f.pass(30)
+		f.settled(n)
+	})
 }
 
 // unbound returns the claims without a volume.

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
 
@@ -44,18 +45,18 @@ type arrayTest struct {
 // provisioner is killed: each claim gets a volume, no volume is left in the array.
 func TestFaultyArray(t *testing.T) {
 	dev(t)
-	s := &story{Scene: bed.NewScene(t), t: t}
+	s := newStory(t)
 	a := &arrayTest{story: s, socket: filepath.Join(t.TempDir(), "csi.sock"), node: s.Namespace + "-node"}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed of the faults: %d", seed)
 	a.array = newFaultyArray(t, a.node, rand.New(rand.NewPCG(seed, 0))) //nolint:gosec // not a secret
 	a.addNode()
-	a.addClass(Class(a.ImmediateClass()+"-array", arrayDriver, storagev1.VolumeBindingImmediate))
-	a.addClass(Class(a.LateClass()+"-array", arrayDriver, storagev1.VolumeBindingWaitForFirstConsumer))
-	a.background(a.driver())
-	a.background(a.sidecar("csi-attacher"))
+	a.AddClass(testbed.Class(a.ImmediateClass()+"-array", arrayDriver, storagev1.VolumeBindingImmediate))
+	a.AddClass(testbed.Class(a.LateClass()+"-array", arrayDriver, storagev1.VolumeBindingWaitForFirstConsumer))
+	a.Background(a.driver())
+	a.Background(a.sidecar("csi-attacher"))
 	provisioner := a.sidecar("csi-provisioner")
-	a.background(provisioner)
+	a.Background(provisioner)
 
 	for n := range arrayClaims {
 		a.claim(n)
@@ -67,7 +68,7 @@ func TestFaultyArray(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.DeleteClaim(claimName(0)) // whatever has become of it
-	a.background(a.sidecar("csi-provisioner"))
+	a.Background(a.sidecar("csi-provisioner"))
 	volumes := a.checkVolumes()
 
 	a.attach(volumes[0])
@@ -93,12 +94,12 @@ func TestFaultyArray(t *testing.T) {
 
 // driver returns the driver of the array.
 func (a *arrayTest) driver() *exec.Cmd {
-	a.t.Helper()
-	dir := a.t.TempDir()
+	a.T.Helper()
+	dir := a.T.TempDir()
 	program, password := filepath.Join(dir, "attached-block"), filepath.Join(dir, "password")
-	mustRun(a.t, exec.Command("go", "build", "-C", "../examples/attached-block", "-o", program, "."))
+	testbed.Build(a.T, program, "examples/attached-block", ".")
 	if err := os.WriteFile(password, []byte(arrayPassword), 0o600); err != nil {
-		a.t.Fatal(err)
+		a.T.Fatal(err)
 	}
 	return exec.Command(program, "--endpoint="+a.socket, "--nodeid="+a.node, "--statedir="+filepath.Join(dir, "state"),
 		"--array="+a.array.url, "--password-file="+password, "--topology="+arrayZone+"=a", "--topology="+arrayRack+"=1")
@@ -106,29 +107,29 @@ func (a *arrayTest) driver() *exec.Cmd {
 
 // sidecar returns a sidecar of ours for the driver.
 func (a *arrayTest) sidecar(name string) *exec.Cmd {
-	args := []string{"run", name, "--csi-address=" + a.socket, "--kubeconfig=" + a.Dev.kubeconfig(name), "--v=4", "--retry-interval-max=5s"}
+	args := []string{"run", name, "--csi-address=" + a.socket, "--kubeconfig=" + a.Dev.KubeconfigOf(name), "--v=4", "--retry-interval-max=5s"}
 	if name == "csi-provisioner" {
 		args = append(args, "--feature-gates=Topology=true")
 	}
-	return exec.Command(a.Dev.program, args...)
+	return exec.Command(a.Dev.Program, args...)
 }
 
 // addNode adds a node that reaches the array, and registers the driver on it.
 func (a *arrayTest) addNode() {
-	a.t.Helper()
-	a.retry("create node "+a.node, func(ctx context.Context) error {
+	a.T.Helper()
+	a.Retry("create node "+a.node, func(ctx context.Context) error {
 		_, err := a.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: a.node, Labels: map[string]string{arrayZone: "a", arrayRack: "1"}}, Spec: corev1.NodeSpec{Unschedulable: true},
 		}, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	a.retry("register the driver on "+a.node, func(ctx context.Context) error {
+	a.Retry("register the driver on "+a.node, func(ctx context.Context) error {
 		_, err := a.Client.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: a.node}, Spec: storagev1.CSINodeSpec{
 			Drivers: []storagev1.CSINodeDriver{{Name: arrayDriver, NodeID: a.node, TopologyKeys: []string{arrayZone, arrayRack}}},
 		}}, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	a.t.Cleanup(func() {
+	a.T.Cleanup(func() {
 		_ = a.Client.CoreV1().Nodes().Delete(context.Background(), a.node, metav1.DeleteOptions{})
 		_ = a.Client.StorageV1().CSINodes().Delete(context.Background(), a.node, metav1.DeleteOptions{})
 	})
@@ -136,18 +137,18 @@ func (a *arrayTest) addNode() {
 
 // claim asks for a volume, half of them for the node, as the scheduler does.
 func (a *arrayTest) claim(n int) {
-	a.t.Helper()
-	claim := Claim(a.Namespace, claimName(n), a.ImmediateClass()+"-array")
+	a.T.Helper()
+	claim := testbed.Claim(a.Namespace, claimName(n), a.ImmediateClass()+"-array")
 	if n%2 == 1 {
 		*claim.Spec.StorageClassName = a.LateClass() + "-array"
 		claim.Annotations = map[string]string{"volume.kubernetes.io/selected-node": a.node}
 	}
-	a.askFor(claim)
+	a.AddClaim(claim)
 }
 
 // checkVolumes waits for the volumes of all claims but the first, which is deleted, and returns the names of their PersistentVolumes.
 func (a *arrayTest) checkVolumes() (names []string) {
-	a.t.Helper()
+	a.T.Helper()
 	want := map[string][]string{}
 	for n := 1; n < arrayClaims; n++ {
 		a.WaitBound(claimName(n))
@@ -161,11 +162,11 @@ func (a *arrayTest) checkVolumes() (names []string) {
 			}
 		}
 		if diff := cmp.Diff(map[string]string{arrayZone: "a", arrayRack: "1"}, place); diff != "" {
-			a.t.Errorf("volume %s is accessible from other nodes than those of its pool (-want +got):\n%s", pv.Name, diff)
+			a.T.Errorf("volume %s is accessible from other nodes than those of its pool (-want +got):\n%s", pv.Name, diff)
 		}
 	}
 	a.Wait("the array to have the volumes of the claims and no other", func(context.Context) (bool, error) {
-		if diff := cmp.Diff(want, a.array.volumes(a.t)); diff != "" {
+		if diff := cmp.Diff(want, a.array.volumes(a.T)); diff != "" {
 			return false, fmt.Errorf("-want +got:\n%s", diff)
 		}
 		return true, nil
@@ -175,27 +176,27 @@ func (a *arrayTest) checkVolumes() (names []string) {
 
 // attach has a volume attached to the node, and detached.
 func (a *arrayTest) attach(volume string) {
-	a.t.Helper()
+	a.T.Helper()
 	client, name := a.Client.StorageV1().VolumeAttachments(), a.node
-	a.retry("attach "+volume, func(ctx context.Context) error {
+	a.Retry("attach "+volume, func(ctx context.Context) error {
 		_, err := client.Create(ctx, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: arrayDriver, NodeName: a.node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume},
 		}}, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	a.waitAttached(volume)
-	if hosts := a.array.volumes(a.t)[volume]; !slices.Equal(hosts, []string{a.node}) {
-		a.t.Errorf("volume %s is exported to %q, want %q", volume, hosts, a.node)
+	a.WaitAttached(volume)
+	if hosts := a.array.volumes(a.T)[volume]; !slices.Equal(hosts, []string{a.node}) {
+		a.T.Errorf("volume %s is exported to %q, want %q", volume, hosts, a.node)
 	}
-	a.retry("detach "+volume, func(ctx context.Context) error {
-		return ignoreNotFound(client.Delete(ctx, name, metav1.DeleteOptions{}))
+	a.Retry("detach "+volume, func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(client.Delete(ctx, name, metav1.DeleteOptions{}))
 	})
 	a.Wait("volume "+volume+" to be detached", func(ctx context.Context) (bool, error) {
 		_, err := client.Get(ctx, name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), ignoreNotFound(err)
+		return apierrors.IsNotFound(err), testbed.IgnoreNotFound(err)
 	})
-	if hosts := a.array.volumes(a.t)[volume]; len(hosts) != 0 {
-		a.t.Errorf("volume %s is still exported to %q", volume, hosts)
+	if hosts := a.array.volumes(a.T)[volume]; len(hosts) != 0 {
+		a.T.Errorf("volume %s is still exported to %q", volume, hosts)
 	}
 }
 
@@ -263,7 +264,7 @@ func (f *faultyArray) seen() map[string]int {
 }
 
 // volumes returns the hosts to which each volume is exported, by the volume's name.
-func (f *faultyArray) volumes(t *testing.T) map[string][]string {
+func (f *faultyArray) volumes(t testing.TB) map[string][]string {
 	t.Helper()
 	luns, err := f.client.List(t.Context(), array.Volumes, "")
 	if err != nil {

@@ -11,25 +11,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
-// claimedMiB is the size of the claims here; lastPlace is the last MiB of their devices.
-const (
-	claimedMiB = 16
-	lastPlace  = claimedMiB - 1
-)
+// lastPlace is the last MiB of the devices of claims.
+const lastPlace = testbed.ClaimMiB - 1
 
 // TestRawBlockIsProvisioned needs no node: the device is made where, and when, a pod wants it.
 func TestRawBlockIsProvisioned(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.CreateBlockClaim("data", s.ImmediateClass())
 	s.WaitBound("data")
 	volume := s.Volume("data")
 	checkBlock(t, volume)
 	if bed.Dev != nil {
 		disk, err := os.Stat(filepath.Join(bed.Dev.StateDir, "volumes", volume.Spec.CSI.VolumeHandle, "disk"))
-		if err != nil || disk.Size() != claimedMiB<<20 {
+		if err != nil || disk.Size() != testbed.ClaimMiB<<20 {
 			t.Errorf("the driver's file is %+v, %v", disk, err)
 		}
 	}
@@ -42,7 +41,7 @@ func checkBlock(t *testing.T, v *corev1.PersistentVolume) {
 	if mode := v.Spec.VolumeMode; mode == nil || *mode != corev1.PersistentVolumeBlock {
 		t.Errorf("volume %s: mode %v", v.Name, mode)
 	}
-	if size := v.Spec.Capacity.Storage().Value(); size != claimedMiB<<20 {
+	if size := v.Spec.Capacity.Storage().Value(); size != testbed.ClaimMiB<<20 {
 		t.Errorf("volume %s: %d bytes", v.Name, size)
 	}
 }
@@ -51,24 +50,24 @@ func checkBlock(t *testing.T, v *corev1.PersistentVolume) {
 func TestRawBlockKeepsWhatIsWritten(t *testing.T) {
 	kubelet(t)
 	beside(t)
-	for name, class := range map[string]func(*Scene) string{
-		"Immediate":   (*Scene).ImmediateClass,
-		"LateBinding": (*Scene).LateClass,
+	for name, class := range map[string]func(*scene) string{
+		"Immediate":   (*scene).ImmediateClass,
+		"LateBinding": (*scene).LateClass,
 	} {
 		t.Run(name, func(t *testing.T) {
 			beside(t)
-			s := bed.NewScene(t)
+			s := newScene(t)
 			s.CreateBlockClaim("data", class(s))
 			if name == "Immediate" {
 				s.WaitBound("data")
 			}
-			writer := s.RunScript("writer", "data", fmt.Sprintf(`[ "$(size)" -ge %d ]; put 0 first; put %d last; has 0 first; has %d last`, claimedMiB<<20, lastPlace, lastPlace))
+			writer := s.RunScript("writer", "data", fmt.Sprintf(`[ "$(size)" -ge %d ]; put 0 first; put %d last; has 0 first; has %d last`, testbed.ClaimMiB<<20, lastPlace, lastPlace))
 			node, volume := writer.Spec.NodeName, s.Volume("data")
 			s.DeletePod("writer")
 			s.WaitNoPod("writer")
 			s.checkDevices("away", node, volume, false)
 
-			s.createPod(Holder(s.Namespace, "reader", FromClaim("data"), fmt.Sprintf("has 0 first; has %d last", lastPlace)))
+			s.AddPod(Holder(s.Namespace, "reader", testbed.FromClaim("data"), fmt.Sprintf("has 0 first; has %d last", lastPlace)))
 			if reader := s.WaitRunning("reader"); reader.Spec.NodeName != node {
 				t.Errorf("the volume is on %s, the reader on %s", node, reader.Spec.NodeName)
 			}
@@ -89,9 +88,9 @@ func TestRawBlockKeepsWhatIsWritten(t *testing.T) {
 func TestRawBlockIsSharedByPodsOfOneNode(t *testing.T) {
 	kubelet(t)
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.CreateBlockClaim("data", s.LateClass())
-	s.createPod(Script(s.Namespace, "first", FromClaim("data"), "put 0 question; until has 1 answer; do sleep 1; done; put 2 thanks"))
+	s.AddPod(Script(s.Namespace, "first", testbed.FromClaim("data"), "put 0 question; until has 1 answer; do sleep 1; done; put 2 thanks"))
 	node := s.WaitRunning("first").Spec.NodeName
 	second := s.RunScript("second", "data", "until has 0 question; do sleep 1; done; put 1 answer; until has 2 thanks; do sleep 1; done")
 	if second.Spec.NodeName != node {
@@ -109,15 +108,15 @@ func TestReadOnlyRawBlockRefusesWrites(t *testing.T) {
 	for name, privileged := range map[string]bool{"Plain": false, "Privileged": true} {
 		t.Run(name, func(t *testing.T) {
 			beside(t)
-			s := bed.NewScene(t)
+			s := newScene(t)
 			s.CreateBlockClaim("data", s.LateClass())
-			s.createPod(Holder(s.Namespace, "writer", FromClaim("data"), "put 0 kept"))
+			s.AddPod(Holder(s.Namespace, "writer", testbed.FromClaim("data"), "put 0 kept"))
 			node := s.WaitRunning("writer").Spec.NodeName
-			source := FromClaim("data")
+			source := testbed.FromClaim("data")
 			source.PersistentVolumeClaim.ReadOnly = true
 			reader := Script(s.Namespace, "reader", source, "has 0 kept; locked; if put 0 lost; then exit 1; fi; has 0 kept")
 			reader.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &privileged}
-			s.createPod(reader)
+			s.AddPod(reader)
 			s.WaitSucceeded("reader")
 			s.DeletePod("reader")
 			s.WaitNoPod("reader")
@@ -132,14 +131,14 @@ func TestReadOnlyRawBlockRefusesWrites(t *testing.T) {
 // learns how large it is.
 func TestRawBlockSurvivesItsDriver(t *testing.T) {
 	kubelet(t)
-	s, measured := bed.NewScene(t), bed.NewScene(t)
+	s, measured := newScene(t), newScene(t)
 	s.CreateBlockClaim("data", s.LateClass())
-	s.createPod(Script(s.Namespace, "writer", FromClaim("data"), "trap exit TERM; n=0; while :; do n=$((n + 1)); put 0 $n; has 0 $n; sleep 1; done"))
+	s.AddPod(Script(s.Namespace, "writer", testbed.FromClaim("data"), "trap exit TERM; n=0; while :; do n=$((n + 1)); put 0 $n; has 0 $n; sleep 1; done"))
 	node := s.WaitRunning("writer").Spec.NodeName
 	measured.CreateBlockClaim("data", measured.LateClass())
-	holder := Holder(measured.Namespace, "holder", FromClaim("data"), "put 0 kept")
+	holder := Holder(measured.Namespace, "holder", testbed.FromClaim("data"), "put 0 kept")
 	holder.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
-	measured.createPod(holder)
+	measured.AddPod(holder)
 	measured.WaitRunning("holder")
 	killed := s.killDriver(node)
 	s.waitDriver(node, killed)
@@ -156,10 +155,10 @@ func TestRawBlockSurvivesItsDriver(t *testing.T) {
 }
 
 // endRawBlock deletes everything in the scene, and wants nothing to be left of it, neither in the cluster nor on the node.
-func (s *Scene) endRawBlock(claim, node string) {
-	s.t.Helper()
+func (s *scene) endRawBlock(claim, node string) {
+	s.T.Helper()
 	volume := s.Volume(claim)
-	s.retry("delete all pods", func(ctx context.Context) error {
+	s.Retry("delete all pods", func(ctx context.Context) error {
 		return s.Client.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	})
 	s.DeleteClaim(claim)
@@ -168,8 +167,8 @@ func (s *Scene) endRawBlock(claim, node string) {
 	s.WaitNothingLeft()
 }
 
-func (s *Scene) waitNoPods() {
-	s.t.Helper()
+func (s *scene) waitNoPods() {
+	s.T.Helper()
 	s.Wait("all pods to go", func(ctx context.Context) (bool, error) {
 		pods, err := s.Client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && len(pods.Items) == 0, err
@@ -179,8 +178,8 @@ func (s *Scene) waitNoPods() {
 // checkDevices has a pod look whether the node has loop devices for a volume: the driver's shows a file in a directory that is called
 // as the volume, and the kubelet's, which keeps the other one busy, a path with the name of the PersistentVolume. What is to be gone
 // may take a moment.
-func (s *Scene) checkDevices(pod, node string, volume *corev1.PersistentVolume, want bool) {
-	s.t.Helper()
+func (s *scene) checkDevices(pod, node string, volume *corev1.PersistentVolume, want bool) {
+	s.T.Helper()
 	// The file of another test's device may go between the pattern and its opening, for which grep alone would fail.
 	look := fmt.Sprintf("cat /sys/block/loop*/loop/backing_file 2>/dev/null | grep -E '%s|%s'", volume.Spec.CSI.VolumeHandle, volume.Name)
 	script := "while " + look + "; do sleep 1; done"
@@ -190,7 +189,7 @@ func (s *Scene) checkDevices(pod, node string, volume *corev1.PersistentVolume, 
 	p := Script(s.Namespace, pod, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, script)
 	p.Spec.Containers[0].VolumeDevices = nil
 	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
-	s.createPod(p)
+	s.AddPod(p)
 	s.WaitSucceeded(pod)
 	s.DeletePod(pod)
 	s.WaitNoPod(pod)
@@ -198,8 +197,8 @@ func (s *Scene) checkDevices(pod, node string, volume *corev1.PersistentVolume, 
 
 // waitMeasured waits until the kubelet tells how large the volume of a claim is. It asks the driver now and then, by default once a minute, at
 // a path of its own.
-func (s *Scene) waitMeasured(node, claim string) {
-	s.t.Helper()
+func (s *scene) waitMeasured(node, claim string) {
+	s.T.Helper()
 	s.Wait("the kubelet of "+node+" to measure claim "+claim, func(ctx context.Context) (bool, error) {
 		raw, err := s.Client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats", "summary").DoRaw(ctx)
 		if err != nil {
@@ -218,7 +217,7 @@ func (s *Scene) waitMeasured(node, claim string) {
 		}
 		for _, pod := range summary.Pods {
 			for _, v := range pod.Volume {
-				if v.PVCRef.Namespace == s.Namespace && v.PVCRef.Name == claim && v.CapacityBytes == claimedMiB<<20 {
+				if v.PVCRef.Namespace == s.Namespace && v.PVCRef.Name == claim && v.CapacityBytes == testbed.ClaimMiB<<20 {
 					return true, nil
 				}
 			}
@@ -228,19 +227,19 @@ func (s *Scene) waitMeasured(node, claim string) {
 }
 
 // killDriver ends the pod with the driver of a node at once, and says which it was.
-func (s *Scene) killDriver(node string) types.UID {
-	s.t.Helper()
+func (s *scene) killDriver(node string) types.UID {
+	s.T.Helper()
 	pod := s.waitDriver(node, "")
-	s.retry("kill "+pod.Name, func(ctx context.Context) error {
+	s.Retry("kill "+pod.Name, func(ctx context.Context) error {
 		zero := int64(0)
-		return ignoreNotFound(s.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+		return testbed.IgnoreNotFound(s.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
 	})
 	return pod.UID
 }
 
 // waitDriver waits until a node has a driver that is ready, and not the one that was killed.
-func (s *Scene) waitDriver(node string, killed types.UID) (pod *corev1.Pod) {
-	s.t.Helper()
+func (s *scene) waitDriver(node string, killed types.UID) (pod *corev1.Pod) {
+	s.T.Helper()
 	s.Wait("the driver of "+node+" to be ready", func(ctx context.Context) (bool, error) {
 		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: nodeSelector, FieldSelector: "spec.nodeName=" + node})
 		if err != nil {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -32,7 +34,7 @@ type published struct {
 }
 
 // publishedOf returns the CSIStorageCapacity objects of a driver and a class, by segment; "" has all nodes.
-func (s *Scene) publishedOf(ctx context.Context, driver, class string) (map[string]published, error) {
+func (s *scene) publishedOf(ctx context.Context, driver, class string) (map[string]published, error) {
 	list, err := s.Client.StorageV1().CSIStorageCapacities(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: driverLabel + "=" + driver})
 	if err != nil {
 		return nil, err
@@ -65,8 +67,8 @@ func owners(refs []metav1.OwnerReference) string {
 }
 
 // waitPublished waits until the published capacities of a class are the wanted ones.
-func (s *Scene) waitPublished(driver, class string, want map[string]published) {
-	s.t.Helper()
+func (s *scene) waitPublished(driver, class string, want map[string]published) {
+	s.T.Helper()
 	s.Wait("the published capacity of class "+class, func(ctx context.Context) (bool, error) {
 		got, err := s.publishedOf(ctx, driver, class)
 		if err != nil {
@@ -80,8 +82,8 @@ func (s *Scene) waitPublished(driver, class string, want map[string]published) {
 }
 
 // waitNodeCapacities waits until a capacity of a class is published for each node.
-func (s *Scene) waitNodeCapacities(class string) {
-	s.t.Helper()
+func (s *scene) waitNodeCapacities(class string) {
+	s.T.Helper()
 	s.Wait("the published capacity of class "+class, func(ctx context.Context) (bool, error) {
 		got, err := s.publishedOf(ctx, s.Driver, class)
 		return len(got) == len(s.Dev.Nodes), err
@@ -92,7 +94,7 @@ func (s *Scene) waitNodeCapacities(class string) {
 // for as long as there is the class, owned by the workload of its publisher.
 func TestCapacityOfEachNode(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	p := s.publisher()
 	places := map[string]published{}
 	for _, node := range s.driverNodes() {
@@ -117,8 +119,8 @@ func TestCapacityOfEachNode(t *testing.T) {
 	if got, err := s.publishedOf(t.Context(), s.Driver, s.ImmediateClass()); err != nil || len(got) > 0 {
 		t.Errorf("a class with immediate binding has published capacities %v, %v", got, err)
 	}
-	s.retry("delete the class", func(ctx context.Context) error {
-		return ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, s.LateClass(), metav1.DeleteOptions{}))
+	s.Retry("delete the class", func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, s.LateClass(), metav1.DeleteOptions{}))
 	})
 	s.waitPublished(s.Driver, s.LateClass(), map[string]published{})
 }
@@ -140,12 +142,12 @@ func (p publisher) managerAt(node string) string {
 }
 
 // publisher finds out in which form the driver is installed.
-func (s *Scene) publisher() (p publisher) {
-	s.t.Helper()
+func (s *scene) publisher() (p publisher) {
+	s.T.Helper()
 	if s.Dev != nil {
 		return p
 	}
-	s.retry("find the provisioner", func(ctx context.Context) error {
+	s.Retry("find the provisioner", func(ctx context.Context) error {
 		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=csi-hostpath"})
 		if err != nil {
 			return err
@@ -165,7 +167,7 @@ func (s *Scene) publisher() (p publisher) {
 }
 
 // workloadOf is what a user deletes to be rid of a pod.
-func (s *Scene) workloadOf(ctx context.Context, pod *corev1.Pod) (string, error) {
+func (s *scene) workloadOf(ctx context.Context, pod *corev1.Pod) (string, error) {
 	ref := metav1.GetControllerOf(pod)
 	if ref == nil {
 		return "", fmt.Errorf("pod %s has no controller", pod.Name)
@@ -186,11 +188,11 @@ func TestPodWaitsForCapacity(t *testing.T) {
 	beside(t)
 	r := newPools(t, map[string]int64{"small": 1 << 30})
 	late, filler := r.class("late", storagev1.VolumeBindingWaitForFirstConsumer, ""), r.class("filler", storagev1.VolumeBindingImmediate, "")
-	r.askFor(sized(Claim(r.Namespace, "filler", filler), "900Mi"))
+	r.AddClaim(sized(testbed.Claim(r.Namespace, "filler", filler), "900Mi"))
 	r.WaitBound("filler")
 	r.waitPublished(r.driver, late, map[string]published{"": {Capacity: "124Mi", Largest: "124Mi", Manager: manager}})
-	r.askFor(sized(Claim(r.Namespace, "data", late), "500Mi"))
-	r.CreatePod("data", FromClaim("data"))
+	r.AddClaim(sized(testbed.Claim(r.Namespace, "data", late), "500Mi"))
+	r.CreatePod("data", testbed.FromClaim("data"))
 	r.waitNoCapacity("data")
 	r.DeleteClaim("filler")
 	r.waitScheduled("data")
@@ -214,10 +216,10 @@ func TestPoolsHaveCapacitiesOfTheirOwn(t *testing.T) {
 		name := "on" + pool
 		class := r.class(name, storagev1.VolumeBindingWaitForFirstConsumer, pool)
 		r.waitPublished(r.driver, class, map[string]published{"": want})
-		r.askFor(sized(Claim(r.Namespace, name, class), "2Gi"))
+		r.AddClaim(sized(testbed.Claim(r.Namespace, name, class), "2Gi"))
 	}
-	r.CreatePod("fast", FromClaim("onfast"))
-	r.CreatePod("slow", FromClaim("onslow"))
+	r.CreatePod("fast", testbed.FromClaim("onfast"))
+	r.CreatePod("slow", testbed.FromClaim("onslow"))
 	r.waitNoCapacity("fast")
 	r.waitScheduled("slow")
 	r.WaitBound("onslow")
@@ -233,7 +235,7 @@ func TestPoolsHaveCapacitiesOfTheirOwn(t *testing.T) {
 // TestCapacityGoesWithItsOwner: when the workload of a provisioner is deleted, the garbage collector deletes its CSIStorageCapacity objects.
 func TestCapacityGoesWithItsOwner(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.createWorkload(s.Namespace, "driver")
 	pod := s.podOf(s.Namespace, "driver")
 	r := s.newPools(map[string]int64{"pool": 1 << 30}, pod)
@@ -259,19 +261,19 @@ func sized(claim *corev1.PersistentVolumeClaim, size string) *corev1.PersistentV
 }
 
 // waitNoCapacity waits until the scheduler has found no node with enough capacity for a pod.
-func (s *Scene) waitNoCapacity(pod string) {
-	s.t.Helper()
+func (s *scene) waitNoCapacity(pod string) {
+	s.T.Helper()
 	s.waitPodScheduled(pod, corev1.ConditionFalse, noCapacity)
 }
 
 // waitScheduled waits until the scheduler has found a node for a pod.
-func (s *Scene) waitScheduled(pod string) {
-	s.t.Helper()
+func (s *scene) waitScheduled(pod string) {
+	s.T.Helper()
 	s.waitPodScheduled(pod, corev1.ConditionTrue, "")
 }
 
-func (s *Scene) waitPodScheduled(name string, status corev1.ConditionStatus, message string) {
-	s.t.Helper()
+func (s *scene) waitPodScheduled(name string, status corev1.ConditionStatus, message string) {
+	s.T.Helper()
 	s.Wait(fmt.Sprintf("pod %s to be scheduled: %s %s", name, status, message), func(ctx context.Context) (bool, error) {
 		pod, err := s.Client.CoreV1().Pods(s.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {

@@ -7,18 +7,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-)
 
-// clone makes a claim of another one.
-func clone(claim *corev1.PersistentVolumeClaim, source string) *corev1.PersistentVolumeClaim {
-	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: source}
-	return claim
-}
+	"github.com/longshore-csi/longshore/e2e/testbed"
+)
 
 // TestClaimIsMadeOfAnother needs no node: the copy is made by the controller, and the source may go when it is complete.
 func TestClaimIsMadeOfAnother(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.CreateClaim("source", s.ImmediateClass())
 	s.WaitBound("source")
 	contents := func(claim string) string {
@@ -29,7 +25,7 @@ func TestClaimIsMadeOfAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.askFor(clone(Claim(s.Namespace, "copy", s.ImmediateClass()), "source"))
+	s.AddClaim(testbed.Clone(testbed.Claim(s.Namespace, "copy", s.ImmediateClass()), "source"))
 	s.WaitBound("copy")
 	if node := nodeOf(s.Volume("copy")); node != nodeOf(s.Volume("source")) {
 		t.Errorf("the copy is on %s, the source on %s", node, nodeOf(s.Volume("source")))
@@ -55,26 +51,26 @@ func TestClonesHaveTheContents(t *testing.T) {
 	beside(t)
 	t.Run("Mounted", func(t *testing.T) {
 		beside(t)
-		s := bed.NewScene(t)
+		s := newScene(t)
 		classes := map[string]string{
 			"directory": s.LateClass(),
 			"ext4":      s.createClass("ext4", func(c *storagev1.StorageClass) { c.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ext4"} }),
 		}
 		for name, class := range classes {
 			s.CreateClaim(name, class)
-			s.createPod(Shell(s.Namespace, "write-"+name, FromClaim(name), "mkdir -p a/b; echo text >a/b/file; chmod 640 a/b/file; ln -s b a/link; sync"))
+			s.AddPod(Shell(s.Namespace, "write-"+name, testbed.FromClaim(name), "mkdir -p a/b; echo text >a/b/file; chmod 640 a/b/file; ln -s b a/link; sync"))
 		}
 		for name, class := range classes {
 			s.WaitSucceeded("write-" + name)
 			s.DeletePod("write-" + name)
 			s.WaitNoPod("write-" + name)
-			s.askFor(clone(Claim(s.Namespace, "copy-"+name, class), name))
-			s.createPod(Shell(s.Namespace, "read-"+name, FromClaim("copy-"+name), `[ "$(cat a/link/file)" = text ]; [ "$(stat -c %a a/b/file)" = 640 ]; echo other >a/b/file`))
+			s.AddClaim(testbed.Clone(testbed.Claim(s.Namespace, "copy-"+name, class), name))
+			s.AddPod(Shell(s.Namespace, "read-"+name, testbed.FromClaim("copy-"+name), `[ "$(cat a/link/file)" = text ]; [ "$(stat -c %a a/b/file)" = 640 ]; echo other >a/b/file`))
 		}
 		for name := range classes {
 			s.WaitSucceeded("read-" + name)
 			s.DeletePod("read-" + name)
-			s.createPod(Shell(s.Namespace, "again-"+name, FromClaim(name), `[ "$(cat a/b/file)" = text ]`))
+			s.AddPod(Shell(s.Namespace, "again-"+name, testbed.FromClaim(name), `[ "$(cat a/b/file)" = text ]`))
 		}
 		for name := range classes {
 			s.WaitSucceeded("again-" + name)
@@ -89,12 +85,12 @@ func TestClonesHaveTheContents(t *testing.T) {
 	})
 	t.Run("Devices", func(t *testing.T) {
 		beside(t)
-		s := bed.NewScene(t)
+		s := newScene(t)
 		s.CreateBlockClaim("source", s.LateClass())
 		s.RunScript("writer", "source", "put 0 first; put 15 last")
 		s.DeletePod("writer")
 		s.WaitNoPod("writer")
-		s.askFor(clone(BlockClaim(s.Namespace, "copy", s.LateClass()), "source"))
+		s.AddClaim(testbed.Clone(testbed.BlockClaim(s.Namespace, "copy", s.LateClass()), "source"))
 		s.RunScript("reader", "copy", "has 0 first; has 15 last; put 0 other")
 		s.RunScript("witness", "source", "has 0 first")
 		s.DeletePod("reader")

@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // clusterPrometheus is the Prometheus in the cluster, through the API server, or skips the test.
@@ -28,12 +30,12 @@ func clusterPrometheus(t *testing.T) *Prometheus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := rest.HTTPClientFor(bed.config)
+	client, err := rest.HTTPClientFor(bed.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	client.Timeout = 10 * time.Second
-	return &Prometheus{url: strings.TrimSuffix(bed.config.Host, "/") + "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy", http: *client}
+	return &Prometheus{url: strings.TrimSuffix(bed.Config.Host, "/") + "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy", http: *client}
 }
 
 // TestPrometheusOfTheClusterHasAnswers: on real pods, found as any Prometheus finds them, every container is scraped, every metric of the
@@ -41,7 +43,7 @@ func clusterPrometheus(t *testing.T) *Prometheus {
 func TestPrometheusOfTheClusterHasAnswers(t *testing.T) {
 	kubelet(t)
 	prometheus := clusterPrometheus(t)
-	s := &story{Scene: bed.NewScene(t), t: t}
+	s := newStory(t)
 	s.waitEveryContainerScraped(prometheus)
 	questions := dashboardQuestions(t, monitoringDir+"dashboard.json", map[string]string{"namespace": deployed, "driver": bed.Driver, "__rate_interval": "1m"})
 	var rules []rule
@@ -54,7 +56,7 @@ func TestPrometheusOfTheClusterHasAnswers(t *testing.T) {
 	s.failDeletion(node)
 	s.failMount(node)
 	var left []question
-	for round, deadline := 1, time.Now().Add(2*patience); round == 1 || len(left) > 0 && time.Now().Before(deadline); round++ {
+	for round, deadline := 1, time.Now().Add(2*testbed.Patience); round == 1 || len(left) > 0 && time.Now().Before(deadline); round++ {
 		s.live(node, fmt.Sprintf("good-%d", round))
 		s.failEverywhere(node, round)
 		s.snapshotRound(round)
@@ -69,8 +71,8 @@ func TestPrometheusOfTheClusterHasAnswers(t *testing.T) {
 }
 
 // waitEveryContainerScraped waits until each container of the driver's pods is a target that answers, and the kubelets are.
-func (s *Scene) waitEveryContainerScraped(p *Prometheus) {
-	s.t.Helper()
+func (s *scene) waitEveryContainerScraped(p *Prometheus) {
+	s.T.Helper()
 	s.Wait("every container of the driver to be scraped", func(ctx context.Context) (bool, error) {
 		pods, err := s.Client.CoreV1().Pods(deployed).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=csi-hostpath"})
 		if err != nil {
@@ -96,8 +98,8 @@ func (s *Scene) waitEveryContainerScraped(p *Prometheus) {
 }
 
 // waitScrapedSince waits until Prometheus has scraped every container of the driver after now.
-func (s *Scene) waitScrapedSince(p *Prometheus) {
-	s.t.Helper()
+func (s *scene) waitScrapedSince(p *Prometheus) {
+	s.T.Helper()
 	now := float64(time.Now().UnixMilli()) / 1000
 	s.Wait("all targets to be scraped", func(ctx context.Context) (bool, error) {
 		oldest, err := p.Query(ctx, fmt.Sprintf(`min(timestamp(up{namespace=%q}))`, deployed))
@@ -149,10 +151,10 @@ func documentedQuestions(t *testing.T) []question {
 }
 
 // failDeletion has the provisioner delete a volume that a pod uses, by a second PersistentVolume with the same handle.
-func (s *Scene) failDeletion(node string) {
-	s.t.Helper()
+func (s *scene) failDeletion(node string) {
+	s.T.Helper()
 	s.CreateClaim("used", s.LateClass())
-	s.CreatePodOn(node, "used", FromClaim("used"))
+	s.CreatePodOn(node, "used", testbed.FromClaim("used"))
 	s.WaitRunning("used")
 	volume := s.Volume("used")
 	surplus := &corev1.PersistentVolume{
@@ -160,28 +162,28 @@ func (s *Scene) failDeletion(node string) {
 		Spec:       *volume.Spec.DeepCopy(),
 	}
 	surplus.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: s.Namespace, Name: "deleted", UID: "deleted"}
-	s.retry("create a second PersistentVolume of "+volume.Name, func(ctx context.Context) error {
+	s.Retry("create a second PersistentVolume of "+volume.Name, func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().PersistentVolumes().Create(ctx, surplus, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	s.t.Cleanup(func() {
+	s.T.Cleanup(func() {
 		// The second one comes last: its change ends the pause after the last failure, which may be one of minutes.
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+		err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
 			zero := int64(0)
 			err := errors.Join(
-				ignoreNotFound(s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, "used", metav1.DeleteOptions{GracePeriodSeconds: &zero})),
-				ignoreNotFound(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(ctx, "used", metav1.DeleteOptions{})))
+				testbed.IgnoreNotFound(s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, "used", metav1.DeleteOptions{GracePeriodSeconds: &zero})),
+				testbed.IgnoreNotFound(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(ctx, "used", metav1.DeleteOptions{})))
 			if err != nil {
 				return false, err
 			}
 			if _, err := s.Client.CoreV1().PersistentVolumes().Get(ctx, volume.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return false, err
 			}
-			err = ignoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, surplus.Name, metav1.DeleteOptions{}))
+			err = testbed.IgnoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, surplus.Name, metav1.DeleteOptions{}))
 			return err == nil, err
 		})
 		if err != nil {
-			s.t.Errorf("delete PersistentVolume %s: %v", surplus.Name, err)
+			s.T.Errorf("delete PersistentVolume %s: %v", surplus.Name, err)
 		}
 	})
 	s.Wait("the driver to refuse the deletion", func(ctx context.Context) (bool, error) {
@@ -196,14 +198,14 @@ func (s *Scene) failDeletion(node string) {
 }
 
 // failMount has the node's driver mount a volume with an option that no file system knows.
-func (s *Scene) failMount(node string) {
-	s.t.Helper()
+func (s *scene) failMount(node string) {
+	s.T.Helper()
 	class := s.createClass("unmountable", func(c *storagev1.StorageClass) {
 		c.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ext4"}
 		c.MountOptions = []string{"nonsense=1"}
 	})
-	claim := Claim(s.Namespace, "unmountable", class)
-	s.askFor(claim)
-	s.CreatePodOn(node, "unmountable", FromClaim("unmountable"))
+	claim := testbed.Claim(s.Namespace, "unmountable", class)
+	s.AddClaim(claim)
+	s.CreatePodOn(node, "unmountable", testbed.FromClaim("unmountable"))
 	s.waitEventOf("FailedMount", "unmountable")
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/longshore-csi/longshore/devcluster/apply"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // manifests are the files whose objects a user may apply, as globs.
@@ -59,7 +60,7 @@ func TestManifestsAreAcceptedWithoutWarning(t *testing.T) {
 		}
 		for _, file := range files {
 			t.Run(strings.TrimPrefix(file, "../deploy/"), func(t *testing.T) {
-				objects := readManifest(t, file)
+				objects := testbed.ReadManifest(t, file)
 				spaces.make(objects)
 				dryRun(t, w, objects)
 			})
@@ -167,10 +168,10 @@ func (n *namespaces) makeOne(o *unstructured.Unstructured) {
 // exists reports whether a namespace is there. One on its way out, of an earlier run, is waited for.
 func (n *namespaces) exists(name string) (found bool) {
 	n.t.Helper()
-	err := poll(n.t.Context(), func(ctx context.Context) (bool, error) {
+	err := testbed.Poll(n.t.Context(), func(ctx context.Context) (bool, error) {
 		namespace, err := bed.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		found = err == nil
-		return apierrors.IsNotFound(err) || found && namespace.Status.Phase != corev1.NamespaceTerminating, ignoreNotFound(err)
+		return apierrors.IsNotFound(err) || found && namespace.Status.Phase != corev1.NamespaceTerminating, testbed.IgnoreNotFound(err)
 	})
 	if err != nil {
 		n.t.Fatalf("look for namespace %s: %v", name, err)
@@ -179,11 +180,11 @@ func (n *namespaces) exists(name string) (found bool) {
 }
 
 func (n *namespaces) remove() {
-	err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+	err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
 		var errs []error
 		for name, ours := range n.ours {
 			if ours {
-				errs = append(errs, ignoreNotFound(bed.Client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})))
+				errs = append(errs, testbed.IgnoreNotFound(bed.Client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})))
 			}
 		}
 		err := errors.Join(errs...)

@@ -18,6 +18,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // TestEmbed has examples/embed mount volumes of the hostpath driver without a cluster: they keep what is written when the program is killed, and nothing is left
@@ -30,12 +32,12 @@ func TestEmbed(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	driver, program := filepath.Join(dir, "hostpathplugin"), filepath.Join(dir, "embed")
-	mustRun(t, exec.Command("go", "build", "-C", "../hostpathdriver", "-trimpath", "-o", driver, "./cmd/hostpathplugin"))
-	mustRun(t, exec.Command("go", "build", "-C", "../examples/embed", "-trimpath", "-o", program, "."))
+	testbed.Build(t, driver, "hostpathdriver", "./cmd/hostpathplugin")
+	testbed.Build(t, program, "examples/embed", ".")
 	socket, root, state := "unix://"+filepath.Join(dir, "csi.sock"), filepath.Join(dir, "root"), filepath.Join(dir, "state")
 	startProcess(t, exec.Command(driver, "--endpoint="+socket, "--nodeid=node", "--statedir="+state, "--drivername=hostpath.csi.k8s.io"))
 	controller := controllerOf(t, socket)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testbed.Patience)
 	defer cancel()
 	created, err := controller.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: "data", VolumeCapabilities: []*csi.VolumeCapability{{
@@ -111,7 +113,7 @@ func startEmbed(t *testing.T, cmd *exec.Cmd) (*exec.Cmd, map[string]string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	late := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(testbed.Patience, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	mounts := map[string]string{}
 	for lines := bufio.NewScanner(output); len(mounts) < 2 && lines.Scan(); {

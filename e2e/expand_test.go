@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -14,27 +13,14 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
-// grow lets a claim ask for more.
-func (s *Scene) grow(claim, size string) {
-	s.t.Helper()
-	s.patchClaim(claim, fmt.Sprintf(`{"spec": {"resources": {"requests": {"storage": %q}}}}`, size))
-}
-
 // moveTo lets a claim ask for another VolumeAttributesClass.
-func (s *Scene) moveTo(claim, class string) {
-	s.t.Helper()
-	s.patchClaim(claim, fmt.Sprintf(`{"spec": {"volumeAttributesClassName": %q}}`, class))
-}
-
-func (s *Scene) patchClaim(claim, patch string) {
-	s.t.Helper()
-	s.retry("patch claim "+claim, func(ctx context.Context) error {
-		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Patch(ctx, claim, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err
-	})
+func (s *scene) moveTo(claim, class string) {
+	s.T.Helper()
+	s.PatchClaim(claim, fmt.Sprintf(`{"spec": {"volumeAttributesClassName": %q}}`, class))
 }
 
 // hasSize reports whether a list has this amount of storage.
@@ -43,7 +29,7 @@ func hasSize(list corev1.ResourceList, size string) bool {
 }
 
 // grown returns an error unless claim and volume have the size and nothing is in progress.
-func (s *Scene) grown(ctx context.Context, name, size string) error {
+func (s *scene) grown(ctx context.Context, name, size string) error {
 	claim, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -61,8 +47,8 @@ func (s *Scene) grown(ctx context.Context, name, size string) error {
 }
 
 // waitVolumeSize waits until the volume of a claim has the size, and the claim has it too or waits for a node.
-func (s *Scene) waitVolumeSize(name, size string) {
-	s.t.Helper()
+func (s *scene) waitVolumeSize(name, size string) {
+	s.T.Helper()
 	s.Wait("the volume of claim "+name+" to have "+size, func(ctx context.Context) (bool, error) {
 		err := s.grown(ctx, name, size)
 		if err == nil {
@@ -79,17 +65,17 @@ func (s *Scene) waitVolumeSize(name, size string) {
 // TestExpandUnused expands volumes that no pod uses: a directory, which is complete then, and a device.
 func TestExpandUnused(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
-	directory, device := Claim(s.Namespace, "directory", s.ImmediateClass()), BlockClaim(s.Namespace, "device", s.ImmediateClass())
+	s := newScene(t)
+	directory, device := testbed.Claim(s.Namespace, "directory", s.ImmediateClass()), testbed.BlockClaim(s.Namespace, "device", s.ImmediateClass())
 	for _, claim := range []*corev1.PersistentVolumeClaim{directory, device} {
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Gi")
-		s.askFor(claim)
+		s.AddClaim(claim)
 	}
 	for _, claim := range []string{directory.Name, device.Name} {
 		s.WaitBound(claim)
-		s.grow(claim, "2Gi")
+		s.Grow(claim, "2Gi")
 	}
-	s.retry("wait for the new size of a directory", func(ctx context.Context) error { return s.grown(ctx, directory.Name, "2Gi") })
+	s.Retry("wait for the new size of a directory", func(ctx context.Context) error { return s.grown(ctx, directory.Name, "2Gi") })
 	s.waitVolumeSize(device.Name, "2Gi")
 	s.DeleteClaim(directory.Name)
 	s.DeleteClaim(device.Name)
@@ -97,27 +83,27 @@ func TestExpandUnused(t *testing.T) {
 }
 
 // addAttributesClass makes a VolumeAttributesClass, which is removed with the scene.
-func (s *Scene) addAttributesClass(class *storagev1.VolumeAttributesClass) {
-	s.t.Helper()
+func (s *scene) addAttributesClass(class *storagev1.VolumeAttributesClass) {
+	s.T.Helper()
 	client := s.Client.StorageV1().VolumeAttributesClasses()
-	s.retry("create VolumeAttributesClass "+class.Name, func(ctx context.Context) error {
+	s.Retry("create VolumeAttributesClass "+class.Name, func(ctx context.Context) error {
 		_, err := client.Create(ctx, class, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	s.t.Cleanup(func() {
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
-			err := ignoreNotFound(client.Delete(ctx, class.Name, metav1.DeleteOptions{}))
+	s.T.Cleanup(func() {
+		err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := testbed.IgnoreNotFound(client.Delete(ctx, class.Name, metav1.DeleteOptions{}))
 			return err == nil, err
 		})
 		if err != nil {
-			s.t.Errorf("delete VolumeAttributesClass %s: %v", class.Name, err)
+			s.T.Errorf("delete VolumeAttributesClass %s: %v", class.Name, err)
 		}
 	})
 }
 
 // waitModified waits until a VolumeAttributesClass is in effect for a claim and its volume.
-func (s *Scene) waitModified(name, class string) {
-	s.t.Helper()
+func (s *scene) waitModified(name, class string) {
+	s.T.Helper()
 	s.Wait("claim "+name+" to have the VolumeAttributesClass "+class, func(context.Context) (bool, error) {
 		claim, volume := s.Claim(name), s.Volume(name)
 		current, ofVolume := claim.Status.CurrentVolumeAttributesClassName, volume.Spec.VolumeAttributesClassName
@@ -132,7 +118,7 @@ func (s *Scene) waitModified(name, class string) {
 // asks the driver for the parameters.
 func TestModify(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	slow, fast := s.Namespace+"-slow", s.Namespace+"-fast"
 	s.addAttributesClass(AttributesClass(slow, s.Driver, map[string]string{"readAheadKiB": "128"}))
 	s.CreateBlockClaim("data", s.ImmediateClass()) // a directory has no device, and no read-ahead
@@ -154,14 +140,14 @@ func TestModify(t *testing.T) {
 }
 
 // driverHas asks the driver of a development cluster whether the volume of a claim has these mutable parameters.
-func (s *Scene) driverHas(claim string, parameters map[string]string) {
-	s.t.Helper()
+func (s *scene) driverHas(claim string, parameters map[string]string) {
+	s.T.Helper()
 	if s.Dev == nil {
 		return
 	}
-	conn, err := grpc.NewClient("unix://"+filepath.Join(s.Dev.dir, "run", "csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+s.Dev.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer conn.Close()
 	volume := s.Volume(claim)
@@ -172,11 +158,16 @@ func (s *Scene) driverHas(claim string, parameters map[string]string) {
 			AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
 		}},
 	}
-	s.retry("ask the driver for the parameters of volume "+volume.Name, func(ctx context.Context) error {
+	s.Retry("ask the driver for the parameters of volume "+volume.Name, func(ctx context.Context) error {
 		response, err := csi.NewControllerClient(conn).ValidateVolumeCapabilities(ctx, request)
 		if err == nil && response.GetConfirmed() == nil {
 			err = errors.New(response.GetMessage())
 		}
 		return err
 	})
+}
+
+// AttributesClass makes a VolumeAttributesClass.
+func AttributesClass(name, driver string, parameters map[string]string) *storagev1.VolumeAttributesClass {
+	return &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: name}, DriverName: driver, Parameters: parameters}
 }

@@ -10,63 +10,43 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// ask asks for the capacity that expansions end with.
-func (e *expansion) ask() { e.grow("data", resource.NewQuantity(expanded, resource.BinarySI).String()) }
-
-// reached waits until the claim is in a state of its expansion.
-func (e *expansion) reached(state corev1.ClaimResourceStatus) {
-	e.t.Helper()
-	e.Wait("the expansion to reach "+string(state), func(ctx context.Context) (bool, error) {
-		claim, err := e.Client.CoreV1().PersistentVolumeClaims(e.Namespace).Get(ctx, "data", metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		if claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] != state {
-			return false, fmt.Errorf("status is %+v", claim.Status)
-		}
-		return true, nil
-	})
-}
 
 // kill kills a process, and lets another one, which was frozen, go on.
 func (e *expansion) kill(victim, frozen string) {
-	e.t.Helper()
-	e.signal(victim, "KILL")
+	e.T.Helper()
+	e.Signal(victim, "KILL")
 	if victim != frozen {
-		e.signal(frozen, "CONT")
+		e.Signal(frozen, "CONT")
 	}
 }
 
 // TestExpandInUse expands a volume while a pod uses it: resizer, driver and node, in the order that users see.
 func TestExpandInUse(t *testing.T) {
 	e := newExpansion(t)
-	e.createPod()
-	before := e.fileSystem("pod")
-	e.ask()
-	e.finished()
-	e.large("pod", before)
+	e.story.createPod()
+	before := e.FileSystemSize("pod")
+	e.Request()
+	e.WaitFinished()
+	e.CheckGrown("pod", before)
 	e.waitEvent("FileSystemResizeRequired", "PersistentVolumeClaim")
 	e.waitEvent("FileSystemResizeSuccessful", "Pod", "PersistentVolumeClaim")
-	e.over()
+	e.End()
 }
 
 // TestExpandBeforeUse expands a volume that no pod uses: its file system grows before the next pod runs.
 func TestExpandBeforeUse(t *testing.T) {
 	e := newExpansion(t)
-	e.createPod()
-	before := e.fileSystem("pod")
+	e.story.createPod()
+	before := e.FileSystemSize("pod")
 	e.DeletePod("pod")
 	e.WaitNoPod("pod")
-	e.ask()
-	e.reached(corev1.PersistentVolumeClaimNodeResizePending)
-	e.createPod()
-	e.large("pod", before)
-	e.finished()
-	e.over()
+	e.Request()
+	e.WaitReached(corev1.PersistentVolumeClaimNodeResizePending)
+	e.story.createPod()
+	e.CheckGrown("pod", before)
+	e.WaitFinished()
+	e.End()
 }
 
 // TestExpansionKilledInTheMiddle kills processes while ControllerExpandVolume runs, and while NodeExpandVolume does. Whatever is killed
@@ -87,19 +67,19 @@ func TestExpansionKilledInTheMiddle(t *testing.T) {
 		for _, name := range phase.victims {
 			t.Run(phase.name+"/"+name, func(t *testing.T) {
 				e := newExpansion(t)
-				e.createPod()
-				before := e.fileSystem("pod")
+				e.story.createPod()
+				before := e.FileSystemSize("pod")
 				victim, frozen := name, phase.frozen(e.story)
 				if name == "csi-node-agent" || name == "driver" {
-					victim += "." + e.node
+					victim += "." + e.story.node
 				}
-				e.signal(frozen, "STOP")
-				e.ask()
-				e.reached(phase.state)
+				e.Signal(frozen, "STOP")
+				e.Request()
+				e.WaitReached(phase.state)
 				e.kill(victim, frozen)
-				e.finished()
-				e.large("pod", before)
-				e.over()
+				e.WaitFinished()
+				e.CheckGrown("pod", before)
+				e.End()
 			})
 		}
 	}
@@ -113,39 +93,39 @@ func TestModificationKilledInTheMiddle(t *testing.T) {
 		t.Run(victim, func(t *testing.T) {
 			e := newExpansion(t)
 			class := e.Namespace + "-far"
-			e.addAttributesClass(AttributesClass(class, e.Driver, map[string]string{"readAheadKiB": "6144"}))
-			e.createPod()
+			e.story.addAttributesClass(AttributesClass(class, e.Driver, map[string]string{"readAheadKiB": "6144"}))
+			e.story.createPod()
 			e.WaitRunning("pod")
-			e.signal(controllerDriver, "STOP")
-			e.moveTo("data", class)
+			e.Signal(controllerDriver, "STOP")
+			e.story.moveTo("data", class)
 			e.Wait("the modification to be in progress", func(context.Context) (bool, error) {
 				status := e.Claim("data").Status.ModifyVolumeStatus
 				return status != nil && status.Status == corev1.PersistentVolumeClaimModifyVolumeInProgress, nil
 			})
 			e.kill(victim, controllerDriver)
-			e.waitModified("data", class)
+			e.story.waitModified("data", class)
 			e.Wait("the device of the volume to have the read-ahead of its class", func(context.Context) (bool, error) {
 				if now := e.readAhead("pod"); now != "6144" {
 					return false, fmt.Errorf("it has %s KiB", now)
 				}
 				return true, nil
 			})
-			e.over()
+			e.End()
 		})
 	}
 }
 
 // readAhead is the read-ahead in KiB of the device whose file system a pod sees.
 func (e *expansion) readAhead(pod string) string {
-	e.t.Helper()
-	path := e.mountedAt(pod)
+	e.T.Helper()
+	path := e.MountPath(pod, "data")
 	var stat syscall.Stat_t
 	if err := syscall.Stat(path, &stat); err != nil {
-		e.t.Fatalf("%s: %v", path, err)
+		e.T.Fatalf("%s: %v", path, err)
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/queue/read_ahead_kb", unix.Major(stat.Dev), unix.Minor(stat.Dev)))
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return strings.TrimSpace(string(text))
 }

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // nodeSelector finds the pods of deploy/ with the driver of a node.
@@ -21,17 +23,17 @@ const nodeSelector = "app.kubernetes.io/name=csi-hostpath-node"
 // deployed: attached or not, with one controller for all nodes or one for each.
 func TestVolumesOnEveryNode(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	late := map[string]string{} // node by claim
 	for i, node := range s.driverNodes() {
 		claim, inline := fmt.Sprintf("late-%d", i), fmt.Sprintf("inline-%d", i)
 		s.CreateClaim(claim, s.LateClass())
-		s.CreatePodOn(node, claim, FromClaim(claim))
-		s.CreatePodOn(node, inline, Inline(bed.Driver))
+		s.CreatePodOn(node, claim, testbed.FromClaim(claim))
+		s.CreatePodOn(node, inline, testbed.Inline(bed.Driver))
 		late[claim] = node
 	}
 	s.CreateClaim("immediate", s.ImmediateClass())
-	s.CreatePod("immediate", FromClaim("immediate"))
+	s.CreatePod("immediate", testbed.FromClaim("immediate"))
 	late["immediate"] = s.WaitRunning("immediate").Spec.NodeName
 	var pods []string
 	handles := map[string][]string{} // by node
@@ -60,9 +62,9 @@ func TestVolumesOnEveryNode(t *testing.T) {
 }
 
 // driverNodes are the nodes whose kubelet knows the driver.
-func (s *Scene) driverNodes() (names []string) {
-	s.t.Helper()
-	s.retry("list nodes with the driver", func(ctx context.Context) error {
+func (s *scene) driverNodes() (names []string) {
+	s.T.Helper()
+	s.Retry("list nodes with the driver", func(ctx context.Context) error {
 		nodes, err := s.Client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -76,20 +78,20 @@ func (s *Scene) driverNodes() (names []string) {
 		return nil
 	})
 	if len(names) == 0 {
-		s.t.Fatalf("no node has the driver %s", s.Driver)
+		s.T.Fatalf("no node has the driver %s", s.Driver)
 	}
 	return names
 }
 
 // checkOwnVolumes wants each driver that has a node's volumes for itself (--mode=all) to have these, and of the scene no others. Where the
 // nodes share a directory there is nothing to ask: what is left of it, WaitNothingLeft and the sizes of the directories tell.
-func (s *Scene) checkOwnVolumes(want map[string][]string) {
-	s.t.Helper()
+func (s *scene) checkOwnVolumes(want map[string][]string) {
+	s.T.Helper()
 	if s.Dev != nil {
 		return // the drivers of a development cluster share a directory
 	}
 	var pods *corev1.PodList
-	s.retry("list the drivers of the nodes", func(ctx context.Context) (err error) {
+	s.Retry("list the drivers of the nodes", func(ctx context.Context) (err error) {
 		pods, err = s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: nodeSelector})
 		return err
 	})
@@ -106,15 +108,15 @@ func (s *Scene) checkOwnVolumes(want map[string][]string) {
 			if diff := cmp.Diff(slices.Sorted(slices.Values(want[node])), ids); diff != "" {
 				return false, fmt.Errorf("volumes that the driver of %s has (-want +got):\n%s", node, diff)
 			}
-			s.t.Logf("the driver of %s has volumes of its own: %q", node, ids)
+			s.T.Logf("the driver of %s has volumes of its own: %q", node, ids)
 			return true, nil
 		})
 	}
 }
 
 // ownVolumes asks the driver of a pod for its volumes, without those that are made for claims elsewhere, or were.
-func (s *Scene) ownVolumes(ctx context.Context, pod *corev1.Pod) ([]string, error) {
-	all, err1 := (&replicas{Scene: s}).directory(ctx, pod)
+func (s *scene) ownVolumes(ctx context.Context, pod *corev1.Pod) ([]string, error) {
+	all, err1 := (&replicas{scene: s}).directory(ctx, pod)
 	claims, err2 := s.Client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	volumes, err3 := s.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err := errors.Join(err1, err2, err3); err != nil {

@@ -9,12 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // forward calls use with an address that leads to a port of a pod, as `kubectl port-forward` does: what a component serves to its own
 // host only is reached in no other way.
-func (b *Bed) forward(pod *corev1.Pod, port int, use func(address string) error) error {
-	transport, upgrader, err := spdy.RoundTripperFor(b.config)
+func forward(b *testbed.Bed, pod *corev1.Pod, port int, use func(address string) error) error {
+	transport, upgrader, err := spdy.RoundTripperFor(b.Config)
 	if err != nil {
 		return fmt.Errorf("forward port %d of %s: %w", port, pod.Name, err)
 	}

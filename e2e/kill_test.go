@@ -2,10 +2,7 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -22,13 +19,17 @@ const (
 	attacherPrefix   = "external-attacher/"
 )
 
-// story is the life of one volume, told phase by phase. While the driver is frozen a phase can begin but not end, so a kill
+// story is the life of one volume on the shared cluster, told phase by phase. While the driver is frozen a phase can begin but not end, so a kill
 // hits its very middle.
 type story struct {
-	*Scene
-	t *testing.T
+	*scene
 	// node is where the pod runs, known once it is scheduled.
 	node string
+}
+
+func newStory(t testing.TB) *story {
+	t.Helper()
+	return &story{scene: newScene(t)}
 }
 
 // phase is a part of the life. begin causes it, inFlight waits until the driver has been asked, end waits for its result.
@@ -58,7 +59,7 @@ func phases() []phase {
 }
 
 func (s *story) createClaim() { s.CreateClaim("data", s.ImmediateClass()) }
-func (s *story) createPod()   { s.CreatePod("pod", FromClaim("data")) }
+func (s *story) createPod()   { s.CreatePod("pod", testbed.FromClaim("data")) }
 func (s *story) deletePod()   { s.DeletePod("pod") }
 func (s *story) deleteClaim() { s.DeleteClaim("data") }
 func (s *story) running()     { s.WaitRunning("pod") }
@@ -149,64 +150,19 @@ func (s *story) play(victim func(*story) string, during string) {
 	hit := all[slices.IndexFunc(all, func(p phase) bool { return p.name == during })]
 	for _, p := range all {
 		if p.name == hit.frozenFrom {
-			s.signal(hit.driver(s), "STOP")
+			s.Signal(hit.driver(s), "STOP")
 		}
 		p.begin(s)
 		if p.name == during {
 			p.inFlight(s)
 			who, frozen := victim(s), hit.driver(s)
-			s.signal(who, "KILL")
+			s.Signal(who, "KILL")
 			if who != frozen {
-				s.signal(frozen, "CONT")
+				s.Signal(frozen, "CONT")
 			}
 		}
 		p.end(s)
 	}
-}
-
-// signal sends a signal to a process as soon as it runs: it may just have been killed by the story before. What was frozen
-// goes on when the story has ended too early.
-func (s *story) signal(process, signal string) {
-	s.t.Helper()
-	s.retry("signal "+signal+" to "+process, func(ctx context.Context) error { return s.Dev.Signal(ctx, process, signal) })
-	if signal == "STOP" {
-		s.t.Cleanup(func() {
-			if s.t.Failed() {
-				_ = s.Dev.Signal(context.Background(), process, "CONT") // if it does not run it is not frozen
-			}
-		})
-		// A signal is sent at once, but each thread goes on until the kernel comes to it: long enough to answer a call.
-		s.Wait(process+" to stand still", func(ctx context.Context) (bool, error) {
-			frozen, err := s.frozen(ctx, process)
-			if frozen || err != nil {
-				return frozen, err
-			}
-			return false, s.Dev.Signal(ctx, process, signal) // to another one, if that which got the first was about to end
-		})
-	}
-}
-
-// frozen reports whether all threads of a process are stopped.
-func (s *story) frozen(ctx context.Context, process string) (bool, error) {
-	status, err := s.Dev.Client.Status(ctx, 0)
-	if err != nil {
-		return false, err
-	}
-	i := slices.IndexFunc(status.Processes, func(p devcluster.Process) bool { return p.Name == process })
-	if i < 0 || status.Processes[i].PID == 0 {
-		return false, fmt.Errorf("%s does not run", process)
-	}
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", status.Processes[i].PID))
-	for _, thread := range threads {
-		stat, err := os.ReadFile(thread)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has ended
-		}
-		if _, state, _ := strings.Cut(string(stat), ") "); err != nil || !strings.HasPrefix(state, "T") {
-			return false, err
-		}
-	}
-	return len(threads) > 0, err
 }
 
 // victims are the processes of the stack, and those of the control plane. A process of a node is named once the node is known.
@@ -234,7 +190,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	for _, p := range phases() {
 		for name, victim := range victims() {
 			t.Run(fmt.Sprintf("%s/%s", p.name, name), func(t *testing.T) {
-				s := &story{Scene: bed.NewScene(t), t: t}
+				s := newStory(t)
 				s.play(victim, p.name)
 			})
 		}
@@ -247,16 +203,16 @@ func TestLateBindingKilledInTheMiddle(t *testing.T) {
 	dev(t)
 	for name, victim := range victims() {
 		t.Run(name, func(t *testing.T) {
-			s := &story{Scene: bed.NewScene(t), t: t}
+			s := newStory(t)
 			s.waitNodeCapacities(s.LateClass()) // the driver has to be asked for it, and the scheduler to know
-			s.signal(controllerDriver, "STOP")
+			s.Signal(controllerDriver, "STOP")
 			s.CreateClaim("data", s.LateClass())
 			s.createPod()
 			s.provisioning()
 			who := victim(s)
-			s.signal(who, "KILL")
+			s.Signal(who, "KILL")
 			if who != controllerDriver {
-				s.signal(controllerDriver, "CONT")
+				s.Signal(controllerDriver, "CONT")
 			}
 			s.running()
 			s.deletePod()
@@ -273,7 +229,7 @@ func TestInlineKilledInTheMiddle(t *testing.T) {
 	for _, during := range []string{"Publish", "Unpublish"} {
 		for _, victim := range []string{"driver", "csi-node-agent", "csi-node-driver-registrar"} {
 			t.Run(during+"/"+victim, func(t *testing.T) {
-				s := &story{Scene: bed.NewScene(t), t: t}
+				s := newStory(t)
 				s.playInline(during, victim)
 			})
 		}
@@ -283,25 +239,25 @@ func TestInlineKilledInTheMiddle(t *testing.T) {
 func (s *story) playInline(during, victim string) {
 	s.node = s.Dev.Nodes[0]
 	// A first volume, so that the agent knows the driver's capabilities before the driver is frozen.
-	s.CreatePodOn(s.node, "first", Inline(bed.Driver))
+	s.CreatePodOn(s.node, "first", testbed.Inline(bed.Driver))
 	s.WaitRunning("first")
 	strike := func(inFlight func()) {
 		inFlight()
-		s.signal(victim+"."+s.node, "KILL")
+		s.Signal(victim+"."+s.node, "KILL")
 		if victim != "driver" {
-			s.signal("driver."+s.node, "CONT")
+			s.Signal("driver."+s.node, "CONT")
 		}
 	}
 	if during == "Publish" {
-		s.signal("driver."+s.node, "STOP")
+		s.Signal("driver."+s.node, "STOP")
 	}
-	s.CreatePodOn(s.node, "pod", Inline(bed.Driver))
+	s.CreatePodOn(s.node, "pod", testbed.Inline(bed.Driver))
 	if during == "Publish" {
 		strike(s.recorded)
 	}
 	s.running()
 	if during == "Unpublish" {
-		s.signal("driver."+s.node, "STOP")
+		s.Signal("driver."+s.node, "STOP")
 	}
 	s.deletePod()
 	if during == "Unpublish" {

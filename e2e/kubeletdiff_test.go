@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // transcripts has what a real kubelet does in each scenario.
@@ -57,7 +59,7 @@ func (p *play) compare(t *testing.T, listed string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), grace)
 	defer cancel()
 	var diff string
-	err = poll(ctx, func(ctx context.Context) (bool, error) {
+	err = testbed.Poll(ctx, func(ctx context.Context) (bool, error) {
 		got, err := p.transcript(ctx)
 		if err == nil {
 			diff = lineDiff(string(want), got)
@@ -77,8 +79,8 @@ func (p *play) compare(t *testing.T, listed string) error {
 
 // rewrite writes the transcript of the kubelet.
 func (p *play) rewrite(file string) {
-	p.t.Helper()
-	p.retry("write "+file, func(ctx context.Context) error {
+	p.T.Helper()
+	p.Retry("write "+file, func(ctx context.Context) error {
 		got, err := p.transcript(ctx)
 		if err == nil {
 			err = os.WriteFile(file, []byte(got), 0o600)

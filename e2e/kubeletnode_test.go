@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/e2e/recorder/record"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // kubeletNodeEnv is the environment variable that names a node of a kind cluster, which is a container, for tests of its kubelet.
@@ -25,7 +26,7 @@ const kubeletNodeEnv = "E2E_KUBELET_NODE"
 // kubeletNode is a node whose kubelet is compared: csi-node-agent on a development cluster, the real one in a container of kind.
 type kubeletNode struct {
 	t testing.TB
-	*Bed
+	*testbed.Bed
 	name string
 	// root is the root directory of the kubelet.
 	root string
@@ -48,23 +49,25 @@ func newKubeletNode(t *testing.T) *kubeletNode {
 	default:
 		n.on = []string{"docker", "exec", "--interactive", n.name}
 	}
-	n.recorder = n.install("./recorder")
+	n.recorder = n.install("e2e", "./recorder")
 	return n
 }
 
 // agent reports whether the node has csi-node-agent, not a kubelet.
 func (n *kubeletNode) agent() bool { return n.Dev != nil }
 
-// install builds a program and brings it to the node.
-func (n *kubeletNode) install(dir string) (program string) {
+// install builds a program of a module and brings it to the node.
+func (n *kubeletNode) install(module, pkg string) (program string) {
 	n.t.Helper()
-	program = filepath.Join(n.t.TempDir(), filepath.Base(dir))
-	mustRun(n.t, exec.Command("go", "build", "-C", dir, "-o", program, "."))
+	program = filepath.Join(n.t.TempDir(), filepath.Base(pkg))
+	testbed.Build(n.t, program, module, pkg)
 	if n.on == nil {
 		return program
 	}
-	there := "/usr/local/bin/" + filepath.Base(dir)
-	mustRun(n.t, exec.Command("docker", "cp", program, n.name+":"+there))
+	there := "/usr/local/bin/" + filepath.Base(pkg)
+	if out, err := exec.Command("docker", "cp", program, n.name+":"+there).CombinedOutput(); err != nil {
+		n.t.Fatalf("copy %s to node %s: %v\n%s", program, n.name, err, out)
+	}
 	return there
 }
 
@@ -202,7 +205,7 @@ func (r *recording) fail(f record.Fault) error {
 	select {
 	case <-r.answers: // or the process has ended
 		return nil
-	case <-time.After(patience):
+	case <-time.After(testbed.Patience):
 		return fmt.Errorf("the driver does not answer to %s", line)
 	}
 }

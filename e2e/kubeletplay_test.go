@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/e2e/recorder/record"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // scenario is something that happens to volumes of a node.
@@ -45,7 +46,7 @@ func (sc scenario) run(t *testing.T, node *kubeletNode) *play {
 
 // play is a scenario that is played on a node.
 type play struct {
-	*Scene
+	*scene
 	scenario scenario
 	node     *kubeletNode
 	driver   string
@@ -65,10 +66,10 @@ type step struct {
 
 func newPlay(t *testing.T, node *kubeletNode, sc scenario) *play {
 	t.Helper()
-	s := node.NewScene(t)
+	s := newScene(t)
 	// Short, for the paths of the sockets.
 	driver := strings.Join(strings.SplitN(s.Namespace, "-", 3)[:2], "-") + ".example.com"
-	p := &play{Scene: s, scenario: sc, node: node, driver: driver, uids: map[string]types.UID{}}
+	p := &play{scene: s, scenario: sc, node: node, driver: driver, uids: map[string]types.UID{}}
 	spec := storagev1.CSIDriverSpec{
 		AttachRequired:       new(false),
 		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
@@ -76,8 +77,8 @@ func newPlay(t *testing.T, node *kubeletNode, sc scenario) *play {
 	if sc.driver != nil {
 		sc.driver(&spec)
 	}
-	(&story{Scene: s, t: t}).createDriver(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: spec})
-	p.addClass(Class(s.Namespace, driver, storagev1.VolumeBindingImmediate))
+	s.createDriver(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: spec})
+	p.AddClass(testbed.Class(s.Namespace, driver, storagev1.VolumeBindingImmediate))
 	p.calls = node.record(t, record.Config{Name: driver, Capabilities: sc.capabilities})
 	p.awaitRegistered()
 	return p
@@ -85,7 +86,7 @@ func newPlay(t *testing.T, node *kubeletNode, sc scenario) *play {
 
 // awaitRegistered waits until a process of the driver is registered, and the CSINode has the driver.
 func (p *play) awaitRegistered() {
-	p.t.Helper()
+	p.T.Helper()
 	p.await(1, registered, codes.OK)
 	p.Wait("the driver to be registered", func(ctx context.Context) (bool, error) {
 		node, err := p.Client.StorageV1().CSINodes().Get(ctx, p.node.name, metav1.GetOptions{})
@@ -95,9 +96,9 @@ func (p *play) awaitRegistered() {
 
 // step begins a part of the transcript: calls that come from now on stand below its title.
 func (p *play) step(format string, args ...any) {
-	p.t.Helper()
+	p.T.Helper()
 	if err := p.calls.readAll(); err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 	p.steps = append(p.steps, step{title: fmt.Sprintf(format, args...), calls: len(p.calls.since(0))})
 }
@@ -110,7 +111,7 @@ func (p *play) note(format string, args ...any) {
 
 // await waits until the step has some calls of a method with a code.
 func (p *play) await(n int, method string, code codes.Code) {
-	p.t.Helper()
+	p.T.Helper()
 	since := 0
 	if len(p.steps) > 0 {
 		since = p.steps[len(p.steps)-1].calls
@@ -131,17 +132,17 @@ func (p *play) await(n int, method string, code codes.Code) {
 
 // volume makes a PersistentVolume and the claim that it is bound to.
 func (p *play) volume(name string, change ...func(*corev1.PersistentVolume)) {
-	p.t.Helper()
+	p.T.Helper()
 	pv := p.persistentVolume(name, change...)
-	claim := Claim(p.Namespace, name, p.Namespace)
+	claim := testbed.Claim(p.Namespace, name, p.Namespace)
 	claim.Spec.AccessModes, claim.Spec.VolumeMode, claim.Spec.VolumeName = pv.Spec.AccessModes, pv.Spec.VolumeMode, pv.Name
-	p.askFor(claim)
+	p.AddClaim(claim)
 	p.WaitBound(name)
 }
 
 // persistentVolume makes a PersistentVolume for the claim of a name.
 func (p *play) persistentVolume(name string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-	p.t.Helper()
+	p.T.Helper()
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace + "-" + name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("16Mi")},
 		AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -155,17 +156,17 @@ func (p *play) persistentVolume(name string, change ...func(*corev1.PersistentVo
 	for _, do := range change {
 		do(pv)
 	}
-	p.retry("create volume "+pv.Name, func(ctx context.Context) error {
+	p.Retry("create volume "+pv.Name, func(ctx context.Context) error {
 		_, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	p.t.Cleanup(func() {
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
-			err := ignoreNotFound(p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{}))
+	p.T.Cleanup(func() {
+		err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := testbed.IgnoreNotFound(p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{}))
 			return err == nil, err
 		})
 		if err != nil {
-			p.t.Errorf("delete volume %s: %v", pv.Name, err)
+			p.T.Errorf("delete volume %s: %v", pv.Name, err)
 		}
 	})
 	return pv
@@ -173,22 +174,22 @@ func (p *play) persistentVolume(name string, change ...func(*corev1.PersistentVo
 
 // secret makes a secret.
 func (p *play) secret(name string) {
-	p.t.Helper()
-	p.retry("create secret "+name, func(ctx context.Context) error {
+	p.T.Helper()
+	p.Retry("create secret "+name, func(ctx context.Context) error {
 		_, err := p.Client.CoreV1().Secrets(p.Namespace).Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"word": "of " + name},
 		}, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
 }
 
 // pod makes a pod on the node with volumes, each with the name of its claim.
 func (p *play) pod(name string, claims ...string) *corev1.Pod {
-	pod := Pod(p.Namespace, name, corev1.VolumeSource{})
+	pod := testbed.Pod(p.Namespace, name, corev1.VolumeSource{})
 	pod.Spec.NodeName, pod.Spec.AutomountServiceAccountToken = p.node.name, new(false)
 	pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = nil, nil
 	for _, claim := range claims {
-		addVolume(pod, claim, FromClaim(claim))
+		addVolume(pod, claim, testbed.FromClaim(claim))
 	}
 	return pod
 }
@@ -212,10 +213,10 @@ func asDevices(pod *corev1.Pod) *corev1.Pod {
 
 // create creates a pod in a step of its own.
 func (p *play) create(pod *corev1.Pod) {
-	p.t.Helper()
+	p.T.Helper()
 	p.step("pod %s is created", pod.Name)
-	p.createPod(pod)
-	p.retry("read pod "+pod.Name, func(ctx context.Context) error {
+	p.AddPod(pod)
+	p.Retry("read pod "+pod.Name, func(ctx context.Context) error {
 		found, err := p.Client.CoreV1().Pods(p.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil {
 			p.uids[pod.Name] = found.UID
@@ -226,14 +227,14 @@ func (p *play) create(pod *corev1.Pod) {
 
 // start creates a pod, which runs when the step is over.
 func (p *play) start(pod *corev1.Pod) {
-	p.t.Helper()
+	p.T.Helper()
 	p.create(pod)
 	p.WaitRunning(pod.Name)
 }
 
 // stop deletes a pod. The step is over when a call of the last method has ended well.
 func (p *play) stop(pod, last string) {
-	p.t.Helper()
+	p.T.Helper()
 	p.step("pod %s is deleted", pod)
 	p.DeletePod(pod)
 	p.await(1, last, codes.OK)
@@ -242,14 +243,14 @@ func (p *play) stop(pod, last string) {
 
 // startStop has a pod run once.
 func (p *play) startStop(pod *corev1.Pod, last string) {
-	p.t.Helper()
+	p.T.Helper()
 	p.start(pod)
 	p.stop(pod.Name, last)
 }
 
 // waitEvent waits until a pod has an event.
 func (p *play) waitEvent(pod, reason string) {
-	p.t.Helper()
+	p.T.Helper()
 	p.Wait("event "+reason+" of pod "+pod, func(ctx context.Context) (bool, error) {
 		all, err := p.events(ctx, pod)
 		return slices.Contains(all, reason), err
@@ -260,10 +261,10 @@ func (p *play) waitEvent(pod, reason string) {
 func (p *play) attach() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
-	p.t.Cleanup(func() { cancel(); done.Wait() })
+	p.T.Cleanup(func() { cancel(); done.Wait() })
 	done.Go(func() {
 		for ctx.Err() == nil {
-			_ = poll(ctx, func(ctx context.Context) (bool, error) { return false, p.attachAll(ctx) })
+			_ = testbed.Poll(ctx, func(ctx context.Context) (bool, error) { return false, p.attachAll(ctx) })
 		}
 	})
 }

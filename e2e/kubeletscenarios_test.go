@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/e2e/recorder/record"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -173,7 +174,7 @@ var shared = []scenario{
 		p.persistentVolume("a-scratch")
 		pod := p.pod("a")
 		addVolume(pod, "scratch", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
-			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: Claim("", "", p.Namespace).Spec},
+			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: testbed.Claim("", "", p.Namespace).Spec},
 		}})
 		p.startStop(pod, unstage)
 	}},
@@ -181,8 +182,8 @@ var shared = []scenario{
 		p.volume("data")
 		p.start(p.pod("a", "data"))
 		p.step("pod a is deleted by force")
-		p.retry("delete pod a", func(ctx context.Context) error {
-			return ignoreNotFound(p.Client.CoreV1().Pods(p.Namespace).Delete(ctx, "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+		p.Retry("delete pod a", func(ctx context.Context) error {
+			return testbed.IgnoreNotFound(p.Client.CoreV1().Pods(p.Namespace).Delete(ctx, "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 		})
 		p.await(1, unstage, codes.OK)
 	}},
@@ -193,7 +194,7 @@ var shared = []scenario{
 		p.step("the driver is killed and starts again")
 		p.calls.kill()
 		if err := p.calls.start(); err != nil {
-			p.t.Fatal(err)
+			p.T.Fatal(err)
 		}
 		p.awaitRegistered()
 		p.start(p.pod("b", "more"))
@@ -204,7 +205,7 @@ var shared = []scenario{
 		p.volume("data")
 		p.start(p.pod("a", "data"))
 		p.step("the kubelet is killed and starts again")
-		p.retry("kill the kubelet", p.node.restart)
+		p.Retry("kill the kubelet", p.node.restart)
 		p.await(1, registered, codes.OK)
 		p.await(1, publish, codes.OK)
 		p.stop("a", unstage)
@@ -213,11 +214,11 @@ var shared = []scenario{
 		p.volume("data")
 		p.start(p.pod("a", "data"))
 		p.step("the kubelet is stopped, the pod is deleted by force, the kubelet starts")
-		p.retry("stop the kubelet", p.node.stopKubelet)
-		p.retry("delete pod a", func(ctx context.Context) error {
-			return ignoreNotFound(p.Client.CoreV1().Pods(p.Namespace).Delete(ctx, "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+		p.Retry("stop the kubelet", p.node.stopKubelet)
+		p.Retry("delete pod a", func(ctx context.Context) error {
+			return testbed.IgnoreNotFound(p.Client.CoreV1().Pods(p.Namespace).Delete(ctx, "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 		})
-		p.retry("start the kubelet", p.node.startKubelet)
+		p.Retry("start the kubelet", p.node.startKubelet)
 		p.await(1, unstage, codes.OK)
 	}},
 }
@@ -247,7 +248,7 @@ func useGroup(mode corev1.PersistentVolumeAccessMode, fsType string) func(*play)
 		pod := p.pod("a", "data")
 		pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(group))}
 		p.start(pod)
-		p.retry("look at the volume", func(ctx context.Context) error {
+		p.Retry("look at the volume", func(ctx context.Context) error {
 			out, err := p.node.run(ctx, "stat", "--format", "volume: group %g, mode %a", p.calls.config.Volume("handle-data"))
 			if err == nil {
 				p.note("%s", out[:len(out)-1])
@@ -325,9 +326,9 @@ func deletedAfter(name, about string, code codes.Code, method, last string) scen
 }
 
 func (p *play) fail(f record.Fault) {
-	p.t.Helper()
+	p.T.Helper()
 	if err := p.calls.fail(f); err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 }
 
@@ -358,9 +359,9 @@ const larger = "32Mi"
 
 // pending does what a user and a resizer do before it is the node's turn.
 func (p *play) pending(claim string) {
-	p.t.Helper()
+	p.T.Helper()
 	p.patchClaim(claim, fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, larger))
-	p.retry("enlarge the PersistentVolume", func(ctx context.Context) error {
+	p.Retry("enlarge the PersistentVolume", func(ctx context.Context) error {
 		_, err := p.Client.CoreV1().PersistentVolumes().Patch(ctx, p.Namespace+"-"+claim, types.MergePatchType,
 			fmt.Appendf(nil, `{"spec":{"capacity":{"storage":%q}}}`, larger), metav1.PatchOptions{})
 		return err
@@ -370,8 +371,8 @@ func (p *play) pending(claim string) {
 }
 
 func (p *play) patchClaim(claim, patch string, subresource ...string) {
-	p.t.Helper()
-	p.retry("patch claim "+claim, func(ctx context.Context) error {
+	p.T.Helper()
+	p.Retry("patch claim "+claim, func(ctx context.Context) error {
 		_, err := p.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Patch(ctx, claim, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresource...)
 		return err
 	})
@@ -379,7 +380,7 @@ func (p *play) patchClaim(claim, patch string, subresource ...string) {
 
 // waitExpanded waits until the claim has the new size.
 func (p *play) waitExpanded(claim string) {
-	p.t.Helper()
+	p.T.Helper()
 	p.Wait("claim "+claim+" to have "+larger, func(ctx context.Context) (bool, error) {
 		c, err := p.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Get(ctx, claim, metav1.GetOptions{})
 		return err == nil && c.Status.Capacity.Storage().String() == larger && len(c.Status.AllocatedResourceStatuses) == 0, err

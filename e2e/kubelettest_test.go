@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/longshore-csi/longshore/e2e/testbed"
 	"github.com/longshore-csi/longshore/kubeletplugin/kubeletplugintest"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestKubelet(t *testing.T) {
 	dev(t)
 	program := filepath.Join(t.TempDir(), "hostpathplugin")
-	mustRun(t, exec.Command("go", "build", "-C", "../hostpathdriver", "-trimpath", "-o", program, "./cmd/hostpathplugin"))
+	testbed.Build(t, program, "hostpathdriver", "./cmd/hostpathplugin")
 	for name, parameters := range map[string]map[string]string{"Directories": nil, "Images": {"backend": "image"}} {
 		t.Run(name, func(t *testing.T) { runKubelet(t, program, parameters) })
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/e2e/recorder/record"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // others are the reasons of events that are not compared: those of other components, and those about containers.
@@ -68,11 +69,11 @@ const grace = time.Minute
 
 // awaitEnd waits until nothing is left of the volumes, or nothing more goes.
 func (p *play) awaitEnd() {
-	p.t.Helper()
+	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	if err := poll(ctx, p.nothingLeft); err != nil {
-		p.t.Logf("waiting for nothing to be left: %v", err)
+	if err := testbed.Poll(ctx, p.nothingLeft); err != nil {
+		p.T.Logf("waiting for nothing to be left: %v", err)
 	}
 }
 
@@ -187,9 +188,9 @@ func TestRepeatedCalls(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := &play{calls: &recording{calls: tc.calls}, node: &kubeletNode{Bed: &Bed{}}}
+			p := &play{calls: &recording{calls: tc.calls}, node: &kubeletNode{Bed: &testbed.Bed{}}}
 			if tc.agent {
-				p.node.Dev = &Dev{}
+				p.node.Dev = &testbed.Dev{}
 			}
 			if got := p.text([]step{{title: "all"}}); strings.Count(got, "volume_id") != tc.want {
 				t.Errorf("%s: got\n%s\nwant %d calls", tc.reason, got, tc.want)

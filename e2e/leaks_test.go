@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,10 +25,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // recordAnnotation has the records of volumes in progress.
@@ -84,19 +83,16 @@ type leakTest struct {
 	healed bool
 }
 
-// setting returns an environment variable of make soak TEST=leaks, or its default.
-func setting(name, preset string) string { return cmp.Or(os.Getenv("LEAKTEST_"+name), preset) }
-
 // TestLeaks kills the provisioner again and again while claims come and go. In the end each claim that is left has its volume, the
 // driver has no other, and nothing is recorded. `make soak TEST=leaks` plays longer games, with several seeds at a time.
 func TestLeaks(t *testing.T) {
 	dev(t)
-	claims, err := strconv.Atoi(setting("N", "20"))
+	claims, err := strconv.Atoi(testbed.SoakSetting("N", "20"))
 	if err != nil {
-		t.Fatalf("N=%s: must be a number", setting("N", "20"))
+		t.Fatalf("N=%s: must be a number", testbed.SoakSetting("N", "20"))
 	}
-	for _, seed := range seeds(t) {
-		for _, store := range strings.Split(setting("STORE", inLeases+","+onClaims), ",") {
+	for _, seed := range testbed.SoakSeeds(t) {
+		for _, store := range strings.Split(testbed.SoakSetting("STORE", inLeases+","+onClaims), ",") {
 			t.Run(fmt.Sprintf("%s/%d", store, seed), func(t *testing.T) {
 				t.Parallel()
 				t.Logf("seed %d: `make soak TEST=leaks N=%d SEED=%d STORE=%s` plays the same game, as far as processes are alike", seed, claims, seed, store)
@@ -106,38 +102,17 @@ func TestLeaks(t *testing.T) {
 	}
 }
 
-// seeds returns those that SEED lists, "1,7" or "1..5", or a random one.
-func seeds(t *testing.T) []uint64 {
-	t.Helper()
-	var list []uint64
-	for _, text := range strings.Split(setting("SEED", fmt.Sprint(rand.Uint64())), ",") {
-		first, last, ok := strings.Cut(text, "..")
-		if !ok {
-			last = first
-		}
-		from, err1 := strconv.ParseUint(first, 10, 64)
-		to, err2 := strconv.ParseUint(last, 10, 64)
-		if err := errors.Join(err1, err2); err != nil || to < from {
-			t.Fatalf("SEED=%s: must be numbers, or the first and the last of some as in 1..5", text)
-		}
-		for seed := from; seed <= to; seed++ {
-			list = append(list, seed)
-		}
-	}
-	return list
-}
-
 // newLeakTest returns a game with a driver of its own.
 func newLeakTest(t *testing.T, store string, seed uint64) *leakTest {
 	t.Helper()
-	s := &story{Scene: bed.NewScene(t), t: t}
+	s := newStory(t)
 	l := &leakTest{
 		story: s, random: rand.New(rand.NewPCG(seed, 0)), name: s.Namespace + ".leaktest.example.com", class: s.Namespace + "-leaks",
 		lease: strings.ReplaceAll(s.Namespace+".leaktest.example.com", ".", "-"), logs: filepath.Join(t.TempDir(), "log"),
 		counts: map[string]int{}, late: map[string]*csi.CreateVolumeRequest{},
-		store: store, kubeconfig: s.Dev.kubeconfig("csi-provisioner"),
-		kills:  strings.Split(setting("KILL", "kill,term,lease"), ","),
-		faults: strings.Split(setting("FAULTS", "late,lost,hang,crash,uncertain-then-final,already-exists"), ","),
+		store: store, kubeconfig: s.Dev.KubeconfigOf("csi-provisioner"),
+		kills:  strings.Split(testbed.SoakSetting("KILL", "kill,term,lease"), ","),
+		faults: strings.Split(testbed.SoakSetting("FAULTS", "late,lost,hang,crash,uncertain-then-final,already-exists"), ","),
 	}
 	options := csitest.Options{Name: l.name}
 	switch store {
@@ -153,7 +128,7 @@ func newLeakTest(t *testing.T, store string, seed uint64) *leakTest {
 		t.Fatalf("STORE=%s: must be of %q", store, []string{inLeases, onClaims, onClaimsOfNode, inMemory})
 	}
 	l.driver = csitest.New(options)
-	s.addClass(Class(l.class, l.name, storagev1.VolumeBindingImmediate))
+	s.AddClass(testbed.Class(l.class, l.name, storagev1.VolumeBindingImmediate))
 	return l
 }
 
@@ -162,10 +137,10 @@ func (l *leakTest) node() string { return l.Dev.Nodes[0] }
 
 // forbid gives the provisioner a user that may write its Lease and no other.
 func (l *leakTest) forbid() {
-	l.t.Helper()
+	l.T.Helper()
 	user := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: l.lease}}
 	cluster, meta := metav1.ObjectMeta{Name: l.lease}, metav1.ObjectMeta{Namespace: devcluster.Namespace, Name: l.lease}
-	l.retry("give the provisioner few rights", func(ctx context.Context) error {
+	l.Retry("give the provisioner few rights", func(ctx context.Context) error {
 		_, err1 := l.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: cluster, Subjects: user, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "longshore:csi-provisioner"},
 		}, metav1.CreateOptions{})
@@ -176,34 +151,17 @@ func (l *leakTest) forbid() {
 			ObjectMeta: meta, Subjects: user, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: l.lease},
 		}, metav1.CreateOptions{})
 		_, err4 := l.Client.CoordinationV1().Leases(meta.Namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: meta}, metav1.CreateOptions{})
-		return errors.Join(ignoreExists(err1), ignoreExists(err2), ignoreExists(err3), ignoreExists(err4))
+		return errors.Join(testbed.IgnoreExists(err1), testbed.IgnoreExists(err2), testbed.IgnoreExists(err3), testbed.IgnoreExists(err4))
 	})
-	l.kubeconfig = impersonate(l.t, l.Dev.Kubeconfig, l.lease)
-}
-
-// impersonate returns a copy of an administrator's kubeconfig that acts as another user.
-func impersonate(t testing.TB, kubeconfig, user string) (path string) {
-	t.Helper()
-	config, err := clientcmd.LoadFromFile(kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, info := range config.AuthInfos {
-		info.Impersonate = user
-	}
-	path = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	l.kubeconfig = testbed.Impersonate(l.T, l.Dev.Kubeconfig, l.lease)
 }
 
 // play plays one game.
 func (l *leakTest) play(claims int) {
-	l.t.Helper()
-	l.t.Cleanup(func() {
-		if l.t.Failed() {
-			l.t.Logf("what the log says of the volumes that were leaked, and its end:\n%s", l.excerpt())
+	l.T.Helper()
+	l.T.Cleanup(func() {
+		if l.T.Failed() {
+			l.T.Logf("what the log says of the volumes that were leaked, and its end:\n%s", l.excerpt())
 		}
 	})
 	l.driver.Inject(csitest.Fault{Match: l.trace})
@@ -213,8 +171,8 @@ func (l *leakTest) play(claims int) {
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("lost"), After: true, Code: codes.Unavailable})
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("late"), Code: codes.DeadlineExceeded})
 	l.driver.Inject(csitest.Fault{Method: "CreateVolume", Match: l.fault("already-exists"), Code: codes.AlreadyExists})
-	l.address = filepath.Join(l.t.TempDir(), "csi.sock")
-	stop := l.driver.ServeAt(l.t, l.address)
+	l.address = filepath.Join(l.T.TempDir(), "csi.sock")
+	stop := l.driver.ServeAt(l.T, l.address)
 	l.start()
 	defer func() { _ = l.provisioner.Process.Kill() }()
 	for n := range claims {
@@ -225,14 +183,14 @@ func (l *leakTest) play(claims int) {
 		case 2:
 			if slices.Contains(l.faults, "crash") {
 				stop()
-				stop = l.driver.ServeAt(l.t, l.address)
+				stop = l.driver.ServeAt(l.T, l.address)
 				l.count("crash")
 			}
 		case 6:
 			if slices.Contains(l.faults, "api-away") && n%(5*claimsPerKill) == 6 {
-				l.signal("kube-apiserver", "STOP")
+				l.Signal("kube-apiserver", "STOP")
 				time.Sleep(2 * time.Second)
-				l.signal("kube-apiserver", "CONT")
+				l.Signal("kube-apiserver", "CONT")
 				l.count("api-away")
 			}
 		case claimsPerKill - 1:
@@ -288,7 +246,7 @@ func (l *leakTest) excerpt() string {
 
 // deleteMaybe deletes every other claim.
 func (l *leakTest) deleteMaybe(n int) {
-	l.t.Helper()
+	l.T.Helper()
 	if l.random.IntN(2) == 0 {
 		l.DeleteClaim(claimName(n))
 		l.count("deleted")
@@ -377,10 +335,10 @@ func (l *leakTest) heal() {
 
 // start starts a provisioner, which has the name of the one before, as a container that is restarted in its pod has.
 func (l *leakTest) start() {
-	l.t.Helper()
+	l.T.Helper()
 	log, err := os.OpenFile(l.logs, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		l.t.Fatal(err)
+		l.T.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
 	args := []string{
@@ -394,11 +352,11 @@ func (l *leakTest) start() {
 		args = append(args, "--leader-election", "--leader-election-namespace="+devcluster.Namespace, "--leader-election-lease-duration="+leaseDuration.String(),
 			"--leader-election-renew-deadline="+renewDeadline.String(), "--leader-election-retry-period="+retryPeriod.String())
 	}
-	l.provisioner = exec.Command(l.Dev.program, args...)
+	l.provisioner = exec.Command(l.Dev.Program, args...)
 	l.provisioner.Env = append(os.Environ(), "POD_NAME=leaktest-0", "NODE_NAME="+l.node(), "KUBE_FEATURE_WatchListClient=false")
 	l.provisioner.Stdout, l.provisioner.Stderr = log, log
 	if err := l.provisioner.Start(); err != nil {
-		l.t.Fatal(err)
+		l.T.Fatal(err)
 	}
 	l.ended = make(chan struct{})
 	go func(cmd *exec.Cmd, ended chan struct{}) {
@@ -409,7 +367,7 @@ func (l *leakTest) start() {
 
 // restart starts the provisioner again if it has ended by itself, as a kubelet does: it loses its Lease where the API server is slow.
 func (l *leakTest) restart() {
-	l.t.Helper()
+	l.T.Helper()
 	select {
 	case <-l.ended:
 		l.count("restart")
@@ -420,7 +378,7 @@ func (l *leakTest) restart() {
 
 // kill ends the provisioner.
 func (l *leakTest) kill(how string) {
-	l.t.Helper()
+	l.T.Helper()
 	l.count(how)
 	switch how {
 	case "term":
@@ -435,7 +393,7 @@ func (l *leakTest) kill(how string) {
 
 // steal takes the Lease from the provisioner until that has ended. One that has no Lease yet does not end for it.
 func (l *leakTest) steal() {
-	l.t.Helper()
+	l.T.Helper()
 	defer l.hold("")
 	for {
 		l.hold("a thief")
@@ -451,7 +409,7 @@ func (l *leakTest) steal() {
 
 // hold makes a process, or none, the holder of the Lease.
 func (l *leakTest) hold(identity string) {
-	l.t.Helper()
+	l.T.Helper()
 	leases := l.Client.CoordinationV1().Leases(devcluster.Namespace)
 	l.Wait("the lease to have another holder", func(ctx context.Context) (bool, error) {
 		lease, err := leases.Get(ctx, l.lease, metav1.GetOptions{})
@@ -467,7 +425,7 @@ func (l *leakTest) hold(identity string) {
 
 // check waits until claims, PersistentVolumes, volumes of the driver and records agree, so that without claims there is nothing.
 func (l *leakTest) check() {
-	l.t.Helper()
+	l.T.Helper()
 	l.settle("claims, volumes and records to agree", func(problem string, leaks []string) string {
 		if problem == "" && len(leaks) > 0 {
 			return fmt.Sprintf("volumes %q of %d in the driver have no PersistentVolume", leaks, len(l.driver.Volumes()))
@@ -475,37 +433,37 @@ func (l *leakTest) check() {
 		return problem
 	})
 	for _, violation := range l.driver.Violations() {
-		l.t.Errorf("against the life cycle of CSI: %s", violation)
+		l.T.Errorf("against the life cycle of CSI: %s", violation)
 	}
-	l.t.Logf("the driver has %d volumes, each with its claim, 0 records; done: %v", len(l.driver.Volumes()), l.counts)
+	l.T.Logf("the driver has %d volumes, each with its claim, 0 records; done: %v", len(l.driver.Volumes()), l.counts)
 }
 
 // countLeaks waits until each claim has its volume, and counts the volumes without a PersistentVolume. Each leader must have logged that this
 // can be, unless it was killed before it came to that, which the last one was not.
 func (l *leakTest) countLeaks() {
-	l.t.Helper()
+	l.T.Helper()
 	leaks := l.settle("claims and volumes to agree, apart from leaks", func(problem string, _ []string) string { return problem })
 	text, err := os.ReadFile(l.logs)
 	if err != nil {
-		l.t.Fatal(err)
+		l.T.Fatal(err)
 	}
 	const warning, leader = "Volumes in progress are not recorded", "Became leader"
 	warnings, leaders := strings.Count(string(text), warning), strings.Count(string(text), leader)
 	if last := strings.LastIndex(string(text), leader); last < 0 || warnings > leaders || !strings.Contains(string(text[last:]), warning) {
-		l.t.Errorf("%d warnings by %d leaders, want one by each, and by the last one", warnings, leaders)
+		l.T.Errorf("%d warnings by %d leaders, want one by each, and by the last one", warnings, leaders)
 	}
-	l.t.Logf("%d volumes of %d are leaked, %d warnings; done: %v", len(leaks), len(l.driver.Volumes()), warnings, l.counts)
+	l.T.Logf("%d volumes of %d are leaked, %d warnings; done: %v", len(leaks), len(l.driver.Volumes()), warnings, l.counts)
 }
 
 // settle waits until judge finds nothing wrong, and returns the volumes without a PersistentVolume. The end of a long game takes long: it waits as
 // long as something changes.
 func (l *leakTest) settle(what string, judge func(problem string, leaks []string) string) (leaks []string) {
-	l.t.Helper()
+	l.T.Helper()
 	var problem string
-	for changed := time.Now(); time.Since(changed) < patience; {
+	for changed := time.Now(); time.Since(changed) < testbed.Patience; {
 		l.restart()
 		begin := time.Now()
-		found, volumes, err := l.disorder(l.t.Context())
+		found, volumes, err := l.disorder(l.T.Context())
 		if err != nil {
 			found = err.Error()
 		} else if found = judge(found, volumes); found == "" {
@@ -514,9 +472,9 @@ func (l *leakTest) settle(what string, judge func(problem string, leaks []string
 		if found != problem {
 			problem, changed = found, time.Now()
 		}
-		time.Sleep(max(period, 4*time.Since(begin))) // lists of thousands of objects cost the API server more than the game does
+		time.Sleep(max(testbed.Period, 4*time.Since(begin))) // lists of thousands of objects cost the API server more than the game does
 	}
-	l.t.Fatalf("waited in vain for %s: %s; done: %v", what, problem, l.counts)
+	l.T.Fatalf("waited in vain for %s: %s; done: %v", what, problem, l.counts)
 	return nil
 }
 

@@ -15,6 +15,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -24,18 +26,18 @@ const (
 
 func TestClaimBecomesAMountedDirectory(t *testing.T) {
 	beside(t)
-	for name, class := range map[string]func(*Scene) string{
-		"Immediate":   (*Scene).ImmediateClass,
-		"LateBinding": (*Scene).LateClass,
+	for name, class := range map[string]func(*scene) string{
+		"Immediate":   (*scene).ImmediateClass,
+		"LateBinding": (*scene).LateClass,
 	} {
 		t.Run(name, func(t *testing.T) {
 			beside(t)
-			s := bed.NewScene(t)
+			s := newScene(t)
 			s.CreateClaim("data", class(s))
 			if name == "Immediate" {
 				s.WaitBound("data")
 			}
-			s.CreatePod("writer", FromClaim("data"))
+			s.CreatePod("writer", testbed.FromClaim("data"))
 			pod := s.WaitRunning("writer")
 			s.WaitBound("data")
 			volume := s.Volume("data")
@@ -53,7 +55,7 @@ func TestClaimBecomesAMountedDirectory(t *testing.T) {
 }
 
 // checkVolume compares the fields of the PersistentVolume that others rely on.
-func checkVolume(t *testing.T, s *Scene, v *corev1.PersistentVolume, node string) {
+func checkVolume(t *testing.T, s *scene, v *corev1.PersistentVolume, node string) {
 	t.Helper()
 	claim := s.Claim("data")
 	if want := "pvc-" + string(claim.UID); v.Name != want {
@@ -83,11 +85,11 @@ func checkNode(t *testing.T, v *corev1.PersistentVolume, node string) {
 }
 
 // checkAttached wants a volume attached to one node if the driver attaches at all, and to none if it does not.
-func checkAttached(t *testing.T, s *Scene, volume, node string) {
+func checkAttached(t *testing.T, s *scene, volume, node string) {
 	t.Helper()
 	want := 0
 	var attachments []storagev1.VolumeAttachment
-	s.retry("read the attachments of "+volume, func(ctx context.Context) error {
+	s.Retry("read the attachments of "+volume, func(ctx context.Context) error {
 		driver, err := s.Client.StorageV1().CSIDrivers().Get(ctx, s.Driver, metav1.GetOptions{})
 		if err == nil && *driver.Spec.AttachRequired {
 			want = 1
@@ -114,20 +116,20 @@ func checkBytes(t *testing.T, pod *corev1.Pod, specName, handle string) {
 	if err := os.WriteFile(filepath.Join(target, "hello"), []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := bed.Dev.Written(handle, "hello"); err != nil || got != "hello" {
+	if got, err := written(bed.Dev, handle, "hello"); err != nil || got != "hello" {
 		t.Errorf("the driver's directory holds %q, %v", got, err)
 	}
 }
 
 func TestInlineVolumeLivesWithItsPod(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	for _, name := range []string{"first", "second"} { // two pods, one definition, two volumes
-		s.CreatePod(name, Inline(bed.Driver))
+		s.CreatePod(name, testbed.Inline(bed.Driver))
 	}
 	pods := []*corev1.Pod{s.WaitRunning("first"), s.WaitRunning("second")}
 	s.Wait("no attachment to be there, but of claims elsewhere", func(ctx context.Context) (bool, error) {
-		remains, err := bed.remains(ctx, s.Namespace)
+		remains, err := bed.Remains(ctx, s.Namespace)
 		return !slices.ContainsFunc(remains, func(name string) bool { return strings.HasPrefix(name, "attachment ") }), err
 	})
 	if bed.Dev != nil {
@@ -150,9 +152,9 @@ func TestInlineVolumeLivesWithItsPod(t *testing.T) {
 
 func TestReadOnlyClaimRefusesWrites(t *testing.T) {
 	dev(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.CreateClaim("data", s.LateClass())
-	source := FromClaim("data")
+	source := testbed.FromClaim("data")
 	source.PersistentVolumeClaim.ReadOnly = true
 	s.CreatePod("reader", source)
 	pod := s.WaitRunning("reader")
@@ -167,11 +169,11 @@ func TestReadOnlyClaimRefusesWrites(t *testing.T) {
 
 func TestTwoPodsShareAClaimOnOneNode(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.CreateClaim("data", s.LateClass())
-	s.CreatePod("first", FromClaim("data"))
+	s.CreatePod("first", testbed.FromClaim("data"))
 	first := s.WaitRunning("first")
-	s.CreatePod("second", FromClaim("data"))
+	s.CreatePod("second", testbed.FromClaim("data"))
 	if second := s.WaitRunning("second"); second.Spec.NodeName != first.Spec.NodeName {
 		t.Errorf("the volume is on %s, the second pod on %s", first.Spec.NodeName, second.Spec.NodeName)
 	}
@@ -188,7 +190,7 @@ func TestTwoPodsShareAClaimOnOneNode(t *testing.T) {
 
 func TestRetainedVolumeStaysUntilItIsDeleted(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.CreateClaim("data", s.ImmediateClass())
 	s.WaitBound("data")
 	volume := s.Volume("data")
@@ -207,10 +209,10 @@ func TestRetainedVolumeStaysUntilItIsDeleted(t *testing.T) {
 	s.WaitNothingLeft()
 }
 
-func (s *Scene) setPolicy(volume string, policy corev1.PersistentVolumeReclaimPolicy) {
-	s.t.Helper()
+func (s *scene) setPolicy(volume string, policy corev1.PersistentVolumeReclaimPolicy) {
+	s.T.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"persistentVolumeReclaimPolicy":%q}}`, policy)
-	s.retry(fmt.Sprintf("set the policy %s of %s", policy, volume), func(ctx context.Context) error {
+	s.Retry(fmt.Sprintf("set the policy %s of %s", policy, volume), func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
@@ -218,12 +220,12 @@ func (s *Scene) setPolicy(volume string, policy corev1.PersistentVolumeReclaimPo
 
 func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	s.CreateClaim("data", s.ImmediateClass())
 	s.WaitBound("data")
 	name := s.Volume("data").Name
-	s.retry("delete volume "+name, func(ctx context.Context) error {
-		return ignoreNotFound(bed.Client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}))
+	s.Retry("delete volume "+name, func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(bed.Client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}))
 	})
 	s.DeleteClaim("data")
 	s.WaitNothingLeft()
@@ -231,7 +233,7 @@ func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
 
 func TestClaimsSpreadOverTheTopology(t *testing.T) {
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	// Names of a StatefulSet's claims; bound at once, so the provisioner alone decides where they go.
 	segments := map[string]bool{}
 	for _, name := range []string{"data-web-0", "data-web-1", "data-web-2"} {
@@ -250,4 +252,11 @@ func TestClaimsSpreadOverTheTopology(t *testing.T) {
 		s.DeleteClaim(name)
 	}
 	s.WaitNothingLeft()
+}
+
+// written reads a file in the driver's directory of a volume.
+func written(d *testbed.Dev, handle, file string) (string, error) {
+	path := filepath.Join(d.StateDir, "volumes", handle, file)
+	data, err := os.ReadFile(path)
+	return string(data), err
 }

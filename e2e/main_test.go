@@ -8,14 +8,23 @@ import (
 	"os"
 	"testing"
 
-	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/rights"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // nodes of the cluster that the tests make for themselves.
 const nodes = 3
 
 // bed is the cluster of all tests in this package: a cluster takes longer to start than most tests run.
-var bed *Bed
+var bed *testbed.Bed
+
+// scene is a scene on the shared cluster.
+type scene struct{ *testbed.Scene }
+
+func newScene(t testing.TB) *scene {
+	t.Helper()
+	return &scene{bed.NewScene(t)}
+}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -23,20 +32,15 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int) {
-	if os.Getenv(kubeconfigEnv) == "" && os.Geteuid() != 0 {
-		fmt.Println("skipped all of e2e: needs root for mounts, or another cluster named by", kubeconfigEnv)
-		return 0
-	}
-	// The components that tests start run as in a pod of this namespace.
-	if err := os.Setenv("POD_NAMESPACE", devcluster.Namespace); err != nil {
+	ok, err := testbed.Prepare("e2e")
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	size, flags, many := nodes, []string(nil), false
-	if n, more := bedOfManyNodes(); n > 0 {
-		size, flags, many = n, more, true
+	if !ok {
+		return 0
 	}
-	b, end, err := Up(context.Background(), size, flags...)
+	b, end, err := testbed.Up(context.Background(), nodes)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -51,49 +55,33 @@ func run(m *testing.M) (code int) {
 	if code := m.Run(); code != 0 {
 		return code
 	}
-	if many { // without an audit log
-		return nothing(b)
+	if err := errors.Join(bed.WaitNothingRemains(context.Background()), checkCalls()); err != nil {
+		fmt.Fprintln(os.Stderr, "all tests:", err)
+		return 1
 	}
-	return max(calls(b.Dev), nothing(b))
+	return 0
 }
 
-// nothing sees that the tests together have left nothing: those that play at the same time each look after their own.
-func nothing(b *Bed) (code int) {
-	var left []string
-	err := poll(context.Background(), func(ctx context.Context) (done bool, err error) {
-		now, err1 := b.remains(ctx, "")
-		snapshots, err2 := b.snapshotsIn(ctx, "")
-		now, err = append(now, snapshots...), errors.Join(err1, err2)
-		if err == nil {
-			left = now
-		}
-		return len(now) == 0, err
-	})
+// checkCalls returns an error if all tests together made the components ask the API server for what no rule of deploy/ allows.
+func checkCalls() error {
+	if bed.Dev == nil {
+		return nil
+	}
+	more, err := rights.NotGranted(bed.Dev)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "left by all tests: %q, %v\n", left, err)
-		return 1
+		return err
 	}
-	return 0
-}
-
-// calls looks at what all tests together made the components ask of the API server.
-func calls(d *Dev) (code int) {
-	if d == nil {
-		return 0
+	if len(more) > 0 {
+		return fmt.Errorf("calls that no rule of deploy/ allows: %q", more)
 	}
-	more, err := d.notGranted()
-	if err != nil || len(more) > 0 {
-		fmt.Fprintf(os.Stderr, "calls that no rule of deploy/ allows: %q, %v\n", more, err)
-		return 1
-	}
-	return 0
+	return nil
 }
 
 // kubelet skips a test that needs what only Kubernetes' own node agent does.
 func kubelet(t *testing.T) {
 	t.Helper()
 	if bed.Dev != nil {
-		t.Skip("needs a kubelet, in a cluster named by " + kubeconfigEnv + ": the node agent of a development cluster starts no containers")
+		t.Skip("needs a kubelet, in a cluster named by " + testbed.KubeconfigEnv + ": the node agent of a development cluster starts no containers")
 	}
 }
 
@@ -108,7 +96,7 @@ func beside(t *testing.T) {
 }
 
 // dev skips a test that needs to look at processes and disks where it cannot.
-func dev(t *testing.T) *Dev {
+func dev(t *testing.T) *testbed.Dev {
 	t.Helper()
 	if bed.Dev == nil {
 		t.Skip("needs a development cluster: kills processes and looks at the nodes' disks")

@@ -21,20 +21,20 @@ func snapshotsAside(all []question) (others []question) {
 // snapshotRound has one snapshot taken and deleted, and one refused by the driver: that of a claim whose volume is not there, which
 // failEverywhere has made.
 func (s *story) snapshotRound(round int) {
-	s.t.Helper()
-	s.addSnapshotClass("")
+	s.T.Helper()
+	s.AddSnapshotClass("")
 	name := fmt.Sprintf("snapshot-%d", round)
 	s.CreateClaim(name, s.ImmediateClass())
 	s.WaitBound(name)
-	good := s.take(name, name)
-	bad := s.take(name+"-bad", fmt.Sprintf("%s-bad-%d-gone", s.Namespace, round))
-	s.snapshotReady(good)
+	good := s.TakeSnapshot(name, name)
+	bad := s.TakeSnapshot(name+"-bad", fmt.Sprintf("%s-bad-%d-gone", s.Namespace, round))
+	s.WaitSnapshotReady(good)
 	s.Wait("the driver to refuse a snapshot", func(context.Context) (bool, error) {
-		message, _, err := unstructured.NestedString(s.read(bad).Object, "status", "error", "message")
+		message, _, err := unstructured.NestedString(s.Read(bad).Object, "status", "error", "message")
 		return strings.Contains(message, "NotFound"), err
 	})
-	s.delete(good)
-	s.delete(bad)
-	s.waitNoSnapshots()
+	s.Delete(good)
+	s.Delete(bad)
+	s.WaitNoSnapshots()
 	s.DeleteClaim(name)
 }

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -39,9 +40,9 @@ const (
 // of the dashboard and every value that an alert looks at must have an answer.
 func TestDashboardAndAlertsAskWhatIsServed(t *testing.T) {
 	d, program := dev(t), prometheusProgram(t)
-	s := &story{Scene: bed.NewScene(t), t: t}
+	s := newStory(t)
 	s.elected(devcluster.Replaceable()...)
-	s.addSnapshotClass("")
+	s.AddSnapshotClass("")
 	prometheus := startPrometheus(t, program, targets(d.Processes), monitoringDir+"rules.yaml")
 	questions := dashboardQuestions(t, monitoringDir+"dashboard.json", map[string]string{"namespace": deployed, "driver": bed.Driver, "__rate_interval": "5m"})
 	var rules []rule
@@ -57,7 +58,7 @@ func TestDashboardAndAlertsAskWhatIsServed(t *testing.T) {
 	}
 	// A rate needs two looks at a counter, so all happens once to be seen, and again to be counted.
 	var left []question
-	for round, deadline := 1, time.Now().Add(patience); round == 1 || len(left) > 0 && time.Now().Before(deadline); round++ {
+	for round, deadline := 1, time.Now().Add(testbed.Patience); round == 1 || len(left) > 0 && time.Now().Before(deadline); round++ {
 		s.askProbes()
 		s.live(s.Dev.Nodes[0], fmt.Sprintf("good-%d", round))
 		s.snapshotOnce()
@@ -86,7 +87,7 @@ func ruleErrors(rules []rule) error {
 }
 
 // unanswered are the questions whose answer has no number in it.
-func unanswered(t *testing.T, prometheus *Prometheus, questions []question) (left []question) {
+func unanswered(t testing.TB, prometheus *Prometheus, questions []question) (left []question) {
 	t.Helper()
 	for _, q := range questions {
 		values, err := prometheus.Query(t.Context(), q.promql)
@@ -126,8 +127,8 @@ func targets(processes []devcluster.Process) []target {
 }
 
 // waitScraped waits until Prometheus has asked every target for what is true now.
-func (s *Scene) waitScraped(p *Prometheus) {
-	s.t.Helper()
+func (s *scene) waitScraped(p *Prometheus) {
+	s.T.Helper()
 	now := float64(time.Now().UnixMilli()) / 1000
 	s.Wait("all targets to be scraped", func(ctx context.Context) (bool, error) {
 		down, err := p.Query(ctx, "up == 0")
@@ -140,13 +141,13 @@ func (s *Scene) waitScraped(p *Prometheus) {
 }
 
 // askProbes does what the kubelet does in a real cluster: it asks each livenessprobe whether its driver is alive.
-func (s *Scene) askProbes() {
-	s.t.Helper()
+func (s *scene) askProbes() {
+	s.T.Helper()
 	for _, p := range s.Dev.Processes {
 		if !strings.HasPrefix(p.Name, "livenessprobe") {
 			continue
 		}
-		s.retry("ask "+p.Name, func(ctx context.Context) error {
+		s.Retry("ask "+p.Name, func(ctx context.Context) error {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.HTTP+"/healthz", nil)
 			if err != nil {
 				return err
@@ -165,13 +166,13 @@ func (s *Scene) askProbes() {
 }
 
 // live lets a claim be provisioned, attached, mounted on a node, expanded, unmounted, detached and deleted.
-func (s *Scene) live(node, name string) {
-	s.t.Helper()
+func (s *scene) live(node, name string) {
+	s.T.Helper()
 	s.CreateClaim(name, s.LateClass())
-	s.CreatePodOn(node, name, FromClaim(name))
+	s.CreatePodOn(node, name, testbed.FromClaim(name))
 	s.WaitRunning(name)
-	s.grow(name, "32Mi")
-	s.retry("wait for the new size of "+name, func(ctx context.Context) error { return s.grown(ctx, name, "32Mi") })
+	s.Grow(name, "32Mi")
+	s.Retry("wait for the new size of "+name, func(ctx context.Context) error { return s.grown(ctx, name, "32Mi") })
 	volume := s.Volume(name).Name
 	s.DeletePod(name)
 	s.WaitNoPod(name)
@@ -184,32 +185,32 @@ func (s *Scene) live(node, name string) {
 
 // snapshotOnce lets a snapshot be taken and deleted.
 func (s *story) snapshotOnce() {
-	s.t.Helper()
+	s.T.Helper()
 	s.createClaim()
 	s.WaitBound("data")
-	taken := s.take("monday", "data")
-	s.snapshotReady(taken)
-	s.delete(taken)
-	s.waitNoSnapshots()
+	taken := s.TakeSnapshot("monday", "data")
+	s.WaitSnapshotReady(taken)
+	s.Delete(taken)
+	s.WaitNoSnapshots()
 	s.deleteClaim()
 	s.Wait("claim data to be gone", func(ctx context.Context) (bool, error) {
 		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, "data", metav1.GetOptions{})
-		return apierrors.IsNotFound(err), ignoreNotFound(err)
+		return apierrors.IsNotFound(err), testbed.IgnoreNotFound(err)
 	})
 }
 
 // failEverywhere asks for what the driver refuses: a volume too large to be made, one to be attached and expanded that is not there, and
 // one to be mounted with attributes that mean nothing. All is asked again and again until cleanFailures.
-func (s *Scene) failEverywhere(node string, round int) {
-	s.t.Helper()
+func (s *scene) failEverywhere(node string, round int) {
+	s.T.Helper()
 	name := fmt.Sprintf("%s-bad-%d", s.Namespace, round)
-	large := Claim(s.Namespace, name, s.ImmediateClass())
+	large := testbed.Claim(s.Namespace, name, s.ImmediateClass())
 	large.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Pi")
-	s.retry("create a claim that is too large", func(ctx context.Context) error {
+	s.Retry("create a claim that is too large", func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, large, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	gone := Claim(s.Namespace, name+"-gone", s.ImmediateClass())
+	gone := testbed.Claim(s.Namespace, name+"-gone", s.ImmediateClass())
 	gone.Spec.VolumeName = name
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -222,30 +223,30 @@ func (s *Scene) failEverywhere(node string, round int) {
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.Driver, VolumeHandle: "no-such-volume"}},
 		},
 	}
-	s.retry("create a volume that is not there", func(ctx context.Context) error {
+	s.Retry("create a volume that is not there", func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
 	attachment := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: s.Driver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
 	}
-	s.retry("ask for it to be attached", func(ctx context.Context) error {
+	s.Retry("ask for it to be attached", func(ctx context.Context) error {
 		_, err := s.Client.StorageV1().VolumeAttachments().Create(ctx, attachment, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	source := Inline(s.Driver)
+	source := testbed.Inline(s.Driver)
 	source.CSI.VolumeAttributes = map[string]string{"size": "nonsense"}
 	s.CreatePodOn(node, name, source)
-	s.askFor(gone)
+	s.AddClaim(gone)
 	s.WaitBound(gone.Name)
-	s.grow(gone.Name, "32Mi")
+	s.Grow(gone.Name, "32Mi")
 	s.waitFailed(name)
 }
 
 // waitFailed waits until the driver has refused each of them once.
-func (s *Scene) waitFailed(name string) {
-	s.t.Helper()
+func (s *scene) waitFailed(name string) {
+	s.T.Helper()
 	s.Wait("the attachment to be refused", func(ctx context.Context) (bool, error) {
 		a, err := s.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 		return err == nil && a.Status.AttachError != nil, err
@@ -255,8 +256,8 @@ func (s *Scene) waitFailed(name string) {
 	s.waitEventOf("VolumeResizeFailed", name+"-gone")
 }
 
-func (s *Scene) waitEventOf(reason, object string) {
-	s.t.Helper()
+func (s *scene) waitEventOf(reason, object string) {
+	s.T.Helper()
 	s.Wait("the event "+reason+" of "+object, func(ctx context.Context) (bool, error) {
 		events, err := s.Client.CoreV1().Events(s.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -268,23 +269,23 @@ func (s *Scene) waitEventOf(reason, object string) {
 
 // interruptProvisioning kills the driver while it makes a volume: a failure that is nobody's wrong request.
 func (s *story) interruptProvisioning(claim string) {
-	s.t.Helper()
-	s.signal(controllerDriver, "STOP")
+	s.T.Helper()
+	s.Signal(controllerDriver, "STOP")
 	s.CreateClaim(claim, s.ImmediateClass())
 	s.waitEventOf("Provisioning", claim)
-	s.signal(controllerDriver, "KILL")
+	s.Signal(controllerDriver, "KILL")
 	s.WaitBound(claim)
 	s.DeleteClaim(claim)
 }
 
 // failStaging asks the first node's driver to stage a volume that is not there. The node agent never would: it waits until a
 // volume is attached.
-func (s *Scene) failStaging() {
-	s.t.Helper()
+func (s *scene) failStaging() {
+	s.T.Helper()
 	dir := s.Dev.NodeDirs[s.Dev.Nodes[0]]
 	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "plugins", s.Driver, "csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer conn.Close()
 	s.Wait("the driver to refuse a volume that is not there", func(ctx context.Context) (bool, error) {
@@ -304,33 +305,33 @@ func (s *Scene) failStaging() {
 }
 
 // cleanFailures takes back what failEverywhere has asked for.
-func (s *Scene) cleanFailures() {
-	s.t.Helper()
+func (s *scene) cleanFailures() {
+	s.T.Helper()
 	for round := 1; ; round++ {
 		name := fmt.Sprintf("%s-bad-%d", s.Namespace, round)
-		_, err := s.Client.CoreV1().PersistentVolumes().Get(s.t.Context(), name, metav1.GetOptions{})
-		if ignoreNotFound(err) == nil && err != nil {
+		_, err := s.Client.CoreV1().PersistentVolumes().Get(s.T.Context(), name, metav1.GetOptions{})
+		if testbed.IgnoreNotFound(err) == nil && err != nil {
 			return
 		}
 		s.DeletePod(name)
 		s.DeleteClaim(name)
 		s.DeleteClaim(name + "-gone")
-		s.retry("delete attachment and volume "+name, func(ctx context.Context) error {
+		s.Retry("delete attachment and volume "+name, func(ctx context.Context) error {
 			return errors.Join(
-				ignoreNotFound(s.Client.StorageV1().VolumeAttachments().Delete(ctx, name, metav1.DeleteOptions{})),
-				ignoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{})))
+				testbed.IgnoreNotFound(s.Client.StorageV1().VolumeAttachments().Delete(ctx, name, metav1.DeleteOptions{})),
+				testbed.IgnoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{})))
 		})
 	}
 }
 
 // elected runs processes of the cluster with leader election until the test ends: a development cluster, where there is one of
 // each, has none.
-func (s *Scene) elected(names ...string) {
-	s.t.Helper()
+func (s *scene) elected(names ...string) {
+	s.T.Helper()
 	for _, name := range names {
 		i := slices.IndexFunc(s.Dev.Processes, func(p devcluster.Process) bool { return p.Name == name })
 		args, environ := s.commandLine(name)
-		s.retry("hold "+name, func(ctx context.Context) error { return s.Dev.Hold(ctx, name) })
+		s.Retry("hold "+name, func(ctx context.Context) error { return s.Dev.Hold(ctx, name) })
 		s.Wait(name+" to end", func(ctx context.Context) (bool, error) {
 			status, err := s.Dev.Client.Status(ctx, 0)
 			return err == nil && status.Processes[i].State == devcluster.ProcessHeld, err
@@ -343,20 +344,20 @@ func (s *Scene) elected(names ...string) {
 			err = cmd.Start()
 		}
 		if err != nil {
-			s.t.Fatal(errors.Join(err, s.Dev.Release(s.t.Context(), name)))
+			s.T.Fatal(errors.Join(err, s.Dev.Release(s.T.Context(), name)))
 		}
-		s.t.Cleanup(func() {
+		s.T.Cleanup(func() {
 			err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait(), log.Close(), s.Dev.Release(context.Background(), name))
 			if err != nil {
-				s.t.Errorf("end %s: %v", name, err)
+				s.T.Errorf("end %s: %v", name, err)
 			}
 		})
 	}
 }
 
 // commandLine is how a process of the cluster was started, as soon as it runs.
-func (s *Scene) commandLine(name string) (args, environ []string) {
-	s.t.Helper()
+func (s *scene) commandLine(name string) (args, environ []string) {
+	s.T.Helper()
 	s.Wait(name+" to run", func(ctx context.Context) (bool, error) {
 		status, err := s.Dev.Client.Status(ctx, 0)
 		if err != nil {

@@ -2,15 +2,11 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -43,14 +40,14 @@ type migrationTest struct {
 // which those are.
 func TestMigration(t *testing.T) {
 	dev(t)
-	s := &story{Scene: bed.NewScene(t), t: t}
-	m := &migrationTest{story: s, driver: csitest.New(csitest.Options{Name: migratedDriver, NodeID: migratedNode}), metrics: freeAddress(t)}
-	class := Class(s.Namespace+"-in-tree", inTreePlugin, storagev1.VolumeBindingImmediate)
+	s := newStory(t)
+	m := &migrationTest{story: s, driver: csitest.New(csitest.Options{Name: migratedDriver, NodeID: migratedNode}), metrics: testbed.FreeAddress(t)}
+	class := testbed.Class(s.Namespace+"-in-tree", inTreePlugin, storagev1.VolumeBindingImmediate)
 	class.Parameters = map[string]string{"type": "gp3", "fsType": "xfs"}
-	s.addClass(class)
+	s.AddClass(class)
 	address := m.driver.Serve(t)
-	s.run("csi-attacher", "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig("csi-attacher"))
-	s.run("csi-provisioner", "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"), "--http-endpoint="+m.metrics,
+	s.Run("csi-attacher", "--csi-address="+address, "--kubeconfig="+s.Dev.KubeconfigOf("csi-attacher"))
+	s.Run("csi-provisioner", "--csi-address="+address, "--kubeconfig="+s.Dev.KubeconfigOf("csi-provisioner"), "--http-endpoint="+m.metrics,
 		"--leader-election", "--leader-election-namespace="+devcluster.Namespace)
 
 	s.CreateClaim("data", class.Name)
@@ -70,25 +67,9 @@ func TestMigration(t *testing.T) {
 	m.checkMetrics()
 }
 
-// freeAddress returns an address that nothing listens at. The kernel gives ports below 32768 to nobody who asks for any.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000)) //nolint:gosec // any will do
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-		switch {
-		case err == nil:
-			_ = listener.Close()
-			return address
-		case !errors.Is(err, syscall.EADDRINUSE):
-			t.Fatal(err)
-		}
-	}
-}
-
 // waitMigrated waits until the controller manager has marked a volume as migrated.
 func (m *migrationTest) waitMigrated(name string) (pv *corev1.PersistentVolume) {
-	m.t.Helper()
+	m.T.Helper()
 	m.Wait("volume "+name+" to be migrated", func(ctx context.Context) (bool, error) {
 		var err error
 		pv, err = m.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
@@ -99,54 +80,54 @@ func (m *migrationTest) waitMigrated(name string) (pv *corev1.PersistentVolume) 
 
 // waitDeleted waits until a PersistentVolume is gone, and with it its volume in the driver.
 func (m *migrationTest) waitDeleted(name, handle string) {
-	m.t.Helper()
+	m.T.Helper()
 	m.Wait("volume "+name+" to be deleted", func(ctx context.Context) (bool, error) {
 		_, err := m.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), ignoreNotFound(err)
+		return apierrors.IsNotFound(err), testbed.IgnoreNotFound(err)
 	})
 	if slices.ContainsFunc(m.driver.Volumes(), func(v csitest.Volume) bool { return v.ID == handle }) {
-		m.t.Errorf("the driver still has volume %s, whose PersistentVolume is gone", handle)
+		m.T.Errorf("the driver still has volume %s, whose PersistentVolume is gone", handle)
 	}
 }
 
 // attach has the attacher attach a volume in in-tree form to a node, and detach it again. Of the node only its registration exists.
 func (m *migrationTest) attach(name string) {
-	m.t.Helper()
+	m.T.Helper()
 	node := m.Namespace + "-node"
 	registration := &storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: node},
 		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: migratedDriver, NodeID: migratedNode}}},
 	}
-	m.retry("register the driver on "+node, func(ctx context.Context) error {
+	m.Retry("register the driver on "+node, func(ctx context.Context) error {
 		_, err := m.Client.StorageV1().CSINodes().Create(ctx, registration, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	m.t.Cleanup(func() { _ = m.Client.StorageV1().CSINodes().Delete(context.Background(), node, metav1.DeleteOptions{}) })
+	m.T.Cleanup(func() { _ = m.Client.StorageV1().CSINodes().Delete(context.Background(), node, metav1.DeleteOptions{}) })
 	attachment := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: node},
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: migratedDriver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
 	}
 	client := m.Client.StorageV1().VolumeAttachments()
-	m.retry("attach "+name, func(ctx context.Context) error {
+	m.Retry("attach "+name, func(ctx context.Context) error {
 		_, err := client.Create(ctx, attachment, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
 	m.Wait("volume "+name+" to be attached", func(ctx context.Context) (bool, error) {
 		got, err := client.Get(ctx, node, metav1.GetOptions{})
 		return err == nil && got.Status.Attached, err
 	})
 	if nodes := m.nodesOf("vol-" + name); !slices.Equal(nodes, []string{migratedNode}) {
-		m.t.Errorf("the driver has attached the volume to %q, want %q", nodes, migratedNode)
+		m.T.Errorf("the driver has attached the volume to %q, want %q", nodes, migratedNode)
 	}
-	m.retry("detach "+name, func(ctx context.Context) error {
-		return ignoreNotFound(client.Delete(ctx, node, metav1.DeleteOptions{}))
+	m.Retry("detach "+name, func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(client.Delete(ctx, node, metav1.DeleteOptions{}))
 	})
 	m.Wait("volume "+name+" to be detached", func(ctx context.Context) (bool, error) {
 		_, err := client.Get(ctx, node, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), ignoreNotFound(err)
+		return apierrors.IsNotFound(err), testbed.IgnoreNotFound(err)
 	})
 	if nodes := m.nodesOf("vol-" + name); len(nodes) > 0 {
-		m.t.Errorf("the driver still has the volume attached to %q", nodes)
+		m.T.Errorf("the driver still has the volume attached to %q", nodes)
 	}
 }
 
@@ -163,7 +144,7 @@ func (m *migrationTest) nodesOf(handle string) []string {
 // deleteOld lets the driver delete a volume that the in-tree plugin has made, with a volume ID of the form that it used. The claim of
 // the volume is gone.
 func (m *migrationTest) deleteOld() {
-	m.t.Helper()
+	m.T.Helper()
 	m.driver.AddVolume(csitest.Volume{ID: "vol-old", Name: "old", Capacity: 16 << 20})
 	name := m.Namespace + "-old"
 	pv := &corev1.PersistentVolume{
@@ -176,16 +157,16 @@ func (m *migrationTest) deleteOld() {
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-east-1a/vol-old"}},
 		},
 	}
-	m.retry("create volume "+name, func(ctx context.Context) error {
+	m.Retry("create volume "+name, func(ctx context.Context) error {
 		_, err := m.Client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
 	m.waitDeleted(name, "vol-old")
 }
 
 // checkMetrics verifies that the calls for these volumes are measured apart.
 func (m *migrationTest) checkMetrics() {
-	m.t.Helper()
+	m.T.Helper()
 	want := []string{
 		`csi_sidecar_operations_seconds_count{driver_name="ebs.csi.aws.com",grpc_status_code="OK",method_name="/csi.v1.Controller/CreateVolume",migrated="true"} 1`,
 		`csi_sidecar_operations_seconds_count{driver_name="ebs.csi.aws.com",grpc_status_code="OK",method_name="/csi.v1.Controller/DeleteVolume",migrated="true"} 2`,

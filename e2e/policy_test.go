@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/devcluster/apply"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -32,14 +33,14 @@ const (
 
 // policyScene is a namespace in which the policy of deploy/ is in force. Elsewhere it is not, so that nobody is disturbed.
 type policyScene struct {
-	*Scene
+	*scene
 	writer          *apply.Client
 	policy, binding *unstructured.Unstructured
 }
 
 func newPolicyScene(t *testing.T) *policyScene {
-	s := &policyScene{Scene: bed.NewScene(t), writer: bed.NewWriter(t)}
-	s.policy, s.binding = readManifest(t, policyFiles+"policy.yaml")[0], readManifest(t, policyFiles+"binding.yaml")[0]
+	s := &policyScene{scene: newScene(t), writer: bed.NewWriter(t)}
+	s.policy, s.binding = testbed.ReadManifest(t, policyFiles+"policy.yaml")[0], testbed.ReadManifest(t, policyFiles+"binding.yaml")[0]
 	// A cluster may have the policy already: this is another.
 	for _, o := range []*unstructured.Unstructured{s.policy, s.binding} {
 		o.SetName(s.Namespace)
@@ -62,7 +63,7 @@ func (s *policyScene) set(t *testing.T, value string, path ...string) {
 func (s *policyScene) install(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
+		err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
 			err := errors.Join(s.writer.Delete(ctx, s.binding), s.writer.Delete(ctx, s.policy))
 			return err == nil, err
 		})
@@ -71,14 +72,14 @@ func (s *policyScene) install(t *testing.T) {
 		}
 	})
 	for _, o := range []*unstructured.Unstructured{s.policy, s.binding} {
-		s.retry("apply "+o.GetKind(), func(ctx context.Context) error { return s.writer.Apply(ctx, o) })
+		s.Retry("apply "+o.GetKind(), func(ctx context.Context) error { return s.writer.Apply(ctx, o) })
 	}
 }
 
 // allow makes a list the one in force; nil takes the annotation away. What refused pods are told shows that it is. Another list
 // goes before it, lest the one of the last test be taken for it.
 func (s *policyScene) allow(list *string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.annotate(map[string]string{allowedKey: otherList})
 	s.waitRefused("allowed are: " + otherList + ";")
 	if list == nil {
@@ -92,14 +93,14 @@ func (s *policyScene) allow(list *string) {
 }
 
 func (s *policyScene) annotate(annotations map[string]string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.binding.SetAnnotations(annotations)
-	s.retry("apply the binding", func(ctx context.Context) error { return s.writer.Apply(ctx, s.binding) })
+	s.Retry("apply the binding", func(ctx context.Context) error { return s.writer.Apply(ctx, s.binding) })
 }
 
 // waitRefused waits until a pod that nobody allows is refused with a message: API servers learn of policies by watching.
 func (s *policyScene) waitRefused(message string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.Wait("the policy to say "+message, func(ctx context.Context) (bool, error) {
 		err := s.tryPod(ctx, podWith(neverAllowed))
 		return err != nil && strings.Contains(err.Error(), message), nil
@@ -114,9 +115,9 @@ func (s *policyScene) tryPod(ctx context.Context, pod *corev1.Pod) error {
 
 // podWith makes a pod with an inline volume of each driver, named v0, v1 and so on.
 func podWith(drivers ...string) *corev1.Pod {
-	pod := Pod("", "pod", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	pod := testbed.Pod("", "pod", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	for i, driver := range drivers {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: Inline(driver)})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: testbed.Inline(driver)})
 	}
 	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "nowhere"}
 	return pod
@@ -129,7 +130,7 @@ func bare() *corev1.Pod {
 	return pod
 }
 
-func withClaim() *corev1.Pod { return Pod("", "pod", FromClaim("data")) }
+func withClaim() *corev1.Pod { return testbed.Pod("", "pod", testbed.FromClaim("data")) }
 
 // TestInlineVolumesOfNamedDriversOnly is the seed 003's AllowedCSIDrivers: no list and an empty one allow no driver, a list
 // allows exactly those in it.
@@ -191,8 +192,8 @@ func TestInlineVolumesOfNamedDriversOnly(t *testing.T) {
 
 // in is the same scene, seen from a subtest.
 func (s *policyScene) in(t *testing.T) *policyScene {
-	inner, scene := *s, *s.Scene
-	scene.t, inner.Scene = t, &scene
+	inner, in := *s, *s.Scene
+	in.T, inner.scene = t, &scene{&in}
 	return &inner
 }
 
@@ -224,7 +225,7 @@ func TestInlineVolumePolicyLooksAtNewPodsOnly(t *testing.T) {
 	s := newPolicyScene(t)
 	pod := podWith(driverA)
 	pod.Namespace = s.Namespace
-	s.createPod(pod)
+	s.AddPod(pod)
 	s.install(t)
 	s.allow(nil)
 	patch := []byte(`{"metadata":{"labels":{"seen":"yes"}}}`)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
+	"github.com/longshore-csi/longshore/e2e/testbed"
 	"github.com/longshore-csi/longshore/hostpathdriver"
 	"github.com/longshore-csi/longshore/provisioner"
 )
@@ -24,7 +25,7 @@ import (
 // poolScene is a scene with a driver of its own, with pools of storage, and a provisioner that publishes their capacity. Both run in this
 // process, next to the driver that is installed, and on no node: pods get a node, and there they wait.
 type poolScene struct {
-	*Scene
+	*scene
 	driver string
 	// end stops both; so does the end of the test.
 	end func()
@@ -33,18 +34,18 @@ type poolScene struct {
 // newPools makes a poolScene in a scene of its own.
 func newPools(t *testing.T, pools map[string]int64) *poolScene {
 	t.Helper()
-	return bed.NewScene(t).newPools(pools, nil)
+	return newScene(t).newPools(pools, nil)
 }
 
 // newPools makes a poolScene in a scene. The objects are owned by the owner of the owner of a pod, if one is given.
-func (s *Scene) newPools(pools map[string]int64, owned *corev1.Pod) *poolScene {
-	s.t.Helper()
+func (s *scene) newPools(pools map[string]int64, owned *corev1.Pod) *poolScene {
+	s.T.Helper()
 	dir, err := os.MkdirTemp("", "pools-") // sockets have short paths
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &poolScene{Scene: s, driver: s.Namespace + ".example"}
+	s.T.Cleanup(func() { _ = os.RemoveAll(dir) })
+	r := &poolScene{scene: s, driver: s.Namespace + ".example"}
 	s.createDriver(&storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: r.driver},
 		Spec:       storagev1.CSIDriverSpec{AttachRequired: new(false), StorageCapacity: new(true)},
@@ -53,7 +54,7 @@ func (s *Scene) newPools(pools map[string]int64, owned *corev1.Pod) *poolScene {
 	d.DriverName, d.Endpoint, d.StateDir = r.driver, "unix://"+filepath.Join(dir, "csi.sock"), filepath.Join(dir, "state")
 	d.Mode, d.Topology, d.Capacity = hostpathdriver.ModeController, false, pools
 	p := provisioner.NewOptions()
-	p.CSI.Address, p.Kube.Kubeconfig = d.Endpoint, s.kubeconfig
+	p.CSI.Address, p.Kube.Kubeconfig = d.Endpoint, s.Kubeconfig
 	p.Capacity.Enabled, p.Capacity.Namespace, p.Capacity.OwnerLevel = true, s.Namespace, -1
 	if owned != nil {
 		p.Capacity.Pod, p.Capacity.OwnerLevel = owned.Name, 2
@@ -64,9 +65,9 @@ func (s *Scene) newPools(pools map[string]int64, owned *corev1.Pod) *poolScene {
 
 // start runs driver and provisioner.
 func (r *poolScene) start(d hostpathdriver.Options, p provisioner.Options) {
-	r.t.Helper()
+	r.T.Helper()
 	if err := errors.Join(d.Validate(), p.Validate()); err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	var log lockedBuffer
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(4)))
@@ -77,13 +78,13 @@ func (r *poolScene) start(d hostpathdriver.Options, p provisioner.Options) {
 	r.end = sync.OnceFunc(func() {
 		cancel()
 		if err := running.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-			r.t.Errorf("driver and provisioner of the pools ended with %v", err)
+			r.T.Errorf("driver and provisioner of the pools ended with %v", err)
 		}
-		if r.t.Failed() {
-			r.t.Logf("log of driver and provisioner:\n%s", log.buffer.String())
+		if r.T.Failed() {
+			r.T.Logf("log of driver and provisioner:\n%s", log.buffer.String())
 		}
 	})
-	r.t.Cleanup(r.end)
+	r.T.Cleanup(r.end)
 }
 
 // lockedBuffer is a buffer for several writers.
@@ -100,38 +101,38 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 }
 
 // createDriver makes a CSIDriver, which is removed with the scene.
-func (s *Scene) createDriver(driver *storagev1.CSIDriver) {
-	s.t.Helper()
-	s.retry("create CSIDriver "+driver.Name, func(ctx context.Context) error {
+func (s *scene) createDriver(driver *storagev1.CSIDriver) {
+	s.T.Helper()
+	s.Retry("create CSIDriver "+driver.Name, func(ctx context.Context) error {
 		_, err := s.Client.StorageV1().CSIDrivers().Create(ctx, driver, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	s.t.Cleanup(func() {
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
-			err := ignoreNotFound(s.Client.StorageV1().CSIDrivers().Delete(ctx, driver.Name, metav1.DeleteOptions{}))
+	s.T.Cleanup(func() {
+		err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := testbed.IgnoreNotFound(s.Client.StorageV1().CSIDrivers().Delete(ctx, driver.Name, metav1.DeleteOptions{}))
 			return err == nil, err
 		})
 		if err != nil {
-			s.t.Errorf("delete CSIDriver %s: %v", driver.Name, err)
+			s.T.Errorf("delete CSIDriver %s: %v", driver.Name, err)
 		}
 	})
 }
 
 // class makes a class of the scene's driver, for a pool or any.
 func (r *poolScene) class(name string, mode storagev1.VolumeBindingMode, pool string) string {
-	r.t.Helper()
-	class := Class(r.Namespace+"-pools-"+name, r.driver, mode)
+	r.T.Helper()
+	class := testbed.Class(r.Namespace+"-pools-"+name, r.driver, mode)
 	if pool != "" {
 		class.Parameters = map[string]string{"kind": pool}
 	}
-	r.addClass(class)
+	r.AddClass(class)
 	return class.Name
 }
 
 // createWorkload makes a Deployment of one pod that does nothing, which is removed with the test.
-func (s *Scene) createWorkload(namespace, name string) {
-	s.t.Helper()
-	pod := Pod(namespace, name, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+func (s *scene) createWorkload(namespace, name string) {
+	s.T.Helper()
+	pod := testbed.Pod(namespace, name, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1.DeploymentSpec{
@@ -139,29 +140,29 @@ func (s *Scene) createWorkload(namespace, name string) {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}}, Spec: pod.Spec},
 		},
 	}
-	s.retry("create deployment "+name, func(ctx context.Context) error {
+	s.Retry("create deployment "+name, func(ctx context.Context) error {
 		_, err := s.Client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	s.t.Cleanup(func() { s.deleteWorkload(namespace, name) })
+	s.T.Cleanup(func() { s.deleteWorkload(namespace, name) })
 }
 
 // deleteWorkload deletes a Deployment, and leaves the rest to the garbage collector.
-func (s *Scene) deleteWorkload(namespace, name string) {
-	s.t.Helper()
+func (s *scene) deleteWorkload(namespace, name string) {
+	s.T.Helper()
 	background := metav1.DeletePropagationBackground
-	err := poll(context.Background(), func(ctx context.Context) (bool, error) {
-		err := ignoreNotFound(s.Client.AppsV1().Deployments(namespace).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &background}))
+	err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
+		err := testbed.IgnoreNotFound(s.Client.AppsV1().Deployments(namespace).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &background}))
 		return err == nil, err
 	})
 	if err != nil {
-		s.t.Errorf("delete deployment %s: %v", name, err)
+		s.T.Errorf("delete deployment %s: %v", name, err)
 	}
 }
 
 // podOf waits until a Deployment has a pod.
-func (s *Scene) podOf(namespace, name string) (pod *corev1.Pod) {
-	s.t.Helper()
+func (s *scene) podOf(namespace, name string) (pod *corev1.Pod) {
+	s.T.Helper()
 	s.Wait("a pod of deployment "+name, func(ctx context.Context) (bool, error) {
 		pods, err := s.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 		if err != nil || len(pods.Items) == 0 {

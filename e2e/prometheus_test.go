@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // Prometheus is a running Prometheus.
@@ -37,7 +39,7 @@ type target struct {
 }
 
 // prometheusProgram finds Prometheus, or skips the test.
-func prometheusProgram(t *testing.T) string {
+func prometheusProgram(t testing.TB) string {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -47,7 +49,7 @@ func prometheusProgram(t *testing.T) string {
 }
 
 // startPrometheus runs a Prometheus that scrapes targets every second, until the test ends.
-func startPrometheus(t *testing.T, program string, targets []target, rules string) *Prometheus {
+func startPrometheus(t testing.TB, program string, targets []target, rules string) *Prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
@@ -78,13 +80,13 @@ func startPrometheus(t *testing.T, program string, targets []target, rules strin
 		return &Prometheus{url: "http://" + address, http: http.Client{Timeout: 10 * time.Second}}
 	case <-lines.done:
 		t.Fatal("prometheus has ended")
-	case <-time.After(patience):
+	case <-time.After(testbed.Patience):
 		t.Fatal("prometheus does not listen")
 	}
 	return nil
 }
 
-func prometheusConfig(t *testing.T, targets []target, rules string) []byte {
+func prometheusConfig(t testing.TB, targets []target, rules string) []byte {
 	t.Helper()
 	rules, err := filepath.Abs(rules)
 	if err != nil {
@@ -207,7 +209,7 @@ func (p *Prometheus) get(ctx context.Context, path string, data any) error {
 type question struct{ who, promql string }
 
 // dashboardQuestions reads what the panels and the variables of a Grafana dashboard ask.
-func dashboardQuestions(t *testing.T, path string, variables map[string]string) []question {
+func dashboardQuestions(t testing.TB, path string, variables map[string]string) []question {
 	t.Helper()
 	var d struct {
 		Templating struct {

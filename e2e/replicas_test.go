@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -24,15 +26,15 @@ const (
 
 // replicas is a controller side of several pods, each with provisioner, attacher, resizer and driver.
 type replicas struct {
-	*Scene
+	*scene
 	deployment *appsv1.Deployment
 }
 
 // findReplicas skips a test where the controller side is something else.
-func findReplicas(t *testing.T, s *Scene) *replicas {
+func findReplicas(t *testing.T, s *scene) *replicas {
 	t.Helper()
 	var found []appsv1.Deployment
-	s.retry("list controllers", func(ctx context.Context) error {
+	s.Retry("list controllers", func(ctx context.Context) error {
 		list, err := s.Client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
 		if err == nil {
 			found = list.Items
@@ -41,7 +43,7 @@ func findReplicas(t *testing.T, s *Scene) *replicas {
 	})
 	for i := range found {
 		if n := found[i].Spec.Replicas; n != nil && *n >= 2 {
-			return &replicas{Scene: s, deployment: &found[i]}
+			return &replicas{scene: s, deployment: &found[i]}
 		}
 	}
 	t.Skip("needs a controller side of 2 replicas or more: a Deployment labelled " + controllerSelector + ", as deploy/overlays/deployment-replicas has")
@@ -50,7 +52,7 @@ func findReplicas(t *testing.T, s *Scene) *replicas {
 
 // leader is the pod whose provisioner works, which is to be another one than former.
 func (r *replicas) leader(former string) (pod string) {
-	r.t.Helper()
+	r.T.Helper()
 	lease := strings.ReplaceAll(r.Driver, ".", "-")
 	r.Wait(fmt.Sprintf("a leader in lease %s other than %q", lease, former), func(ctx context.Context) (bool, error) {
 		l, err := r.Client.CoordinationV1().Leases(r.deployment.Namespace).Get(ctx, lease, metav1.GetOptions{})
@@ -65,7 +67,7 @@ func (r *replicas) leader(former string) (pod string) {
 
 // ready waits until all replicas are, and names them.
 func (r *replicas) ready() (pods []corev1.Pod) {
-	r.t.Helper()
+	r.T.Helper()
 	r.Wait("all replicas of "+r.deployment.Name+" to be ready", func(ctx context.Context) (bool, error) {
 		list, err := r.Client.CoreV1().Pods(r.deployment.Namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
 		if err != nil {
@@ -94,7 +96,7 @@ func podReady(p *corev1.Pod) bool {
 // directory asks the driver of a pod which volumes it has: handle by name.
 func (r *replicas) directory(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
 	var raw []byte
-	err := r.forward(pod, driverPort(pod), func(address string) (err error) {
+	err := forward(r.Bed, pod, driverPort(pod), func(address string) (err error) {
 		raw, err = get(ctx, "http://"+address+"/debug/state")
 		return err
 	})
@@ -143,9 +145,9 @@ func TestLeaderKilledWhileClaimsWait(t *testing.T) {
 			group.Go(func() { r.CreateClaim(name, deployedClass) })
 		}
 		group.Wait()
-		r.retry("kill "+leader, func(ctx context.Context) error {
+		r.Retry("kill "+leader, func(ctx context.Context) error {
 			zero := int64(0)
-			return ignoreNotFound(r.Client.CoreV1().Pods(r.deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+			return testbed.IgnoreNotFound(r.Client.CoreV1().Pods(r.deployment.Namespace).Delete(ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
 		})
 		t.Logf("%s killed while %d of %d claims were pending", leader, r.pending(), len(claims))
 		return claims
@@ -191,14 +193,14 @@ func (r *replicas) oneAfterTheOther(prefix string, done <-chan struct{}) (claims
 // API and with the driver, and another pod must lead.
 func whileClaimsWait(t *testing.T, disturb func(r *replicas, leader string) (claims []string)) {
 	t.Helper()
-	if os.Getenv(kubeconfigEnv) == "" {
-		t.Skip("needs pods that can be killed, in a cluster named by " + kubeconfigEnv)
+	if os.Getenv(testbed.KubeconfigEnv) == "" {
+		t.Skip("needs pods that can be killed, in a cluster named by " + testbed.KubeconfigEnv)
 	}
-	s := bed.NewScene(t)
+	s := newScene(t)
 	r := findReplicas(t, s)
 	before := map[string]string{}
 	for _, pod := range r.ready() {
-		s.retry("ask the driver for its volumes", func(ctx context.Context) (err error) {
+		s.Retry("ask the driver for its volumes", func(ctx context.Context) (err error) {
 			before, err = r.directory(ctx, &pod)
 			return err
 		})
@@ -237,9 +239,9 @@ func whileClaimsWait(t *testing.T, disturb func(r *replicas, leader string) (cla
 
 // roll has all replicas replaced, one after the other.
 func (r *replicas) roll() {
-	r.t.Helper()
+	r.T.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"e2e.longshore.dev/rolled-by":%q}}}}}`, r.Namespace)
-	r.retry("roll "+r.deployment.Name, func(ctx context.Context) error {
+	r.Retry("roll "+r.deployment.Name, func(ctx context.Context) error {
 		_, err := r.Client.AppsV1().Deployments(r.deployment.Namespace).Patch(ctx, r.deployment.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
@@ -247,7 +249,7 @@ func (r *replicas) roll() {
 
 // waitRolled waits until the replicas are as many as there should be, all of the same make.
 func (r *replicas) waitRolled() {
-	r.t.Helper()
+	r.T.Helper()
 	r.Wait("the replicas of "+r.deployment.Name+" to be replaced", func(ctx context.Context) (bool, error) {
 		d, err := r.Client.AppsV1().Deployments(r.deployment.Namespace).Get(ctx, r.deployment.Name, metav1.GetOptions{})
 		if err != nil {
@@ -260,8 +262,8 @@ func (r *replicas) waitRolled() {
 
 // pending counts the claims of the scene that are not bound.
 func (r *replicas) pending() (n int) {
-	r.t.Helper()
-	r.retry("list claims", func(ctx context.Context) error {
+	r.T.Helper()
+	r.Retry("list claims", func(ctx context.Context) error {
 		list, err := r.Client.CoreV1().PersistentVolumeClaims(r.Namespace).List(ctx, metav1.ListOptions{})
 		n = 0
 		for _, c := range list.Items {
@@ -277,9 +279,9 @@ func (r *replicas) pending() (n int) {
 // checkVolumes compares the volumes of the scene with the claims, which are given by the names that their volumes must have.
 // It returns the handles by these names.
 func (r *replicas) checkVolumes(claims map[string]string) map[string]string {
-	r.t.Helper()
+	r.T.Helper()
 	handles := map[string]string{}
-	r.retry("list volumes", func(ctx context.Context) error {
+	r.Retry("list volumes", func(ctx context.Context) error {
 		list, err := r.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -290,23 +292,23 @@ func (r *replicas) checkVolumes(claims map[string]string) map[string]string {
 				continue
 			}
 			if claims[v.Name] != v.Spec.ClaimRef.Name || v.Status.Phase != corev1.VolumeBound {
-				r.t.Errorf("volume %s is %s, for claim %s; want it bound, for claim %q", v.Name, v.Status.Phase, v.Spec.ClaimRef.Name, claims[v.Name])
+				r.T.Errorf("volume %s is %s, for claim %s; want it bound, for claim %q", v.Name, v.Status.Phase, v.Spec.ClaimRef.Name, claims[v.Name])
 			}
 			handles[v.Name] = v.Spec.CSI.VolumeHandle
 		}
 		return nil
 	})
 	if len(handles) != len(claims) {
-		r.t.Errorf("%d volumes for %d claims", len(handles), len(claims))
+		r.T.Errorf("%d volumes for %d claims", len(handles), len(claims))
 	}
 	return handles
 }
 
 // checkDirectory wants exactly the volumes of the scene in the driver's directory, besides those that were there before.
 func (r *replicas) checkDirectory(pod *corev1.Pod, before, handles map[string]string) {
-	r.t.Helper()
+	r.T.Helper()
 	var volumes map[string]string
-	r.retry("ask the driver for its volumes", func(ctx context.Context) (err error) {
+	r.Retry("ask the driver for its volumes", func(ctx context.Context) (err error) {
 		volumes, err = r.directory(ctx, pod)
 		return err
 	})
@@ -316,10 +318,10 @@ func (r *replicas) checkDirectory(pod *corev1.Pod, before, handles map[string]st
 		case handles[name] != "" && handles[name] == id:
 			found++
 		case before[name] == "":
-			r.t.Errorf("%s has volume %s named %s, which no claim of this test has", pod.Name, id, name)
+			r.T.Errorf("%s has volume %s named %s, which no claim of this test has", pod.Name, id, name)
 		}
 	}
 	if found != len(handles) {
-		r.t.Errorf("%s has %d volumes of this test, want %d", pod.Name, found, len(handles))
+		r.T.Errorf("%s has %d volumes of this test, want %d", pod.Name, found, len(handles))
 	}
 }

@@ -7,10 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
-	"github.com/longshore-csi/longshore/devcluster/apply"
+	"github.com/longshore-csi/longshore/e2e/rights"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -51,24 +51,24 @@ spec:
 // snapshots is a claim for a volume from a snapshot, which is taken once its secret is there, and a snapshot of a group.
 func (s *story) snapshots() {
 	s.createClaim()
-	s.patchClaim("data", fmt.Sprintf(`{"metadata": {"labels": {"app": %q}}}`, s.Namespace))
+	s.PatchClaim("data", fmt.Sprintf(`{"metadata": {"labels": {"app": %q}}}`, s.Namespace))
 	s.bound()
-	s.addSnapshotClass(fmt.Sprintf(secretSnapshotClass, s.Namespace))
-	s.addObject(fmt.Sprintf(groupClass, s.Namespace, s.Driver))
-	taken, group := s.take("monday", "data"), s.takeGroup("tuesday")
+	s.AddSnapshotClass(fmt.Sprintf(secretSnapshotClass, s.Namespace))
+	s.AddObject(fmt.Sprintf(groupClass, s.Namespace, s.Driver))
+	taken, group := s.TakeSnapshot("monday", "data"), s.takeGroup("tuesday")
 	s.waitCalled("csi-snapshotter", "create events") // that there is no secret
 	s.createSecret("keys")
-	s.snapshotReady(taken)
-	s.snapshotReady(group)
-	s.restore("copy", "monday")
+	s.WaitSnapshotReady(taken)
+	s.WaitSnapshotReady(group)
+	s.RestoreSnapshot("copy", "monday")
 	s.WaitBound("copy")
 	s.Wait("the snapshot to be free", func(context.Context) (bool, error) {
-		calls, err := s.Dev.Asked()
-		return calls["csi-provisioner"]["update volumesnapshots.snapshot.storage.k8s.io"] && !slices.Contains(s.read(taken).GetFinalizers(), restoring), err
+		calls, err := rights.Asked(s.Dev)
+		return calls["csi-provisioner"]["update volumesnapshots.snapshot.storage.k8s.io"] && !slices.Contains(s.Read(taken).GetFinalizers(), restoring), err
 	})
-	s.delete(taken)
-	s.delete(group)
-	s.waitNoSnapshots()
+	s.Delete(taken)
+	s.Delete(group)
+	s.WaitNoSnapshots()
 	s.DeleteClaim("copy")
 	s.deleteClaim()
 	s.WaitNothingLeft()
@@ -81,61 +81,31 @@ const restoring = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-pr
 // server itself for what its caches do not have.
 func (s *story) strayContents() {
 	for _, manifest := range []string{fmt.Sprintf(lonely, s.Namespace, snapshotapi.FinalizerBound, snapshotapi.FinalizerGroupBound), fmt.Sprintf(orphans, s.Namespace, s.Driver)} {
-		objects := s.decode(manifest)
-		s.write(objects...)
+		objects := testbed.Decode(s.T, manifest)
+		s.Write(objects...)
 		for _, o := range objects {
-			s.Wait(o.GetName()+" to have a finalizer", func(context.Context) (bool, error) { return len(s.read(o).GetFinalizers()) > 0, nil })
-			s.delete(o)
+			s.Wait(o.GetName()+" to have a finalizer", func(context.Context) (bool, error) { return len(s.Read(o).GetFinalizers()) > 0, nil })
+			s.Delete(o)
 		}
 	}
-	s.waitNoSnapshots()
+	s.WaitNoSnapshots()
 }
 
 // createSecret makes a secret of the scene.
 func (s *story) createSecret(name string) {
-	s.t.Helper()
+	s.T.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": "value"}}
-	s.retry("create the secret", func(ctx context.Context) error {
+	s.Retry("create the secret", func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().Secrets(s.Namespace).Create(ctx, secret, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
 }
 
 // waitCalled waits until a component has made a call.
 func (s *story) waitCalled(component, call string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.Wait(component+" to "+call, func(context.Context) (bool, error) {
-		calls, err := s.Dev.Asked()
+		calls, err := rights.Asked(s.Dev)
 		return calls[component][call], err
 	})
-}
-
-// decode reads objects.
-func (s *story) decode(manifest string) []*unstructured.Unstructured {
-	s.t.Helper()
-	objects, err := apply.Decode([]byte(manifest))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return objects
-}
-
-// write applies objects, as soon as their kind is served: a client that has looked for it too early does not look again.
-func (s *story) write(objects ...*unstructured.Unstructured) {
-	s.t.Helper()
-	s.retry("write "+apply.Name(objects[0]), func(ctx context.Context) error { return s.NewWriter(s.t).Apply(ctx, objects...) })
-}
-
-// read returns an object as it is now.
-func (s *story) read(object *unstructured.Unstructured) (got *unstructured.Unstructured) {
-	s.t.Helper()
-	s.retry("read "+apply.Name(object), func(ctx context.Context) error {
-		resource, err := s.NewWriter(s.t).Resource(object)
-		if err != nil {
-			return err
-		}
-		got, err = resource.Get(ctx, object.GetName(), metav1.GetOptions{})
-		return err
-	})
-	return got
 }

@@ -1,15 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +15,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/rights"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const selectedNode = "volume.kubernetes.io/selected-node"
@@ -42,43 +39,29 @@ func uses() map[string]func(*story) {
 // lifeWithSecrets is the life of a volume whose class names secrets for all of it.
 func (s *story) lifeWithSecrets() {
 	s.createSecret("keys")
-	class := Class(s.Namespace+"-secrets", s.Driver, storagev1.VolumeBindingImmediate)
+	class := testbed.Class(s.Namespace+"-secrets", s.Driver, storagev1.VolumeBindingImmediate)
 	class.Parameters = map[string]string{}
 	for _, what := range []string{"provisioner", "controller-publish", "controller-expand"} {
 		class.Parameters["csi.storage.k8s.io/"+what+"-secret-name"] = "keys"
 		class.Parameters["csi.storage.k8s.io/"+what+"-secret-namespace"] = s.Namespace
 	}
-	s.addClass(class)
+	s.AddClass(class)
 	s.CreateClaim("data", class.Name)
 	s.bound()
 	s.createPod()
 	s.running()
 	s.deletePod()
-	s.grow("data", "32Mi")
-	s.retry("wait for the new size", func(ctx context.Context) error { return s.grown(ctx, "data", "32Mi") })
+	s.Grow("data", "32Mi")
+	s.Retry("wait for the new size", func(ctx context.Context) error { return s.grown(ctx, "data", "32Mi") })
 	s.deleteClaim()
 	s.WaitNothingLeft()
 }
 
-func (s *story) create(claim *corev1.PersistentVolumeClaim) {
-	s.retry("create claim "+claim.Name, func(ctx context.Context) error {
-		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim, metav1.CreateOptions{})
-		return ignoreExists(err)
-	})
-}
-
-func (s *story) waitEvent(reason, message string) {
-	s.Wait(fmt.Sprintf("the event %s with %q", reason, message), func(ctx context.Context) (bool, error) {
-		events, err := s.Client.CoreV1().Events(s.Namespace).List(ctx, metav1.ListOptions{})
-		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, message) }), err
-	})
-}
-
 // goneNode is a claim whose pod was scheduled to a node that is no more: the claim goes back to the scheduler.
 func (s *story) goneNode() {
-	claim := Claim(s.Namespace, "data", s.LateClass())
+	claim := testbed.Claim(s.Namespace, "data", s.LateClass())
 	claim.Annotations = map[string]string{selectedNode: "no-such-node"}
-	s.create(claim)
+	s.AddClaim(claim)
 	s.Wait("the node to be taken from the claim", func(ctx context.Context) (bool, error) {
 		c, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 		return err == nil && c.Annotations[selectedNode] == "", err
@@ -87,7 +70,7 @@ func (s *story) goneNode() {
 
 // foreignVolume is a claim whose volume cannot be saved: while the driver made it, somebody has taken its name.
 func (s *story) foreignVolume() {
-	s.signal(controllerDriver, "STOP")
+	s.Signal(controllerDriver, "STOP")
 	s.createClaim()
 	s.provisioning()
 	volume := &corev1.PersistentVolume{
@@ -98,15 +81,15 @@ func (s *story) foreignVolume() {
 			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
 		},
 	}
-	s.retry("create volume "+volume.Name, func(ctx context.Context) error {
+	s.Retry("create volume "+volume.Name, func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	s.signal(controllerDriver, "CONT")
-	s.waitEvent("ProvisioningFailed", "exists already")
+	s.Signal(controllerDriver, "CONT")
+	s.WaitEvent("ProvisioningFailed", "exists already")
 	s.deleteClaim()
-	s.retry("delete volume "+volume.Name, func(ctx context.Context) error {
-		return ignoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, metav1.DeleteOptions{}))
+	s.Retry("delete volume "+volume.Name, func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(s.Client.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, metav1.DeleteOptions{}))
 	})
 	s.WaitNothingLeft()
 }
@@ -128,16 +111,16 @@ func (s *story) strayAttachments() {
 
 func (s *story) strayAttachment(a *storagev1.VolumeAttachment) {
 	client := s.Client.StorageV1().VolumeAttachments()
-	s.retry("create attachment "+a.Name, func(ctx context.Context) error {
+	s.Retry("create attachment "+a.Name, func(ctx context.Context) error {
 		_, err := client.Create(ctx, a, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
 	s.Wait("attachment "+a.Name+" to fail", func(ctx context.Context) (bool, error) {
 		got, err := client.Get(ctx, a.Name, metav1.GetOptions{})
 		return err == nil && got.Status.AttachError != nil, err
 	})
-	s.retry("delete attachment "+a.Name, func(ctx context.Context) error {
-		return ignoreNotFound(client.Delete(ctx, a.Name, metav1.DeleteOptions{}))
+	s.Retry("delete attachment "+a.Name, func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(client.Delete(ctx, a.Name, metav1.DeleteOptions{}))
 	})
 }
 
@@ -150,10 +133,10 @@ func (s *story) secondPair() {
 		Controller:      append(csitest.AllController(), csitest.AllSnapshots()...),
 		GroupController: csitest.AllGroupController(),
 	})
-	address := driver.Serve(s.t)
+	address := driver.Serve(s.T)
 	var ends []func()
 	start := func(component string) {
-		args := []string{"--kubeconfig=" + s.Dev.kubeconfig(component), "--leader-election", "--leader-election-namespace=" + devcluster.Namespace}
+		args := []string{"--kubeconfig=" + s.Dev.KubeconfigOf(component), "--leader-election", "--leader-election-namespace=" + devcluster.Namespace}
 		switch component {
 		case "snapshot-controller":
 			args = append(args, "--enable-distributed-snapshotting")
@@ -162,18 +145,18 @@ func (s *story) secondPair() {
 		default:
 			args = append(args, "--csi-address="+address)
 		}
-		ends = append(ends, s.runWith([]string{"NAMESPACE=" + devcluster.Namespace, fmt.Sprint("POD_NAME=second-", len(ends))}, component, args...))
+		ends = append(ends, s.RunWith([]string{"NAMESPACE=" + devcluster.Namespace, fmt.Sprint("POD_NAME=second-", len(ends))}, component, args...))
 	}
 	leases := []string{
 		"second-example-com", "external-attacher-leader-second-example-com", "external-resizer-second-example-com",
 		"external-snapshotter-leader-second-example-com", "snapshot-controller-leader",
 	}
-	for _, component := range components() {
+	for _, component := range rights.Components() {
 		start(component)
 	}
 	s.waitHolders(leases, true)
 	s.waitAsked("list")
-	for _, component := range components() {
+	for _, component := range rights.Components() {
 		start(component) // it waits for the Lease
 	}
 	s.waitAsked("watch leases")
@@ -184,14 +167,14 @@ func (s *story) secondPair() {
 }
 
 // waitAsked waits until all rights that begin so have been used: a verb, or a verb and a resource.
-func (s *story) waitAsked(rights string) {
-	rules, err := granted()
+func (s *story) waitAsked(begin string) {
+	rules, err := rights.Granted()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.Wait("all requests that begin with "+rights, func(context.Context) (bool, error) {
-		calls, err := s.Dev.Asked()
-		return !slices.ContainsFunc(rules.without(calls), func(right string) bool { return strings.Contains(right, ": "+rights) }), err
+	s.Wait("all requests that begin with "+begin, func(context.Context) (bool, error) {
+		calls, err := rights.Asked(s.Dev)
+		return !slices.ContainsFunc(rules.Without(calls), func(right string) bool { return strings.Contains(right, ": "+begin) }), err
 	})
 }
 
@@ -199,13 +182,13 @@ func (s *story) waitAsked(rights string) {
 // reached from everywhere.
 func (s *story) attributesClass() {
 	driver := csitest.New(csitest.Options{Name: "modifying.example.com"})
-	class := Class(s.Namespace+"-modifying", "modifying.example.com", storagev1.VolumeBindingImmediate)
-	s.addClass(class)
-	s.run("csi-provisioner", "--csi-address="+driver.Serve(s.t), "--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"))
-	claim := Claim(s.Namespace, "data", class.Name)
+	class := testbed.Class(s.Namespace+"-modifying", "modifying.example.com", storagev1.VolumeBindingImmediate)
+	s.AddClass(class)
+	s.Run("csi-provisioner", "--csi-address="+driver.Serve(s.T), "--kubeconfig="+s.Dev.KubeconfigOf("csi-provisioner"))
+	claim := testbed.Claim(s.Namespace, "data", class.Name)
 	claim.Spec.VolumeAttributesClassName = new("no-such-class")
-	s.create(claim)
-	s.waitEvent("ProvisioningFailed", `get VolumeAttributesClass "no-such-class"`)
+	s.AddClaim(claim)
+	s.WaitEvent("ProvisioningFailed", `get VolumeAttributesClass "no-such-class"`)
 }
 
 // expansion is a claim that names a VolumeAttributesClass, and grows while a pod uses its volume, which the driver expands only while it is
@@ -213,22 +196,22 @@ func (s *story) attributesClass() {
 func (s *story) expansion() {
 	const name = "offline.example.com"
 	driver := csitest.New(csitest.Options{Name: name, OfflineExpansion: true, Node: []csi.NodeServiceCapability_RPC_Type{}})
-	address := driver.Serve(s.t)
-	class := Class(s.Namespace+"-offline", name, storagev1.VolumeBindingImmediate)
-	s.addClass(class)
+	address := driver.Serve(s.T)
+	class := testbed.Class(s.Namespace+"-offline", name, storagev1.VolumeBindingImmediate)
+	s.AddClass(class)
 	s.addAttributesClass(AttributesClass(s.Namespace, name, map[string]string{"iops": "1000"}))
 	for _, component := range []string{"csi-provisioner", "csi-resizer"} {
-		s.run(component, "--csi-address="+address, "--kubeconfig="+s.Dev.kubeconfig(component))
+		s.Run(component, "--csi-address="+address, "--kubeconfig="+s.Dev.KubeconfigOf(component))
 	}
 	s.CreateClaim("data", class.Name)
 	s.WaitBound("data")
-	s.CreatePodOn("no-such-node", "pod", FromClaim("data"))
+	s.CreatePodOn("no-such-node", "pod", testbed.FromClaim("data"))
 	s.moveTo("data", s.Namespace)
 	s.waitModified("data", s.Namespace)
-	s.grow("data", "32Mi")
-	s.waitEvent("VolumeResizeFailed", `volume is used by pod "pod"`)
+	s.Grow("data", "32Mi")
+	s.WaitEvent("VolumeResizeFailed", `volume is used by pod "pod"`)
 	s.deletePod()
-	s.retry("wait for the new size", func(ctx context.Context) error { return s.grown(ctx, "data", "32Mi") })
+	s.Retry("wait for the new size", func(ctx context.Context) error { return s.grown(ctx, "data", "32Mi") })
 	s.deleteClaim()
 	s.WaitNothingLeft()
 }
@@ -240,13 +223,13 @@ func (s *story) capacity() {
 	driver := csitest.New(csitest.Options{Name: "capacity.example.com"})
 	s.createWorkload(namespace, name)
 	pod := s.podOf(namespace, name)
-	class := Class(s.Namespace+"-capacity", "capacity.example.com", storagev1.VolumeBindingWaitForFirstConsumer)
-	s.addClass(class)
-	s.runWith([]string{"NAMESPACE=" + namespace, "POD_NAME=" + pod.Name}, "csi-provisioner", "--csi-address="+driver.Serve(s.t),
-		"--kubeconfig="+s.Dev.kubeconfig("csi-provisioner"), "--enable-capacity", "--capacity-ownerref-level=2")
+	class := testbed.Class(s.Namespace+"-capacity", "capacity.example.com", storagev1.VolumeBindingWaitForFirstConsumer)
+	s.AddClass(class)
+	s.RunWith([]string{"NAMESPACE=" + namespace, "POD_NAME=" + pod.Name}, "csi-provisioner", "--csi-address="+driver.Serve(s.T),
+		"--kubeconfig="+s.Dev.KubeconfigOf("csi-provisioner"), "--enable-capacity", "--capacity-ownerref-level=2")
 	want := map[string]published{"": {Capacity: "1Ti", Largest: "1Ti", Manager: manager, Owner: "Deployment/" + name}}
 	s.waitPublished("capacity.example.com", class.Name, want)
-	s.retry("take off the label", func(ctx context.Context) error {
+	s.Retry("take off the label", func(ctx context.Context) error {
 		objects, err := s.Client.StorageV1().CSIStorageCapacities(namespace).List(ctx, metav1.ListOptions{LabelSelector: driverLabel + "=capacity.example.com"})
 		for _, o := range objects.Items {
 			patch := []byte(`{"metadata":{"labels":{"` + managerLabel + `":null}}}`)
@@ -255,8 +238,8 @@ func (s *story) capacity() {
 		return err
 	})
 	s.waitPublished("capacity.example.com", class.Name, want)
-	s.retry("delete the class", func(ctx context.Context) error {
-		return ignoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
+	s.Retry("delete the class", func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(s.Client.StorageV1().StorageClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
 	})
 	s.waitPublished("capacity.example.com", class.Name, map[string]published{})
 }
@@ -268,34 +251,4 @@ func (s *story) waitHolders(leases []string, want bool) {
 			return err == nil && (lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "") == want, err
 		})
 	}
-}
-
-// run starts a component. The function that it returns ends it and waits; so does the end of the test.
-func (s *story) run(component string, args ...string) (end func()) {
-	s.t.Helper()
-	return s.runWith(nil, component, args...)
-}
-
-// runWith starts a component with more in its environment.
-func (s *story) runWith(env []string, component string, args ...string) (end func()) {
-	s.t.Helper()
-	var log bytes.Buffer
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, s.Dev.program, append([]string{"run", component}, args...)...)
-	cmd.Env = slices.Concat(os.Environ(), []string{"KUBE_FEATURE_WatchListClient=false"}, env)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = patience
-	if err := cmd.Start(); err != nil {
-		cancel()
-		s.t.Fatal(err)
-	}
-	end = sync.OnceFunc(func() {
-		cancel()
-		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 0 || s.t.Failed() {
-			s.t.Errorf("the second %s ended with %v: %s", component, err, log.String())
-		}
-	})
-	s.t.Cleanup(end)
-	return end
 }

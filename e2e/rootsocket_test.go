@@ -9,6 +9,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // TestSidecarsReachASocketOfRoot runs the deployed images as the manifests of most drivers do: without a securityContext, so that the user
@@ -16,7 +18,7 @@ import (
 func TestSidecarsReachASocketOfRoot(t *testing.T) {
 	kubelet(t)
 	beside(t)
-	s := bed.NewScene(t)
+	s := newScene(t)
 	images := map[string]string{}
 	for _, c := range findReplicas(t, s).deployment.Spec.Template.Spec.Containers {
 		images[c.Name] = c.Image
@@ -33,7 +35,7 @@ func TestSidecarsReachASocketOfRoot(t *testing.T) {
 	}
 	// The hostpath driver's own socket has mode 0660, and containerd gives a user that only the image names the group root. Most drivers do not
 	// set a mode: 0755 lets root alone connect.
-	pod := Pod(s.Namespace, "driver", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	pod := testbed.Pod(s.Namespace, "driver", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	socket := corev1.VolumeMount{Name: pod.Spec.Volumes[0].Name, MountPath: "/csi"}
 	main := &pod.Spec.Containers[0]
 	main.VolumeMounts = []corev1.VolumeMount{socket}
@@ -47,7 +49,7 @@ func TestSidecarsReachASocketOfRoot(t *testing.T) {
 	for i := range pod.Spec.Containers[2:] {
 		pod.Spec.Containers[2+i].VolumeMounts = []corev1.VolumeMount{socket}
 	}
-	s.createPod(pod)
+	s.AddPod(pod)
 	var waiting []string
 	s.Wait("provisioner, attacher, resizer and livenessprobe to reach the driver", func(ctx context.Context) (bool, error) {
 		got, err := s.Client.CoreV1().Pods(s.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
@@ -68,24 +70,24 @@ func TestSidecarsReachASocketOfRoot(t *testing.T) {
 }
 
 // grant gives the scene's pods the rights of a ClusterRole until the test ends.
-func (s *Scene) grant(role string) {
-	s.t.Helper()
+func (s *scene) grant(role string) {
+	s.T.Helper()
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + ":" + role},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "default", Namespace: s.Namespace}},
 	}
-	s.retry("bind "+role, func(ctx context.Context) error {
+	s.Retry("bind "+role, func(ctx context.Context) error {
 		_, err := s.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	s.t.Cleanup(func() {
-		err := poll(context.Background(), func(ctx context.Context) (bool, error) {
-			err := ignoreNotFound(s.Client.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{}))
+	s.T.Cleanup(func() {
+		err := testbed.Poll(context.Background(), func(ctx context.Context) (bool, error) {
+			err := testbed.IgnoreNotFound(s.Client.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{}))
 			return err == nil, err
 		})
 		if err != nil {
-			s.t.Errorf("delete the binding of %s: %v", role, err)
+			s.T.Errorf("delete the binding of %s: %v", role, err)
 		}
 	})
 }

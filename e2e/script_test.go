@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // devicePath is where the pods here see a raw block volume.
@@ -32,7 +34,7 @@ func command(device, script string) []string {
 
 // Script makes a pod that has a volume as a device, runs a script, and ends.
 func Script(namespace, name string, source corev1.VolumeSource, script string) *corev1.Pod {
-	pod := Pod(namespace, name, source)
+	pod := testbed.Pod(namespace, name, source)
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	main := &pod.Spec.Containers[0]
 	main.Command = command(devicePath, script)
@@ -47,27 +49,27 @@ func Holder(namespace, name string, source corev1.VolumeSource, script string) *
 	first := pod.Spec.Containers[0]
 	first.Name = "first"
 	pod.Spec.InitContainers = []corev1.Container{first}
-	pod.Spec.Containers[0].Command = Pod(namespace, name, source).Spec.Containers[0].Command
+	pod.Spec.Containers[0].Command = testbed.Pod(namespace, name, source).Spec.Containers[0].Command
 	return pod
 }
 
 // RunScript runs a script that has the device of a claim, and waits until it has ended, and well.
-func (s *Scene) RunScript(name, claim, script string) *corev1.Pod {
-	s.t.Helper()
-	s.createPod(Script(s.Namespace, name, FromClaim(claim), script))
+func (s *scene) RunScript(name, claim, script string) *corev1.Pod {
+	s.T.Helper()
+	s.AddPod(Script(s.Namespace, name, testbed.FromClaim(claim), script))
 	return s.WaitSucceeded(name)
 }
 
 // WaitSucceeded waits until a pod has ended, and well.
-func (s *Scene) WaitSucceeded(name string) (pod *corev1.Pod) {
-	s.t.Helper()
+func (s *scene) WaitSucceeded(name string) (pod *corev1.Pod) {
+	s.T.Helper()
 	s.Wait("pod "+name+" to end", func(ctx context.Context) (bool, error) {
 		var err error
 		pod, err = s.Client.CoreV1().Pods(s.Namespace).Get(ctx, name, metav1.GetOptions{})
 		return err == nil && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed), err
 	})
 	if pod.Status.Phase == corev1.PodFailed {
-		s.t.Fatalf("pod %s failed: %s", name, lastWords(pod))
+		s.T.Fatalf("pod %s failed: %s", name, lastWords(pod))
 	}
 	return pod
 }
@@ -116,11 +118,11 @@ func TestVocabulary(t *testing.T) {
 }
 
 func TestScriptsArePods(t *testing.T) {
-	script := Script("n", "a", FromClaim("c"), "true")
+	script := Script("n", "a", testbed.FromClaim("c"), "true")
 	if main := script.Spec.Containers[0]; len(main.VolumeMounts) != 0 || main.VolumeDevices[0].Name != script.Spec.Volumes[0].Name {
 		t.Errorf("script %+v", script)
 	}
-	holder := Holder("n", "a", FromClaim("c"), "true")
+	holder := Holder("n", "a", testbed.FromClaim("c"), "true")
 	if first := holder.Spec.InitContainers[0]; first.Command[2] != script.Spec.Containers[0].Command[2] || len(first.VolumeDevices) != 1 {
 		t.Errorf("holder %+v", holder)
 	}

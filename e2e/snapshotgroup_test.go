@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -31,44 +32,44 @@ spec: {volumeGroupSnapshotClassName: %[1]s, source: {selector: {matchLabels: {ap
 // could not tell whether somebody writes.
 func TestGroupSnapshotAndRestore(t *testing.T) {
 	dev(t)
-	s := &story{Scene: bed.NewScene(t), t: t}
-	s.addObject(fmt.Sprintf(groupClass, s.Namespace, s.Driver))
+	s := newStory(t)
+	s.AddObject(fmt.Sprintf(groupClass, s.Namespace, s.Driver))
 	claims := []string{"a", "b"}
 	for _, claim := range claims {
 		s.member(claim)
-		s.CreatePod(claim, FromClaim(claim))
-		writeText(t, filepath.Join(s.mountedFor(claim, claim), "file"), claim+" before")
+		s.CreatePod(claim, testbed.FromClaim(claim))
+		testbed.WriteText(t, filepath.Join(s.MountPath(claim, claim), "file"), claim+" before")
 		s.DeletePod(claim)
 		s.WaitNoPod(claim)
 	}
 	s.CreateClaim("other", s.ImmediateClass()) // without the label
 	s.WaitBound("other")
 	group := s.takeGroup("monday")
-	s.snapshotReady(group)
+	s.WaitSnapshotReady(group)
 	s.waitDriverSnapshots(len(claims))
 
-	uid := s.read(group).GetUID()
+	uid := s.Read(group).GetUID()
 	for _, claim := range claims {
-		s.CreatePod(claim, FromClaim(claim))
-		writeText(t, filepath.Join(s.mountedFor(claim, claim), "file"), claim+" after")
+		s.CreatePod(claim, testbed.FromClaim(claim))
+		testbed.WriteText(t, filepath.Join(s.MountPath(claim, claim), "file"), claim+" after")
 		name := snapshotapi.MemberSnapshotName(uid, s.Volume(claim).Spec.CSI.VolumeHandle)
-		member := s.decode(fmt.Sprintf("{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshot, metadata: {namespace: %s, name: %s}}", s.Namespace, name))[0]
-		s.snapshotReady(member)
-		if of, _, err := unstructured.NestedString(s.read(member).Object, "status", "volumeGroupSnapshotName"); of != "monday" || err != nil {
+		member := testbed.Decode(s.T, fmt.Sprintf("{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshot, metadata: {namespace: %s, name: %s}}", s.Namespace, name))[0]
+		s.WaitSnapshotReady(member)
+		if of, _, err := unstructured.NestedString(s.Read(member).Object, "status", "volumeGroupSnapshotName"); of != "monday" || err != nil {
 			t.Errorf("snapshot %s is of the group %q, %v", name, of, err)
 		}
-		s.restore("copy-"+claim, name)
+		s.RestoreSnapshot("copy-"+claim, name)
 	}
 	for _, claim := range claims {
 		copied := "copy-" + claim
 		s.WaitBound(copied)
-		s.CreatePod(copied, FromClaim(copied))
-		s.checkText(claim, claim, claim+" after")
-		s.checkText(copied, copied, claim+" before")
+		s.CreatePod(copied, testbed.FromClaim(copied))
+		s.CheckText(claim, claim, claim+" after")
+		s.CheckText(copied, copied, claim+" before")
 	}
 
-	s.delete(group)
-	s.waitNoSnapshots()
+	s.Delete(group)
+	s.WaitNoSnapshots()
 	s.waitDriverSnapshots(0)
 	for _, claim := range []string{"a", "b", "copy-a", "copy-b"} {
 		s.DeletePod(claim)
@@ -81,17 +82,17 @@ func TestGroupSnapshotAndRestore(t *testing.T) {
 
 // member makes a claim that the group of the scene selects.
 func (s *story) member(claim string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.CreateClaim(claim, s.ImmediateClass())
-	s.patchClaim(claim, fmt.Sprintf(`{"metadata": {"labels": {"app": %q}}}`, s.Namespace))
+	s.PatchClaim(claim, fmt.Sprintf(`{"metadata": {"labels": {"app": %q}}}`, s.Namespace))
 	s.WaitBound(claim)
 }
 
 // takeGroup asks for a snapshot of the claims of the group, with the class of the scene.
 func (s *story) takeGroup(name string) *unstructured.Unstructured {
-	s.t.Helper()
-	group := s.decode(fmt.Sprintf(groupSnapshot, s.Namespace, name))[0]
-	s.write(group)
+	s.T.Helper()
+	group := testbed.Decode(s.T, fmt.Sprintf(groupSnapshot, s.Namespace, name))[0]
+	s.Write(group)
 	return group
 }
 
@@ -100,22 +101,22 @@ func TestGroupSnapshotKilledInTheMiddle(t *testing.T) {
 	dev(t)
 	for _, victim := range []string{"csi-snapshotter", "snapshot-controller", controllerDriver, "kube-apiserver"} {
 		t.Run(victim, func(t *testing.T) {
-			s := &story{Scene: bed.NewScene(t), t: t}
-			s.addObject(fmt.Sprintf(groupClass, s.Namespace, s.Driver))
+			s := newStory(t)
+			s.AddObject(fmt.Sprintf(groupClass, s.Namespace, s.Driver))
 			s.member("a")
 			s.member("b")
-			s.signal(controllerDriver, "STOP")
+			s.Signal(controllerDriver, "STOP")
 			group := s.takeGroup("monday")
-			name := snapshotapi.GroupContentName(s.read(group).GetUID())
-			content := s.decode(fmt.Sprintf("{apiVersion: groupsnapshot.storage.k8s.io/v1, kind: VolumeGroupSnapshotContent, metadata: {name: %s}}", name))[0]
+			name := snapshotapi.GroupContentName(s.Read(group).GetUID())
+			content := testbed.Decode(s.T, fmt.Sprintf("{apiVersion: groupsnapshot.storage.k8s.io/v1, kind: VolumeGroupSnapshotContent, metadata: {name: %s}}", name))[0]
 			s.waitContent(content, "be created by the driver", func(o *unstructured.Unstructured) bool {
 				return o.GetAnnotations()[snapshotapi.AnnGroupBeingCreated] != ""
 			})
 			s.strike(victim)
-			s.snapshotReady(group)
+			s.WaitSnapshotReady(group)
 			s.waitDriverSnapshots(2)
-			s.delete(group)
-			s.waitNoSnapshots()
+			s.Delete(group)
+			s.WaitNoSnapshots()
 			s.waitDriverSnapshots(0)
 			s.DeleteClaim("a")
 			s.DeleteClaim("b")

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // TestSnapshotKilledInTheMiddle kills processes while CreateSnapshot runs, while it runs for a snapshot that its user deletes at that moment,
@@ -22,25 +23,25 @@ func TestSnapshotKilledInTheMiddle(t *testing.T) {
 			s := newSnapshotStory(t)
 			snapshot := s.takeInTheMiddle()
 			s.strike(victim)
-			s.snapshotReady(snapshot)
+			s.WaitSnapshotReady(snapshot)
 			s.waitDriverSnapshots(1)
-			s.delete(snapshot)
+			s.Delete(snapshot)
 			s.endSnapshots()
 		})
 		t.Run("Abandon/"+victim, func(t *testing.T) {
 			s := newSnapshotStory(t)
 			snapshot := s.takeInTheMiddle()
-			s.delete(snapshot)
+			s.Delete(snapshot)
 			s.strike(victim)
 			s.endSnapshots()
 		})
 		t.Run("Delete/"+victim, func(t *testing.T) {
 			s := newSnapshotStory(t)
-			snapshot := s.take("monday", "data")
-			s.snapshotReady(snapshot)
-			s.signal(controllerDriver, "STOP")
+			snapshot := s.TakeSnapshot("monday", "data")
+			s.WaitSnapshotReady(snapshot)
+			s.Signal(controllerDriver, "STOP")
 			content := s.contentOf(snapshot)
-			s.delete(snapshot)
+			s.Delete(snapshot)
 			s.waitContent(content, "be deleted by csi-snapshotter", func(o *unstructured.Unstructured) bool {
 				return o.GetDeletionTimestamp() != nil && o.GetAnnotations()[snapshotapi.AnnBeingDeleted] != ""
 			})
@@ -53,8 +54,8 @@ func TestSnapshotKilledInTheMiddle(t *testing.T) {
 // newSnapshotStory has a claim whose volume a pod uses.
 func newSnapshotStory(t *testing.T) *story {
 	t.Helper()
-	s := &story{Scene: bed.NewScene(t), t: t}
-	s.addSnapshotClass("")
+	s := newStory(t)
+	s.AddSnapshotClass("")
 	s.createClaim()
 	s.bound()
 	s.createPod()
@@ -64,9 +65,9 @@ func newSnapshotStory(t *testing.T) *story {
 
 // takeInTheMiddle takes a snapshot, and returns when the driver, which is frozen, has been asked for it.
 func (s *story) takeInTheMiddle() *unstructured.Unstructured {
-	s.t.Helper()
-	s.signal(controllerDriver, "STOP")
-	snapshot := s.take("monday", "data")
+	s.T.Helper()
+	s.Signal(controllerDriver, "STOP")
+	snapshot := s.TakeSnapshot("monday", "data")
 	s.waitContent(s.contentOf(snapshot), "be created by the driver", func(o *unstructured.Unstructured) bool {
 		return o.GetAnnotations()[snapshotapi.AnnBeingCreated] != ""
 	})
@@ -75,15 +76,15 @@ func (s *story) takeInTheMiddle() *unstructured.Unstructured {
 
 // contentOf names the content of a snapshot.
 func (s *story) contentOf(snapshot *unstructured.Unstructured) *unstructured.Unstructured {
-	s.t.Helper()
-	name := snapshotapi.ContentName(s.read(snapshot).GetUID())
-	return s.decode(fmt.Sprintf("{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshotContent, metadata: {name: %s}}", name))[0]
+	s.T.Helper()
+	name := snapshotapi.ContentName(s.Read(snapshot).GetUID())
+	return testbed.Decode(s.T, fmt.Sprintf("{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshotContent, metadata: {name: %s}}", name))[0]
 }
 
 func (s *story) waitContent(content *unstructured.Unstructured, what string, done func(*unstructured.Unstructured) bool) {
-	s.t.Helper()
+	s.T.Helper()
 	s.Wait(content.GetName()+" to "+what, func(ctx context.Context) (bool, error) {
-		resource, err := s.NewWriter(s.t).Resource(content)
+		resource, err := s.NewWriter(s.T).Resource(content)
 		if err != nil {
 			return false, err
 		}
@@ -94,16 +95,16 @@ func (s *story) waitContent(content *unstructured.Unstructured, what string, don
 
 // strike kills a process, and lets the driver, which was frozen, go on.
 func (s *story) strike(victim string) {
-	s.t.Helper()
-	s.signal(victim, "KILL")
+	s.T.Helper()
+	s.Signal(victim, "KILL")
 	if victim != controllerDriver {
-		s.signal(controllerDriver, "CONT")
+		s.Signal(controllerDriver, "CONT")
 	}
 }
 
 // waitDriverSnapshots waits until the driver has so many snapshots.
 func (s *story) waitDriverSnapshots(want int) {
-	s.t.Helper()
+	s.T.Helper()
 	s.Wait(fmt.Sprintf("the driver to have %d snapshots", want), func(context.Context) (bool, error) {
 		found, err := filepath.Glob(filepath.Join(s.Dev.StateDir, "snapshots", "*"))
 		if err == nil && len(found) != want {
@@ -115,8 +116,8 @@ func (s *story) waitDriverSnapshots(want int) {
 
 // endSnapshots sees that no snapshot is left, and ends the story.
 func (s *story) endSnapshots() {
-	s.t.Helper()
-	s.waitNoSnapshots()
+	s.T.Helper()
+	s.WaitNoSnapshots()
 	s.waitDriverSnapshots(0)
 	s.deletePod()
 	s.WaitNoPod("pod")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 const (
@@ -38,15 +39,15 @@ type resizerSwap struct {
 // starts kubernetes-csi's again: every volume and every claim has its capacity in the end.
 func TestSwapResizerAndBack(t *testing.T) {
 	dev(t)
-	program := upstreamProgram(t, "csi-resizer")
+	program := testbed.UpstreamProgram(t, "csi-resizer")
 	w := newResizerSwap(t)
 	upstream := w.startUpstream(program)
 	w.holdAfter(beforeSwap)
 	w.growAll("32Mi")
 	w.waitMiddle("32Mi")
-	end(upstream)
+	testbed.Kill(upstream)
 	w.driver.Heal()
-	ours := w.run("csi-resizer", append([]string{"--kubeconfig=" + w.Dev.kubeconfig("csi-resizer")}, w.flags...)...)
+	ours := w.Run("csi-resizer", append([]string{"--kubeconfig=" + w.Dev.KubeconfigOf("csi-resizer")}, w.flags...)...)
 	w.waitAll("32Mi")
 
 	w.holdAfter(beforeSwap)
@@ -73,7 +74,7 @@ func TestSwapResizerAndBack(t *testing.T) {
 // newResizerSwap has the claims bound.
 func newResizerSwap(t *testing.T) *resizerSwap {
 	t.Helper()
-	w := &resizerSwap{story: &story{Scene: bed.NewScene(t), t: t}}
+	w := &resizerSwap{story: newStory(t)}
 	name := w.Namespace + ".example.com"
 	w.driver = csitest.New(csitest.Options{Name: name, Node: []csi.NodeServiceCapability_RPC_Type{}})
 	address := w.driver.Serve(t)
@@ -85,9 +86,9 @@ func newResizerSwap(t *testing.T) *resizerSwap {
 		"--leader-election-renew-deadline=" + swapRenew.String(),
 		"--leader-election-retry-period=" + swapRetry.String(),
 	}
-	class := Class(w.Namespace+"-swapped", name, storagev1.VolumeBindingImmediate)
-	w.addClass(class)
-	w.run("csi-provisioner", "--csi-address="+address, "--kubeconfig="+w.Dev.kubeconfig("csi-provisioner"))
+	class := testbed.Class(w.Namespace+"-swapped", name, storagev1.VolumeBindingImmediate)
+	w.AddClass(class)
+	w.Run("csi-provisioner", "--csi-address="+address, "--kubeconfig="+w.Dev.KubeconfigOf("csi-provisioner"))
 	for i := range swappedClaims {
 		w.claims = append(w.claims, fmt.Sprintf("data-%d", i))
 		w.CreateClaim(w.claims[i], class.Name)
@@ -100,21 +101,21 @@ func newResizerSwap(t *testing.T) *resizerSwap {
 
 // startUpstream starts kubernetes-csi's resizer, as a user with all rights: what it asks for is not to be found in the rules of deploy/.
 func (w *resizerSwap) startUpstream(program string) *exec.Cmd {
-	w.t.Helper()
+	w.T.Helper()
 	user := "system:serviceaccount:kube-system:" + w.Namespace
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}
-	w.retry("grant rights", func(ctx context.Context) error {
+	w.Retry("grant rights", func(ctx context.Context) error {
 		_, err := w.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
-	w.t.Cleanup(func() {
+	w.T.Cleanup(func() {
 		_ = w.Client.RbacV1().ClusterRoleBindings().Delete(context.Background(), binding.Name, metav1.DeleteOptions{})
 	})
-	cmd := exec.Command(program, append([]string{"--kubeconfig=" + impersonate(w.t, w.kubeconfig, user)}, w.flags...)...)
-	w.background(cmd)
+	cmd := exec.Command(program, append([]string{"--kubeconfig=" + testbed.Impersonate(w.T, w.Kubeconfig, user)}, w.flags...)...)
+	w.Background(cmd)
 	return cmd
 }
 
@@ -134,9 +135,9 @@ func (w *resizerSwap) holdAfter(n int) {
 }
 
 func (w *resizerSwap) growAll(size string) {
-	w.t.Helper()
+	w.T.Helper()
 	for _, claim := range w.claims {
-		w.grow(claim, size)
+		w.Grow(claim, size)
 	}
 }
 
@@ -152,7 +153,7 @@ func (w *resizerSwap) ungrown(ctx context.Context, size string) (left []string, 
 
 // waitMiddle waits until the first claims have the size, and the driver does not answer for the next ones.
 func (w *resizerSwap) waitMiddle(size string) {
-	w.t.Helper()
+	w.T.Helper()
 	w.Wait(fmt.Sprintf("%d claims to have %s", beforeSwap, size), func(ctx context.Context) (bool, error) {
 		left, reason := w.ungrown(ctx, size)
 		if len(left) != swappedClaims-beforeSwap {
@@ -163,7 +164,7 @@ func (w *resizerSwap) waitMiddle(size string) {
 }
 
 func (w *resizerSwap) waitAll(size string) {
-	w.t.Helper()
+	w.T.Helper()
 	w.Wait("all claims to have "+size, func(ctx context.Context) (bool, error) {
 		left, reason := w.ungrown(ctx, size)
 		return len(left) == 0, errors.Join(reason, leftError(left))

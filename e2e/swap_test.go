@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/devcluster"
+	"github.com/longshore-csi/longshore/e2e/testbed"
 )
 
 // Who has not renewed a lease for longer than swapRenew ends, and nothing here starts it again.
@@ -35,11 +36,11 @@ type upstream struct {
 
 // startUpstream lets old replicas compete for the leases until end is called.
 func (s *story) startUpstream(leases []string) *upstream {
-	s.t.Helper()
+	s.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var electing sync.WaitGroup
 	u := &upstream{story: s, leading: map[string]chan struct{}{}, end: func() { cancel(); electing.Wait() }}
-	s.t.Cleanup(u.end)
+	s.T.Cleanup(u.end)
 	for _, name := range leases {
 		leads := make(chan struct{})
 		u.leading[name] = leads
@@ -57,7 +58,7 @@ func (s *story) startUpstream(leases []string) *upstream {
 			},
 		})
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		electing.Go(func() { elector.Run(ctx) })
 	}
@@ -66,7 +67,7 @@ func (s *story) startUpstream(leases []string) *upstream {
 
 // waitLeading waits until the old replicas lead.
 func (u *upstream) waitLeading() {
-	u.t.Helper()
+	u.T.Helper()
 	for name, leads := range u.leading {
 		u.Wait("the old replica to lead by "+name, func(context.Context) (bool, error) {
 			select {
@@ -81,7 +82,7 @@ func (u *upstream) waitLeading() {
 
 // renewals waits until each lease was renewed a few times: long enough for others to have asked for it, too.
 func (u *upstream) renewals(n int) {
-	u.t.Helper()
+	u.T.Helper()
 	for name := range u.leading {
 		seen := map[time.Time]bool{}
 		u.Wait(fmt.Sprintf("%d renewals of %s", n, name), func(ctx context.Context) (bool, error) {
@@ -90,7 +91,7 @@ func (u *upstream) renewals(n int) {
 				return false, err
 			}
 			if holder := lease.Spec.HolderIdentity; holder == nil || *holder != u.Namespace {
-				u.t.Fatalf("lease %s has holder %v while the old replica leads", name, holder)
+				u.T.Fatalf("lease %s has holder %v while the old replica leads", name, holder)
 			}
 			seen[lease.Spec.RenewTime.Time] = true
 			return len(seen) > n, nil
@@ -102,10 +103,10 @@ func (u *upstream) renewals(n int) {
 // over when it goes, and give the leases back when they end, so that a swap back is as smooth.
 func TestSwapFromUpstreamAndBack(t *testing.T) {
 	dev(t)
-	s := &story{Scene: bed.NewScene(t), t: t}
+	s := newStory(t)
 	driver := csitest.New(csitest.Options{Name: "swapped.example.com"})
-	class := Class(s.Namespace+"-swapped", "swapped.example.com", storagev1.VolumeBindingImmediate)
-	s.addClass(class)
+	class := testbed.Class(s.Namespace+"-swapped", "swapped.example.com", storagev1.VolumeBindingImmediate)
+	s.AddClass(class)
 	attachment := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
 		Spec: storagev1.VolumeAttachmentSpec{
@@ -122,8 +123,8 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 		"csi-provisioner": {"--feature-gates=Topology=true", "--extra-create-metadata=true", "--timeout=60s", "--kube-api-qps=20", "--kube-api-burst=40"},
 		"csi-attacher":    {"--timeout=60s", "--worker-threads=10", "--reconcile-sync=1m", "--default-fstype=ext4"},
 	} {
-		ends = append(ends, s.run(component, append([]string{
-			"-v=5", "--csi-address=" + address, "--kubeconfig=" + s.Dev.kubeconfig(component),
+		ends = append(ends, s.Run(component, append([]string{
+			"-v=5", "--csi-address=" + address, "--kubeconfig=" + s.Dev.KubeconfigOf(component),
 			"--leader-election", "--leader-election-namespace=" + devcluster.Namespace,
 			"--leader-election-lease-duration=" + swapLease.String(),
 			"--leader-election-renew-deadline=" + swapRenew.String(),
@@ -131,9 +132,9 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 		}, flags...)...))
 	}
 	s.CreateClaim("data", class.Name)
-	s.retry("create attachment "+attachment.Name, func(ctx context.Context) error {
+	s.Retry("create attachment "+attachment.Name, func(ctx context.Context) error {
 		_, err := s.Client.StorageV1().VolumeAttachments().Create(ctx, attachment, metav1.CreateOptions{})
-		return ignoreExists(err)
+		return testbed.IgnoreExists(err)
 	})
 	s.Wait("the new sidecars to know the driver", func(context.Context) (bool, error) {
 		return timesCalled(driver, "GetPluginCapabilities") >= len(ends), nil
@@ -151,8 +152,8 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 		t.Errorf("%d calls of CreateVolume, want 1", n)
 	}
 	s.deleteClaim()
-	s.retry("delete attachment "+attachment.Name, func(ctx context.Context) error {
-		return ignoreNotFound(s.Client.StorageV1().VolumeAttachments().Delete(ctx, attachment.Name, metav1.DeleteOptions{}))
+	s.Retry("delete attachment "+attachment.Name, func(ctx context.Context) error {
+		return testbed.IgnoreNotFound(s.Client.StorageV1().VolumeAttachments().Delete(ctx, attachment.Name, metav1.DeleteOptions{}))
 	})
 	s.Wait("the volume to be deleted", func(context.Context) (bool, error) { return timesCalled(driver, "DeleteVolume") == 1, nil })
 
@@ -166,8 +167,8 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 
 // attachError reports whether an attacher has said why it does not attach.
 func (s *story) attachError(name string) (failed bool) {
-	s.t.Helper()
-	s.retry("get attachment "+name, func(ctx context.Context) error {
+	s.T.Helper()
+	s.Retry("get attachment "+name, func(ctx context.Context) error {
 		a, err := s.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 		failed = err == nil && a.Status.AttachError != nil
 		return err

@@ -34,7 +34,7 @@ func newTakeover(t *testing.T, modes ...storagev1.VolumeLifecycleMode) *takeover
 	if node.agent() {
 		t.Skip("needs the kubelet of a node of a kind cluster, whose name is in " + kubeletNodeEnv)
 	}
-	o := &takeover{program: node.install("../kubeletplugin/cmd/csi-node-agent")}
+	o := &takeover{program: node.install("kubeletplugin", "./cmd/csi-node-agent")}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("== the log of csi-node-agent\n%s", &o.log)
@@ -49,19 +49,19 @@ func newTakeover(t *testing.T, modes ...storagev1.VolumeLifecycleMode) *takeover
 
 // toAgent stops the kubelet and starts the agent, which knows when it has registered the driver.
 func (o *takeover) toAgent() {
-	o.t.Helper()
+	o.T.Helper()
 	o.step("csi-node-agent takes over")
-	o.retry("stop the kubelet", o.node.stopKubelet)
-	o.t.Cleanup(func() { // also when the test has failed
+	o.Retry("stop the kubelet", o.node.stopKubelet)
+	o.T.Cleanup(func() { // also when the test has failed
 		if err := errors.Join(o.stopAgent(), o.node.startKubelet(context.Background())); err != nil {
-			o.t.Error(err)
+			o.T.Error(err)
 		}
 	})
 	o.startAgent()
 }
 
 func (o *takeover) startAgent() {
-	o.t.Helper()
+	o.T.Helper()
 	// The agent ends with its standard input, as docker passes no signals on.
 	o.agent = o.node.command(context.Background(), "sh", "-c", `"$@" & read -r _; kill -9 $!; wait $!`, "sh",
 		o.program, "--kubeconfig=/etc/kubernetes/kubelet.conf", "--node-name="+o.node.name, "--root-dir="+o.node.root, "--sync-frequency=5s", "--v=4")
@@ -71,7 +71,7 @@ func (o *takeover) startAgent() {
 		o.stdin, err = stdin, o.agent.Start()
 	}
 	if err != nil {
-		o.t.Fatal(err)
+		o.T.Fatal(err)
 	}
 	o.await(1, registered, codes.OK)
 }
@@ -89,12 +89,12 @@ func (o *takeover) stopAgent() error {
 
 // toKubelet stops the agent and starts the kubelet.
 func (o *takeover) toKubelet() {
-	o.t.Helper()
+	o.T.Helper()
 	o.step("the kubelet takes over")
 	if err := o.stopAgent(); err != nil {
-		o.t.Fatal(err)
+		o.T.Fatal(err)
 	}
-	o.retry("start the kubelet", o.node.startKubelet)
+	o.Retry("start the kubelet", o.node.startKubelet)
 	o.await(1, registered, codes.OK)
 }
 
@@ -103,7 +103,7 @@ var forms = []string{"fs", "block", "inline"}
 
 // startForms starts a pod for each form of volume.
 func (o *takeover) startForms(suffix string) {
-	o.t.Helper()
+	o.T.Helper()
 	for _, form := range forms {
 		name := form + suffix
 		switch form {
@@ -121,7 +121,7 @@ func (o *takeover) startForms(suffix string) {
 
 // stopForms deletes these pods, whose volumes go.
 func (o *takeover) stopForms(suffix string) {
-	o.t.Helper()
+	o.T.Helper()
 	o.stop("fs"+suffix, unstage)
 	o.stop("block"+suffix, unstage)
 	o.stop("inline"+suffix, unpublish)
@@ -129,7 +129,7 @@ func (o *takeover) stopForms(suffix string) {
 
 // checkMounted wants the volumes of pods to be mounted where the pods have them, and never to have been unpublished.
 func (o *takeover) checkMounted(suffixes ...string) {
-	o.t.Helper()
+	o.T.Helper()
 	for _, suffix := range suffixes {
 		for _, form := range forms {
 			name := form + suffix
@@ -140,7 +140,7 @@ func (o *takeover) checkMounted(suffixes ...string) {
 			})
 			for _, call := range o.calls.since(0) {
 				if call.Method == unpublish && strings.Contains(string(call.Request), string(o.uids[name])) {
-					o.t.Errorf("the volume of %s, which uses it, was unpublished: %s", name, call)
+					o.T.Errorf("the volume of %s, which uses it, was unpublished: %s", name, call)
 				}
 			}
 		}
@@ -176,7 +176,7 @@ func TestTakeover(t *testing.T) {
 
 // waitContainers waits until the kubelet runs the containers of pods: with an agent, pods have none.
 func (o *takeover) waitContainers(suffix string) {
-	o.t.Helper()
+	o.T.Helper()
 	for _, form := range forms {
 		o.Wait("the container of "+form+suffix+" to run", func(ctx context.Context) (bool, error) {
 			pod, err := o.Client.CoreV1().Pods(o.Namespace).Get(ctx, form+suffix, metav1.GetOptions{})
@@ -205,10 +205,10 @@ func TestTakeoverOfUnknownMounts(t *testing.T) {
 	pod, pv := o.node.root+"/pods/gone-"+string(uid), o.node.root+"/plugins/kubernetes.io/csi/pv"
 	unknown := []string{pod + "/volumes/kubernetes.io~csi/lost", pv + "/old-" + string(uid)}
 	remove := fmt.Sprintf("umount %s/mount %s/globalmount; rm -rf --one-file-system %s %s", unknown[0], unknown[1], pod, pv)
-	o.retry("stop the kubelet", o.node.stopKubelet)
+	o.Retry("stop the kubelet", o.node.stopKubelet)
 	t.Cleanup(func() { _, _ = o.node.run(context.Background(), "sh", "-c", remove) })
 	for _, path := range []string{unknown[0] + "/mount", unknown[1] + "/globalmount"} {
-		o.retry("mount "+path, func(ctx context.Context) error {
+		o.Retry("mount "+path, func(ctx context.Context) error {
 			_, err := o.node.run(ctx, "sh", "-c", fmt.Sprintf("mkdir -p %[1]s && { mountpoint -q %[1]s || mount -t tmpfs unknown %[1]s; }", path))
 			return err
 		})
@@ -234,7 +234,7 @@ func TestTakeoverOfUnknownMounts(t *testing.T) {
 
 // waitInUse waits until a volume is in volumesInUse of the Node, or not.
 func (o *takeover) waitInUse(name corev1.UniqueVolumeName, want bool) {
-	o.t.Helper()
+	o.T.Helper()
 	o.Wait(fmt.Sprintf("%s in volumesInUse: %t", name, want), func(ctx context.Context) (bool, error) {
 		node, err := o.Client.CoreV1().Nodes().Get(ctx, o.node.name, metav1.GetOptions{})
 		if err != nil {
@@ -246,7 +246,7 @@ func (o *takeover) waitInUse(name corev1.UniqueVolumeName, want bool) {
 
 // waitReported waits until each path has one event UnknownVolumeMount about the Node, which came once.
 func (o *takeover) waitReported(paths []string) {
-	o.t.Helper()
+	o.T.Helper()
 	o.Wait("an event for each unknown mount", func(ctx context.Context) (bool, error) {
 		list, err := o.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=UnknownVolumeMount,involvedObject.name=" + o.node.name})
 		if err != nil {

@@ -37,7 +37,7 @@ E2E_NO_KUBELET := ^Test(Manifests|DryRun|InlineVolumePolicy|InlineVolumesOfNamed
 e2e-kind: $(KIND) $(TOOLS)/testsum
 	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
 	@config=$$(mktemp) && trap 'rm -f $$config' EXIT && $(KIND) get kubeconfig --name $(KIND_CLUSTER) >$$config && \
-	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) $(if $(filter kubelet,$(E2E_KIND)),-skip '$(E2E_NO_KUBELET)') ./... | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
+	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) $(if $(filter kubelet,$(E2E_KIND)),-skip '$(E2E_NO_KUBELET)') $(TESTPACKAGES_e2e) | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
 	$(TOOLS)/testsum -total $(TOOLS)/e2e-kind.json
 e2e-k8s: $(KIND) $(TOOLS)/specsum
 	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)
@@ -68,7 +68,7 @@ soak-leaks:
 soak-snapshot-leaks:
 	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) LEAKTEST_SEED=$(SEED) \
 		LEAKTEST_PAIRS=$(or $(PAIRS),ours/ours$(,)ours/upstream$(,)upstream/ours$(,)upstream/upstream) \
-		go test -count=1 -v -run '^TestSnapshotLeaks$$' -timeout 3h .
+		go test -count=1 -v -run '^TestSnapshotLeaks$$' -timeout 3h ./clusters
 # Their directories need not outlive the machine, and fsync of a disk would take most of the time. Without SEED they have a new seed.
 IN_MEMORY = $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm GOTMPDIR=$(or $(TMPDIR),/tmp))
 soak-model:
@@ -78,11 +78,11 @@ soak-mutants:
 
 $(filter-out bench-manynodes,$(BENCHES:%=bench-%)): bench-%:
 	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) \
-		go test -run '^$$' -bench '(?i)^Benchmark$*$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h .
+		go test -run '^$$' -bench '(?i)^Benchmark$*$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h ./bench
 bench-manynodes: NODES = 200
 bench-manynodes: PODS = 1000
 bench-manynodes:
-	cd e2e && BENCH_NODES=$(NODES) BENCH_PODS=$(PODS) BENCH_RATE=$(RATE) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h .
+	cd e2e && BENCH_NODES=$(NODES) BENCH_PODS=$(PODS) BENCH_RATE=$(RATE) go test -run '^$$' -bench '^BenchmarkManyNodes$$' -benchtime 1x -timeout 1h ./bench
 
 $(TOOLS)/specsum: $(wildcard tools/cmd/specsum/*.go)
 	@mkdir -p $(TOOLS)

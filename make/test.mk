@@ -41,15 +41,17 @@ $(TESTED:%=test/%): test/%: $(TOOLS)/testsum | test-setup
 .PHONY: $(TESTED:%=run/%)
 $(TESTED:%=run/%): run/%:
 	@mkdir -p $(RESULTS)
-	@cd $* && $(took) { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(TESTPACKAGES)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(TESTPACKAGES))),$(call gotest,$(TESTALSO_$*));) } | \
+	@cd $* && $(took) { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(packages)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(packages))),$(call gotest,$(TESTALSO_$*));) } | \
 	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
 # Prints the seconds that a pipeline takes, beside its output.
 took = exec 2>&1; TIMEFORMAT="== $* took %0Rs (processors: %0Us user, %0Ss system)"; time
 # The race detector needs cgo. Without a C compiler tests run without it. Beside it, a reader that modifies an object of a cache panics.
 gotest = $(if $(and $(filter -race,$(1)),$(RACE)),CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true go test -json $(1),go test -json $(filter-out -race,$(1)))
 RACE = $(shell make/setup race)
-# Packages of a module that are tested; other than all are tested without what TESTALSO adds.
-TESTPACKAGES ?= ./...
+# Packages of a module that are tested: TESTPACKAGES, or TESTPACKAGES_<module>, or all. Other than all are tested without what TESTALSO adds.
+packages = $(or $(TESTPACKAGES),$(TESTPACKAGES_$*),./...)
+# All but the benchmarks, which `make bench` compiles. `make vet`, verify and lint check them, too.
+TESTPACKAGES_e2e = $(shell cd e2e && go list ./... | grep -v '/e2e/bench$$')
 
 # The programs of this tree that run tests and sum them up, for those that run several of these targets beside each other.
 .PHONY: test-tools

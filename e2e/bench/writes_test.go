@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/e2e/measure"
+	"github.com/longshore-csi/longshore/e2e/testbed"
+)
+
+// quietTime is how long no event may be written before all count as written.
+const quietTime = 15 * time.Second
+
+// BenchmarkWrites counts what our provisioner writes for many claims at once, from their creation to the deletion of their volumes, by where volumes in
+// progress are recorded.
+func BenchmarkWrites(b *testing.B) {
+	if bed.Dev == nil {
+		b.Skip("needs a development cluster: reads its audit log")
+	}
+	ours, n := ownProgram(b, "csi-provisioner"), benchSetting(b, "N", 1000)
+	for _, store := range []struct {
+		name string
+		args []string
+	}{
+		{"Leases", nil},
+		{"Claims", []string{"--leader-election=false"}},
+	} {
+		b.Run(fmt.Sprintf("%s/%dClaims", store.name, n), func(b *testing.B) {
+			c := newContest(b, bed, csitest.Options{})
+			cmd := c.start(ours, "a", store.args...)
+			defer func() { testbed.Kill(cmd); c.clear() }()
+			c.warmUp()
+			user := testbed.ShortUser(measuredUser)
+			for b.Loop() {
+				writes := c.writesOf(n)
+				events := writes.Events(user)
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(float64(events)/float64(n), "events/claim")
+				b.ReportMetric(float64(writes.By(user)-events)/float64(n), "writes/claim")
+				fmt.Printf("\n%s\n", measure.Writes{user: writes[user]}.Table(n))
+			}
+		})
+	}
+}
+
+// writesOf lets so many claims come and go, and returns what was written until their events are.
+func (c *contest) writesOf(n int) (writes measure.Writes) {
+	c.b.Helper()
+	left, audit := len(c.driver.Volumes()), measure.AuditFrom(c.b, c.Dev)
+	times := measure.WatchTimes(c.b.Context(), c.b, c.Client, c.Namespace)
+	claims := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace)
+	if err := each(c.b.Context(), n, func(ctx context.Context, i int) error {
+		_, err := claims.Create(ctx, testbed.Claim(c.Namespace, claimName(i), c.class), metav1.CreateOptions{})
+		return err
+	}); err != nil {
+		c.b.Fatal(err)
+	}
+	times.WaitBound(c.b, n)
+	c.Retry("delete all claims", func(ctx context.Context) error {
+		return claims.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	})
+	c.Wait("all volumes to be deleted", func(context.Context) (bool, error) { return len(c.driver.Volumes()) == left, nil })
+	// A burst has more events than the budget lets through in a minute: the wait lasts as long as there are more of them.
+	for last, since := -1, time.Now(); time.Since(since) < quietTime; time.Sleep(time.Second) { // the log is long
+		writes = audit()
+		if now := writes.Events(testbed.ShortUser(measuredUser)); now != last {
+			last, since = now, time.Now()
+		}
+	}
+	return writes
+}

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/e2e/testbed"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
@@ -47,9 +47,7 @@ func TestFaultyArray(t *testing.T) {
 	dev(t)
 	s := newStory(t)
 	a := &arrayTest{story: s, socket: filepath.Join(t.TempDir(), "csi.sock"), node: s.Namespace + "-node"}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed of the faults: %d", seed)
-	a.array = newFaultyArray(t, a.node, rand.New(rand.NewPCG(seed, 0))) //nolint:gosec // not a secret
+	a.array = newFaultyArray(t, a.node, rand.New(rand.NewPCG(seeds.One(t), 0))) //nolint:gosec // not a secret
 	a.addNode()
 	a.AddClass(testbed.Class(a.ImmediateClass()+"-array", arrayDriver, storagev1.VolumeBindingImmediate))
 	a.AddClass(testbed.Class(a.LateClass()+"-array", arrayDriver, storagev1.VolumeBindingWaitForFirstConsumer))

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/devcluster"
 	"github.com/longshore-csi/longshore/e2e/testbed"
 )
@@ -91,7 +92,7 @@ func TestLeaks(t *testing.T) {
 	if err != nil {
 		t.Fatalf("N=%s: must be a number", testbed.SoakSetting("N", "20"))
 	}
-	for _, seed := range testbed.SoakSeeds(t) {
+	for _, seed := range seeds.All(t) {
 		for _, store := range strings.Split(testbed.SoakSetting("STORE", inLeases+","+onClaims), ",") {
 			t.Run(fmt.Sprintf("%s/%d", store, seed), func(t *testing.T) {
 				t.Parallel()

@@ -61,20 +61,22 @@ e2e-base-image:
 e2e-new-machine:
 	@tools/try-new-machine
 
+# Without SEED, a new one.
+soak_seed = $(or $(SEED),$$RANDOM$$RANDOM)
 soak-leaks:
-	cd e2e && LEAKTEST_N=$(or $(N),1000) LEAKTEST_SEED=$(SEED) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \
+	cd e2e && LEAKTEST_N=$(or $(N),1000) SEED=$(soak_seed) LEAKTEST_STORE=$(STORE) LEAKTEST_KILL=$(KILL) \
 		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
 		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .
 soak-snapshot-leaks:
-	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) LEAKTEST_SEED=$(SEED) \
+	cd e2e && LEAKTEST_N=$(or $(N),2000) LEAKTEST_GROUPS=$(or $(GROUPS),200) SEED=$(soak_seed) \
 		LEAKTEST_PAIRS=$(or $(PAIRS),ours/ours$(,)ours/upstream$(,)upstream/ours$(,)upstream/upstream) \
 		go test -count=1 -v -run '^TestSnapshotLeaks$$' -timeout 3h ./clusters
-# Their directories need not outlive the machine, and fsync of a disk would take most of the time. Without SEED they have a new seed.
+# Their directories need not outlive the machine, and fsync of a disk would take most of the time.
 IN_MEMORY = $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm GOTMPDIR=$(or $(TMPDIR),/tmp))
 soak-model:
-	cd kubeletplugin && $(IN_MEMORY) LONGSHORE_EXHAUSTIVE=1 SEED=$(SEED) MODEL_STEPS=$(or $(N),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
+	cd kubeletplugin && $(IN_MEMORY) SEED=$(soak_seed) MODEL_STEPS=$(or $(N),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
 soak-mutants:
-	cd kubeletplugin && $(IN_MEMORY) LONGSHORE_EXHAUSTIVE=1 SEED=$(SEED) MUTANTS=$(or $(N),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
+	cd kubeletplugin && $(IN_MEMORY) SEED=$(soak_seed) MUTANTS=$(or $(N),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
 
 $(filter-out bench-manynodes,$(BENCHES:%=bench-%)): bench-%:
 	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) \

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/e2e/apiproxy"
 	"github.com/longshore-csi/longshore/e2e/testbed"
 )
@@ -68,7 +69,7 @@ func TestSnapshotLeaks(t *testing.T) {
 		if !ok || !isHalf(controller) || !isHalf(snapshotter) {
 			t.Fatalf("PAIRS=%s: each must be of the form CONTROLLER/SNAPSHOTTER, with %s or %s for both", testbed.SoakSetting("PAIRS", ""), ours, theirs)
 		}
-		for _, seed := range testbed.SoakSeeds(t) {
+		for _, seed := range seeds.All(t) {
 			t.Run(fmt.Sprintf("%s-controller-%s-snapshotter/%d", controller, snapshotter, seed), func(t *testing.T) {
 				t.Logf("seed %d: `make soak TEST=snapshot-leaks N=%d GROUPS=%d PAIRS=%s SEED=%d` plays the same game, as far as processes are alike",
 					seed, snapshots, groups, pair, seed)

@@ -245,7 +245,8 @@ func (f *faultyArray) serve(array http.Handler, w http.ResponseWriter, r *http.R
 func (f *faultyArray) fault(call string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	faults := []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusLocked, http.StatusServiceUnavailable}
+	// An array that is full (429, 507) would have the claim rescheduled, and no pod here lets the scheduler choose a node again.
+	faults := []int{http.StatusOK, http.StatusOK, http.StatusLocked, http.StatusServiceUnavailable}
 	n := f.random.IntN(12)
 	if !slices.Contains([]string{"/create", "/delete", "/export", "/unexport"}, call) || n >= len(faults) {
 		return 0

@@ -21,7 +21,7 @@ func TestExpansionForms(t *testing.T) {
 		expand func(e *testbed.Expansion, before uint64) // until the new size is in force, or will be soon
 	}{
 		"ControllerAlone": {flags: "--mode={mode} --disable-node-expansion", expand: expandInUse},
-		// The resizer is told by the driver beside it what nodes can do.
+		// The driver beside the resizer reports what nodes can do.
 		"NodeAlone": {flags: "--mode=all --enable-topology=false --disable-controller-expansion", expand: expandInUse},
 		"Offline":   {flags: "--mode={mode} --volume-expansion-type=OFFLINE", expand: expandOffline},
 	} {
@@ -41,7 +41,7 @@ func TestExpansionForms(t *testing.T) {
 // expandInUse expands the volume while the pod runs.
 func expandInUse(e *testbed.Expansion, _ uint64) { e.Request() }
 
-// expandOffline asks while the pod runs, is told what the expansion waits for, and ends the pod.
+// expandOffline asks while the pod runs, sees what the expansion waits for, and ends the pod.
 func expandOffline(e *testbed.Expansion, before uint64) {
 	e.T.Helper()
 	e.Request()

@@ -8,11 +8,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/longshore-csi/longshore/driverkit/loop"
 )
 
 // deviceSize is that of raw block volumes.
@@ -143,10 +146,12 @@ func (d *driver) detach(volume string) error {
 	if _, err := os.Stat(image); err != nil {
 		return ignoreMissing(err)
 	}
-	devices, err := losetup("--associated", image, "--output", "NAME", "--noheadings")
-	for _, device := range strings.Fields(devices) {
-		_, failed := losetup("--detach", device)
-		err = errors.Join(err, failed)
+	// Not by the devices' numbers, which may be those of somebody else's by then.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := loop.Kernel{}.Detach(ctx, image, false)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil
 	}
 	return err
 }

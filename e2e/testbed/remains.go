@@ -50,7 +50,7 @@ func (s *Scene) leftovers(ctx context.Context) ([]string, error) {
 	return append(left, rest...), nil
 }
 
-// Remains names what there is of volumes outside of namespaces and, on a development cluster, on the disks, where tests look alone. Volumes
+// Remains lists the remains of volumes outside of namespaces and, on a development cluster, on the disks, where tests look alone. Volumes
 // of claims in other namespaces than this one are left out; "": no volumes are left out.
 func (b *Bed) Remains(ctx context.Context, namespace string) ([]string, error) {
 	left, err := b.RemainsInAPI(ctx, namespace)

@@ -260,19 +260,25 @@ func Loops(dir string) (int, error) {
 		return 0, err
 	}
 	for _, device := range devices {
-		if err := detach(device); err != nil {
+		if err := detach(device, dir); err != nil {
 			return 0, err
 		}
 	}
 	return len(devices), nil
 }
 
-func detach(device string) error {
+// detach ends a loop device whose backing file lies below dir. The device may have been detached since it was found, and show a file of somebody else: only
+// an open device cannot be given to another.
+func detach(device, dir string) error {
 	f, err := os.Open(device)
 	if err != nil {
 		return fmt.Errorf("detach loop device: %w", err)
 	}
 	defer f.Close()
+	now, err := FindLoops(dir)
+	if err != nil || !slices.Contains(now, device) {
+		return err
+	}
 	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("detach %q: %w", device, err)
 	}

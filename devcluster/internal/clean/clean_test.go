@@ -125,7 +125,8 @@ func attach(t *testing.T, image string) (device string) {
 		t.Fatalf("losetup: %v: %s", err, out)
 	}
 	device = strings.TrimSpace(string(out))
-	t.Cleanup(func() { _ = exec.Command(losetup, "-d", device).Run() })
+	// Not by its number, which may be that of another test's device by then.
+	t.Cleanup(func() { _, _ = clean.Loops(filepath.Dir(image)) })
 	return device
 }
 

@@ -192,7 +192,8 @@ func TestReleaseDevice(t *testing.T) {
 	if err != nil {
 		t.Logf("without a loop device, which cannot be made here: %v", err)
 	} else {
-		t.Cleanup(func() { _ = exec.Command("losetup", "-d", strings.TrimSpace(string(loop))).Run() })
+		device := filepath.Base(strings.TrimSpace(string(loop)))
+		t.Cleanup(func() { _ = detachLoop(device, filepath.Join(resolved, filepath.Base(bind))) })
 		if found, err := loopsOf("/sys", filepath.Join(resolved, "u")); err != nil || len(found) != 1 {
 			t.Errorf("the loop device is not found: %v, %v", found, err)
 		}
@@ -208,5 +209,29 @@ func TestReleaseDevice(t *testing.T) {
 	}
 	if _, err := os.Stat(disk); err != nil {
 		t.Errorf("the device itself: %v", err)
+	}
+}
+
+// TestDetachLoopOfSomebodyElse: a device that was found for a path, and shows another file by now, is left as it is.
+func TestDetachLoopOfSomebodyElse(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("loop devices need root")
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file)
+	if err := os.Truncate(file, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "losetup", "-f", "--show", file).Output()
+	if err != nil {
+		t.Skipf("no loop device can be made here: %v", err)
+	}
+	device := filepath.Base(strings.TrimSpace(string(out)))
+	t.Cleanup(func() { _ = detachLoop(device, file) })
+	if err := detachLoop(device, filepath.Join(filepath.Dir(file), "former")); err != nil {
+		t.Error(err)
+	}
+	if found, err := loopsOf("/sys", file); err != nil || len(found) != 1 {
+		t.Errorf("the device of another file was detached: %v, %v", found, err)
 	}
 }

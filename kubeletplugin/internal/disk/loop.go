@@ -27,7 +27,7 @@ func releaseMap(path string) error {
 		return err
 	}
 	for _, name := range loops {
-		if err := detachLoop(filepath.Join("/dev", name)); err != nil {
+		if err := detachLoop(name, path); err != nil {
 			return err
 		}
 	}
@@ -51,25 +51,37 @@ func loopsOf(sys, path string) ([]string, error) {
 	}
 	var all []string
 	for _, file := range files {
-		backing, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) { // detached meanwhile
-			continue
-		}
+		backing, err := backingFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("look for loop devices: %w", err)
 		}
-		if strings.TrimSuffix(string(backing), "\n") == path {
+		if backing == path {
 			all = append(all, filepath.Base(filepath.Dir(filepath.Dir(file))))
 		}
 	}
 	return all, nil
 }
 
-// detachLoop ends a loop device; if it is open elsewhere, the kernel does so when it is closed.
-func detachLoop(device string) error {
+// backingFile reads the path that a loop device shows; empty if it was detached meanwhile.
+func backingFile(file string) (path string, err error) {
+	backing, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
+		return "", nil
+	}
+	return strings.TrimSuffix(string(backing), "\n"), err
+}
+
+// detachLoop ends a loop device, given by its name, that shows a path; if it is open elsewhere, the kernel does so when it is closed. The device may
+// have been detached since it was found, and show a file of somebody else: only an open device cannot be given to another.
+func detachLoop(name, path string) error {
+	device := filepath.Join("/dev", name)
 	f, err := os.Open(device)
 	if err != nil {
 		return fmt.Errorf("detach loop device: %w", err)
+	}
+	backing, err := backingFile(filepath.Join("/sys/block", name, "loop", "backing_file"))
+	if err != nil || backing != path {
+		return errors.Join(err, f.Close())
 	}
 	err = unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0)
 	if errors.Is(err, unix.ENXIO) { // it is detached

@@ -141,6 +141,21 @@ func TestUnchangedAsks(t *testing.T) {
 	}
 }
 
+// TestUnchangedNeedsItsInputs: what cannot be read is not taken for unchanged.
+func TestUnchangedNeedsItsInputs(t *testing.T) {
+	s := newStamped(t)
+	if ran, ok := s.run(s.env, "test a", "-m", "a", "misspelled", "--", "echo", "it runs"); ran || ok {
+		t.Errorf("an input that names no file: ran %t, passed %t", ran, ok)
+	}
+	s.run(s.env, test()...)
+	s.command("rm", "-r", ".git")
+	for _, args := range [][]string{test(), append([]string{"-ask"}, test()...)} {
+		if ran, ok := s.run(s.env, args...); ran || ok {
+			t.Errorf("%q without git: ran %t, passed %t", args, ran, ok)
+		}
+	}
+}
+
 // TestUnchangedWithoutStamps: by hand a command always runs.
 func TestUnchangedWithoutStamps(t *testing.T) {
 	s := newStamped(t)

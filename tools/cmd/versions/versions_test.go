@@ -95,7 +95,7 @@ func TestOutsideTheWorkspace(t *testing.T) {
 		t.Errorf("they pin %v, want one version of Kubernetes", versions)
 	}
 	if strings.Contains(string(workspace), "./"+apart+"\n") {
-		t.Errorf("%s is in go.work, where the dependencies of linters raise those of what is released", apart)
+		t.Errorf("%s is in go.work, where the dependencies of linters raise those of released modules", apart)
 	}
 }
 

@@ -8,7 +8,10 @@ TESTJOBS ?= 3
 # The end-to-end suite drives processes of its own; the detector would only watch the driver's seat.
 # Its result is never taken from the cache: go does not know which programs it ran.
 # Where tests play at the same time they all wait for kubelets, so that there may be more of them than processors.
-TESTFLAGS_e2e := -count=1 -vet=off -timeout 60m -parallel 16
+# Tests that kill processes take as long as all others: they have a cluster of their own, beside the others.
+E2E := -count=1 -vet=off -timeout 60m -parallel 16
+TESTFLAGS_e2e := $(E2E) -skip KilledInTheMiddle
+TESTBESIDE_e2e = $(E2E) -run KilledInTheMiddle .
 # The driver that is killed at every fault point is a process of its own two thousand times: what the detector would find in it, the other
 # tests show as well.
 TESTFLAGS_hostpathdriver = $(TESTFLAGS) -skip '^TestWalk'
@@ -49,15 +52,18 @@ $(TESTED:%=test/%): test/%: $(TOOLS)/testsum | test-setup
 .PHONY: $(TESTED:%=run/%)
 $(TESTED:%=run/%): run/%:
 	@mkdir -p $(RESULTS)
-	@cd $* && $(took) { $(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(packages)); $(if $(and $(TESTALSO_$*),$(filter ./...,$(packages))),$(call gotest,$(TESTALSO_$*));) } | \
+	@cd $* && $(took) { $(if $(and $(TESTBESIDE_$*),$(all)),beside=$$(mktemp); $(call gotest,$(TESTBESIDE_$*)) >$$beside &) \
+	$(call gotest,$(or $(TESTFLAGS_$*),$(TESTFLAGS)) $(packages)); $(if $(and $(TESTALSO_$*),$(all)),$(call gotest,$(TESTALSO_$*));) \
+	$(if $(and $(TESTBESIDE_$*),$(all)),wait; cat $$beside; rm -f $$beside;) } | \
 	$(TOOLS)/testsum -keep $(RESULTS)/$(subst /,-,$*).json
 # Prints the seconds that a pipeline takes, beside its output.
 took = exec 2>&1; TIMEFORMAT="== $* took %0Rs (processors: %0Us user, %0Ss system)"; time
 # The race detector needs cgo. Without a C compiler tests run without it. Beside it, a reader that modifies an object of a cache panics.
 gotest = $(if $(and $(filter -race,$(1)),$(RACE)),CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true go test -json $(1),go test -json $(filter-out -race,$(1)))
 RACE = $(shell make/setup race)
-# Packages of a module that are tested: TESTPACKAGES, or TESTPACKAGES_<module>, or all. Other than all are tested without what TESTALSO adds.
+# Packages of a module that are tested: TESTPACKAGES, or TESTPACKAGES_<module>, or all. A choice by TESTPACKAGES is tested without what TESTALSO and TESTBESIDE add.
 packages = $(or $(TESTPACKAGES),$(TESTPACKAGES_$*),./...)
+all = $(if $(TESTPACKAGES),,all)
 # All but the benchmarks, which `make bench` compiles. `make vet`, verify and lint check them, too.
 TESTPACKAGES_e2e = $(shell cd e2e && go list ./... | grep -v '/e2e/bench$$')
 

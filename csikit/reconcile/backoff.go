@@ -1,8 +1,10 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,38 +12,110 @@ import (
 // jitter is the largest part by which a pause is shortened.
 const jitter = 0.2
 
-// backoff counts failures per key and computes the pause after each.
+// maxFailing is the number of failing keys that State lists.
+const maxFailing = 100
+
+// backoff has the keys that wait for another attempt, and the failures of each.
 type backoff[K comparable] struct {
 	longest time.Duration
 
-	mu       sync.Mutex
-	failures map[K]int
+	mu    sync.Mutex
+	waits map[K]wait
+}
+
+// wait is the pause of a key between two attempts.
+type wait struct {
+	// failures counts the failures in a row, err is the last one; 0 and nil if the last attempt succeeded and asked for another one.
+	failures int
+	err      error
+	// due is when the key is attempted again, unless its inputs have changed from what they were before the last attempt.
+	due    time.Time
+	inputs any
+	// woken says that the wait was ended, since the last attempt began or while none was running: the attempt may not have seen what ended it.
+	woken bool
+}
+
+// Failing is a key whose last attempt failed, for /debug/state.
+type Failing struct {
+	// Key is the key as text.
+	Key string `json:"key"`
+	// Failures counts the failures in a row.
+	Failures int `json:"failures"`
+	// Error is the last one.
+	Error string `json:"error"`
+	// Next is the time of the next attempt, if nothing changes before.
+	Next time.Time `json:"next"`
 }
 
 func newBackoff[K comparable](longest time.Duration) *backoff[K] {
-	return &backoff[K]{longest: longest, failures: map[K]int{}}
+	return &backoff[K]{longest: longest, waits: map[K]wait{}}
 }
 
-// next counts a failure and returns the pause after it: start, doubled with each failure
+// left returns how long the key has to wait yet, before an attempt. Other inputs than those of the last attempt end the wait and the failures.
+func (b *backoff[K]) left(key K, inputs any) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w, ok := b.waits[key]
+	switch {
+	case !ok:
+		return 0
+	case w.woken:
+		w.woken = false
+		b.waits[key] = w
+		return 0
+	case w.inputs != inputs:
+		delete(b.waits, key)
+		return 0
+	}
+	return time.Until(w.due)
+}
+
+// fail counts a failure and returns the pause after it: start, doubled with each failure
 // before, at most the longest.
-func (b *backoff[K]) next(key K, start time.Duration) time.Duration {
-	b.mu.Lock()
-	n := b.failures[key]
-	b.failures[key] = n + 1
-	b.mu.Unlock()
-	return spread(key, n, exponential(start, b.longest, n))
-}
-
-func (b *backoff[K]) forget(key K) {
+func (b *backoff[K]) fail(key K, inputs any, err error, start time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.failures, key)
+	before := b.waits[key]
+	pause := spread(key, before.failures, exponential(start, b.longest, before.failures))
+	b.waits[key] = wait{failures: before.failures + 1, err: err, due: time.Now().Add(pause), inputs: inputs, woken: before.woken}
+	return pause
 }
 
-func (b *backoff[K]) len() int {
+// succeed ends the failures of a key, which waits for that long before the next attempt.
+func (b *backoff[K]) succeed(key K, inputs any, pause time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.failures)
+	woken := b.waits[key].woken
+	if pause <= 0 && !woken {
+		delete(b.waits, key)
+		return
+	}
+	b.waits[key] = wait{due: time.Now().Add(pause), inputs: inputs, woken: woken}
+}
+
+// wake ends the wait of a key, also that after an attempt which is running, and the failures before if forget is true.
+func (b *backoff[K]) wake(key K, forget bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.waits[key]
+	if forget {
+		w = wait{}
+	}
+	w.woken = true
+	b.waits[key] = w
+}
+
+// failing returns how many keys fail, and the first of them by their text.
+func (b *backoff[K]) failing() (count int, first []Failing) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key, w := range b.waits {
+		if w.failures > 0 {
+			first = append(first, Failing{Key: fmt.Sprint(key), Failures: w.failures, Error: w.err.Error(), Next: w.due})
+		}
+	}
+	slices.SortFunc(first, func(a, b Failing) int { return cmp.Compare(a.Key, b.Key) })
+	return len(first), first[:min(len(first), maxFailing)]
 }
 
 // exponential returns start * 2^n, at most longest.

@@ -30,7 +30,7 @@ const (
 
 // Result of a Reconcile that did not fail.
 type Result struct {
-	// After is the pause until the key is reconciled again. 0: done, until something changes.
+	// After is the pause until the key is reconciled again. 0: done, until the key is added.
 	After time.Duration
 }
 
@@ -42,6 +42,13 @@ type Config[K comparable] struct {
 	// (kube.IsStale) is repeated soon and without a log line; other errors, and panics, are
 	// logged and repeated with the backoff of Retry.
 	Reconcile func(ctx context.Context, key K) (Result, error)
+	// Inputs returns what the work on a key depends on, as a comparable value, without anything that the work itself writes. A key that failed, or that
+	// asked for another look by Result.After, then waits for its pause as long as its inputs are what they were when the attempt began, however often
+	// it is added: a watch brings back what the work wrote before it failed, which must not start it again. Other inputs end the wait and the
+	// failures; Wake does so in any case. Work that makes several writes calls Progress after each. Inputs must not call the Controller.
+	//
+	// nil: each Add ends the wait. That is right only for work that writes nothing which adds its key.
+	Inputs func(key K) any
 	// Class returns with which other keys a key shares workers. It is called when the key is added, and must not call the
 	// Controller. nil: all share the workers, and are served in the order in which they were added.
 	Class func(key K) Class
@@ -84,8 +91,9 @@ type State struct {
 	Waiting int `json:"waiting"`
 	// OldestSeconds is how long the oldest of them waits.
 	OldestSeconds float64 `json:"oldestSeconds"`
-	// Failing keys are those whose last attempt failed.
-	Failing int `json:"failing"`
+	// Failing is the number of keys whose last attempt failed, and Failures has the first 100 of them.
+	Failing  int       `json:"failing"`
+	Failures []Failing `json:"failures,omitempty"`
 	// Running has the keys that are being worked on, and for how many seconds.
 	Running map[string]float64 `json:"running,omitempty"`
 }
@@ -166,12 +174,19 @@ func (c *Controller[K]) Add(key K) { c.queue.add(key, 0) }
 // AddAfter is Add after a pause.
 func (c *Controller[K]) AddAfter(key K, pause time.Duration) { c.queue.add(key, pause) }
 
-// Forget makes the key's next failure its first one.
-func (c *Controller[K]) Forget(key K) { c.backoff.forget(key) }
+// Wake queues the key and ends its wait and its failures: what it failed for may be over.
+func (c *Controller[K]) Wake(key K) { c.WakeAfter(key, 0) }
+
+// WakeAfter is Wake after a pause.
+func (c *Controller[K]) WakeAfter(key K, pause time.Duration) {
+	c.backoff.wake(key, true)
+	c.queue.add(key, pause)
+}
 
 // State returns a snapshot of the controller.
 func (c *Controller[K]) State() State {
-	s := State{Name: c.cfg.Name, OldestSeconds: c.keys.oldest(time.Now()).Seconds(), Failing: c.backoff.len()}
+	s := State{Name: c.cfg.Name, OldestSeconds: c.keys.oldest(time.Now()).Seconds()}
+	s.Failing, s.Failures = c.backoff.failing()
 	s.Waiting = c.keys.Len() + c.queue.count()
 	for _, r := range c.Running() {
 		if s.Running == nil {
@@ -264,8 +279,20 @@ func (c *Controller[K]) reconcileKey(ctx, work context.Context, queue workqueue.
 	if ctx.Err() != nil {
 		return
 	}
-	result, err := c.call(work, key)
-	c.requeue(ctx, key, result, err)
+	var inputs any
+	if c.cfg.Inputs != nil {
+		inputs = c.cfg.Inputs(key)
+	}
+	if wait := c.backoff.left(key, inputs); wait > 0 && c.cfg.Inputs != nil {
+		c.queue.add(key, wait)
+		return
+	}
+	result, err := c.call(context.WithValue(work, progressKey{}, func() {
+		if c.cfg.Inputs != nil {
+			inputs = c.cfg.Inputs(key)
+		}
+	}), key)
+	c.requeue(ctx, key, inputs, result, err)
 }
 
 // call runs Reconcile with its deadline and turns a panic into an error.
@@ -286,22 +313,26 @@ func (c *Controller[K]) call(ctx context.Context, key K) (result Result, err err
 }
 
 // requeue decides when the key is reconciled again.
-func (c *Controller[K]) requeue(ctx context.Context, key K, result Result, err error) {
+func (c *Controller[K]) requeue(ctx context.Context, key K, inputs any, result Result, err error) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyController, c.cfg.Name, logging.KeyKey, key)
 	switch {
 	case err == nil:
-		c.backoff.forget(key)
+		c.backoff.succeed(key, inputs, result.After)
 		if result.After > 0 {
 			c.queue.add(key, result.After)
 		}
 	case kube.IsStale(err):
-		pause := c.backoff.next(key, min(conflictRetry, c.cfg.Retry.Start))
+		pause := c.backoff.fail(key, inputs, err, min(conflictRetry, c.cfg.Retry.Start))
 		logger.V(4).Info("Object changed meanwhile, trying again", logging.KeyDelay, pause, "err", err)
 		c.queue.add(key, pause)
 	case ctx.Err() != nil:
 		logger.Info("Reconcile was stopped before it succeeded", logging.KeyReason, err.Error())
 	default:
-		pause := c.backoff.next(key, c.cfg.Retry.Start)
+		start := c.cfg.Retry.Start
+		if errors.As(err, new(slowError)) {
+			start = c.cfg.Retry.Max
+		}
+		pause := c.backoff.fail(key, inputs, err, start)
 		logger.Error(err, "Reconcile did not succeed, trying again", logging.KeyDelay, pause)
 		c.queue.add(key, pause)
 	}

@@ -167,7 +167,7 @@ func TestKeysAreNotWorkedOnTwiceAtATime(t *testing.T) {
 	})
 }
 
-func TestForgetMakesTheNextFailureTheFirst(t *testing.T) {
+func TestWakeMakesTheNextFailureTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
@@ -177,22 +177,132 @@ func TestForgetMakesTheNextFailureTheFirst(t *testing.T) {
 				d.note("a")
 				return reconcile.Result{}, errBoom
 			},
+			Inputs: func(string) any { return 1 },
 		})
 		f.Add("a")
 		time.Sleep(10 * time.Second) // 0, 1, 2.7, 6
-		if got := f.State().Failing; got != 1 {
-			t.Errorf("one key fails, got %d", got)
+		state := f.State()
+		if state.Failing != 1 || len(state.Failures) != 1 {
+			t.Fatalf("one key fails, got %+v", state)
 		}
-		f.Forget("a")
+		want := reconcile.Failing{Key: "a", Failures: 4, Error: errBoom.Error(), Next: state.Failures[0].Next}
+		if diff := cmp.Diff(want, state.Failures[0]); diff != "" || time.Until(want.Next).Truncate(time.Second) != 3*time.Second {
+			t.Errorf("it is tried again in %v, want 3s to 4s; (-want +got):\n%s", time.Until(want.Next), diff)
+		}
+		f.Add("a") // which starts no attempt: its inputs are the same
+		f.WakeAfter("a", 2*time.Second)
 		if got := f.State().Failing; got != 0 {
 			t.Errorf("none does, got %d", got)
 		}
-		time.Sleep(7 * time.Second) // the pause that was begun ends, then the first one
+		time.Sleep(6 * time.Second)
 		f.end(t, nil)
-		if diff := cmp.Diff([]string{"0s a", "1s a", "2.7s a", "6s a", "13.5s a", "14.5s a", "16.2s a"}, d.read()); diff != "" {
+		if diff := cmp.Diff([]string{"0s a", "1s a", "2.7s a", "6s a", "10s a", "11s a", "12.7s a", "16s a"}, d.read()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// TestWakeDuringAnAttempt ends the wait of a key while an attempt runs, which may not have seen why: the next one follows at once.
+func TestWakeDuringAnAttempt(t *testing.T) {
+	t.Parallel()
+	for name, wake := range map[string]func(c *reconcile.Controller[string]){
+		"Wake":    func(c *reconcile.Controller[string]) { c.Wake("a") },
+		"WakeAll": func(c *reconcile.Controller[string]) { c.WakeAll(func() []string { return []string{"a"} }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var d diary
+				f := launch(t, reconcile.Config[string]{
+					Retry: flagset.Retry{Start: time.Minute, Max: time.Hour}, Inputs: func(string) any { return nil },
+					Reconcile: func(context.Context, string) (reconcile.Result, error) {
+						d.note("a")
+						time.Sleep(4 * time.Second)
+						return reconcile.Result{}, errBoom
+					},
+				})
+				f.Add("a")
+				time.Sleep(2 * time.Second)
+				wake(f.Controller)
+				time.Sleep(30 * time.Second)
+				f.end(t, nil)
+				if diff := cmp.Diff([]string{"0s a", "4s a"}, d.read()); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestPauses adds a key each second after its first attempt at 0s, as a watch does that brings back what the attempt wrote.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	retry := flagset.Retry{Start: 10 * time.Second, Max: 40 * time.Second}
+	cases := map[string]struct {
+		reason  string
+		inputs  func(after time.Duration) any // nil: no Config.Inputs
+		attempt func() (reconcile.Result, error)
+		wake    time.Duration // when WakeAll is called
+		want    []string
+	}{
+		"Echo": {
+			reason: "A key that failed waits, however often it is added.", inputs: func(time.Duration) any { return "same" },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "10s"},
+		},
+		"Changed": {
+			reason: "Other inputs end the wait and the failures.", inputs: func(after time.Duration) any { return after >= 4*time.Second },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "4s", "14s"},
+		},
+		"Slow": {
+			reason: "An error after which a retry makes no sense has the longest pause.", inputs: func(time.Duration) any { return nil },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, reconcile.Slow(errBoom) }, want: []string{"0s"},
+		},
+		"Another": {
+			reason: "So does a key that asked for another look.", inputs: func(time.Duration) any { return nil },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{After: 7 * time.Second}, nil }, want: []string{"0s", "7s", "14s"},
+		},
+		"Done": {
+			reason: "A key that asked for nothing is reconciled each time that it is added.", inputs: func(time.Duration) any { return nil },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, nil },
+			want:    []string{"0s", "1s", "2s", "3s", "4s", "5s", "6s", "7s", "8s", "9s", "10s", "11s", "12s", "13s", "14s", "15s"},
+		},
+		"NoInputs": {
+			reason: "Without inputs each Add ends the wait.", attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom },
+			want: []string{"0s", "1s", "2s", "3s", "4s", "5s", "6s", "7s", "8s", "9s", "10s", "10s", "11s", "12s", "13s", "14s", "15s"},
+		},
+		"WakeAll": {
+			reason: "What comes back ends the wait, and not the failures.", inputs: func(time.Duration) any { return nil }, wake: 3 * time.Second,
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "3s"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				var got []string
+				cfg := reconcile.Config[string]{Retry: retry, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+					got = append(got, time.Since(began).Round(time.Second).String())
+					return tc.attempt()
+				}}
+				if tc.inputs != nil {
+					cfg.Inputs = func(string) any { return tc.inputs(time.Since(began).Round(time.Second)) }
+				}
+				f := launch(t, cfg)
+				for second := range 16 {
+					f.Add("a")
+					if tc.wake > 0 && second == int(tc.wake.Seconds()) {
+						f.WakeAll(func() []string { return []string{"a"} })
+					}
+					time.Sleep(time.Second)
+				}
+				f.end(t, nil)
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+				}
+			})
+		})
+	}
 }
 
 func TestPanicIsAFailure(t *testing.T) {

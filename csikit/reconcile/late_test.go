@@ -24,7 +24,7 @@ func TestNewStartsNothing(t *testing.T) {
 	}
 	c.Add("a")
 	c.AddAfter("b", time.Hour)
-	c.Forget("a")
+	c.Wake("a")
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left in the bubble
 		if _, err := reconcile.New(reconcile.Config[string]{
 			Name: "idle", Reconcile: func(context.Context, string) (reconcile.Result, error) { return reconcile.Result{}, nil },

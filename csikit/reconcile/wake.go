@@ -15,6 +15,7 @@ func (c *Controller[K]) WakeAll(keys func() []K) {
 		return
 	}
 	for i, key := range keys() {
+		c.backoff.wake(key, false)
 		c.queue.add(key, time.Duration(i)*wakeSpacing)
 	}
 }

@@ -135,12 +135,12 @@ func New(cfg Config) *Controller {
 // makeQueues makes the queues. That registers their metrics, so it is left to Run.
 func (c *Controller) makeQueues() error {
 	config := reconcile.Config[string]{
-		Name: QueueVA, Reconcile: c.reconcileVA, Class: c.class,
+		Name: QueueVA, Reconcile: c.reconcileVA, Inputs: c.inputs, Class: c.class,
 		Workers: c.cfg.Workers, Retry: c.cfg.Retry, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
 	}
 	var err1, err2 error
 	c.vaQueue, err1 = reconcile.New(config)
-	config.Name, config.Reconcile, config.Class = QueuePV, c.reconcilePV, nil
+	config.Name, config.Reconcile, config.Inputs, config.Class = QueuePV, c.reconcilePV, nil, nil
 	c.pvQueue, err2 = reconcile.New(config)
 	return errors.Join(err1, err2)
 }

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
@@ -26,18 +27,23 @@ func indexVA(driver string) map[string]func(*storagev1.VolumeAttachment) []strin
 	}
 }
 
-// needsSync reports whether a change may alter what the VolumeAttachment needs. Own writes do not: an error in the status
-// must not end the backoff after that error.
-func needsSync(before, after *storagev1.VolumeAttachment) bool {
-	switch {
-	case before == nil, before.UID != after.UID:
-		return true
-	case before.ResourceVersion == after.ResourceVersion:
-		return true // the periodic resync
-	case isDeleting(before) != isDeleting(after):
-		return true
+// inputs is what the work on a VolumeAttachment depends on: neither its status, where the attacher writes the error that the backoff follows, nor its
+// finalizer and annotations. Changes of its PersistentVolume and of its node wake it.
+type inputs struct {
+	uid      types.UID
+	deleting bool
+}
+
+func inputsOf(va *storagev1.VolumeAttachment) inputs {
+	return inputs{uid: va.UID, deleting: isDeleting(va)}
+}
+
+func (c *Controller) inputs(name string) any {
+	va, ok := c.vas.Get("", name)
+	if !ok {
+		return inputs{}
 	}
-	return before.Status.Attached && !after.Status.Attached
+	return inputsOf(va)
 }
 
 func (c *Controller) vaChanged(before, after *storagev1.VolumeAttachment) {
@@ -48,12 +54,8 @@ func (c *Controller) vaChanged(before, after *storagev1.VolumeAttachment) {
 		return
 	}
 	c.noteVA(after)
-	switch {
-	case !c.ours(after) || !needsSync(before, after):
-	case before != nil && before.ResourceVersion == after.ResourceVersion: // the periodic resync
-		c.queue(after)
-	default:
-		c.wake(after)
+	if c.ours(after) && c.step(after) != stepNone {
+		c.vaQueue.Add(after.Name)
 	}
 }
 
@@ -98,14 +100,8 @@ func (c *Controller) wakeAll(vas []*storagev1.VolumeAttachment) {
 
 // wake ends the backoff of va and queues it, if it needs anything.
 func (c *Controller) wake(va *storagev1.VolumeAttachment) {
-	c.vaQueue.Forget(va.Name)
-	c.queue(va)
-}
-
-// queue queues va, if it needs anything.
-func (c *Controller) queue(va *storagev1.VolumeAttachment) {
 	if c.step(va) != stepNone {
-		c.vaQueue.Add(va.Name)
+		c.vaQueue.Wake(va.Name)
 	}
 }
 

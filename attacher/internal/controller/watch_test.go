@@ -11,25 +11,22 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 )
 
-func TestNeedsSync(t *testing.T) {
+func TestInputs(t *testing.T) {
 	tests := map[string]struct {
-		reason        string
-		before, after *storagev1.VolumeAttachment
-		want          bool
+		reason string
+		after  *storagev1.VolumeAttachment
+		want   bool
 	}{
-		"New":         {reason: "the volume is to be attached", after: newVA(), want: true},
-		"Resync":      {reason: "the periodic look", before: newVA(), after: newVA(), want: true},
-		"Deleted":     {reason: "it is to be detached", before: newVA(), after: newVA(vaVersion("2"), vaDeleting), want: true},
-		"Recreated":   {reason: "another object under the same name", before: newVA(vaDeleting), after: newVA(vaVersion("2"), vaUID("new")), want: true},
-		"Reset":       {reason: "another client has reset attached", before: newVA(vaAttached), after: newVA(vaVersion("2")), want: true},
-		"OwnError":    {reason: "our own error must not cut the pause short", before: newVA(), after: newVA(vaVersion("2"), vaAttachError("x"))},
-		"OwnPrepare":  {reason: "our own finalizer and annotations change nothing", before: newVA(), after: newVA(vaVersion("2"), vaFinalized, vaAnnotated(AnnotationNodeID, "id"))},
-		"OwnAttached": {reason: "our own success changes nothing", before: newVA(), after: newVA(vaVersion("2"), vaAttached)},
+		"Deleted":     {reason: "it is to be detached", after: newVA(vaVersion("2"), vaDeleting), want: true},
+		"Recreated":   {reason: "another object under the same name", after: newVA(vaVersion("2"), vaUID("new")), want: true},
+		"OwnError":    {reason: "our own error must not end the backoff", after: newVA(vaVersion("2"), vaAttachError("x"))},
+		"OwnPrepare":  {reason: "our own finalizer and annotations change nothing", after: newVA(vaVersion("2"), vaFinalized, vaAnnotated(AnnotationNodeID, "id"))},
+		"OwnAttached": {reason: "our own success changes nothing", after: newVA(vaVersion("2"), vaAttached)},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := needsSync(tt.before, tt.after); got != tt.want {
-				t.Errorf("%s: got %t", tt.reason, got)
+			if got := inputsOf(newVA()) != inputsOf(tt.after); got != tt.want {
+				t.Errorf("%s: ends the backoff: %t", tt.reason, got)
 			}
 		})
 	}

@@ -44,22 +44,18 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 	return reconcile.Result{After: cmp.Or(pause, c.vanished.forget(key, c.contents.ByIndex(indexRef, key)))}, nil
 }
 
-// reconcileSnapshot makes the writes that a snapshot needs, and returns the pause after a failure.
+// reconcileSnapshot makes the writes that a snapshot needs, and returns when to look at it again.
 func (c *Controller) reconcileSnapshot(ctx context.Context, namespace, name string) (time.Duration, error) {
 	key, verified := namespace+"/"+name, false
 	for range maxSteps {
 		s, ok := c.snapshots.Get(namespace, name)
 		if !ok {
 			c.cfg.Operations.finish(key)
-			c.retries.forget(key)
 			return 0, nil
 		}
 		v := c.view(s)
 		if v.content != nil {
 			c.contentKnown(s.UID)
-		}
-		if pause := c.retries.until(key, v.inputs()); pause > 0 {
-			return pause, nil
 		}
 		v.contentGone = v.contentGone || verified
 		c.cfg.Operations.observe(s, v.content)
@@ -69,23 +65,17 @@ func (c *Controller) reconcileSnapshot(ctx context.Context, namespace, name stri
 		switch p.verdict {
 		case doNothing:
 			c.record(s, p.events)
-			c.retries.forget(key)
 			return p.after, nil
 		case doVerify:
 			verified, err = c.verifyGone(ctx, contentName(s))
 		default:
 			err = c.perform(ctx, v, p)
 		}
-		switch {
-		case err == nil:
-			c.record(s, p.events)
-		case kube.IsStale(err), errors.Is(err, kube.ErrGone), ctx.Err() != nil:
+		if err != nil {
 			return 0, err
-		default:
-			pause := c.retries.fail(key, v.inputs())
-			klog.FromContext(ctx).Error(err, "Write did not succeed, trying again", logging.KeyState, p.verdict, logging.KeyDelay, pause)
-			return pause, nil
 		}
+		c.record(s, p.events)
+		reconcile.Progress(ctx)
 	}
 	return 0, fmt.Errorf("snapshot %s: %d writes in a row have not been enough", key, maxSteps)
 }

@@ -70,7 +70,6 @@ type Controller struct {
 	claimQueue *reconcile.Controller[string] // of claims that have the finalizer
 	locks      keymutex.Locks[string]        // by claim: held while its finalizer is added or removed
 	creating   creating
-	retries    retries
 	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
 	created    sync.Map // UIDs of contents that this instance has created and that have no status yet, with the time
 	vanished   vanished[*snapshotv1.VolumeSnapshotContent]
@@ -85,7 +84,7 @@ type Controller struct {
 
 // New prepares a Controller, which starts with Run.
 func New(cfg Config) *Controller {
-	c := &Controller{cfg: cfg, retries: retries{retry: cfg.Retry}}
+	c := &Controller{cfg: cfg}
 	c.vanished.of = orphanOf
 	c.snapshots = kube.NewInformer(cfg.Snapshots.VolumeSnapshots(""), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
 		Name: "VolumeSnapshot", Resync: cfg.Resync, Transform: slimSnapshot, Encoding: snapshotapi.Encoding[*snapshotv1.VolumeSnapshot](), Index: indexSnapshots(),
@@ -118,10 +117,10 @@ func New(cfg Config) *Controller {
 // Run works until ctx ends, then lets operations that have begun finish. It may be called once.
 func (c *Controller) Run(ctx context.Context) (err error) {
 	// Making the queues registers their metrics, so it is left to the instance that leads.
-	if c.queue, err = c.newQueue(QueueSnapshots, c.reconcile); err != nil {
+	if c.queue, err = c.newQueue(QueueSnapshots, c.reconcile, c.inputs); err != nil {
 		return err
 	}
-	if c.claimQueue, err = c.newQueue(QueueClaims, c.reconcileClaim); err != nil {
+	if c.claimQueue, err = c.newQueue(QueueClaims, c.reconcileClaim, nil); err != nil {
 		return err
 	}
 	defer c.cfg.Operations.reset()
@@ -150,9 +149,9 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 	return errors.Join(err, informers.Wait())
 }
 
-func (c *Controller) newQueue(name string, do func(context.Context, string) (reconcile.Result, error)) (*reconcile.Controller[string], error) {
+func (c *Controller) newQueue(name string, do func(context.Context, string) (reconcile.Result, error), inputs func(string) any) (*reconcile.Controller[string], error) {
 	return reconcile.New(reconcile.Config[string]{
-		Name: name, Reconcile: do, Workers: c.cfg.Workers, Retry: c.cfg.Retry, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
+		Name: name, Reconcile: do, Inputs: inputs, Workers: c.cfg.Workers, Retry: c.cfg.Retry, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
 	})
 }
 

@@ -34,7 +34,6 @@ type groups struct {
 	groupContents *kube.Informer[*groupv1.VolumeGroupSnapshotContent]
 	groupClasses  *kube.Informer[*groupv1.VolumeGroupSnapshotClass]
 	groupQueue    *reconcile.Controller[string]
-	groupRetries  retries
 	groupVanished vanished[*groupv1.VolumeGroupSnapshotContent]
 	version       string // in which they are served
 }
@@ -128,7 +127,7 @@ func (c *Controller) startGroups(ctx context.Context, version string) (stop func
 }
 
 func (c *Controller) newGroups(version string) *groups {
-	g := &groups{Controller: c, version: version, groupRetries: retries{retry: c.cfg.Retry}}
+	g := &groups{Controller: c, version: version}
 	g.groupVanished.of = groupOrphanOf
 	g.groups = kube.NewInformer(c.cfg.Snapshots.VolumeGroupSnapshots(""), kube.InformerOptions[*groupv1.VolumeGroupSnapshot]{
 		Name: "VolumeGroupSnapshot", Resync: c.cfg.Resync, Index: map[string]func(*groupv1.VolumeGroupSnapshot) []string{
@@ -156,7 +155,7 @@ func (c *Controller) newGroups(version string) *groups {
 
 // run works until ctx ends.
 func (g *groups) run(ctx context.Context) (err error) {
-	if g.groupQueue, err = g.newQueue(QueueGroups, g.reconcileGroup); err != nil {
+	if g.groupQueue, err = g.newQueue(QueueGroups, g.reconcileGroup, g.inputs); err != nil {
 		return err
 	}
 	g.groups.OnChange(g.groupChanged)

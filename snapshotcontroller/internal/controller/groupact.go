@@ -1,20 +1,15 @@
 package controller
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
-	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
@@ -26,8 +21,7 @@ const maxGroupSteps = 20
 func (g *groups) reconcileGroup(ctx context.Context, key string) (reconcile.Result, error) {
 	namespace, name, _ := strings.Cut(key, "/")
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("groupSnapshot", key))
-	pause, err := g.reconcileOne(ctx, namespace, name)
-	if err != nil {
+	if err := g.reconcileOne(ctx, namespace, name); err != nil {
 		return reconcile.Result{}, ignoreGone(err)
 	}
 	group, exists := g.groups.Get(namespace, name)
@@ -38,28 +32,24 @@ func (g *groups) reconcileGroup(ctx context.Context, key string) (reconcile.Resu
 			}
 		}
 	}
-	return reconcile.Result{After: cmp.Or(pause, g.groupVanished.forget(key, g.groupContents.ByIndex(indexRef, key)))}, nil
+	return reconcile.Result{After: g.groupVanished.forget(key, g.groupContents.ByIndex(indexRef, key))}, nil
 }
 
-// reconcileOne makes the writes that a group snapshot needs, and returns the pause after a failure.
-func (g *groups) reconcileOne(ctx context.Context, namespace, name string) (time.Duration, error) {
+// reconcileOne makes the writes that a group snapshot needs.
+func (g *groups) reconcileOne(ctx context.Context, namespace, name string) error {
 	key, verified := namespace+"/"+name, false
 	for steps := 0; ; steps++ {
 		group, ok := g.groups.Get(namespace, name)
 		if !ok {
 			g.cfg.Operations.finish("group " + key)
-			g.groupRetries.forget(key)
-			return 0, nil
+			return nil
 		}
 		v := g.groupView(group)
 		if v.content != nil {
 			g.contentKnown(group.UID)
 		}
-		if pause := g.groupRetries.until(key, v.inputs()); pause > 0 {
-			return pause, nil
-		}
 		if steps > maxGroupSteps+4*len(v.members)+len(v.snapshots) {
-			return 0, fmt.Errorf("group snapshot %s: %d writes in a row have not been enough", key, steps)
+			return fmt.Errorf("group snapshot %s: %d writes in a row have not been enough", key, steps)
 		}
 		v.contentGone = v.contentGone || verified
 		g.cfg.Operations.observeGroup(group, v.content)
@@ -68,23 +58,17 @@ func (g *groups) reconcileOne(ctx context.Context, namespace, name string) (time
 		switch p.verdict {
 		case doNothing:
 			g.recordGroup(group, p.events)
-			g.groupRetries.forget(key)
-			return 0, nil
+			return nil
 		case doVerify:
 			verified, err = g.verifyGroupGone(ctx, groupContentName(group))
 		default:
 			err = g.refusedGroup(ctx, group, p.verdict, g.performGroup(ctx, v, p))
 		}
-		switch {
-		case err == nil:
-			g.recordGroup(group, p.events)
-		case kube.IsStale(err), errors.Is(err, kube.ErrGone), ctx.Err() != nil:
-			return 0, err
-		default:
-			pause := g.groupRetries.fail(key, v.inputs())
-			klog.FromContext(ctx).Error(err, "Write did not succeed, trying again", logging.KeyState, p.verdict, logging.KeyDelay, pause)
-			return pause, nil
+		if err != nil {
+			return err
 		}
+		g.recordGroup(group, p.events)
+		reconcile.Progress(ctx)
 	}
 }
 

@@ -91,15 +91,23 @@ func (g *groups) selected(namespace string, by *metav1.LabelSelector) ([]source,
 	return sources, nil
 }
 
-// inputs identifies what planGroup decides about, without what the controller writes itself.
-func (v groupView) inputs() string {
+// inputs identifies what a group snapshot, and the contents that refer to its name, are decided by, without what the controller writes into the group.
+func (g *groups) inputs(key string) any {
+	namespace, name, _ := strings.Cut(key, "/")
+	var parts []string
+	if group, ok := g.groups.Get(namespace, name); ok {
+		parts = g.groupView(group).inputs()
+	}
+	return strings.Join(append(parts, versions(g.groupContents.ByIndex(indexRef, key))...), "\n")
+}
+
+// inputs identifies what planGroup decides about.
+func (v groupView) inputs() []string {
 	parts := []string{
 		string(v.group.UID), fmt.Sprint(v.group.DeletionTimestamp != nil, v.group.Finalizers), v.restoring, version(v.content), version(v.class), v.node,
 		ptr.Deref(v.group.Spec.VolumeGroupSnapshotClassName, ""),
 	}
-	for _, class := range v.classes {
-		parts = append(parts, version(class))
-	}
+	parts = append(parts, versions(v.classes)...)
 	for _, s := range v.sources {
 		parts = append(parts, string(s.claim.UID), s.claim.Spec.VolumeName, string(s.claim.Status.Phase))
 		if s.volume != nil {
@@ -109,5 +117,5 @@ func (v groupView) inputs() string {
 	for _, m := range v.members {
 		parts = append(parts, fmt.Sprint(m.snapshot != nil), version(m.content))
 	}
-	return strings.Join(parts, "\n")
+	return parts
 }

@@ -201,7 +201,6 @@ func (c *Controller) classChanged(before, after *snapshotv1.VolumeSnapshotClass)
 	}
 	for _, value := range []string{after.Name, waitingDefault} {
 		for _, s := range c.snapshots.ByIndex(indexWaiting, value) {
-			c.queue.Forget(keyOf(s))
 			c.queue.Add(keyOf(s))
 		}
 	}
@@ -257,7 +256,6 @@ func (c *Controller) wakeWaiting(claim string) {
 	}
 	for _, s := range c.snapshots.ByIndex(indexClaim, claim) {
 		if boundName(s) == "" {
-			c.queue.Forget(keyOf(s))
 			c.queue.Add(keyOf(s))
 		}
 	}

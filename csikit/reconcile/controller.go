@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -279,20 +280,37 @@ func (c *Controller[K]) reconcileKey(ctx, work context.Context, queue workqueue.
 	if ctx.Err() != nil {
 		return
 	}
-	var inputs any
-	if c.cfg.Inputs != nil {
-		inputs = c.cfg.Inputs(key)
-	}
+	inputs := c.inputs(ctx, key)
 	if wait := c.backoff.left(key, inputs); wait > 0 && c.cfg.Inputs != nil {
 		c.queue.add(key, wait)
 		return
 	}
-	result, err := c.call(context.WithValue(work, progressKey{}, func() {
-		if c.cfg.Inputs != nil {
-			inputs = c.cfg.Inputs(key)
-		}
-	}), key)
+	result, err := c.call(context.WithValue(work, progressKey{}, func() { inputs = c.inputs(ctx, key) }), key)
 	c.requeue(ctx, key, inputs, result, err)
+}
+
+// inputs returns Config.Inputs of a key. Without that, or if it fails, it is nil, and the key waits for the end of its pause.
+func (c *Controller[K]) inputs(ctx context.Context, key K) (inputs any) {
+	if c.cfg.Inputs == nil {
+		return nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			c.panicked(ctx, key, r)
+			inputs = nil
+		}
+	}()
+	inputs = c.cfg.Inputs(key)
+	if inputs != nil && !reflect.ValueOf(inputs).Comparable() {
+		panic(fmt.Sprintf("Inputs returned a value of type %T, which cannot be compared", inputs))
+	}
+	return inputs
+}
+
+// panicked logs that a function of the Config has panicked.
+func (c *Controller[K]) panicked(ctx context.Context, key K, r any) {
+	klog.FromContext(ctx).Error(nil, "Reconcile panicked", logging.KeyController, c.cfg.Name,
+		logging.KeyKey, key, logging.KeyPanic, fmt.Sprint(r), logging.KeyStack, string(debug.Stack()))
 }
 
 // call runs Reconcile with its deadline and turns a panic into an error.
@@ -304,8 +322,7 @@ func (c *Controller[K]) call(ctx context.Context, key K) (result Result, err err
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			klog.FromContext(ctx).Error(nil, "Reconcile panicked", logging.KeyController, c.cfg.Name,
-				logging.KeyKey, key, logging.KeyPanic, fmt.Sprint(r), logging.KeyStack, string(debug.Stack()))
+			c.panicked(ctx, key, r)
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()

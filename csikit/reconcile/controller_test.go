@@ -266,6 +266,14 @@ func TestPauses(t *testing.T) {
 			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, nil },
 			want:    []string{"0s", "1s", "2s", "3s", "4s", "5s", "6s", "7s", "8s", "9s", "10s", "11s", "12s", "13s", "14s", "15s"},
 		},
+		"Panics": {
+			reason: "Inputs that cannot be had are no other inputs, and end no process.", inputs: func(time.Duration) any { panic("inputs") },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "10s"},
+		},
+		"NotComparable": {
+			reason: "So are those that cannot be compared.", inputs: func(time.Duration) any { return []int{1} },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "10s"},
+		},
 		"NoInputs": {
 			reason: "Without inputs each Add ends the wait.", attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom },
 			want: []string{"0s", "1s", "2s", "3s", "4s", "5s", "6s", "7s", "8s", "9s", "10s", "10s", "11s", "12s", "13s", "14s", "15s"},

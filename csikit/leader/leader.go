@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
@@ -79,6 +80,21 @@ type Config struct {
 	// Recorder records a new leader as an event on the Lease. nil: no events.
 	Recorder Recorder
 }
+
+// Term is one leadership: the UID of the Lease, and its spec.leaseTransitions, which each new holder counts up, whatever elector it uses.
+type Term struct {
+	Lease       types.UID
+	Transitions int32
+}
+
+// TermOf returns the term in which a function that Run has called leads; ok is false in any other context.
+func TermOf(ctx context.Context) (term Term, ok bool) {
+	term, ok = ctx.Value(termKey{}).(Term)
+	return term, ok
+}
+
+// termKey is the key of the Term in the context of the leader.
+type termKey struct{}
 
 // Run waits until this instance is elected, then calls lead and returns its error. lead is called at most once.
 //
@@ -183,7 +199,8 @@ func (e *elector) pause() time.Duration {
 // runWhileLeading runs lead beside the renewal of the Lease, then releases the Lease.
 func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context) error) error {
 	gone := make(chan struct{})
-	leadCtx, cancel := context.WithCancelCause(reconcile.WithAbort(ctx, gone))
+	term := Term{Lease: e.lease.UID, Transitions: e.seen.transitions}
+	leadCtx, cancel := context.WithCancelCause(context.WithValue(reconcile.WithAbort(ctx, gone), termKey{}, term))
 	defer cancel(nil)
 	finished := make(chan struct{})
 	var lost error

@@ -85,7 +85,7 @@ func examplesIn(page string) (examples []string) {
 // onEachNode are the rights of a provisioner that works for its own node only.
 func onEachNode(t *testing.T) rights {
 	t.Helper()
-	return rightsIn(t, contentOf(t, "components/distributed/rbac.yaml"), "longshore:csi-provisioner-node")
+	return rightsIn(t, contentOf(t, "components/distributed/rbac.yaml"), "longshore:csi-provisioner-node", "csi-hostpath-journal")
 }
 
 // TestRightsOnEachNode: the manifests grant what the document says, but for what a driver without attachment has no use for.
@@ -99,7 +99,7 @@ func TestRightsOnEachNode(t *testing.T) {
 	}
 	for where, want := range map[string]rights{
 		"docs, example":        rightsIn(t, examplesIn(contentOf(t, "../provisioner/docs/rbac.md"))[1]),
-		"rendered/distributed": rightsIn(t, string(render(t, "distributed")), "longshore:csi-provisioner-node"),
+		"rendered/distributed": rightsIn(t, string(render(t, "distributed")), "longshore:csi-provisioner-node", "csi-hostpath-journal"),
 	} {
 		delete(want, "list volumeattachments storage.k8s.io")
 		delete(want, "watch volumeattachments storage.k8s.io")

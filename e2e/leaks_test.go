@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -45,16 +48,16 @@ const (
 	retryPeriod   = time.Second
 )
 
-// The values of STORE: where volumes in progress are recorded.
+// The values of FORM: how the provisioner is run.
 const (
-	// inLeases: there is an election.
-	inLeases = "leases"
-	// onClaims: there is none.
-	onClaims = "claims"
-	// onClaimsOfNode: the provisioner is that of a node.
-	onClaimsOfNode = "node"
-	// inMemory: there is an election, and no permission to write other Leases than its own. Volumes may be leaked.
-	inMemory = "forbidden"
+	// elected: there is an election.
+	elected = "elected"
+	// alone: there is none.
+	alone = "alone"
+	// ofNode: the provisioner is that of a node.
+	ofNode = "node"
+	// unrecorded: there is an election, and no permission to write other Leases than its own. Volumes may be leaked.
+	unrecorded = "forbidden"
 )
 
 // leakTest makes and deletes claims while its driver ends calls in all ways, and kills the provisioner.
@@ -70,8 +73,8 @@ type leakTest struct {
 	// ended is closed once the provisioner has ended, and address is that of the driver.
 	ended   chan struct{}
 	address string
-	// store says where records are, and kubeconfig is that of the provisioner.
-	store, kubeconfig string
+	// form says how the provisioner is run, and kubeconfig is its own.
+	form, kubeconfig string
 	// kills and faults are the ways to end the provisioner and a call.
 	kills, faults []string
 
@@ -93,40 +96,41 @@ func TestLeaks(t *testing.T) {
 		t.Fatalf("N=%s: must be a number", testbed.SoakSetting("N", "20"))
 	}
 	for _, seed := range seeds.All(t) {
-		for _, store := range strings.Split(testbed.SoakSetting("STORE", inLeases+","+onClaims), ",") {
-			t.Run(fmt.Sprintf("%s/%d", store, seed), func(t *testing.T) {
+		for _, form := range strings.Split(testbed.SoakSetting("FORM", elected+","+alone), ",") {
+			t.Run(fmt.Sprintf("%s/%d", form, seed), func(t *testing.T) {
 				t.Parallel()
-				t.Logf("seed %d: `make soak TEST=leaks N=%d SEED=%d STORE=%s` plays the same game, as far as processes are alike", seed, claims, seed, store)
-				newLeakTest(t, store, seed).play(claims)
+				t.Logf("seed %d: `make soak TEST=leaks N=%d SEED=%d FORM=%s` plays the same game, as far as processes are alike", seed, claims, seed, form)
+				newLeakTest(t, form, seed).play(claims)
 			})
 		}
 	}
 }
 
 // newLeakTest returns a game with a driver of its own.
-func newLeakTest(t *testing.T, store string, seed uint64) *leakTest {
+func newLeakTest(t *testing.T, form string, seed uint64) *leakTest {
 	t.Helper()
 	s := newStory(t)
 	l := &leakTest{
 		story: s, random: rand.New(rand.NewPCG(seed, 0)), name: s.Namespace + ".leaktest.example.com", class: s.Namespace + "-leaks",
 		lease: strings.ReplaceAll(s.Namespace+".leaktest.example.com", ".", "-"), logs: filepath.Join(t.TempDir(), "log"),
 		counts: map[string]int{}, late: map[string]*csi.CreateVolumeRequest{},
-		store: store, kubeconfig: s.Dev.KubeconfigOf("csi-provisioner"),
+		form: form, kubeconfig: s.Dev.KubeconfigOf("csi-provisioner"),
 		kills:  strings.Split(testbed.SoakSetting("KILL", "kill,term,lease"), ","),
 		faults: strings.Split(testbed.SoakSetting("FAULTS", "late,lost,hang,crash,uncertain-then-final,already-exists"), ","),
 	}
 	options := csitest.Options{Name: l.name}
-	switch store {
-	case inLeases:
-	case inMemory:
+	switch form {
+	case elected:
+	case unrecorded:
 		l.forbid()
-	case onClaimsOfNode:
+	case ofNode:
 		options.NodeID, options.Topology = l.node(), map[string]string{"example.com/node": l.node()}
+		l.kubeconfig = s.Dev.Kubeconfig // the user of the cluster's provisioner has not the rights of one on each node
 		fallthrough
-	case onClaims:
+	case alone:
 		l.kills = slices.DeleteFunc(l.kills, func(how string) bool { return how == "lease" })
 	default:
-		t.Fatalf("STORE=%s: must be of %q", store, []string{inLeases, onClaims, onClaimsOfNode, inMemory})
+		t.Fatalf("FORM=%s: must be of %q", form, []string{elected, alone, ofNode, unrecorded})
 	}
 	l.driver = csitest.New(options)
 	s.AddClass(testbed.Class(l.class, l.name, storagev1.VolumeBindingImmediate))
@@ -206,7 +210,7 @@ func (l *leakTest) play(claims int) {
 	}
 	l.heal()
 	order := l.check
-	if l.store == inMemory {
+	if l.form == unrecorded {
 		order = l.countLeaks
 	}
 	order()
@@ -344,13 +348,13 @@ func (l *leakTest) start() {
 	defer func() { _ = log.Close() }()
 	args := []string{
 		"run", "csi-provisioner", "-v=2", "--csi-address=" + l.address, "--kubeconfig=" + l.kubeconfig,
-		"--timeout=3s", "--retry-interval-max=5s", "--termination-grace-period=20s",
+		"--timeout=3s", "--retry-interval-max=5s", "--termination-grace-period=20s", "--leader-election-namespace=" + devcluster.Namespace,
 	}
-	switch l.store {
-	case onClaimsOfNode:
+	switch l.form {
+	case ofNode:
 		args = append(args, "--node-deployment", "--node-deployment-base-delay=100ms", "--node-deployment-max-delay=1s")
-	case inLeases, inMemory:
-		args = append(args, "--leader-election", "--leader-election-namespace="+devcluster.Namespace, "--leader-election-lease-duration="+leaseDuration.String(),
+	case elected, unrecorded:
+		args = append(args, "--leader-election", "--leader-election-lease-duration="+leaseDuration.String(),
 			"--leader-election-renew-deadline="+renewDeadline.String(), "--leader-election-retry-period="+retryPeriod.String())
 	}
 	l.provisioner = exec.Command(l.Dev.Program, args...)
@@ -502,8 +506,8 @@ func (l *leakTest) disorder(ctx context.Context) (problem string, leaks []string
 	counts := map[string]int{}
 	for _, claim := range claims.Items {
 		switch {
-		case claim.Annotations[recordAnnotation] != "":
-			counts["with a record"]++
+		case claim.Annotations[recordAnnotation] != "" || slices.ContainsFunc(claim.Finalizers, func(name string) bool { return strings.HasPrefix(name, "csi.longshore.dev/") }):
+			counts["marked by the provisioner"]++
 		case claim.DeletionTimestamp != nil:
 			counts["being deleted"]++
 		case claim.Status.Phase != corev1.ClaimBound:
@@ -520,9 +524,22 @@ func (l *leakTest) disorder(ctx context.Context) (problem string, leaks []string
 		return fmt.Sprintf("%d claims, %d PersistentVolumes, %d volumes in the driver", len(claims.Items), len(handles), len(made)), leaks, nil
 	}
 	for _, lease := range leases.Items {
-		if text := lease.Annotations[recordAnnotation]; strings.HasPrefix(lease.Name, l.lease) && strings.Contains(text, "uid") {
-			return fmt.Sprintf("the Lease %s has %s", lease.Name, text), leaks, nil
+		if records, err := recordsIn(lease.Annotations[recordAnnotation]); strings.HasPrefix(lease.Name, l.lease) && (err != nil || strings.Contains(records, "uid")) {
+			return fmt.Sprintf("the Lease %s has %s, error %v", lease.Name, records, err), leaks, nil
 		}
 	}
 	return "", leaks, nil
+}
+
+// recordsIn returns the records of volumes in progress as text.
+func recordsIn(annotation string) (string, error) {
+	if annotation == "" {
+		return "", nil
+	}
+	unpacked, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(annotation)))
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(unpacked)
+	return string(text), err
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -33,6 +34,7 @@ func uses() map[string]func(*story) {
 		"Snapshots":       (*story).snapshots,
 		"StrayContents":   (*story).strayContents,
 		"Capacity":        (*story).capacity,
+		"Killed":          (*story).killedProvisioner,
 	}
 }
 
@@ -55,6 +57,27 @@ func (s *story) lifeWithSecrets() {
 	s.Retry("wait for the new size", func(ctx context.Context) error { return s.grown(ctx, "data", "32Mi") })
 	s.deleteClaim()
 	s.WaitNothingLeft()
+}
+
+// killedProvisioner is a volume that its provisioner was killed over, and whose claim is gone when the next one starts: before that deletes the volume, it asks what
+// has become of the claim.
+func (s *story) killedProvisioner() {
+	l := &leakTest{
+		story: s, form: alone, name: s.Namespace + ".killed.example.com", class: s.Namespace + "-killed", logs: filepath.Join(s.T.TempDir(), "log"),
+		kubeconfig: s.Dev.KubeconfigOf("csi-provisioner"), address: filepath.Join(s.T.TempDir(), "csi.sock"), counts: map[string]int{},
+	}
+	l.driver = csitest.New(csitest.Options{Name: l.name})
+	l.driver.ServeAt(s.T, l.address)
+	l.driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Hang: true, Times: 1})
+	s.AddClass(testbed.Class(l.class, l.name, storagev1.VolumeBindingImmediate))
+	l.start()
+	s.CreateClaim("data", l.class)
+	s.Wait("the volume to be made", func(context.Context) (bool, error) { return len(l.driver.Volumes()) == 1, nil })
+	l.kill("kill")
+	s.deleteClaim()
+	l.start()
+	s.Wait("the volume to be deleted", func(context.Context) (bool, error) { return len(l.driver.Volumes()) == 0, nil })
+	l.kill("term")
 }
 
 // goneNode is a claim whose pod was scheduled to a node that is no more: the claim goes back to the scheduler.

@@ -116,6 +116,6 @@ func (p *instance) capacitySettings() capacity.Settings {
 		Workers:   o.Workers,
 		Retry:     p.options.Retry,
 		Timeout:   p.options.CSI.Timeout,
-		Drain:     controller.DrainOf(p.shutdown()),
+		Drain:     controller.DrainOf(p.options.shutdown()),
 	}
 }

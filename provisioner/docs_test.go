@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
 // read returns a document.
@@ -59,7 +59,7 @@ func (r *recorder) MustRegister(collectors ...prometheus.Collector) {
 func TestEveryMetricIsDocumented(t *testing.T) {
 	r := &recorder{Registerer: prometheus.NewRegistry()}
 	controller.NewMetrics(r)
-	r.MustRegister(controller.NewUnderWay(intents.NewMemory()), capacity.NewMetrics())
+	r.MustRegister(controller.NewUnderWay(journal.New()), capacity.NewMetrics())
 	names := append(described(t, r.collectors...), metrics.SidecarOperations)
 	if len(names) != 14 {
 		t.Errorf("metrics %q, want 14 of them", names)

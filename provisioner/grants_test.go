@@ -13,7 +13,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -123,7 +123,7 @@ func must(t *testing.T, err error) {
 func wantNoTrace(t *testing.T, cluster *kubetest.Cluster, unbound bool) {
 	t.Helper()
 	for _, object := range append(cluster.Objects("leases"), cluster.Objects("persistentvolumeclaims")...) {
-		if text := object.GetAnnotations()[intents.Annotation]; strings.Contains(text, "uid-copy") {
+		if text := object.GetAnnotations()[journal.Annotation]; strings.Contains(text, "uid-copy") {
 			t.Errorf("%q has the record %s", object.GetName(), text)
 		}
 		if object.GetName() == "origin" && (len(object.GetFinalizers()) > 0) != unbound {

@@ -13,6 +13,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
@@ -109,18 +111,18 @@ func TestNodeState(t *testing.T) {
 	}
 }
 
-// TestNodesNeedNoPermissionsForNodes lets the API refuse lists and watches of Nodes and CSINodes.
+// TestNodesNeedNoPermissionsForNodes lets the API refuse all about Nodes and CSINodes. The Node is asked for once, to be the owner of the Lease of the journal.
 func TestNodesNeedNoPermissionsForNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := kubetest.New(newClass(), newClaim("a"))
 		asked := 0
 		for _, resource := range []string{"nodes", "csinodes"} {
-			cluster.Inject(kubetest.Fault{Resource: resource, Do: func() { asked++ }})
+			cluster.Inject(kubetest.Fault{Resource: resource, Do: func() { asked++ }, Err: apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "n1", nil)})
 		}
 		p := launch(t, "p", cluster, newNodeDriver("n1"), onNode("n1"))
 		pass(time.Minute)
-		if homes(cluster)["a"] != "n1" || asked != 0 {
-			t.Errorf("volumes %v, after %d requests for nodes, want none", homes(cluster), asked)
+		if homes(cluster)["a"] != "n1" || asked != 1 {
+			t.Errorf("volumes %v, after %d requests for nodes, want 1", homes(cluster), asked)
 		}
 		p.stop(t)
 	})

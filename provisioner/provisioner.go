@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -26,7 +27,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/version"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -98,10 +99,8 @@ type environment struct {
 type instance struct {
 	environment
 	options Options
-	// intents has the volumes in progress: journal, or claims in an instance for one node.
-	intents  intents.Store
-	journal  *intents.Journal
-	claims   *intents.Claims
+	// journal has the volumes in progress.
+	journal  *journal.Journal
 	queues   *kubemetrics.Queues
 	leading  *kubemetrics.Leader
 	metrics  *controller.Metrics
@@ -138,18 +137,13 @@ func newInstance(o Options, env environment) *instance {
 	p := &instance{
 		environment: env,
 		options:     o,
+		journal:     journal.New(),
 		queues:      kubemetrics.NewQueues(env.registry),
 		leading:     kubemetrics.NewLeader(env.registry),
 		metrics:     controller.NewMetrics(env.registry),
 		counts:      capacity.NewMetrics(),
 	}
-	p.claims = intents.NewClaims(env.kube.PersistentVolumeClaims, o.Node.node(topology.Segment{}).Name)
-	p.intents = p.claims
-	if !o.Node.Enabled {
-		p.journal = intents.NewJournal(p.claims)
-		p.intents = p.journal
-	}
-	env.registry.MustRegister(controller.NewUnderWay(p.intents))
+	env.registry.MustRegister(controller.NewUnderWay(p.journal))
 	if o.Capacity.Enabled {
 		env.registry.MustRegister(p.counts)
 	}
@@ -331,11 +325,7 @@ func (p *instance) session(ctx context.Context, end context.CancelCauseFunc) err
 	}
 	p.findAttributes(ctx)
 	p.findAttach(ctx, p.driver.Info())
-	closeJournal, err := p.startJournal(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeJournal()
+	defer p.startJournal(ctx)()
 	w, err := p.begin(end)
 	if err != nil {
 		return err
@@ -372,7 +362,6 @@ func (p *instance) begin(end context.CancelCauseFunc) (work, error) {
 	known := p.viewConfig(info)
 	var w work
 	w.view, w.start = p.viewFor(known)
-	p.claims.Follow(w.view.Claims.Remember)
 	var observer controller.Capacity
 	if p.options.Capacity.Enabled {
 		publisher, err := capacity.New(capacity.Config{
@@ -392,7 +381,7 @@ func (p *instance) begin(end context.CancelCauseFunc) (work, error) {
 		Plugin:   known.Plugin,
 		Capacity: observer,
 		Events:   p.recorder,
-		Intents:  p.intents,
+		Journal:  p.journal,
 		Queues:   p.queues,
 		Ages:     p.registry,
 		Metrics:  p.metrics,
@@ -427,23 +416,55 @@ func (p *instance) finish() {
 	p.current, p.currentView, p.reshape = nil, nil, nil
 }
 
-// startJournal has volumes in progress recorded in Leases beside the one of the election, and opens those of the leader before. An
-// instance without an election only does the latter.
-func (p *instance) startJournal(ctx context.Context) (stop func(), err error) {
-	election := p.options.LeaderElection
-	if p.journal == nil {
-		return func() {}, nil
-	}
-	cfg := intents.JournalConfig{
-		Leases:   p.kube.Leases(leader.Namespace(election.Namespace)),
-		Name:     leader.SanitizeName(p.driver.Info().Name),
+// startJournal has volumes in progress recorded in a Lease beside the one of the election, and opens those of the process before.
+func (p *instance) startJournal(ctx context.Context) (stop func()) {
+	driver := p.driver.Info().Name
+	cfg := journal.Config{
+		Leases:   p.kube.Leases(leader.Namespace(p.options.LeaderElection.Namespace)),
+		Name:     leader.SanitizeName(driver) + "-journal",
 		Identity: p.identity,
-		Labels:   election.Labels,
+		Labels:   p.options.LeaderElection.Labels,
+		Settle:   controller.SettlePeriod(p.options.CSI.Timeout),
+		Adopted:  p.adopted,
+		Report:   p.reportJournal,
 	}
-	if !election.Enabled {
-		return p.journal.Finish(ctx, cfg)
+	if term, ok := leader.TermOf(ctx); ok {
+		cfg.Term = journal.Term{Lease: term.Lease, Transitions: term.Transitions}
+	}
+	if p.options.Node.Enabled {
+		cfg.Name, cfg.Owner = cfg.Name+"-"+p.options.Node.Name, p.nodeOwner(ctx)
 	}
 	return p.journal.Start(ctx, cfg)
+}
+
+// adopted goes on with volumes whose records could not be read when the session began.
+func (p *instance) adopted(volumes []journal.Intent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current != nil {
+		p.current.Resume(volumes)
+	}
+}
+
+// reportJournal tells administrators that volumes in progress are not recorded.
+func (p *instance) reportJournal(why error) {
+	if why == nil {
+		return
+	}
+	p.recorder.Warning(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: p.driver.Info().Name}}, "JournalNotWritten",
+		fmt.Sprintf("Volumes in progress are not recorded, so that one may be left in the storage system if its claim is deleted while csi-provisioner is killed. Allow get, create, update and delete of leases: %v", why))
+}
+
+// nodeOwner returns the reference that has the garbage collector delete the records of a node that is gone: with it go its volumes. nil: the Node cannot be read.
+func (p *instance) nodeOwner(ctx context.Context) *metav1.OwnerReference {
+	getCtx, cancel := context.WithTimeout(ctx, attributesTimeout)
+	defer cancel()
+	node, err := p.kube.Nodes().Get(getCtx, p.options.Node.Name, metav1.GetOptions{})
+	if err != nil {
+		klog.FromContext(ctx).Info("Lease of volumes in progress gets no owner, and stays when the node is gone", logging.KeyReason, err.Error())
+		return nil
+	}
+	return &metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }
 
 // findAttributes finds out whether the API server serves VolumeAttributesClasses, which Kubernetes does from 1.34 on. Without

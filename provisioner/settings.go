@@ -1,15 +1,10 @@
 package provisioner
 
 import (
-	"time"
-
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 )
 
 // This file turns options, and what was found out about driver and API server, into what the controller acts on.
-
-// handover is how long the end may take when another instance goes on with what is in progress.
-const handover = 1500 * time.Millisecond
 
 // features returns the features that are on. p.mu must be held.
 func (p *instance) features() controller.Features {
@@ -38,17 +33,8 @@ func (p *instance) settings(driver string) controller.Settings {
 		SourceWorkers:       o.CloningProtectionWorkers,
 		ModeConversion:      !o.PreventVolumeModeConversion,
 		Node:                o.Node.node(p.segment),
-		Shutdown:            p.shutdown(),
+		Shutdown:            p.options.shutdown(),
 	}
-}
-
-// shutdown returns how long the end may take. With records in Leases another instance goes on with what is in progress at once, and
-// should not have to wait for calls that take long.
-func (p *instance) shutdown() time.Duration {
-	if p.options.LeaderElection.Enabled && p.journal.Durable() {
-		return min(handover, p.options.shutdown())
-	}
-	return p.options.shutdown()
 }
 
 // identityFor returns what volumes of the driver say about their maker.

@@ -72,31 +72,28 @@ func Granted() (Set, error) {
 			all.add(component, "get /apis/groupsnapshot.storage.k8s.io/v1")
 		}
 		if component == "snapshot-controller" { // which deploy/ has beside the driver, in a namespace of its own
-			err1 := all.addRules(component, clusterRules, "", testbed.ComponentUser+component)
-			err2 := all.addRules(component, clusterRules, devcluster.Namespace, "leader-election")
+			err1 := all.addRules(component, clusterRules, testbed.ComponentUser+component)
+			err2 := all.addRules(component, clusterRules, "leader-election")
 			if err := errors.Join(err1, err2); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		for file, namespace := range map[string]string{
-			"deploy/base/" + strings.TrimPrefix(component, "csi-") + "/rbac.yaml": "",
-			"deploy/components/leader-election/rbac.yaml":                         devcluster.Namespace,
-		} {
-			if err := all.addRules(component, file, namespace, ""); err != nil {
+		for _, file := range []string{"deploy/base/" + strings.TrimPrefix(component, "csi-") + "/rbac.yaml", "deploy/components/leader-election/rbac.yaml"} {
+			if err := all.addRules(component, file, ""); err != nil {
 				return nil, err
 			}
 		}
 	}
 	// A Deployment needs the most to find the owner of what it publishes, and is put together from two components.
-	if err := all.addRules("csi-provisioner", "deploy/rendered/deployment.yaml", devcluster.Namespace, "csi-hostpath-storage-capacity"); err != nil {
+	if err := all.addRules("csi-provisioner", "deploy/rendered/deployment.yaml", "csi-hostpath-storage-capacity"); err != nil {
 		return nil, err
 	}
 	return all, nil
 }
 
-// addRules adds the rules of a file, or those of the one Role or ClusterRole in it that is named.
-func (r Set) addRules(component, file, namespace, role string) error {
+// addRules adds the rules of a file, or those of the one Role or ClusterRole in it that is named. Those of a Role are for the namespace of the components.
+func (r Set) addRules(component, file, role string) error {
 	data, err := os.ReadFile(testbed.Path(file))
 	if err != nil {
 		return err
@@ -112,6 +109,10 @@ func (r Set) addRules(component, file, namespace, role string) error {
 		var rules rbacv1.ClusterRole // a Role has the same rules
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &rules); err != nil {
 			return fmt.Errorf("%s: %s %s: %w", file, o.GetKind(), o.GetName(), err)
+		}
+		namespace := ""
+		if o.GetKind() == "Role" {
+			namespace = devcluster.Namespace
 		}
 		for _, rule := range rules.Rules {
 			r.addRule(component, rule, namespace)

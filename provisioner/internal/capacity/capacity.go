@@ -136,7 +136,8 @@ func New(cfg Config) (*Controller, error) {
 	})
 	c.objects.OnChange(c.objectChanged)
 	items, err := reconcile.New(reconcile.Config[item]{
-		Name: "csistoragecapacity", Reconcile: c.reconcile, HighPriority: c.isNew, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Drain: cfg.Settings.Drain, Metrics: cfg.Queues, Registerer: cfg.Ages,
+		// Each new volume asks for the capacity of its segment: that ends no backoff.
+		Name: "csistoragecapacity", Reconcile: c.reconcile, Inputs: func(i item) any { return c.wanted(i) }, HighPriority: c.isNew, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Drain: cfg.Settings.Drain, Metrics: cfg.Queues, Registerer: cfg.Ages,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make queue of capacities: %w", err)

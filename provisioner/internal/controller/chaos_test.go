@@ -30,7 +30,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -40,8 +40,10 @@ type chaos struct {
 	random  *rand.Rand
 	cluster *kubetest.Cluster
 	driver  *csitest.Driver
-	// made counts the claims, and names them.
-	made int
+	// made counts the claims, and names them; shared counts the writes of the journal.
+	made, shared int
+	// args are what the processes of live are started with.
+	args map[string]string
 
 	mu sync.Mutex
 	// late has the requests, by volume name, that the driver is still working on although their callers have given up.
@@ -57,13 +59,12 @@ func TestChaos(t *testing.T) {
 	})
 }
 
-// TestChaosKills is TestChaos with a process that is killed now and then: the next one goes on from the records, in Leases or
-// on claims.
+// TestChaosKills is TestChaos with a process that is killed now and then: the next one goes on from the records.
 func TestChaosKills(t *testing.T) {
-	for name, leases := range map[string]bool{"Leases": true, "Claims": false} {
+	for name, elected := range map[string]bool{"Elected": true, "Alone": false} {
 		t.Run(name, func(t *testing.T) {
 			seeds.Each(t, func(t *testing.T, seed uint64) {
-				synctest.Test(t, func(t *testing.T) { playKills(t, leases, rand.New(rand.NewPCG(seed, 0))) })
+				synctest.Test(t, func(t *testing.T) { playKills(t, elected, rand.New(rand.NewPCG(seed, 0))) })
 			})
 		})
 	}
@@ -96,26 +97,13 @@ func (c *cutConn) Invoke(ctx context.Context, method string, args, reply any, op
 	return lost
 }
 
-// live starts a process with records in Leases or on claims.
-func (g *chaos) live(ctx context.Context, leases bool, name string) *life {
+// live starts a process.
+func (g *chaos) live(ctx context.Context, self process) *life {
 	g.t.Helper()
 	ctx, stop := context.WithCancelCause(ctx)
 	l := &life{session: g.cluster.NewSession(), conn: &cutConn{ClientConnInterface: g.driver.Conn()}, stop: stop, ended: make(chan error, 1)}
-	var store intents.Store = intents.NewClaims(l.session.Client().PersistentVolumeClaims, "")
-	stopStore := func() {}
-	if leases {
-		journal := intents.NewJournal(intents.NewClaims(l.session.Client().PersistentVolumeClaims, ""))
-		var err error
-		stopStore, err = journal.Start(ctx, intents.JournalConfig{Leases: l.session.Client().Leases("storage"), Name: "driver", Identity: name})
-		if err != nil {
-			g.t.Fatal(err)
-		}
-		store = journal
-	}
 	go func() {
-		err := runWith(ctx, &reconciletest.Env{Kube: l.session.Client(), Conn: l.conn, Driver: g.driver, Cluster: g.cluster}, store)
-		stopStore()
-		l.ended <- err
+		l.ended <- runAs(ctx, &reconciletest.Env{Kube: l.session.Client(), Conn: l.conn, Driver: g.driver, Cluster: g.cluster, Args: g.args}, self)
 	}()
 	return l
 }
@@ -128,18 +116,26 @@ func (l *life) kill() {
 }
 
 // playKills plays one game with several processes.
-func playKills(t *testing.T, leases bool, random *rand.Rand) {
+func playKills(t *testing.T, elected bool, random *rand.Rand) {
 	t.Helper()
 	g := &chaos{t: t, random: random, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
 	g.heal()
 	ctx := klog.NewContext(t.Context(), klog.Logger{})
-	lives := []*life{g.live(ctx, leases, "life-0")}
+	self := process{identity: "life-0"}
+	if elected {
+		self.term = journal.Term{Lease: "election"}
+	}
+	lives := []*life{g.live(ctx, self)}
 	for range 150 {
 		g.move()
 		time.Sleep(time.Duration(random.IntN(20000)) * time.Millisecond)
 		if random.IntN(4) == 0 {
 			lives[len(lives)-1].kill()
-			lives = append(lives, g.live(ctx, leases, fmt.Sprint("life-", len(lives))))
+			self.identity = fmt.Sprint("life-", len(lives))
+			if elected {
+				self.term.Transitions++
+			}
+			lives = append(lives, g.live(ctx, self))
 		}
 		g.manage()
 	}
@@ -157,7 +153,7 @@ func playKills(t *testing.T, leases bool, random *rand.Rand) {
 		}
 	}
 	for _, object := range append(g.cluster.Objects("leases"), g.cluster.Objects("persistentvolumeclaims")...) {
-		if text := object.GetAnnotations()[intents.Annotation]; strings.Contains(text, "uid") {
+		if text := object.GetAnnotations()[journal.Annotation]; strings.Contains(text, "uid") {
 			t.Errorf("records are left: %s", text)
 		}
 	}
@@ -257,8 +253,8 @@ func (g *chaos) deleteAny(resource string) {
 
 // The codes by which the driver ends a call: they say that it has failed, or nothing about its outcome.
 var (
-	failures = []codes.Code{codes.Internal, codes.InvalidArgument, codes.ResourceExhausted, codes.PermissionDenied, codes.OutOfRange, codes.AlreadyExists}
-	unknowns = []codes.Code{codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.Canceled, codes.Unknown}
+	failures = []codes.Code{codes.Internal, codes.InvalidArgument, codes.ResourceExhausted, codes.PermissionDenied, codes.OutOfRange, codes.AlreadyExists, codes.Unknown}
+	unknowns = []codes.Code{codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.Canceled}
 )
 
 // driverFault returns something that goes wrong in the driver.
@@ -267,8 +263,6 @@ func (g *chaos) driverFault() csitest.Fault {
 	switch g.random.IntN(4) {
 	case 0:
 		fault.Code = failures[g.random.IntN(len(failures))]
-		// The volume may exist already, made by a process before this one.
-		fault.After = fault.Code == codes.AlreadyExists && fault.Method == "CreateVolume" && g.random.IntN(2) == 0
 		return fault
 	case 1:
 		fault.Method, fault.Code = "CreateVolume", unknowns[g.random.IntN(len(unknowns))]

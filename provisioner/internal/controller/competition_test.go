@@ -21,7 +21,6 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -88,11 +87,7 @@ func (f *fleet) start(name string) {
 		Kube: m.session.Client(), Conn: m.conn, Driver: m.driver, Cluster: f.cluster,
 		Args: map[string]string{"node": name, "base": f.base.String(), "value": cmp.Or(m.segment, name)},
 	}
-	var store intents.Store = intents.NewMemory()
-	if f.recorded {
-		store = intents.NewClaims(env.Kube.PersistentVolumeClaims, name)
-	}
-	go func() { m.ended <- runWith(ctx, env, store) }()
+	go func() { m.ended <- runController(ctx, env) }()
 }
 
 // stop ends the instance of a node.
@@ -168,7 +163,7 @@ func (f *fleet) settled(claims int) {
 			if home[v.Name] == name {
 				found++
 			} else if !m.dead {
-				f.t.Errorf("volume %q on node %s is leaked, its claim has one on node %q", v.Name, name, home[v.Name])
+				f.t.Errorf("volume %q on node %s is leaked, its claim has one on node %q; events on the CSIDriver: %q", v.Name, name, home[v.Name], f.eventsOn("CSIDriver"))
 			}
 		}
 	}

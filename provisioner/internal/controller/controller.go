@@ -8,9 +8,11 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -26,7 +28,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -75,7 +77,7 @@ type Settings struct {
 	Timeout time.Duration
 	// Workers is the number of claims, and separately of volume deletions, processed concurrently.
 	Workers int
-	// Retry is how failed work is repeated; its Max is also the rest after an infeasible request.
+	// Retry is how failed work is repeated; its Max is also the pause after an infeasible request.
 	Retry flagset.Retry
 	// Topology says which topology is sent to drivers that know topology.
 	Topology topology.Policy
@@ -115,8 +117,8 @@ type Config struct {
 	Capacity Capacity
 	// Events records what happens to claims and volumes.
 	Events events.Recorder
-	// Intents has the volumes with an operation in progress. Those that are in it when Run begins are finished.
-	Intents intents.Store
+	// Journal has the volumes with an operation in progress. Those that are in it when Run begins are finished.
+	Journal *journal.Journal
 	// Queues measures the queues; nil does not.
 	Queues workqueue.MetricsProvider
 	// Ages gets the age of the oldest key of each queue; nil does not measure it.
@@ -131,6 +133,11 @@ type Config struct {
 type claimKey struct {
 	Namespace, Name string
 	UID             types.UID
+}
+
+// compare orders keys by namespace and name.
+func (k claimKey) compare(other claimKey) int {
+	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name), cmp.Compare(k.UID, other.UID))
 }
 
 // Controller provisions and deletes the volumes of one driver.
@@ -183,13 +190,13 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) makeQueues() (err error) {
 	settings := c.cfg.Settings
 	c.claims, err = reconcile.New(reconcile.Config[claimKey]{
-		Name: "claims", Reconcile: c.reconcileClaim, HighPriority: c.inProgress, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+		Name: "claims", Reconcile: c.reconcileClaim, Inputs: c.claimInputs, HighPriority: c.inProgress, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of claims: %w", err)
 	}
 	c.volumes, err = reconcile.New(reconcile.Config[string]{
-		Name: "volumes", Reconcile: c.reconcileVolume, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+		Name: "volumes", Reconcile: c.reconcileVolume, Inputs: c.volumeInputs, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of volumes: %w", err)
@@ -212,11 +219,8 @@ func (c *Controller) makeQueues() (err error) {
 
 // inProgress reports whether a volume operation is in progress for a claim. Such claims come first: the volume may exist.
 func (c *Controller) inProgress(key claimKey) bool {
-	if _, ok := c.cfg.Intents.Get(key.UID); ok {
-		return true
-	}
-	claim, ok := c.claim(key)
-	return ok && c.recorded(claim)
+	_, ok := c.cfg.Journal.Get(key.UID)
+	return ok
 }
 
 // Run works until ctx ends. Running calls then get time to end, and volumes whose operation is not finished are finished
@@ -253,32 +257,58 @@ func (c *Controller) begin() {
 			})
 		}
 	}
-	for _, intent := range c.cfg.Intents.List() {
+	for _, intent := range c.cfg.Journal.List() {
 		c.enqueueIntent(intent)
 	}
 }
 
-// enqueueIntent puts a volume operation in progress into the queue of its stage.
-func (c *Controller) enqueueIntent(intent intents.Intent) {
-	if intent.Stage == intents.Saving {
+// Resume goes on with volumes in progress that were found later.
+func (c *Controller) Resume(volumes []journal.Intent) {
+	for _, intent := range volumes {
+		c.enqueueIntent(intent)
+	}
+}
+
+// enqueueIntent puts a volume operation in progress into the queue of its stage. One that was finished before ends here: its PersistentVolume may be deleted
+// by the time that a worker looks, and then the volume would be made again.
+func (c *Controller) enqueueIntent(intent journal.Intent) {
+	if c.finishedBefore(intent) {
+		c.close(intent)
+		return
+	}
+	if intent.Stage == journal.Saving {
 		c.unsaved.Add(intent.UID())
 		return
 	}
 	c.claims.Add(keyOf(intent.Spec.Claim))
 }
 
-// Requeue looks at all claims and volumes again, and at operations in progress for claims that are gone, which is what the
+// Requeue retries all claims and volumes that wait, and operations in progress for claims that are gone, which is what the
 // return of the driver, possibly with new capabilities, calls for.
 func (c *Controller) Requeue() {
-	for _, intent := range c.cfg.Intents.List() {
-		c.claims.Add(keyOf(intent.Spec.Claim))
-	}
-	for claim := range c.view.Claims.All() {
-		c.claimChanged(nil, claim)
-	}
-	for pv := range c.view.Volumes.All() {
-		c.volumeChanged(nil, pv)
-	}
+	c.claims.WakeAll(func() []claimKey {
+		var keys []claimKey
+		for _, intent := range c.cfg.Journal.List() {
+			if _, exists := c.claim(keyOf(intent.Spec.Claim)); !exists {
+				keys = append(keys, keyOf(intent.Spec.Claim))
+			}
+		}
+		for claim := range c.view.Claims.All() {
+			if c.relevant(claim) {
+				keys = append(keys, keyOf(claim))
+			}
+		}
+		return slices.SortedFunc(slices.Values(keys), claimKey.compare)
+	})
+	c.volumes.WakeAll(func() []string {
+		var names []string
+		for pv := range c.view.Volumes.All() {
+			if !c.settled(pv) {
+				names = append(names, pv.Name)
+			}
+		}
+		return slices.Sorted(slices.Values(names))
+	})
 }
 
 // caps returns the present capabilities of the driver.

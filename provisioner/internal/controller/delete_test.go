@@ -17,7 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -322,10 +322,10 @@ func TestUndo(t *testing.T) {
 			}
 			onRig(t, func(t *testing.T, r *rig) {
 				r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: tc.fail})
-				intent := *newIntent(intents.Undoing)
+				intent := *newIntent(journal.Undoing)
 				intent.VolumeID, intent.Reason = "vol-1", "too small"
 				intent.Spec.Secrets.Provision = &corev1.SecretReference{Namespace: "team", Name: "plain"}
-				if err := r.intents.Open(quiet(t), intent); err != nil {
+				if err := r.cfg.Journal.Open(quiet(t), intent); err != nil {
 					t.Fatal(err)
 				}
 				if tc.gone {

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -63,8 +63,8 @@ func newPV() *corev1.PersistentVolume {
 }
 
 // newIntent returns an intent of the claim's volume in some stage.
-func newIntent(stage intents.Stage) *intents.Intent {
-	return &intents.Intent{Stage: stage, Spec: volume.Spec{Name: "pvc-uid-1", Claim: newClaim(), Class: newClass()}}
+func newIntent(stage journal.Stage) *journal.Intent {
+	return &journal.Intent{Stage: stage, Spec: volume.Spec{Name: "pvc-uid-1", Claim: newClaim(), Class: newClass()}}
 }
 
 // late makes the volumes of a class wait for their consumer.

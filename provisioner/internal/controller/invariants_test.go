@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -12,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -80,7 +79,7 @@ func TestNoVolumeIsDeletedThatIsKept(t *testing.T) {
 // nothing is open, nothing exists, and the claim wants one.
 func TestNoClaimIsServedTwice(t *testing.T) {
 	now := metav1.Now()
-	flags(10, func(on func(int) bool) {
+	flags(9, func(on func(int) bool) {
 		s := claimState{driver: driver, caps: capabilities{create: !on(0)}, claim: newClaim(), class: newClass()}
 		if on(1) {
 			s.claim.DeletionTimestamp = &now
@@ -98,27 +97,24 @@ func TestNoClaimIsServedTwice(t *testing.T) {
 			s.pv = newPV()
 		}
 		if on(6) {
-			s.infeasible = time.Minute
+			s.intent = newIntent(journal.Creating)
 		}
 		if on(7) {
-			s.intent = newIntent(intents.Creating)
-		}
-		if on(8) {
 			s.claim.Spec.Selector = &metav1.LabelSelector{}
 		}
-		if on(9) && s.class != nil {
+		if on(8) && s.class != nil {
 			late(s.class)
 		}
 		plan := planClaim(s)
 		clean := true
-		for i := range 9 {
+		for i := range 8 {
 			clean = clean && !on(i)
 		}
-		clean = clean && (!on(9) || s.class == nil)
+		clean = clean && (!on(8) || s.class == nil)
 		if (plan.verb == claimCreate) != clean {
 			t.Errorf("state %+v: plan %d (%s), a volume may be asked for: %v", s, plan.verb, plan.why, clean)
 		}
-		if (plan.verb == claimResume) != on(7) {
+		if (plan.verb == claimResume) != on(6) {
 			t.Errorf("state %+v: plan %d (%s), what is open must be resumed, and nothing else", s, plan.verb, plan.why)
 		}
 		if plan.why == "" {
@@ -139,7 +135,7 @@ func TestNoVolumeIsForgotten(t *testing.T) {
 	for name, answer := range answers {
 		for code := codes.OK; code <= codes.Unauthenticated; code++ {
 			flags(3, func(on func(int) bool) {
-				s := attemptState{intent: *newIntent(intents.Creating), topology: on(1)}
+				s := attemptState{intent: *newIntent(journal.Creating), topology: on(1)}
 				if !on(0) {
 					s.unwanted = "gone"
 				}
@@ -153,7 +149,7 @@ func TestNoVolumeIsForgotten(t *testing.T) {
 					s.err = status.Error(code, "")
 				}
 				plan := planAttempt(s)
-				drops := plan.verb == attemptForget || plan.verb == attemptRetry || plan.verb == attemptRest || plan.verb == attemptReschedule
+				drops := plan.verb == attemptForget || plan.verb == attemptRetry || plan.verb == attemptInfeasible || plan.verb == attemptReschedule
 				if code == codes.OK && drops {
 					t.Errorf("answer %s: plan %d forgets a volume", name, plan.verb)
 				}

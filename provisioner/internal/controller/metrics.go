@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -79,7 +79,7 @@ func (m *Metrics) deleteFailed(pv *corev1.PersistentVolume) {
 
 // underWay are the gauges of volumes with an operation in progress.
 type underWay struct {
-	store                         intents.Store
+	store                         *journal.Journal
 	stages, unknown, age, durable *prometheus.Desc
 }
 
@@ -87,11 +87,11 @@ var _ prometheus.Collector = underWay{}
 
 // NewUnderWay returns gauges of the volumes with an operation in progress: their number by stage, and how many of them may
 // exist without the driver having confirmed it, since when, and whether they are recorded.
-func NewUnderWay(store intents.Store) prometheus.Collector {
+func NewUnderWay(store *journal.Journal) prometheus.Collector {
 	return underWay{
 		store: store,
 		stages: prometheus.NewDesc("provisioner_volumes_under_way",
-			"Volumes with an operation in progress, by stage: creating, saving (the PersistentVolume), undoing.", []string{"stage"}, nil),
+			"Volumes with an operation in progress, by stage: creating, saving (the PersistentVolume), undoing, reported (may exist, and an administrator has to look for it).", []string{"stage"}, nil),
 		unknown: prometheus.NewDesc("provisioner_volumes_outcome_unknown",
 			"Volumes that may exist because the outcome of a CreateVolume is unknown; the request is repeated.", nil, nil),
 		age: prometheus.NewDesc("provisioner_volumes_outcome_unknown_since_timestamp_seconds",
@@ -111,7 +111,7 @@ func (u underWay) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (u underWay) Collect(ch chan<- prometheus.Metric) {
-	count := map[intents.Stage]int{intents.Creating: 0, intents.Saving: 0, intents.Undoing: 0}
+	count := map[journal.Stage]int{journal.Creating: 0, journal.Saving: 0, journal.Undoing: 0, journal.Reported: 0}
 	var unknown int
 	var since time.Time
 	for _, intent := range u.store.List() {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
 // counts returns the counters, and the counts of the histograms, that are not zero, as lines of text.
@@ -143,13 +143,12 @@ func TestState(t *testing.T) {
 			t.Errorf("state %+v, want the synced one of %s with an empty list, which is [] in JSON", got, driver)
 		}
 		since := time.Now()
-		intent := *newIntent(intents.Undoing)
+		intent := *newIntent(journal.Undoing)
 		intent.VolumeID, intent.Reason, intent.Opened = "vol-1", "claim was deleted", since
-		if err := r.intents.Open(quiet(t), intent); err != nil {
+		if err := r.cfg.Journal.Open(quiet(t), intent); err != nil {
 			t.Fatal(err)
 		}
-		r.claimRecords.change("uid-9", func(record *claimRecord) { record.rest.until = since.Add(time.Minute) })
-		want := State{Driver: driver, Synced: true, Resting: 1, CallLimit: 20, Queues: []reconcile.State{{Name: "claims"}, {Name: "volumes"}, {Name: "unsavedpvs"}, {Name: "sources"}}, UnderWay: []VolumeState{{
+		want := State{Driver: driver, Synced: true, CallLimit: 20, Queues: []reconcile.State{{Name: "claims"}, {Name: "volumes"}, {Name: "unsavedpvs"}, {Name: "sources"}}, UnderWay: []VolumeState{{
 			Volume: "pvc-uid-1", Claim: "team/data", Stage: "undoing", VolumeID: "vol-1", Reason: "claim was deleted", Since: since,
 		}}}
 		got := r.State()

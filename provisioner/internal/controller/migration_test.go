@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -65,9 +65,9 @@ func TestMigratedHolder(t *testing.T) {
 				settings.Node.Node = view.Node{Name: "n1", Segments: map[string]string{gceZone: tc.zone}}
 			}
 			onRigWith(t, csitest.Options{Name: gcePD}, settings, func(t *testing.T, r *rig) {
-				intent := newIntent(intents.Undoing)
+				intent := newIntent(journal.Undoing)
 				intent.VolumeID, intent.Reason = "projects/acme/zones/us-central1-a/disks/pvc-uid-1", "claim was deleted"
-				if err := r.intents.Open(quiet(t), *intent); err != nil {
+				if err := r.cfg.Journal.Open(quiet(t), *intent); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := r.undo(quiet(t), *intent); err != nil {
@@ -99,9 +99,9 @@ func TestMigratedCapacity(t *testing.T) {
 		"Created": {
 			reason: "What is written has other keys than the topology of the driver.", objs: []runtime.Object{class, claim},
 			act: func(r *rig) {
-				intent := newIntent(intents.Creating)
+				intent := newIntent(journal.Creating)
 				intent.Spec.InTree, intent.Request = inTree, &csi.CreateVolumeRequest{}
-				if err := r.intents.Open(quiet(r.t), *intent); err != nil {
+				if err := r.cfg.Journal.Open(quiet(r.t), *intent); err != nil {
 					r.t.Fatal(err)
 				}
 				if _, err := r.save(quiet(r.t), *intent, &csi.Volume{

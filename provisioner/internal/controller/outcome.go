@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -22,21 +22,26 @@ const (
 	attemptRepeat attemptVerb = iota
 	// attemptSave: the volume exists and is wanted.
 	attemptSave
+	// attemptFound: the volume exists, requested by another process; see whether the claim asks for the same.
+	attemptFound
 	// attemptUndo: the volume exists and is unwanted.
 	attemptUndo
-	// attemptForget: there is no volume, and the claim is gone.
+	// attemptForget: there is no volume, and the claim is gone, or another process has made the request.
 	attemptForget
 	// attemptRetry: there is no volume; try again with a new request.
 	attemptRetry
-	// attemptRest: there is no volume, and there will be none unless the request changes.
-	attemptRest
+	// attemptInfeasible: there is no volume, and there will be none unless the request changes.
+	attemptInfeasible
 	// attemptReschedule: the selected node has no capacity left; let the scheduler choose another.
 	attemptReschedule
 )
 
 // attemptState is the input of the decision about the end of one CreateVolume.
 type attemptState struct {
-	intent intents.Intent
+	intent journal.Intent
+	// now is the time, and settle how long the driver may be working on a call that has ended without an answer.
+	now    time.Time
+	settle time.Duration
 	// unwanted says why the volume is not wanted any more, empty while the claim wants it.
 	unwanted string
 	// topology reports whether the request has a topology.
@@ -51,55 +56,63 @@ type attemptPlan struct {
 	verb attemptVerb
 	// why says for what reason a volume is unwanted.
 	why string
+	// until is when a final answer will settle the request, for attemptRepeat.
+	until time.Time
 }
 
-// planAttempt decides what follows from one call of CreateVolume. While the outcome of an earlier attempt is unknown, no
-// error ends the intent: the driver may still be working on that attempt, and CreateVolume has no error that says that
-// there is no volume of the name. ALREADY_EXISTS says that there is one (CSI v1.13, "CreateVolume Errors").
+// planAttempt decides what follows from one call of CreateVolume. After an attempt that the driver may still be working on, no error ends the intent until
+// no such attempt can be running any more: an error reports how its own attempt ended (CSI v1.13, "Error Scheme"). A final error then says that there is
+// no volume: if there were one that fits the request, the answer would be OK ("CreateVolume", idempotency).
 func planAttempt(s attemptState) attemptPlan {
 	class, code := outcome.Of(s.err), outcome.Code(s.err)
-	switch {
-	case class == outcome.Done:
+	if class == outcome.Done {
 		return planCreated(s)
-	case mayStillRun(s.err) || code == codes.AlreadyExists || !s.intent.Uncertain.IsZero():
-		return attemptPlan{verb: attemptRepeat}
-	case s.unwanted != "":
+	}
+	if plan, ok := planDoubt(s, code); ok {
+		return plan
+	}
+	switch {
+	case s.unwanted != "" || s.intent.Recovered:
 		return attemptPlan{verb: attemptForget}
 	case code == codes.InvalidArgument:
-		return attemptPlan{verb: attemptRest}
+		return attemptPlan{verb: attemptInfeasible}
 	case class == outcome.Exhausted && s.topology && view.SelectedNode(s.intent.Spec.Claim) != "":
 		return attemptPlan{verb: attemptReschedule}
 	}
 	return attemptPlan{verb: attemptRetry}
 }
 
-// mayStillRun reports whether the driver may still be working on a call that has ended with err. UNKNOWN is the code of
-// errors that have none, such as that of a handler that panicked. A call that was not sent is not running.
+// planDoubt finds answers after which a volume may exist: the same request is to be repeated.
+func planDoubt(s attemptState, code codes.Code) (attemptPlan, bool) {
+	switch {
+	case unsent(s.err) && !s.intent.Uncertain.IsZero(), s.now.Before(settles(s)) && !mayStillRun(s.err):
+		return attemptPlan{verb: attemptRepeat, until: s.intent.Settles}, true
+	case mayStillRun(s.err):
+		return attemptPlan{verb: attemptRepeat, until: s.now.Add(s.settle)}, true
+	case code == codes.Unknown && !unsent(s.err) && s.intent.Uncertain.IsZero():
+		// Drivers answer so by mistake, also after they have made the volume. The handler has returned: the next answer is final.
+		return attemptPlan{verb: attemptRepeat, until: s.now}, true
+	}
+	return attemptPlan{}, false
+}
+
+// settles returns when a final answer settles a request. While nobody waits for the volume, the driver is asked about one that may exist for the whole period.
+func settles(s attemptState) time.Time {
+	if asked := s.intent.Uncertain.Add(s.settle); s.unwanted != "" && !s.intent.Uncertain.IsZero() && asked.After(s.intent.Settles) {
+		return asked
+	}
+	return s.intent.Settles
+}
+
+// mayStillRun reports whether the driver may still be working on a call that has ended with err.
 func mayStillRun(err error) bool {
+	return !unsent(err) && outcome.Of(err).MayStillRun()
+}
+
+// unsent reports whether a call has never reached the driver: it is no answer.
+func unsent(err error) bool {
 	var call callError
-	if errors.As(err, &call) && call.unsent {
-		return false
-	}
-	return outcome.Of(err).MayStillRun() || outcome.Code(err) == codes.Unknown
-}
-
-// uncertain returns the intent after an attempt that leaves unknown whether there is a volume.
-func uncertain(intent intents.Intent, err error, now time.Time) intents.Intent {
-	first := intent.Uncertain.IsZero()
-	if first {
-		intent.Uncertain = now
-	}
-	exists := first && outcome.Code(err) == codes.AlreadyExists
-	intent.Renewable = exists || intent.Renewable && !mayStillRun(err)
-	return intent
-}
-
-// pendingNote explains in an event why the request of a claim is repeated.
-func pendingNote(intent intents.Intent) string {
-	if intent.Renewable {
-		return "a volume of this name exists already, made with another request: it is requested until the driver accepts a request for it"
-	}
-	return "outcome unknown: the volume may exist, the same request is repeated until the driver confirms it"
+	return errors.As(err, &call) && call.unsent
 }
 
 // planCreated decides about a volume that was created.
@@ -107,13 +120,13 @@ func planCreated(s attemptState) attemptPlan {
 	err := volume.Check(s.intent.Request, s.created)
 	switch {
 	case errors.Is(err, volume.ErrIncomplete):
-		return attemptPlan{verb: attemptRepeat, why: err.Error()}
+		return attemptPlan{verb: attemptRepeat, why: err.Error(), until: s.now.Add(s.settle)}
+	case s.intent.Recovered:
+		return attemptPlan{verb: attemptFound}
 	case err != nil:
 		return attemptPlan{verb: attemptUndo, why: err.Error()}
 	case s.unwanted != "":
 		return attemptPlan{verb: attemptUndo, why: s.unwanted}
-	case s.intent.Recovered:
-		return attemptPlan{verb: attemptRepeat, why: "the claim, which was not known at first, is to have a request of its own"}
 	}
 	return attemptPlan{verb: attemptSave}
 }

@@ -11,9 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
-	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 func TestPlanAttempt(t *testing.T) {
@@ -29,6 +28,9 @@ func TestPlanAttempt(t *testing.T) {
 		problem bool
 	}{
 		"Created":               {reason: "A good volume is saved.", state: attemptState{created: good}, want: attemptSave},
+		"Found":                 {reason: "A volume that another process has requested is compared with what the claim asks for.", state: attemptState{intent: journal.Intent{Recovered: true}, created: good}, want: attemptFound},
+		"FoundForNobody":        {reason: "So is one that is unwanted: the claim is read from the server.", state: attemptState{intent: journal.Intent{Recovered: true}, created: good, unwanted: "gone"}, want: attemptFound},
+		"NotFound":              {reason: "The claim is provisioned as one without a record.", state: attemptState{intent: journal.Intent{Recovered: true}, err: code(codes.Internal)}, want: attemptForget},
 		"CreatedForNobody":      {reason: "A volume whose claim was deleted is deleted.", state: attemptState{created: good, unwanted: "gone"}, want: attemptUndo},
 		"TooSmall":              {reason: "A volume that is too small is deleted.", state: attemptState{created: &csi.Volume{VolumeId: "v", CapacityBytes: 1}}, want: attemptUndo},
 		"NoID":                  {reason: "An answer without an ID settles nothing.", state: attemptState{created: &csi.Volume{}}, want: attemptRepeat, problem: true},
@@ -40,13 +42,13 @@ func TestPlanAttempt(t *testing.T) {
 		"NoStatus":              {reason: "An error that is not the driver's says nothing.", state: attemptState{err: context.DeadlineExceeded}, want: attemptRepeat},
 		"UncertainForNobody":    {reason: "What may still run is not dropped with its claim.", state: attemptState{err: code(codes.DeadlineExceeded), unwanted: "gone"}, want: attemptRepeat},
 		"Internal":              {reason: "It failed; it may succeed another time.", state: attemptState{err: code(codes.Internal)}, want: attemptRetry},
-		"Unknown":               {reason: "An error without a code says nothing.", state: attemptState{err: code(codes.Unknown)}, want: attemptRepeat},
-		"AlreadyExists":         {reason: "There is a volume of that name.", state: attemptState{err: code(codes.AlreadyExists)}, want: attemptRepeat},
-		"AlreadyExistsUnwanted": {reason: "There is a volume of that name.", state: attemptState{err: code(codes.AlreadyExists), unwanted: "gone"}, want: attemptRepeat},
+		"Unknown":               {reason: "Drivers say so by mistake.", state: attemptState{err: code(codes.Unknown)}, want: attemptRepeat},
+		"AlreadyExists":         {reason: "Another request has made a volume of that name.", state: attemptState{err: code(codes.AlreadyExists)}, want: attemptRetry},
+		"AlreadyExistsUnwanted": {reason: "It is not that of this request.", state: attemptState{err: code(codes.AlreadyExists), unwanted: "gone"}, want: attemptForget},
 		"Unsent":                {reason: "The driver has not seen the request.", state: attemptState{err: callError{err: code(codes.Unavailable), unsent: true}}, want: attemptRetry},
 		"UnsentForNobody":       {reason: "The driver has not seen the request.", state: attemptState{err: callError{err: code(codes.Unavailable), unsent: true}, unwanted: "gone"}, want: attemptForget},
 		"InternalForNobody":     {reason: "It failed, and nobody minds.", state: attemptState{err: code(codes.Internal), unwanted: "gone"}, want: attemptForget},
-		"Invalid":               {reason: "It cannot succeed as it stands.", state: attemptState{err: code(codes.InvalidArgument)}, want: attemptRest},
+		"Invalid":               {reason: "It cannot succeed as it stands.", state: attemptState{err: code(codes.InvalidArgument)}, want: attemptInfeasible},
 		"OutOfRange":            {reason: "What sizes the driver supports may change by itself.", state: attemptState{err: code(codes.OutOfRange)}, want: attemptRetry},
 		"InvalidForNobody":      {reason: "Nobody minds.", state: attemptState{err: code(codes.InvalidArgument), unwanted: "gone"}, want: attemptForget},
 		"Exhausted":             {reason: "Without a selected node there is no other place.", state: attemptState{err: code(codes.ResourceExhausted), topology: true}, want: attemptRetry},
@@ -56,7 +58,9 @@ func TestPlanAttempt(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			tc.state.intent = *newIntent(intents.Creating)
+			recovered := tc.state.intent.Recovered
+			tc.state.intent = *newIntent(journal.Creating)
+			tc.state.intent.Recovered = recovered
 			tc.state.intent.Request = &csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 100}}
 			if tc.node != "" {
 				tc.state.intent.Spec.Claim.Annotations[view.AnnSelectedNode] = tc.node
@@ -72,56 +76,61 @@ func TestPlanAttempt(t *testing.T) {
 	}
 }
 
-// TestUncertainIsNeverDropped goes through all codes: a request is repeated whose outcome is unknown, be it that of this
-// attempt or that of an earlier one, with and without a claim; no other is.
-func TestUncertainIsNeverDropped(t *testing.T) {
-	open := []codes.Code{codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.AlreadyExists, codes.Aborted, codes.Unavailable}
+// TestDoubtIsSettled goes through all codes: a request is repeated as long as an attempt may be running, be it this one or an earlier one, and no longer.
+func TestDoubtIsSettled(t *testing.T) {
+	running := []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable}
+	asked := time.Unix(1000, 0)
 	for code := codes.Code(1); code <= codes.Unauthenticated; code++ {
-		for _, unwanted := range []string{"", "gone"} {
-			for _, before := range []bool{false, true} {
-				for _, unsent := range []bool{false, true} {
-					intent := *newIntent(intents.Creating)
-					if before {
-						intent.Uncertain = time.Unix(1, 0)
-					}
-					err := callError{err: status.Error(code, ""), unsent: unsent}
-					got := planAttempt(attemptState{intent: intent, unwanted: unwanted, topology: true, err: err})
-					want := before || slices.Contains(open, code) && (!unsent || code == codes.AlreadyExists)
-					if (got.verb == attemptRepeat) != want {
-						t.Errorf("code %s, unwanted %q, unknown before: %v, unsent: %v: plan %d", code, unwanted, before, unsent, got.verb)
-					}
-				}
+		flags(4, func(on func(int) bool) {
+			before, early, sent, wanted := on(0), on(1), on(2), on(3)
+			s := attemptState{intent: *newIntent(journal.Creating), settle: time.Hour, topology: true, err: callError{err: status.Error(code, ""), unsent: !sent}}
+			if s.now = asked.Add(2 * time.Hour); early {
+				s.now = asked.Add(time.Minute)
 			}
-		}
+			if before {
+				s.intent.Uncertain, s.intent.Settles = asked, asked.Add(time.Hour)
+			}
+			if !wanted {
+				s.unwanted = "gone"
+			}
+			want := before
+			switch {
+			case sent && slices.Contains(running, code):
+				want = true
+			case sent && code == codes.Unknown:
+				want = !before || early
+			case sent:
+				want = before && early
+			}
+			if got := planAttempt(s); (got.verb == attemptRepeat) != want {
+				t.Errorf("code %s, in doubt before %v, early %v, sent %v, wanted %v: plan %d, repeated is to be %v", code, before, early, sent, wanted, got.verb, want)
+			}
+		})
 	}
 }
 
-// TestUncertain follows what is noted about the outcome from one attempt to the next.
-func TestUncertain(t *testing.T) {
-	first, exists := time.Unix(1, 0), status.Error(codes.AlreadyExists, "")
-	cases := map[string]struct {
-		reason    string
-		errs      []error
-		renewable bool
+// TestUnknownIsAskedAbout follows UNKNOWN, by which the handler of the driver has returned: a claim that waits goes on with the next answer, and a volume that nobody
+// waits for is asked about for the whole period.
+func TestUnknownIsAskedAbout(t *testing.T) {
+	asked := time.Unix(1000, 0)
+	for name, tc := range map[string]struct {
+		unwanted string
+		at       time.Duration
+		want     attemptVerb
 	}{
-		"Timeout":       {reason: "The request may be running.", errs: []error{status.Error(codes.DeadlineExceeded, "")}},
-		"ThenExists":    {reason: "It is this request's volume that exists.", errs: []error{status.Error(codes.DeadlineExceeded, ""), exists}},
-		"Exists":        {reason: "Another request has made the volume.", errs: []error{exists}, renewable: true},
-		"ExistsAgain":   {reason: "So it has.", errs: []error{exists, exists}, renewable: true},
-		"ExistsFails":   {reason: "An attempt that failed is not running.", errs: []error{exists, status.Error(codes.Internal, "")}, renewable: true},
-		"ExistsUnsent":  {reason: "An attempt that was not sent is not running.", errs: []error{exists, callError{err: status.Error(codes.Unavailable, ""), unsent: true}}, renewable: true},
-		"ExistsTimeout": {reason: "Now this request may be running.", errs: []error{exists, status.Error(codes.DeadlineExceeded, ""), exists}},
-		"NoID":          {reason: "An answer without an ID may be that of a volume.", errs: []error{exists, volume.ErrIncomplete}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			intent := *newIntent(intents.Creating)
-			for i, err := range tc.errs {
-				intent = uncertain(intent, err, first.Add(time.Duration(i)*time.Hour))
+		"Wanted": {at: time.Minute, want: attemptRetry}, "Unwanted": {unwanted: "gone", at: time.Minute, want: attemptRepeat}, "UnwantedLate": {unwanted: "gone", at: 61 * time.Minute, want: attemptForget},
+	} {
+		s := attemptState{intent: *newIntent(journal.Creating), settle: time.Hour, now: asked, unwanted: tc.unwanted, err: status.Error(codes.Unknown, "")}
+		first := planAttempt(s)
+		if first.verb != attemptRepeat || first.until != asked {
+			t.Fatalf("%s: plan %+v, want one more request, whose answer counts", name, first)
+		}
+		s.intent.Uncertain, s.intent.Settles, s.now = asked, first.until, asked.Add(tc.at)
+		for _, code := range []codes.Code{codes.Unknown, codes.Internal} {
+			s.err = status.Error(code, "")
+			if got := planAttempt(s); got.verb != tc.want {
+				t.Errorf("%s: plan %d after %s, want %d", name, got.verb, code, tc.want)
 			}
-			if intent.Uncertain != first || intent.Renewable != tc.renewable {
-				t.Errorf("%s\nunknown since %v, want %v; renewable %v, want %v", tc.reason, intent.Uncertain, first, intent.Renewable, tc.renewable)
-			}
-		})
+		}
 	}
 }

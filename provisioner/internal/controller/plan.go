@@ -9,7 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -27,24 +27,20 @@ const (
 	claimRefuse
 	// claimPopulator: report by an event that a volume populator provisions the volume.
 	claimPopulator
-	// claimDelay: the driver has called the request invalid; wait before it is repeated.
+	// claimDelay: wait for the turn of the own node.
 	claimDelay
 	// claimCreate: call CreateVolume for the first time.
 	claimCreate
-	// claimResume: repeat a request whose outcome is unknown.
+	// claimResume: go on with a volume in progress.
 	claimResume
-	// claimUndo: delete a volume that came out unwanted.
-	claimUndo
-	// claimSettled: the volume has its PersistentVolume, which the process that had it in progress has not recorded.
-	claimSettled
+	// claimStrip: remove what a former version has put on the claim.
+	claimStrip
 	// claimBegin: begin to compete with other nodes for the claim.
 	claimBegin
 	// claimSeek: check whether the node that has taken the claim still exists.
 	claimSeek
 	// claimCompete: take the claim for the own node, if that has enough capacity.
 	claimCompete
-	// claimAdopt: deal with the record of a node that does not exist any more.
-	claimAdopt
 )
 
 // claimState is all that the decision about a claim depends on.
@@ -56,7 +52,7 @@ type claimState struct {
 	// claim is the claim in the cache, nil when there is none with its UID any more.
 	claim *corev1.PersistentVolumeClaim
 	// intent is the open intent of the claim, nil when there is none.
-	intent *intents.Intent
+	intent *journal.Intent
 	// class is the StorageClass of the claim, nil when it does not exist.
 	class *storagev1.StorageClass
 	// inTree is the name of the in-tree plugin that the class is of, empty for CSI; class is in CSI form. classErr says why it has none.
@@ -64,16 +60,14 @@ type claimState struct {
 	classErr error
 	// pv is the PersistentVolume under the name that the claim's volume has.
 	pv *corev1.PersistentVolume
-	// infeasible is how long the claim rests after a request that cannot succeed.
-	infeasible time.Duration
 	// node is the node that the instance provisions for.
 	node Node
 	// excluded says why that node may not have the volume.
 	excluded error
 	// turn is its place in the competition for the claim.
 	turn turn
-	// orphans are the other nodes that have left records on the claim.
-	orphans []string
+	// former says that a former version has marked the claim, as its volume may exist.
+	former bool
 	// now is the time.
 	now time.Time
 }
@@ -85,7 +79,7 @@ type claimPlan struct {
 	why string
 	// after is how long to wait, for claimDelay.
 	after time.Duration
-	// node is the other node that it is about, for claimBegin, claimSeek and claimAdopt.
+	// node is the other node that it is about, for claimBegin and claimSeek.
 	node string
 }
 
@@ -102,14 +96,13 @@ func refuse(format string, args ...any) claimPlan {
 // planClaim decides what is to be done about a claim. An open intent comes before everything else:
 // nothing that is found out about the claim or its class may end work that may still be running.
 func planClaim(s claimState) claimPlan {
-	if s.intent != nil {
-		return planIntent(s)
+	switch {
+	case s.intent != nil:
+		return claimPlan{verb: claimResume, why: "volume is in progress: " + s.intent.Stage.String()}
+	case s.claim != nil && isMarked(s.claim) && s.node.AssignedElsewhere(s.claim) == "" && view.DriverOf(s.claim) == s.driver:
+		return planFormer(s)
 	}
-	plan := planNew(s)
-	if plan.verb == claimLeave && len(s.orphans) > 0 {
-		return planOrphan(s)
-	}
-	return plan
+	return planNew(s)
 }
 
 // planNew decides about a claim of which no volume is in progress here.
@@ -117,43 +110,20 @@ func planNew(s claimState) claimPlan {
 	if plan, ok := planForeign(s); ok {
 		return plan
 	}
+	return planOurs(s)
+}
+
+// planOurs decides about a claim that is ours to provision.
+func planOurs(s claimState) claimPlan {
 	if s.pv != nil {
 		return planExisting(s)
 	}
-	if plan, ok := planWaiting(s); ok {
-		return plan
-	}
-	if plan, ok := planNode(s); ok {
-		return plan
-	}
-	if plan, ok := planUnsupported(s); ok {
-		return plan
-	}
-	if s.infeasible > 0 {
-		return claimPlan{verb: claimDelay, why: "request was infeasible", after: s.infeasible}
+	for _, obstacle := range []func(claimState) (claimPlan, bool){planWaiting, planNode, planUnsupported} {
+		if plan, ok := obstacle(s); ok {
+			return plan
+		}
 	}
 	return claimPlan{verb: claimCreate, why: "needs a volume"}
-}
-
-// planIntent continues a volume operation that is in progress.
-func planIntent(s claimState) claimPlan {
-	intent := s.intent
-	switch intent.Stage {
-	case intents.Creating:
-		if intent.Recovered && s.savedHere() {
-			return claimPlan{verb: claimSettled, why: "volume exists"}
-		}
-		return claimPlan{verb: claimResume, why: "outcome of creation is unknown"}
-	case intents.Undoing:
-		return claimPlan{verb: claimUndo, why: intent.Reason}
-	case intents.Saving:
-	}
-	return leave("volume is being saved")
-}
-
-// savedHere reports whether the PersistentVolume of the intent's claim is there, with the volume that the intent is about.
-func (s claimState) savedHere() bool {
-	return s.pv != nil && isFor(s.pv, s.intent.UID()) && !madeElsewhere(s.pv, s.node)
 }
 
 // isFor reports whether a PersistentVolume is that of a claim.

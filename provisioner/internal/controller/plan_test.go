@@ -3,14 +3,14 @@ package controller
 import (
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 func TestPlanClaim(t *testing.T) {
@@ -32,29 +32,62 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"GoneWhileCreating": {
 			reason: "What may still run is driven to its end, whatever became of the claim.",
-			change: func(s *claimState) { s.claim, s.class, s.intent = nil, nil, newIntent(intents.Creating) },
+			change: func(s *claimState) { s.claim, s.class, s.intent = nil, nil, newIntent(journal.Creating) },
 			want:   claimResume,
 		},
 		"ForeignWhileCreating": {
 			reason: "No check may end what may still run.",
 			change: func(s *claimState) {
-				s.claim.Annotations[view.AnnProvisioner], s.intent = other, newIntent(intents.Creating)
+				s.claim.Annotations[view.AnnProvisioner], s.intent = other, newIntent(journal.Creating)
 			},
 			want: claimResume,
 		},
 		"UnsupportedWhileCreating": {
 			reason: "A driver that lost a capability in between may still be working.",
-			change: func(s *claimState) { s.caps, s.intent = capabilities{}, newIntent(intents.Creating) },
+			change: func(s *claimState) { s.caps, s.intent = capabilities{}, newIntent(journal.Creating) },
 			want:   claimResume,
 		},
 		"Saving": {
-			reason: "A volume that is being saved is left to the queue that saves it.",
-			change: func(s *claimState) { s.intent = newIntent(intents.Saving) },
+			reason: "A volume that is being saved is in progress, too.",
+			change: func(s *claimState) { s.intent = newIntent(journal.Saving) },
+			want:   claimResume,
 		},
 		"Undoing": {
 			reason: "A volume that is unwanted is deleted.",
-			change: func(s *claimState) { s.intent = newIntent(intents.Undoing) },
-			want:   claimUndo,
+			change: func(s *claimState) { s.intent = newIntent(journal.Undoing) },
+			want:   claimResume,
+		},
+		"Marked": {
+			reason: "What a former version has put on a claim is removed, whatever it says.",
+			change: func(s *claimState) { mark(s.claim) },
+			want:   claimStrip,
+		},
+		"MarkedBound": {
+			reason: "Also from a claim that has its volume.",
+			change: func(s *claimState) { mark(s.claim); s.claim.Spec.VolumeName = "pvc-uid-1" },
+			want:   claimStrip,
+		},
+		"MarkedDeleting": {
+			reason: "The volume of a claim that the finalizer keeps is looked for, as the claim asks for it, before the claim may go.",
+			change: func(s *claimState) { mark(s.claim); s.claim.DeletionTimestamp, s.former = &now, true },
+			want:   claimCreate,
+		},
+		"MarkedDeletingTwice": {
+			reason: "It is looked for once.",
+			change: func(s *claimState) { mark(s.claim); s.claim.DeletionTimestamp = &now },
+			want:   claimStrip,
+		},
+		"MarkedDeletingBound": {
+			reason: "The volume of a bound claim is known.",
+			change: func(s *claimState) {
+				mark(s.claim)
+				s.claim.DeletionTimestamp, s.former, s.claim.Spec.VolumeName = &now, true, "pvc-uid-1"
+			},
+			want: claimStrip,
+		},
+		"MarkedElsewhere": {
+			reason: "A claim of another driver is left alone.",
+			change: func(s *claimState) { mark(s.claim); s.claim.Annotations[view.AnnProvisioner] = other },
 		},
 		"Deleting": {
 			reason: "Nothing is begun for a claim that is being deleted.",
@@ -212,11 +245,6 @@ func TestPlanClaim(t *testing.T) {
 			},
 			want: claimCreate,
 		},
-		"Resting": {
-			reason: "A request that cannot succeed rests.",
-			change: func(s *claimState) { s.infeasible = time.Minute },
-			want:   claimDelay,
-		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -228,11 +256,14 @@ func TestPlanClaim(t *testing.T) {
 			if got.verb != tc.want || !strings.Contains(got.why, tc.why) {
 				t.Errorf("%s\ngot %d (%s), want %d with %q", tc.reason, got.verb, got.why, tc.want, tc.why)
 			}
-			if got.after != s.infeasible && got.verb == claimDelay {
-				t.Errorf("%s\nwait of %v, want %v", tc.reason, got.after, s.infeasible)
-			}
 		})
 	}
+}
+
+// mark puts on a claim what a former version did.
+func mark(claim *corev1.PersistentVolumeClaim) {
+	claim.Finalizers = append(claim.Finalizers, volume.FinalizerInProgress)
+	claim.Annotations[volume.AnnInProgress] = "{}"
 }
 
 func TestClassName(t *testing.T) {

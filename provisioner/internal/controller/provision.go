@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -26,6 +26,8 @@ const (
 	reasonFailed       = "ProvisioningFailed"
 	reasonDeleteFailed = "VolumeFailedDelete"
 	reasonWaitDetach   = "WaitForDetach"
+	reasonSettled      = "VolumeSettled"
+	reasonLeft         = "VolumeLeft"
 )
 
 // reconcileClaim looks at one claim and does what is to be done.
@@ -33,9 +35,6 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, klog.KRef(key.Namespace, key.Name))
 	ctx = klog.NewContext(ctx, logger)
 	defer c.tidyKey(key)
-	if err := c.recoverRecord(ctx, key); err != nil {
-		return reconcile.Result{}, err
-	}
 	state := c.claimState(ctx, key)
 	c.dropSourceOf(state)
 	plan := planClaim(state)
@@ -50,12 +49,10 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	case claimCreate:
 		return c.create(ctx, state)
 	case claimResume:
-		return c.resume(ctx, state)
-	case claimUndo:
-		return c.undo(ctx, *state.intent)
-	case claimSettled:
-		return reconcile.Result{}, c.close(ctx, *state.intent)
-	case claimBegin, claimSeek, claimCompete, claimAdopt:
+		return c.resume(ctx, *state.intent)
+	case claimStrip:
+		return reconcile.Result{}, c.strip(ctx, state.claim)
+	case claimBegin, claimSeek, claimCompete:
 		return c.takePart(ctx, state, plan)
 	case claimLeave:
 	}
@@ -69,8 +66,6 @@ func (c *Controller) takePart(ctx context.Context, s claimState, plan claimPlan)
 		return c.await(s, c.beginTurn(s, plan.node)), nil
 	case claimSeek:
 		return c.seek(ctx, s), nil
-	case claimAdopt:
-		return c.adopt(ctx, s, plan.node)
 	default:
 		return c.compete(ctx, s)
 	}
@@ -78,32 +73,29 @@ func (c *Controller) takePart(ctx context.Context, s claimState, plan claimPlan)
 
 // claimState collects what the decision about a claim depends on.
 func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
-	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), now: time.Now()}
-	s.claim, _ = c.claim(key)
-	if intent, ok := c.cfg.Intents.Get(key.UID); ok {
-		s.intent = &intent
-		if pv, ok := c.view.Volumes.Get("", intent.Spec.Name); ok {
-			s.pv = pv
-		}
+	if intent, ok := c.cfg.Journal.Get(key.UID); ok {
+		return claimState{intent: &intent}
 	}
-	if s.claim == nil {
+	claim, _ := c.claim(key)
+	return c.stateOf(ctx, claim)
+}
+
+// stateOf is claimState for a claim without an intent; nil: it does not exist.
+func (c *Controller) stateOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) claimState {
+	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), now: time.Now(), claim: claim}
+	if claim == nil {
 		return s
 	}
-	if class, ok := c.view.Class(view.ClassName(s.claim)); ok {
+	if class, ok := c.view.Class(view.ClassName(claim)); ok {
 		s.class, s.classErr = c.cfg.Plugin.Class(klog.FromContext(ctx), class)
 		if s.class != class {
 			s.inTree = class.Provisioner
 		}
-	}
-	if s.intent != nil {
-		return s
-	}
-	s.turn, s.orphans = c.claimRecords.get(key.UID).turn, c.recordedElsewhere(s.claim)
-	if s.class != nil {
-		s.infeasible = c.restLeft(ctx, s)
 		s.excluded = c.excluded(s)
 	}
-	if pv, ok := c.view.Volumes.Get("", c.cfg.Settings.Naming.Name(key.UID)); ok {
+	record := c.claimRecords.get(claim.UID)
+	s.turn, s.former = record.turn, isMarked(claim) && !record.former
+	if pv, ok := c.view.Volumes.Get("", c.cfg.Settings.Naming.Name(claim.UID)); ok {
 		s.pv = pv
 	}
 	return s
@@ -118,7 +110,7 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 	if err != nil {
 		return c.unprepared(ctx, s.claim, err)
 	}
-	if err := c.cfg.Intents.Open(ctx, intent); err != nil {
+	if err := c.cfg.Journal.Open(ctx, intent); err != nil {
 		return reconcile.Result{}, c.failed(s.claim, err)
 	}
 	c.cfg.Events.Normal(s.claim, reasonProvisioning, fmt.Sprintf("Asking CSI driver %q for a volume", c.driver))
@@ -126,17 +118,17 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 }
 
 // prepare makes the request for the volume of a claim, and reads the secrets that the call takes.
-func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent, error) {
+func (c *Controller) prepare(ctx context.Context, s claimState) (journal.Intent, error) {
 	if err := c.mayUseSource(s.claim); err != nil {
-		return intents.Intent{}, err
+		return journal.Intent{}, err
 	}
 	spec, err := c.spec(ctx, s)
 	if err != nil {
-		return intents.Intent{}, err
+		return journal.Intent{}, err
 	}
 	secrets, err := c.secrets(ctx, spec.Secrets.Provision)
 	if err != nil {
-		return intents.Intent{}, err
+		return journal.Intent{}, err
 	}
 	// The source comes last, for it is protected from then on. It may restrict where the volume can be.
 	spec.Source, err = c.source(ctx, s.claim, func(accessible []topology.Segment) (err error) {
@@ -146,13 +138,13 @@ func (c *Controller) prepare(ctx context.Context, s claimState) (intents.Intent,
 		return err
 	})
 	if err != nil {
-		return intents.Intent{}, err
+		return journal.Intent{}, err
 	}
 	request, err := spec.Request()
 	if err != nil {
-		return intents.Intent{}, blockedError{err}
+		return journal.Intent{}, blockedError{err}
 	}
-	return intents.Intent{Spec: spec, Request: request, Opened: time.Now(), Secrets: secrets}, nil
+	return journal.Intent{Spec: spec, Request: request, Opened: time.Now(), Secrets: secrets}, nil
 }
 
 // unprepared handles a claim for which no request could be made; nothing was asked of the driver.
@@ -175,21 +167,29 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	return reconcile.Result{}, c.failed(claim, err)
 }
 
+// claimDeleted is the reason why most unwanted volumes are.
+const claimDeleted = "claim was deleted"
+
 // wanted reports whether the claim of an intent still wants the volume.
-func (c *Controller) wanted(intent intents.Intent) bool {
+func (c *Controller) wanted(intent journal.Intent) bool {
 	return c.whyUnwanted(intent) == ""
 }
 
 // whyUnwanted returns why the claim of an intent does not want the volume any more, empty when it does.
-func (c *Controller) whyUnwanted(intent intents.Intent) string {
-	claim, ok := c.claim(keyOf(intent.Spec.Claim))
-	if !ok || !wants(claim, intent.Spec.Name) {
-		return "claim was deleted"
+func (c *Controller) whyUnwanted(intent journal.Intent) string {
+	claim, _ := c.claim(keyOf(intent.Spec.Claim))
+	return c.whyUnwantedBy(claim, intent.Spec.Name)
+}
+
+// whyUnwantedBy returns why a claim does not want the volume of a name, empty when it does; nil: there is no claim.
+func (c *Controller) whyUnwantedBy(claim *corev1.PersistentVolumeClaim, name string) string {
+	if claim == nil || !wants(claim, name) {
+		return claimDeleted
 	}
 	if node := c.node().AssignedElsewhere(claim); node != "" {
 		return fmt.Sprintf("claim is for node %q now", node)
 	}
-	if pv, ok := c.view.Volumes.Get("", intent.Spec.Name); ok && isFor(pv, claim.UID) && madeElsewhere(pv, c.node()) {
+	if pv, ok := c.view.Volumes.Get("", name); ok && isFor(pv, claim.UID) && madeElsewhere(pv, c.node()) {
 		return "claim has a volume on another node"
 	}
 	return ""
@@ -210,7 +210,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolume
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("get claim %s/%s: %w", cached.Namespace, cached.Name, err)
-	case live.UID != cached.UID || leaving(live) || live.Spec.VolumeName != "" || !c.node().Mine(live):
+	case live.UID != cached.UID || leaving(live) && !isMarked(live) || live.Spec.VolumeName != "" || !c.node().Mine(live):
 		return false, nil
 	}
 	c.claimRecords.change(cached.UID, func(r *claimRecord) { r.unverified = false })
@@ -225,14 +225,15 @@ func (c *Controller) secrets(ctx context.Context, ref *corev1.SecretReference) (
 }
 
 // close ends an intent whose outcome is known.
-func (c *Controller) close(ctx context.Context, intent intents.Intent) error {
-	if err := c.cfg.Intents.Close(ctx, intent.UID()); err != nil {
-		return fmt.Errorf("close intent for volume %q: %w", intent.Spec.Name, err)
-	}
+func (c *Controller) close(intent journal.Intent) {
+	c.cfg.Journal.Close(intent.UID())
 	if source := intent.Spec.Source; source != nil {
 		c.sources.Add(source.Ref)
 	}
-	return nil
+	if claim, ok := c.claim(keyOf(intent.Spec.Claim)); ok && isMarked(claim) {
+		c.claimRecords.change(claim.UID, func(r *claimRecord) { r.former = true })
+		c.claims.Wake(keyOf(claim))
+	}
 }
 
 // refuse reports by an event why a claim gets no volume as it stands.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/outcome"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -115,7 +115,7 @@ func TestCapabilities(t *testing.T) {
 }
 
 func TestUnderWay(t *testing.T) {
-	store := intents.NewMemory()
+	store := journal.New()
 	gather := func() map[string]float64 {
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(NewUnderWay(store))
@@ -135,12 +135,12 @@ func TestUnderWay(t *testing.T) {
 		}
 		return got
 	}
-	want := map[string]float64{"provisioner_journal_durable": 0, "under_way creating": 0, "under_way saving": 0, "under_way undoing": 0, "outcome_unknown": 0, "outcome_unknown_since_timestamp_seconds": 0}
+	want := map[string]float64{"provisioner_journal_durable": 0, "under_way creating": 0, "under_way saving": 0, "under_way undoing": 0, "under_way reported": 0, "outcome_unknown": 0, "outcome_unknown_since_timestamp_seconds": 0}
 	if diff := cmp.Diff(want, gather()); diff != "" {
 		t.Errorf("without a volume (-want +got):\n%s", diff)
 	}
 	for i, since := range []int64{0, 200, 100} {
-		intent := *newIntent(intents.Creating)
+		intent := *newIntent(journal.Creating)
 		intent.Spec.Claim.UID = types.UID(fmt.Sprint(i))
 		if since > 0 {
 			intent.Uncertain = time.Unix(since, 0)
@@ -149,12 +149,12 @@ func TestUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	undoing := *newIntent(intents.Undoing)
+	undoing := *newIntent(journal.Undoing)
 	undoing.Uncertain = time.Unix(50, 0)
 	if err := store.Open(t.Context(), undoing); err != nil {
 		t.Fatal(err)
 	}
-	want = map[string]float64{"provisioner_journal_durable": 0, "under_way creating": 3, "under_way saving": 0, "under_way undoing": 1, "outcome_unknown": 2, "outcome_unknown_since_timestamp_seconds": 100}
+	want = map[string]float64{"provisioner_journal_durable": 0, "under_way creating": 3, "under_way saving": 0, "under_way undoing": 1, "under_way reported": 0, "outcome_unknown": 2, "outcome_unknown_since_timestamp_seconds": 100}
 	if diff := cmp.Diff(want, gather()); diff != "" {
 		t.Errorf("with volumes (-want +got):\n%s", diff)
 	}

@@ -16,8 +16,8 @@ type claimRecord struct {
 	unverified bool
 	// unplaced is the wait for a topology of the claim.
 	unplaced unplaced
-	// rest is the pause after an infeasible request.
-	rest rest
+	// former says that the volume which a former version may have left was settled.
+	former bool
 	// turn is the place in the competition with other nodes for the claim.
 	turn turn
 	// source is what the volume of the claim is made from, which is kept meanwhile.
@@ -101,7 +101,6 @@ func (c *Controller) tidyClaim(uid types.UID, claim *corev1.PersistentVolumeClai
 	if concerns && c.node().AssignedElsewhere(claim) == "" {
 		return
 	}
-	concerns = concerns || claim != nil && len(c.recordedElsewhere(claim)) > 0
 	before, _ := c.claimRecords.change(uid, func(r *claimRecord) {
 		kept := claimRecord{}
 		if concerns {

@@ -23,7 +23,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
@@ -38,7 +38,6 @@ type rig struct {
 	t        *testing.T
 	cluster  *kubetest.Cluster
 	driver   *csitest.Driver
-	intents  *intents.Memory
 	events   *eventLog
 	registry *prometheus.Registry
 }
@@ -98,7 +97,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
 			t: t, cluster: kubetest.New(objs...), driver: csitest.New(options),
-			intents: intents.NewMemory(), events: &eventLog{}, registry: prometheus.NewRegistry(),
+			events: &eventLog{}, registry: prometheus.NewRegistry(),
 		}
 		client, err := csiclient.New(csiclient.Config{Conn: r.driver.Conn()})
 		if err != nil {
@@ -110,7 +109,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 		api := kubeapitest.New(r.cluster.Client())
 		r.Controller, err = New(Config{
 			Info: client.Info, Driver: client.Controller(), Kube: api, View: viewOf(api, client.Info(), settings), Plugin: migration.Of(client.Info().Name), Events: r.events,
-			Intents: r.intents, Metrics: NewMetrics(r.registry), Settings: settings,
+			Journal: journal.New(), Metrics: NewMetrics(r.registry), Settings: settings,
 		})
 		if err != nil {
 			t.Fatal(err)

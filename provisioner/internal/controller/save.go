@@ -14,20 +14,20 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 // save writes the PersistentVolume of a volume that was created. When the API does not take it at once,
 // the queue of unsaved volumes goes on with it for as long as it takes: a volume that exists is not given
 // up because the API is away.
-func (c *Controller) save(ctx context.Context, intent intents.Intent, created *csi.Volume) (reconcile.Result, error) {
+func (c *Controller) save(ctx context.Context, intent journal.Intent, created *csi.Volume) (reconcile.Result, error) {
 	pv, err := c.newVolume(intent, created)
 	if err != nil {
 		return c.unwanted(ctx, intent, created.GetVolumeId(), describe(err))
 	}
-	intent.Stage, intent.VolumeID, intent.PV = intents.Saving, created.GetVolumeId(), pv
-	if err := c.cfg.Intents.Update(ctx, intent); err != nil {
+	intent.Stage, intent.VolumeID, intent.PV = journal.Saving, created.GetVolumeId(), pv
+	if err := c.cfg.Journal.Update(intent); err != nil {
 		return reconcile.Result{}, fmt.Errorf("record volume %q: %w", intent.VolumeID, err)
 	}
 	result, err := c.write(ctx, intent)
@@ -44,7 +44,7 @@ func (c *Controller) save(ctx context.Context, intent intents.Intent, created *c
 }
 
 // newVolume returns the PersistentVolume of a volume, for a claim of an in-tree class in the form of that plugin.
-func (c *Controller) newVolume(intent intents.Intent, created *csi.Volume) (*corev1.PersistentVolume, error) {
+func (c *Controller) newVolume(intent journal.Intent, created *csi.Volume) (*corev1.PersistentVolume, error) {
 	pv, err := intent.Spec.PersistentVolume(created, volume.Policy{
 		Driver:          c.driver,
 		Identity:        c.cfg.Settings.Identity,
@@ -65,21 +65,21 @@ func (c *Controller) inCSIForm(pv *corev1.PersistentVolume) *corev1.PersistentVo
 
 // reconcileUnsaved tries again to write a PersistentVolume.
 func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (reconcile.Result, error) {
-	intent, ok := c.cfg.Intents.Get(uid)
-	if !ok || intent.Stage != intents.Saving {
+	intent, ok := c.cfg.Journal.Get(uid)
+	if !ok || intent.Stage != journal.Saving {
 		return reconcile.Result{}, nil
 	}
 	defer c.tidyKey(keyOf(intent.Spec.Claim))
 	undo, err := c.saveAgain(ctx, intent)
 	if undo {
-		c.claims.Add(keyOf(intent.Spec.Claim))
+		c.claims.Wake(keyOf(intent.Spec.Claim))
 	}
 	return reconcile.Result{}, err
 }
 
 // saveAgain writes a PersistentVolume if it is still wanted, and reports whether its volume is to be deleted, which the
 // intent says then.
-func (c *Controller) saveAgain(ctx context.Context, intent intents.Intent) (undo bool, err error) {
+func (c *Controller) saveAgain(ctx context.Context, intent journal.Intent) (undo bool, err error) {
 	var result saveResult
 	if why := c.whyUnwanted(intent); why != "" {
 		result, err = c.clash(ctx, intent, why, true)
@@ -89,7 +89,7 @@ func (c *Controller) saveAgain(ctx context.Context, intent intents.Intent) (undo
 	if err != nil || result.verb != saveUndo {
 		return false, err
 	}
-	_, err = c.discard(ctx, intent, intent.VolumeID, result.why)
+	_, err = c.discard(intent, intent.VolumeID, result.why)
 	return err == nil, err
 }
 
@@ -113,22 +113,14 @@ type saveResult struct {
 	why string
 }
 
-// settled is the result of an attempt after which the intent was closed, if closing it succeeded.
-func settled(err error) (saveResult, error) {
-	if err != nil {
-		return saveResult{verb: saveRepeat}, err
-	}
-	return saveResult{verb: saveSettled}, nil
-}
-
 // write creates the PersistentVolume once. With an error it is to be tried again.
-func (c *Controller) write(ctx context.Context, intent intents.Intent) (saveResult, error) {
+func (c *Controller) write(ctx context.Context, intent journal.Intent) (saveResult, error) {
 	callCtx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	saved, err := c.cfg.Kube.PersistentVolumes().Create(callCtx, intent.PV, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		return settled(c.written(ctx, intent, saved))
+		return c.written(ctx, intent, saved), nil
 	case apierrors.IsAlreadyExists(err):
 		return c.clash(ctx, intent, describe(err), false)
 	case apierrors.IsInvalid(err):
@@ -136,28 +128,26 @@ func (c *Controller) write(ctx context.Context, intent intents.Intent) (saveResu
 	}
 	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
 	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving its PersistentVolume is retried: "+describe(err))
-	return saveResult{}, err
+	return saveResult{verb: saveRepeat}, err
 }
 
 // written ends the provisioning of a claim.
-func (c *Controller) written(ctx context.Context, intent intents.Intent, saved *corev1.PersistentVolume) error {
+func (c *Controller) written(ctx context.Context, intent journal.Intent, saved *corev1.PersistentVolume) saveResult {
 	c.view.Volumes.Remember(saved)
-	if err := c.close(ctx, intent); err != nil {
-		return err
-	}
+	c.close(intent)
 	claim := intent.Spec.Claim
 	c.cfg.Metrics.provisioned(claim, time.Since(intent.Opened))
 	c.capacity.VolumeChanged(saved.Spec.StorageClassName, c.inCSIForm(saved).Spec.NodeAffinity)
 	c.cfg.Events.Normal(claim, reasonSucceeded, fmt.Sprintf("Provisioned volume %q", saved.Name))
 	klog.FromContext(ctx).V(2).Info("Volume is provisioned", logging.KeyClaim, klog.KObj(claim),
 		logging.KeyVolume, saved.Name, logging.KeyVolumeID, intent.VolumeID)
-	return nil
+	return saveResult{verb: saveSettled}
 }
 
 // clash handles a PersistentVolume that cannot be saved: its claim no longer wants it, the API refuses it, or one of its name
 // exists, which may be the same volume: an attempt whose answer was lost may have succeeded. The refusal is final if the
 // volume is to be deleted when there is none.
-func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal string, final bool) (saveResult, error) {
+func (c *Controller) clash(ctx context.Context, intent journal.Intent, refusal string, final bool) (saveResult, error) {
 	callCtx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	existing, err := c.cfg.Kube.PersistentVolumes().Get(callCtx, intent.PV.Name, metav1.GetOptions{})
@@ -165,13 +155,13 @@ func (c *Controller) clash(ctx context.Context, intent intents.Intent, refusal s
 	case apierrors.IsNotFound(err) && final:
 		return saveResult{verb: saveUndo, why: refusal}, nil
 	case err != nil:
-		return saveResult{}, fmt.Errorf("get PersistentVolume %q, which was not saved (%s): %w", intent.PV.Name, refusal, err)
+		return saveResult{verb: saveRepeat}, fmt.Errorf("get PersistentVolume %q, which was not saved (%s): %w", intent.PV.Name, refusal, err)
 	}
 	switch c.compare(existing, intent.PV) {
 	case volume.Same:
-		return settled(c.written(ctx, intent, existing))
+		return c.written(ctx, intent, existing), nil
 	case volume.Leaving, volume.Taken:
-		return settled(c.conceded(ctx, intent, existing))
+		return c.conceded(intent, existing), nil
 	case volume.Foreign:
 	}
 	return saveResult{verb: saveUndo, why: fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name)}, nil
@@ -190,11 +180,12 @@ func (c *Controller) compare(existing, wanted *corev1.PersistentVolume) volume.M
 // conceded leaves a volume to the PersistentVolume that has it already: one that is for another claim, or
 // one whose own deletion decides what becomes of the volume. The claim, if it is still there, is looked at
 // again when that PersistentVolume is gone.
-func (c *Controller) conceded(ctx context.Context, intent intents.Intent, existing *corev1.PersistentVolume) error {
+func (c *Controller) conceded(intent journal.Intent, existing *corev1.PersistentVolume) saveResult {
 	claim := intent.Spec.Claim
 	c.unverify(claim.UID)
 	c.view.Volumes.Remember(existing)
 	c.cfg.Events.Warning(claim, reasonFailed,
 		fmt.Sprintf("PersistentVolume %q has the volume already, and is deleted or for another claim", existing.Name))
-	return c.close(ctx, intent)
+	c.close(intent)
+	return saveResult{verb: saveSettled}
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
 // created is a volume as the driver answers it.
@@ -25,7 +25,7 @@ func created() *csi.Volume {
 }
 
 // asked opens the intent of the test claim's volume, which the driver has made.
-func (r *rig) asked() intents.Intent {
+func (r *rig) asked() journal.Intent {
 	r.t.Helper()
 	s := r.claimState(quiet(r.t), keyOf(newClaim()))
 	s.claim, s.class = newClaim(), newClass()
@@ -33,7 +33,7 @@ func (r *rig) asked() intents.Intent {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.intents.Open(quiet(r.t), intent); err != nil {
+	if err := r.cfg.Journal.Open(quiet(r.t), intent); err != nil {
 		r.t.Fatal(err)
 	}
 	if _, err := r.callCreate(quiet(r.t), intent.Request, nil); err != nil {
@@ -45,7 +45,7 @@ func (r *rig) asked() intents.Intent {
 
 // stage returns the stage of the test claim's volume, "closed" when its fate is settled.
 func (r *rig) stage() string {
-	intent, ok := r.intents.Get("uid-1")
+	intent, ok := r.cfg.Journal.Get("uid-1")
 	if !ok {
 		return "closed"
 	}
@@ -204,10 +204,8 @@ func TestSaveAgain(t *testing.T) {
 		},
 		"Settled": {
 			reason: "What is settled meanwhile is left alone.",
-			happens: func(t *testing.T, r *rig) {
-				if err := r.intents.Close(quiet(t), "uid-1"); err != nil {
-					t.Fatal(err)
-				}
+			happens: func(_ *testing.T, r *rig) {
+				r.cfg.Journal.Close("uid-1")
 			},
 			stage: "closed",
 		},

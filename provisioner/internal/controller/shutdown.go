@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
 const (
@@ -90,37 +90,42 @@ func superseded(ctx context.Context) bool {
 // first. A volume whose creation is not confirmed and whose claim waits for it is requested once more; the next process
 // requests it again by its name.
 func (c *Controller) flush(ctx context.Context, leading bool) {
-	list := c.cfg.Intents.List()
-	slices.SortStableFunc(list, func(a, b intents.Intent) int { return c.flushOrder(a) - c.flushOrder(b) })
+	list := c.cfg.Journal.List()
+	slices.SortStableFunc(list, func(a, b journal.Intent) int { return c.flushOrder(a) - c.flushOrder(b) })
 	var work errgroup.Group
 	work.SetLimit(max(1, c.cfg.Settings.Workers))
 	for _, intent := range list {
+		if intent.Stage == journal.Reported {
+			continue // an administrator has to act
+		}
 		work.Go(func() error {
 			c.finish(ctx, intent, leading)
 			return nil
 		})
 	}
 	_ = work.Wait() // no function returns an error
-	for _, intent := range c.cfg.Intents.List() {
-		c.logUnfinished(ctx, intent)
+	for _, intent := range c.cfg.Journal.List() {
+		if intent.Stage != journal.Reported {
+			c.logUnfinished(ctx, intent)
+		}
 	}
 }
 
 // flushOrder returns the place of an intent in flush.
-func (c *Controller) flushOrder(intent intents.Intent) int {
+func (c *Controller) flushOrder(intent journal.Intent) int {
 	switch {
-	case intent.Stage == intents.Saving:
+	case intent.Stage == journal.Saving:
 		return 0
-	case intent.Stage == intents.Undoing || !c.wanted(intent):
+	case intent.Stage == journal.Undoing || !c.wanted(intent):
 		return 1
 	}
 	return 2
 }
 
 // finish works on one volume until it is settled, ctx ends, or only another process can go on.
-func (c *Controller) finish(ctx context.Context, intent intents.Intent, leading bool) {
+func (c *Controller) finish(ctx context.Context, intent journal.Intent, leading bool) {
 	ok := true
-	for wait := flushPause; ok && ctx.Err() == nil; intent, ok = c.cfg.Intents.Get(intent.UID()) {
+	for wait := flushPause; ok && intent.Stage != journal.Reported && ctx.Err() == nil; intent, ok = c.cfg.Journal.Get(intent.UID()) {
 		again, err := c.finishStep(ctx, intent, leading)
 		if !again {
 			return
@@ -135,8 +140,8 @@ func (c *Controller) finish(ctx context.Context, intent intents.Intent, leading 
 
 // finishStep takes one step for a volume, and reports whether another one makes sense. Without the lease, what another
 // instance may be working on is left to that instance: everything but volumes whose claim does not exist any more.
-func (c *Controller) finishStep(ctx context.Context, intent intents.Intent, leading bool) (again bool, err error) {
-	if intent.Stage == intents.Saving {
+func (c *Controller) finishStep(ctx context.Context, intent journal.Intent, leading bool) (again bool, err error) {
+	if intent.Stage == journal.Saving {
 		_, err := c.saveAgain(ctx, intent)
 		return true, err
 	}
@@ -148,17 +153,17 @@ func (c *Controller) finishStep(ctx context.Context, intent intents.Intent, lead
 			return err != nil, err
 		}
 	}
-	if intent.Stage == intents.Undoing {
+	if intent.Stage == journal.Undoing {
 		_, err = c.undo(ctx, intent)
 		return true, err
 	}
 	again = !c.wanted(intent)
-	_, err = c.resume(ctx, claimState{intent: &intent})
+	_, err = c.resume(ctx, intent)
 	return again || err == nil, err
 }
 
 // claimExists reads from the server whether the claim of an intent exists.
-func (c *Controller) claimExists(ctx context.Context, intent intents.Intent) (bool, error) {
+func (c *Controller) claimExists(ctx context.Context, intent journal.Intent) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	claim := intent.Spec.Claim
@@ -173,10 +178,10 @@ func (c *Controller) claimExists(ctx context.Context, intent intents.Intent) (bo
 }
 
 // logUnfinished logs a volume whose operation is not finished at the end of the process.
-func (c *Controller) logUnfinished(ctx context.Context, intent intents.Intent) {
+func (c *Controller) logUnfinished(ctx context.Context, intent journal.Intent) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeName, intent.Spec.Name, logging.KeyVolumeID, intent.VolumeID,
 		logging.KeyClaim, klog.KObj(intent.Spec.Claim), logging.KeyState, intent.Stage.String())
-	if why := c.whyUnwanted(intent); why != "" && !c.cfg.Intents.Durable() {
+	if why := c.whyUnwanted(intent); why != "" && !c.cfg.Journal.Durable() {
 		logger.Error(nil, "Shutting down with a volume that may be left behind: look for it in the storage system", logging.KeyReason, why)
 		return
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
 // ending runs a controller, plays, and ends it by a cause; it returns how long the end took.
@@ -156,8 +156,8 @@ func TestUndoTrustedTheCache(t *testing.T) {
 		if err := r.cluster.Apply(saved); err != nil {
 			t.Fatal(err)
 		}
-		intent.Stage, intent.VolumeID = intents.Undoing, "vol-pvc-uid-1"
-		if err := r.intents.Update(quiet(t), intent); err != nil {
+		intent.Stage, intent.VolumeID = journal.Undoing, "vol-pvc-uid-1"
+		if err := r.cfg.Journal.Update(intent); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.undo(quiet(t), intent); err == nil && r.claim() != nil {

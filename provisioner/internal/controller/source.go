@@ -14,7 +14,6 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -230,13 +229,13 @@ func (c *Controller) needed(ref volume.SourceRef) bool {
 	if len(c.claimRecords.matching(func(r claimRecord) bool { return r.source == ref })) > 0 {
 		return true
 	}
-	for _, intent := range c.cfg.Intents.List() {
+	for _, intent := range c.cfg.Journal.List() {
 		if source := intent.Spec.Source; source != nil && source.Ref == ref {
 			return true
 		}
 	}
 	return slices.ContainsFunc(c.view.ClaimsFrom(ref), func(claim *corev1.PersistentVolumeClaim) bool {
-		return c.node().AssignedElsewhere(claim) != "" && (intents.Recorded(claim) || c.mayUseSource(claim) == nil)
+		return c.node().AssignedElsewhere(claim) != "" && c.mayUseSource(claim) == nil
 	})
 }
 
@@ -290,12 +289,11 @@ func (c *Controller) grantChanged(before, after *kubeapi.ReferenceGrant) {
 }
 
 // enqueueWaiting looks at claims that wait for their source. Those with a volume in progress do not, for its request is repeated as it was, unless
-// the volume is that of a process before this one, and has no complete request yet.
+// another process has made it: it may be the claim that has to be asked about then.
 func (c *Controller) enqueueWaiting(claims []*corev1.PersistentVolumeClaim) {
 	for _, claim := range claims {
-		intent, open := c.cfg.Intents.Get(claim.UID)
-		if (!open || intent.Recovered) && c.concerns(claim) {
-			c.claims.Add(keyOf(claim))
+		if intent, open := c.cfg.Journal.Get(claim.UID); (!open || intent.Recovered) && c.concerns(claim) {
+			c.claims.Wake(keyOf(claim))
 		}
 	}
 }

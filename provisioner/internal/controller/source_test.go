@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -234,8 +235,8 @@ func TestSourceAccess(t *testing.T) {
 	}
 }
 
-// TestGateTurnedOff has the record of a volume from a source in another namespace, from a process whose gate was on. A request
-// without the source would make an empty volume under the same name.
+// TestGateTurnedOff has the record of a volume from a source in another namespace, from a process whose gate was on: the claim does not get that volume before it may
+// use the source, and nothing deletes it meanwhile.
 func TestGateTurnedOff(t *testing.T) {
 	store, claim := "store", newClaim()
 	claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "data", Namespace: &store}
@@ -244,39 +245,22 @@ func TestGateTurnedOff(t *testing.T) {
 			settings := rigSettings()
 			settings.Features.CrossNamespace = on
 			onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
-				intent := newIntent(intents.Creating)
-				intent.Spec.Claim, intent.Recovered, intent.Request = claim, true, &csi.CreateVolumeRequest{Name: "pvc-uid-1"}
-				if err := r.intents.Open(quiet(t), *intent); err != nil {
+				intent := newIntent(journal.Creating)
+				intent.Spec.Claim, intent.Recovered, intent.Request = claim, true, &csi.CreateVolumeRequest{
+					Name: "pvc-uid-1", VolumeCapabilities: []*csi.VolumeCapability{{
+						AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+						AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+					}},
+				}
+				if err := r.cfg.Journal.Open(quiet(t), *intent); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := r.reconcileClaim(quiet(t), keyOf(claim)); err == nil {
-					t.Error("no error says that the volume may exist")
+					t.Error("no error has the queue look again")
 				}
-				contains(t, "The user learns why it waits.", r.events.take(), "the volume may exist", `namespace "store"`)
-				if _, open := r.intents.Get(claim.UID); !open || len(r.calls()) != 0 {
-					t.Errorf("calls %q, in progress: %v, want no call before the source may be used", r.calls(), open)
-				}
-			}, claim, newClass())
-		})
-	}
-}
-
-// TestSourceOfAStranger is not even read, by an instance for the cluster or for a node.
-func TestSourceOfAStranger(t *testing.T) {
-	store, claim := "store", newClaim()
-	claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "data", Namespace: &store}
-	for name, node := range map[string]Node{"Cluster": {}, "Node": newNode()} {
-		t.Run(name, func(t *testing.T) {
-			settings := rigSettings()
-			settings.Node, settings.Features.CrossNamespace = node, true
-			onRigWith(t, csitest.Options{NodeID: node.Name, Topology: node.Segments}, settings, func(t *testing.T, r *rig) {
-				r.cluster.Inject(kubetest.Fault{Verb: "get", Namespace: store, Do: func() { t.Error("the source is read") }})
-				if err := r.sourceElsewhere(quiet(t), claim); err != nil {
-					t.Errorf("the claim is left to another node: %v", err)
-				}
-				_, err := r.prepare(quiet(t), claimState{claim: claim, class: newClass(), caps: r.caps(), now: time.Now()})
-				if err == nil || !strings.Contains(err.Error(), "no ReferenceGrant") {
-					t.Errorf("error %v, want one about a grant", err)
+				contains(t, "The user learns why it waits.", r.events.take(), `namespace "store"`)
+				if _, open := r.cfg.Journal.Get(claim.UID); !open || !slices.Equal(r.calls(), []string{"CreateVolume"}) || r.volume() != nil {
+					t.Errorf("calls %q, in progress: %v, PersistentVolume %v: want the request of the record, and nothing else", r.calls(), open, r.volume())
 				}
 			}, claim, newClass())
 		})
@@ -294,9 +278,9 @@ func TestNeeded(t *testing.T) {
 		}
 		return claim
 	}
-	abroad := func(node string, finalizers ...string) *corev1.PersistentVolumeClaim {
+	abroad := func(node string) *corev1.PersistentVolumeClaim {
 		claim := waiting(node)
-		claim.Namespace, claim.Spec.DataSource, claim.Finalizers = "elsewhere", nil, finalizers
+		claim.Namespace, claim.Spec.DataSource = "elsewhere", nil
 		claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "source", Namespace: &ref.Namespace}
 		return claim
 	}
@@ -320,7 +304,6 @@ func TestNeeded(t *testing.T) {
 		"Stranger":      {reason: "One that may not use the source must not keep it.", claim: abroad(""), begin: true},
 		"OtherStranger": {reason: "The other node cannot have begun it.", node: newNode(), claim: abroad("n2")},
 		"OtherGranted":  {reason: "It may have.", node: newNode(), claim: abroad("n2"), grant: true, want: true},
-		"OtherRecorded": {reason: "It has.", node: newNode(), claim: abroad("n2", volume.FinalizerInProgress), want: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -339,9 +322,9 @@ func TestNeeded(t *testing.T) {
 					r.dropSourceOf(claimState{claim: tc.claim})
 				}
 				if tc.open {
-					intent := newIntent(intents.Undoing)
+					intent := newIntent(journal.Undoing)
 					intent.Spec.Source = &volume.Source{Ref: ref}
-					if err := r.intents.Open(quiet(t), *intent); err != nil {
+					if err := r.cfg.Journal.Open(quiet(t), *intent); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -15,8 +15,6 @@ type State struct {
 	Synced bool `json:"synced"`
 	// UnderWay lists the volumes with an operation in progress.
 	UnderWay []VolumeState `json:"underWay"`
-	// Resting is the number of claims that rest after an infeasible request.
-	Resting int `json:"resting"`
 	// Competing is the number of claims that nodes compete for, with those that other nodes have taken and not
 	// provisioned yet.
 	Competing int `json:"competing"`
@@ -50,7 +48,6 @@ type VolumeState struct {
 // State returns a snapshot of the controller.
 func (c *Controller) State() State {
 	s := State{Driver: c.driver, Synced: c.view.Synced(), UnderWay: []VolumeState{},
-		Resting:   len(c.claimRecords.matching(func(r claimRecord) bool { return r.rest != rest{} })),
 		Competing: len(c.claimRecords.matching(func(r claimRecord) bool { return r.turn != turn{} })),
 		CallLimit: c.calls.Bound(),
 		Queues:    []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()},
@@ -58,7 +55,7 @@ func (c *Controller) State() State {
 	if c.view.Index != nil {
 		s.Topology = c.view.Index.State()
 	}
-	for _, intent := range c.cfg.Intents.List() {
+	for _, intent := range c.cfg.Journal.List() {
 		volume := VolumeState{
 			Volume:   intent.Spec.Name,
 			Claim:    intent.Spec.Claim.Namespace + "/" + intent.Spec.Claim.Name,

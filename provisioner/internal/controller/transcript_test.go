@@ -3,22 +3,23 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -26,17 +27,40 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
+// TestTranscripts runs each transcript on the journal of a single instance, or of one on each node, and on that of an elected leader.
 func TestTranscripts(t *testing.T) {
-	reconciletest.Run(t, "testdata/flows", runController)
+	t.Run("Alone", func(t *testing.T) { reconciletest.Run(t, "testdata/flows", runController) })
+	t.Run("Elected", func(t *testing.T) {
+		reconciletest.Run(t, "testdata/flows", func(ctx context.Context, env *reconciletest.Env) error { return runAs(ctx, env, nextProcess(true)) })
+	})
 }
 
-// runController runs a controller, and the recorder of its events, on the stage of a transcript.
+// process is what the journal knows a process by.
+type process struct {
+	identity string
+	term     journal.Term
+}
+
+// started counts the processes of all tests.
+var started atomic.Int32
+
+// nextProcess returns another process than any before, which was elected if it was not started without an election.
+func nextProcess(elected bool) process {
+	n := started.Add(1)
+	p := process{identity: fmt.Sprint("process-", n)}
+	if elected {
+		p.term = journal.Term{Lease: "election", Transitions: n}
+	}
+	return p
+}
+
+// runController runs a controller without an election, and the recorder of its events, on the stage of a transcript.
 func runController(ctx context.Context, env *reconciletest.Env) error {
-	return runWith(ctx, env, intents.NewMemory())
+	return runAs(ctx, env, nextProcess(false))
 }
 
-// runWith is runController with a store of intents.
-func runWith(ctx context.Context, env *reconciletest.Env, store intents.Store) error {
+// runAs is runController as some process.
+func runAs(ctx context.Context, env *reconciletest.Env, self process) error {
 	if id := env.Arg("snapshot", ""); id != "" {
 		env.Driver.AddSnapshot(csitest.Snapshot{ID: id})
 	}
@@ -54,19 +78,18 @@ func runWith(ctx context.Context, env *reconciletest.Env, store intents.Store) e
 		return err
 	}
 	api, settings := kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent", NoGrants: noGrants(env)}, transcriptSettings(env)
-	known := viewOf(api, client.Info(), settings)
+	known, records := viewOf(api, client.Info(), settings), journal.New()
 	controller, err := New(Config{
 		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Plugin: migration.Of(client.Info().Name), Events: recorder,
-		Intents: store, Settings: settings,
+		Journal: records, Settings: settings,
 	})
 	if err != nil {
 		return err
 	}
-	if claims, ok := store.(interface {
-		Follow(func(*corev1.PersistentVolumeClaim))
-	}); ok {
-		claims.Follow(known.Claims.Remember)
-	}
+	defer records.Start(ctx, journal.Config{
+		Leases: api.Leases("storage"), Name: strings.TrimSuffix(driver+"-journal-"+settings.Node.Name, "-"), Identity: self.identity, Term: self.term,
+		Settle: SettlePeriod(settings.Timeout), Adopted: controller.Resume,
+	})()
 	defer known.Start(ctx)()
 	outlive, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -28,11 +28,10 @@ func TestPlanNode(t *testing.T) {
 		after  time.Duration
 		why    string
 	}{
-		"WholeCluster":  {reason: "Without a node there is no competition.", change: func(s *claimState) { s.node = Node{} }, want: claimCreate},
-		"Own":           {reason: "A claim for the own node is provisioned.", change: selects("n1"), want: claimCreate},
-		"OwnUnasked":    {reason: "Also where this node does not compete.", change: func(s *claimState) { selects("n1")(s); s.node.Immediate = false }, want: claimCreate},
-		"OwnExcluded":   {reason: "Also where it would not have: CreateVolume decides.", change: func(s *claimState) { selects("n1")(s); s.excluded = errors.New("no") }, want: claimCreate},
-		"OwnInfeasible": {reason: "It rests after an infeasible request.", change: func(s *claimState) { selects("n1")(s); s.infeasible = time.Minute }, want: claimDelay, after: time.Minute},
+		"WholeCluster": {reason: "Without a node there is no competition.", change: func(s *claimState) { s.node = Node{} }, want: claimCreate},
+		"Own":          {reason: "A claim for the own node is provisioned.", change: selects("n1"), want: claimCreate},
+		"OwnUnasked":   {reason: "Also where this node does not compete.", change: func(s *claimState) { selects("n1")(s); s.node.Immediate = false }, want: claimCreate},
+		"OwnExcluded":  {reason: "Also where it would not have: CreateVolume decides.", change: func(s *claimState) { selects("n1")(s); s.excluded = errors.New("no") }, want: claimCreate},
 		"LateUnselected": {
 			reason: "The scheduler comes first.", change: func(s *claimState) { late(s.class) }, want: claimLeave, why: "no node was selected yet",
 		},

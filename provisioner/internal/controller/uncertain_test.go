@@ -1,13 +1,13 @@
 package controller
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
@@ -68,28 +68,31 @@ func TestFinalAnswerChangedAnUncertainRequest(t *testing.T) {
 	}
 }
 
-// TestAlreadyExistsWasForgotten has the driver answer the first request by ALREADY_EXISTS: there is a volume of that name,
-// which an earlier process has made with another request. When the claim goes, so must the volume. While the claim is
-// there, the request is made from what is known now, which may be again what it was.
-func TestAlreadyExistsWasForgotten(t *testing.T) {
-	for _, deleted := range []bool{true, false} {
-		t.Run(fmt.Sprintf("ClaimDeleted%v", deleted), func(t *testing.T) {
-			onFlow(t, func(t *testing.T, g *chaos) {
-				g.driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.AlreadyExists, Times: 2})
-				g.claimNamed("data", "u1")
-				time.Sleep(100 * time.Millisecond)
-				want := 1
-				if deleted {
-					want = 0
-					g.remove("persistentvolumeclaims", "team", "data")
-				}
-				time.Sleep(10 * time.Minute)
-				if got := g.volumes(); len(got) != want {
-					t.Errorf("volumes %q, want %d", got, want)
-				}
-				g.manage()
-				g.check()
-			})
-		})
+// TestAlreadyExistsIsReported has the driver confirm no volume of a claim that is gone, but that one of its name exists: an administrator has to look for it.
+func TestAlreadyExistsIsReported(t *testing.T) {
+	onFlow(t, func(t *testing.T, g *chaos) {
+		g.driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 1})
+		g.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.AlreadyExists})
+		g.claimNamed("data", "u1")
+		time.Sleep(100 * time.Millisecond)
+		g.remove("persistentvolumeclaims", "team", "data")
+		time.Sleep(2 * time.Hour)
+		calls := len(g.calls("CreateVolume"))
+		contains(t, "The administrator learns which volume it is.", g.eventsOn("CSIDriver"), "VolumeLeft", `"pvc-u1"`, "team/data", "AlreadyExists")
+		time.Sleep(24 * time.Hour)
+		if more := len(g.calls("CreateVolume")); more != calls || len(g.volumes()) != 1 || len(g.calls("DeleteVolume")) != 0 {
+			t.Errorf("%d calls of CreateVolume after the report, and volumes %q, want none, and the one that was left", more-calls, g.volumes())
+		}
+	})
+}
+
+// eventsOn returns the events about objects of a kind, as lines of text.
+func (g *chaos) eventsOn(kind string) []string {
+	var lines []string
+	for _, obj := range g.cluster.Objects("events") {
+		if e, ok := obj.(*corev1.Event); ok && e.InvolvedObject.Kind == kind {
+			lines = append(lines, e.Reason+": "+e.Message)
+		}
 	}
+	return lines
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,7 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -25,8 +24,8 @@ import (
 const unsettledAfter = time.Minute
 
 // unwanted deletes a volume that was created and is of no use.
-func (c *Controller) unwanted(ctx context.Context, intent intents.Intent, volumeID, why string) (reconcile.Result, error) {
-	intent, err := c.discard(ctx, intent, volumeID, why)
+func (c *Controller) unwanted(ctx context.Context, intent journal.Intent, volumeID, why string) (reconcile.Result, error) {
+	intent, err := c.discard(intent, volumeID, why)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -34,9 +33,9 @@ func (c *Controller) unwanted(ctx context.Context, intent intents.Intent, volume
 }
 
 // discard records in the intent that a volume is to be deleted, and reports it to the user of the claim while there is one.
-func (c *Controller) discard(ctx context.Context, intent intents.Intent, volumeID, why string) (intents.Intent, error) {
-	intent.Stage, intent.VolumeID, intent.Reason, intent.PV = intents.Undoing, volumeID, why, nil
-	if err := c.cfg.Intents.Update(ctx, intent); err != nil {
+func (c *Controller) discard(intent journal.Intent, volumeID, why string) (journal.Intent, error) {
+	intent.Stage, intent.VolumeID, intent.Reason, intent.PV = journal.Undoing, volumeID, why, nil
+	if err := c.cfg.Journal.Update(intent); err != nil {
 		return intent, fmt.Errorf("record that volume %q is unwanted: %w", volumeID, err)
 	}
 	if c.wanted(intent) {
@@ -46,7 +45,7 @@ func (c *Controller) discard(ctx context.Context, intent intents.Intent, volumeI
 }
 
 // undo deletes an unwanted volume. The claim, if it is still there, starts over after a pause.
-func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile.Result, error) {
+func (c *Controller) undo(ctx context.Context, intent journal.Intent) (reconcile.Result, error) {
 	logger := klog.FromContext(ctx)
 	holder, err := c.holder(ctx, intent)
 	switch {
@@ -55,13 +54,18 @@ func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile
 	case holder != "":
 		logger.Info("Not deleting an unwanted volume, a PersistentVolume has it", logging.KeyVolumeID, intent.VolumeID, logging.KeyVolume, holder)
 	default:
-		if err := c.deleteUnwanted(ctx, intent); err != nil {
+		kept, err := c.mayDelete(ctx, intent)
+		if err == nil && kept != "" {
+			return reconcile.Result{}, c.leave(ctx, intent, kept)
+		}
+		if err == nil {
+			err = c.deleteUnwanted(ctx, intent)
+		}
+		if err != nil {
 			return reconcile.Result{}, c.unsettled(intent, err)
 		}
 	}
-	if err := c.close(ctx, intent); err != nil {
-		return reconcile.Result{}, err
-	}
+	c.close(intent)
 	logger.V(2).Info("Unwanted volume is gone", logging.KeyVolumeID, intent.VolumeID, logging.KeyReason, intent.Reason)
 	if !c.wanted(intent) {
 		return reconcile.Result{}, nil
@@ -71,11 +75,11 @@ func (c *Controller) undo(ctx context.Context, intent intents.Intent) (reconcile
 
 // unsettled returns the error for which an unwanted volume is still not known to be gone. Once that has taken some time it is reported
 // by an event: on the claim or, where that does not exist any more, on the CSIDriver object.
-func (c *Controller) unsettled(intent intents.Intent, err error) error {
+func (c *Controller) unsettled(intent journal.Intent, err error) error {
 	if time.Since(intent.Opened) < unsettledAfter {
 		return err
 	}
-	var about runtime.Object = &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: c.driver}}
+	var about runtime.Object = c.csiDriver()
 	if claim, ok := c.claim(keyOf(intent.Spec.Claim)); ok {
 		about = claim
 	}
@@ -86,7 +90,7 @@ func (c *Controller) unsettled(intent intents.Intent, err error) error {
 
 // holder returns the PersistentVolume that has an unwanted volume, empty for none. The one of the volume's own name is read
 // from the server: the cache may not have it yet, when the leader before this one has saved it just before.
-func (c *Controller) holder(ctx context.Context, intent intents.Intent) (string, error) {
+func (c *Controller) holder(ctx context.Context, intent journal.Intent) (string, error) {
 	if holders := c.view.VolumesOf(intent.VolumeID); len(holders) > 0 {
 		return holders[0].Name, nil
 	}
@@ -106,15 +110,26 @@ func (c *Controller) holder(ctx context.Context, intent intents.Intent) (string,
 
 // holds reports whether the PersistentVolume of the name of an unwanted volume has that volume. Its claim decides where it has
 // an in-tree form, which does not always have the whole volume ID: that of kubernetes.io/gce-pd lacks the project.
-func (c *Controller) holds(pv *corev1.PersistentVolume, intent intents.Intent) bool {
+func (c *Controller) holds(pv *corev1.PersistentVolume, intent journal.Intent) bool {
 	if pv.Spec.CSI == nil {
 		return isFor(pv, intent.UID()) && c.node().Reaches(c.inCSIForm(pv))
 	}
 	return slices.Contains(view.Handles(c.driver)(pv), intent.VolumeID) && c.node().Reaches(pv)
 }
 
-// deleteUnwanted calls DeleteVolume with the secrets that the volume was created with.
-func (c *Controller) deleteUnwanted(ctx context.Context, intent intents.Intent) error {
+// deleteUnwanted calls DeleteVolume with the secrets that the volume was created with. That the claim is gone is read from the server: the cache does not know of a
+// claim that is new to it.
+func (c *Controller) deleteUnwanted(ctx context.Context, intent journal.Intent) error {
+	if intent.Reason == claimDeleted {
+		claim, err := c.liveClaim(ctx, intent)
+		if err != nil {
+			return err
+		}
+		if c.whyUnwantedBy(claim, intent.Spec.Name) == "" {
+			intent.Stage, intent.Reason = journal.Creating, ""
+			return errors.Join(fmt.Errorf("delete volume %q: claim %s wants it after all", intent.VolumeID, klog.KObj(claim)), c.cfg.Journal.Update(intent))
+		}
+	}
 	secrets, err := c.intentSecrets(ctx, intent)
 	if err != nil {
 		return fmt.Errorf("delete unwanted volume %q: %w", intent.VolumeID, err)

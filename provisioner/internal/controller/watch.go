@@ -30,12 +30,12 @@ func keyOf(claim *corev1.PersistentVolumeClaim) claimKey {
 	return claimKey{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 }
 
-// relevant reports whether a claim is ours to look at: it is to be provisioned, or has a record or an open intent.
+// relevant reports whether a claim is ours to look at: it is to be provisioned, or a volume in progress, or a former version has marked it.
 func (c *Controller) relevant(claim *corev1.PersistentVolumeClaim) bool {
-	if c.concerns(claim) || c.recorded(claim) || len(c.recordedElsewhere(claim)) > 0 {
+	if c.concerns(claim) || isMarked(claim) && view.DriverOf(claim) == c.driver {
 		return true
 	}
-	_, open := c.cfg.Intents.Get(claim.UID)
+	_, open := c.cfg.Journal.Get(claim.UID)
 	return open
 }
 
@@ -44,7 +44,7 @@ func (c *Controller) relevant(claim *corev1.PersistentVolumeClaim) bool {
 func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.tidyClaim(before.UID, nil)
-		if _, open := c.cfg.Intents.Get(before.UID); open {
+		if _, open := c.cfg.Journal.Get(before.UID); open {
 			c.claims.Add(keyOf(before))
 		}
 	}
@@ -101,7 +101,7 @@ func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
 			continue
 		}
 		c.unverify(claim.UID)
-		c.claims.Add(keyOf(claim))
+		c.claims.Wake(keyOf(claim))
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment
 	}
 	for _, name := range view.AttachedVolume(before) {
 		if pv, ok := c.view.Volumes.Get("", name); ok && view.Ours(pv, c.driver) {
-			c.volumes.Add(name)
+			c.volumes.Wake(name)
 		}
 	}
 }
@@ -133,13 +133,13 @@ func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment
 // follow: where a driver is being rolled out, the first node must not get all volumes.
 func (c *Controller) topologyChanged() {
 	for _, record := range c.claimRecords.matching(func(r claimRecord) bool { return r.unplaced.waits() }) {
-		c.claims.AddAfter(record.unplaced.key, topologySettle)
+		c.claims.WakeAfter(record.unplaced.key, topologySettle)
 	}
 }
 
 // nodeChanged looks at the claims that wait for the topology of a node.
 func (c *Controller) nodeChanged(name string) {
 	for _, record := range c.claimRecords.matching(func(r claimRecord) bool { return r.unplaced.waits() && r.unplaced.node == name }) {
-		c.claims.Add(record.unplaced.key)
+		c.claims.Wake(record.unplaced.key)
 	}
 }

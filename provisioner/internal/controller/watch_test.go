@@ -2,11 +2,9 @@ package controller
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,9 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/provisioner/internal/intents"
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -96,7 +93,7 @@ func TestQueued(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
 				r.emptyQueues()
 				if tc.open {
-					if err := r.intents.Open(quiet(t), *newIntent(intents.Creating)); err != nil {
+					if err := r.cfg.Journal.Open(quiet(t), *newIntent(journal.Creating)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -200,20 +197,6 @@ func TestNothingIsNotedTooLate(t *testing.T) {
 				}
 				r.dropClaim()
 				_, err := r.reconcileUnsaved(quiet(t), "uid-1")
-				return err
-			},
-		},
-		"ClaimGoneWhileInfeasible": {
-			reason: "The claim goes between the answer of the driver and the note about it.",
-			objs:   []runtime.Object{newClass(), newClaim()},
-			run: func(t *testing.T, r *rig) error {
-				r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.InvalidArgument})
-				r.events.then = func(line string) {
-					if strings.Contains(line, reasonFailed) {
-						r.dropClaim()
-					}
-				}
-				_, err := r.reconcileClaim(quiet(t), keyOf(newClaim()))
 				return err
 			},
 		},

@@ -50,7 +50,7 @@ subjects:
 {{- $rules := `
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
+- {apiGroups: [""], resources: [events], verbs: [create, list]}
 - {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
 - {apiGroups: [""], resources: [secrets], verbs: [get]}
 - {apiGroups: [storage.k8s.io], resources: [storageclasses, csinodes, volumeattachments], verbs: [list, watch]}
@@ -58,7 +58,9 @@ subjects:
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots], verbs: [get, list, watch, update]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get]}
 ` -}}
-{{- include "csi-driver-lib.clusterrole" (list . "provisioner" $rules) -}}
+{{- include "csi-driver-lib.clusterrole" (list . "provisioner" $rules) }}
+---
+{{ include "csi-driver-lib.role" (list . "journal" "- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}") -}}
 {{- end -}}
 
 {{- define "csi-driver-lib.rbac-attacher" -}}

@@ -1,0 +1,74 @@
+package controller
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
+)
+
+// This file says what the work on a key depends on: as long as that stays the same, a key that has failed waits for its backoff to end
+// (reconcile.Config.Inputs). Nothing that the provisioner writes before it fails may be part of it.
+
+// claimInputs is what users, the scheduler and administrators can change about a claim that gets no volume.
+type claimInputs struct {
+	uid     types.UID
+	leaving bool
+	// text is a digest of the spec and the annotations.
+	text [sha256.Size]byte
+	// class is the UID and the resource version of the StorageClass.
+	class string
+}
+
+// claimInputs returns the claimInputs of a claim. A source, a node or a PersistentVolume that the claim waits for wakes it.
+func (c *Controller) claimInputs(key claimKey) any {
+	claim, ok := c.claim(key)
+	if !ok {
+		return claimInputs{}
+	}
+	inputs := claimInputs{uid: claim.UID, leaving: leaving(claim), text: digestOf(claim)}
+	if class, ok := c.view.Class(view.ClassName(claim)); ok {
+		inputs.class = string(class.UID) + "/" + class.ResourceVersion
+	}
+	return inputs
+}
+
+// digestOf returns the digest of what a user can change in a claim.
+func digestOf(claim *corev1.PersistentVolumeClaim) [sha256.Size]byte {
+	annotations := make(map[string]string, len(claim.Annotations))
+	for name, value := range claim.Annotations {
+		if name != volume.AnnInProgress {
+			annotations[name] = value
+		}
+	}
+	text, err := json.Marshal([]any{claim.Spec, annotations})
+	if err != nil { // which cannot happen with what the API server has sent
+		text = []byte(claim.ResourceVersion)
+	}
+	return sha256.Sum256(text)
+}
+
+// volumeInputs is what decides about the deletion of a volume, but for VolumeAttachments, whose end wakes the volume.
+type volumeInputs struct {
+	uid                     types.UID
+	phase                   corev1.PersistentVolumePhase
+	policy                  corev1.PersistentVolumeReclaimPolicy
+	leaving                 bool
+	secret, secretNamespace string
+}
+
+// volumeInputs returns the volumeInputs of a PersistentVolume.
+func (c *Controller) volumeInputs(name string) any {
+	pv, ok := c.view.Volumes.Get("", name)
+	if !ok {
+		return volumeInputs{}
+	}
+	return volumeInputs{
+		uid: pv.UID, phase: pv.Status.Phase, policy: pv.Spec.PersistentVolumeReclaimPolicy, leaving: pv.DeletionTimestamp != nil,
+		secret: pv.Annotations[volume.AnnDeletionSecretName], secretNamespace: pv.Annotations[volume.AnnDeletionSecretNamespace],
+	}
+}

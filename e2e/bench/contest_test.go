@@ -169,7 +169,7 @@ func (c *contest) start(p program, host string, args ...string) *exec.Cmd {
 	cmd := exec.Command("sh", slices.Concat([]string{"-c", `echo "$0" >/proc/sys/kernel/hostname && exec "$@"`, host, p.path,
 		"--csi-address=" + c.address, "--kubeconfig=" + c.kubeconfig, "--leader-election", "--leader-election-namespace=" + c.Namespace}, args)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUTS}
-	cmd.Env = []string{"KUBECONFIG=" + c.kubeconfig} // kubernetes-csi's program prefers it to the flag
+	cmd.Env = []string{"KUBECONFIG=" + c.kubeconfig, "NODE_NAME=" + c.Dev.Nodes[0]} // kubernetes-csi's program prefers the file to the flag
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		c.b.Fatal(err)

@@ -130,7 +130,7 @@ func (r *reign) want(when string, volumes []string, saved, deleted int) {
 }
 
 // TestTakenOver kills a process while it makes a volume, and changes what the request was made from: first the recorded request is settled, and then the claim gets what it
-// asks for now. Nothing is left, and nothing waits for ever.
+// asks for now. Nothing is left, and nothing waits without an end.
 func TestTakenOver(t *testing.T) {
 	one := []string{"pvc-uid-1"}
 	cases := map[string]struct {
@@ -502,7 +502,7 @@ func (r *reign) restoreLease(ago time.Duration) {
 	}
 }
 
-// TestEverythingEnds has one answer in doubt, and then the same error for ever: it ends, for a claim that waits and for one that is gone.
+// TestEverythingEnds has one answer in doubt, and then the same error each time: it ends, for a claim that waits and for one that is gone.
 func TestEverythingEnds(t *testing.T) {
 	for _, doubt := range []codes.Code{codes.DeadlineExceeded, codes.Unknown} {
 		for _, code := range []codes.Code{codes.ResourceExhausted, codes.InvalidArgument, codes.PermissionDenied, codes.Internal, codes.Unknown} {

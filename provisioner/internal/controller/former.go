@@ -22,7 +22,7 @@ func isMarked(claim *corev1.PersistentVolumeClaim) bool {
 // planFormer decides about a marked claim. If it is being deleted, its volume is requested once more, as the claim and its class ask for it, and so
 // found and deleted, before the claim is let go.
 func planFormer(s claimState) claimPlan {
-	if plan := planOurs(s); s.former && leaving(s.claim) && s.claim.Spec.VolumeName == "" && plan.verb == claimCreate {
+	if plan := planOurs(s); s.former && s.claim.DeletionTimestamp != nil && s.claim.Spec.VolumeName == "" && plan.verb == claimCreate {
 		return claimPlan{verb: claimCreate, why: "a former version may have left a volume of the claim"}
 	}
 	return claimPlan{verb: claimStrip, why: "the record of a former version is not needed"}

@@ -72,6 +72,15 @@ func TestPlanClaim(t *testing.T) {
 			change: func(s *claimState) { mark(s.claim); s.claim.DeletionTimestamp, s.former = &now, true },
 			want:   claimCreate,
 		},
+		"MarkedDeletingInUse": {
+			reason: "Kubernetes' own finalizer is there for a moment in any case: the mark must not go before the volume was looked for.",
+			change: func(s *claimState) {
+				mark(s.claim)
+				s.claim.Finalizers = append(s.claim.Finalizers, finalizerInUse)
+				s.claim.DeletionTimestamp, s.former = &now, true
+			},
+			want: claimCreate,
+		},
 		"MarkedDeletingTwice": {
 			reason: "It is looked for once.",
 			change: func(s *claimState) { mark(s.claim); s.claim.DeletionTimestamp = &now },

@@ -429,7 +429,7 @@ func (p *instance) startJournal(ctx context.Context) (stop func()) {
 		Report:   p.reportJournal,
 	}
 	if term, ok := leader.TermOf(ctx); ok {
-		cfg.Term = journal.Term{Lease: term.Lease, Transitions: term.Transitions}
+		cfg.Term = journal.Term(term)
 	}
 	if p.options.Node.Enabled {
 		cfg.Name, cfg.Owner = cfg.Name+"-"+p.options.Node.Name, p.nodeOwner(ctx)

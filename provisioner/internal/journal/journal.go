@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -127,16 +128,18 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 
 // insist takes over the Leases, as soon as the API server answers.
 func (j *Journal) insist(ctx context.Context) {
-	for said := ""; ctx.Err() == nil; pause(ctx, retryPause) {
+	said := ""
+	_ = wait.PollUntilContextCancel(ctx, retryPause, true, func(ctx context.Context) (done bool, _ error) {
 		_, err := j.begin(ctx)
 		if err == nil || refuses(err) && !raced(err) {
-			return
+			return true, nil
 		}
 		if why := err.Error(); why != said {
 			said = why
 			klog.FromContext(ctx).Info("Waiting for the records of volumes in progress", logging.KeyReason, why)
 		}
-	}
+		return false, nil
+	}) // its error says no more than that ctx has ended
 }
 
 // begin takes over the Lease once, and opens the intents of its records but for those that this process has itself. It returns these.
@@ -346,15 +349,5 @@ func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
 	default:
-	}
-}
-
-// pause waits, at most until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

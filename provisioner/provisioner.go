@@ -452,7 +452,7 @@ func (p *instance) reportJournal(why error) {
 		return
 	}
 	p.recorder.Warning(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: p.driver.Info().Name}}, "JournalNotWritten",
-		fmt.Sprintf("Volumes in progress are not recorded, so that one may be left in the storage system if its claim is deleted while csi-provisioner is killed. Allow get, create, update and delete of leases: %v", why))
+		fmt.Sprintf("Volumes in progress are not recorded, so that one may be left in the storage system if its claim is deleted while csi-provisioner is killed. Allow get, create and update of leases: %v", why))
 }
 
 // nodeOwner returns the reference that has the garbage collector delete the records of a node that is gone: with it go its volumes. nil: the Node cannot be read.

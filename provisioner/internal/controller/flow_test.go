@@ -84,6 +84,7 @@ func (g *chaos) volumes() []string {
 func TestBudget(t *testing.T) {
 	const n = 50
 	onFlow(t, func(t *testing.T, g *chaos) {
+		g.cluster.SetLatency("leases", 5*time.Millisecond) // as long as it takes, others wait for the next write, and share it
 		for i := range n {
 			g.claimNamed(fmt.Sprintf("c%02d", i), fmt.Sprintf("u%02d", i))
 		}
@@ -109,8 +110,8 @@ func TestBudget(t *testing.T) {
 		if got := len(g.calls("DeleteVolume")); got != n {
 			t.Errorf("%d calls of DeleteVolume for %d volumes", got, n)
 		}
-		if g.shared > n/3 {
-			t.Errorf("%d writes of the journal for %d volumes that are made within seconds, want at most %d", g.shared, n, n/3)
+		if g.shared > 12 { // ten workers: five times two, the takeover, and the last end
+			t.Errorf("%d writes of the journal for %d volumes that are made within seconds, want at most 12", g.shared, n)
 		}
 		g.shared = 0
 		time.Sleep(24 * time.Hour)

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -202,15 +200,11 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolume
 	if !c.claimRecords.get(cached.UID).unverified {
 		return true, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	live, err := c.cfg.Kube.PersistentVolumeClaims(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	live, err := c.liveClaim(ctx, cached)
 	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("get claim %s/%s: %w", cached.Namespace, cached.Name, err)
-	case live.UID != cached.UID || leaving(live) && !isMarked(live) || live.Spec.VolumeName != "" || !c.node().Mine(live):
+		return false, err
+	case live == nil || leaving(live) && !isMarked(live) || live.Spec.VolumeName != "" || !c.node().Mine(live):
 		return false, nil
 	}
 	c.claimRecords.change(cached.UID, func(r *claimRecord) { r.unverified = false })

@@ -27,7 +27,7 @@ import (
 // found goes on with a volume that the request of another process has made. It is saved if the claim asks for the same now, and deleted otherwise.
 func (c *Controller) found(ctx context.Context, intent journal.Intent, created *csi.Volume) (reconcile.Result, error) {
 	intent.VolumeID = created.GetVolumeId()
-	claim, err := c.liveClaim(ctx, intent)
+	claim, err := c.liveClaim(ctx, intent.Spec.Claim)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -87,11 +87,10 @@ func isAccessible(from []*csi.Topology, where *csi.Topology) bool {
 	})
 }
 
-// liveClaim reads the claim of an intent from the server; nil: it does not exist.
-func (c *Controller) liveClaim(ctx context.Context, intent journal.Intent) (*corev1.PersistentVolumeClaim, error) {
+// liveClaim reads a claim from the server; nil: it does not exist.
+func (c *Controller) liveClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	claim := intent.Spec.Claim
 	live, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && live.UID != claim.UID:
@@ -140,7 +139,7 @@ func (c *Controller) leave(ctx context.Context, intent journal.Intent, why strin
 
 // reconsider looks at a volume that this process may neither request nor delete. A claim that wants it is provisioned as if there was no record.
 func (c *Controller) reconsider(ctx context.Context, intent journal.Intent) (reconcile.Result, error) {
-	claim, err := c.liveClaim(ctx, intent)
+	claim, err := c.liveClaim(ctx, intent.Spec.Claim)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

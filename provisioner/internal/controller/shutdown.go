@@ -3,13 +3,10 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -149,7 +146,7 @@ func (c *Controller) finishStep(ctx context.Context, intent journal.Intent, lead
 		if c.wanted(intent) {
 			return false, nil
 		}
-		if exists, err := c.claimExists(ctx, intent); exists || err != nil {
+		if claim, err := c.liveClaim(ctx, intent.Spec.Claim); claim != nil || err != nil {
 			return err != nil, err
 		}
 	}
@@ -160,21 +157,6 @@ func (c *Controller) finishStep(ctx context.Context, intent journal.Intent, lead
 	again = !c.wanted(intent)
 	_, err = c.resume(ctx, intent)
 	return again || err == nil, err
-}
-
-// claimExists reads from the server whether the claim of an intent exists.
-func (c *Controller) claimExists(ctx context.Context, intent journal.Intent) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	claim := intent.Spec.Claim
-	live, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("get claim %s: %w", klog.KObj(claim), err)
-	}
-	return live.UID == claim.UID, nil
 }
 
 // logUnfinished logs a volume whose operation is not finished at the end of the process.

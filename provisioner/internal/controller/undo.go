@@ -121,7 +121,7 @@ func (c *Controller) holds(pv *corev1.PersistentVolume, intent journal.Intent) b
 // claim that is new to it.
 func (c *Controller) deleteUnwanted(ctx context.Context, intent journal.Intent) error {
 	if intent.Reason == claimDeleted {
-		claim, err := c.liveClaim(ctx, intent)
+		claim, err := c.liveClaim(ctx, intent.Spec.Claim)
 		if err != nil {
 			return err
 		}

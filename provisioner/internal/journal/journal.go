@@ -275,7 +275,7 @@ func (j *Journal) setRefused(ctx context.Context, err error) {
 		return
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Volumes in progress are not recorded: a volume whose claim is deleted while this process ends may be left behind. Allow get, create, update and delete of leases")
+		klog.FromContext(ctx).Error(err, "Volumes in progress are not recorded: a volume whose claim is deleted while this process ends may be left behind. Allow get, create and update of leases")
 	} else {
 		klog.FromContext(ctx).Info("Volumes in progress are recorded again")
 	}

@@ -33,14 +33,17 @@ TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1
 TESTS ?= $(addprefix test/,$(LONGEST)) $(addprefix test/,$(filter-out $(LONGEST),$(TESTED)))
 # They come first, so that none of them is left alone at the end.
 LONGEST := e2e hostpathdriver
-# The two halves of `make test` for CI, which runs the second beside kind clusters. Loop devices are the machine's: kubelets in containers detach them by
-# their numbers, which may be those of a test's devices by then.
-WITH_DEVICES := e2e hostpathdriver driverkit driverkit/drivertest kubeletplugin devcluster hostpathdriver/test/sanity $(filter examples/%,$(MODULES))
-.PHONY: test-with-devices test-without-devices
+# The parts of `make test` for CI, which runs the last beside kind clusters, and the first beside the builds of what the second needs: programs
+# that are not of this tree. Loop devices are the machine's: kubelets in containers detach them by their numbers, which may be those of a test's devices by then.
+ON_CLUSTERS := e2e devcluster
+WITH_DEVICES := hostpathdriver driverkit driverkit/drivertest kubeletplugin hostpathdriver/test/sanity $(filter examples/%,$(MODULES))
+.PHONY: test-with-devices test-on-clusters test-without-devices
+test-with-devices: TESTJOBS := 2
 test-with-devices: TESTS := $(WITH_DEVICES:%=test/%)
-test-without-devices: TESTS := $(addprefix test/,$(filter-out $(WITH_DEVICES),$(TESTED)))
-test-with-devices test-without-devices: test-setup
-	@$(MAKE) --no-print-directory SETUP=done "TESTS=$(TESTS)" "RESULTS=$(RESULTS)/$@" test
+test-on-clusters: TESTS := $(ON_CLUSTERS:%=test/%)
+test-without-devices: TESTS := $(addprefix test/,$(filter-out $(ON_CLUSTERS) $(WITH_DEVICES),$(TESTED)))
+test-with-devices test-on-clusters test-without-devices: test-setup
+	@$(MAKE) --no-print-directory SETUP=done TESTJOBS=$(TESTJOBS) "TESTS=$(TESTS)" "RESULTS=$(RESULTS)/$@" test
 test: | test-setup ## Run all tests: units, csi-sanity, end to end; skips by name those that need root or a program that is missing
 	@rm -rf $(RESULTS)
 	@failed=0; $(MAKE) --no-print-directory -k -j$(TESTJOBS) --output-sync=target SETUP=done $(TESTS) || failed=1; \

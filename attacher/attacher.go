@@ -43,7 +43,7 @@ func (o *Options) sidecar() sidecar.Config {
 }
 
 // work attaches and detaches. What must outlast a lost Lease is shared by the controllers.
-func (o *Options) work(env sidecar.Environment) sidecar.Work {
+func (o *Options) work(_ context.Context, env sidecar.Environment) (sidecar.Work, error) {
 	config := controller.Config{
 		Driver:        env.Driver,
 		Kube:          env.Kube,
@@ -54,6 +54,7 @@ func (o *Options) work(env sidecar.Environment) sidecar.Work {
 		Retry:         o.Retry,
 		CSITimeout:    o.CSI.Timeout,
 		KubeTimeout:   o.KubeTimeout,
+		Drain:         env.Drain,
 		NodeRetry:     o.NodeRetry,
 		Resync:        o.Resync,
 		ReconcileSync: o.ReconcileSync,
@@ -68,5 +69,5 @@ func (o *Options) work(env sidecar.Environment) sidecar.Work {
 	return sidecar.Work{
 		Check:         config.Shared.AttachLost,
 		NewController: func() sidecar.Controller { return controller.New(config) },
-	}
+	}, nil
 }

@@ -167,11 +167,11 @@ func (w *world) launch() {
 }
 
 // observe remembers the controller, and the connection of it to the driver.
-func (w *world) observe(newWork func(sidecar.Environment) sidecar.Work) func(sidecar.Environment) sidecar.Work {
+func (w *world) observe(newWork func(context.Context, sidecar.Environment) (sidecar.Work, error)) func(context.Context, sidecar.Environment) (sidecar.Work, error) {
 	life := &life{}
 	w.running = life
-	return func(env sidecar.Environment) sidecar.Work {
-		work := newWork(env)
+	return func(ctx context.Context, env sidecar.Environment) (sidecar.Work, error) {
+		work, err := newWork(ctx, env)
 		newController := work.NewController
 		work.NewController = func() sidecar.Controller {
 			controller := newController()
@@ -179,7 +179,7 @@ func (w *world) observe(newWork func(sidecar.Environment) sidecar.Work) func(sid
 			return controller
 		}
 		life.driver = env.CSI
-		return work
+		return work, err
 	}
 }
 

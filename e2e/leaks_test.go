@@ -199,12 +199,12 @@ func (l *leakTest) play(claims int) {
 				l.count("api-away")
 			}
 		case claimsPerKill - 1:
-			l.kill(l.kills[l.random.IntN(len(l.kills))])
-			// Of the volumes that were in progress some are not wanted any more when the next process starts.
+			next := l.interrupt(l.kills[l.random.IntN(len(l.kills))])
+			// Of the volumes that were in progress some are not wanted any more when the next process starts, or the same leads again.
 			for m := max(0, n-claimsPerKill/2); m <= n; m++ {
 				l.deleteMaybe(m)
 			}
-			l.start()
+			next()
 		}
 		l.restart()
 	}
@@ -381,35 +381,53 @@ func (l *leakTest) restart() {
 	}
 }
 
-// kill ends the provisioner.
-func (l *leakTest) kill(how string) {
+// interrupt ends the provisioner, or takes the Lease from it. next has one work again.
+func (l *leakTest) interrupt(how string) (next func()) {
 	l.T.Helper()
 	l.count(how)
-	switch how {
-	case "term":
-		_ = l.provisioner.Process.Signal(syscall.SIGTERM)
-	case "lease":
+	if how == "lease" {
 		l.steal()
-	default:
-		_ = l.provisioner.Process.Kill()
+		return func() { l.hold("") }
 	}
+	l.kill(how)
+	return l.start
+}
+
+// kill ends the provisioner, in good order or not.
+func (l *leakTest) kill(how string) {
+	l.T.Helper()
+	signal := syscall.SIGKILL
+	if how == "term" {
+		signal = syscall.SIGTERM
+	}
+	_ = l.provisioner.Process.Signal(signal)
 	<-l.ended
 }
 
-// steal takes the Lease from the provisioner until that has ended. One that has no Lease yet does not end for it.
+// steal takes the Lease from the provisioner until that has stopped its work. One that does not lead yet has none to stop.
 func (l *leakTest) steal() {
 	l.T.Helper()
-	defer l.hold("")
-	for {
+	before := l.losses()
+	l.Wait("the provisioner to lose its Lease", func(context.Context) (bool, error) {
 		l.hold("a thief")
-		select {
-		case <-l.ended:
-			return
-		case <-time.After(leaseDuration):
-			l.hold("")
-			time.Sleep(2 * retryPeriod)
+		for end := time.Now().Add(leaseDuration); time.Now().Before(end); time.Sleep(testbed.Period) {
+			if l.losses() > before {
+				return true, nil
+			}
 		}
+		l.hold("")
+		time.Sleep(2 * retryPeriod)
+		return false, nil
+	})
+}
+
+// losses counts how often the provisioner has lost its Lease.
+func (l *leakTest) losses() int {
+	text, err := os.ReadFile(l.logs)
+	if err != nil {
+		l.T.Fatal(err)
 	}
+	return strings.Count(string(text), "waiting for the next election")
 }
 
 // hold makes a process, or none, the holder of the Lease.

@@ -53,7 +53,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 // or always has.
 func addIgnored(fs *flag.FlagSet, ignored *flagset.Ignored) {
 	const logged = "log lines go to standard error, see --logging-format"
-	ignored.AutoMaxProcs(fs)
+	ignored.Bool(fs, "automaxprocs", "the Go runtime follows the CPU limit of the container by itself")
 	ignored.Bool(fs, "ephemeral", "persistent volumes are always served, and inline ones with --enable-inline-volumes")
 	ignored.String(fs, "proxy-endpoint", "this program is always a driver, never a proxy")
 	for _, name := range []string{"logtostderr", "alsologtostderr", "one_output", "add_dir_header", "skip_headers", "skip_log_headers"} {

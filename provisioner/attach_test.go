@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,7 +90,7 @@ func TestAttachRequired(t *testing.T) {
 				}
 				p := launchIn(klog.NewContext(t.Context(), logger), t, "only", cluster, driver, NewOptions())
 				pass(time.Minute)
-				p.reshape(errReshaped) // the next session reads the object again
+				p.now.Load().end(errReshaped) // the next session reads the object again
 				pass(time.Minute)
 				p.stop(t)
 				if got := len(driver.Volumes()) == 0; got != tc.deleted {
@@ -122,19 +121,13 @@ func TestAttachRequiredIsReadAgain(t *testing.T) {
 	cluster, driver := kubetest.New(newCSIDriver(&yes)), csitest.New(csitest.Options{})
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	stop := serveAt(t, driver, path)
-	p := onSocket(t, cluster, path)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- p.serve(ctx, nil) }()
-	eventually(t, "VolumeAttachments are watched", p.shapeNow)
+	r, p := onSocket(t, cluster, path, withElection())
+	r.Eventually("VolumeAttachments are watched", p.watchesAttachments)
 
 	stop()
 	apply(t, cluster, newCSIDriver(&no))
 	stop = serveAt(t, driver, path)
-	eventually(t, "VolumeAttachments are not watched", func() bool { return !p.shapeNow() })
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	r.Eventually("VolumeAttachments are not watched", func() bool { return !p.watchesAttachments() })
+	r.Stop()
 	stop()
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 )
 
 // Environment variables that --enable-capacity needs. A pod gets them from its fields metadata.namespace and metadata.name.
@@ -92,7 +91,7 @@ func (c *CapacityOptions) validate() error {
 }
 
 // findOwner finds out once who owns the objects.
-func (p *instance) findOwner(ctx context.Context) (err error) {
+func (p *provisioner) findOwner(ctx context.Context) (err error) {
 	o := p.options.Capacity
 	if !o.Enabled || p.owner != nil {
 		return nil
@@ -102,7 +101,7 @@ func (p *instance) findOwner(ctx context.Context) (err error) {
 }
 
 // capacitySettings returns the options that the publication acts on.
-func (p *instance) capacitySettings() capacity.Settings {
+func (p *provisioner) capacitySettings() capacity.Settings {
 	o, node := p.options.Capacity, ""
 	if p.options.Node.Enabled {
 		node = p.options.Node.Name
@@ -116,6 +115,6 @@ func (p *instance) capacitySettings() capacity.Settings {
 		Workers:   o.Workers,
 		Retry:     p.options.Retry,
 		Timeout:   p.options.CSI.Timeout,
-		Drain:     controller.DrainOf(p.options.shutdown()),
+		Drain:     p.options.Drain(),
 	}
 }

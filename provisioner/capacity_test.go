@@ -9,12 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/flagset"
-	"github.com/longshore-csi/longshore/csikit/metrics"
-	"github.com/longshore-csi/longshore/csikit/procmetrics"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/csikittest/commandtest"
-	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
@@ -47,12 +44,9 @@ func runInstance(ctx context.Context, env *reconciletest.Env) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	registry := procmetrics.NewRegistry()
-	client, err := csiclient.New(csiclient.Config{Conn: env.Conn, Timeout: o.CSI.Timeout, Services: csiclient.ControllerService, Metrics: metrics.NewSidecarCSI(registry)})
-	if err != nil {
-		return err
-	}
-	return run(ctx, *o, environment{kube: kubeapitest.New(env.Kube), driver: client, registry: registry, identity: "me", host: "host"})
+	config := o.sidecar(connections{kube: kubeapitest.New(env.Kube), host: "host", identity: "me"})
+	config.CSI.Conn = env.Conn
+	return sidecar.Run(ctx, config)
 }
 
 // TestCapacityFlags validates the flags.
@@ -98,7 +92,7 @@ func TestCapacitySettings(t *testing.T) {
 		"--capacity-poll-interval=3s":      func(s *capacity.Settings) { s.Poll = 3 * time.Second },
 		"--capacity-threads=4":             func(s *capacity.Settings) { s.Workers = 4 },
 		"--timeout=1m":                     func(s *capacity.Settings) { s.Timeout = time.Minute },
-		"--termination-grace-period=1m":    func(s *capacity.Settings) { s.Drain = 45 * time.Second },
+		"--termination-grace-period=1m":    func(s *capacity.Settings) { s.Drain = 50 * time.Second },
 		"--retry-interval-max=9m":          func(s *capacity.Settings) { s.Retry.Max = 9 * time.Minute },
 		"--node-deployment":                func(s *capacity.Settings) { s.ManagedBy = "external-provisioner-n1" },
 	} {
@@ -108,10 +102,10 @@ func TestCapacitySettings(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := capacity.Settings{
-				Namespace: "storage", ManagedBy: "external-provisioner", Owner: owner, Poll: time.Minute, Workers: 1, Retry: flagset.NewRetry(), Timeout: 10 * time.Second, Drain: 15 * time.Second,
+				Namespace: "storage", ManagedBy: "external-provisioner", Owner: owner, Poll: time.Minute, Workers: 1, Retry: flagset.NewRetry(), Timeout: 10 * time.Second, Drain: 20 * time.Second,
 			}
 			change(&want)
-			p := idle(t, *o, csitest.New(csitest.Options{}))
+			p := idle(o)
 			p.owner = owner
 			if diff := cmp.Diff(want, p.capacitySettings()); diff != "" {
 				t.Errorf("settings with %q (-want +got):\n%s", arg, diff)

@@ -22,12 +22,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/leader"
-	"github.com/longshore-csi/longshore/csikit/procmetrics"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -60,14 +59,18 @@ func newClaim(name string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// process is one running instance.
+// process is one running instance, with the session that it has now.
 type process struct {
-	*instance
-	session *kubetest.Session
+	identity string
+	client   *kubetest.Session
 	// silent says that the process and its driver hear nothing of each other any more.
 	silent atomic.Bool
 	cancel context.CancelFunc
 	err    chan error
+
+	env  sidecar.Environment
+	work sidecar.Work
+	now  atomic.Pointer[session]
 }
 
 // launch starts an instance on the cluster, with the driver in the same process.
@@ -79,17 +82,60 @@ func launch(t *testing.T, name string, cluster *kubetest.Cluster, driver *csites
 // launchIn is launch with the context that the instance gets, which has its logger.
 func launchIn(ctx context.Context, t *testing.T, name string, cluster *kubetest.Cluster, driver *csitest.Driver, o Options) *process {
 	t.Helper()
-	p := &process{session: cluster.NewSession(), err: make(chan error, 1)}
-	registry := procmetrics.NewRegistry()
-	client, err := csiclient.New(csiclient.Config{Conn: driver.Conn(), Interceptors: []grpc.UnaryClientInterceptor{p.intercept}, Metrics: callMetrics(registry)})
+	p := &process{identity: name, client: cluster.NewSession(), err: make(chan error, 1)}
+	config := o.sidecar(connections{kube: kubeapitest.New(p.client.Client()), host: name, identity: name})
+	config.CSI.Conn, config.CSI.Interceptors = driver.Conn(), []grpc.UnaryClientInterceptor{p.intercept}
+	p.observe(&config)
+	ctx, p.cancel = context.WithCancel(ctx)
+	go func() { p.err <- sidecar.Run(ctx, config) }()
+	return p
+}
+
+// observe has the process remember its environment and its session.
+func (p *process) observe(config *sidecar.Config) {
+	newWork := config.New
+	config.New = func(ctx context.Context, env sidecar.Environment) (sidecar.Work, error) {
+		work, err := newWork(ctx, env)
+		p.env, p.work = env, work
+		newController := work.NewController
+		work.NewController = func() sidecar.Controller {
+			controller := newController()
+			now, _ := controller.(*session)
+			p.now.Store(now)
+			return controller
+		}
+		return work, err
+	}
+}
+
+// driverChanged reads the capabilities again, as for a driver that has come back.
+func (p *process) driverChanged(t *testing.T) {
+	t.Helper()
+	info, err := p.env.CSI.Wait(t.Context())
+	if err == nil {
+		err = p.work.DriverChanged(t.Context(), info)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	p.cancel = cancel
-	p.instance = newInstance(o, environment{kube: kubeapitest.New(p.session.Client()), driver: client, registry: registry, identity: name, host: name})
-	go func() { p.err <- p.serve(ctx, nil) }()
-	return p
+	p.now.Load().DriverChanged(t.Context())
+}
+
+// watchesAttachments reports whether VolumeAttachments are watched.
+func (p *process) watchesAttachments() bool {
+	s := p.now.Load()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made.shape.Attachments
+}
+
+// underWay returns the volumes that /debug/state shows.
+func (p *process) underWay() []controller.VolumeState {
+	now, _ := p.now.Load().State().(state)
+	return now.UnderWay
 }
 
 // intercept loses calls and answers once the process is killed.
@@ -106,7 +152,7 @@ func (p *process) intercept(ctx context.Context, method string, req, reply any, 
 
 // kill ends the instance without giving it any chance to finish its work.
 func (p *process) kill() {
-	p.session.Cut()
+	p.client.Cut()
 	p.silent.Store(true)
 	p.cancel()
 }
@@ -185,8 +231,8 @@ func TestLeaderHandsOver(t *testing.T) {
 	})
 }
 
-// TestLostLease cuts a leader off while CreateVolume runs: it ends with an error, and its successor brings
-// the same volume to its end.
+// TestLostLease cuts a leader off while CreateVolume runs: its successor brings the same volume to its end, and it waits for the
+// next election.
 func TestLostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster, driver := kubetest.New(newClass()), csitest.New(csitest.Options{})
@@ -202,16 +248,57 @@ func TestLostLease(t *testing.T) {
 			t.Fatalf("the driver has %d volumes, want one whose maker has not heard of it", n)
 		}
 
-		first.session.Cut()
+		first.client.Cut()
 		pass(time.Minute)
-		if err := <-first.err; !errors.Is(err, leader.ErrLost) {
-			t.Errorf("the leader ended with %v, want %v", err, leader.ErrLost)
-		}
 		wantMaker(t, cluster, "a", "second")
 		if n := len(driver.Volumes()); n != 1 {
 			t.Errorf("the driver has %d volumes, want 1", n)
 		}
+		first.stop(t)
 		second.stop(t)
+	})
+}
+
+// TestElectedAgain takes the Lease from a leader that has a volume in doubt. Meanwhile another leader provisions the claim, with another volume, and the claim is
+// deleted, whose volume is kept. When the first leads again it must not go on as if nothing had happened: nothing is deleted.
+func TestElectedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster, driver, o := kubetest.New(newClass()), csitest.New(csitest.Options{}), withElection()
+		p := launch(t, "first", cluster, driver, o)
+		pass(time.Second)
+		driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded})
+		apply(t, cluster, newClaim("a"))
+		pass(time.Second)
+		holder := func(name string, transitions int) {
+			patch := fmt.Sprintf(`{"spec":{"holderIdentity":%q,"leaseDurationSeconds":3600,"leaseTransitions":%d,"renewTime":%q}}`, name, transitions, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+			if err := cluster.Merge("leases", "storage", "test-csi-longshore-example", []byte(patch)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		holder("thief", 1)
+		pass(time.Minute)
+		if p.now.Load().State() != nil {
+			t.Error("an instance without the Lease works")
+		}
+		if err := cluster.Remove("persistentvolumeclaims", "team", "a"); err != nil {
+			t.Fatal(err)
+		}
+		driver.Heal()
+		driver.ResetCalls()
+		holder("", 1)
+		pass(2 * time.Hour)
+		for _, call := range driver.Calls() {
+			if call.Method == "CreateVolume" || call.Method == "DeleteVolume" {
+				t.Errorf("call %s, want none about a volume that another leader may have provisioned", call.Method)
+			}
+		}
+		if got := p.underWay(); len(got) != 1 || got[0].Stage != journal.Reported.String() {
+			t.Errorf("under way %+v, want the volume to be reported", got)
+		}
+		apply(t, cluster, newClaim("b"))
+		pass(time.Second)
+		wantMaker(t, cluster, "b", "first")
+		p.stop(t)
 	})
 }
 
@@ -363,9 +450,7 @@ func TestStandbyIsWarm(t *testing.T) {
 				}
 				if tc.reshaped {
 					driver.SetController(create, publish)
-					if _, err := second.driver.Wait(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					second.driverChanged(t)
 				}
 				first.stop(t)
 				apply(t, cluster, newClaim("b"))
@@ -374,8 +459,8 @@ func TestStandbyIsWarm(t *testing.T) {
 					t.Errorf("%s: %d PersistentVolumes, want %d", tc.reason, got, tc.want)
 				}
 				pass(5 * time.Minute)
-				if got := len(cluster.Objects("persistentvolumes")); got != 2 || second.shapeNow() != tc.reshaped {
-					t.Errorf("%s: in the end %d PersistentVolumes, want 2; VolumeAttachments watched: %t", tc.reason, got, second.shapeNow())
+				if got := len(cluster.Objects("persistentvolumes")); got != 2 || second.watchesAttachments() != tc.reshaped {
+					t.Errorf("%s: in the end %d PersistentVolumes, want 2; VolumeAttachments watched: %t", tc.reason, got, second.watchesAttachments())
 				}
 				second.stop(t)
 			})
@@ -396,28 +481,24 @@ func TestNewCapabilities(t *testing.T) {
 		p := launch(t, "only", cluster, driver, NewOptions())
 		apply(t, cluster, newClaim("a"))
 		pass(500 * time.Millisecond)
-		if got := p.shapeNow(); got {
+		if got := p.watchesAttachments(); got {
 			t.Error("VolumeAttachments are watched for a driver that attaches nothing")
 		}
 
 		driver.SetController(create, publish)
-		info, err := p.driver.Wait(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
 		if err := cluster.Remove("persistentvolumeclaims", "team", "a"); err != nil {
 			t.Fatal(err)
 		}
-		p.driverIsBack(info)
+		p.driverChanged(t)
 		pass(time.Minute)
-		if got := p.shapeNow(); !got {
+		if got := p.watchesAttachments(); !got {
 			t.Error("VolumeAttachments are not watched for a driver that attaches")
 		}
 		if n := len(driver.Volumes()); n != 0 {
 			t.Errorf("the driver still has %d volumes of a claim that was deleted", n)
 		}
-		if open := p.journal.List(); len(open) != 0 {
-			t.Errorf("open intents %v, want none", open)
+		if open := p.underWay(); len(open) != 0 {
+			t.Errorf("under way %v, want nothing", open)
 		}
 		p.stop(t)
 	})
@@ -433,18 +514,14 @@ func TestNewCapabilitiesAtStart(t *testing.T) {
 		driver := csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{create}})
 		p := launch(t, "only", cluster, driver, NewOptions())
 		pass(time.Minute)
-		if err := p.cachesReady(t.Context()); err == nil {
-			t.Error("the check of the caches succeeds before they are complete")
+		if err := p.now.Load().Synced(); err == nil || !strings.Contains(err.Error(), "PersistentVolume") {
+			t.Errorf("the check of the caches says %v before they are complete", err)
 		}
 
 		driver.SetController(create, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
-		info, err := p.driver.Wait(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.driverIsBack(info)
+		p.driverChanged(t)
 		pass(time.Minute)
-		if !p.shapeNow() {
+		if !p.watchesAttachments() {
 			t.Error("VolumeAttachments are not watched for a driver that attaches")
 		}
 		cluster.Heal()
@@ -452,13 +529,6 @@ func TestNewCapabilitiesAtStart(t *testing.T) {
 		wantMaker(t, cluster, "a", "only")
 		p.stop(t)
 	})
-}
-
-// shapeNow reports whether VolumeAttachments are watched.
-func (p *instance) shapeNow() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.shape.Attachments
 }
 
 // TestCapabilitiesOfTheSameShape has a refused claim looked at again when the driver comes back.
@@ -472,11 +542,7 @@ func TestCapabilitiesOfTheSameShape(t *testing.T) {
 		wantMaker(t, cluster, "a", "")
 
 		driver.SetController(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
-		info, err := p.driver.Wait(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.driverIsBack(info)
+		p.driverChanged(t)
 		pass(time.Second)
 		wantMaker(t, cluster, "a", "only")
 		p.stop(t)
@@ -490,9 +556,6 @@ func TestWaitsForTheDriver(t *testing.T) {
 		p := launch(t, "only", cluster, driver, NewOptions())
 		pass(time.Hour)
 		wantMaker(t, cluster, "a", "")
-		if err := p.driver.Ready(t.Context()); err == nil {
-			t.Error("the check of the driver succeeds before it is ready")
-		}
 		driver.SetReady(true)
 		pass(10 * time.Second)
 		wantMaker(t, cluster, "a", "only")
@@ -513,7 +576,7 @@ func TestStopsWhileWaiting(t *testing.T) {
 		pass(time.Second)
 		standby := launch(t, "standby", cluster, ready, withElection())
 		pass(time.Minute)
-		if standby.state().(instanceState).Controller != nil {
+		if standby.now.Load().State() != nil {
 			t.Error("a standby works")
 		}
 		standby.stop(t)
@@ -529,17 +592,16 @@ func TestState(t *testing.T) {
 		driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Aborted})
 		apply(t, cluster, newClaim("a"))
 		pass(time.Second)
-		state, ok := p.state().(instanceState)
-		if !ok || state.Controller == nil || len(state.Controller.UnderWay) != 1 {
-			t.Fatalf("state %+v, want one volume under way", state)
+		if n := len(p.underWay()); n != 1 {
+			t.Fatalf("%d volumes under way, want one", n)
 		}
-		if got := state.Controller.UnderWay[0]; got.Claim != "team/a" || got.Volume != "pvc-uid-a" || got.Stage != journal.Creating.String() {
+		if got := p.underWay()[0]; got.Claim != "team/a" || got.Volume != "pvc-uid-a" || got.Stage != journal.Creating.String() {
 			t.Errorf("volume under way %+v", got)
 		}
 		driver.Heal()
 		pass(10 * time.Second)
-		if state := p.state().(instanceState); len(state.Controller.UnderWay) != 0 {
-			t.Errorf("state %+v, want nothing under way", state)
+		if got := p.underWay(); len(got) != 0 {
+			t.Errorf("under way %+v, want nothing", got)
 		}
 		p.stop(t)
 	})

@@ -58,7 +58,7 @@ func TestMigratedLabel(t *testing.T) {
 			apply(t, cluster, pv)
 		}
 		pass(10 * time.Second)
-		got := callsByLabel(t, p.registry)
+		got := callsByLabel(t, p.env.Registerer)
 		want := map[string]uint64{
 			"/csi.v1.Controller/CreateVolume true": 3, "/csi.v1.Controller/CreateVolume false": 1,
 			"/csi.v1.Controller/DeleteVolume true": 2, "/csi.v1.Controller/DeleteVolume false": 1,
@@ -71,8 +71,9 @@ func TestMigratedLabel(t *testing.T) {
 }
 
 // callsByLabel counts the calls of CreateVolume and DeleteVolume that were measured, by method and the label migrated.
-func callsByLabel(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
+func callsByLabel(t *testing.T, registerer prometheus.Registerer) map[string]uint64 {
 	t.Helper()
+	registry, _ := registerer.(prometheus.Gatherer)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -80,7 +82,7 @@ func (n *NodeOptions) node(segment topology.Segment) controller.Node {
 }
 
 // locate asks the driver for the segment of the node, if the instance provisions for its node alone.
-func (p *instance) locate(ctx context.Context, info *csiclient.Info) error {
+func (p *provisioner) locate(ctx context.Context, info *csiclient.Info) error {
 	if !p.options.Node.Enabled {
 		return nil
 	}
@@ -129,48 +131,37 @@ func segmentOf(driver string, reply *csi.NodeGetInfoResponse) (topology.Segment,
 }
 
 // nodeInfo calls NodeGetInfo until the driver is ready to answer.
-func (p *instance) nodeInfo(ctx context.Context, driver string) (*csi.NodeGetInfoResponse, error) {
-	for said := ""; ; {
-		reply, err := p.askNode(ctx)
-		switch {
-		case err == nil:
-			return reply, nil
-		case outcome.Code(err) == codes.Unimplemented:
-			return nil, fmt.Errorf("use CSI driver %q with --node-deployment: it must serve the Node service at %q, too: %w", driver, p.options.CSI.Address, err)
-		case !comesLater(err) || ctx.Err() != nil:
-			return nil, fmt.Errorf("get info about the node from CSI driver %q: %w", driver, err)
+func (p *provisioner) nodeInfo(ctx context.Context, driver string) (reply *csi.NodeGetInfoResponse, err error) {
+	said := ""
+	ended := wait.PollUntilContextCancel(ctx, nodeInfoPoll, true, func(ctx context.Context) (done bool, _ error) {
+		reply, err = p.askNode(ctx)
+		if err == nil || !comesLater(err) {
+			return true, nil
 		}
 		if why := outcome.Message(err); why != said {
 			said = why
 			klog.FromContext(ctx).Info("Waiting for the CSI driver to answer NodeGetInfo", logging.KeyDriver, driver, logging.KeyReason, why)
 		}
-		if !pause(ctx, nodeInfoPoll) {
-			return nil, fmt.Errorf("get info about the node from CSI driver %q: %w", driver, err)
-		}
+		return false, nil
+	})
+	switch err = cmp.Or(err, ended); {
+	case err == nil:
+		return reply, nil
+	case outcome.Code(err) == codes.Unimplemented:
+		return nil, fmt.Errorf("use CSI driver %q with --node-deployment: it must serve the Node service at %q, too: %w", driver, p.options.CSI.Address, err)
 	}
+	return nil, fmt.Errorf("get info about the node from CSI driver %q: %w", driver, err)
 }
 
 // askNode calls NodeGetInfo once.
-func (p *instance) askNode(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
+func (p *provisioner) askNode(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.options.CSI.Timeout)
 	defer cancel()
-	return p.driver.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	return p.env.CSI.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 }
 
 // comesLater reports whether the driver may answer by itself after a while. FAILED_PRECONDITION is how drivers say that
 // they are not healthy yet.
 func comesLater(err error) bool {
 	return outcome.Of(err).MayStillRun() || outcome.Code(err) == codes.FailedPrecondition
-}
-
-// pause waits and reports whether ctx is still going on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
 }

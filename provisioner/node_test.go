@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"path/filepath"
@@ -100,15 +99,12 @@ func TestNodeState(t *testing.T) {
 		cluster := kubetest.New(newClass(), newClaim("a"))
 		p := launch(t, "p", cluster, newNodeDriver("n1"), onNode("n1"))
 		pass(time.Millisecond)
-		state, ok := p.state().(instanceState)
-		if !ok || state.Mode != "node" || state.Node != "n1" || state.Topology != "node=n1" || state.Controller == nil || state.Controller.Competing != 1 {
-			t.Errorf("state %+v", state)
+		now, ok := p.now.Load().State().(state)
+		if !ok || now.Node != "n1" || now.Segment != "node=n1" || now.Competing != 1 {
+			t.Errorf("state %+v", now)
 		}
 		p.stop(t)
 	})
-	if state, ok := idle(t, NewOptions(), csitest.New(csitest.Options{})).state().(instanceState); !ok || state.Mode != "cluster" || state.Node != "" {
-		t.Errorf("state %+v of an instance for the cluster", state)
-	}
 }
 
 // TestNodesNeedNoPermissionsForNodes lets the API refuse all about Nodes and CSINodes. The Node is asked for once, to be the owner of the Lease of the journal.
@@ -217,32 +213,26 @@ func TestDriverMoves(t *testing.T) {
 	cluster, driver := kubetest.New(newClass()), newNodeDriver("n1")
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	stop := serveAt(t, driver, path)
-	p := onSocket(t, cluster, path)
-	p.options = onNode("n1")
-	p.options.CSI.Address = path
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- p.serve(ctx, nil) }()
+	r, p := onSocket(t, cluster, path, onNode("n1"))
 	place := func(claim string) func() bool { return func() bool { return homes(cluster)[claim] != "" } }
 	apply(t, cluster, selected("a", "n1"))
-	eventually(t, "the first claim has a volume", place("a"))
+	r.Eventually("the first claim has a volume", place("a"))
 
 	stop()
 	stop = serveAt(t, driver.OnNode("n1", map[string]string{"node": "elsewhere"}), path)
-	eventually(t, "the instance knows the new place", func() bool {
-		state, ok := p.state().(instanceState)
-		return ok && state.Topology == "node=elsewhere" && state.Controller != nil && state.Controller.Synced
+	r.Eventually("the instance knows the new place", func() bool {
+		now, ok := p.now.Load().State().(state)
+		return ok && now.Segment == "node=elsewhere" && now.Synced
 	})
 	apply(t, cluster, selected("b", "n1"))
-	eventually(t, "the second claim has a volume", place("b"))
+	r.Eventually("the second claim has a volume", place("b"))
 	if found := homes(cluster); found["a"] != "n1" || found["b"] != "elsewhere" {
 		t.Errorf("volumes %v", found)
 	}
 
 	stop()
 	stop = serveAt(t, driver.OnNode("n1", nil), path)
-	if err := <-ended; err == nil || !strings.Contains(err.Error(), "accessible_topology") {
+	if err := r.Wait(); err == nil || !strings.Contains(err.Error(), "accessible_topology") {
 		t.Errorf("ended with %v, want an error about the topology", err)
 	}
 	stop()

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"os"
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -22,15 +22,6 @@ const (
 	GateVolumeAttributesClass = "VolumeAttributesClass"
 	// GateCrossNamespace makes volumes from data sources in other namespaces, where a ReferenceGrant allows that.
 	GateCrossNamespace = "CrossNamespaceVolumeDataSource"
-	// GateReleaseLeader is without effect: the lease is always released when the process ends.
-	GateReleaseLeader = "ReleaseLeaderElectionOnExit"
-)
-
-const (
-	// shutdownReserve is the part of the grace period in which the last events are written and the lease is released.
-	shutdownReserve = 10 * time.Second
-	// minGracePeriod leaves running calls some seconds.
-	minGracePeriod = 15 * time.Second
 )
 
 // DefaultTimeout is the deadline of one call to the driver.
@@ -38,19 +29,8 @@ const DefaultTimeout = 10 * time.Second
 
 // Options configure one provisioner. NewOptions returns the defaults.
 type Options struct {
-	// CSI says how the driver is reached and how long a call to it may take.
-	CSI flagset.CSI
-	// Kube says how the API server is reached.
-	Kube flagset.Kube
-	// LeaderElection lets one of several instances work.
-	LeaderElection flagset.LeaderElection
-	// HTTP is where metrics, health and state are served.
-	HTTP flagset.HTTP
-	// Retry is how failed work is repeated. Its Max is also the pause after a request which the driver
-	// called invalid.
-	Retry flagset.Retry
-	// Features are the feature gates.
-	Features flagset.FeatureGates
+	// Options are the flags that it shares with other sidecars. Retry.Max is also the pause after a request which the driver called invalid.
+	sidecar.Options
 
 	// VolumeNamePrefix is the first part of the names of volumes and PersistentVolumes.
 	VolumeNamePrefix string
@@ -79,21 +59,16 @@ type Options struct {
 	CloningProtectionWorkers int
 	// SnapshotSweepInterval is the pause between two searches for leftover finalizers on snapshots.
 	SnapshotSweepInterval time.Duration
-	// GracePeriod is the time between SIGTERM and SIGKILL: terminationGracePeriodSeconds of the pod.
-	GracePeriod time.Duration
-
-	ignored flagset.Ignored
 }
 
 // NewOptions returns the defaults. The name of the node is that of the environment.
 func NewOptions() Options {
 	o := Options{
-		CSI:                         flagset.NewCSI(),
-		Kube:                        flagset.NewKube(),
-		LeaderElection:              flagset.NewLeaderElection(),
-		HTTP:                        flagset.NewHTTP(),
-		Retry:                       flagset.NewRetry(),
-		Features:                    flagset.NewFeatureGates(gates()),
+		Options: sidecar.NewOptions(map[string]flagset.Gate{
+			GateTopology:              {Default: true, Stage: flagset.GA},
+			GateVolumeAttributesClass: {Default: true, Stage: flagset.GA},
+			GateCrossNamespace:        {Stage: flagset.Alpha},
+		}),
 		VolumeNamePrefix:            "pvc",
 		VolumeNameUUIDLength:        -1,
 		Workers:                     100,
@@ -103,35 +78,19 @@ func NewOptions() Options {
 		Node:                        NodeOptions{Name: os.Getenv(EnvNodeName), Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: 60 * time.Second},
 		CloningProtectionWorkers:    1,
 		SnapshotSweepInterval:       5 * time.Minute,
-		GracePeriod:                 30 * time.Second,
 	}
 	o.CSI.Timeout = DefaultTimeout
+	o.StopReserve += controller.FlushTime
 	return o
-}
-
-// gates returns the feature gates and their defaults.
-func gates() map[string]flagset.Gate {
-	return map[string]flagset.Gate{
-		GateTopology:              {Default: true, Stage: flagset.GA},
-		GateVolumeAttributesClass: {Default: true, Stage: flagset.GA},
-		GateCrossNamespace:        {Stage: flagset.Alpha},
-		GateReleaseLeader:         {Stage: flagset.Alpha},
-	}
-}
-
-// groups returns the groups of flags that all components share.
-func (o *Options) groups() []flagset.Group {
-	return []flagset.Group{&o.CSI, &o.Kube, &o.LeaderElection, &o.HTTP, &o.Retry, &o.Features}
 }
 
 // AddFlags registers all flags on fs, but for those that every binary has: logging and --version. The values that the fields have at that moment are the defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
-	flagset.AddFlags(fs, o.groups()...)
+	flagset.AddFlags(fs, &o.CSI, &o.Options)
 	o.addVolumeFlags(fs)
 	o.addTopologyFlags(fs)
 	o.Capacity.addFlags(fs)
 	o.Node.addFlags(fs)
-	o.ignored.AutoMaxProcs(fs)
 }
 
 // addVolumeFlags registers the flags about volumes and the work on them.
@@ -150,8 +109,6 @@ func (o *Options) addVolumeFlags(fs *flag.FlagSet) {
 		"refuse to restore a snapshot in another volume mode than that of its source, unless its content allows it")
 	fs.IntVar(&o.CloningProtectionWorkers, "cloning-protection-threads", o.CloningProtectionWorkers,
 		"workers that remove protection finalizers from clone and snapshot sources")
-	fs.DurationVar(&o.GracePeriod, "termination-grace-period", o.GracePeriod,
-		"time from SIGTERM to SIGKILL, terminationGracePeriodSeconds of the pod; the process ends earlier, and running calls to the driver may take 15s less")
 	fs.DurationVar(&o.SnapshotSweepInterval, "snapshot-orphan-sweep-interval", o.SnapshotSweepInterval,
 		"pause between two searches for leftover protection finalizers on snapshots; 0: never")
 }
@@ -172,7 +129,7 @@ func (o *Options) addTopologyFlags(fs *flag.FlagSet) {
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
-	errs := []error{flagset.Validate(o.groups()...), o.naming().Validate(), o.validateNode(), o.Capacity.validate()}
+	errs := []error{flagset.Validate(&o.CSI, &o.Options), o.naming().Validate(), o.validateNode(), o.Capacity.validate()}
 	if o.Workers < 1 {
 		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
 	}
@@ -181,9 +138,6 @@ func (o *Options) Validate() error {
 	}
 	if o.Topology.MaxSegments < 0 {
 		errs = append(errs, fmt.Errorf("--topology-max-segments=%d: must not be negative", o.Topology.MaxSegments))
-	}
-	if o.GracePeriod < minGracePeriod {
-		errs = append(errs, fmt.Errorf("--termination-grace-period=%v: must be at least %v", o.GracePeriod, minGracePeriod))
 	}
 	if o.SnapshotSweepInterval < 0 {
 		errs = append(errs, fmt.Errorf("--snapshot-orphan-sweep-interval=%v: must not be negative", o.SnapshotSweepInterval))
@@ -194,21 +148,4 @@ func (o *Options) Validate() error {
 // naming returns how volumes are called.
 func (o *Options) naming() volume.Naming {
 	return volume.Naming{Prefix: o.VolumeNamePrefix, UUIDLength: o.VolumeNameUUIDLength}
-}
-
-// Warnings returns what is worth a look although it is no error: flags that are deprecated or without effect, and a grace
-// period that is shorter than a call to the driver may take.
-func (o *Options) Warnings() []string {
-	warnings := flagset.Warnings(&o.HTTP, &o.Features, &o.ignored)
-	if drain := controller.DrainOf(o.shutdown()); o.CSI.Timeout > drain {
-		need := o.GracePeriod + o.CSI.Timeout - drain
-		warnings = append(warnings, fmt.Sprintf("--timeout=%v: at shutdown, calls to the driver are cancelled after %v; to let them end, set terminationGracePeriodSeconds of the pod to %v and --termination-grace-period=%v",
-			o.CSI.Timeout, drain, math.Ceil(need.Seconds()), need))
-	}
-	return warnings
-}
-
-// shutdown returns how long a controller may take to end: the grace period, less the time for events and the lease.
-func (o *Options) shutdown() time.Duration {
-	return o.GracePeriod - shutdownReserve
 }

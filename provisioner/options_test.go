@@ -120,7 +120,7 @@ func TestValidate(t *testing.T) {
 		},
 		"GracePeriod": {
 			Reason: "A call that may take longer than the grace period leaves it is worth a warning.",
-			Args:   []string{"--timeout=60s"}, Warnings: []string{"terminationGracePeriodSeconds of the pod to 75 and --termination-grace-period=1m15s"},
+			Args:   []string{"--timeout=60s"}, Warnings: []string{"terminationGracePeriodSeconds of the pod to 70 and --termination-grace-period=1m10s"},
 		},
 		"NoDuration": {Reason: "Usage errors name flag and value.", Args: []string{"--timeout=fast"}, Usage: []string{`"fast"`, "-timeout"}},
 		"NoGate":     {Reason: "Usage errors name flag and value.", Args: []string{"--feature-gates=Nonsense=true"}, Usage: []string{"Nonsense", "-feature-gates"}},

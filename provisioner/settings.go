@@ -1,13 +1,16 @@
 package provisioner
 
 import (
+	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/migration"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
-// This file turns options, and what was found out about driver and API server, into what the controller acts on.
+// This file turns options, and what was found out about driver and API server, into what view and controller act on.
 
 // features returns the features that are on. p.mu must be held.
-func (p *instance) features() controller.Features {
+func (p *provisioner) features() controller.Features {
 	return controller.Features{
 		Topology:        p.options.Features.Enabled(GateTopology),
 		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass) && !p.noAttributes,
@@ -17,11 +20,12 @@ func (p *instance) features() controller.Features {
 }
 
 // settings returns the options that the controller acts on. p.mu must be held.
-func (p *instance) settings(driver string) controller.Settings {
+func (p *provisioner) settings(driver string) controller.Settings {
 	o := p.options
 	return controller.Settings{
 		Naming:              o.naming(),
 		Timeout:             o.CSI.Timeout,
+		KubeTimeout:         o.KubeTimeout,
 		Workers:             o.Workers,
 		Retry:               o.Retry,
 		Topology:            o.Topology,
@@ -33,14 +37,30 @@ func (p *instance) settings(driver string) controller.Settings {
 		SourceWorkers:       o.CloningProtectionWorkers,
 		ModeConversion:      !o.PreventVolumeModeConversion,
 		Node:                o.Node.node(p.segment),
-		Shutdown:            p.options.shutdown(),
+		Drain:               o.Drain(),
 	}
 }
 
 // identityFor returns what volumes of the driver say about their maker.
-func (p *instance) identityFor(driver string) string {
+func (p *provisioner) identityFor(driver string) string {
 	if p.options.Node.Enabled {
 		return p.identity + "-" + driver + "-" + p.options.Node.Name
 	}
 	return p.identity + "-" + driver
+}
+
+// viewConfig returns what is watched for a driver, and what is kept of it. p.mu must be held.
+func (p *provisioner) viewConfig(info *csiclient.Info) view.Config {
+	o := p.options
+	return view.Config{
+		Kube:          p.kube,
+		Driver:        info.Name,
+		Plugin:        migration.Of(info.Name),
+		Shape:         controller.ShapeOf(info, p.features()),
+		Node:          o.Node.node(p.segment).Node,
+		Naming:        o.naming(),
+		SnapshotSweep: o.SnapshotSweepInterval,
+		KeepAffinity:  o.Capacity.Enabled,
+		Timeout:       o.KubeTimeout,
+	}
 }

@@ -41,7 +41,7 @@ func (o *Options) sidecar() sidecar.Config {
 }
 
 // work expands and modifies.
-func (o *Options) work(env sidecar.Environment) sidecar.Work {
+func (o *Options) work(_ context.Context, env sidecar.Environment) (sidecar.Work, error) {
 	config := controller.Config{
 		Driver:            env.Driver,
 		Kube:              env.Kube,
@@ -53,6 +53,7 @@ func (o *Options) work(env sidecar.Environment) sidecar.Work {
 		ResizeTimeout:     o.resizeTimeout(),
 		ModifyTimeout:     o.modifyTimeout(),
 		KubeTimeout:       o.KubeTimeout,
+		Drain:             env.Drain,
 		Resync:            o.Resync,
 		WaitUntilUnused:   o.WaitUntilUnused,
 		AttributesClasses: o.Features.Enabled(GateAttributesClass),
@@ -65,5 +66,5 @@ func (o *Options) work(env sidecar.Environment) sidecar.Work {
 	return sidecar.Work{
 		Check:         func() error { return config.Features().Check(env.Driver) },
 		NewController: func() sidecar.Controller { return controller.New(config) },
-	}
+	}, nil
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -28,7 +29,9 @@ func startHTTP(t *testing.T, cluster *kubetest.Cluster, args ...string) *sidecar
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sidecartest.StartComponent(t, func(ctx context.Context) error { return run(ctx, o, inMemory(cluster.Client(), "host-1")) })
+	return sidecartest.StartComponent(t, func(ctx context.Context) error {
+		return component.Run(ctx, o.component(inMemory(cluster.Client(), "host-1")))
+	})
 }
 
 // newCluster returns an API server with classes and claims.

@@ -12,6 +12,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -33,7 +34,7 @@ func TestFlows(t *testing.T) {
 		}
 		// Claims have a queue of their own: their writes come after those of snapshots that are made at the same time.
 		env.Cluster.SetLatency("persistentvolumeclaims", time.Millisecond)
-		return run(ctx, o, inMemory(env.Kube, "host-1"))
+		return component.Run(ctx, o.component(inMemory(env.Kube, "host-1")))
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikittest/sidecartest"
 )
 
@@ -38,7 +39,7 @@ func TestRequests(t *testing.T) {
 				count := sidecartest.Count(w.cluster)
 				ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 				ended := make(chan error, 1)
-				go func() { ended <- run(ctx, o, inMemory(w.cluster.Client(), "host-1")) }()
+				go func() { ended <- component.Run(ctx, o.component(inMemory(w.cluster.Client(), "host-1"))) }()
 				<-time.After(time.Minute)
 
 				w.must(w.cluster.Apply(snapshotOf("s", "claim-0")))

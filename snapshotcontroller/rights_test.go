@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikittest/commandtest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -75,7 +76,7 @@ func TestRights(t *testing.T) {
 			w.must(err)
 			ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 			ended := make(chan error, 1)
-			go func() { ended <- run(ctx, o, inMemory(w.cluster.Client(), host)) }()
+			go func() { ended <- component.Run(ctx, o.component(inMemory(w.cluster.Client(), host))) }()
 			return func() { cancel(); w.must(<-ended) }
 		}
 		first := begin("host-1")
@@ -120,7 +121,7 @@ func TestRoleThatUpdatesClaims(t *testing.T) {
 		w.must(err)
 		ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 		ended := make(chan error, 1)
-		go func() { ended <- run(ctx, o, inMemory(w.cluster.Client(), "host")) }()
+		go func() { ended <- component.Run(ctx, o.component(inMemory(w.cluster.Client(), "host"))) }()
 		<-time.After(time.Second)
 		w.take()
 		<-time.After(time.Second)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -135,7 +136,7 @@ func (w *walk) launch() {
 	w.session = w.cluster.NewSession()
 	ctx, cancel := context.WithCancelCause(klog.NewContext(context.Background(), klog.Logger{}))
 	w.cancel, w.ended = cancel, make(chan error, 1)
-	go func() { w.ended <- run(ctx, o, inMemory(w.session.Client(), "host")) }()
+	go func() { w.ended <- component.Run(ctx, o.component(inMemory(w.session.Client(), "host"))) }()
 }
 
 // end ends it, in good order or not.

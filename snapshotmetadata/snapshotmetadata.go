@@ -89,7 +89,9 @@ func (o *Options) sidecar(ctx context.Context, c *clients) (sidecar.Config, erro
 		ReadyPath:      healthPath,
 		NoMetrics:      o.DisableMetrics,
 		Connected:      c.connect,
-		New:            func(env sidecar.Environment) sidecar.Work { return o.work(env, c, config) },
+		New: func(_ context.Context, env sidecar.Environment) (sidecar.Work, error) {
+			return o.work(env, c, config), nil
+		},
 	}, nil
 }
 

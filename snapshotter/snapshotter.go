@@ -41,7 +41,9 @@ func (o *Options) sidecar(snapshots snapshotapi.Client) sidecar.Config {
 			snapshots, err = snapshotapi.New(cfg)
 			return err
 		},
-		New: func(env sidecar.Environment) sidecar.Work { return o.work(env, snapshots) },
+		New: func(_ context.Context, env sidecar.Environment) (sidecar.Work, error) {
+			return o.work(env, snapshots), nil
+		},
 	}
 }
 
@@ -59,6 +61,7 @@ func (o *Options) work(env sidecar.Environment, snapshots snapshotapi.Client) si
 		Retry:          o.Retry,
 		Timeout:        o.CSI.Timeout,
 		KubeTimeout:    o.KubeTimeout,
+		Drain:          env.Drain,
 		Resync:         o.Resync,
 		SnapshotNames:  controller.Naming{Prefix: o.SnapshotNamePrefix, UUIDLength: o.SnapshotNameUUIDLength},
 		GroupNames:     controller.Naming{Prefix: o.GroupSnapshotNamePrefix, UUIDLength: o.GroupSnapshotNameUUIDLength},

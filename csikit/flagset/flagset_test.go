@@ -333,7 +333,7 @@ func TestIgnoredFlags(t *testing.T) {
 			reason: "What is given is accepted and mentioned, in the order of registration.",
 			args:   []string{"-automaxprocs", "--connection-timeout=30s", "--threads", "5", "--provisioner=x"},
 			warn: []string{
-				"--automaxprocs has no effect: the Go runtime follows the CPU limit of the container by itself",
+				"--automaxprocs has no effect: the process uses one processor, unless the environment variable GOMAXPROCS has another number",
 				"--connection-timeout has no effect: why", "--threads has no effect: why", "--provisioner has no effect: why",
 			},
 		},

@@ -44,9 +44,9 @@ func (i *Ignored) String(fs *flag.FlagSet, name, why string) {
 	i.add(fs, name, why, false, func(string) error { return nil })
 }
 
-// AutoMaxProcs registers --automaxprocs: the Go runtime follows the container's CPU limit by itself.
+// AutoMaxProcs registers --automaxprocs, for binaries that compute on one processor (command.OnOneProcessor).
 func (i *Ignored) AutoMaxProcs(fs *flag.FlagSet) {
-	i.Bool(fs, "automaxprocs", "the Go runtime follows the CPU limit of the container by itself")
+	i.Bool(fs, "automaxprocs", "the process uses one processor, unless the environment variable GOMAXPROCS has another number")
 }
 
 // Warnings implements Warner.

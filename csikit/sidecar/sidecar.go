@@ -1,65 +1,45 @@
-// Package sidecar holds what a component is made of that stands next to a CSI driver and works on API objects for it, such as an
-// attacher or a resizer: the connections to the API server and to the driver, the HTTP listener with metrics, readiness and state, the
-// event recorder, leader election, and a controller for each time that the instance leads.
+// Package sidecar is package component for those that stand next to a CSI driver and work on API objects for it, such as an attacher or a resizer: it adds the
+// connection to the driver, whose name and capabilities decide what there is to do.
 //
 //	err := sidecar.Run(ctx, sidecar.Config{Name: "csi-attacher", Options: o.Options, LeaseName: leaseName, New: newWork, ...})
 //
 // Run waits for the driver and follows it: a driver that comes back under the same name wakes the controller, another name is an error.
-// When ctx ends, the controller finishes the operations in progress; then the last events are written. Metrics are served until the end.
 //
-// Do not use it for components whose work depends on the node (csi-node-agent), or that have no driver, or no API server.
+// Do not use it for csi-node-agent, which serves many drivers, or for components that have no driver, or no API server.
 package sidecar
 
 import (
 	"context"
 	"errors"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/csiclient"
-	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
-	"github.com/longshore-csi/longshore/csikit/kubemetrics"
-	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/procmetrics"
-	"github.com/longshore-csi/longshore/csikit/version"
 )
 
 // ErrDriverChanged is returned by Run when another driver answers at the same address: the driver's name is in the Lease, and in objects.
 var ErrDriverChanged = errors.New("another driver has taken the socket")
 
-// Controller works on the API objects of one driver.
+// Controller works on the API objects of one driver. It may be a component.Preparer.
 type Controller interface {
-	// Run works until ctx ends, then finishes the operations in progress. It is called once, or never if this instance does not lead.
-	Run(ctx context.Context) error
-	// Synced returns the error of kube.CheckSynced while Run waits for first lists. It is nil before Run is called.
-	Synced() error
+	component.Controller
 	// DriverChanged retries all objects that wait. It is called, also before Run, when the driver has come back or announces other
 	// capabilities.
 	DriverChanged(ctx context.Context)
-	// State returns what /debug/state shows, as JSON; nil: nothing.
-	State() any
 }
 
 // Environment has the connections, recorders and registries of a process, which all its controllers share.
 type Environment struct {
+	component.Environment
 	// Driver is the name of the driver.
 	Driver string
 	// CSI is the connection to the driver, whose Info is known.
 	CSI *csiclient.Client
-	// Kube is the connection to the API server.
-	Kube kube.Client
 	// Secrets reads the secrets that Options.Secrets allows.
 	Secrets *kube.SecretCache
-	// Events records events. Those recorded before Controller.Run returns are written.
-	Events events.Recorder
-	// QueueMetrics measures work queues.
-	QueueMetrics workqueue.MetricsProvider
-	// Registerer takes metrics of the component's own.
-	Registerer prometheus.Registerer
 }
 
 // Work makes the controllers of a component for its driver.
@@ -69,6 +49,8 @@ type Work struct {
 	Check func() error
 	// NewController makes a controller. There is one after the other: the next takes over when Run of the last has returned.
 	NewController func() Controller
+	// DriverChanged is called before that of the controller, and may wait until ctx ends. Its error ends Run. nil: nothing is called.
+	DriverChanged func(ctx context.Context, now *csiclient.Info) error
 }
 
 // Config of a sidecar. All fields without a default are required.
@@ -86,7 +68,7 @@ type Config struct {
 	Migrated func(driver string) bool
 	// EventComponent returns the name under which users see the events of a driver's component.
 	EventComponent func(driver string) string
-	// LeaseName returns the name of the Lease that the instances for a driver compete for.
+	// LeaseName returns the name of the Lease that the instances for a driver compete for. nil: there is no election.
 	LeaseName func(driver string) string
 	// StateKey is the key of Controller.State in the JSON of /debug/state.
 	StateKey string
@@ -100,58 +82,22 @@ type Config struct {
 	ReadyPath string
 	// NoMetrics: the HTTP endpoint does not serve metrics.
 	NoMetrics bool
-	// New is called once, when the driver is known.
-	New func(Environment) Work
+	// New is called once, when the driver is known. It may wait for what the component needs besides until ctx ends; its error ends Run.
+	New func(ctx context.Context, env Environment) (Work, error)
 
-	// Connected, which may be nil, is called with what reaches the API server as Options.Kube says, to make clients of other kinds than
-	// those of Client. It is not called if Client is set.
+	// Connected, Client and Host are those of component.Config.
 	Connected func(*rest.Config) error
-	// Client is the connection to the API server. Default: as Options.Kube says.
-	Client kube.Client
-	// Host identifies this instance in the Lease and in events. Default: see leader.Config and events.Config.
-	Host string
+	Client    kube.Client
+	Host      string
 }
 
-// Run works until ctx ends, which is no error. It waits for the driver, then, if Options.LeaderElection asks for it, for the Lease. An
-// instance that loses the Lease stops what it does, and waits for it again. The logger is taken from ctx.
+// Run works until ctx ends, which is no error. It waits for the driver, then works as component.Run does.
 //
-// It returns an error for an address that cannot be listened on, a missing kubeconfig, a controller that fails, ErrDriverChanged, and
-// csiclient.ErrConnectionLost if Options.ExitOnConnectionLoss is set.
+// Besides the errors of that, it returns ErrDriverChanged, and csiclient.ErrConnectionLost if Options.ExitOnConnectionLoss is set.
 func Run(ctx context.Context, cfg Config) error {
-	for _, warning := range cfg.Warnings {
-		klog.FromContext(ctx).Info(warning)
-	}
-	c := &component{Config: cfg, registry: procmetrics.NewRegistry()}
-	if err := c.connect(); err != nil {
+	c, registry := &instance{Config: cfg}, procmetrics.NewRegistry()
+	if err := c.connect(registry); err != nil {
 		return err
 	}
-	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(cfg.Name))
-	return errors.Join(c.run(ctx), c.driver.Close())
-}
-
-// connect prepares the connections.
-func (c *component) connect() (err error) {
-	if c.Client == nil {
-		cfg, err := kube.Config(c.Options.Kube, c.Name+"/"+version.Get().Version)
-		if err != nil {
-			return err
-		}
-		cfg.Wrap(kubemetrics.NewRest(c.registry).Wrap)
-		if c.Client, err = kube.New(cfg); err != nil {
-			return err
-		}
-		if c.Connected != nil {
-			if err := c.Connected(cfg); err != nil {
-				return err
-			}
-		}
-	}
-	var options []metrics.Option
-	if c.Migrated != nil {
-		options = append(options, metrics.ForMigration(c.Migrated))
-	}
-	c.CSI.Address, c.CSI.ExitOnLoss = c.Options.CSI.Address, c.Options.ExitOnConnectionLoss
-	c.CSI.Metrics = metrics.NewSidecarCSI(c.registry, options...)
-	c.driver, err = csiclient.New(c.CSI)
-	return err
+	return errors.Join(component.Run(ctx, c.component(registry)), c.driver.Close())
 }

@@ -62,6 +62,8 @@ type Config struct {
 	CSITimeout time.Duration
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
+	// Drain is how long operations in progress may go on at the end. 0: reconcile.DefaultDrain.
+	Drain time.Duration
 	// NodeRetry is the pause before a Node without the driver is read again, in case its ID is published by annotation only. It
 	// doubles up to Retry.Max. A registration in the CSINode ends it.
 	NodeRetry time.Duration
@@ -136,7 +138,7 @@ func New(cfg Config) *Controller {
 func (c *Controller) makeQueues() error {
 	config := reconcile.Config[string]{
 		Name: QueueVA, Reconcile: c.reconcileVA, Inputs: c.inputs, Class: c.class,
-		Workers: c.cfg.Workers, Retry: c.cfg.Retry, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
+		Workers: c.cfg.Workers, Retry: c.cfg.Retry, Drain: c.cfg.Drain, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
 	}
 	var err1, err2 error
 	c.vaQueue, err1 = reconcile.New(config)

@@ -24,7 +24,7 @@ func serve(t *testing.T, cluster *kubetest.Cluster, r *leaderships, who string, 
 	change(&cfg)
 	go func() {
 		defer close(c.done)
-		c.err = leader.Serve(ctx, cfg, func(ctx context.Context) error {
+		c.err = leader.Serve(ctx, cfg, nil, func(ctx context.Context) error {
 			r.begin(who)
 			defer r.end(who)
 			<-ctx.Done()
@@ -127,10 +127,10 @@ func TestServeEnds(t *testing.T) {
 	t.Parallel()
 	cluster, failed := kubetest.New(), errors.New("failed")
 	cfg := leader.Config{Client: cluster.Client(), Namespace: namespace, Name: name, Identity: "a"}
-	if err := leader.Serve(t.Context(), cfg, func(context.Context) error { return failed }); !errors.Is(err, failed) {
+	if err := leader.Serve(t.Context(), cfg, nil, func(context.Context) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("got %v, want the error of the work", err)
 	}
-	if err := leader.Serve(t.Context(), leader.Config{}, nil); err == nil {
+	if err := leader.Serve(t.Context(), leader.Config{}, nil, nil); err == nil {
 		t.Error("a configuration that is not valid is an error")
 	}
 }

@@ -3,6 +3,7 @@ package sidecar_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -15,11 +16,13 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
@@ -42,39 +45,42 @@ func featuresOf(info *csiclient.Info) features {
 	return features{info.Controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]}
 }
 
-// component makes controllers that do nothing, and notes what happens to them.
-type component struct {
+// example makes controllers that do nothing, and notes what happens to them.
+type example struct {
 	// state is what the controllers show, synced why they are not ready, and fails why Run ends at once.
 	state         any
 	synced, fails error
 	// atEnd is called when Run is to end. nil: nothing.
 	atEnd func(sidecar.Environment)
+	// replace ends Run with ErrReplace, for each value. changed is what Work.DriverChanged returns.
+	replace chan struct{}
+	changed error
 
 	mu     sync.Mutex
 	events []string
 }
 
-func (c *component) note(event string) {
+func (c *example) note(event string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.events = append(c.events, event)
 }
 
 // count returns how often something has happened.
-func (c *component) count(event string) int {
+func (c *example) count(event string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(slices.DeleteFunc(slices.Clone(c.events), func(e string) bool { return e != event }))
 }
 
 // happened returns a condition: something has happened so many times.
-func (c *component) happened(event string, times int) func() bool {
+func (c *example) happened(event string, times int) func() bool {
 	return func() bool { return c.count(event) >= times }
 }
 
 // controller is one of a component's controllers.
 type controller struct {
-	*component
+	*example
 	env sidecar.Environment
 }
 
@@ -83,11 +89,21 @@ func (c controller) Run(ctx context.Context) error {
 	if c.fails != nil {
 		return c.fails
 	}
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-c.replace:
+		return fmt.Errorf("other objects: %w", component.ErrReplace)
+	}
 	if c.atEnd != nil {
 		c.atEnd(c.env)
 	}
 	return nil
+}
+
+// Prepare implements component.Preparer.
+func (c controller) Prepare(context.Context) (stop func()) {
+	c.note("prepare")
+	return func() { c.note("unprepare") }
 }
 
 func (c controller) Synced() error                 { return c.synced }
@@ -95,7 +111,7 @@ func (c controller) DriverChanged(context.Context) { c.note("changed") }
 func (c controller) State() any                    { return c.state }
 
 // config returns a configuration for the driver at the socket, with an API server in memory.
-func (c *component) config(t *testing.T, socket string, args ...string) (sidecar.Config, *kubetest.Cluster) {
+func (c *example) config(t *testing.T, socket string, args ...string) (sidecar.Config, *kubetest.Cluster) {
 	t.Helper()
 	cluster := kubetest.New()
 	o := parse(t, args...)
@@ -108,7 +124,7 @@ func (c *component) config(t *testing.T, socket string, args ...string) (sidecar
 		StateKey:       "things",
 		Features:       func(info *csiclient.Info) any { return featuresOf(info) },
 		CheckName:      "publish", CheckMessage: "Nothing can be published",
-		New: func(env sidecar.Environment) sidecar.Work {
+		New: func(_ context.Context, env sidecar.Environment) (sidecar.Work, error) {
 			c.note("new")
 			check := func() error {
 				if featuresOf(env.CSI.Info()).Publish {
@@ -116,14 +132,15 @@ func (c *component) config(t *testing.T, socket string, args ...string) (sidecar
 				}
 				return errPublish
 			}
-			return sidecar.Work{Check: check, NewController: func() sidecar.Controller { return controller{c, env} }}
+			changed := func(context.Context, *csiclient.Info) error { return c.changed }
+			return sidecar.Work{Check: check, DriverChanged: changed, NewController: func() sidecar.Controller { return controller{c, env} }}, nil
 		},
 		Client: cluster.Client(), Host: "host-1",
 	}, cluster
 }
 
 // start runs the component beside the driver at the socket.
-func (c *component) start(t *testing.T, socket string, args ...string) (*sidecartest.Running, *kubetest.Cluster) {
+func (c *example) start(t *testing.T, socket string, args ...string) (*sidecartest.Running, *kubetest.Cluster) {
 	t.Helper()
 	config, cluster := c.config(t, socket, args...)
 	return sidecartest.Start(t, config), cluster
@@ -150,7 +167,7 @@ func serves(r *sidecartest.Running, path string, code int, part string) func() b
 func TestHTTP(t *testing.T) {
 	socket := newSocket(t)
 	stopDriver := csitest.New(csitest.Options{}).ServeAt(t, socket)
-	c := &component{state: map[string]string{"answer": "42"}}
+	c := &example{state: map[string]string{"answer": "42"}}
 	r, _ := c.start(t, socket, "--leader-election", "--leader-election-namespace=ns", "--http-endpoint=:0", "--enable-pprof")
 	r.Eventually("lead", c.happened("run", 1))
 	for path, parts := range map[string][]string{
@@ -183,7 +200,7 @@ func TestHTTP(t *testing.T) {
 func TestNotSynced(t *testing.T) {
 	socket := newSocket(t)
 	csitest.New(csitest.Options{}).ServeAt(t, socket)
-	c := &component{synced: errUnsynced}
+	c := &example{synced: errUnsynced}
 	r, _ := c.start(t, socket)
 	r.Eventually("report the caches", serves(r, "/readyz", http.StatusInternalServerError, "[-]informer-sync failed: "+errUnsynced.Error()))
 	if code, body := r.Get("/readyz?exclude=informer-sync"); code != http.StatusOK {
@@ -199,7 +216,7 @@ func TestNotSynced(t *testing.T) {
 func TestDriverComesBack(t *testing.T) {
 	socket := newSocket(t)
 	stopDriver := mute().ServeAt(t, socket)
-	c := &component{}
+	c := &example{}
 	r, _ := c.start(t, socket)
 	r.Eventually("report the missing capability", serves(r, "/readyz", http.StatusInternalServerError, "[-]publish failed: "+errPublish.Error()))
 	stopDriver()
@@ -223,7 +240,7 @@ func TestDriverComesBack(t *testing.T) {
 // TestCapabilitiesAreReadAgain has a driver that announces nothing while it starts, over one connection.
 func TestCapabilitiesAreReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		driver, c := mute(), &component{}
+		driver, c := mute(), &example{}
 		config, _ := c.config(t, "/no/socket")
 		config.CSI.Conn = driver.Conn()
 		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
@@ -259,7 +276,7 @@ func TestConnectionLoss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			socket := newSocket(t)
 			stopDriver := csitest.New(csitest.Options{}).ServeAt(t, socket)
-			c := &component{}
+			c := &example{}
 			r, _ := c.start(t, socket, tt.args...)
 			r.Eventually("run", c.happened("run", 1))
 			stopDriver()
@@ -277,7 +294,7 @@ func TestConnectionLoss(t *testing.T) {
 func TestElectedAgain(t *testing.T) {
 	socket := newSocket(t)
 	csitest.New(csitest.Options{}).ServeAt(t, socket)
-	c := &component{}
+	c := &example{}
 	r, cluster := c.start(t, socket, "--leader-election", "--leader-election-namespace=ns",
 		"--leader-election-lease-duration=2s", "--leader-election-renew-deadline=1s", "--leader-election-retry-period=100ms")
 	r.Eventually("lead", c.happened("run", 1))
@@ -303,12 +320,97 @@ func TestElectedAgain(t *testing.T) {
 	}
 }
 
+// TestPrepares has the controller of a standby prepare itself, once for each election that it waits for.
+func TestPrepares(t *testing.T) {
+	socket := newSocket(t)
+	csitest.New(csitest.Options{}).ServeAt(t, socket)
+	first, second := &example{}, &example{}
+	r, cluster := first.start(t, socket, "--leader-election", "--leader-election-namespace=ns")
+	r.Eventually("lead", first.happened("run", 1))
+	config, _ := second.config(t, socket, "--leader-election", "--leader-election-namespace=ns", "--leader-election-lease-duration=2s",
+		"--leader-election-renew-deadline=1s", "--leader-election-retry-period=100ms")
+	config.Client, config.Host = cluster.Client(), "host-2"
+	standby := sidecartest.Start(t, config)
+	standby.Eventually("prepare", second.happened("prepare", 1))
+	if run := second.count("run"); run != 0 {
+		t.Errorf("Run of a standby was called %d times", run)
+	}
+	r.Stop()
+	standby.Eventually("lead", second.happened("run", 1))
+	if err := cluster.Merge("leases", "ns", lease, []byte(`{"spec":{"holderIdentity":"thief","leaseDurationSeconds":3600}}`)); err != nil {
+		t.Fatal(err)
+	}
+	standby.Eventually("prepare again", second.happened("prepare", 2))
+	standby.Stop()
+	if first.count("prepare") != 1 || second.count("prepare") != 2 || second.count("unprepare") < 2 {
+		t.Errorf("the first prepared %d times, the second %d times and ended that %d times", first.count("prepare"), second.count("prepare"), second.count("unprepare"))
+	}
+	leaders := 0
+	for _, object := range cluster.Objects("events") {
+		if event, ok := object.(*corev1.Event); ok && event.Reason == "LeaderElection" && event.InvolvedObject.Kind == "Lease" {
+			leaders++
+		}
+	}
+	if leaders != 2 {
+		t.Errorf("%d events LeaderElection of a Lease, want one for each leader", leaders)
+	}
+}
+
+// TestReplaced has a controller end because what it was made for has changed: another one goes on, under the same Lease.
+func TestReplaced(t *testing.T) {
+	for _, args := range [][]string{nil, {"--leader-election", "--leader-election-namespace=ns"}} {
+		socket := newSocket(t)
+		csitest.New(csitest.Options{}).ServeAt(t, socket)
+		c := &example{replace: make(chan struct{})}
+		r, cluster := c.start(t, socket, args...)
+		for n := range 3 {
+			r.Eventually("run", c.happened("run", n+1))
+			c.replace <- struct{}{}
+		}
+		r.Eventually("run the last", c.happened("run", 4))
+		for _, object := range cluster.Objects("leases") {
+			if got := object.(*coordinationv1.Lease).Spec.LeaseTransitions; got != nil && *got != 0 {
+				t.Errorf("%d changes of the leader, want none", *got)
+			}
+		}
+		r.Stop()
+		if made := c.count("new"); made != 1 {
+			t.Errorf("New was called %d times, want 1", made)
+		}
+	}
+}
+
+// TestChangeRefused has a driver come back as one that the component cannot work with.
+func TestChangeRefused(t *testing.T) {
+	socket := newSocket(t)
+	stopDriver := csitest.New(csitest.Options{}).ServeAt(t, socket)
+	c := &example{changed: errBroken}
+	r, _ := c.start(t, socket)
+	r.Eventually("run", c.happened("run", 1))
+	stopDriver()
+	csitest.New(csitest.Options{}).ServeAt(t, socket)
+	if err := r.Wait(); !errors.Is(err, errBroken) || c.count("changed") != 0 {
+		t.Errorf("ended in %v after %d notifications of the controller, want %v and none", err, c.count("changed"), errBroken)
+	}
+}
+
+// TestNewFails ends the component with the error of New.
+func TestNewFails(t *testing.T) {
+	socket := newSocket(t)
+	csitest.New(csitest.Options{}).ServeAt(t, socket)
+	config, _ := (&example{}).config(t, socket)
+	config.New = func(context.Context, sidecar.Environment) (sidecar.Work, error) { return sidecar.Work{}, errBroken }
+	if err := sidecar.Run(klog.NewContext(t.Context(), klog.Logger{}), config); !errors.Is(err, errBroken) {
+		t.Errorf("ended in %v, want %v", err, errBroken)
+	}
+}
+
 // TestOrderOfTheEnd records an event when the last operation ends: it is written, and metrics are served until then.
 func TestOrderOfTheEnd(t *testing.T) {
 	socket := newSocket(t)
 	csitest.New(csitest.Options{}).ServeAt(t, socket)
 	var r *sidecartest.Running
-	c := &component{atEnd: func(env sidecar.Environment) {
+	c := &example{atEnd: func(env sidecar.Environment) {
 		env.Events.Normal(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}, "Ended", "the last operation")
 		if code, _ := r.Get("/metrics"); code != http.StatusOK {
 			t.Errorf("/metrics: %d when the last operation ends", code)
@@ -330,14 +432,14 @@ func TestOrderOfTheEnd(t *testing.T) {
 func TestControllerFails(t *testing.T) {
 	socket := newSocket(t)
 	csitest.New(csitest.Options{}).ServeAt(t, socket)
-	config, _ := (&component{fails: errBroken}).config(t, socket)
+	config, _ := (&example{fails: errBroken}).config(t, socket)
 	if err := sidecar.Run(klog.NewContext(t.Context(), klog.Logger{}), config); !errors.Is(err, errBroken) {
 		t.Errorf("ended in %v, want %v", err, errBroken)
 	}
 }
 
 func TestStopWhileWaiting(t *testing.T) {
-	r, _ := (&component{}).start(t, newSocket(t))
+	r, _ := (&example{}).start(t, newSocket(t))
 	if code, body := r.Get("/livez"); code != http.StatusOK {
 		t.Errorf("/livez: %d %s", code, body)
 	}
@@ -352,7 +454,7 @@ func TestWithKubeconfig(t *testing.T) {
 	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	socket, driver, c := newSocket(t), csitest.New(csitest.Options{}), &component{}
+	socket, driver, c := newSocket(t), csitest.New(csitest.Options{}), &example{}
 	driver.ServeAt(t, socket)
 	config, _ := c.config(t, socket, "--kubeconfig="+path, "--automaxprocs")
 	config.Client = nil
@@ -400,7 +502,7 @@ func TestRunErrors(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			config, _ := (&component{}).config(t, newSocket(t), tt.args...)
+			config, _ := (&example{}).config(t, newSocket(t), tt.args...)
 			if !tt.inMemory {
 				config.Client = nil
 			}

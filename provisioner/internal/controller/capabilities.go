@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"fmt"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
@@ -51,4 +53,12 @@ func capabilitiesOf(info *csiclient.Info, features Features) capabilities {
 func ShapeOf(info *csiclient.Info, features Features) view.Shape {
 	caps := capabilitiesOf(info, features)
 	return view.Shape{Topology: caps.topology, Attachments: caps.publish, Snapshots: caps.snapshot, Grants: features.CrossNamespace}
+}
+
+// Check returns an error for a driver that announces too little for any volume to be made or deleted.
+func Check(info *csiclient.Info) error {
+	if !capabilitiesOf(info, Features{}).create {
+		return fmt.Errorf("CSI driver %q does not announce %s", info.Name, csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+	}
+	return nil
 }

@@ -63,7 +63,7 @@ func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.Persiste
 	if !ok || c.mayUseSource(claim) != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	var elsewhere elsewhereError
 	if _, err := c.validateSource(ctx, claim, ref); errors.As(err, &elsewhere) {

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/keymutex"
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
@@ -38,8 +39,6 @@ import (
 
 // Limits that no flag changes.
 const (
-	// apiTimeout is the deadline of one request to the API server.
-	apiTimeout = 30 * time.Second
 	// saveWorkers is the number of PersistentVolumes that are saved again at a time.
 	saveWorkers = 4
 	// leastCalls is the number of calls that even an overloaded driver gets at a time.
@@ -75,6 +74,8 @@ type Settings struct {
 	Naming volume.Naming
 	// Timeout is the deadline of one call to the driver.
 	Timeout time.Duration
+	// KubeTimeout is the deadline of one request to the API server.
+	KubeTimeout time.Duration
 	// Workers is the number of claims, and separately of volume deletions, processed concurrently.
 	Workers int
 	// Retry is how failed work is repeated; its Max is also the pause after an infeasible request.
@@ -97,8 +98,8 @@ type Settings struct {
 	ModeConversion bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
 	Node Node
-	// Shutdown is how long Run may take to return after the end of its context.
-	Shutdown time.Duration
+	// Drain is how long running calls may take after the end of the context of Run, which returns within FlushTime after that.
+	Drain time.Duration
 }
 
 // Config is what a Controller works with. All fields are required but Plugin, Capacity, Queues, Ages and Metrics.
@@ -111,6 +112,8 @@ type Config struct {
 	// (ShapeOf), be started before Run is called and not be stopped before Run has returned.
 	Kube kubeapi.Client
 	View *view.View
+	// Secrets reads the secrets of requests.
+	Secrets *kube.SecretCache
 	// Plugin is the in-tree plugin that the driver replaces, the same as that of the view; the zero value: none.
 	Plugin migration.Plugin
 	// Capacity is notified of what may change the capacity of the driver; nil: nothing is.
@@ -190,13 +193,13 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) makeQueues() (err error) {
 	settings := c.cfg.Settings
 	c.claims, err = reconcile.New(reconcile.Config[claimKey]{
-		Name: "claims", Reconcile: c.reconcileClaim, Inputs: c.claimInputs, HighPriority: c.inProgress, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+		Name: "claims", Reconcile: c.reconcileClaim, Inputs: c.claimInputs, HighPriority: c.inProgress, Workers: settings.Workers, Retry: settings.Retry, Drain: settings.Drain, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of claims: %w", err)
 	}
 	c.volumes, err = reconcile.New(reconcile.Config[string]{
-		Name: "volumes", Reconcile: c.reconcileVolume, Inputs: c.volumeInputs, Workers: settings.Workers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+		Name: "volumes", Reconcile: c.reconcileVolume, Inputs: c.volumeInputs, Workers: settings.Workers, Retry: settings.Retry, Drain: settings.Drain, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of volumes: %w", err)
@@ -209,7 +212,7 @@ func (c *Controller) makeQueues() (err error) {
 		return fmt.Errorf("make queue of unsaved volumes: %w", err)
 	}
 	c.sources, err = reconcile.New(reconcile.Config[volume.SourceRef]{
-		Name: "sources", Reconcile: c.reconcileSource, Workers: settings.SourceWorkers, Retry: settings.Retry, Drain: c.drain(), Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+		Name: "sources", Reconcile: c.reconcileSource, Workers: settings.SourceWorkers, Retry: settings.Retry, Drain: settings.Drain, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
 	})
 	if err != nil {
 		return fmt.Errorf("make queue of sources: %w", err)
@@ -224,7 +227,7 @@ func (c *Controller) inProgress(key claimKey) bool {
 }
 
 // Run works until ctx ends. Running calls then get time to end, and volumes whose operation is not finished are finished
-// or deleted, both within Settings.Shutdown. It may be called once.
+// or deleted. It may be called once.
 func (c *Controller) Run(ctx context.Context) error {
 	if err := c.view.WaitSynced(ctx); err != nil {
 		return errors.Join(err, c.retire(ctx))

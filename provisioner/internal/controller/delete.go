@@ -189,7 +189,7 @@ func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) er
 
 // deleteObject deletes a PersistentVolume, and not its successor of the same name.
 func (c *Controller) deleteObject(ctx context.Context, pv *corev1.PersistentVolume) error {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	err := c.cfg.Kube.PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -14,7 +14,7 @@ import (
 // first and written as a whole: the permissions that provisioners have always had allow updates of claims, and no patches. Of several writers at a
 // time the API lets one through; the others have a conflict.
 func (c *Controller) editClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, edit func(live *corev1.PersistentVolumeClaim) (bool, error)) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	client := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace)
 	live, err := client.Get(ctx, claim.Name, metav1.GetOptions{})

@@ -34,7 +34,7 @@ func (c *Controller) patchFinalizers(ctx context.Context, pv *corev1.PersistentV
 	if err != nil {
 		return fmt.Errorf("make patch for the finalizers of PersistentVolume %q: %w", pv.Name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	switch {

@@ -125,7 +125,7 @@ func (c *Controller) seek(ctx context.Context, s claimState) reconcile.Result {
 // nodeGone reports whether a node is known not to exist.
 func (c *Controller) nodeGone(ctx context.Context, name string) bool {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyNode, name)
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	_, err := c.cfg.Kube.Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {

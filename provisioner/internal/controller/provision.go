@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
@@ -213,9 +212,9 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolume
 
 // secrets reads the secret that ref names, if any.
 func (c *Controller) secrets(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
-	return kube.SecretData(ctx, c.cfg.Kube, ref)
+	return c.cfg.Secrets.Data(ctx, ref)
 }
 
 // close ends an intent whose outcome is known.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
@@ -109,7 +110,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 		api := kubeapitest.New(r.cluster.Client())
 		r.Controller, err = New(Config{
 			Info: client.Info, Driver: client.Controller(), Kube: api, View: viewOf(api, client.Info(), settings), Plugin: migration.Of(client.Info().Name), Events: r.events,
-			Journal: journal.New(), Metrics: NewMetrics(r.registry), Settings: settings,
+			Journal: journal.New(), Secrets: kube.NewSecretCache(api, nil), Metrics: NewMetrics(r.registry), Settings: settings,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +129,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 func viewOf(api kubeapi.Client, info *csiclient.Info, settings Settings) *view.View {
 	return view.New(view.Config{
 		Kube: api, Driver: info.Name, Plugin: migration.Of(info.Name), Shape: ShapeOf(info, settings.Features), Node: settings.Node.Node, Naming: settings.Naming,
-		SnapshotSweep: 5 * time.Minute, KeepAffinity: true,
+		SnapshotSweep: 5 * time.Minute, KeepAffinity: true, Timeout: settings.KubeTimeout,
 	})
 }
 
@@ -157,7 +158,7 @@ func rigSettings() Settings {
 	return Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 10,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "me",
-		Features: Features{Topology: true, AttributesClass: true}, Shutdown: 20 * time.Second,
+		Features: Features{Topology: true, AttributesClass: true}, Drain: 15 * time.Second, KubeTimeout: 30 * time.Second,
 	}
 }
 

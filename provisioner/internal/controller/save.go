@@ -115,7 +115,7 @@ type saveResult struct {
 
 // write creates the PersistentVolume once. With an error it is to be tried again.
 func (c *Controller) write(ctx context.Context, intent journal.Intent) (saveResult, error) {
-	callCtx, cancel := context.WithTimeout(ctx, apiTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	saved, err := c.cfg.Kube.PersistentVolumes().Create(callCtx, intent.PV, metav1.CreateOptions{})
 	switch {
@@ -148,7 +148,7 @@ func (c *Controller) written(ctx context.Context, intent journal.Intent, saved *
 // exists, which may be the same volume: an attempt whose answer was lost may have succeeded. The refusal is final if the
 // volume is to be deleted when there is none.
 func (c *Controller) clash(ctx context.Context, intent journal.Intent, refusal string, final bool) (saveResult, error) {
-	callCtx, cancel := context.WithTimeout(ctx, apiTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	existing, err := c.cfg.Kube.PersistentVolumes().Get(callCtx, intent.PV.Name, metav1.GetOptions{})
 	switch {

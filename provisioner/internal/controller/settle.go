@@ -89,7 +89,7 @@ func isAccessible(from []*csi.Topology, where *csi.Topology) bool {
 
 // liveClaim reads a claim from the server; nil: it does not exist.
 func (c *Controller) liveClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	live, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 	switch {
@@ -108,7 +108,7 @@ func (c *Controller) mayDelete(ctx context.Context, intent journal.Intent) (stri
 	if !intent.Recovered {
 		return "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	claim := intent.Spec.Claim
 	events, err := c.cfg.Kube.Events(claim.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(claim.UID)})

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// flushTime is the part of Settings.Shutdown, at most a quarter, that running calls leave to flush.
-	flushTime = 5 * time.Second
+	// FlushTime is how long volumes whose operation is not finished when all calls have ended may take.
+	FlushTime = 5 * time.Second
 	// saveDrain is how long a running attempt to save a PersistentVolume may take before flush begins.
 	saveDrain = 2 * time.Second
 	// flushPause is the pause after the first failure of flush; it doubles with each further one.
@@ -26,19 +26,9 @@ const (
 // takes over the intents, so that none is finished in a hurry.
 var ErrSucceeded = errors.New("another controller of this process takes over")
 
-// drain returns how long calls that are running at the end of the context may go on.
-func (c *Controller) drain() time.Duration {
-	return DrainOf(c.cfg.Settings.Shutdown)
-}
-
-// DrainOf returns the part of a shutdown that running calls may take.
-func DrainOf(shutdown time.Duration) time.Duration {
-	return shutdown - min(flushTime, shutdown/4)
-}
-
 // work runs the queues. That of unsaved PersistentVolumes outlives the others, which add to it.
 func (c *Controller) work(ctx context.Context) error {
-	flushCtx, stop := outlive(ctx, c.cfg.Settings.Shutdown)
+	flushCtx, stop := outlive(ctx, c.cfg.Settings.Drain+FlushTime)
 	defer stop()
 	saveCtx, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSaving()

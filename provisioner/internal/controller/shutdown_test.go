@@ -137,8 +137,8 @@ func TestShutdownTookLongerThanThePodMayTake(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
-				if took := time.Since(begin); took > settings.Shutdown {
-					t.Errorf("%s\nthe end took %v, want at most %v", tc.reason, took, settings.Shutdown)
+				if took := time.Since(begin); took > settings.Drain+FlushTime {
+					t.Errorf("%s\nthe end took %v, want at most %v", tc.reason, took, settings.Drain+FlushTime)
 				}
 			}, newClaim(), newClass())
 		})

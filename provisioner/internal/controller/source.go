@@ -31,7 +31,7 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 	if !ok {
 		return nil, nil //nolint:nilnil // no source means an empty volume, which is not an error
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	unlock, err := c.lockSource(ctx, ref)
 	if err != nil {
@@ -195,7 +195,7 @@ func (c *Controller) writeOrigin(ctx context.Context, found origin) error {
 
 // reconcileSource removes the finalizer from a source that no claim needs any more.
 func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	unlock, err := c.locks.Lock(ctx, ref)
 	if err != nil {

@@ -157,7 +157,7 @@ func (c *Controller) mutableParameters(ctx context.Context, name string) (map[st
 	if name == "" {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	class, err := c.cfg.Kube.VolumeAttributesClasses().Get(ctx, name, metav1.GetOptions{})
 	switch {

@@ -47,7 +47,7 @@ type VolumeState struct {
 
 // State returns a snapshot of the controller.
 func (c *Controller) State() State {
-	s := State{Driver: c.driver, Synced: c.view.Synced(), UnderWay: []VolumeState{},
+	s := State{Driver: c.driver, Synced: c.view.Synced() == nil, UnderWay: []VolumeState{},
 		Competing: len(c.claimRecords.matching(func(r claimRecord) bool { return r.turn != turn{} })),
 		CallLimit: c.calls.Bound(),
 		Queues:    []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()},

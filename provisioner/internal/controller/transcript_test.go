@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
@@ -81,14 +82,14 @@ func runAs(ctx context.Context, env *reconciletest.Env, self process) error {
 	known, records := viewOf(api, client.Info(), settings), journal.New()
 	controller, err := New(Config{
 		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Plugin: migration.Of(client.Info().Name), Events: recorder,
-		Journal: records, Settings: settings,
+		Journal: records, Settings: settings, Secrets: kube.NewSecretCache(api, nil),
 	})
 	if err != nil {
 		return err
 	}
 	defer records.Start(ctx, journal.Config{
 		Leases: api.Leases("storage"), Name: strings.TrimSuffix(driver+"-journal-"+settings.Node.Name, "-"), Identity: self.identity, Term: self.term,
-		Settle: SettlePeriod(settings.Timeout), Adopted: controller.Resume,
+		Settle: SettlePeriod(settings.Timeout), Timeout: settings.KubeTimeout, Adopted: controller.Resume,
 	})()
 	defer known.Start(ctx)()
 	outlive, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -121,7 +122,8 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 			Topology: env.Arg("topology", "true") == "true", AttributesClass: env.Arg("attributes-class", "true") == "true",
 			SkipAttach: env.Arg("attach-required", "true") == "false", CrossNamespace: on("cross-namespace"),
 		},
-		Shutdown:       20 * time.Second,
+		Drain:          15 * time.Second,
+		KubeTimeout:    30 * time.Second,
 		SourceWorkers:  1,
 		ModeConversion: on("mode-conversion"),
 		Node:           transcriptNode(env),

@@ -94,7 +94,7 @@ func (c *Controller) holder(ctx context.Context, intent journal.Intent) (string,
 	if holders := c.view.VolumesOf(intent.VolumeID); len(holders) > 0 {
 		return holders[0].Name, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	pv, err := c.cfg.Kube.PersistentVolumes().Get(ctx, intent.Spec.Name, metav1.GetOptions{})
 	switch {

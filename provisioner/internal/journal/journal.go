@@ -30,8 +30,6 @@ import (
 )
 
 const (
-	// callTimeout is the deadline of one request to the API server.
-	callTimeout = 30 * time.Second
 	// lazyWrite is the longest time until the end of an intent is written.
 	lazyWrite = 2 * time.Second
 	// heartbeat is the longest time between two writes while there are records.
@@ -61,6 +59,8 @@ type Config struct {
 	Owner  *metav1.OwnerReference
 	// Term is the term of the elected leader, the zero value without an election.
 	Term Term
+	// Timeout is the deadline of one request to the API server.
+	Timeout time.Duration
 	// Settle is how long the driver may be working on a call of the process before.
 	Settle time.Duration
 	// Adopted is called with intents that were taken over late, because the API server had refused it before. nil: it is not.
@@ -110,9 +110,13 @@ func New() *Journal {
 
 // Start takes over the records of the processes before, opens their intents, and writes until stop is called, which writes
 // what is left. It waits for an API server that does not answer. One that refuses is asked again from time to time, and the journal has no
-// records until then. Start may be called again after stop.
+// records until then. Start may be called again after stop; in another term it forgets what it had, as another leader may have gone on with that.
 func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 	j.mu.Lock()
+	if cfg.Term != j.cfg.Term {
+		clear(j.open)
+		clear(j.records)
+	}
 	j.cfg, j.superseded = cfg, false
 	j.mu.Unlock()
 	j.insist(ctx)

@@ -94,7 +94,7 @@ func (b *bench) start() (j *Journal, stop func()) {
 	j, b.session = New(), b.cluster.NewSession()
 	stop = sync.OnceFunc(j.Start(quiet(b.t), Config{
 		Leases: b.session.Client().Leases("storage"), Name: "driver-journal", Identity: fmt.Sprint("process-", b.started), Labels: map[string]string{"app": "storage"},
-		Term: b.term, Settle: time.Hour,
+		Term: b.term, Settle: time.Hour, Timeout: 30 * time.Second,
 		Adopted: func(intents []Intent) { b.adopted = append(b.adopted, names(intents)...) },
 		Report:  func(why error) { b.reports = append(b.reports, fmt.Sprint(why)) },
 	}))

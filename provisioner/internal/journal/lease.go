@@ -95,7 +95,7 @@ func (j *Journal) askedToAbandon(ctx context.Context) bool {
 
 // getLease reads a Lease.
 func (j *Journal) getLease(ctx context.Context, name string) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.cfg.Timeout)
 	defer cancel()
 	lease, err := j.cfg.Leases.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -106,7 +106,7 @@ func (j *Journal) getLease(ctx context.Context, name string) (*coordinationv1.Le
 
 // deleteLease deletes a Lease whose records are in another one. One that stays does no harm.
 func (j *Journal) deleteLease(ctx context.Context, name string) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.cfg.Timeout)
 	defer cancel()
 	if err := j.cfg.Leases.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).Info("Lease of a former version was not deleted", logging.KeyLease, name, logging.KeyReason, err.Error())
@@ -182,7 +182,7 @@ func (j *Journal) store(ctx context.Context, lease *coordinationv1.Lease, record
 	}
 	lease.Annotations[Annotation] = text
 	lease.Spec.HolderIdentity = &j.cfg.Identity
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.cfg.Timeout)
 	defer cancel()
 	var stored *coordinationv1.Lease
 	if lease.ResourceVersion != "" {

@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	// apiTimeout is the deadline of one request to the API server.
-	apiTimeout = 30 * time.Second
 	// optionalPoll is the pause between two attempts to list a kind that the cluster may lack.
 	optionalPoll = time.Minute
 	// optionalPollOfNode is the shortest such pause of an instance for one node, of which there may be thousands; the longest is twice that.
@@ -45,13 +43,13 @@ type optional struct {
 }
 
 // newOptional returns what watches a kind by its informer.
-func newOptional[T kube.Object, L runtime.Object](resource kube.Resource[T, L], watcher *kube.Informer[T], node Node) *optional {
+func newOptional[T kube.Object, L runtime.Object](resource kube.Resource[T, L], watcher *kube.Informer[T], cfg Config) *optional {
 	poll := optionalPoll
-	if node.Alone() {
+	if cfg.Node.Alone() {
 		poll = wait.Jitter(optionalPollOfNode, 1)
 	}
 	return &optional{informer: watcher, poll: poll, tried: make(chan struct{}), list: func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 		defer cancel()
 		_, err := resource.List(ctx, metav1.ListOptions{Limit: 1})
 		return err

@@ -65,6 +65,8 @@ type Config struct {
 	SnapshotSweep time.Duration
 	// KeepAffinity keeps the node affinity of the volumes of the driver.
 	KeepAffinity bool
+	// Timeout is the deadline of one request to the API server, but for those of informers.
+	Timeout time.Duration
 }
 
 // View is the part of the cluster that the provisioner knows.
@@ -146,7 +148,7 @@ func (v *View) addSnapshots(cfg Config) {
 	v.Snapshots = kube.NewInformer(snapshots, kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
 		Name: "VolumeSnapshot", Transform: slimSnapshot, Resync: cfg.SnapshotSweep,
 	})
-	v.optional = append(v.optional, newOptional(snapshots, v.Snapshots, cfg.Node))
+	v.optional = append(v.optional, newOptional(snapshots, v.Snapshots, cfg))
 }
 
 // addGrants makes the informer of ReferenceGrants.
@@ -158,7 +160,7 @@ func (v *View) addGrants(cfg Config) {
 			grantsByNamespace: func(grant *kubeapi.ReferenceGrant) []string { return []string{grant.Namespace} },
 		},
 	})
-	v.grants = newOptional(grants, v.Grants, cfg.Node)
+	v.grants = newOptional(grants, v.Grants, cfg)
 	v.optional = append(v.optional, v.grants)
 }
 
@@ -307,8 +309,7 @@ func (v *View) setCSINode(before, after *storagev1.CSINode, driver string) (chan
 type informer interface {
 	Name() string
 	Run(ctx context.Context) error
-	WaitSynced(ctx context.Context) error
-	HasSynced() bool
+	kube.Syncer
 }
 
 // all lists the informers that are in use.
@@ -360,12 +361,12 @@ func (v *View) WaitSynced(ctx context.Context) error {
 	return nil
 }
 
-// Synced reports whether every cache is complete.
-func (v *View) Synced() bool {
-	for _, inf := range v.all() {
-		if !inf.HasSynced() {
-			return false
-		}
+// Synced returns an error that names the kinds whose cache is not complete, nil if there is none.
+func (v *View) Synced() error {
+	informers := v.all()
+	all := make([]kube.Syncer, 0, len(informers))
+	for _, inf := range informers {
+		all = append(all, inf)
 	}
-	return true
+	return kube.CheckSynced(all...)
 }

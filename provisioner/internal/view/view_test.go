@@ -27,8 +27,9 @@ func watching(t *testing.T, cfg Config, test func(t *testing.T, v *View, cluster
 	synctest.Test(t, func(t *testing.T) {
 		cluster := kubetest.New(objs...)
 		cfg.Kube, cfg.Driver, cfg.Naming = kubeapitest.New(cluster.Client()), driver, volume.Naming{Prefix: "pvc", UUIDLength: -1}
+		cfg.Timeout = 30 * time.Second
 		v := New(cfg)
-		if v.Synced() {
+		if v.Synced() == nil {
 			t.Error("a view that was not started is complete")
 		}
 		test(t, v, cluster)
@@ -42,7 +43,7 @@ func start(t *testing.T, v *View) {
 	if err := v.WaitSynced(quiet(t)); err != nil {
 		t.Fatal(err)
 	}
-	if !v.Synced() {
+	if v.Synced() != nil {
 		t.Error("the view is not complete")
 	}
 	synctest.Wait()

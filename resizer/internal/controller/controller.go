@@ -44,6 +44,8 @@ type Config struct {
 	ResizeTimeout, ModifyTimeout time.Duration
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
+	// Drain is how long operations in progress may go on at the end. 0: reconcile.DefaultDrain.
+	Drain time.Duration
 	// Resync is the interval in which every claim is reconciled without a change. 0: never.
 	Resync time.Duration
 	// WaitUntilUnused postpones an expansion that the driver does not do while the volume is in use.
@@ -102,6 +104,7 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 		Reconcile:  c.reconcile,
 		Workers:    c.cfg.Workers,
 		Retry:      c.cfg.Retry,
+		Drain:      c.cfg.Drain,
 		Metrics:    c.cfg.QueueMetrics,
 		Registerer: c.cfg.Registerer,
 	})

@@ -35,6 +35,8 @@ type Config struct {
 	Retry flagset.Retry
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
+	// Drain is how long operations in progress may go on at the end. 0: reconcile.DefaultDrain.
+	Drain time.Duration
 	// Resync is the interval in which every object is reconciled without a change. 0: never.
 	Resync time.Duration
 	// Groups works on group snapshots as long as the server has their kinds, which are looked for in CRDInterval.
@@ -151,7 +153,7 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 
 func (c *Controller) newQueue(name string, do func(context.Context, string) (reconcile.Result, error), inputs func(string) any) (*reconcile.Controller[string], error) {
 	return reconcile.New(reconcile.Config[string]{
-		Name: name, Reconcile: do, Inputs: inputs, Workers: c.cfg.Workers, Retry: c.cfg.Retry, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
+		Name: name, Reconcile: do, Inputs: inputs, Workers: c.cfg.Workers, Retry: c.cfg.Retry, Drain: c.cfg.Drain, Metrics: c.cfg.QueueMetrics, Registerer: c.cfg.Registerer,
 	})
 }
 

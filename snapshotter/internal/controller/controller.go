@@ -44,6 +44,8 @@ type Config struct {
 	Timeout time.Duration
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
+	// Drain is how long operations in progress may go on at the end. 0: reconcile.DefaultDrain.
+	Drain time.Duration
 	// Resync is the interval in which every content is reconciled without a change. 0: never.
 	Resync time.Duration
 	// SnapshotNames and GroupNames make the names that the driver gets.
@@ -163,6 +165,7 @@ func (l *loop) open(name string) (err error) {
 		Reconcile:  l.reconcile,
 		Workers:    l.cfg.Workers,
 		Retry:      l.cfg.Retry,
+		Drain:      l.cfg.Drain,
 		Metrics:    l.cfg.QueueMetrics,
 		Registerer: l.cfg.Registerer,
 	})

@@ -1,0 +1,205 @@
+package component
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/events"
+	"github.com/longshore-csi/longshore/csikit/httpserve"
+	"github.com/longshore-csi/longshore/csikit/kubemetrics"
+	"github.com/longshore-csi/longshore/csikit/leader"
+	"github.com/longshore-csi/longshore/csikit/version"
+)
+
+// instance is one running component.
+type instance struct {
+	Config
+
+	health  leader.Health
+	leading atomic.Bool
+	// current is the controller at work, or the one that waits until this instance leads; nil before there is one.
+	current atomic.Pointer[Controller]
+}
+
+// now returns the controller.
+func (c *instance) now() Controller { return *c.current.Load() }
+
+// renew replaces the controller, which runs only once.
+func (c *instance) renew(work Work) {
+	next := work.NewController()
+	c.current.Store(&next)
+}
+
+// run opens the listener, if one is asked for, and works until ctx ends. The listener outlasts the work, so that metrics of the last
+// operations are not lost.
+func (c *instance) run(ctx context.Context) error {
+	if c.Options.HTTP.Address() == "" {
+		return c.work(ctx)
+	}
+	server, err := c.listen(ctx)
+	if err != nil {
+		return err
+	}
+	group, working := errgroup.WithContext(ctx)
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { return server.Run(background) })
+	group.Go(func() error {
+		defer stop()
+		return c.work(working)
+	})
+	return group.Wait()
+}
+
+func (c *instance) listen(ctx context.Context) (*httpserve.Server, error) {
+	o := c.Options.HTTP
+	var metrics prometheus.Gatherer = c.Registry
+	if c.NoMetrics {
+		metrics = nil
+	}
+	checks := map[string]func(context.Context) error{"informer-sync": c.synced}
+	maps.Copy(checks, c.Checks)
+	return httpserve.Listen(httpserve.Config{
+		Address:     o.Address(),
+		MetricsPath: o.MetricsPath,
+		Gatherer:    metrics,
+		Ready:       checks,
+		ReadyPath:   c.ReadyPath,
+		Leader:      c.health.Check,
+		Pprof:       o.Pprof,
+		State:       c.state,
+		Logger:      klog.FromContext(ctx),
+	})
+}
+
+// synced returns an error while the controller waits for a first list, with a hint.
+func (c *instance) synced(context.Context) error {
+	if c.current.Load() == nil {
+		return nil
+	}
+	if err := c.now().Synced(); err != nil {
+		return fmt.Errorf("%w from the API server; does the role of %s allow list and watch?", err, c.Name)
+	}
+	return nil
+}
+
+// state is what /debug/state shows.
+func (c *instance) state() any {
+	s := state{Version: version.Get().String(), Leading: c.leading.Load(), key: c.StateKey}
+	if c.current.Load() != nil {
+		s.controller = c.now().State()
+	}
+	return s
+}
+
+type state struct {
+	Version    string `json:"version"`
+	Leading    bool   `json:"leading"`
+	key        string
+	controller any
+}
+
+// MarshalJSON implements json.Marshaler: the state of the controller, if there is any, comes last, under the key of the component.
+func (s state) MarshalJSON() ([]byte, error) {
+	type common state
+	text, err := json.Marshal(common(s))
+	if err != nil || s.controller == nil {
+		return text, err
+	}
+	last, err := json.Marshal(map[string]any{s.key: s.controller})
+	return append(append(bytes.TrimSuffix(text, []byte("}")), ','), bytes.TrimPrefix(last, []byte("{"))...), err
+}
+
+// work waits for what the component needs, then works until ctx ends.
+func (c *instance) work(ctx context.Context) error {
+	names, err := c.Names(ctx)
+	if err != nil {
+		return ignoreStopped(ctx, err)
+	}
+	recorder, err := events.NewRecorder(events.Config{Client: c.Client, Component: names.Events, Host: c.Host, Registerer: c.Registry})
+	if err != nil {
+		return err
+	}
+	work, err := c.New(ctx, Environment{
+		Kube: c.Client, Events: recorder, QueueMetrics: kubemetrics.NewQueues(c.Registry), Registerer: c.Registry, Drain: c.Options.Drain(),
+	})
+	if err != nil {
+		return ignoreStopped(ctx, err)
+	}
+	c.renew(work)
+	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
+	recorded := make(chan error, 1)
+	go func() { recorded <- recorder.Run(recording) }()
+	group, working := errgroup.WithContext(ctx)
+	if work.Beside != nil {
+		group.Go(func() error { return ignoreStopped(working, work.Beside(working, c.now)) })
+	}
+	group.Go(func() error { return c.lead(working, names.Lease, work, recorder) })
+	err = group.Wait()
+	stop() // the events of the last operations are written first
+	return errors.Join(err, <-recorded)
+}
+
+// ignoreStopped drops an error that only says that ctx has ended.
+func ignoreStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // an end that was asked for is none
+	}
+	return err
+}
+
+// lead runs controllers, as the elected leader if an election is asked for. After a lost Lease, the next controller waits for the next election.
+func (c *instance) lead(ctx context.Context, lease string, work Work, recorder events.Recorder) error {
+	le := c.Options.LeaderElection
+	if !le.Enabled {
+		return c.control(ctx, work)
+	}
+	return leader.Serve(ctx, leader.Config{
+		Client:        c.Client,
+		Namespace:     le.Namespace,
+		Name:          lease,
+		Identity:      c.Host,
+		Labels:        le.Labels,
+		LeaseDuration: le.LeaseDuration,
+		RenewDeadline: le.RenewDeadline,
+		RetryPeriod:   le.RetryPeriod,
+		Metrics:       kubemetrics.NewLeader(c.Registry),
+		Health:        &c.health,
+		Recorder:      recorder,
+	}, c.prepare, func(ctx context.Context) error {
+		defer c.renew(work)
+		return c.control(ctx, work)
+	})
+}
+
+// prepare lets a controller that waits for the Lease read its objects.
+func (c *instance) prepare(ctx context.Context) (stop func()) {
+	if waiting, ok := c.now().(Preparer); ok {
+		return waiting.Prepare(ctx)
+	}
+	return func() {}
+}
+
+// control runs a controller, and those that replace it, until ctx ends.
+func (c *instance) control(ctx context.Context, work Work) error {
+	c.leading.Store(true)
+	defer c.leading.Store(false)
+	for {
+		err := c.now().Run(ctx)
+		switch {
+		case !errors.Is(err, ErrReplace):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		}
+		c.renew(work)
+	}
+}

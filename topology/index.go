@@ -28,8 +28,9 @@ type Index struct {
 	mu      sync.Mutex
 	nodes   map[string]*node
 	sets    map[string]*keySet // by setID; those that a registered node reports
-	version uint64             // counts changes of the result of Segments
-	scratch []byte             // for texts that are only looked up
+	union   union
+	version uint64 // counts changes of the result of Segments
+	scratch []byte // for texts that are only looked up
 }
 
 // node is what is known of one node.
@@ -38,7 +39,7 @@ type node struct {
 	hasNode     bool              // the Node object exists
 	hasCSINode  bool              // the CSINode object exists
 	own         *keySet           // the keys that the driver reports; nil: not registered
-	memberships []membership      // one for each key set whose keys are all labels
+	memberships []membership      // one for each key set whose keys the driver reports, if they are all labels
 }
 
 // membership says that a node counts for a group.
@@ -179,9 +180,13 @@ func (x *Index) refresh(n *node) (changed bool) {
 	return x.version != before
 }
 
-// join lets a registered node count for the group of set that it is in, if it
-// has all the labels.
+// join lets a registered node count for the group of set that it is in, if the
+// driver reports these keys for it, beside others or not, and it has all the
+// labels.
 func (x *Index) join(n *node, set *keySet) {
+	if !n.own.covers(set) {
+		return
+	}
 	text, ok := appendLabels(x.scratch[:0], n.labels, set.keys)
 	x.scratch = text
 	if !ok {

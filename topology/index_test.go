@@ -177,8 +177,8 @@ func TestState(t *testing.T) {
 	x.SetNode("n6", map[string]string{"zone": "d"}) // not registered
 	want := []KeySetState{
 		{Keys: []string{}, Nodes: 1, Segments: map[string]int{"": 5}},
-		{Keys: []string{"rack", "zone"}, Nodes: 2, Leading: true, Segments: map[string]int{"rack=1,zone=a": 1, "rack=2,zone=a": 1}},
-		{Keys: []string{"zone"}, Nodes: 2, Segments: map[string]int{"zone=a": 2, "zone=b": 2, "zone=c": 1}},
+		{Keys: []string{"rack", "zone"}, Nodes: 2, Segments: map[string]int{"rack=1,zone=a": 1, "rack=2,zone=a": 1}},
+		{Keys: []string{"zone"}, Nodes: 2, Segments: map[string]int{"zone=a": 2, "zone=b": 2}},
 	}
 	if diff := cmp.Diff(want, x.State()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -195,7 +195,7 @@ func TestCountsStayExact(t *testing.T) {
 		x.SetNode("n1", map[string]string{"zone": "a"})
 		x.SetCSINode("n2", true, []string{"zone"})
 	}
-	want := []KeySetState{{Keys: []string{"zone"}, Nodes: 2, Leading: true, Segments: map[string]int{"zone=a": 1, "zone=b": 1}}}
+	want := []KeySetState{{Keys: []string{"zone"}, Nodes: 2, Segments: map[string]int{"zone=a": 1, "zone=b": 1}}}
 	if diff := cmp.Diff(want, x.State()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

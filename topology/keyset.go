@@ -7,7 +7,8 @@ import (
 )
 
 // keySet is one set of topology keys that the driver reports for at least one
-// node, with the segments that these keys have on all registered nodes.
+// node, with the segments that these keys have on all nodes for which the driver
+// reports them, alone or beside others.
 type keySet struct {
 	keys      []string          // sorted, distinct
 	reporters int               // registered nodes that report exactly these keys
@@ -24,13 +25,21 @@ type group struct {
 	set     *keySet
 	segment Segment
 	message *csi.Topology
-	members int  // registered nodes in the segment
-	owners  int  // those of them that report the keys of the set
+	members int  // nodes in the segment for which the driver reports the keys of the set
+	owners  int  // those of them for which it reports no others
 	listed  bool // is in set.listed
 }
 
 func newKeySet(sortedKeys []string) *keySet {
 	return &keySet{keys: sortedKeys, groups: map[string]*group{}, latest: &ring{}}
+}
+
+// covers reports whether all keys of another set are among those of this one.
+func (s *keySet) covers(other *keySet) bool {
+	return s == other || !slices.ContainsFunc(other.keys, func(key string) bool {
+		_, ok := slices.BinarySearch(s.keys, key)
+		return !ok
+	})
 }
 
 // group returns the group of the segment with the given text, a new one if

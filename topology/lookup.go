@@ -1,8 +1,8 @@
 package topology
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -51,11 +51,8 @@ type KeySetState struct {
 	// Nodes is the number of nodes that have a label for each key and for
 	// which the driver reports exactly these keys.
 	Nodes int `json:"nodes"`
-	// Leading reports whether the keys are the source of truth for claims
-	// without a selected node.
-	Leading bool `json:"leading"`
 	// Segments counts, by the text of the segment, the nodes that are in it,
-	// also those for which the driver reports other keys.
+	// also those for which the driver reports further keys.
 	Segments map[string]int `json:"segments"`
 }
 
@@ -64,7 +61,6 @@ type KeySetState struct {
 func (x *Index) State() []KeySetState {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	leading := x.leading()
 	states := make([]KeySetState, 0, len(x.sets))
 	for _, set := range x.sets {
 		segments := make(map[string]int, len(set.groups))
@@ -74,7 +70,6 @@ func (x *Index) State() []KeySetState {
 		states = append(states, KeySetState{
 			Keys:     append([]string{}, set.keys...), // never null in JSON
 			Nodes:    set.owners,
-			Leading:  set == leading,
 			Segments: segments,
 		})
 	}
@@ -97,11 +92,11 @@ func (x *Index) facts(r *Request) (facts, error) {
 		if !r.aggregates() {
 			return facts{}, nil
 		}
-		set := x.leading()
-		if set == nil {
+		all := x.aggregated()
+		if all == nil {
 			return facts{}, x.explainEmpty()
 		}
-		return facts{aggregated: set.ring()}, nil
+		return facts{aggregated: all}, nil
 	}
 	segment, err := x.nodeSegment(r.SelectedNode)
 	if err != nil {
@@ -118,27 +113,35 @@ func (x *Index) facts(r *Request) (facts, error) {
 	return f, nil
 }
 
-// leading returns the key set that is the source of truth for keys when no
-// node is selected: the one that the driver reports for most of the nodes that
-// count, among equals the first in the order of the sorted keys. It depends on
-// the state of the cluster only, not on the order of events; nil when there is
-// none.
-func (x *Index) leading() *keySet {
-	var best *keySet
-	for _, set := range x.sets {
-		if len(set.keys) == 0 || set.owners == 0 {
-			continue
-		}
-		if best == nil || compareLead(set, best) < 0 {
-			best = set
-		}
-	}
-	return best
+// union is the ring of the segments of all key sets, made of their rings.
+type union struct {
+	parts []*ring
+	ring  *ring
 }
 
-// compareLead orders the key set that leads first.
-func compareLead(a, b *keySet) int {
-	return cmp.Or(-cmp.Compare(a.owners, b.owners), slices.Compare(a.keys, b.keys))
+// aggregated returns the segments of all key sets, each on the nodes for which
+// the driver reports its keys; nil when there is none. It depends on the state of
+// the cluster only, not on the order of events.
+func (x *Index) aggregated() *ring {
+	var parts []*ring
+	for _, id := range slices.Sorted(maps.Keys(x.sets)) {
+		if set := x.sets[id]; len(set.keys) > 0 && set.ring().size() > 0 {
+			parts = append(parts, set.ring())
+		}
+	}
+	switch {
+	case len(parts) == 0:
+		return nil
+	case len(parts) == 1:
+		return parts[0]
+	case !slices.Equal(parts, x.union.parts):
+		var segments []Segment
+		for _, part := range parts {
+			segments = append(segments, part.segments...)
+		}
+		x.union = union{parts: parts, ring: newRing(canonical(segments))}
+	}
+	return x.union.ring
 }
 
 // explainEmpty says why no key set leads.

@@ -41,7 +41,7 @@ func (p place) before(q place) bool {
 	return p.text() < q.text()
 }
 
-// on returns the place that the keys have on a registered node.
+// on returns the place that the keys have on a node for which the driver reports them.
 func (c naiveCluster) on(name string, keys []string) (place, bool) {
 	labels, exists := c.nodes[name]
 	if !exists || !c.csiNodes[name].registered {
@@ -50,7 +50,7 @@ func (c naiveCluster) on(name string, keys []string) (place, bool) {
 	p := place{}
 	for _, key := range keys {
 		value, ok := labels[key]
-		if !ok {
+		if !ok || !slices.Contains(c.csiNodes[name].keys, key) {
 			return nil, false
 		}
 		p[key] = value
@@ -89,35 +89,15 @@ func (c naiveCluster) segments() []string {
 	return result
 }
 
-// lead returns the keys that most nodes report.
-func (c naiveCluster) lead() ([]string, bool) {
-	counts := map[string]int{}
-	for name, csiNode := range c.csiNodes {
-		if _, ok := c.on(name, csiNode.keys); ok && len(csiNode.keys) > 0 {
-			counts[strings.Join(normal(csiNode.keys), " ")]++
+// union returns the places of all key sets that the driver reports.
+func (c naiveCluster) union() []place {
+	var places []place
+	for _, csiNode := range c.csiNodes {
+		if csiNode.registered && len(csiNode.keys) > 0 {
+			places = append(places, c.all(csiNode.keys)...)
 		}
 	}
-	var best string
-	for keys, count := range counts {
-		if best == "" || count > counts[best] || count == counts[best] && keys < best {
-			best = keys
-		}
-	}
-	return strings.Fields(best), best != ""
-}
-
-// normal returns keys sorted and distinct.
-func normal(keys []string) []string {
-	set := map[string]bool{}
-	for _, key := range keys {
-		set[key] = true
-	}
-	var result []string
-	for key := range set {
-		result = append(result, key)
-	}
-	sort.Strings(result)
-	return result
+	return distinct(places)
 }
 
 // selected returns the place of the selected node.
@@ -252,14 +232,13 @@ func (c naiveCluster) candidates(r Request, node place) ([]place, error) {
 	if !hasAllowed && node == nil && !r.Immediate {
 		return nil, nil
 	}
-	keys, ok := slices.Sorted(maps.Keys(node)), true
+	places := c.all(slices.Sorted(maps.Keys(node)))
 	if node == nil {
-		keys, ok = c.lead()
+		places = c.union()
 	}
-	if !ok {
+	if len(places) == 0 {
 		return nil, ErrNoTopology
 	}
-	places := c.all(keys)
 	if hasAllowed {
 		places = slices.DeleteFunc(places, func(p place) bool { return !within(allowed, p) })
 		if len(places) == 0 {

@@ -74,10 +74,10 @@ type Request struct {
 //   - the segment of the selected node, in strict mode;
 //   - the flattened AllowedTopologies, unless FilterAllowed is set;
 //   - nothing, without a selected node and without Immediate;
-//   - the segments of all nodes, by the keys of the selected node. Without a
-//     selected node, the keys that the driver reports for most nodes count,
-//     among equals the first in order: the same for every claim, every
-//     attempt and any order of events.
+//   - the segments of all nodes for which the driver reports the keys of the
+//     selected node. Without a selected node, those of each set of keys that the
+//     driver reports for any node, as external-provisioner 6.4: the same for
+//     every claim, every attempt and any order of events.
 //
 // Preferred is the same list, begun at another place and going round: at the
 // first segment that the selected node lies within, or without a selected

@@ -181,24 +181,29 @@ func TestMixedKeySets(t *testing.T) {
 		want   []string
 	}{
 		"Majority": {
-			"the keys of most nodes lead; all registered nodes with these labels count",
+			"each key set counts on the nodes for which the driver reports its keys",
 			[]testNode{{"n1", "zone=a", []string{"zone"}}, {"n2", "zone=b", []string{"zone"}}, {"n3", "zone=c,host=h", []string{"host", "zone"}}},
-			[]string{"zone=a", "zone=b", "zone=c"},
+			[]string{"zone=a", "zone=b", "zone=c", "host=h,zone=c"},
 		},
-		"Tie": {
-			"among equals the first in the order of keys leads",
+		"Apart": {
+			"a node for which the driver reports other keys is not in the segments of these",
+			[]testNode{{"n1", "zone=a,rack=1", []string{"zone", "rack"}}, {"n2", "zone=b,rack=1", []string{"zone", "rack"}}, {"n3", "zone=c", []string{"zone"}}, {"n4", "zone=d,rack=9", nil}},
+			[]string{"zone=a", "zone=b", "zone=c", "rack=1,zone=a", "rack=1,zone=b"},
+		},
+		"Two": {
+			"no key set is the first",
 			[]testNode{{"n1", "zone=a", []string{"zone"}}, {"n2", "zone=b,host=h", []string{"zone", "host"}}},
-			[]string{"host=h,zone=b"},
+			[]string{"zone=a", "zone=b", "host=h,zone=b"},
 		},
-		"UnlabelledDoNotVote": {
-			"nodes that lack the labels do not count as a majority",
+		"Unlabelled": {
+			"nodes that lack the labels are in no segment",
 			[]testNode{{"n1", "zone=a", []string{"zone"}}, {"n2", "zone=b", []string{"host"}}, {"n3", "zone=b", []string{"host"}}},
-			[]string{"zone=a", "zone=b"},
+			[]string{"zone=a"},
 		},
-		"KeylessDoNotVote": {
-			"nodes without keys do not lead, but their labels count as the driver is there",
+		"Keyless": {
+			"labels of nodes without keys do not count",
 			[]testNode{{"n1", "zone=a", []string{"zone"}}, {"n2", "zone=b", nil}, {"n3", "zone=b", nil}},
-			[]string{"zone=a", "zone=b"},
+			[]string{"zone=a"},
 		},
 	}
 	for name, tc := range cases {

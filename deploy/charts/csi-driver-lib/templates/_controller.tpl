@@ -85,6 +85,7 @@ spec:
   - --extra-create-metadata
   {{- end }}
   - --http-endpoint=:{{ $port }}
+  - --termination-grace-period={{ max 15 (int $root.Values.controller.terminationGracePeriodSeconds) }}s
   - --v={{ $root.Values.logLevel }}
   {{- if $elects }}
   - --leader-election

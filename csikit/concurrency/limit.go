@@ -3,9 +3,10 @@
 // A bound that is too high makes a driver refuse calls, which then wait for their retries; one that is too low wastes its
 // capacity. No flag is right for long, so the bound follows the answers: it grows by one for as many answers as it allows
 // calls, and shrinks by a quarter when the driver is overloaded (additive increase, multiplicative decrease, as TCP has it in
-// RFC 5681, section 3.1). A driver is overloaded when it says so, and also when a call succeeds so late that it had nearly
+// RFC 5681, section 3.1). A driver is overloaded when it says so by UNAVAILABLE, and also when a call succeeds so late that it had nearly
 // missed its deadline, although calls of its kind were much faster lately: a driver that does one thing at a time behind a
-// lock answers like this, and refuses nothing.
+// lock answers like this, and refuses nothing. RESOURCE_EXHAUSTED is another matter: a full pool (CSI, "CreateVolume Errors"), which
+// fewer calls would not make less full.
 package concurrency
 
 import (
@@ -124,8 +125,7 @@ func (l *Limit) leave(a answer, shrunk int) {
 // that always need longer than that are not slower beside many calls than beside few.
 func (l *Limit) overloadedLocked(a answer) bool {
 	if a.err != nil {
-		code := status.Code(a.err)
-		return code == codes.Unavailable || code == codes.ResourceExhausted
+		return status.Code(a.err) == codes.Unavailable
 	}
 	fastest := l.fastest[a.kind].with(a.took, time.Now())
 	l.fastest[a.kind] = fastest

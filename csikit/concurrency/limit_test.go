@@ -37,7 +37,7 @@ func (b *backend) call(ctx context.Context) error {
 	defer b.running.Add(-1)
 	if n := b.running.Add(1); b.stands > 0 && n > b.stands {
 		b.refused.Add(1)
-		return status.Error(codes.ResourceExhausted, "too many requests")
+		return status.Error(codes.Unavailable, "too many requests")
 	}
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()

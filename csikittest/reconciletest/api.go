@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -135,12 +136,18 @@ func (c *command) apiError(name, message string) error {
 		message = "injected"
 	}
 	resource := schema.GroupResource{Resource: c.text("resource")}
+	// A field that is not valid, and what an admission policy denies, which names no field, have the same code.
+	denied := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", resource, "", message, 0, false)
+	denied.ErrStatus.Details.Causes = []metav1.StatusCause{{Message: message}}
+	invalid := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", resource, "", message, 0, false)
+	invalid.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "spec", Message: message}}
 	errs := map[string]error{
 		"conflict":          apierrors.NewConflict(resource, c.text("name"), errors.New(message)),
 		"not-found":         apierrors.NewNotFound(resource, c.text("name")),
 		"already-exists":    apierrors.NewAlreadyExists(resource, c.text("name")),
 		"forbidden":         apierrors.NewForbidden(resource, c.text("name"), errors.New(message)),
-		"invalid":           apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", resource, "", message, 0, false),
+		"denied":            denied,
+		"invalid":           invalid,
 		"timeout":           apierrors.NewTimeoutError(message, 1),
 		"too-many-requests": apierrors.NewTooManyRequests(message, 1),
 		"internal":          apierrors.NewInternalError(errors.New(message)),

@@ -51,7 +51,7 @@
 //	serve <group> [off]      let the server have the kinds of an API group, or not: a CustomResourceDefinition is installed or removed
 //	break-watches            end all watches; with "compact" they cannot resume either (410 Gone)
 //
-// Names are namespace/name or name. Errors of api-fault are conflict, not-found, already-exists, forbidden, invalid, timeout,
+// Names are namespace/name or name. Errors of api-fault are conflict, not-found, already-exists, forbidden, denied (by an admission policy), invalid, timeout,
 // too-many-requests, internal, unavailable.
 //
 // The driver:

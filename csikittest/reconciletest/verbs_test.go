@@ -162,6 +162,7 @@ func TestAPIErrors(t *testing.T) {
 		"not-found":         {apierrors.IsNotFound, "NotFound"},
 		"already-exists":    {apierrors.IsAlreadyExists, "AlreadyExists"},
 		"forbidden":         {apierrors.IsForbidden, "Forbidden"},
+		"denied":            {apierrors.IsInvalid, "Invalid"},
 		"invalid":           {apierrors.IsInvalid, "Invalid"},
 		"timeout":           {apierrors.IsTimeout, "Timeout"},
 		"too-many-requests": {apierrors.IsTooManyRequests, "TooManyRequests"},

@@ -29,7 +29,7 @@ func (d *narrowDriver) CreateVolume(ctx context.Context, request *csi.CreateVolu
 	defer d.running.Add(-1)
 	if d.running.Add(1) > d.stands.Load() {
 		d.refused.Add(1)
-		return nil, status.Error(codes.ResourceExhausted, "too many requests")
+		return nil, status.Error(codes.Unavailable, "too many requests")
 	}
 	time.Sleep(time.Second)
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: request.GetName()}}, nil
@@ -131,5 +131,38 @@ func TestSlowDriver(t *testing.T) {
 		if n := r.State().CallLimit; n > 20 {
 			t.Errorf("%d calls may run at a time, of which 20 are served in time", n)
 		}
+	})
+}
+
+// TestFullPool has a pool that is full: claims fail after a while, and the deletions that make room for them do not wait for these.
+func TestFullPool(t *testing.T) {
+	settings := rigSettings()
+	settings.Workers = 100
+	onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
+		r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.ResourceExhausted, Delay: 8 * time.Second})
+		var creations, deletions sync.WaitGroup
+		for n := range settings.Workers {
+			creations.Go(func() {
+				for range 30 {
+					if _, err := r.callCreate(quiet(t), &csi.CreateVolumeRequest{Name: fmt.Sprintf("pvc-%d", n)}, nil); status.Code(err) == codes.OK {
+						t.Errorf("a full pool made a volume")
+					}
+				}
+			})
+		}
+		time.Sleep(3 * time.Minute)
+		began := time.Now()
+		for n := range 200 {
+			deletions.Go(func() {
+				if err := r.callDelete(quiet(t), fmt.Sprintf("vol-%d", n), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		deletions.Wait()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("200 deletions took %v beside creations in a full pool", took)
+		}
+		creations.Wait()
 	})
 }

@@ -79,7 +79,7 @@ func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) 
 	if waited := now.Sub(record.attached); waited < detachGrace {
 		return reconcile.Result{After: detachGrace - waited}
 	}
-	c.cfg.Events.Normal(pv, reasonWaitDetach, fmt.Sprintf("Waiting for detach before the volume is deleted: VolumeAttachments left: %d", attachments))
+	c.cfg.Events.Normal(pv, reasonDelete, fmt.Sprintf("Waiting for detach before the volume is deleted: VolumeAttachments left: %d", attachments))
 	return reconcile.Result{}
 }
 
@@ -171,20 +171,21 @@ func deletionSecret(pv *corev1.PersistentVolume, parameters map[string]string) (
 }
 
 // remove deletes the object of a volume that is gone. The finalizer goes first: the deletion wakes up other
-// controllers that take theirs off by an update, which a change of ours in between would make fail.
-func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) error {
+// controllers that take theirs off by an update, which a change of ours in between would make fail. What an administrator has to mend is an event.
+func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) (err error) {
 	if hasFinalizer(pv) {
-		if err := c.release(ctx, pv); err != nil {
-			return err
-		}
+		err = c.release(ctx, pv)
 	}
-	if pv.DeletionTimestamp == nil {
-		if err := c.deleteObject(ctx, pv); err != nil {
-			return err
-		}
+	if err == nil && pv.DeletionTimestamp == nil {
+		err = c.deleteObject(ctx, pv)
 	}
-	c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.removed = true })
-	return nil
+	switch {
+	case err == nil:
+		c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.removed = true })
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+		c.cfg.Events.Warning(pv, reasonDeleteFailed, "The volume is deleted, and its PersistentVolume is not, which is tried again: "+describe(err))
+	}
+	return err
 }
 
 // deleteObject deletes a PersistentVolume, and not its successor of the same name.

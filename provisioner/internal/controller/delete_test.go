@@ -240,6 +240,31 @@ func attachmentOf(node string) *storagev1.VolumeAttachment {
 	}
 }
 
+// TestObjectIsKept deletes a volume whose PersistentVolume the provisioner may not change, or whose deletion a policy denies: an event says so, and the volume is
+// deleted once.
+func TestObjectIsKept(t *testing.T) {
+	for verb, refusal := range map[string]error{
+		"patch":  apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pvc-uid-1", errors.New("no patch")),
+		"delete": apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-uid-1", nil),
+	} {
+		t.Run(verb, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.cluster.Fail(verb, "persistentvolumes", refusal, 3)
+				for range 3 {
+					if _, err := r.reconcileVolume(quiet(t), "pvc-uid-1"); err == nil {
+						t.Error("no error, so that nothing tries again")
+					}
+					contains(t, "An administrator has to act.", r.events.take(), "Warning VolumeFailedDelete", "its PersistentVolume is not")
+				}
+				r.reconcile("pvc-uid-1")
+				if calls := r.calls(); len(calls) != 1 {
+					t.Errorf("calls %q, want one of DeleteVolume", calls)
+				}
+			}, releasedPV(), newClass())
+		})
+	}
+}
+
 // TestWaitForDetach deletes a volume that two nodes have attached.
 func TestWaitForDetach(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
@@ -258,7 +283,7 @@ func TestWaitForDetach(t *testing.T) {
 		if result, _ = r.reconcileVolume(quiet(t), "pvc-uid-1"); result.After != 0 {
 			t.Errorf("another look after %v, want none: the end of the attachment is an event", result.After)
 		}
-		contains(t, "An event names the number of VolumeAttachments.", r.events.take(), "Normal WaitForDetach", "VolumeAttachments left: 2")
+		contains(t, "An event names the number of VolumeAttachments.", r.events.take(), "Normal VolumeDelete", "VolumeAttachments left: 2")
 
 		for _, name := range []string{"csi-node-1", "csi-node-2"} {
 			if calls := r.calls(); calls != nil {

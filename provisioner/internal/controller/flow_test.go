@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -349,7 +350,7 @@ func TestAPIServerRestarts(t *testing.T) {
 // grow, as after every other failure. They used to stay at the shortest.
 func TestRefusalsGetRarer(t *testing.T) {
 	onFlow(t, func(t *testing.T, g *chaos) {
-		invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u1", nil)
+		invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u1", field.ErrorList{field.Required(field.NewPath("spec", "capacity"), "")})
 		g.cluster.Fail("create", "persistentvolumes", invalid, 0)
 		g.claimNamed("data", "u1")
 		time.Sleep(time.Hour)

@@ -22,7 +22,7 @@ const (
 	reasonSucceeded    = "ProvisioningSucceeded"
 	reasonFailed       = "ProvisioningFailed"
 	reasonDeleteFailed = "VolumeFailedDelete"
-	reasonWaitDetach   = "WaitForDetach"
+	reasonDelete       = "VolumeDelete"
 	reasonSettled      = "VolumeSettled"
 	reasonLeft         = "VolumeLeft"
 )

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -123,12 +125,23 @@ func (c *Controller) write(ctx context.Context, intent journal.Intent) (saveResu
 		return c.written(ctx, intent, saved), nil
 	case apierrors.IsAlreadyExists(err):
 		return c.clash(ctx, intent, describe(err), false)
-	case apierrors.IsInvalid(err):
+	case isInvalid(err):
 		return c.clash(ctx, intent, "the API refuses its PersistentVolume: "+describe(err), true)
 	}
 	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
 	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving its PersistentVolume is retried: "+describe(err))
 	return saveResult{verb: saveRepeat}, err
+}
+
+// isInvalid reports whether the API server will never accept the object as it is: each cause names a field. A policy that denies it, which an administrator can
+// change, answers 422, too, and names none.
+func isInvalid(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && len(details.Causes) > 0 && !slices.ContainsFunc(details.Causes, func(cause metav1.StatusCause) bool { return cause.Field == "" })
 }
 
 // written ends the provisioning of a claim.

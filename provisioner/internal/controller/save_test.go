@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -63,7 +64,9 @@ func (r *rig) stored(change func(*corev1.PersistentVolume)) *corev1.PersistentVo
 
 func TestSave(t *testing.T) {
 	now := metav1.Now()
-	invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-uid-1", nil)
+	invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-uid-1", field.ErrorList{field.Required(field.NewPath("spec", "capacity"), "")})
+	denied := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-uid-1", nil)
+	denied.ErrStatus.Message, denied.ErrStatus.Details.Causes = "denied by ValidatingAdmissionPolicy: labels are required", []metav1.StatusCause{{Message: "labels are required"}}
 	away := apierrors.NewServiceUnavailable("away")
 	cases := map[string]struct {
 		reason string
@@ -105,6 +108,11 @@ func TestSave(t *testing.T) {
 			reason: "What the API refuses for good is undone.",
 			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: invalid, Times: 1},
 			stage:  "closed", event: []string{"Warning ProvisioningFailed", "refuses"}, undone: "the API refuses",
+		},
+		"Denied": {
+			reason: "An administrator can change the policy that denies it: the volume is kept.",
+			fault:  &kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Err: denied, Times: 1},
+			stage:  "saving", event: []string{"Warning ProvisioningFailed", "is retried", "labels are required"}, later: "closed",
 		},
 		"Leaving": {
 			reason: "The object of the volume is being deleted: that decides about the volume.",

@@ -19,7 +19,7 @@ type State struct {
 	// provisioned yet.
 	Competing int `json:"competing"`
 	// CallLimit is the number of calls that create or delete volumes which may run at a time now. It is less than two for
-	// each of --worker-threads while the driver answers UNAVAILABLE or RESOURCE_EXHAUSTED.
+	// each of --worker-threads while the driver answers UNAVAILABLE.
 	CallLimit int `json:"callLimit"`
 	// Queues describes the queues of work.
 	Queues []reconcile.State `json:"queues"`

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/nodemode"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -74,11 +75,22 @@ func (o *Options) validateNode() error {
 }
 
 // node returns the node that the controller provisions for, in the segment that the driver reports.
-func (n *NodeOptions) node(segment topology.Segment) controller.Node {
+func (n *NodeOptions) node(segment topology.Segment) view.Node {
 	if !n.Enabled {
-		return controller.Node{}
+		return view.Node{}
 	}
-	return controller.Node{Node: view.Node{Name: n.Name, Segments: segment.Map()}, Immediate: n.Immediate, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay}
+	return view.Node{Name: n.Name, Segments: segment.Map()}
+}
+
+// competition returns what takes claims with immediate binding for the own node; nil: they are left to others, or there are none.
+func (p *provisioner) competition() controller.Competition {
+	n := p.options.Node
+	if !n.Enabled || !n.Immediate {
+		return nil
+	}
+	return nodemode.New(nodemode.Config{
+		Node: n.Name, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay, Nodes: p.kube.Nodes(), Timeout: p.options.KubeTimeout, Warn: controller.WarnOfFailure(p.env.Events),
+	})
 }
 
 // locate asks the driver for the segment of the node, if the instance provisions for its node alone.

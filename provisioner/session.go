@@ -121,18 +121,19 @@ func (s *session) begin(ctx context.Context, end context.CancelCauseFunc) (publi
 	info := s.env.CSI.Info() // one reading decides about view and controller
 	s.startView(ctx, info)
 	config := controller.Config{
-		Info:     s.env.CSI.Info,
-		Driver:   s.env.CSI.Controller(),
-		Kube:     s.kube,
-		Secrets:  s.env.Secrets,
-		View:     s.view,
-		Plugin:   migration.Of(info.Name),
-		Events:   s.env.Events,
-		Journal:  s.journal,
-		Queues:   s.env.QueueMetrics,
-		Ages:     s.env.Registerer,
-		Metrics:  s.metrics,
-		Settings: s.settings(info.Name),
+		Info:        s.env.CSI.Info,
+		Driver:      s.env.CSI.Controller(),
+		Kube:        s.kube,
+		Secrets:     s.env.Secrets,
+		View:        s.view,
+		Plugin:      migration.Of(info.Name),
+		Competition: s.competition(),
+		Events:      s.env.Events,
+		Journal:     s.journal,
+		Queues:      s.env.QueueMetrics,
+		Ages:        s.env.Registerer,
+		Metrics:     s.metrics,
+		Settings:    s.settings(info.Name),
 	}
 	if s.options.Capacity.Enabled {
 		publisher, err = capacity.New(capacity.Config{

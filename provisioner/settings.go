@@ -57,7 +57,7 @@ func (p *provisioner) viewConfig(info *csiclient.Info) view.Config {
 		Driver:        info.Name,
 		Plugin:        migration.Of(info.Name),
 		Shape:         controller.ShapeOf(info, p.features()),
-		Node:          o.Node.node(p.segment).Node,
+		Node:          o.Node.node(p.segment),
 		Naming:        o.naming(),
 		SnapshotSweep: o.SnapshotSweepInterval,
 		KeepAffinity:  o.Capacity.Enabled,

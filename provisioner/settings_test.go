@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -35,35 +36,32 @@ func TestSettings(t *testing.T) {
 	}
 	forNode := func(s *controller.Settings) {
 		s.Identity = "17-4-d-n1"
-		s.Node = controller.Node{Node: view.Node{Name: "n1"}, Immediate: true, BaseDelay: 20 * time.Second, MaxDelay: time.Minute}
+		s.Node = view.Node{Name: "n1"}
 	}
 	cases := map[string]func(*controller.Settings){
-		"":                                            func(*controller.Settings) {},
-		"--timeout=1m":                                func(s *controller.Settings) { s.Timeout = time.Minute },
-		"--kube-api-timeout=7s":                       func(s *controller.Settings) { s.KubeTimeout = 7 * time.Second },
-		"--worker-threads=7":                          func(s *controller.Settings) { s.Workers = 7 },
-		"--volume-name-prefix=vol":                    func(s *controller.Settings) { s.Naming.Prefix = "vol" },
-		"--volume-name-uuid-length=8":                 func(s *controller.Settings) { s.Naming.UUIDLength = 8 },
-		"--retry-interval-start=3s":                   func(s *controller.Settings) { s.Retry.Start = 3 * time.Second },
-		"--retry-interval-max=9m":                     func(s *controller.Settings) { s.Retry.Max = 9 * time.Minute },
-		"--extra-create-metadata":                     func(s *controller.Settings) { s.ExtraCreateMetadata = true },
-		"--default-fstype=xfs":                        func(s *controller.Settings) { s.DefaultFSType = "xfs" },
-		"--controller-publish-readonly":               func(s *controller.Settings) { s.PublishReadOnly = true },
-		"--strict-topology":                           func(s *controller.Settings) { s.Topology.Strict = true },
-		"--immediate-topology=false":                  func(s *controller.Settings) { s.Topology.Immediate = false },
-		"--topology-spread=off":                       func(s *controller.Settings) { s.Topology.Spread = topology.SpreadOff },
-		"--topology-filter-allowed":                   func(s *controller.Settings) { s.Topology.FilterAllowed = true },
-		"--topology-max-segments=4":                   func(s *controller.Settings) { s.Topology.MaxSegments = 4 },
-		"--feature-gates=Topology=false":              func(s *controller.Settings) { s.Features.Topology = false },
-		"--feature-gates=VolumeAttributesClass=false": func(s *controller.Settings) { s.Features.AttributesClass = false },
-		"--termination-grace-period=2m":               func(s *controller.Settings) { s.Drain = 110 * time.Second },
-		"--cloning-protection-threads=9":              func(s *controller.Settings) { s.SourceWorkers = 9 },
-		"--prevent-volume-mode-conversion=false":      func(s *controller.Settings) { s.ModeConversion = true },
-		"--node-deployment":                           forNode,
-		"--node-deployment --node-deployment-immediate-binding=false": func(s *controller.Settings) { forNode(s); s.Node.Immediate = false },
-		"--node-deployment --node-deployment-base-delay=3s":           func(s *controller.Settings) { forNode(s); s.Node.BaseDelay = 3 * time.Second },
-		"--node-deployment --node-deployment-max-delay=3m":            func(s *controller.Settings) { forNode(s); s.Node.MaxDelay = 3 * time.Minute },
-		"--feature-gates=CrossNamespaceVolumeDataSource=true":         func(s *controller.Settings) { s.Features.CrossNamespace = true },
+		"":                                                    func(*controller.Settings) {},
+		"--timeout=1m":                                        func(s *controller.Settings) { s.Timeout = time.Minute },
+		"--kube-api-timeout=7s":                               func(s *controller.Settings) { s.KubeTimeout = 7 * time.Second },
+		"--worker-threads=7":                                  func(s *controller.Settings) { s.Workers = 7 },
+		"--volume-name-prefix=vol":                            func(s *controller.Settings) { s.Naming.Prefix = "vol" },
+		"--volume-name-uuid-length=8":                         func(s *controller.Settings) { s.Naming.UUIDLength = 8 },
+		"--retry-interval-start=3s":                           func(s *controller.Settings) { s.Retry.Start = 3 * time.Second },
+		"--retry-interval-max=9m":                             func(s *controller.Settings) { s.Retry.Max = 9 * time.Minute },
+		"--extra-create-metadata":                             func(s *controller.Settings) { s.ExtraCreateMetadata = true },
+		"--default-fstype=xfs":                                func(s *controller.Settings) { s.DefaultFSType = "xfs" },
+		"--controller-publish-readonly":                       func(s *controller.Settings) { s.PublishReadOnly = true },
+		"--strict-topology":                                   func(s *controller.Settings) { s.Topology.Strict = true },
+		"--immediate-topology=false":                          func(s *controller.Settings) { s.Topology.Immediate = false },
+		"--topology-spread=off":                               func(s *controller.Settings) { s.Topology.Spread = topology.SpreadOff },
+		"--topology-filter-allowed":                           func(s *controller.Settings) { s.Topology.FilterAllowed = true },
+		"--topology-max-segments=4":                           func(s *controller.Settings) { s.Topology.MaxSegments = 4 },
+		"--feature-gates=Topology=false":                      func(s *controller.Settings) { s.Features.Topology = false },
+		"--feature-gates=VolumeAttributesClass=false":         func(s *controller.Settings) { s.Features.AttributesClass = false },
+		"--termination-grace-period=2m":                       func(s *controller.Settings) { s.Drain = 110 * time.Second },
+		"--cloning-protection-threads=9":                      func(s *controller.Settings) { s.SourceWorkers = 9 },
+		"--prevent-volume-mode-conversion=false":              func(s *controller.Settings) { s.ModeConversion = true },
+		"--node-deployment":                                   forNode,
+		"--feature-gates=CrossNamespaceVolumeDataSource=true": func(s *controller.Settings) { s.Features.CrossNamespace = true },
 		// These have no effect on the controller, and must have none.
 		"--node-deployment-base-delay=3s":                  func(*controller.Settings) {},
 		"--feature-gates=ReleaseLeaderElectionOnExit=true": func(*controller.Settings) {},
@@ -83,6 +81,24 @@ func TestSettings(t *testing.T) {
 				t.Errorf("settings with %q (-want +got):\n%s", arg, diff)
 			}
 		})
+	}
+}
+
+// TestCompetition competes for claims with immediate binding where the flags say so.
+func TestCompetition(t *testing.T) {
+	t.Setenv(EnvNodeName, "n1")
+	for args, want := range map[string]bool{
+		"": false, "--node-deployment": true, "--node-deployment --node-deployment-immediate-binding=false": false, "--node-deployment-immediate-binding": false,
+	} {
+		o, fs := newFlags()
+		if err := fs.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		p := idle(o)
+		p.kube = kubeapitest.New(kubetest.New().Client())
+		if got := p.competition() != nil; got != want {
+			t.Errorf("with %q the instance competes: %t, want %t", args, got, want)
+		}
 	}
 }
 

@@ -150,8 +150,10 @@ func (c *Controller) withoutVolume(ctx context.Context, intent journal.Intent, v
 		err = fmt.Errorf("%w (the next attempt follows in %v, or when the claim or its StorageClass changes)", err, c.cfg.Settings.Retry.Max)
 		return reconcile.Result{}, reconcile.Slow(c.failed(claim, err))
 	case attemptReschedule:
-		_ = c.failed(claim, err) // the scheduler goes on
-		c.stepBack(claim)
+		_ = c.failed(claim, err)  // the scheduler goes on
+		if c.isContested(claim) { // else it is the scheduler's
+			c.cfg.Competition.StepBack(claim.UID)
+		}
 		return c.reschedule(ctx, claim)
 	case attemptRepeat, attemptSave, attemptFound, attemptUndo, attemptForget:
 	}

@@ -4,22 +4,68 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/nodemode"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// await notes the next turn and lets the claim come back for it.
-func (c *Controller) await(s claimState, next turn) reconcile.Result {
-	c.setTurn(s.claim.UID, next)
-	return reconcile.Result{After: max(soon, next.due.Sub(s.now))}
+// Competition decides which of the instances on all nodes provisions a claim with immediate binding: package nodemode.
+type Competition interface {
+	// Compete takes the next step for a claim that the own node has not taken.
+	Compete(ctx context.Context, candidate nodemode.Candidate) (reconcile.Result, error)
+	// StepBack lets the other nodes go first for a claim that the own node has no capacity for after all.
+	StepBack(claim types.UID)
+}
+
+// planNode decides about a claim that is not for the own node: it is left to another one, or competed for.
+func planNode(s claimState) (claimPlan, bool) {
+	switch {
+	case s.node.Mine(s.claim):
+		return claimPlan{}, false
+	case view.WaitsForConsumer(s.class):
+		return leave(fmt.Sprintf("claim is for node %q", view.SelectedNode(s.claim))), true
+	case !s.competes:
+		return leave("claims with immediate binding are left to other nodes"), true
+	case s.excluded != nil:
+		return leave("the own node may not have it: " + s.excluded.Error()), true
+	}
+	if plan, ok := planSource(s); ok && plan.verb == claimPopulator {
+		return leave(plan.why), true
+	}
+	return claimPlan{verb: claimCompete, why: "nodes compete for it"}, true
+}
+
+// WarnOfFailure returns what tells the user of a claim, by events, why it gets no volume: nodemode.Config.Warn.
+func WarnOfFailure(recorder events.Recorder) func(claim *corev1.PersistentVolumeClaim, why string) {
+	return func(claim *corev1.PersistentVolumeClaim, why string) { recorder.Warning(claim, reasonFailed, why) }
+}
+
+// concerns reports whether a claim is to be provisioned, and may be so by this instance.
+func (c *Controller) concerns(claim *corev1.PersistentVolumeClaim) bool {
+	return view.Pending(claim, c.driver) && (c.node().AssignedElsewhere(claim) == "" || c.isContested(claim))
+}
+
+// isContested reports whether claims like this one go to the node that takes them first.
+func (c *Controller) isContested(claim *corev1.PersistentVolumeClaim) bool {
+	if c.cfg.Competition == nil {
+		return false
+	}
+	class, ok := c.view.Class(view.ClassName(claim))
+	return ok && !view.WaitsForConsumer(class)
+}
+
+// node returns the node that the instance provisions for.
+func (c *Controller) node() view.Node {
+	return c.cfg.Settings.Node
 }
 
 // excluded says why the own node may not have the volume of a class at all.
@@ -37,23 +83,21 @@ func (c *Controller) excluded(s claimState) error {
 	return err
 }
 
-// compete takes the claim if the own node has enough capacity for it, and waits for a later turn if it has not.
+// compete takes part in the competition for a claim.
 func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Result, error) {
+	return c.cfg.Competition.Compete(ctx, nodemode.Candidate{
+		Claim:    s.claim,
+		Obstacle: func(ctx context.Context) nodemode.Obstacle { return c.obstacle(ctx, s) },
+		Take:     func(ctx context.Context) error { return c.take(ctx, s.claim) },
+	})
+}
+
+// obstacle says why the own node cannot have the volume of a claim at present.
+func (c *Controller) obstacle(ctx context.Context, s claimState) nodemode.Obstacle {
 	if why := c.sourceElsewhere(ctx, s.claim); why != nil {
-		klog.FromContext(ctx).V(4).Info("Claim is not taken", logging.KeyReason, describe(why))
-		return c.await(s, c.node().nextTurn(s.turn, s.claim.UID, s.now)), nil
+		return nodemode.Obstacle{Why: describe(why), Quiet: true}
 	}
-	missing := c.offer(ctx, s).insufficient(c.node().Name)
-	if missing == "" {
-		return reconcile.Result{}, c.take(ctx, s.claim)
-	}
-	klog.FromContext(ctx).V(4).Info("Claim is not taken", logging.KeyReason, missing)
-	next := c.node().nextTurn(s.turn, s.claim.UID, s.now)
-	if c.node().worthWarning(next) {
-		next.warned = true
-		c.cfg.Events.Warning(s.claim, reasonFailed, missing)
-	}
-	return c.await(s, next), nil
+	return nodemode.Obstacle{Why: c.offer(ctx, s).insufficient(c.node().Name)}
 }
 
 // sourceElsewhere says why the volume cannot be made from its source on the own node. Whatever else is wrong with the
@@ -137,11 +181,23 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return nil
 }
 
-// stepBack lets the other nodes go first for a claim that was taken and that the own node had no capacity for after all.
-// Claims with late binding are the scheduler's.
-func (c *Controller) stepBack(claim *corev1.PersistentVolumeClaim) {
-	if c.claimableByAnyNode(claim) {
-		last := c.claimRecords.get(claim.UID).turn
-		c.setTurn(claim.UID, c.node().afterNoCapacity(last, claim.UID, time.Now()))
+// offer is what the own node has for a claim.
+type offer struct {
+	// wanted and available are bytes.
+	wanted, available int64
+	// known says that GetCapacity was called, and has returned available or err.
+	known bool
+	err   error
+}
+
+// insufficient says why the node cannot have the claim, empty when it can. A driver that does not report its capacity is
+// taken to have some: CreateVolume finds out.
+func (o offer) insufficient(node string) string {
+	switch {
+	case o.err != nil:
+		return fmt.Sprintf("GetCapacity failed on node %q: %s", node, describe(o.err))
+	case o.known && o.available < o.wanted:
+		return fmt.Sprintf("Node %q has not enough capacity for the volume: %d bytes are available, %d bytes are requested", node, o.available, o.wanted)
 	}
+	return ""
 }

@@ -1,8 +1,8 @@
 // Package controller turns claims into volumes and released volumes into nothing. Each phase has a file:
-// compete.go takes claims for the own node where there is an instance on each, provision.go asks the driver for a
+// provision.go asks the driver for a
 // volume, source.go finds and protects what it is made from, save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, reschedule.go sends a
 // claim back to the scheduler, finalizer.go protects volumes, delete.go deletes them. The decisions are pure functions
-// in plan.go, plan_volume.go, turn.go and outcome.go; the other files do what was decided.
+// in plan.go, plan_volume.go, compete.go and outcome.go; the other files do what was decided.
 //
 // Use package provisioner to run it: this package expects a driver that is ready and leadership.
 package controller
@@ -97,12 +97,12 @@ type Settings struct {
 	// ModeConversion allows all snapshots to be restored in another volume mode.
 	ModeConversion bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
-	Node Node
+	Node view.Node
 	// Drain is how long running calls may take after the end of the context of Run, which returns within FlushTime after that.
 	Drain time.Duration
 }
 
-// Config is what a Controller works with. All fields are required but Plugin, Capacity, Queues, Ages and Metrics.
+// Config is what a Controller works with. All fields are required but Plugin, Competition, Capacity, Queues, Ages and Metrics.
 type Config struct {
 	// Info returns the name and the capabilities of the driver, as last read.
 	Info func() *csiclient.Info
@@ -116,6 +116,8 @@ type Config struct {
 	Secrets *kube.SecretCache
 	// Plugin is the in-tree plugin that the driver replaces, the same as that of the view; the zero value: none.
 	Plugin migration.Plugin
+	// Competition decides about claims with immediate binding on behalf of the node of the settings; nil: they are left to other instances.
+	Competition Competition
 	// Capacity is notified of what may change the capacity of the driver; nil: nothing is.
 	Capacity Capacity
 	// Events records what happens to claims and volumes.
@@ -159,8 +161,6 @@ type Controller struct {
 	// claimRecords and volumeRecords have what is remembered of claims and of PersistentVolumes.
 	claimRecords  records[claimRecord]
 	volumeRecords records[volumeRecord]
-	// holders has the nodes that have taken claims.
-	holders holders
 	// locks keeps the work on a source apart.
 	locks keymutex.Locks[volume.SourceRef]
 	// calls bounds the calls that create and delete volumes.

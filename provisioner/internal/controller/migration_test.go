@@ -62,7 +62,7 @@ func TestMigratedHolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			settings := rigSettings()
 			if tc.zone != "" {
-				settings.Node.Node = view.Node{Name: "n1", Segments: map[string]string{gceZone: tc.zone}}
+				settings.Node = view.Node{Name: "n1", Segments: map[string]string{gceZone: tc.zone}}
 			}
 			onRigWith(t, csitest.Options{Name: gcePD}, settings, func(t *testing.T, r *rig) {
 				intent := newIntent(journal.Undoing)

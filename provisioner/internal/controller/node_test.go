@@ -37,7 +37,7 @@ func affinity(operator corev1.NodeSelectorOperator, node string) *corev1.VolumeN
 // notes returns which notes there are about the test claim.
 func (r *rig) notes() []bool {
 	record := r.claimRecords.get("uid-1")
-	return []bool{record.unverified, record.unplaced.waits(), record.turn != turn{}}
+	return []bool{record.unverified, record.unplaced.waits()}
 }
 
 // TestNothingIsKeptOfClaimsElsewhere makes all kinds of notes about a claim, and hands it to another node.
@@ -47,18 +47,18 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 		change func(r *rig, claim *corev1.PersistentVolumeClaim)
 		want   []bool
 	}{
-		"Own":       {reason: "A claim of this node keeps its notes.", change: func(*rig, *corev1.PersistentVolumeClaim) {}, want: []bool{true, true, true}},
-		"Elsewhere": {reason: "One that another node has taken keeps its turn, should that node be gone.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnSelectedNode] = "n2" }, want: []bool{false, false, true}},
-		"Late": {reason: "With late binding not even that.", change: func(r *rig, c *corev1.PersistentVolumeClaim) {
+		"Own":       {reason: "A claim of this node keeps its notes.", change: func(*rig, *corev1.PersistentVolumeClaim) {}, want: []bool{true, true}},
+		"Elsewhere": {reason: "One that another node has taken keeps nothing.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnSelectedNode] = "n2" }, want: []bool{false, false}},
+		"Late": {reason: "So it is with late binding.", change: func(r *rig, c *corev1.PersistentVolumeClaim) {
 			class := newClass()
 			late(class)
 			r.apply(class)
 			c.Annotations[view.AnnSelectedNode] = "n2"
-		}, want: []bool{false, false, false}},
+		}, want: []bool{false, false}},
 		"Bound": {reason: "A claim that has its volume keeps nothing.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) {
 			c.Annotations[view.AnnSelectedNode], c.Spec.VolumeName = "n2", "pvc-uid-1"
-		}, want: []bool{false, false, false}},
-		"Gone": {reason: "A claim that is gone keeps nothing.", change: nil, want: []bool{false, false, false}},
+		}, want: []bool{false, false}},
+		"Gone": {reason: "A claim that is gone keeps nothing.", change: nil, want: []bool{false, false}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -67,12 +67,8 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n1"
 				r.apply(claim)
 				r.watchesCatchUp()
-				now := time.Now()
 				r.claimRecords.change(claim.UID, func(record *claimRecord) {
-					*record = claimRecord{
-						unverified: true, unplaced: unplaced{key: keyOf(claim)},
-						turn: turn{holder: "n2", due: now.Add(time.Hour)},
-					}
+					*record = claimRecord{unverified: true, unplaced: unplaced{key: keyOf(claim)}}
 				})
 				if tc.change == nil {
 					if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {

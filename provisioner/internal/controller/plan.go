@@ -3,7 +3,6 @@ package controller
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -27,19 +26,13 @@ const (
 	claimRefuse
 	// claimPopulator: report by an event that a volume populator provisions the volume.
 	claimPopulator
-	// claimDelay: wait for the turn of the own node.
-	claimDelay
 	// claimCreate: call CreateVolume for the first time.
 	claimCreate
 	// claimResume: go on with a volume in progress.
 	claimResume
 	// claimStrip: remove what a former version has put on the claim.
 	claimStrip
-	// claimBegin: begin to compete with other nodes for the claim.
-	claimBegin
-	// claimSeek: check whether the node that has taken the claim still exists.
-	claimSeek
-	// claimCompete: take the claim for the own node, if that has enough capacity.
+	// claimCompete: compete with other nodes for the claim.
 	claimCompete
 )
 
@@ -60,16 +53,13 @@ type claimState struct {
 	classErr error
 	// pv is the PersistentVolume under the name that the claim's volume has.
 	pv *corev1.PersistentVolume
-	// node is the node that the instance provisions for.
-	node Node
+	// node is the node that the instance provisions for, and competes says that it competes with others for claims.
+	node     view.Node
+	competes bool
 	// excluded says why that node may not have the volume.
 	excluded error
-	// turn is its place in the competition for the claim.
-	turn turn
 	// former says that a former version has marked the claim, as its volume may exist.
 	former bool
-	// now is the time.
-	now time.Time
 }
 
 // claimPlan is the decision about a claim.
@@ -77,10 +67,6 @@ type claimPlan struct {
 	verb claimVerb
 	// why explains the decision: to the log, and to the user where the verb says so.
 	why string
-	// after is how long to wait, for claimDelay.
-	after time.Duration
-	// node is the other node that it is about, for claimBegin and claimSeek.
-	node string
 }
 
 // leave is the plan to do nothing.
@@ -132,7 +118,7 @@ func isFor(pv *corev1.PersistentVolume, claim types.UID) bool {
 }
 
 // madeElsewhere reports whether the driver of another node has made the volume of a PersistentVolume: the view shows no source of it.
-func madeElsewhere(pv *corev1.PersistentVolume, node Node) bool {
+func madeElsewhere(pv *corev1.PersistentVolume, node view.Node) bool {
 	return node.Alone() && pv.Spec.CSI == nil
 }
 

@@ -164,28 +164,28 @@ type sourceCheck struct {
 	// convert allows every snapshot to be restored in another volume mode.
 	convert bool
 	// node is the node that the instance provisions for.
-	node Node
+	node view.Node
 }
 
-// canUseSource reports whether what is behind a source can be used on the node. An annotation that cannot be read is checkPlace's to report.
-func (n Node) canUseSource(o origin) bool {
+// canUse reports whether what is behind a source can be used on a node. An annotation that cannot be read is checkPlace's to report.
+func canUse(n view.Node, o origin) bool {
 	switch {
 	case o.volume != nil:
 		return n.Reaches(o.volume)
 	case o.content != nil:
 		accessible, err := o.accessible()
-		return !n.Alone() || n.mayHold(o.holder()) && (err != nil || n.within(accessible))
+		return !n.Alone() || mayHold(n, o.holder()) && (err != nil || isWithin(n, accessible))
 	}
 	return true
 }
 
-// mayHold reports whether the node has what is on the node of a label, or on none in particular if that is empty.
-func (n Node) mayHold(holder string) bool {
+// mayHold reports whether a node has what is on the node of a label, or on none in particular if that is empty.
+func mayHold(n view.Node, holder string) bool {
 	return holder == "" || holder == snapshotapi.NodeLabel(n.Name)
 }
 
-// within reports whether the node is in one of the places, or there are none.
-func (n Node) within(accessible []topology.Segment) bool {
+// isWithin reports whether a node is in one of the places, or there are none.
+func isWithin(n view.Node, accessible []topology.Segment) bool {
 	return len(accessible) == 0 || slices.ContainsFunc(accessible, func(s topology.Segment) bool { return s.Matches(n.Segments) })
 }
 
@@ -298,9 +298,9 @@ func (w sourceCheck) checkPlace(o origin) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("its VolumeSnapshotContent %q: %w", o.content.Name, err)
-	case w.node.canUseSource(o):
+	case canUse(w.node, o):
 		return nil
-	case !w.node.mayHold(o.holder()):
+	case !mayHold(w.node, o.holder()):
 		return elsewhereError{why: fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", o.holder(), w.node.Name), holder: o.holder()}
 	}
 	return elsewhereError{why: fmt.Sprintf("it is accessible from %v only, and not from node %q", accessible, w.node.Name)}

@@ -41,31 +41,17 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 		c.refuse(state.claim, plan.why)
 	case claimPopulator:
 		c.cfg.Events.Normal(state.claim, reasonProvisioning, plan.why)
-	case claimDelay:
-		return reconcile.Result{After: plan.after}, nil
 	case claimCreate:
 		return c.create(ctx, state)
 	case claimResume:
 		return c.resume(ctx, *state.intent)
 	case claimStrip:
 		return reconcile.Result{}, c.strip(ctx, state.claim)
-	case claimBegin, claimSeek, claimCompete:
-		return c.takePart(ctx, state, plan)
+	case claimCompete:
+		return c.compete(ctx, state)
 	case claimLeave:
 	}
 	return reconcile.Result{}, nil
-}
-
-// takePart takes a step among the instances of all nodes.
-func (c *Controller) takePart(ctx context.Context, s claimState, plan claimPlan) (reconcile.Result, error) {
-	switch plan.verb {
-	case claimBegin:
-		return c.await(s, c.beginTurn(s, plan.node)), nil
-	case claimSeek:
-		return c.seek(ctx, s), nil
-	default:
-		return c.compete(ctx, s)
-	}
 }
 
 // claimState collects what the decision about a claim depends on.
@@ -79,7 +65,7 @@ func (c *Controller) claimState(ctx context.Context, key claimKey) claimState {
 
 // stateOf is claimState for a claim without an intent; nil: it does not exist.
 func (c *Controller) stateOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) claimState {
-	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), now: time.Now(), claim: claim}
+	s := claimState{driver: c.driver, caps: c.caps(), node: c.node(), competes: c.cfg.Competition != nil, claim: claim}
 	if claim == nil {
 		return s
 	}
@@ -90,8 +76,7 @@ func (c *Controller) stateOf(ctx context.Context, claim *corev1.PersistentVolume
 		}
 		s.excluded = c.excluded(s)
 	}
-	record := c.claimRecords.get(claim.UID)
-	s.turn, s.former = record.turn, isMarked(claim) && !record.former
+	s.former = isMarked(claim) && !c.claimRecords.get(claim.UID).former
 	if pv, ok := c.view.Volumes.Get("", c.cfg.Settings.Naming.Name(claim.UID)); ok {
 		s.pv = pv
 	}

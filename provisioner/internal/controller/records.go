@@ -18,8 +18,6 @@ type claimRecord struct {
 	unplaced unplaced
 	// former says that the volume which a former version may have left was settled.
 	former bool
-	// turn is the place in the competition with other nodes for the claim.
-	turn turn
 	// source is what the volume of the claim is made from, which is kept meanwhile.
 	source volume.SourceRef
 }
@@ -88,26 +86,12 @@ func (c *Controller) unverify(uid types.UID) {
 	c.claimRecords.change(uid, func(r *claimRecord) { r.unverified = true })
 }
 
-// setTurn records the next turn for a claim.
-func (c *Controller) setTurn(uid types.UID, next turn) {
-	c.claimRecords.change(uid, func(r *claimRecord) { r.turn = next })
-}
-
-// tidyClaim drops what is of no use any more from the record of a claim, which is nil once it is gone: of a claim that needs no
-// volume from here, everything, and of one that another node has taken, everything but the turn, as it may have to be taken
-// from there. It frees the source.
+// tidyClaim drops the record of a claim, which is nil once it is gone, that needs no volume from here. It frees the source.
 func (c *Controller) tidyClaim(uid types.UID, claim *corev1.PersistentVolumeClaim) {
-	concerns := claim != nil && c.concerns(claim)
-	if concerns && c.node().AssignedElsewhere(claim) == "" {
+	if claim != nil && c.concerns(claim) && c.node().AssignedElsewhere(claim) == "" {
 		return
 	}
-	before, _ := c.claimRecords.change(uid, func(r *claimRecord) {
-		kept := claimRecord{}
-		if concerns {
-			kept.turn = r.turn
-		}
-		*r = kept
-	})
+	before, _ := c.claimRecords.change(uid, func(r *claimRecord) { *r = claimRecord{} })
 	if before.source != (volume.SourceRef{}) {
 		c.sources.Add(before.source)
 	}

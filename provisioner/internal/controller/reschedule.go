@@ -9,13 +9,14 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/nodemode"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // mayGive reports whether a claim can be given to the node that has its source. The label of a name that is too long
 // for one is the name of no node: the scheduler has to find that itself.
 func (c *Controller) mayGive(ctx context.Context, claim *corev1.PersistentVolumeClaim, holder string) bool {
-	return holder != "" && view.SelectedNode(claim) != "" && !c.nodeGone(ctx, holder)
+	return holder != "" && view.SelectedNode(claim) != "" && !nodemode.IsGone(ctx, c.cfg.Kube.Nodes(), holder, c.cfg.Settings.KubeTimeout)
 }
 
 // give selects another node for a claim. From then on the scheduler considers no other node for the pods of the claim; after reschedule it could

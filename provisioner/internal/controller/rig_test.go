@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
@@ -28,6 +29,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
+	"github.com/longshore-csi/longshore/provisioner/internal/nodemode"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -108,8 +110,13 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 			t.Fatal(err)
 		}
 		api := kubeapitest.New(r.cluster.Client())
+		var competition Competition
+		if settings.Node.Alone() {
+			competition = newCompetition(settings.Node.Name, 20*time.Second, api, r.events)
+		}
 		r.Controller, err = New(Config{
-			Info: client.Info, Driver: client.Controller(), Kube: api, View: viewOf(api, client.Info(), settings), Plugin: migration.Of(client.Info().Name), Events: r.events,
+			Competition: competition,
+			Info:        client.Info, Driver: client.Controller(), Kube: api, View: viewOf(api, client.Info(), settings), Plugin: migration.Of(client.Info().Name), Events: r.events,
 			Journal: journal.New(), Secrets: kube.NewSecretCache(api, nil), Metrics: NewMetrics(r.registry), Settings: settings,
 		})
 		if err != nil {
@@ -125,10 +132,20 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 	})
 }
 
+// newCompetition returns the competition of an instance with the defaults of the binary, but for the pauses.
+func newCompetition(node string, base time.Duration, api kubeapi.Client, recorder events.Recorder) Competition {
+	return nodemode.New(nodemode.Config{Node: node, BaseDelay: base, MaxDelay: 3 * base, Nodes: api.Nodes(), Timeout: 30 * time.Second, Warn: WarnOfFailure(recorder)})
+}
+
+// newNode returns the node of an instance on each.
+func newNode() view.Node {
+	return view.Node{Name: "n1", Segments: map[string]string{"node": "n1"}}
+}
+
 // viewOf returns a view for a controller with these settings.
 func viewOf(api kubeapi.Client, info *csiclient.Info, settings Settings) *view.View {
 	return view.New(view.Config{
-		Kube: api, Driver: info.Name, Plugin: migration.Of(info.Name), Shape: ShapeOf(info, settings.Features), Node: settings.Node.Node, Naming: settings.Naming,
+		Kube: api, Driver: info.Name, Plugin: migration.Of(info.Name), Shape: ShapeOf(info, settings.Features), Node: settings.Node, Naming: settings.Naming,
 		SnapshotSweep: 5 * time.Minute, KeepAffinity: true, Timeout: settings.KubeTimeout,
 	})
 }

@@ -211,7 +211,7 @@ func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) 
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, err
-	case !found.kept() || !found.isFor(c.driver) || !c.node().canUseSource(found):
+	case !found.kept() || !found.isFor(c.driver) || !canUse(c.node(), found):
 		return reconcile.Result{}, nil
 	}
 	object := found.object()

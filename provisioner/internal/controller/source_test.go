@@ -286,7 +286,7 @@ func TestNeeded(t *testing.T) {
 	}
 	cases := map[string]struct {
 		reason string
-		node   Node
+		node   view.Node
 		claim  *corev1.PersistentVolumeClaim
 		grant  bool
 		begin  bool

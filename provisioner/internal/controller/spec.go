@@ -118,7 +118,7 @@ func (c *Controller) noTopology(s claimState) {
 	node := view.SelectedNode(s.claim)
 	c.claimRecords.change(s.claim.UID, func(r *claimRecord) {
 		if !r.unplaced.waits() || r.unplaced.node != node {
-			r.unplaced = unplaced{key: keyOf(s.claim), node: node, since: s.now}
+			r.unplaced = unplaced{key: keyOf(s.claim), node: node, since: time.Now()}
 		}
 	})
 }

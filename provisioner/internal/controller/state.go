@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -48,9 +49,15 @@ type VolumeState struct {
 // State returns a snapshot of the controller.
 func (c *Controller) State() State {
 	s := State{Driver: c.driver, Synced: c.view.Synced() == nil, UnderWay: []VolumeState{},
-		Competing: len(c.claimRecords.matching(func(r claimRecord) bool { return r.turn != turn{} })),
 		CallLimit: c.calls.Bound(),
 		Queues:    []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()},
+	}
+	if c.cfg.Competition != nil {
+		for claim := range c.view.Claims.All() {
+			if view.Pending(claim, c.driver) && !c.node().Mine(claim) && c.isContested(claim) {
+				s.Competing++
+			}
+		}
 	}
 	if c.view.Index != nil {
 		s.Topology = c.view.Index.State()

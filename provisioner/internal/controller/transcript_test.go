@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -82,7 +83,7 @@ func runAs(ctx context.Context, env *reconciletest.Env, self process) error {
 	known, records := viewOf(api, client.Info(), settings), journal.New()
 	controller, err := New(Config{
 		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Plugin: migration.Of(client.Info().Name), Events: recorder,
-		Journal: records, Settings: settings, Secrets: kube.NewSecretCache(api, nil),
+		Competition: transcriptCompetition(env, api, recorder), Journal: records, Settings: settings, Secrets: kube.NewSecretCache(api, nil),
 	})
 	if err != nil {
 		return err
@@ -138,16 +139,21 @@ func noGrants(env *reconciletest.Env) func() bool {
 }
 
 // transcriptNode is the node of the command "start", with the defaults of the binary; without a name it is the whole cluster.
-func transcriptNode(env *reconciletest.Env) Node {
+func transcriptNode(env *reconciletest.Env) view.Node {
 	name := env.Arg("node", "")
 	if name == "" {
-		return Node{}
+		return view.Node{}
+	}
+	return view.Node{Name: name, Segments: map[string]string{env.Arg("key", "node"): env.Arg("value", name)}}
+}
+
+// transcriptCompetition competes for claims as the command "start" says.
+func transcriptCompetition(env *reconciletest.Env, api kubeapi.Client, recorder events.Recorder) Competition {
+	if env.Arg("node", "") == "" || env.Arg("immediate", "true") != "true" {
+		return nil
 	}
 	base, _ := time.ParseDuration(env.Arg("base", "20s"))
-	return Node{
-		Node: view.Node{Name: name, Segments: map[string]string{env.Arg("key", "node"): env.Arg("value", name)}}, Immediate: env.Arg("immediate", "true") == "true",
-		BaseDelay: base, MaxDelay: 3 * base,
-	}
+	return newCompetition(env.Arg("node", ""), base, api, recorder)
 }
 
 // shrink makes the driver answer CreateVolume with another size, or without an ID or a source, as the command "start"

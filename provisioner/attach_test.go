@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -74,7 +75,7 @@ func TestAttachRequired(t *testing.T) {
 				if tc.object != nil {
 					objs = append(objs, tc.object)
 				}
-				cluster, driver := kubetest.New(objs...), csitest.New(csitest.Options{})
+				cluster, driver := kubeapitest.NewCluster(objs...), csitest.New(csitest.Options{})
 				driver.AddVolume(csitest.Volume{ID: "vol-a"})
 				if tc.fault != nil {
 					tc.fault.Verb, tc.fault.Resource = "get", "csidrivers"
@@ -107,7 +108,7 @@ func TestAttachRequired(t *testing.T) {
 // TestDriverThatAttachesNothing asks for no right to read CSIDriver objects.
 func TestDriverThatAttachesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New()
+		cluster := kubeapitest.NewCluster()
 		cluster.Inject(kubetest.Fault{Resource: "csidrivers", Do: func() { t.Error("the CSIDriver object is read") }})
 		p := launch(t, "only", cluster, csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}}), NewOptions())
 		pass(time.Minute)
@@ -118,7 +119,7 @@ func TestDriverThatAttachesNothing(t *testing.T) {
 // TestAttachRequiredIsReadAgain replaces the CSIDriver object, whose field cannot be changed, while the driver restarts.
 func TestAttachRequiredIsReadAgain(t *testing.T) {
 	yes, no := true, false
-	cluster, driver := kubetest.New(newCSIDriver(&yes)), csitest.New(csitest.Options{})
+	cluster, driver := kubeapitest.NewCluster(newCSIDriver(&yes)), csitest.New(csitest.Options{})
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	stop := serveAt(t, driver, path)
 	r, p := onSocket(t, cluster, path, withElection())

@@ -17,10 +17,9 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 )
 
-// TestCapacityTranscripts runs whole instances. A Secret of type CSIStorageCapacity stands for each object, as the API of the
-// tests has none.
+// TestCapacityTranscripts runs whole instances.
 func TestCapacityTranscripts(t *testing.T) {
-	reconciletest.Run(t, "testdata/capacity", runInstance)
+	reconciletest.RunWith(t, "testdata/capacity", reconciletest.Kinds{Install: kubeapitest.Install}, runInstance)
 }
 
 // runInstance runs an instance on the stage of a transcript. The pairs of the command "start" are its flags, "node" being the
@@ -37,6 +36,7 @@ func runInstance(ctx context.Context, env *reconciletest.Env) error {
 			args = append(args, "--"+name+"="+value)
 		}
 	}
+	env.Cluster.SetLatency("csistoragecapacities", 2*time.Microsecond) // after the calls that they report
 	o.Capacity.Namespace, o.Capacity.Pod = "storage", "driver-0"
 	if err := fs.Parse(args); err != nil {
 		return err

@@ -22,7 +22,6 @@ require (
 	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/topology v0.0.0
 	k8s.io/csi-translation-lib v0.37.2
-	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -73,6 +72,7 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
+	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace (

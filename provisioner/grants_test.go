@@ -14,6 +14,8 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -38,12 +40,11 @@ func sourceInStore() []runtime.Object {
 	}
 }
 
-// newGrant returns a ReferenceGrant, as package kubeapitest has it, for claims of namespace team to clone those in namespace store.
-func newGrant() *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams"}, Type: "ReferenceGrant",
-		StringData: map[string]string{"spec": `{from: [{group: "", kind: PersistentVolumeClaim, namespace: team}], to: [{group: "", kind: PersistentVolumeClaim}]}`},
-	}
+// newGrant returns a ReferenceGrant for claims of namespace team to clone those in namespace store.
+func newGrant() *kubeapi.ReferenceGrant {
+	return &kubeapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams"}, Spec: kubeapi.ReferenceGrantSpec{
+		From: []kubeapi.ReferenceGrantFrom{{Kind: "PersistentVolumeClaim", Namespace: "team"}}, To: []kubeapi.ReferenceGrantTo{{Kind: "PersistentVolumeClaim"}},
+	}}
 }
 
 // TestGrantRemovedWhileCreating kills a process while it makes a copy of a claim in another namespace, and removes the
@@ -73,7 +74,7 @@ func TestGrantRemovedWhileCreating(t *testing.T) {
 						t.Fatal(err)
 					}
 					o.CSI.Timeout = time.Minute
-					cluster, driver := kubetest.New(append(sourceInStore(), newClass(), newGrant())...), csitest.New(csitest.Options{})
+					cluster, driver := kubeapitest.NewCluster(append(sourceInStore(), newClass(), newGrant())...), csitest.New(csitest.Options{})
 					driver.AddVolume(csitest.Volume{ID: "vol-origin", Capacity: 1 << 30})
 					first := launch(t, "first", cluster, driver, o)
 					pass(time.Second)
@@ -86,7 +87,7 @@ func TestGrantRemovedWhileCreating(t *testing.T) {
 					if n := len(driver.Volumes()) - 1; n != 1 {
 						t.Fatalf("%s\nthe driver has %d copies when the process is killed, want 1", tc.reason, n)
 					}
-					must(t, cluster.Remove("secrets", "store", "teams"))
+					must(t, cluster.Remove("referencegrants", "store", "teams"))
 					if tc.between != nil {
 						must(t, tc.between(cluster))
 					}

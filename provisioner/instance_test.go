@@ -215,7 +215,7 @@ func wantMaker(t *testing.T, cluster *kubetest.Cluster, claim, maker string) {
 
 func TestLeaderHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver := kubetest.New(newClass()), csitest.New(csitest.Options{})
+		cluster, driver := kubeapitest.NewCluster(newClass()), csitest.New(csitest.Options{})
 		first := launch(t, "first", cluster, driver, withElection())
 		pass(time.Second)
 		second := launch(t, "second", cluster, driver, withElection())
@@ -235,7 +235,7 @@ func TestLeaderHandsOver(t *testing.T) {
 // next election.
 func TestLostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver := kubetest.New(newClass()), csitest.New(csitest.Options{})
+		cluster, driver := kubeapitest.NewCluster(newClass()), csitest.New(csitest.Options{})
 		o := withElection()
 		o.CSI.Timeout = time.Minute
 		first := launch(t, "first", cluster, driver, o)
@@ -263,7 +263,7 @@ func TestLostLease(t *testing.T) {
 // deleted, whose volume is kept. When the first leads again it must not go on as if nothing had happened: nothing is deleted.
 func TestElectedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver, o := kubetest.New(newClass()), csitest.New(csitest.Options{}), withElection()
+		cluster, driver, o := kubeapitest.NewCluster(newClass()), csitest.New(csitest.Options{}), withElection()
 		p := launch(t, "first", cluster, driver, o)
 		pass(time.Second)
 		driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded})
@@ -349,7 +349,7 @@ func TestKilled(t *testing.T) {
 					registered := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
 						Drivers: []storagev1.CSINodeDriver{{Name: name, NodeID: "n1", TopologyKeys: []string{zone}}},
 					}}
-					cluster := kubetest.New(class, secret, node, registered)
+					cluster := kubeapitest.NewCluster(class, secret, node, registered)
 					driver := csitest.New(csitest.Options{Name: name, NodeID: "n1", Topology: map[string]string{zone: "us-east-1a"}})
 					o.CSI.Timeout = time.Minute
 					first := launch(t, "first", cluster, driver, o)
@@ -399,7 +399,7 @@ func TestKilled(t *testing.T) {
 // TestHandedOver ends a leader in good order while a call runs: the call may end, and the next leader does not repeat it.
 func TestHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver, o := kubetest.New(newClass()), csitest.New(csitest.Options{}), withElection()
+		cluster, driver, o := kubeapitest.NewCluster(newClass()), csitest.New(csitest.Options{}), withElection()
 		o.CSI.Timeout = time.Minute
 		first := launch(t, "first", cluster, driver, o)
 		pass(time.Second)
@@ -438,7 +438,7 @@ func TestStandbyIsWarm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cluster := kubetest.New(newClass())
+				cluster := kubeapitest.NewCluster(newClass())
 				driver := csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{create}})
 				first := launch(t, "first", cluster, driver, withElection())
 				pass(time.Second)
@@ -474,7 +474,7 @@ func TestNewCapabilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		create := csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME
 		publish := csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME
-		cluster := kubetest.New(newClass())
+		cluster := kubeapitest.NewCluster(newClass())
 		driver := csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{create}})
 		driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 1})
 		driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Unavailable, Times: 3})
@@ -509,7 +509,7 @@ func TestNewCapabilities(t *testing.T) {
 func TestNewCapabilitiesAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		create := csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME
-		cluster := kubetest.New(newClass(), newClaim("a"))
+		cluster := kubeapitest.NewCluster(newClass(), newClaim("a"))
 		cluster.Fail("", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
 		driver := csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{create}})
 		p := launch(t, "only", cluster, driver, NewOptions())
@@ -534,7 +534,7 @@ func TestNewCapabilitiesAtStart(t *testing.T) {
 // TestCapabilitiesOfTheSameShape has a refused claim looked at again when the driver comes back.
 func TestCapabilitiesOfTheSameShape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New(newClass())
+		cluster := kubeapitest.NewCluster(newClass())
 		driver := csitest.New(csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{}})
 		p := launch(t, "only", cluster, driver, NewOptions())
 		apply(t, cluster, newClaim("a"))
@@ -551,7 +551,7 @@ func TestCapabilitiesOfTheSameShape(t *testing.T) {
 
 func TestWaitsForTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver := kubetest.New(newClass(), newClaim("a")), csitest.New(csitest.Options{})
+		cluster, driver := kubeapitest.NewCluster(newClass(), newClaim("a")), csitest.New(csitest.Options{})
 		driver.SetReady(false)
 		p := launch(t, "only", cluster, driver, NewOptions())
 		pass(time.Hour)
@@ -567,11 +567,11 @@ func TestStopsWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := csitest.New(csitest.Options{})
 		driver.SetReady(false)
-		waiting := launch(t, "waiting", kubetest.New(), driver, NewOptions())
+		waiting := launch(t, "waiting", kubeapitest.NewCluster(), driver, NewOptions())
 		pass(time.Minute)
 		waiting.stop(t)
 
-		cluster, ready := kubetest.New(), csitest.New(csitest.Options{})
+		cluster, ready := kubeapitest.NewCluster(), csitest.New(csitest.Options{})
 		first := launch(t, "first", cluster, ready, withElection())
 		pass(time.Second)
 		standby := launch(t, "standby", cluster, ready, withElection())
@@ -587,7 +587,7 @@ func TestStopsWhileWaiting(t *testing.T) {
 // TestState looks at /debug/state while a volume is under way.
 func TestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver := kubetest.New(newClass()), csitest.New(csitest.Options{})
+		cluster, driver := kubeapitest.NewCluster(newClass()), csitest.New(csitest.Options{})
 		p := launch(t, "only", cluster, driver, NewOptions())
 		driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Aborted})
 		apply(t, cluster, newClaim("a"))

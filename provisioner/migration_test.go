@@ -13,7 +13,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -29,7 +29,7 @@ func TestMigratedLabel(t *testing.T) {
 				c.Spec.StorageClassName = &old.Name
 			}
 		}
-		cluster, driver := kubetest.New(class, old), csitest.New(csitest.Options{Name: name})
+		cluster, driver := kubeapitest.NewCluster(class, old), csitest.New(csitest.Options{Name: name})
 		p := launch(t, "only", cluster, driver, NewOptions())
 		apply(t, cluster, claim, migrated)
 		pass(10 * time.Second)

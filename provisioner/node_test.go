@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 )
 
 // onNode returns options of an instance for one node.
@@ -63,7 +64,7 @@ func TestNodeNameFromTheEnvironment(t *testing.T) {
 // TestTwoNodesInOneProcess runs two instances in one process: each provisions and deletes for its own node.
 func TestTwoNodesInOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New(newClass())
+		cluster := kubeapitest.NewCluster(newClass())
 		drivers := map[string]*csitest.Driver{"n1": newNodeDriver("n1"), "n2": newNodeDriver("n2")}
 		first := launch(t, "p1", cluster, drivers["n1"], onNode("n1"))
 		second := launch(t, "p2", cluster, drivers["n2"], onNode("n2"))
@@ -96,7 +97,7 @@ func TestTwoNodesInOneProcess(t *testing.T) {
 // TestNodeState looks at /debug/state of both modes.
 func TestNodeState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New(newClass(), newClaim("a"))
+		cluster := kubeapitest.NewCluster(newClass(), newClaim("a"))
 		p := launch(t, "p", cluster, newNodeDriver("n1"), onNode("n1"))
 		pass(time.Millisecond)
 		now, ok := p.now.Load().State().(state)
@@ -110,7 +111,7 @@ func TestNodeState(t *testing.T) {
 // TestNodesNeedNoPermissionsForNodes lets the API refuse all about Nodes and CSINodes. The Node is asked for once, to be the owner of the Lease of the journal.
 func TestNodesNeedNoPermissionsForNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New(newClass(), newClaim("a"))
+		cluster := kubeapitest.NewCluster(newClass(), newClaim("a"))
 		asked := 0
 		for _, resource := range []string{"nodes", "csinodes"} {
 			cluster.Inject(kubetest.Fault{Resource: resource, Do: func() { asked++ }, Err: apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "n1", nil)})
@@ -155,7 +156,7 @@ func TestUnfitForOneNode(t *testing.T) {
 				if tc.fault.Method != "" {
 					driver.Inject(tc.fault)
 				}
-				p := launch(t, "p", kubetest.New(), driver, onNode("n1"))
+				p := launch(t, "p", kubeapitest.NewCluster(), driver, onNode("n1"))
 				err := <-p.err
 				if err == nil {
 					t.Fatalf("%s\nno error", tc.reason)
@@ -174,7 +175,7 @@ func TestUnfitForOneNode(t *testing.T) {
 func TestNodeIsNotReadyYet(t *testing.T) {
 	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.FailedPrecondition} {
 		synctest.Test(t, func(t *testing.T) {
-			cluster, driver := kubetest.New(newClass(), newClaim("a")), newNodeDriver("n1")
+			cluster, driver := kubeapitest.NewCluster(newClass(), newClaim("a")), newNodeDriver("n1")
 			driver.Inject(csitest.Fault{Method: "NodeGetInfo", Code: code})
 			waiting := launch(t, "waiting", cluster, driver, onNode("n1"))
 			p := launch(t, "p", cluster, driver, onNode("n1"))
@@ -196,7 +197,7 @@ func TestNodeIsNotReadyYet(t *testing.T) {
 // TestNodeHangs lets NodeGetInfo hang: each call ends by the deadline of calls to the driver.
 func TestNodeHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver := kubetest.New(newClass(), newClaim("a")), newNodeDriver("n1")
+		cluster, driver := kubeapitest.NewCluster(newClass(), newClaim("a")), newNodeDriver("n1")
 		driver.Inject(csitest.Fault{Method: "NodeGetInfo", Hang: true, Times: 2})
 		p := launch(t, "p", cluster, driver, onNode("n1"))
 		pass(2 * time.Minute)
@@ -210,7 +211,7 @@ func TestNodeHangs(t *testing.T) {
 // TestDriverMoves stops the driver and starts it with another topology, and then without any: the instance goes on at the
 // new place, and ends when there is none.
 func TestDriverMoves(t *testing.T) {
-	cluster, driver := kubetest.New(newClass()), newNodeDriver("n1")
+	cluster, driver := kubeapitest.NewCluster(newClass()), newNodeDriver("n1")
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	stop := serveAt(t, driver, path)
 	r, p := onSocket(t, cluster, path, onNode("n1"))

@@ -26,7 +26,7 @@ func onSocket(t *testing.T, cluster *kubetest.Cluster, address string, o Options
 
 // TestHTTP provisions over a real socket and reads what the endpoint says meanwhile.
 func TestHTTP(t *testing.T) {
-	cluster, driver := kubetest.New(newClass(), newClaim("a")), csitest.New(csitest.Options{})
+	cluster, driver := kubeapitest.NewCluster(newClass(), newClaim("a")), csitest.New(csitest.Options{})
 	r, _ := onSocket(t, cluster, driver.Serve(t), withElection())
 	r.Eventually("the claim has a volume", func() bool { return len(makers(cluster)) == 1 })
 	r.Serves("controller_persistentvolumeclaim_provision_duration_seconds_count")
@@ -87,7 +87,7 @@ func serveAt(t *testing.T, driver *csitest.Driver, path string) (stop func()) {
 
 // TestDriverRestarts stops the driver and starts it again: the instance stays, and goes on.
 func TestDriverRestarts(t *testing.T) {
-	cluster, driver := kubetest.New(newClass(), newClaim("a")), csitest.New(csitest.Options{})
+	cluster, driver := kubeapitest.NewCluster(newClass(), newClaim("a")), csitest.New(csitest.Options{})
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	stop := serveAt(t, driver, path)
 	r, _ := onSocket(t, cluster, path, withElection())

@@ -14,7 +14,6 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
@@ -95,7 +94,7 @@ func TestCompetition(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := idle(o)
-		p.kube = kubeapitest.New(kubetest.New().Client())
+		p.kube = kubeapitest.New(kubeapitest.NewCluster().Client())
 		if got := p.competition() != nil; got != want {
 			t.Errorf("with %q the instance competes: %t, want %t", args, got, want)
 		}
@@ -146,7 +145,7 @@ func TestViewConfig(t *testing.T) {
 // TestCachesReady follows /readyz from a standby, which is ready to take over, to a leader that still lists.
 func TestCachesReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster, driver := kubetest.New(newClass()), csitest.New(csitest.Options{})
+		cluster, driver := kubeapitest.NewCluster(newClass()), csitest.New(csitest.Options{})
 		if err := (&session{}).Synced(); err != nil {
 			t.Errorf("a standby is not ready: %v", err)
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -25,7 +24,7 @@ func waiting(t *testing.T, within time.Duration, act func(c *Controller, w *worl
 	var asked []string
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		cluster, server := kubetest.New(), csitest.New(csitest.Options{})
+		cluster, server := kubeapitest.NewCluster(), csitest.New(csitest.Options{})
 		c, err := New(Config{
 			Info: w.info, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(cluster.Client()), Source: w,
 			Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Hour, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
@@ -165,7 +164,7 @@ func TestNewClassesAreFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, server := newWorld(t), csitest.New(csitest.Options{})
 		c, err := New(Config{
-			Info: w.info, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(kubetest.New().Client()), Source: w,
+			Info: w.info, Client: csi.NewControllerClient(server.Conn()), Kube: kubeapitest.New(kubeapitest.NewCluster().Client()), Source: w,
 			Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Hour, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
 		})
 		if err != nil {

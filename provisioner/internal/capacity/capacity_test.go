@@ -21,7 +21,6 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -105,7 +104,7 @@ func newWorld(t *testing.T) *world {
 func newController(t *testing.T, w *world) *Controller {
 	t.Helper()
 	c, err := New(Config{
-		Info: w.info, Client: csi.NewControllerClient(csitest.New(csitest.Options{}).Conn()), Kube: kubeapitest.New(kubetest.New().Client()), Source: w,
+		Info: w.info, Client: csi.NewControllerClient(csitest.New(csitest.Options{}).Conn()), Kube: kubeapitest.New(kubeapitest.NewCluster().Client()), Source: w,
 		Settings: Settings{Namespace: "storage", ManagedBy: ManagedBy(""), Poll: time.Minute, Workers: 1, Retry: flagset.NewRetry(), Timeout: time.Second},
 	})
 	if err != nil {

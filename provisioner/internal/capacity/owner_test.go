@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 )
 
@@ -21,7 +21,7 @@ func TestFindOwner(t *testing.T) {
 		}
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "driver-0", UID: "uid-0", OwnerReferences: by("ReplicaSet", "driver-5d")}}
-	set := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "driver-5d", UID: "uid-1"}, Type: "ReplicaSet"}
+	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "driver-5d", UID: "uid-1"}}
 	set.OwnerReferences = by("Deployment", "driver")
 	cases := map[string]struct {
 		reason string
@@ -41,7 +41,7 @@ func TestFindOwner(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "bare"}}
-			client := kubeapitest.New(kubetest.New(pod.DeepCopy(), set.DeepCopy(), bare).Client())
+			client := kubeapitest.New(kubeapitest.NewCluster(pod.DeepCopy(), set.DeepCopy(), bare).Client())
 			got, err := FindOwner(t.Context(), client, "storage", tc.pod, tc.level)
 			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Fatalf("%s\nerror %v, want %q", tc.reason, err, tc.err)

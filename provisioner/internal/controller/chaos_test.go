@@ -31,6 +31,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -118,7 +119,7 @@ func (l *life) kill() {
 // playKills plays one game with several processes.
 func playKills(t *testing.T, elected bool, random *rand.Rand) {
 	t.Helper()
-	g := &chaos{t: t, random: random, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+	g := &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
 	g.heal()
 	ctx := klog.NewContext(t.Context(), klog.Logger{})
 	self := process{identity: "life-0"}
@@ -162,7 +163,7 @@ func playKills(t *testing.T, elected bool, random *rand.Rand) {
 // playChaos plays one game.
 func playChaos(t *testing.T, random *rand.Rand) {
 	t.Helper()
-	g := &chaos{t: t, random: random, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+	g := &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
 	g.heal()
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	ended := make(chan error, 1)

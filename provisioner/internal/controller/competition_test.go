@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -53,7 +54,7 @@ type member struct {
 func onFleet(t *testing.T, base time.Duration, capacity int64, recorded bool, random *rand.Rand, play func(t *testing.T, f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{chaos: &chaos{t: t, random: random, cluster: kubetest.New(newClass())}, base: base, recorded: recorded, nodes: map[string]*member{}}
+		f := &fleet{chaos: &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(newClass())}, base: base, recorded: recorded, nodes: map[string]*member{}}
 		for i := range 5 {
 			name := fmt.Sprintf("n%d", i)
 			f.apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -26,7 +26,7 @@ import (
 func onFlow(t *testing.T, play func(t *testing.T, g *chaos)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := &chaos{t: t, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+		g := &chaos{t: t, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
 		ctx, cancel := context.WithCancel(quiet(t))
 		ended := make(chan error, 1)
 		go func() {

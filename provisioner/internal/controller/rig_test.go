@@ -99,7 +99,7 @@ func onRigWith(t *testing.T, options csitest.Options, settings Settings, test fu
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
-			t: t, cluster: kubetest.New(objs...), driver: csitest.New(options),
+			t: t, cluster: kubeapitest.NewCluster(objs...), driver: csitest.New(options),
 			events: &eventLog{}, registry: prometheus.NewRegistry(),
 		}
 		client, err := csiclient.New(csiclient.Config{Conn: r.driver.Conn()})

@@ -23,6 +23,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -42,7 +43,7 @@ func onReign(t *testing.T, options csitest.Options, play func(t *testing.T, r *r
 	for name, elected := range map[string]bool{"Elected": true, "Alone": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &reign{chaos: &chaos{t: t, cluster: kubetest.New(objs...), driver: csitest.New(options)}, elected: elected}
+				r := &reign{chaos: &chaos{t: t, cluster: kubeapitest.NewCluster(objs...), driver: csitest.New(options)}, elected: elected}
 				play(t, r)
 				for _, l := range r.lives {
 					l.stop(context.Canceled)

@@ -21,13 +21,14 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 )
 
 // ending runs a controller, plays, and ends it by a cause; it returns how long the end took.
 func ending(t *testing.T, cause error, play func(g *chaos), check func(g *chaos, took time.Duration)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := &chaos{t: t, cluster: kubetest.New(newClass()), driver: csitest.New(csitest.Options{})}
+		g := &chaos{t: t, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
 		ctx, end := context.WithCancelCause(quiet(t))
 		ended := make(chan error, 1)
 		go func() {

@@ -339,12 +339,11 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-// newGrant returns a ReferenceGrant, as package kubeapitest has it, for claims of another namespace to clone those in its own.
-func newGrant(namespace, from string) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clones"}, Type: "ReferenceGrant",
-		StringData: map[string]string{"spec": `{from: [{group: "", kind: PersistentVolumeClaim, namespace: ` + from + `}], to: [{group: "", kind: PersistentVolumeClaim}]}`},
-	}
+// newGrant returns a ReferenceGrant for claims of another namespace to clone those in its own.
+func newGrant(namespace, from string) *kubeapi.ReferenceGrant {
+	return &kubeapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clones"}, Spec: kubeapi.ReferenceGrantSpec{
+		From: []kubeapi.ReferenceGrantFrom{{Kind: "PersistentVolumeClaim", Namespace: from}}, To: []kubeapi.ReferenceGrantTo{{Kind: "PersistentVolumeClaim"}},
+	}}
 }
 
 // TestFreeing lets go of a source that is gone, or that cannot be read or written.

@@ -31,9 +31,11 @@ import (
 
 // TestTranscripts runs each transcript on the journal of a single instance, or of one on each node, and on that of an elected leader.
 func TestTranscripts(t *testing.T) {
-	t.Run("Alone", func(t *testing.T) { reconciletest.Run(t, "testdata/flows", runController) })
+	t.Run("Alone", func(t *testing.T) {
+		reconciletest.RunWith(t, "testdata/flows", reconciletest.Kinds{Install: kubeapitest.Install}, runController)
+	})
 	t.Run("Elected", func(t *testing.T) {
-		reconciletest.Run(t, "testdata/flows", func(ctx context.Context, env *reconciletest.Env) error { return runAs(ctx, env, nextProcess(true)) })
+		reconciletest.RunWith(t, "testdata/flows", reconciletest.Kinds{Install: kubeapitest.Install}, func(ctx context.Context, env *reconciletest.Env) error { return runAs(ctx, env, nextProcess(true)) })
 	})
 }
 
@@ -79,7 +81,7 @@ func runAs(ctx context.Context, env *reconciletest.Env, self process) error {
 	if err != nil {
 		return err
 	}
-	api, settings := kubeapitest.Client{Client: env.Kube, NoSnapshots: env.Arg("snapshots", "") == "absent", NoGrants: noGrants(env)}, transcriptSettings(env)
+	api, settings := kubeapitest.New(env.Kube), transcriptSettings(env)
 	known, records := viewOf(api, client.Info(), settings), journal.New()
 	controller, err := New(Config{
 		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Plugin: migration.Of(client.Info().Name), Events: recorder,
@@ -129,13 +131,6 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 		ModeConversion: on("mode-conversion"),
 		Node:           transcriptNode(env),
 	}
-}
-
-// noGrants reports whether ReferenceGrants are not installed yet, which they are after the time that the command "start" says.
-func noGrants(env *reconciletest.Env) func() bool {
-	wait, _ := time.ParseDuration(env.Arg("grants-after", "0s"))
-	installed := time.Now().Add(wait)
-	return func() bool { return time.Now().Before(installed) }
 }
 
 // transcriptNode is the node of the command "start", with the defaults of the binary; without a name it is the whole cluster.

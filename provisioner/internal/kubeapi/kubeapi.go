@@ -73,7 +73,7 @@ var _ Client = (*client)(nil)
 // New returns a client. Nothing is sent yet.
 func New(cfg Config) (Client, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{storagev1.AddToScheme, addGrants} {
+	for _, add := range []func(*runtime.Scheme) error{storagev1.AddToScheme, AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("make a scheme: %w", err)
 		}
@@ -95,7 +95,7 @@ func New(cfg Config) (Client, error) {
 		capacities.QPS, capacities.Burst = float32(cfg.CapacityQPS), cfg.CapacityBurst
 	}
 	c := &client{Client: cfg.Others, params: runtime.NewParameterCodec(scheme)}
-	v1, beta := grantVersions()
+	v1, beta := GrantVersions()
 	var errs [4]error
 	c.snapshots, errs[0] = snapshotapi.New(cfg.REST)
 	c.capacities, errs[1] = rest.RESTClientFor(capacities)

@@ -18,8 +18,8 @@ import (
 // GatewayGroup is the API group of ReferenceGrants.
 const GatewayGroup = "gateway.networking.k8s.io"
 
-// grantVersions returns the versions of ReferenceGrants, which have the same fields. Gateway API 1.5 introduced v1.
-func grantVersions() (v1, beta schema.GroupVersion) {
+// GrantVersions returns the versions of ReferenceGrants, which have the same fields. Gateway API 1.5 introduced v1.
+func GrantVersions() (v1, beta schema.GroupVersion) {
 	return schema.GroupVersion{Group: GatewayGroup, Version: "v1"}, schema.GroupVersion{Group: GatewayGroup, Version: "v1beta1"}
 }
 
@@ -80,9 +80,9 @@ func (l *ReferenceGrantList) DeepCopyObject() runtime.Object {
 	return copied
 }
 
-// addGrants adds the types of ReferenceGrants to a scheme.
-func addGrants(scheme *runtime.Scheme) error {
-	v1, beta := grantVersions()
+// AddToScheme adds the types of ReferenceGrants to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	v1, beta := GrantVersions()
 	for _, version := range []schema.GroupVersion{v1, beta} {
 		scheme.AddKnownTypes(version, &ReferenceGrant{}, &ReferenceGrantList{})
 		metav1.AddToGroupVersion(scheme, version)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -25,7 +26,7 @@ import (
 func watching(t *testing.T, cfg Config, test func(t *testing.T, v *View, cluster *kubetest.Cluster), objs ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New(objs...)
+		cluster := kubeapitest.NewCluster(objs...)
 		cfg.Kube, cfg.Driver, cfg.Naming = kubeapitest.New(cluster.Client()), driver, volume.Naming{Prefix: "pvc", UUIDLength: -1}
 		cfg.Timeout = 30 * time.Second
 		v := New(cfg)
@@ -168,7 +169,7 @@ func TestSourcesInOtherNamespaces(t *testing.T) {
 	store, team := "store", "team"
 	bound := clone("bound", "", KindClaim, &store)
 	bound.Spec.VolumeName = "pv"
-	grant := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: store, Name: "teams"}, Type: "ReferenceGrant"}
+	grant := &kubeapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: store, Name: "teams"}}
 	watching(t, Config{Shape: Shape{Grants: true}}, func(t *testing.T, v *View, _ *kubetest.Cluster) {
 		start(t, v)
 		var names []string
@@ -209,7 +210,7 @@ func TestOptionalKind(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			watching(t, Config{Shape: Shape{Grants: true}}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
-				tc.fault.Verb, tc.fault.Resource = "list", "secrets"
+				tc.fault.Verb, tc.fault.Resource = "list", "referencegrants"
 				cluster.Inject(tc.fault)
 				begun := time.Now()
 				start(t, v)
@@ -225,7 +226,7 @@ func TestOptionalKind(t *testing.T) {
 				if got, err := v.GrantsIn("store"); err != nil || len(got) != 1 {
 					t.Errorf("%s\ngrants %v, %v, want one", tc.reason, got, err)
 				}
-			}, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams"}, Type: "ReferenceGrant"})
+			}, &kubeapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams"}})
 		})
 	}
 }
@@ -243,7 +244,7 @@ func TestAbsentKindIsSoughtRarely(t *testing.T) {
 			watching(t, Config{Shape: Shape{Grants: true}, Node: tc.node}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
 				lists := 0
 				cluster.Inject(kubetest.Fault{
-					Verb: "list", Resource: "secrets", Err: apierrors.NewNotFound(corev1.Resource("referencegrants"), ""), Do: func() { lists++ },
+					Verb: "list", Resource: "referencegrants", Err: apierrors.NewNotFound(corev1.Resource("referencegrants"), ""), Do: func() { lists++ },
 				})
 				start(t, v)
 				time.Sleep(time.Hour)

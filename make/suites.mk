@@ -79,7 +79,7 @@ soak-mutants:
 	cd kubeletplugin && $(IN_MEMORY) SEED=$(soak_seed) MUTANTS=$(or $(N),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
 
 $(filter-out bench-manynodes,$(BENCHES:%=bench-%)): bench-%:
-	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) \
+	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) BENCH_OTHER=$(abspath $(OTHER)) \
 		go test -run '^$$' -bench '(?i)^Benchmark$*$$' -benchtime $(or $(ROUNDS),1)x -timeout 3h ./bench
 bench-manynodes: NODES = 200
 bench-manynodes: PODS = 1000

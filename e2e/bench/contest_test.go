@@ -54,6 +54,9 @@ func programs(b *testing.B, name string) [2]program {
 	if dev == nil {
 		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", testbed.KubeconfigEnv)
 	}
+	if other := os.Getenv("BENCH_OTHER"); other != "" {
+		return [2]program{{"other", other}, ownProgram(b, name)}
+	}
 	return [2]program{{"upstream", testbed.UpstreamProgram(b, name)}, ownProgram(b, name)}
 }
 

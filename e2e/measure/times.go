@@ -120,16 +120,17 @@ func (w *Times) WaitVolumes(t testing.TB, n int) []time.Time {
 	return slices.Collect(maps.Values(w.volumes))
 }
 
-// LastVolume returns the time at which the last PersistentVolume so far was seen.
-func (w *Times) LastVolume() (last time.Time) {
+// LastVolume returns the time at which the last PersistentVolume so far was seen, and LastBound that of the last bound claim.
+func (w *Times) LastVolume() time.Time { return w.last(w.volumes) }
+
+// LastBound implements what LastVolume says.
+func (w *Times) LastBound() time.Time { return w.last(w.bound) }
+
+// last returns the last of some times.
+func (w *Times) last(times map[string]time.Time) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, at := range w.volumes {
-		if at.After(last) {
-			last = at
-		}
-	}
-	return last
+	return slices.MaxFunc(slices.Collect(maps.Values(times)), time.Time.Compare)
 }
 
 // wait gives up when nothing has changed for as long as a state is waited for.

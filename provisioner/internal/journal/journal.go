@@ -116,6 +116,7 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 	if cfg.Term != j.cfg.Term {
 		clear(j.open)
 		clear(j.records)
+		j.refused = nil // each leader reports it
 	}
 	j.cfg, j.superseded = cfg, false
 	j.mu.Unlock()

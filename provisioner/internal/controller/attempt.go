@@ -1,15 +1,11 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
@@ -17,6 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
@@ -61,10 +58,10 @@ func (c *Controller) intentSecrets(ctx context.Context, intent journal.Intent) (
 	case err == nil:
 		return secrets, nil
 	case intent.Secrets != nil:
-		logger.Info("Secret cannot be read, using its values from the last call", logging.KeyReason, describe(err))
+		logger.Info("Secret cannot be read, using its values from the last call", logging.KeyReason, backend.Describe(err))
 		return intent.Secrets, nil
 	case intent.Stage == journal.Undoing || !c.wanted(intent) || intent.Recovered && apierrors.IsNotFound(err):
-		logger.Info("Secret cannot be read, calling the driver without it", logging.KeyReason, describe(err))
+		logger.Info("Secret cannot be read, calling the driver without it", logging.KeyReason, backend.Describe(err))
 		return nil, nil
 	}
 	return nil, err
@@ -72,7 +69,7 @@ func (c *Controller) intentSecrets(ctx context.Context, intent journal.Intent) (
 
 // attempt calls CreateVolume once and does what follows from the answer.
 func (c *Controller) attempt(ctx context.Context, intent journal.Intent) (reconcile.Result, error) {
-	volume, err := c.callCreate(metrics.WithMigrated(ctx, intent.Spec.InTree != ""), intent.Request, intent.Secrets)
+	volume, err := c.backend.Create(metrics.WithMigrated(ctx, intent.Spec.InTree != ""), intent.Request, intent.Secrets)
 	plan := planAttempt(attemptState{
 		intent:   intent,
 		now:      time.Now(),
@@ -94,7 +91,7 @@ func (c *Controller) attempt(ctx context.Context, intent journal.Intent) (reconc
 	case attemptForget, attemptRetry, attemptInfeasible, attemptReschedule:
 	}
 	if plan.verb == attemptForget && outcome.Code(err) == codes.AlreadyExists {
-		return reconcile.Result{}, c.leave(ctx, intent, describe(err))
+		return reconcile.Result{}, c.leave(ctx, intent, backend.Describe(err))
 	}
 	c.close(intent)
 	return c.withoutVolume(ctx, intent, plan.verb, err)
@@ -162,60 +159,11 @@ func (c *Controller) withoutVolume(ctx context.Context, intent journal.Intent, v
 
 // forgotten goes on after the volume of a claim that is gone, or of a former process, was found not to exist. A claim that is still there is provisioned.
 func (c *Controller) forgotten(ctx context.Context, intent journal.Intent, err error) {
-	klog.FromContext(ctx).V(2).Info("There is no volume of this name", logging.KeyVolumeName, intent.Spec.Name, logging.KeyReason, describe(err))
+	klog.FromContext(ctx).V(2).Info("There is no volume of this name", logging.KeyVolumeName, intent.Spec.Name, logging.KeyReason, backend.Describe(err))
 	if claim, ok := c.claim(keyOf(intent.Spec.Claim)); ok && c.relevant(claim) {
 		c.claims.Wake(keyOf(claim))
 	} else if !intent.Uncertain.IsZero() {
 		c.cfg.Events.Normal(c.csiDriver(), reasonSettled, fmt.Sprintf("Volume %q of claim %s, which is gone, was not made: the driver has answered with errors for %v, at last: %s",
-			intent.Spec.Name, klog.KObj(intent.Spec.Claim), c.settlePeriod(), describe(err)))
-	}
-}
-
-// callCreate calls CreateVolume.
-func (c *Controller) callCreate(ctx context.Context, request *csi.CreateVolumeRequest, secrets map[string]string) (*csi.Volume, error) {
-	var response *csi.CreateVolumeResponse
-	kind := "CreateVolume"
-	if request.GetVolumeContentSource() != nil {
-		kind = "CreateVolume from a source"
-	}
-	err := c.call(ctx, kind, fmt.Sprintf("create volume %q", request.GetName()), func(ctx context.Context, option grpc.CallOption) (err error) {
-		response, err = c.cfg.Driver.CreateVolume(ctx, withSecrets(request, secrets), option)
-		return err
-	})
-	return response.GetVolume(), err
-}
-
-// call makes a call that creates or deletes a volume, as soon as the driver may have one more. Calls of one kind take about the same
-// time. Its error is a callError.
-func (c *Controller) call(ctx context.Context, kind, what string, call func(ctx context.Context, option grpc.CallOption) error) error {
-	var to peer.Peer
-	var answer error
-	waiting := c.calls.Do(ctx, kind, func() error {
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
-		defer cancel()
-		answer = call(ctx, grpc.Peer(&to))
-		if to.Addr == nil {
-			return nil // it says nothing about the load of the driver
-		}
-		return answer
-	})
-	if err := cmp.Or(answer, waiting); err != nil {
-		// gRPC reports the peer of every call for which there was a connection. Without one, nothing was sent.
-		return callError{what: what, err: err, unsent: to.Addr == nil}
-	}
-	return nil
-}
-
-// withSecrets returns the request with secrets in it; all else is shared, for topologies are large.
-func withSecrets(request *csi.CreateVolumeRequest, secrets map[string]string) *csi.CreateVolumeRequest {
-	return &csi.CreateVolumeRequest{
-		Name:                      request.GetName(),
-		CapacityRange:             request.GetCapacityRange(),
-		VolumeCapabilities:        request.GetVolumeCapabilities(),
-		Parameters:                request.GetParameters(),
-		Secrets:                   secrets,
-		VolumeContentSource:       request.GetVolumeContentSource(),
-		AccessibilityRequirements: request.GetAccessibilityRequirements(),
-		MutableParameters:         request.GetMutableParameters(),
+			intent.Spec.Name, klog.KObj(intent.Spec.Claim), c.settlePeriod(), backend.Describe(err)))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/nodemode"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
@@ -95,7 +96,7 @@ func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Resul
 // obstacle says why the own node cannot have the volume of a claim at present.
 func (c *Controller) obstacle(ctx context.Context, s claimState) nodemode.Obstacle {
 	if why := c.sourceElsewhere(ctx, s.claim); why != nil {
-		return nodemode.Obstacle{Why: describe(why), Quiet: true}
+		return nodemode.Obstacle{Why: backend.Describe(why), Quiet: true}
 	}
 	return nodemode.Obstacle{Why: c.offer(ctx, s).insufficient(c.node().Name)}
 }
@@ -130,31 +131,12 @@ func (c *Controller) offer(ctx context.Context, s claimState) offer {
 	if err != nil {
 		return offer{}
 	}
-	available, err := c.callCapacity(ctx, &csi.GetCapacityRequest{
+	available, err := c.backend.Capacity(ctx, &csi.GetCapacityRequest{
 		VolumeCapabilities: request.GetVolumeCapabilities(),
 		Parameters:         request.GetParameters(),
 		AccessibleTopology: &csi.Topology{Segments: c.node().Segments},
 	})
 	return offer{wanted: request.GetCapacityRange().GetRequiredBytes(), available: available, known: true, err: err}
-}
-
-// callCapacity calls GetCapacity and returns how large a volume can be, in bytes.
-func (c *Controller) callCapacity(ctx context.Context, request *csi.GetCapacityRequest) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.Timeout)
-	defer cancel()
-	answer, err := c.cfg.Driver.GetCapacity(ctx, request)
-	if err != nil {
-		return 0, callError{what: "get capacity", err: err}
-	}
-	return largest(answer), nil
-}
-
-// largest returns how large a volume can be, in bytes: the available capacity, unless the driver reports a maximum.
-func largest(answer *csi.GetCapacityResponse) int64 {
-	if most := answer.GetMaximumVolumeSize(); most != nil {
-		return most.GetValue()
-	}
-	return answer.GetAvailableCapacity()
 }
 
 // take selects the own node for a claim, unless the claim has changed hands or needs no volume any more. In both cases the
@@ -195,7 +177,7 @@ type offer struct {
 func (o offer) insufficient(node string) string {
 	switch {
 	case o.err != nil:
-		return fmt.Sprintf("GetCapacity failed on node %q: %s", node, describe(o.err))
+		return fmt.Sprintf("GetCapacity failed on node %q: %s", node, backend.Describe(o.err))
 	case o.known && o.available < o.wanted:
 		return fmt.Sprintf("Node %q has not enough capacity for the volume: %d bytes are available, %d bytes are requested", node, o.available, o.wanted)
 	}

@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/concurrency"
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
@@ -29,6 +28,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
@@ -41,8 +41,6 @@ import (
 const (
 	// saveWorkers is the number of PersistentVolumes that are saved again at a time.
 	saveWorkers = 4
-	// leastCalls is the number of calls that even an overloaded driver gets at a time.
-	leastCalls = 10
 	// saveRetryStart and saveRetryMax are the pauses between attempts to save a PersistentVolume.
 	saveRetryStart, saveRetryMax = 500 * time.Millisecond, time.Minute
 	// topologySettle is how long a change of the topology settles before waiting claims are looked at.
@@ -163,8 +161,8 @@ type Controller struct {
 	volumeRecords records[volumeRecord]
 	// locks keeps the work on a source apart.
 	locks keymutex.Locks[volume.SourceRef]
-	// calls bounds the calls that create and delete volumes.
-	calls *concurrency.Limit
+	// backend makes the calls that create and delete volumes.
+	backend *backend.Backend
 }
 
 // New returns a controller for the driver that cfg.Info describes.
@@ -177,8 +175,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 	c := &Controller{cfg: cfg, driver: info.Name, view: cfg.View, capacity: noCapacity{}}
-	// Workers of claims, and as many of volumes. An answer in the second half of the time for a call is a slow one.
-	c.calls = concurrency.NewLimit(leastCalls, 2*cfg.Settings.Workers, cfg.Settings.Timeout/2)
+	c.backend = backend.New(cfg.Driver, 2*cfg.Settings.Workers, cfg.Settings.Timeout) // workers of claims, and as many of volumes
 	if cfg.Capacity != nil {
 		c.capacity = cfg.Capacity
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -89,7 +88,7 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	start := time.Now()
 	if err := c.deleteBackend(ctx, pv); err != nil {
 		c.cfg.Metrics.deleteFailed(pv)
-		c.cfg.Events.Warning(pv, reasonDeleteFailed, describe(err))
+		c.cfg.Events.Warning(pv, reasonDeleteFailed, backend.Describe(err))
 		return err
 	}
 	// The deletion of the object comes back as an event; the record keeps it from a second DeleteVolume.
@@ -106,15 +105,7 @@ func (c *Controller) deleteBackend(ctx context.Context, pv *corev1.PersistentVol
 	if err != nil {
 		return fmt.Errorf("delete volume %q: %w", pv.Spec.CSI.VolumeHandle, err)
 	}
-	return c.callDelete(metrics.WithMigrated(ctx, c.cfg.Plugin.Made(pv)), pv.Spec.CSI.VolumeHandle, secrets)
-}
-
-// callDelete calls DeleteVolume.
-func (c *Controller) callDelete(ctx context.Context, volumeID string, secrets map[string]string) error {
-	return c.call(ctx, "DeleteVolume", fmt.Sprintf("delete volume %q", volumeID), func(ctx context.Context, option grpc.CallOption) error {
-		_, err := c.cfg.Driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: volumeID, Secrets: secrets}, option)
-		return err
-	})
+	return c.backend.Delete(metrics.WithMigrated(ctx, c.cfg.Plugin.Made(pv)), pv.Spec.CSI.VolumeHandle, secrets)
 }
 
 // deletionSecrets reads the secret for DeleteVolume.
@@ -137,7 +128,7 @@ func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentV
 func (c *Controller) secretsIfAny(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
 	secrets, err := c.secrets(ctx, ref)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		klog.FromContext(ctx).Info("Secret for deletion cannot be read, deleting the volume without it", logging.KeyReason, describe(err))
+		klog.FromContext(ctx).Info("Secret for deletion cannot be read, deleting the volume without it", logging.KeyReason, backend.Describe(err))
 		return nil, nil
 	}
 	return secrets, err
@@ -183,7 +174,7 @@ func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) (e
 	case err == nil:
 		c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.removed = true })
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		c.cfg.Events.Warning(pv, reasonDeleteFailed, "The volume is deleted, and its PersistentVolume is not, which is tried again: "+describe(err))
+		c.cfg.Events.Warning(pv, reasonDeleteFailed, "The volume is deleted, and its PersistentVolume is not, which is tried again: "+backend.Describe(err))
 	}
 	return err
 }

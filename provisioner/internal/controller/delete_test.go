@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -379,7 +380,7 @@ func TestDeletionErrorsAreTyped(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.FailedPrecondition, Message: "in use"})
 		err := r.deleteVolume(quiet(t), releasedPV())
-		var call callError
+		var call backend.Error
 		if !errors.As(err, &call) || outcome.Code(err) != codes.FailedPrecondition {
 			t.Errorf("error %v, want a call error with the code of the driver", err)
 		}

@@ -7,7 +7,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -183,28 +182,6 @@ func TestTake(t *testing.T) {
 					t.Errorf("%s\nthe cache has %v, the API %v", tc.reason, cached, live.Annotations)
 				}
 			})
-		})
-	}
-}
-
-// TestCapacity compares what drivers answer with what is asked for.
-func TestCapacity(t *testing.T) {
-	cases := map[string]struct {
-		reason string
-		answer *csi.GetCapacityResponse
-		want   int64
-	}{
-		"Available": {reason: "The available capacity, if there is no maximum volume size.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7}, want: 7},
-		"Maximum":   {reason: "The maximum volume size counts, if the driver reports it.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7, MaximumVolumeSize: wrapperspb.Int64(3)}, want: 3},
-		"MaximumNothing": {
-			reason: "Also if there is none.", answer: &csi.GetCapacityResponse{AvailableCapacity: 7, MaximumVolumeSize: wrapperspb.Int64(0)},
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			if got := largest(tc.answer); got != tc.want {
-				t.Errorf("%s\ngot %d, want %d", tc.reason, got, tc.want)
-			}
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -85,11 +86,11 @@ func planAttempt(s attemptState) attemptPlan {
 // planDoubt finds answers after which a volume may exist: the same request is to be repeated.
 func planDoubt(s attemptState, code codes.Code) (attemptPlan, bool) {
 	switch {
-	case unsent(s.err) && !s.intent.Uncertain.IsZero(), s.now.Before(settles(s)) && !mayStillRun(s.err):
+	case backend.IsUnsent(s.err) && !s.intent.Uncertain.IsZero(), s.now.Before(settles(s)) && !mayStillRun(s.err):
 		return attemptPlan{verb: attemptRepeat, until: s.intent.Settles}, true
 	case mayStillRun(s.err):
 		return attemptPlan{verb: attemptRepeat, until: s.now.Add(s.settle)}, true
-	case code == codes.Unknown && !unsent(s.err) && s.intent.Uncertain.IsZero():
+	case code == codes.Unknown && !backend.IsUnsent(s.err) && s.intent.Uncertain.IsZero():
 		// Drivers answer so by mistake, also after they have made the volume. The handler has returned: the next answer is final.
 		return attemptPlan{verb: attemptRepeat, until: s.now}, true
 	}
@@ -106,13 +107,7 @@ func settles(s attemptState) time.Time {
 
 // mayStillRun reports whether the driver may still be working on a call that has ended with err.
 func mayStillRun(err error) bool {
-	return !unsent(err) && outcome.Of(err).MayStillRun()
-}
-
-// unsent reports whether a call has never reached the driver: it is no answer.
-func unsent(err error) bool {
-	var call callError
-	return errors.As(err, &call) && call.unsent
+	return !backend.IsUnsent(err) && outcome.Of(err).MayStillRun()
 }
 
 // planCreated decides about a volume that was created.

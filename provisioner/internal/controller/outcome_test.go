@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
@@ -45,8 +46,8 @@ func TestPlanAttempt(t *testing.T) {
 		"Unknown":               {reason: "Drivers say so by mistake.", state: attemptState{err: code(codes.Unknown)}, want: attemptRepeat},
 		"AlreadyExists":         {reason: "Another request has made a volume of that name.", state: attemptState{err: code(codes.AlreadyExists)}, want: attemptRetry},
 		"AlreadyExistsUnwanted": {reason: "It is not that of this request.", state: attemptState{err: code(codes.AlreadyExists), unwanted: "gone"}, want: attemptForget},
-		"Unsent":                {reason: "The driver has not seen the request.", state: attemptState{err: callError{err: code(codes.Unavailable), unsent: true}}, want: attemptRetry},
-		"UnsentForNobody":       {reason: "The driver has not seen the request.", state: attemptState{err: callError{err: code(codes.Unavailable), unsent: true}, unwanted: "gone"}, want: attemptForget},
+		"Unsent":                {reason: "The driver has not seen the request.", state: attemptState{err: backend.Error{Err: code(codes.Unavailable), Unsent: true}}, want: attemptRetry},
+		"UnsentForNobody":       {reason: "The driver has not seen the request.", state: attemptState{err: backend.Error{Err: code(codes.Unavailable), Unsent: true}, unwanted: "gone"}, want: attemptForget},
 		"InternalForNobody":     {reason: "It failed, and nobody minds.", state: attemptState{err: code(codes.Internal), unwanted: "gone"}, want: attemptForget},
 		"Invalid":               {reason: "It cannot succeed as it stands.", state: attemptState{err: code(codes.InvalidArgument)}, want: attemptInfeasible},
 		"OutOfRange":            {reason: "What sizes the driver supports may change by itself.", state: attemptState{err: code(codes.OutOfRange)}, want: attemptRetry},
@@ -83,7 +84,7 @@ func TestDoubtIsSettled(t *testing.T) {
 	for code := codes.Code(1); code <= codes.Unauthenticated; code++ {
 		flags(4, func(on func(int) bool) {
 			before, early, sent, wanted := on(0), on(1), on(2), on(3)
-			s := attemptState{intent: *newIntent(journal.Creating), settle: time.Hour, topology: true, err: callError{err: status.Error(code, ""), unsent: !sent}}
+			s := attemptState{intent: *newIntent(journal.Creating), settle: time.Hour, topology: true, err: backend.Error{Err: status.Error(code, ""), Unsent: !sent}}
 			if s.now = asked.Add(2 * time.Hour); early {
 				s.now = asked.Add(time.Minute)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
@@ -135,13 +136,13 @@ func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVol
 	var elsewhere elsewhereError
 	switch {
 	case errors.As(err, &blocked):
-		c.refuse(claim, describe(err))
+		c.refuse(claim, backend.Describe(err))
 		return reconcile.Result{}, nil
 	case errors.As(err, &elsewhere) && c.mayGive(ctx, claim, elsewhere.holder):
-		c.refuse(claim, describe(err)+": the claim is given to that node")
+		c.refuse(claim, backend.Describe(err)+": the claim is given to that node")
 		return c.give(ctx, claim, elsewhere.holder)
 	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && view.SelectedNode(claim) != "":
-		c.refuse(claim, describe(err))
+		c.refuse(claim, backend.Describe(err))
 		return c.reschedule(ctx, claim)
 	case errors.Is(err, topology.ErrNotRegistered) && view.SelectedNode(claim) != "":
 		return c.awaitRegistration(ctx, claim, err)
@@ -223,6 +224,6 @@ func (c *Controller) refuse(claim *corev1.PersistentVolumeClaim, why string) {
 // failed reports by an event an attempt that failed, and returns the error for the queue to retry.
 func (c *Controller) failed(claim *corev1.PersistentVolumeClaim, err error) error {
 	c.cfg.Metrics.provisionFailed(claim)
-	c.cfg.Events.Warning(claim, reasonFailed, describe(err))
+	c.cfg.Events.Warning(claim, reasonFailed, backend.Describe(err))
 	return err
 }

@@ -10,56 +10,21 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/testing/protocmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
-	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
-// TestWithSecretsLosesNothing fills every field that CreateVolumeRequest has, also those that a later
-// version of the specification may add: none may get lost on the way to the driver.
-func TestWithSecretsLosesNothing(t *testing.T) {
-	request := &csi.CreateVolumeRequest{
-		Name:                      "n",
-		CapacityRange:             &csi.CapacityRange{RequiredBytes: 1},
-		VolumeCapabilities:        []*csi.VolumeCapability{{}},
-		Parameters:                map[string]string{"a": "b"},
-		Secrets:                   map[string]string{"replaced": "by the call"},
-		VolumeContentSource:       &csi.VolumeContentSource{},
-		AccessibilityRequirements: &csi.TopologyRequirement{},
-		MutableParameters:         map[string]string{"c": "d"},
-	}
-	fields := request.ProtoReflect().Descriptor().Fields()
-	for i := range fields.Len() {
-		if field := fields.Get(i); !request.ProtoReflect().Has(field) {
-			t.Errorf("this test does not know the field %s of CreateVolumeRequest", field.Name())
-		}
-	}
-	got := withSecrets(request, map[string]string{"user": "ann"})
-	request.Secrets = map[string]string{"user": "ann"}
-	if diff := cmp.Diff(request, got, protocmp.Transform()); diff != "" {
-		t.Errorf("request (-want +got):\n%s", diff)
-	}
-}
-
-func TestCallError(t *testing.T) {
-	err := error(callError{what: `create volume "v"`, err: status.Error(codes.Aborted, "two\nlines")})
-	if got, want := err.Error(), `create volume "v": Aborted: two lines`; got != want {
-		t.Errorf("text %q, want %q", got, want)
-	}
-	if got := outcome.Of(err); got != outcome.Uncertain {
-		t.Errorf("class %s, want %s: the wrapping must not hide the status", got, outcome.Uncertain)
-	}
+func TestBlockedError(t *testing.T) {
+	err := errors.New("no")
 	blocked := blockedError{err}
 	if !errors.Is(blocked, err) || blocked.Error() != err.Error() {
 		t.Errorf("blocked error %v hides its reason", blocked)
 	}
-	if got := describe(errors.Join(errors.New("a"), errors.New("b"))); strings.Contains(got, "\n") {
+	if got := backend.Describe(errors.Join(errors.New("a"), errors.New("b"))); strings.Contains(got, "\n") {
 		t.Errorf("description %q, want one line", got)
 	}
 }

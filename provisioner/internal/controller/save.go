@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -26,7 +27,7 @@ import (
 func (c *Controller) save(ctx context.Context, intent journal.Intent, created *csi.Volume) (reconcile.Result, error) {
 	pv, err := c.newVolume(intent, created)
 	if err != nil {
-		return c.unwanted(ctx, intent, created.GetVolumeId(), describe(err))
+		return c.unwanted(ctx, intent, created.GetVolumeId(), backend.Describe(err))
 	}
 	intent.Stage, intent.VolumeID, intent.PV = journal.Saving, created.GetVolumeId(), pv
 	if err := c.cfg.Journal.Update(intent); err != nil {
@@ -124,12 +125,12 @@ func (c *Controller) write(ctx context.Context, intent journal.Intent) (saveResu
 	case err == nil:
 		return c.written(ctx, intent, saved), nil
 	case apierrors.IsAlreadyExists(err):
-		return c.clash(ctx, intent, describe(err), false)
+		return c.clash(ctx, intent, backend.Describe(err), false)
 	case isInvalid(err):
-		return c.clash(ctx, intent, "the API refuses its PersistentVolume: "+describe(err), true)
+		return c.clash(ctx, intent, "the API refuses its PersistentVolume: "+backend.Describe(err), true)
 	}
 	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
-	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving its PersistentVolume is retried: "+describe(err))
+	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving its PersistentVolume is retried: "+backend.Describe(err))
 	return saveResult{verb: saveRepeat}, err
 }
 

@@ -37,7 +37,7 @@ func (r *rig) asked() journal.Intent {
 	if err := r.cfg.Journal.Open(quiet(r.t), intent); err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := r.callCreate(quiet(r.t), intent.Request, nil); err != nil {
+	if _, err := r.backend.Create(quiet(r.t), intent.Request, nil); err != nil {
 		r.t.Fatal(err)
 	}
 	r.driver.ResetCalls()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
@@ -70,7 +71,7 @@ func (c *Controller) finishedBefore(intent journal.Intent) bool {
 // isSame reports whether a volume that was requested once is what is requested now, wherever it was to be then, if it is accessible from where it has to be now:
 // from the segment that is preferred most, which is that of the selected node, or without one from any that is allowed.
 func isSame(then, now *csi.CreateVolumeRequest, created *csi.Volume, selected bool) bool {
-	then, required := withSecrets(then, nil), now.GetAccessibilityRequirements()
+	then, required := backend.WithSecrets(then, nil), now.GetAccessibilityRequirements()
 	then.AccessibilityRequirements = required
 	from, allowed := created.GetAccessibleTopology(), required.GetRequisite()
 	if preferred := required.GetPreferred(); len(allowed) == 0 || selected && len(preferred) > 0 {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
@@ -118,7 +119,7 @@ func (c *Controller) finish(ctx context.Context, intent journal.Intent, leading 
 			return
 		}
 		if err != nil {
-			klog.FromContext(ctx).V(2).Info("Volume operation failed at shutdown", logging.KeyVolumeName, intent.Spec.Name, logging.KeyReason, describe(err))
+			klog.FromContext(ctx).V(2).Info("Volume operation failed at shutdown", logging.KeyVolumeName, intent.Spec.Name, logging.KeyReason, backend.Describe(err))
 			pause(ctx, wait)
 			wait *= 2
 		}

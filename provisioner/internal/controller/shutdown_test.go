@@ -2,20 +2,13 @@ package controller
 
 import (
 	"context"
-	"errors"
-	"io"
-	"net"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/longshore-csi/longshore/csikit/concurrency"
-	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/leader"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -172,78 +165,4 @@ func TestUndoTrustedTheCache(t *testing.T) {
 		}
 		r.hear()
 	}, newClaim(), newClass())
-}
-
-// TestUnsentRequestCountedAsUncertain calls a driver that nobody serves: the request was not sent, so that there is no volume,
-// and nothing to find out. It calls one that is served and fails, too, for whom the opposite holds.
-func TestUnsentRequestCountedAsUncertain(t *testing.T) {
-	cases := map[string]struct {
-		reason string
-		serve  func(t *testing.T) string
-		unsent bool
-	}{
-		"NobodyServes": {
-			reason: "A request that cannot be sent makes no volume.",
-			serve:  func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "none.sock") }, unsent: true,
-		},
-		"NobodyAnswers": {
-			reason: "A request may have been read before the connection ended.",
-			serve:  servesNothing,
-		},
-		"Fails": {
-			reason: "A request was sent that was answered.",
-			serve: func(t *testing.T) string {
-				t.Helper()
-				d := csitest.New(csitest.Options{})
-				d.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Unavailable})
-				return d.Serve(t)
-			},
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			conn, err := csiclient.Dial(tc.serve(t), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			c := &Controller{calls: concurrency.NewLimit(1, 1, time.Minute), cfg: Config{Driver: csi.NewControllerClient(conn), Settings: Settings{Timeout: time.Minute}}}
-			_, err = c.callCreate(quiet(t), &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
-			var call callError
-			if !errors.As(err, &call) || call.unsent != tc.unsent {
-				t.Errorf("%s\nerror %v, unsent: %v, want %v", tc.reason, err, call.unsent, tc.unsent)
-			}
-		})
-	}
-}
-
-// servesNothing returns the address of a server that ends each connection once it has read something from it.
-func servesNothing(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "csi.sock")
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) // an empty frame of settings, which makes the connection work
-			_, err = io.ReadFull(conn, make([]byte, 24))         // the preface of HTTP/2
-			for frame := make([]byte, 9); err == nil && frame[3] != 1; {
-				// The frame of type 1 begins the request.
-				if _, err = io.ReadFull(conn, frame); err == nil {
-					_, err = io.CopyN(io.Discard, conn, int64(frame[0])<<16+int64(frame[1])<<8+int64(frame[2]))
-				}
-			}
-			conn.Close()
-		}
-	}()
-	t.Cleanup(func() { listener.Close(); <-done })
-	return path
 }

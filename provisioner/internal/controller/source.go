@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -170,7 +171,7 @@ func (c *Controller) protectOrigin(ctx context.Context, found origin) error {
 	found.object().SetFinalizers(append(found.object().GetFinalizers(), found.finalizer()))
 	err := c.writeOrigin(ctx, found)
 	if found.snapshot != nil && apierrors.IsForbidden(err) {
-		klog.FromContext(ctx).Info("Snapshot is not protected while a volume is made from it", logging.KeyReason, describe(err))
+		klog.FromContext(ctx).Info("Snapshot is not protected while a volume is made from it", logging.KeyReason, backend.Describe(err))
 		return nil
 	}
 	return err

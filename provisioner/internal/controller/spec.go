@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -133,10 +134,10 @@ func (c *Controller) placed(claim types.UID) {
 func (c *Controller) awaitRegistration(ctx context.Context, claim *corev1.PersistentVolumeClaim, missing error) (reconcile.Result, error) {
 	waiting := c.claimRecords.get(claim.UID).unplaced
 	if left := registerGrace - time.Since(waiting.since); left > 0 {
-		c.refuse(claim, describe(missing))
+		c.refuse(claim, backend.Describe(missing))
 		return reconcile.Result{After: left}, nil
 	}
-	c.refuse(claim, fmt.Sprintf("%s (for %v: the scheduler is asked for another node)", describe(missing), registerGrace))
+	c.refuse(claim, fmt.Sprintf("%s (for %v: the scheduler is asked for another node)", backend.Describe(missing), registerGrace))
 	result, err := c.reschedule(ctx, claim)
 	if err == nil {
 		c.placed(claim.UID) // the scheduler may select the same node again

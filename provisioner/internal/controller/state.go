@@ -49,7 +49,7 @@ type VolumeState struct {
 // State returns a snapshot of the controller.
 func (c *Controller) State() State {
 	s := State{Driver: c.driver, Synced: c.view.Synced() == nil, UnderWay: []VolumeState{},
-		CallLimit: c.calls.Bound(),
+		CallLimit: c.backend.Bound(),
 		Queues:    []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()},
 	}
 	if c.cfg.Competition != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
+	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
@@ -84,7 +85,7 @@ func (c *Controller) unsettled(intent journal.Intent, err error) error {
 		about = claim
 	}
 	c.cfg.Events.Warning(about, reasonDeleteFailed, fmt.Sprintf("Volume %q of claim %s is not needed, and may be left in the storage system: %s",
-		intent.Spec.Name, klog.KObj(intent.Spec.Claim), describe(err)))
+		intent.Spec.Name, klog.KObj(intent.Spec.Claim), backend.Describe(err)))
 	return err
 }
 
@@ -134,5 +135,5 @@ func (c *Controller) deleteUnwanted(ctx context.Context, intent journal.Intent) 
 	if err != nil {
 		return fmt.Errorf("delete unwanted volume %q: %w", intent.VolumeID, err)
 	}
-	return c.callDelete(metrics.WithMigrated(ctx, intent.Spec.InTree != ""), intent.VolumeID, secrets)
+	return c.backend.Delete(metrics.WithMigrated(ctx, intent.Spec.InTree != ""), intent.VolumeID, secrets)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 )
 
 // This file finds out what the API server knows about itself, the driver and the node.
@@ -42,7 +42,7 @@ func (p *provisioner) findAttributes(ctx context.Context) {
 // false), which decides whether VolumeAttachments are watched. It waits until the API server answers, or ctx ends. Without
 // an object, or the right to read it, volumes are attached, as for a driver of which nothing is known.
 func (p *provisioner) findAttach(ctx context.Context, info *csiclient.Info) {
-	if !controller.ShapeOf(info, controller.Features{}).Attachments {
+	if !capabilities.ShapeOf(info, capabilities.Features{}).Attachments {
 		return
 	}
 	logger, said := klog.FromContext(ctx), ""

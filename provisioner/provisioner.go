@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/leader"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
@@ -121,7 +122,7 @@ func (p *provisioner) work(ctx context.Context, env sidecar.Environment) (sideca
 		env.Registerer.MustRegister(p.counts)
 	}
 	return sidecar.Work{
-		Check:         func() error { return controller.Check(env.CSI.Info()) },
+		Check:         func() error { return capabilities.Check(env.CSI.Info()) },
 		DriverChanged: p.driverChanged,
 		NewController: func() sidecar.Controller { return &session{provisioner: p} },
 	}, p.locate(ctx, env.CSI.Info())

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/leader"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
@@ -50,7 +51,7 @@ type target struct {
 
 // target returns what a session would be made for now. p.mu must be held.
 func (p *provisioner) target(info *csiclient.Info) target {
-	return target{shape: controller.ShapeOf(info, p.features()), segment: p.segment}
+	return target{shape: capabilities.ShapeOf(info, p.features()), segment: p.segment}
 }
 
 // Prepare implements component.Preparer: it fills the caches.

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -10,8 +11,8 @@ import (
 // This file turns options, and what was found out about driver and API server, into what view and controller act on.
 
 // features returns the features that are on. p.mu must be held.
-func (p *provisioner) features() controller.Features {
-	return controller.Features{
+func (p *provisioner) features() capabilities.Features {
+	return capabilities.Features{
 		Topology:        p.options.Features.Enabled(GateTopology),
 		AttributesClass: p.options.Features.Enabled(GateVolumeAttributesClass) && !p.noAttributes,
 		SkipAttach:      p.skipAttach,
@@ -56,7 +57,7 @@ func (p *provisioner) viewConfig(info *csiclient.Info) view.Config {
 		Kube:          p.kube,
 		Driver:        info.Name,
 		Plugin:        migration.Of(info.Name),
-		Shape:         controller.ShapeOf(info, p.features()),
+		Shape:         capabilities.ShapeOf(info, p.features()),
 		Node:          o.Node.node(p.segment),
 		Naming:        o.naming(),
 		SnapshotSweep: o.SnapshotSweepInterval,

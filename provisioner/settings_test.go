@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
@@ -31,7 +32,7 @@ func TestSettings(t *testing.T) {
 	base := controller.Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 100,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "17-4-d",
-		Features: controller.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, Drain: 20 * time.Second, KubeTimeout: 30 * time.Second,
+		Features: capabilities.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, Drain: 20 * time.Second, KubeTimeout: 30 * time.Second,
 	}
 	forNode := func(s *controller.Settings) {
 		s.Identity = "17-4-d-n1"

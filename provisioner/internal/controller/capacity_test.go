@@ -71,7 +71,7 @@ func TestCapacityIsNotified(t *testing.T) {
 			r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.ResourceExhausted})
 			_, _ = r.step()
 		}, want: []string{"exhausted fast at a"}},
-		"Deleted": {reason: "A deleted volume frees capacity of its segment.", objs: []runtime.Object{released}, act: func(r *rig) { r.reconcile(released.Name) }, want: []string{"volume of fast at zone=b"}},
+		"Deleted": {reason: "A deleted volume frees capacity of its segment.", objs: []runtime.Object{released}, act: func(r *rig) { r.releaseVolumes() }, want: []string{"volume of fast at zone=b"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

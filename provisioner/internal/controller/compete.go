@@ -120,7 +120,7 @@ func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.Persiste
 // offer asks the driver how much capacity the own node has for a claim. Nothing is read from the API, and nothing is
 // written. A request that cannot be made is no reason to leave the claim: the one node that takes it reports that.
 func (c *Controller) offer(ctx context.Context, s claimState) offer {
-	if !s.caps.capacity {
+	if !s.caps.Capacity {
 		return offer{}
 	}
 	spec, err := c.classSpec(s)
@@ -158,7 +158,7 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 	}
 	if taken {
 		klog.FromContext(ctx).V(2).Info("Claim is taken", logging.KeyNode, c.node().Name)
-		c.claimRecords.change(claim.UID, func(r *claimRecord) { r.unverified = false })
+		c.claimRecords.Change(claim.UID, func(r *claimRecord) { r.unverified = false })
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -42,12 +43,12 @@ func TestPlanNode(t *testing.T) {
 			want: claimLeave, why: "populator",
 		},
 		"New":   {reason: "No node has it.", change: func(*claimState) {}, want: claimCompete},
-		"Unfit": {reason: "A claim that is to be refused is refused by the node that takes it.", change: func(s *claimState) { s.caps.create = false }, want: claimCompete},
+		"Unfit": {reason: "A claim that is to be refused is refused by the node that takes it.", change: func(s *claimState) { s.caps.Create = false }, want: claimCompete},
 		"Held":  {reason: "The node that has it may be gone.", change: selects("n2"), want: claimCompete},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := claimState{driver: driver, caps: capabilities{create: true}, claim: newClaim(), class: newClass(), node: newNode(), competes: true}
+			s := claimState{driver: driver, caps: capabilities.Set{Create: true}, claim: newClaim(), class: newClass(), node: newNode(), competes: true}
 			tc.change(&s)
 			got := planClaim(s)
 			if got.verb != tc.want || !strings.Contains(got.why, tc.why) || got.why == "" {
@@ -69,7 +70,7 @@ func TestNoClaimIsServedByTwoNodes(t *testing.T) {
 		for _, selected := range []string{"", "n1", "n2", "n3"} {
 			creates := 0
 			for _, name := range []string{"n1", "n2"} {
-				s := claimState{driver: driver, caps: capabilities{create: true}, claim: newClaim(), class: newClass(), node: newNode(), competes: true}
+				s := claimState{driver: driver, caps: capabilities.Set{Create: true}, claim: newClaim(), class: newClass(), node: newNode(), competes: true}
 				s.node.Name, s.competes = name, on(0)
 				if on(1) {
 					late(s.class)

@@ -1,8 +1,7 @@
-// Package controller turns claims into volumes and released volumes into nothing. Each phase has a file:
-// provision.go asks the driver for a
-// volume, source.go finds and protects what it is made from, save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, reschedule.go sends a
-// claim back to the scheduler, finalizer.go protects volumes, delete.go deletes them. The decisions are pure functions
-// in plan.go, plan_volume.go, compete.go and outcome.go; the other files do what was decided.
+// Package controller turns claims into volumes. Each phase has a file: provision.go asks the driver for a volume, source.go finds and protects what it is made from,
+// save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, settle.go goes on with those of another process, reschedule.go sends a claim
+// back to the scheduler. The decisions are pure functions in plan.go, plan_source.go, compete.go and outcome.go; the other files do what was decided. Package release
+// deletes the volumes that claims have left.
 //
 // Use package provisioner to run it: this package expects a driver that is ready and leadership.
 package controller
@@ -17,6 +16,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -29,9 +29,12 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
+	"github.com/longshore-csi/longshore/provisioner/internal/records"
+	"github.com/longshore-csi/longshore/provisioner/internal/release"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -47,24 +50,10 @@ const (
 	topologySettle = 3 * time.Second
 	// registerGrace is how long a claim waits for the driver to register on the selected node.
 	registerGrace = 5 * time.Minute
-	// detachGrace is how long a volume may be attached before the wait is worth an event.
-	detachGrace = 30 * time.Second
 )
 
 // keyPlugin is the log key of the name of an in-tree plugin.
 const keyPlugin = "plugin"
-
-// Features are the features that can be switched off.
-type Features struct {
-	// Topology sends topology requirements.
-	Topology bool
-	// AttributesClass sends the parameters of VolumeAttributesClasses.
-	AttributesClass bool
-	// SkipAttach deletes volumes without a look at VolumeAttachments, because the CSIDriver object says that there are none.
-	SkipAttach bool
-	// CrossNamespace makes volumes from sources in other namespaces, where a ReferenceGrant allows that.
-	CrossNamespace bool
-}
 
 // Settings are the options of the provisioner that the controller acts on.
 type Settings struct {
@@ -89,7 +78,7 @@ type Settings struct {
 	// Identity identifies the process that has made a volume.
 	Identity string
 	// Features are the features that are on.
-	Features Features
+	Features capabilities.Features
 	// SourceWorkers is the number of workers that remove protection finalizers from clone and snapshot sources.
 	SourceWorkers int
 	// ModeConversion allows all snapshots to be restored in another volume mode.
@@ -107,7 +96,7 @@ type Config struct {
 	// Driver is the driver's controller service.
 	Driver csi.ControllerClient
 	// Kube is the API, and View what is known of it. The view must know the node of the settings, have the shape of the driver
-	// (ShapeOf), be started before Run is called and not be stopped before Run has returned.
+	// (capabilities.ShapeOf), be started before Run is called and not be stopped before Run has returned.
 	Kube kubeapi.Client
 	View *view.View
 	// Secrets reads the secrets of requests.
@@ -152,13 +141,13 @@ type Controller struct {
 	capacity Capacity
 
 	claims  *reconcile.Controller[claimKey]
-	volumes *reconcile.Controller[string]
 	unsaved *reconcile.Controller[types.UID]
 	sources *reconcile.Controller[volume.SourceRef]
 
-	// claimRecords and volumeRecords have what is remembered of claims and of PersistentVolumes.
-	claimRecords  records[claimRecord]
-	volumeRecords records[volumeRecord]
+	// release deletes volumes that were released.
+	release *release.Controller
+	// claimRecords has what is remembered of claims.
+	claimRecords records.Of[claimRecord]
 	// locks keeps the work on a source apart.
 	locks keymutex.Locks[volume.SourceRef]
 	// backend makes the calls that create and delete volumes.
@@ -195,11 +184,14 @@ func (c *Controller) makeQueues() (err error) {
 	if err != nil {
 		return fmt.Errorf("make queue of claims: %w", err)
 	}
-	c.volumes, err = reconcile.New(reconcile.Config[string]{
-		Name: "volumes", Reconcile: c.reconcileVolume, Inputs: c.volumeInputs, Workers: settings.Workers, Retry: settings.Retry, Drain: settings.Drain, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+	c.release, err = release.New(release.Config{
+		Driver: c.driver, Capabilities: c.caps, Backend: c.backend, Kube: c.cfg.Kube, View: c.view, Secrets: c.cfg.Secrets, Plugin: c.cfg.Plugin,
+		VolumeChanged: func(class string, affinity *corev1.VolumeNodeAffinity) { c.capacity.VolumeChanged(class, affinity) },
+		Events:        c.cfg.Events, Metrics: c.cfg.Metrics.release, Queues: c.cfg.Queues, Ages: c.cfg.Ages,
+		Workers: settings.Workers, Retry: settings.Retry, KubeTimeout: settings.KubeTimeout, Drain: settings.Drain,
 	})
 	if err != nil {
-		return fmt.Errorf("make queue of volumes: %w", err)
+		return err
 	}
 	c.unsaved, err = reconcile.New(reconcile.Config[types.UID]{
 		Name: "unsavedpvs", Reconcile: c.reconcileUnsaved, Workers: saveWorkers, Drain: saveDrain,
@@ -241,7 +233,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // retire ends the queues of a controller that never came to work. As ctx has ended they begin nothing; what they have
 // registered is free for the next controller.
 func (c *Controller) retire(ctx context.Context) error {
-	return errors.Join(c.claims.Run(ctx), c.volumes.Run(ctx), c.unsaved.Run(ctx), c.sources.Run(ctx))
+	return errors.Join(c.claims.Run(ctx), c.release.Run(ctx), c.unsaved.Run(ctx), c.sources.Run(ctx))
 }
 
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be
@@ -249,7 +241,7 @@ func (c *Controller) retire(ctx context.Context) error {
 func (c *Controller) begin() {
 	for claim := range c.view.Claims.All() {
 		if c.relevant(claim) && c.node().AssignedElsewhere(claim) == "" {
-			c.claimRecords.change(claim.UID, func(r *claimRecord) {
+			c.claimRecords.Change(claim.UID, func(r *claimRecord) {
 				r.unverified = true
 				if source, ok := view.SourceOf(claim); ok && view.Pending(claim, c.driver) {
 					r.source = source
@@ -300,18 +292,10 @@ func (c *Controller) Requeue() {
 		}
 		return slices.SortedFunc(slices.Values(keys), claimKey.compare)
 	})
-	c.volumes.WakeAll(func() []string {
-		var names []string
-		for pv := range c.view.Volumes.All() {
-			if !c.settled(pv) {
-				names = append(names, pv.Name)
-			}
-		}
-		return slices.Sorted(slices.Values(names))
-	})
+	c.release.Requeue()
 }
 
 // caps returns the present capabilities of the driver.
-func (c *Controller) caps() capabilities {
-	return capabilitiesOf(c.cfg.Info(), c.cfg.Settings.Features)
+func (c *Controller) caps() capabilities.Set {
+	return capabilities.Of(c.cfg.Info(), c.cfg.Settings.Features)
 }

@@ -51,24 +51,3 @@ func digestOf(claim *corev1.PersistentVolumeClaim) [sha256.Size]byte {
 	}
 	return sha256.Sum256(text)
 }
-
-// volumeInputs is what decides about the deletion of a volume, but for VolumeAttachments, whose end wakes the volume.
-type volumeInputs struct {
-	uid                     types.UID
-	phase                   corev1.PersistentVolumePhase
-	policy                  corev1.PersistentVolumeReclaimPolicy
-	leaving                 bool
-	secret, secretNamespace string
-}
-
-// volumeInputs returns the volumeInputs of a PersistentVolume.
-func (c *Controller) volumeInputs(name string) any {
-	pv, ok := c.view.Volumes.Get("", name)
-	if !ok {
-		return volumeInputs{}
-	}
-	return volumeInputs{
-		uid: pv.UID, phase: pv.Status.Phase, policy: pv.Spec.PersistentVolumeReclaimPolicy, leaving: pv.DeletionTimestamp != nil,
-		secret: pv.Annotations[volume.AnnDeletionSecretName], secretNamespace: pv.Annotations[volume.AnnDeletionSecretNamespace],
-	}
-}

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"cmp"
-	"fmt"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -11,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
-	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 // flags goes through all combinations of n switches.
@@ -23,64 +22,12 @@ func flags(n int, try func(on func(int) bool)) {
 	}
 }
 
-// TestNoVolumeIsDeletedThatIsKept goes through all states of a PersistentVolume: data is deleted only when
-// everything says so, and each state with the finalizer on has a way out.
-func TestNoVolumeIsDeletedThatIsKept(t *testing.T) {
-	now := metav1.Now()
-	phases := []corev1.PersistentVolumePhase{"", corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed}
-	policies := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimRecycle}
-	for _, phase := range phases {
-		for _, policy := range policies {
-			flags(7, func(on func(int) bool) {
-				pv := newPV()
-				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy = phase, policy
-				if on(0) {
-					pv.DeletionTimestamp = &now
-				}
-				if on(1) {
-					pv.Finalizers = nil
-				}
-				if on(2) {
-					pv.Spec.ClaimRef = nil
-				}
-				if on(3) {
-					pv.Annotations[volume.AnnProvisionedBy] = "other"
-				}
-				s := volumeState{driver: driver, caps: capabilities{create: !on(4), publish: true}, pv: pv}
-				if on(5) {
-					s.attachments = 1
-				}
-				s.deleted = on(6)
-				plan := planVolume(s)
-				name := fmt.Sprintf("phase %q, policy %s, deleting %v, unprotected %v, unclaimed %v, foreign %v, unable %v, attached %v, deleted %v: plan %d (%s)",
-					phase, policy, on(0), on(1), on(2), on(3), on(4), on(5), on(6), plan.verb, plan.why)
-				free := phase == corev1.VolumeReleased || phase == corev1.VolumeFailed
-				if plan.verb == volumeDelete && (policy != corev1.PersistentVolumeReclaimDelete || !free || on(3) || on(4) || on(5) || on(6)) {
-					t.Errorf("%s: the volume must not be deleted", name)
-				}
-				if plan.verb == volumeRemove && (!on(6) || on(3) || policy != corev1.PersistentVolumeReclaimDelete) {
-					t.Errorf("%s: the object must not be deleted, its volume is there", name)
-				}
-				if on(3) && plan.verb != volumeLeave {
-					t.Errorf("%s: it is another provisioner's", name)
-				}
-				if !on(3) && !on(1) && policy != corev1.PersistentVolumeReclaimDelete && plan.verb != volumeRelease {
-					t.Errorf("%s: the finalizer would stay for good", name)
-				}
-				if plan.why == "" {
-					t.Errorf("%s: no reason", name)
-				}
-			})
-		}
-	}
-}
-
 // TestNoClaimIsServedTwice goes through all states of a claim: a volume is asked for the first time only when
 // nothing is open, nothing exists, and the claim wants one.
 func TestNoClaimIsServedTwice(t *testing.T) {
 	now := metav1.Now()
 	flags(9, func(on func(int) bool) {
-		s := claimState{driver: driver, caps: capabilities{create: !on(0)}, claim: newClaim(), class: newClass()}
+		s := claimState{driver: driver, caps: capabilities.Set{Create: !on(0)}, claim: newClaim(), class: newClass()}
 		if on(1) {
 			s.claim.DeletionTimestamp = &now
 		}

@@ -7,20 +7,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/release"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // Metrics count and time what the controller does, under the names that dashboards know.
 type Metrics struct {
-	provision, provisionErrors, remove, removeErrors *prometheus.CounterVec
-	provisionSeconds, removeSeconds                  *prometheus.HistogramVec
+	release                    *release.Metrics
+	provision, provisionErrors *prometheus.CounterVec
+	provisionSeconds           *prometheus.HistogramVec
 }
 
 // NewMetrics registers the metrics on reg. It panics when they are registered there already, so each
 // instance needs a registry of its own.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	source, class := []string{"class", "source"}, []string{"class"}
+	source := []string{"class", "source"}
 	m := &Metrics{
+		release: release.NewMetrics(reg),
 		provision: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "controller_persistentvolumeclaim_provision_total",
 			Help: "Claims that got a volume, by storage class and kind of data source.",
@@ -33,18 +36,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "controller_persistentvolumeclaim_provision_duration_seconds",
 			Help: "Time from the first request for a volume until its PersistentVolume was saved.", Buckets: prometheus.DefBuckets,
 		}, source),
-		remove: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "controller_persistentvolume_delete_total", Help: "Volumes that were deleted, by storage class.",
-		}, class),
-		removeErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "controller_persistentvolume_delete_failed_total", Help: "Attempts to delete a volume that did not succeed, by storage class.",
-		}, class),
-		removeSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "controller_persistentvolume_delete_duration_seconds",
-			Help: "Time that successful attempts to delete a volume took.", Buckets: prometheus.DefBuckets,
-		}, class),
 	}
-	reg.MustRegister(m.provision, m.provisionErrors, m.provisionSeconds, m.remove, m.removeErrors, m.removeSeconds)
+	reg.MustRegister(m.provision, m.provisionErrors, m.provisionSeconds)
 	return m
 }
 
@@ -64,17 +57,6 @@ func (m *Metrics) provisioned(claim *corev1.PersistentVolumeClaim, took time.Dur
 // provisionFailed counts an attempt in vain.
 func (m *Metrics) provisionFailed(claim *corev1.PersistentVolumeClaim) {
 	m.provisionErrors.WithLabelValues(labelsOf(claim)...).Inc()
-}
-
-// deleted counts a volume that was deleted.
-func (m *Metrics) deleted(pv *corev1.PersistentVolume, took time.Duration) {
-	m.remove.WithLabelValues(view.VolumeClassName(pv)).Inc()
-	m.removeSeconds.WithLabelValues(view.VolumeClassName(pv)).Observe(took.Seconds())
-}
-
-// deleteFailed counts an attempt in vain.
-func (m *Metrics) deleteFailed(pv *corev1.PersistentVolume) {
-	m.removeErrors.WithLabelValues(view.VolumeClassName(pv)).Inc()
 }
 
 // underWay are the gauges of volumes with an operation in progress.

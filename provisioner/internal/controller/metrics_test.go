@@ -43,9 +43,8 @@ func (r *rig) counts() []string {
 // TestMetrics goes through what happens to a claim and its volume, and reads what is counted.
 func TestMetrics(t *testing.T) {
 	const (
-		claims  = "controller_persistentvolumeclaim_provision_"
-		volumes = "controller_persistentvolume_delete_"
-		fast    = "{class=fast,source=} "
+		claims = "controller_persistentvolumeclaim_provision_"
+		fast   = "{class=fast,source=} "
 	)
 	// step looks at the test claim; its error is what the queue would repeat, which is not the matter here.
 	step := func(t *testing.T, r *rig) { _, _ = r.reconcileClaim(quiet(t), keyOf(newClaim())) }
@@ -94,29 +93,6 @@ func TestMetrics(t *testing.T) {
 				r.saveOn(time.Minute, func() {})
 			},
 			want: []string{claims + "duration_seconds" + fast + "1", claims + "total" + fast + "1"},
-		},
-		"Deleted": {
-			reason: "A deletion is counted and timed, once.",
-			run: func(t *testing.T, r *rig) {
-				if err := r.cluster.Apply(releasedPV()); err != nil {
-					t.Fatal(err)
-				}
-				r.watchesCatchUp()
-				r.reconcile("pvc-uid-1")
-				r.watchesCatchUp()
-				r.reconcile("pvc-uid-1")
-			},
-			want: []string{volumes + "duration_seconds{class=fast} 1", volumes + "total{class=fast} 1"},
-		},
-		"NotDeleted": {
-			reason: "A deletion in vain is counted.",
-			fault:  codes.Internal,
-			run: func(t *testing.T, r *rig) {
-				if err := r.deleteVolume(quiet(t), releasedPV()); err == nil {
-					t.Error("no error")
-				}
-			},
-			want: []string{volumes + "failed_total{class=fast} 1"},
 		},
 	}
 	for name, tc := range cases {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -111,7 +112,7 @@ func TestMigratedCapacity(t *testing.T) {
 				}
 			},
 		},
-		"Deleted": {reason: "So has what is deleted.", objs: []runtime.Object{released}, act: func(r *rig) { r.reconcile(released.Name) }},
+		"Deleted": {reason: "So has what is deleted.", objs: []runtime.Object{released}, act: (*rig).releaseVolumes},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -124,5 +125,18 @@ func TestMigratedCapacity(t *testing.T) {
 				}
 			}, slices.Concat(nodes, tc.objs)...)
 		})
+	}
+}
+
+// releaseVolumes deletes the volumes that are to be.
+func (r *rig) releaseVolumes() {
+	r.t.Helper()
+	ctx, stop := context.WithCancel(quiet(r.t))
+	ended := make(chan error, 1)
+	go func() { ended <- r.release.Run(ctx) }()
+	r.watchesCatchUp()
+	stop()
+	if err := <-ended; err != nil {
+		r.t.Error(err)
 	}
 }

@@ -35,7 +35,7 @@ func affinity(operator corev1.NodeSelectorOperator, node string) *corev1.VolumeN
 
 // notes returns which notes there are about the test claim.
 func (r *rig) notes() []bool {
-	record := r.claimRecords.get("uid-1")
+	record := r.claimRecords.Get("uid-1")
 	return []bool{record.unverified, record.unplaced.waits()}
 }
 
@@ -66,7 +66,7 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n1"
 				r.apply(claim)
 				r.watchesCatchUp()
-				r.claimRecords.change(claim.UID, func(record *claimRecord) {
+				r.claimRecords.Change(claim.UID, func(record *claimRecord) {
 					*record = claimRecord{unverified: true, unplaced: unplaced{key: keyOf(claim)}}
 				})
 				if tc.change == nil {
@@ -111,13 +111,13 @@ func TestUnverifiedAtStart(t *testing.T) {
 				r.apply(claim)
 				r.watchesCatchUp()
 				r.begin()
-				if got := r.claimRecords.get(claim.UID).unverified; got != want {
+				if got := r.claimRecords.Get(claim.UID).unverified; got != want {
 					t.Errorf("the claim for node %q is to be read live: %v, want %v", node, got, want)
 				}
 				gone := newPV()
-				r.claimRecords.drop(claim.UID)
+				r.claimRecords.Drop(claim.UID)
 				r.volumeGone(gone)
-				if got := r.claimRecords.get(claim.UID).unverified; got != want {
+				if got := r.claimRecords.Get(claim.UID).unverified; got != want {
 					t.Errorf("the claim for node %q is to be read live when its volume is gone: %v, want %v", node, got, want)
 				}
 			})

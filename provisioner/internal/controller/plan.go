@@ -8,9 +8,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
-	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 // finalizerInUse keeps a claim that is being deleted while a pod uses it.
@@ -41,7 +41,7 @@ type claimState struct {
 	// driver is the name of our driver.
 	driver string
 	// caps is what the driver can do.
-	caps capabilities
+	caps capabilities.Set
 	// claim is the claim in the cache, nil when there is none with its UID any more.
 	claim *corev1.PersistentVolumeClaim
 	// intent is the open intent of the claim, nil when there is none.
@@ -164,11 +164,11 @@ func planUnsupported(s claimState) (claimPlan, bool) {
 		return plan, true
 	}
 	switch {
-	case !s.caps.create:
+	case !s.caps.Create:
 		return refuse("CSI driver %q cannot create volumes: it lacks the capability CONTROLLER_SERVICE or CREATE_DELETE_VOLUME", s.driver), true
 	case s.claim.Spec.Selector != nil:
 		return refuse("claim field spec.selector: must not be set, a new volume has no labels to select it by"), true
-	case s.caps.attributes && attributesClass(s.claim) != "" && !s.caps.modify:
+	case s.caps.Attributes && attributesClass(s.claim) != "" && !s.caps.Modify:
 		return refuse("claim asks for VolumeAttributesClass %q: CSI driver %q lacks the capability MODIFY_VOLUME",
 			attributesClass(s.claim), s.driver), true
 	}
@@ -193,9 +193,4 @@ func wants(claim *corev1.PersistentVolumeClaim, name string) bool {
 // pvc-protection for as long as a pod refers to the claim, and such a pod may wait for the volume.
 func leaving(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, finalizerInUse)
-}
-
-// hasFinalizer reports whether the PersistentVolume is kept until its volume is deleted.
-func hasFinalizer(pv *corev1.PersistentVolume) bool {
-	return slices.Contains(pv.Finalizers, volume.Finalizer)
 }

@@ -28,9 +28,9 @@ func planSource(s claimState) (claimPlan, bool) {
 		return claimPlan{}, false
 	case !view.Served(source):
 		return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", source.Kind)}, true
-	case source.Kind == view.KindClaim && !s.caps.clone:
+	case source.Kind == view.KindClaim && !s.caps.Clone:
 		return refuse("data source of kind %q: CSI driver %q lacks the capability CLONE_VOLUME", source.Kind, s.driver), true
-	case source.Kind == view.KindSnapshot && !s.caps.snapshot:
+	case source.Kind == view.KindSnapshot && !s.caps.Snapshot:
 		return refuse("data source of kind %q: CSI driver %q lacks the capability CREATE_DELETE_SNAPSHOT", source.Kind, s.driver), true
 	}
 	return claimPlan{}, false

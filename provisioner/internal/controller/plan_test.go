@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -44,7 +45,7 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"UnsupportedWhileCreating": {
 			reason: "A driver that lost a capability in between may still be working.",
-			change: func(s *claimState) { s.caps, s.intent = capabilities{}, newIntent(journal.Creating) },
+			change: func(s *claimState) { s.caps, s.intent = capabilities.Set{}, newIntent(journal.Creating) },
 			want:   claimResume,
 		},
 		"Saving": {
@@ -199,7 +200,7 @@ func TestPlanClaim(t *testing.T) {
 		"Restore": {
 			reason: "A driver that has snapshots makes volumes from them; the newer field says the same.",
 			change: func(s *claimState) {
-				s.caps.snapshot = true
+				s.caps.Snapshot = true
 				s.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s", Namespace: &s.claim.Namespace}
 			},
 			want: claimCreate,
@@ -207,7 +208,7 @@ func TestPlanClaim(t *testing.T) {
 		"Clone": {
 			reason: "A driver that clones does.",
 			change: func(s *claimState) {
-				s.caps.clone = true
+				s.caps.Clone = true
 				s.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "c"}
 			},
 			want: claimCreate,
@@ -215,7 +216,7 @@ func TestPlanClaim(t *testing.T) {
 		"OtherNamespace": {
 			reason: "Whether the claim may use it depends on more than the claim: it is checked when the request is made.",
 			change: func(s *claimState) {
-				s.caps.clone = true
+				s.caps.Clone = true
 				s.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "c", Namespace: &other}
 			},
 			want: claimCreate,
@@ -229,7 +230,7 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"CannotCreate": {
 			reason: "A driver without the capability cannot serve the claim.",
-			change: func(s *claimState) { s.caps.create = false },
+			change: func(s *claimState) { s.caps.Create = false },
 			want:   claimRefuse, why: "CREATE_DELETE_VOLUME",
 		},
 		"Selector": {
@@ -244,20 +245,20 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"AttributesOff": {
 			reason: "With the feature off, claims are served as if they had no VolumeAttributesClass.",
-			change: func(s *claimState) { s.claim.Spec.VolumeAttributesClassName, s.caps.attributes = &gold, false },
+			change: func(s *claimState) { s.claim.Spec.VolumeAttributesClassName, s.caps.Attributes = &gold, false },
 			want:   claimCreate,
 		},
 		"CanModify": {
 			reason: "A VolumeAttributesClass goes to a driver that takes its parameters.",
 			change: func(s *claimState) {
-				s.claim.Spec.VolumeAttributesClassName, s.caps.modify = &gold, true
+				s.claim.Spec.VolumeAttributesClassName, s.caps.Modify = &gold, true
 			},
 			want: claimCreate,
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := claimState{driver: driver, caps: capabilities{attributes: true, create: true}, claim: newClaim(), class: newClass()}
+			s := claimState{driver: driver, caps: capabilities.Set{Attributes: true, Create: true}, claim: newClaim(), class: newClass()}
 			if tc.change != nil {
 				tc.change(&s)
 			}

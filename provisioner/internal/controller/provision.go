@@ -22,8 +22,6 @@ const (
 	reasonProvisioning = "Provisioning"
 	reasonSucceeded    = "ProvisioningSucceeded"
 	reasonFailed       = "ProvisioningFailed"
-	reasonDeleteFailed = "VolumeFailedDelete"
-	reasonDelete       = "VolumeDelete"
 	reasonSettled      = "VolumeSettled"
 	reasonLeft         = "VolumeLeft"
 )
@@ -77,7 +75,7 @@ func (c *Controller) stateOf(ctx context.Context, claim *corev1.PersistentVolume
 		}
 		s.excluded = c.excluded(s)
 	}
-	s.former = isMarked(claim) && !c.claimRecords.get(claim.UID).former
+	s.former = isMarked(claim) && !c.claimRecords.Get(claim.UID).former
 	if pv, ok := c.view.Volumes.Get("", c.cfg.Settings.Naming.Name(claim.UID)); ok {
 		s.pv = pv
 	}
@@ -182,7 +180,7 @@ func (c *Controller) whyUnwantedBy(claim *corev1.PersistentVolumeClaim, name str
 // there before this process began to work, or when a volume of its was deleted. All other claims cost no
 // read. The result is false when the claim needs no volume.
 func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolumeClaim) (bool, error) {
-	if !c.claimRecords.get(cached.UID).unverified {
+	if !c.claimRecords.Get(cached.UID).unverified {
 		return true, nil
 	}
 	live, err := c.liveClaim(ctx, cached)
@@ -192,7 +190,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.PersistentVolume
 	case live == nil || leaving(live) && !isMarked(live) || live.Spec.VolumeName != "" || !c.node().Mine(live):
 		return false, nil
 	}
-	c.claimRecords.change(cached.UID, func(r *claimRecord) { r.unverified = false })
+	c.claimRecords.Change(cached.UID, func(r *claimRecord) { r.unverified = false })
 	return true, nil
 }
 
@@ -210,7 +208,7 @@ func (c *Controller) close(intent journal.Intent) {
 		c.sources.Add(source.Ref)
 	}
 	if claim, ok := c.claim(keyOf(intent.Spec.Claim)); ok && isMarked(claim) {
-		c.claimRecords.change(claim.UID, func(r *claimRecord) { r.former = true })
+		c.claimRecords.Change(claim.UID, func(r *claimRecord) { r.former = true })
 		c.claims.Wake(keyOf(claim))
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
@@ -145,7 +146,7 @@ func newNode() view.Node {
 // viewOf returns a view for a controller with these settings.
 func viewOf(api kubeapi.Client, info *csiclient.Info, settings Settings) *view.View {
 	return view.New(view.Config{
-		Kube: api, Driver: info.Name, Plugin: migration.Of(info.Name), Shape: ShapeOf(info, settings.Features), Node: settings.Node, Naming: settings.Naming,
+		Kube: api, Driver: info.Name, Plugin: migration.Of(info.Name), Shape: capabilities.ShapeOf(info, settings.Features), Node: settings.Node, Naming: settings.Naming,
 		SnapshotSweep: 5 * time.Minute, KeepAffinity: true, Timeout: settings.KubeTimeout,
 	})
 }
@@ -175,7 +176,7 @@ func rigSettings() Settings {
 	return Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 10,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "me",
-		Features: Features{Topology: true, AttributesClass: true}, Drain: 15 * time.Second, KubeTimeout: 30 * time.Second,
+		Features: capabilities.Features{Topology: true, AttributesClass: true}, Drain: 15 * time.Second, KubeTimeout: 30 * time.Second,
 	}
 }
 
@@ -201,14 +202,6 @@ func (r *rig) hear() {
 	r.cluster.BreakWatches()
 	time.Sleep(time.Hour) // virtual: a watch that hangs ends by its own deadline
 	r.watchesCatchUp()
-}
-
-// reconcile takes one step for a volume.
-func (r *rig) reconcile(pv string) {
-	r.t.Helper()
-	if _, err := r.reconcileVolume(quiet(r.t), pv); err != nil {
-		r.t.Fatal(err)
-	}
 }
 
 // calls returns the short names of the calls of the driver.
@@ -271,7 +264,7 @@ func (r *rig) claim() *corev1.PersistentVolumeClaim {
 
 // waiting returns the lengths of the queues of claims and of volumes.
 func (r *rig) waiting() [2]int {
-	return [2]int{r.claims.State().Waiting, r.volumes.State().Waiting}
+	return [2]int{r.claims.State().Waiting, r.release.State().Waiting}
 }
 
 // contains fails the test unless one of the lines has all the words.

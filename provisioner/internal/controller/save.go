@@ -52,7 +52,7 @@ func (c *Controller) newVolume(intent journal.Intent, created *csi.Volume) (*cor
 		Driver:          c.driver,
 		Identity:        c.cfg.Settings.Identity,
 		PublishReadOnly: c.cfg.Settings.PublishReadOnly,
-		Topology:        c.caps().topology,
+		Topology:        c.caps().Topology,
 	})
 	if err != nil || intent.Spec.InTree == "" {
 		return pv, err

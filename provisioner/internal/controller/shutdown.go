@@ -36,7 +36,7 @@ func (c *Controller) work(ctx context.Context) error {
 	var work, saving errgroup.Group
 	saving.Go(func() error { return c.unsaved.Run(saveCtx) })
 	work.Go(func() error { return c.claims.Run(ctx) })
-	work.Go(func() error { return c.volumes.Run(ctx) })
+	work.Go(func() error { return c.release.Run(ctx) })
 	work.Go(func() error { return c.sources.Run(ctx) })
 	err := work.Wait()
 	stopSaving()

@@ -50,7 +50,7 @@ func (c *Controller) source(ctx context.Context, claim *corev1.PersistentVolumeC
 	if err != nil {
 		return nil, fmt.Errorf("use %s as source: %w", ref, err)
 	}
-	c.claimRecords.change(claim.UID, func(r *claimRecord) { r.source = ref })
+	c.claimRecords.Change(claim.UID, func(r *claimRecord) { r.source = ref })
 	if err := c.protectOrigin(ctx, found); err != nil {
 		return nil, fmt.Errorf("protect %s, the source of the volume: %w", ref, err)
 	}
@@ -100,7 +100,7 @@ func (c *Controller) validateSource(ctx context.Context, claim *corev1.Persisten
 		return origin{}, err
 	}
 	w := sourceCheck{
-		driver: c.driver, claim: claim, begun: c.claimRecords.get(claim.UID).source != volume.SourceRef{},
+		driver: c.driver, claim: claim, begun: c.claimRecords.Get(claim.UID).source != volume.SourceRef{},
 		convert: c.cfg.Settings.ModeConversion, node: c.node(),
 	}
 	if err := w.check(found); err != nil {
@@ -227,7 +227,7 @@ func (c *Controller) reconcileSource(ctx context.Context, ref volume.SourceRef) 
 // needed reports whether a volume may be in creation from a source: one is, as far as this process knows, a claim that it has
 // begun to serve or found at its start waits for one, or another node has its hand on such a claim and has begun, or may begin, to serve it.
 func (c *Controller) needed(ref volume.SourceRef) bool {
-	if len(c.claimRecords.matching(func(r claimRecord) bool { return r.source == ref })) > 0 {
+	if len(c.claimRecords.Matching(func(r claimRecord) bool { return r.source == ref })) > 0 {
 		return true
 	}
 	for _, intent := range c.cfg.Journal.List() {
@@ -246,7 +246,7 @@ func (c *Controller) dropSourceOf(s claimState) {
 	if s.claim == nil || s.intent != nil || c.mayUseSource(s.claim) == nil {
 		return
 	}
-	before, _ := c.claimRecords.change(s.claim.UID, func(r *claimRecord) { r.source = volume.SourceRef{} })
+	before, _ := c.claimRecords.Change(s.claim.UID, func(r *claimRecord) { r.source = volume.SourceRef{} })
 	if before.source != (volume.SourceRef{}) {
 		c.sources.Add(before.source)
 	}

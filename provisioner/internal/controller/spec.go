@@ -64,9 +64,9 @@ func (c *Controller) classSpec(s claimState) (volume.Spec, error) {
 		FSType:          class.FSType,
 		Parameters:      class.Driver,
 		Secrets:         secrets,
-		SingleNodeModes: s.caps.singleNode,
+		SingleNodeModes: s.caps.SingleNode,
 	}
-	if s.caps.attributes {
+	if s.caps.Attributes {
 		spec.AttributesClass = attributesClass(s.claim)
 	}
 	if spec.FSType == "" {
@@ -81,7 +81,7 @@ func (c *Controller) classSpec(s claimState) (volume.Spec, error) {
 // requirement asks where the volume must be accessible from; nil when the driver does not care. If its source is accessible from some places only,
 // the volume is to be there.
 func (c *Controller) requirement(s claimState, accessible ...topology.Segment) (*csi.TopologyRequirement, error) {
-	if !s.caps.topology || c.view.Index == nil {
+	if !s.caps.Topology || c.view.Index == nil {
 		return nil, nil
 	}
 	requirement, err := c.view.Index.Require(topology.Request{
@@ -117,7 +117,7 @@ func (u unplaced) waits() bool {
 // noTopology notes that there is no topology for a claim, which is looked at again when that may have changed.
 func (c *Controller) noTopology(s claimState) {
 	node := view.SelectedNode(s.claim)
-	c.claimRecords.change(s.claim.UID, func(r *claimRecord) {
+	c.claimRecords.Change(s.claim.UID, func(r *claimRecord) {
 		if !r.unplaced.waits() || r.unplaced.node != node {
 			r.unplaced = unplaced{key: keyOf(s.claim), node: node, since: time.Now()}
 		}
@@ -126,13 +126,13 @@ func (c *Controller) noTopology(s claimState) {
 
 // placed records that a claim waits for no topology any more.
 func (c *Controller) placed(claim types.UID) {
-	c.claimRecords.change(claim, func(r *claimRecord) { r.unplaced = unplaced{} })
+	c.claimRecords.Change(claim, func(r *claimRecord) { r.unplaced = unplaced{} })
 }
 
 // awaitRegistration waits for the driver to register on the selected node of a claim, which the watch of that node reports,
 // and gives the claim back to the scheduler when the driver has had time enough.
 func (c *Controller) awaitRegistration(ctx context.Context, claim *corev1.PersistentVolumeClaim, missing error) (reconcile.Result, error) {
-	waiting := c.claimRecords.get(claim.UID).unplaced
+	waiting := c.claimRecords.Get(claim.UID).unplaced
 	if left := registerGrace - time.Since(waiting.since); left > 0 {
 		c.refuse(claim, backend.Describe(missing))
 		return reconcile.Result{After: left}, nil

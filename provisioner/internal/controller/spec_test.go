@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 )
 
 // gold is a VolumeAttributesClass of a driver.
@@ -28,7 +29,7 @@ func TestPrepare(t *testing.T) {
 	cases := map[string]struct {
 		reason   string
 		settings func(*Settings)
-		caps     func(*capabilities)
+		caps     func(*capabilities.Set)
 		class    func(*storagev1.StorageClass)
 		claim    func(*corev1.PersistentVolumeClaim)
 		want     func(*csi.CreateVolumeRequest)
@@ -78,7 +79,7 @@ func TestPrepare(t *testing.T) {
 		},
 		"SingleNodeModes": {
 			reason: "The capability of the driver changes what ReadWriteOnce means.",
-			caps:   func(c *capabilities) { c.singleNode = true },
+			caps:   func(c *capabilities.Set) { c.SingleNode = true },
 			want: func(r *csi.CreateVolumeRequest) {
 				r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 			},
@@ -119,7 +120,7 @@ func TestPrepare(t *testing.T) {
 			apply(claim, tc.claim)
 			apply(class, tc.class)
 			onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
-				s := claimState{driver: driver, caps: capabilities{attributes: true, create: true, modify: true}, claim: claim, class: class}
+				s := claimState{driver: driver, caps: capabilities.Set{Attributes: true, Create: true, Modify: true}, claim: claim, class: class}
 				apply(&s.caps, tc.caps)
 				intent, err := r.prepare(quiet(t), s)
 				if err != nil || intent.Secrets != nil {
@@ -198,7 +199,7 @@ func TestPrepareErrors(t *testing.T) {
 			apply(claim, tc.claim)
 			apply(class, tc.class)
 			onRig(t, func(t *testing.T, r *rig) {
-				s := claimState{driver: driver, caps: capabilities{attributes: true, create: true, modify: true}, claim: claim, class: class}
+				s := claimState{driver: driver, caps: capabilities.Set{Attributes: true, Create: true, Modify: true}, claim: claim, class: class}
 				_, err := r.create(quiet(t), s)
 				contains(t, tc.reason, r.events.take(), "Warning ProvisioningFailed", tc.want)
 				switch {
@@ -259,7 +260,7 @@ func TestVerify(t *testing.T) {
 				if got != tc.want || !errors.Is(err, tc.err) {
 					t.Errorf("%s\ngot %v, %v, want %v, %v", tc.reason, got, err, tc.want, tc.err)
 				}
-				if left := r.claimRecords.get("uid-1").unverified; left != (tc.marked && !tc.want) {
+				if left := r.claimRecords.Get("uid-1").unverified; left != (tc.marked && !tc.want) {
 					t.Errorf("%s\nstill to be verified: %v", tc.reason, left)
 				}
 			}, objs...)

@@ -50,7 +50,7 @@ type VolumeState struct {
 func (c *Controller) State() State {
 	s := State{Driver: c.driver, Synced: c.view.Synced() == nil, UnderWay: []VolumeState{},
 		CallLimit: c.backend.Bound(),
-		Queues:    []reconcile.State{c.claims.State(), c.volumes.State(), c.unsaved.State(), c.sources.State()},
+		Queues:    []reconcile.State{c.claims.State(), c.release.State(), c.unsaved.State(), c.sources.State()},
 	}
 	if c.cfg.Competition != nil {
 		for claim := range c.view.Claims.All() {

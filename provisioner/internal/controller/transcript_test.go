@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
@@ -121,7 +122,7 @@ func transcriptSettings(env *reconciletest.Env) Settings {
 		DefaultFSType:       env.Arg("default-fstype", ""),
 		PublishReadOnly:     on("publish-readonly"),
 		Identity:            "identity",
-		Features: Features{
+		Features: capabilities.Features{
 			Topology: env.Arg("topology", "true") == "true", AttributesClass: env.Arg("attributes-class", "true") == "true",
 			SkipAttach: env.Arg("attach-required", "true") == "false", CrossNamespace: on("cross-namespace"),
 		},

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/release"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -84,7 +85,7 @@ func (c *Controller) unsettled(intent journal.Intent, err error) error {
 	if claim, ok := c.claim(keyOf(intent.Spec.Claim)); ok {
 		about = claim
 	}
-	c.cfg.Events.Warning(about, reasonDeleteFailed, fmt.Sprintf("Volume %q of claim %s is not needed, and may be left in the storage system: %s",
+	c.cfg.Events.Warning(about, release.ReasonDeleteFailed, fmt.Sprintf("Volume %q of claim %s is not needed, and may be left in the storage system: %s",
 		intent.Spec.Name, klog.KObj(intent.Spec.Claim), backend.Describe(err)))
 	return err
 }

@@ -15,7 +15,7 @@ func (c *Controller) watch() {
 	c.view.OnTopology(c.topologyChanged)
 	c.view.OnNode(c.nodeChanged)
 	if c.view.Attachments != nil {
-		c.view.Attachments.OnChange(c.attachmentChanged)
+		c.view.Attachments.OnChange(c.release.AttachmentChanged)
 	}
 	if c.view.Snapshots != nil {
 		c.view.Snapshots.OnChange(c.snapshotChanged)
@@ -81,21 +81,12 @@ func (c *Controller) volumeChanged(before, after *corev1.PersistentVolume) {
 	if before != nil && (after == nil || after.UID != before.UID) {
 		c.volumeGone(before)
 	}
-	if after != nil && !c.settled(after) {
-		c.volumes.Add(after.Name)
-	}
+	c.release.Changed(before, after)
 }
 
-// settled reports whether nothing is to be done about a PersistentVolume in this state, as about most.
-func (c *Controller) settled(pv *corev1.PersistentVolume) bool {
-	plan := planVolume(volumeState{driver: c.driver, caps: c.caps(), pv: pv})
-	return plan.verb == volumeLeave && c.volumeRecords.get(pv.UID) == volumeRecord{}
-}
-
-// volumeGone forgets a volume. The claim that it was for, should it still be there, is asked about live
+// volumeGone looks at the claim of a volume that is gone. The claim that it was for, should it still be there, is asked about live
 // before it gets another one: the cache of claims may be behind that of volumes.
 func (c *Controller) volumeGone(pv *corev1.PersistentVolume) {
-	c.volumeRecords.drop(pv.UID)
 	for _, claim := range c.view.ClaimsOfVolume(pv.Name) {
 		if c.node().AssignedElsewhere(claim) != "" {
 			continue
@@ -117,29 +108,17 @@ func (c *Controller) classChanged(_, after *storagev1.StorageClass) {
 	}
 }
 
-// attachmentChanged looks at the volume that was detached.
-func (c *Controller) attachmentChanged(before, after *storagev1.VolumeAttachment) {
-	if before == nil || after != nil {
-		return
-	}
-	for _, name := range view.AttachedVolume(before) {
-		if pv, ok := c.view.Volumes.Get("", name); ok && view.Ours(pv, c.driver) {
-			c.volumes.Wake(name)
-		}
-	}
-}
-
 // topologyChanged looks at the claims for which there was no topology, once more nodes have had time to
 // follow: where a driver is being rolled out, the first node must not get all volumes.
 func (c *Controller) topologyChanged() {
-	for _, record := range c.claimRecords.matching(func(r claimRecord) bool { return r.unplaced.waits() }) {
+	for _, record := range c.claimRecords.Matching(func(r claimRecord) bool { return r.unplaced.waits() }) {
 		c.claims.WakeAfter(record.unplaced.key, topologySettle)
 	}
 }
 
 // nodeChanged looks at the claims that wait for the topology of a node.
 func (c *Controller) nodeChanged(name string) {
-	for _, record := range c.claimRecords.matching(func(r claimRecord) bool { return r.unplaced.waits() && r.unplaced.node == name }) {
+	for _, record := range c.claimRecords.Matching(func(r claimRecord) bool { return r.unplaced.waits() && r.unplaced.node == name }) {
 		c.claims.Wake(record.unplaced.key)
 	}
 }

@@ -6,13 +6,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -53,20 +50,16 @@ func TestQueued(t *testing.T) {
 		// want is how many claims and how many volumes are looked at.
 		want [2]int
 	}{
-		"NewClaim":       {reason: "A claim of ours is looked at.", change: func(c *Controller) { c.claimChanged(nil, newClaim()) }, want: [2]int{1, 0}},
-		"ForeignClaim":   {reason: "Claims of other drivers are dropped at the door.", change: func(c *Controller) { c.claimChanged(nil, foreignClaim()) }},
-		"BoundClaim":     {reason: "A claim that has its volume is done.", change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }},
-		"BoundClaimOpen": {reason: "The fate of a volume that is under way is open, even if the claim has another.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }, want: [2]int{1, 0}},
-		"ClaimGone":      {reason: "Nothing is left to do for a claim that is gone.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }},
-		"ClaimGoneOpen":  {reason: "What is under way for it is brought to its end.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), nil) }, want: [2]int{1, 0}},
-		"ClaimReplaced":  {reason: "A claim and its successor are two.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), successor()) }, want: [2]int{2, 0}},
-		"ClaimUnchanged": {reason: "The same claim twice is looked at once.", change: func(c *Controller) { c.claimChanged(nil, newClaim()); c.claimChanged(newClaim(), newClaim()) }, want: [2]int{1, 0}},
-		"NewVolume":      {reason: "A volume of ours is looked at.", change: func(c *Controller) { c.volumeChanged(nil, released("pv-1")) }, want: [2]int{0, 1}},
-		"UsedVolume":     {reason: "Nothing is to be done about a volume in use, as most are.", change: func(c *Controller) { c.volumeChanged(nil, newPV()) }},
-		"UsedVolumeNoted": {reason: "Something was: the deletion of the volume has begun.", change: func(c *Controller) {
-			c.volumeRecords.change("pv-1", func(r *volumeRecord) { r.deleted = true })
-			c.volumeChanged(nil, newPV())
-		}, want: [2]int{0, 1}},
+		"NewClaim":          {reason: "A claim of ours is looked at.", change: func(c *Controller) { c.claimChanged(nil, newClaim()) }, want: [2]int{1, 0}},
+		"ForeignClaim":      {reason: "Claims of other drivers are dropped at the door.", change: func(c *Controller) { c.claimChanged(nil, foreignClaim()) }},
+		"BoundClaim":        {reason: "A claim that has its volume is done.", change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }},
+		"BoundClaimOpen":    {reason: "The fate of a volume that is under way is open, even if the claim has another.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), bound()) }, want: [2]int{1, 0}},
+		"ClaimGone":         {reason: "Nothing is left to do for a claim that is gone.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }},
+		"ClaimGoneOpen":     {reason: "What is under way for it is brought to its end.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), nil) }, want: [2]int{1, 0}},
+		"ClaimReplaced":     {reason: "A claim and its successor are two.", open: true, change: func(c *Controller) { c.claimChanged(newClaim(), successor()) }, want: [2]int{2, 0}},
+		"ClaimUnchanged":    {reason: "The same claim twice is looked at once.", change: func(c *Controller) { c.claimChanged(nil, newClaim()); c.claimChanged(newClaim(), newClaim()) }, want: [2]int{1, 0}},
+		"NewVolume":         {reason: "A volume of ours is looked at.", change: func(c *Controller) { c.volumeChanged(nil, released("pv-1")) }, want: [2]int{0, 1}},
+		"UsedVolume":        {reason: "Nothing is to be done about a volume in use, as most are.", change: func(c *Controller) { c.volumeChanged(nil, newPV()) }},
 		"ForeignVolume":     {reason: "Volumes of other drivers are dropped at the door.", change: func(c *Controller) { c.volumeChanged(nil, foreignPV()) }},
 		"VolumeGone":        {reason: "The claim that wants a volume of the name may have one now.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(newPV(), nil) }, want: [2]int{1, 0}},
 		"ForeignVolumeGone": {reason: "Also when another's volume had the name.", cached: []runtime.Object{newClaim()}, change: func(c *Controller) { c.volumeChanged(foreignPV(), nil) }, want: [2]int{1, 0}},
@@ -81,12 +74,8 @@ func TestQueued(t *testing.T) {
 				c.classChanged(nil, class)
 			},
 		},
-		"Detached":        {reason: "The volume may wait for that.", cached: []runtime.Object{newPV()}, change: func(c *Controller) { c.attachmentChanged(attachmentOf("n"), nil) }, want: [2]int{0, 1}},
-		"Attached":        {reason: "A new attachment lets nothing go on.", cached: []runtime.Object{newPV()}, change: func(c *Controller) { c.attachmentChanged(nil, attachmentOf("n")) }},
-		"DetachedForeign": {reason: "Attachments of other drivers are none of ours.", cached: []runtime.Object{foreignPV()}, change: func(c *Controller) { c.attachmentChanged(attachmentOf("n"), nil) }},
-		"DetachedInline":  {reason: "Attachments of inline volumes have no PersistentVolume.", change: func(c *Controller) { c.attachmentChanged(&storagev1.VolumeAttachment{}, nil) }},
-		"Requeue":         {reason: "A driver that is back may serve what it could not before.", cached: []runtime.Object{newClaim(), released("pv-1")}, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 1}},
-		"RequeueOpen":     {reason: "What is under way for a claim that is gone need not wait for the end of its pause.", open: true, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 0}},
+		"Requeue":     {reason: "A driver that is back may serve what it could not before.", cached: []runtime.Object{newClaim(), released("pv-1")}, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 1}},
+		"RequeueOpen": {reason: "What is under way for a claim that is gone need not wait for the end of its pause.", open: true, change: func(c *Controller) { c.Requeue() }, want: [2]int{1, 0}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -120,32 +109,23 @@ func TestForgotten(t *testing.T) {
 	bound.Spec.VolumeName = "pvc-uid-1"
 	successor := newClaim()
 	successor.UID = "uid-2"
-	nextPV := newPV()
-	nextPV.UID = "pv-2"
 	cases := map[string]struct {
-		reason        string
-		change        func(c *Controller)
-		claim, volume bool
+		reason string
+		change func(c *Controller)
+		claim  bool
 	}{
-		"ClaimChanged":   {reason: "A claim that still waits keeps its notes.", change: func(c *Controller) { c.claimChanged(newClaim(), newClaim()) }, claim: true, volume: true},
-		"ClaimBound":     {reason: "A claim that has its volume needs no notes.", change: func(c *Controller) { c.claimChanged(newClaim(), bound) }, volume: true},
-		"ClaimGone":      {reason: "A claim that is gone needs no notes.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }, volume: true},
-		"ClaimReplaced":  {reason: "The notes about a claim are not about its successor.", change: func(c *Controller) { c.claimChanged(newClaim(), successor) }, volume: true},
-		"VolumeChanged":  {reason: "What was done to a volume is remembered while it shows.", change: func(c *Controller) { c.volumeChanged(newPV(), newPV()) }, claim: true, volume: true},
-		"VolumeGone":     {reason: "A volume that is gone needs no notes.", change: func(c *Controller) { c.volumeChanged(newPV(), nil) }, claim: true},
-		"VolumeReplaced": {reason: "The notes about a volume are not about its successor.", change: func(c *Controller) { c.volumeChanged(newPV(), nextPV) }, claim: true},
+		"ClaimChanged":  {reason: "A claim that still waits keeps its notes.", change: func(c *Controller) { c.claimChanged(newClaim(), newClaim()) }, claim: true},
+		"ClaimBound":    {reason: "A claim that has its volume needs no notes.", change: func(c *Controller) { c.claimChanged(newClaim(), bound) }},
+		"ClaimGone":     {reason: "A claim that is gone needs no notes.", change: func(c *Controller) { c.claimChanged(newClaim(), nil) }},
+		"ClaimReplaced": {reason: "The notes about a claim are not about its successor.", change: func(c *Controller) { c.claimChanged(newClaim(), successor) }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				r.claimRecords.change("uid-1", func(record *claimRecord) { record.unverified = true })
-				r.volumeRecords.change("pv-1", func(record *volumeRecord) { record.deleted = true })
+				r.claimRecords.Change("uid-1", func(record *claimRecord) { record.unverified = true })
 				tc.change(r.Controller)
-				if got := r.claimRecords.get("uid-1") != (claimRecord{}); got != tc.claim {
+				if got := r.claimRecords.Get("uid-1") != (claimRecord{}); got != tc.claim {
 					t.Errorf("%s\nthe record of the claim is kept: %v, want %v", tc.reason, got, tc.claim)
-				}
-				if got := r.volumeRecords.get("pv-1") != (volumeRecord{}); got != tc.volume {
-					t.Errorf("%s\nthe record of the volume is kept: %v, want %v", tc.reason, got, tc.volume)
 				}
 			})
 		})
@@ -157,36 +137,11 @@ func TestForgotten(t *testing.T) {
 func TestNothingIsNotedTooLate(t *testing.T) {
 	taken := newPV()
 	taken.Spec.CSI.VolumeHandle, taken.Spec.ClaimRef.UID = created().VolumeId, "uid-2"
-	leaving := releasedPV(func(pv *corev1.PersistentVolume) {
-		now := metav1.Now()
-		pv.DeletionTimestamp, pv.Finalizers = &now, []string{volume.Finalizer}
-	})
-	meanwhile := func(r *rig, verb string) {
-		r.cluster.Inject(kubetest.Fault{Verb: verb, Resource: "persistentvolumes", After: true, Times: 1, Do: r.watchesCatchUp})
-	}
 	cases := map[string]struct {
 		reason string
 		objs   []runtime.Object
 		run    func(t *testing.T, r *rig) error
 	}{
-		"LastFinalizer": {
-			reason: "The patch that takes off the last finalizer ends the object.",
-			objs:   []runtime.Object{leaving},
-			run: func(t *testing.T, r *rig) error {
-				meanwhile(r, "patch")
-				_, err := r.reconcileVolume(quiet(t), "pvc-uid-1")
-				return err
-			},
-		},
-		"NoFinalizer": {
-			reason: "The deletion ends the object.",
-			objs:   []runtime.Object{releasedPV(func(pv *corev1.PersistentVolume) { pv.Finalizers = nil })},
-			run: func(t *testing.T, r *rig) error {
-				meanwhile(r, "delete")
-				_, err := r.reconcileVolume(quiet(t), "pvc-uid-1")
-				return err
-			},
-		},
 		"ClaimGoneWhileSaving": {
 			reason: "A volume that another claim has is left to it, and ours is gone.",
 			objs:   []runtime.Object{taken, newClass(), newClaim()},
@@ -208,8 +163,8 @@ func TestNothingIsNotedTooLate(t *testing.T) {
 					t.Fatalf("%s\n%v", tc.reason, err)
 				}
 				r.watchesCatchUp()
-				if len(r.claimRecords.by) > 0 || len(r.volumeRecords.by) > 0 {
-					t.Errorf("%s\nwhat stays: %+v, %+v", tc.reason, r.claimRecords.by, r.volumeRecords.by)
+				if n := r.claimRecords.Len(); n > 0 {
+					t.Errorf("%s\n%d records stay", tc.reason, n)
 				}
 			}, tc.objs...)
 		})
@@ -220,7 +175,7 @@ func TestNothingIsNotedTooLate(t *testing.T) {
 func TestVolumeGoneIsVerified(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.volumeChanged(newPV(), nil)
-		if !r.claimRecords.get("uid-1").unverified {
+		if !r.claimRecords.Get("uid-1").unverified {
 			t.Error("the claim is provisioned from the cache, which may be behind")
 		}
 	}, newClaim())
@@ -232,7 +187,7 @@ func TestTopologySettles(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.emptyQueues()
 		r.topologyChanged()
-		r.claimRecords.change("uid-1", func(record *claimRecord) { record.unplaced.key = keyOf(newClaim()) })
+		r.claimRecords.Change("uid-1", func(record *claimRecord) { record.unplaced.key = keyOf(newClaim()) })
 		r.topologyChanged()
 		r.topologyChanged()
 		ctx, stop := context.WithCancel(quiet(t))

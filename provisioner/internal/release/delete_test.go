@@ -1,4 +1,4 @@
-package controller
+package release
 
 import (
 	"errors"
@@ -18,7 +18,6 @@ import (
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
-	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -115,7 +114,7 @@ func TestDeleteVolumeRequest(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				_, err := r.reconcileVolume(quiet(t), tc.pv.Name)
+				_, err := r.reconcile(quiet(t), tc.pv.Name)
 				if tc.err != "" {
 					if err == nil || !strings.Contains(err.Error(), tc.err) {
 						t.Errorf("%s\nerror %v, want it to contain %q", tc.reason, err, tc.err)
@@ -199,13 +198,13 @@ func TestDeleteSteps(t *testing.T) {
 				if tc.fail != nil {
 					tc.fail(r)
 				}
-				_, err := r.reconcileVolume(quiet(t), pv.Name)
+				_, err := r.reconcile(quiet(t), pv.Name)
 				if got := outcome.Of(err); got != tc.first {
 					t.Errorf("%s\nfirst attempt ends with %s (%v), want %s", tc.reason, got, err, tc.first)
 				}
 				for range 3 {
 					r.watchesCatchUp()
-					r.reconcile(pv.Name)
+					r.step(pv.Name)
 				}
 				if got := len(r.calls()); got != tc.calls {
 					t.Errorf("%s\n%d calls of DeleteVolume, want %d", tc.reason, got, tc.calls)
@@ -252,12 +251,12 @@ func TestObjectIsKept(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
 				r.cluster.Fail(verb, "persistentvolumes", refusal, 3)
 				for range 3 {
-					if _, err := r.reconcileVolume(quiet(t), "pvc-uid-1"); err == nil {
+					if _, err := r.reconcile(quiet(t), "pvc-uid-1"); err == nil {
 						t.Error("no error, so that nothing tries again")
 					}
 					contains(t, "An administrator has to act.", r.events.take(), "Warning VolumeFailedDelete", "its PersistentVolume is not")
 				}
-				r.reconcile("pvc-uid-1")
+				r.step("pvc-uid-1")
 				if calls := r.calls(); len(calls) != 1 {
 					t.Errorf("calls %q, want one of DeleteVolume", calls)
 				}
@@ -269,7 +268,7 @@ func TestObjectIsKept(t *testing.T) {
 // TestWaitForDetach deletes a volume that two nodes have attached.
 func TestWaitForDetach(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		result, err := r.reconcileVolume(quiet(t), "pvc-uid-1")
+		result, err := r.reconcile(quiet(t), "pvc-uid-1")
 		if err != nil || result.After != detachGrace {
 			t.Errorf("result %+v, %v, want another look after %v", result, err, detachGrace)
 		}
@@ -277,11 +276,11 @@ func TestWaitForDetach(t *testing.T) {
 			t.Errorf("events %q: a short wait is the normal course of things", lines)
 		}
 		time.Sleep(detachGrace / 2)
-		if result, _ = r.reconcileVolume(quiet(t), "pvc-uid-1"); result.After != detachGrace/2 {
+		if result, _ = r.reconcile(quiet(t), "pvc-uid-1"); result.After != detachGrace/2 {
 			t.Errorf("another look after %v, want %v: the grace is counted from the first look", result.After, detachGrace/2)
 		}
 		time.Sleep(detachGrace)
-		if result, _ = r.reconcileVolume(quiet(t), "pvc-uid-1"); result.After != 0 {
+		if result, _ = r.reconcile(quiet(t), "pvc-uid-1"); result.After != 0 {
 			t.Errorf("another look after %v, want none: the end of the attachment is an event", result.After)
 		}
 		contains(t, "An event names the number of VolumeAttachments.", r.events.take(), "Normal VolumeDelete", "VolumeAttachments left: 2")
@@ -294,7 +293,7 @@ func TestWaitForDetach(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.watchesCatchUp()
-			r.reconcile("pvc-uid-1")
+			r.step("pvc-uid-1")
 		}
 		if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
@@ -305,74 +304,13 @@ func TestWaitForDetach(t *testing.T) {
 // TestRefusedDeletion records events on volumes that this driver cannot delete.
 func TestRefusedDeletion(t *testing.T) {
 	none := csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{}}
-	onRigWith(t, none, rigSettings(), func(t *testing.T, r *rig) {
-		r.reconcile("pvc-uid-1")
+	onRigWith(t, none, func(t *testing.T, r *rig) {
+		r.step("pvc-uid-1")
 		contains(t, "The missing capability is named.", r.events.take(), "Warning VolumeFailedDelete", "CREATE_DELETE_VOLUME")
 		if calls := r.calls(); calls != nil {
 			t.Errorf("calls %q, want none", calls)
 		}
 	}, releasedPV())
-}
-
-// TestUndo deletes a volume that nobody wants.
-func TestUndo(t *testing.T) {
-	cases := map[string]struct {
-		reason string
-		// holder is a PersistentVolume that has the volume.
-		holder *corev1.PersistentVolume
-		// secret reports whether the secret of the volume is still there.
-		secret, gone bool
-		fail         codes.Code
-		calls        int
-		stage        string
-		err          string
-	}{
-		"Wanted":     {reason: "The claim starts over after a pause, which an error asks for.", secret: true, calls: 1, stage: "closed", err: "too small"},
-		"Unwanted":   {reason: "Without the claim nothing is left to do.", secret: true, gone: true, calls: 1, stage: "closed"},
-		"NoSecret":   {reason: "A secret that went with the namespace of the claim does not keep the volume.", gone: true, calls: 1, stage: "closed"},
-		"Fails":      {reason: "A volume that is not deleted is not forgotten, even without a claim.", secret: true, gone: true, fail: codes.Internal, calls: 1, stage: "undoing", err: "Internal"},
-		"HasAHolder": {reason: "A volume for which there is a PersistentVolume is never deleted.", secret: true, gone: true, holder: newPV(), stage: "closed"},
-		"HeldByAnother": {
-			reason: "Whoever made the PersistentVolume.", secret: true, gone: true, stage: "closed",
-			holder: releasedPV(annotated(volume.AnnProvisionedBy, "other")),
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			objs := []runtime.Object{secretClass("plain"), newClaim()}
-			if tc.secret {
-				objs = append(objs, secretOf("team", "plain", "ann"))
-			}
-			if tc.holder != nil {
-				objs = append(objs, tc.holder)
-			}
-			onRig(t, func(t *testing.T, r *rig) {
-				r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: tc.fail})
-				intent := *newIntent(journal.Undoing)
-				intent.VolumeID, intent.Reason = "vol-1", "too small"
-				intent.Spec.Secrets.Provision = &corev1.SecretReference{Namespace: "team", Name: "plain"}
-				if err := r.cfg.Journal.Open(quiet(t), intent); err != nil {
-					t.Fatal(err)
-				}
-				if tc.gone {
-					r.dropClaim()
-				}
-				_, err := r.undo(quiet(t), intent)
-				if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.err)
-				}
-				if got := len(r.calls()); got != tc.calls {
-					t.Errorf("%s\n%d calls, want %d", tc.reason, got, tc.calls)
-				}
-				if got := r.stage(); got != tc.stage {
-					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
-				}
-				if tc.calls > 0 && tc.secret && r.deleteRequest().GetSecrets()["user"] != "ann" {
-					t.Errorf("%s\nDeleteVolume was called without the secret that CreateVolume had", tc.reason)
-				}
-			}, objs...)
-		})
-	}
 }
 
 // TestDeletionErrorsAreTyped keeps the class of a driver's error through all wrapping.
@@ -404,7 +342,7 @@ func TestUnreadableSecretKeptTheVolume(t *testing.T) {
 			pv := releasedPV(annotated(volume.AnnDeletionSecretName, "own", volume.AnnDeletionSecretNamespace, "vault"))
 			onRig(t, func(t *testing.T, r *rig) {
 				r.cluster.Fail("get", "secrets", tc.err, 1)
-				_, err := r.reconcileVolume(quiet(t), pv.Name)
+				_, err := r.reconcile(quiet(t), pv.Name)
 				if got := len(r.calls()); got != tc.calls || (err == nil) != (tc.calls > 0) {
 					t.Errorf("%s\n%d calls, error %v, want %d calls", tc.reason, got, err, tc.calls)
 				}

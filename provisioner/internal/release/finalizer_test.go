@@ -1,4 +1,4 @@
-package controller
+package release
 
 import (
 	"context"
@@ -62,7 +62,7 @@ func TestFinalizerPatches(t *testing.T) {
 					t.Errorf("%s\nfinalizers (-want +got):\n%s", tc.reason, diff)
 				}
 				// The cache knows before the watch has brought it.
-				cached, _ := r.view.Volumes.Get("", pv.Name)
+				cached, _ := r.cfg.View.Volumes.Get("", pv.Name)
 				if diff := cmp.Diff(tc.want, cached.Finalizers, inAnyOrder); diff != "" {
 					t.Errorf("%s\nfinalizers in the cache (-want +got):\n%s", tc.reason, diff)
 				}
@@ -151,14 +151,14 @@ func TestProtectedWhileReleased(t *testing.T) {
 			pv := newPV()
 			pv.Finalizers, pv.Status.Phase = []string{"example.com/slow"}, corev1.VolumeReleased
 			onRig(t, func(t *testing.T, r *rig) {
-				r.deaf("persistentvolumes")
+				r.deaf()
 				tc.protect(t, r)
-				r.reconcile(pv.Name)
+				r.step(pv.Name)
 				if left := r.volume(); left.DeletionTimestamp == nil || hasFinalizer(left) == tc.early {
 					t.Errorf("%s\nbefore the watch: deleted at %v, finalizers %q", tc.reason, left.DeletionTimestamp, left.Finalizers)
 				}
 				r.hear()
-				r.reconcile(pv.Name)
+				r.step(pv.Name)
 				if diff := cmp.Diff([]string{"example.com/slow"}, r.volume().Finalizers); diff != "" {
 					t.Errorf("%s\nfinalizers in the end (-want +got):\n%s", tc.reason, diff)
 				}

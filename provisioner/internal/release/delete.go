@@ -1,4 +1,4 @@
-package controller
+package release
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// reconcileVolume looks at one PersistentVolume and does what is to be done.
-func (c *Controller) reconcileVolume(ctx context.Context, name string) (reconcile.Result, error) {
+// reconcile looks at one PersistentVolume and does what is to be done.
+func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyVolume, name)
 	ctx = klog.NewContext(ctx, logger)
 	state := c.volumeState(name)
 	if state.pv != nil {
-		defer c.tidyVolume(name, state.pv.UID)
+		defer c.tidy(name, state.pv.UID)
 	}
 	plan := planVolume(state)
 	logger.V(4).Info("Decided about volume", logging.KeyReason, plan.why)
@@ -37,7 +37,7 @@ func (c *Controller) reconcileVolume(ctx context.Context, name string) (reconcil
 	case volumeWait:
 		return c.waitDetached(state.pv, state.attachments), nil
 	case volumeRefuse:
-		c.cfg.Events.Warning(state.pv, reasonDeleteFailed, plan.why)
+		c.cfg.Events.Warning(state.pv, ReasonDeleteFailed, plan.why)
 	case volumeDelete:
 		return reconcile.Result{}, c.deleteVolume(ctx, state.pv)
 	case volumeRemove:
@@ -49,20 +49,20 @@ func (c *Controller) reconcileVolume(ctx context.Context, name string) (reconcil
 
 // volumeState collects what the decision about a PersistentVolume depends on.
 func (c *Controller) volumeState(name string) volumeState {
-	s := volumeState{driver: c.driver, caps: c.caps()}
-	pv, ok := c.view.Volumes.Get("", name)
+	s := volumeState{driver: c.cfg.Driver, caps: c.cfg.Capabilities()}
+	pv, ok := c.cfg.View.Volumes.Get("", name)
 	if !ok {
 		return s
 	}
-	record := c.volumeRecords.get(pv.UID)
-	s.deleted, s.removed = record.deleted, record.removed
+	known := c.records.Get(pv.UID)
+	s.deleted, s.removed = known.deleted, known.removed
 	// The record is dropped once the object is gone from the cache. If it went while the record was read, its absence means
 	// nothing, and the volume must not be deleted a second time.
-	if again, ok := c.view.Volumes.Get("", name); !ok || again.UID != pv.UID {
+	if again, ok := c.cfg.View.Volumes.Get("", name); !ok || again.UID != pv.UID {
 		return s
 	}
 	s.pv = pv
-	s.attachments = len(c.view.AttachmentsOf(name))
+	s.attachments = len(c.cfg.View.AttachmentsOf(name))
 	return s
 }
 
@@ -70,12 +70,12 @@ func (c *Controller) volumeState(name string) volumeState {
 // event is recorded only when it takes long: a short wait is the normal course of things.
 func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) reconcile.Result {
 	now := time.Now()
-	_, record := c.volumeRecords.change(pv.UID, func(r *volumeRecord) {
+	_, known := c.records.Change(pv.UID, func(r *record) {
 		if r.attached.IsZero() {
 			r.attached = now
 		}
 	})
-	if waited := now.Sub(record.attached); waited < detachGrace {
+	if waited := now.Sub(known.attached); waited < detachGrace {
 		return reconcile.Result{After: detachGrace - waited}
 	}
 	c.cfg.Events.Normal(pv, reasonDelete, fmt.Sprintf("Waiting for detach before the volume is deleted: VolumeAttachments left: %d", attachments))
@@ -84,17 +84,17 @@ func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) 
 
 // deleteVolume deletes the volume, then its PersistentVolume.
 func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolume) error {
-	c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.attached = time.Time{} })
+	c.records.Change(pv.UID, func(r *record) { r.attached = time.Time{} })
 	start := time.Now()
 	if err := c.deleteBackend(ctx, pv); err != nil {
 		c.cfg.Metrics.deleteFailed(pv)
-		c.cfg.Events.Warning(pv, reasonDeleteFailed, backend.Describe(err))
+		c.cfg.Events.Warning(pv, ReasonDeleteFailed, backend.Describe(err))
 		return err
 	}
 	// The deletion of the object comes back as an event; the record keeps it from a second DeleteVolume.
-	c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.deleted = true })
+	c.records.Change(pv.UID, func(r *record) { r.deleted = true })
 	c.cfg.Metrics.deleted(pv, time.Since(start))
-	c.capacity.VolumeChanged(view.VolumeClassName(pv), pv.Spec.NodeAffinity)
+	c.cfg.VolumeChanged(view.VolumeClassName(pv), pv.Spec.NodeAffinity)
 	klog.FromContext(ctx).V(2).Info("Volume is deleted", logging.KeyVolumeID, pv.Spec.CSI.VolumeHandle)
 	return c.remove(ctx, pv)
 }
@@ -105,13 +105,13 @@ func (c *Controller) deleteBackend(ctx context.Context, pv *corev1.PersistentVol
 	if err != nil {
 		return fmt.Errorf("delete volume %q: %w", pv.Spec.CSI.VolumeHandle, err)
 	}
-	return c.backend.Delete(metrics.WithMigrated(ctx, c.cfg.Plugin.Made(pv)), pv.Spec.CSI.VolumeHandle, secrets)
+	return c.cfg.Backend.Delete(metrics.WithMigrated(ctx, c.cfg.Plugin.Made(pv)), pv.Spec.CSI.VolumeHandle, secrets)
 }
 
 // deletionSecrets reads the secret for DeleteVolume.
 func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentVolume) (map[string]string, error) {
 	var parameters map[string]string
-	if class, ok := c.view.Class(view.VolumeClassName(pv)); ok {
+	if class, ok := c.cfg.View.Class(view.VolumeClassName(pv)); ok {
 		// An in-tree class that has no CSI form has no parameters: the driver decides whether it needs a secret.
 		class, _ = c.cfg.Plugin.Class(klog.FromContext(ctx), class)
 		parameters = class.Parameters
@@ -126,7 +126,9 @@ func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentV
 // secretsIfAny reads a secret for DeleteVolume. One that does not exist, or that the provisioner may not read, does not keep
 // the volume: the driver decides whether it needs it.
 func (c *Controller) secretsIfAny(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
-	secrets, err := c.secrets(ctx, ref)
+	readCtx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	defer cancel()
+	secrets, err := c.cfg.Secrets.Data(readCtx, ref)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		klog.FromContext(ctx).Info("Secret for deletion cannot be read, deleting the volume without it", logging.KeyReason, backend.Describe(err))
 		return nil, nil
@@ -172,16 +174,16 @@ func (c *Controller) remove(ctx context.Context, pv *corev1.PersistentVolume) (e
 	}
 	switch {
 	case err == nil:
-		c.volumeRecords.change(pv.UID, func(r *volumeRecord) { r.removed = true })
+		c.records.Change(pv.UID, func(r *record) { r.removed = true })
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		c.cfg.Events.Warning(pv, reasonDeleteFailed, "The volume is deleted, and its PersistentVolume is not, which is tried again: "+backend.Describe(err))
+		c.cfg.Events.Warning(pv, ReasonDeleteFailed, "The volume is deleted, and its PersistentVolume is not, which is tried again: "+backend.Describe(err))
 	}
 	return err
 }
 
 // deleteObject deletes a PersistentVolume, and not its successor of the same name.
 func (c *Controller) deleteObject(ctx context.Context, pv *corev1.PersistentVolume) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
 	defer cancel()
 	err := c.cfg.Kube.PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pv.UID))})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -1,8 +1,11 @@
-package controller
+package release
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -32,7 +35,7 @@ type volumeState struct {
 	// driver is the name of our driver.
 	driver string
 	// caps is what the driver can do.
-	caps capabilities
+	caps capabilities.Set
 	// pv is the PersistentVolume in the cache, nil when it is gone.
 	pv *corev1.PersistentVolume
 	// attachments is the number of VolumeAttachments of the PersistentVolume.
@@ -97,9 +100,9 @@ func planDelete(s volumeState) volumePlan {
 		return volumePlan{verb: volumeRefuse, why: "PersistentVolume has no CSI form, a CSI driver cannot delete it: " + s.pv.Status.Message}
 	case s.pv.Spec.CSI == nil:
 		return volumePlan{verb: volumeRefuse, why: "PersistentVolume has no spec.csi, a CSI driver cannot delete it"}
-	case !s.caps.create:
+	case !s.caps.Create:
 		return volumePlan{verb: volumeRefuse, why: "CSI driver " + s.driver + " cannot delete volumes: it lacks the capability CONTROLLER_SERVICE or CREATE_DELETE_VOLUME"}
-	case s.caps.publish && s.attachments > 0:
+	case s.caps.Publish && s.attachments > 0:
 		return volumePlan{verb: volumeWait, why: "volume is attached"}
 	}
 	return volumePlan{verb: volumeDelete, why: "volume was released"}
@@ -117,4 +120,9 @@ func deletable(pv *corev1.PersistentVolume) bool {
 		return made || hasFinalizer(pv)
 	}
 	return pv.Status.Phase == corev1.VolumeReleased
+}
+
+// hasFinalizer reports whether the PersistentVolume is kept until its volume is deleted.
+func hasFinalizer(pv *corev1.PersistentVolume) bool {
+	return slices.Contains(pv.Finalizers, volume.Finalizer)
 }

@@ -1,4 +1,4 @@
-package controller
+package release
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -74,8 +75,8 @@ func TestPlanVolume(t *testing.T) {
 		"OwnRemoval":          {reason: "What shows in the cache after our own deletion is only an echo.", change: changes{released, deleting, unprotected, func(s *volumeState) { s.deleted, s.removed = true, true }}},
 		"FinalizerIsBack":     {reason: "A finalizer that was put on while the object was deleted must not keep it for good.", change: changes{released, deleting, func(s *volumeState) { s.deleted, s.removed = true, true }}, want: volumeRemove},
 		"Attached":            {reason: "Deletion waits for detach.", change: changes{released, attached}, want: volumeWait},
-		"AttachedNoPublish":   {reason: "Drivers that attach nothing have no attachments that matter.", change: changes{released, attached, func(s *volumeState) { s.caps.publish = false }}, want: volumeDelete},
-		"CannotDelete":        {reason: "A driver without the capability cannot delete.", change: changes{released, func(s *volumeState) { s.caps.create = false }}, want: volumeRefuse},
+		"AttachedNoPublish":   {reason: "Drivers that attach nothing have no attachments that matter.", change: changes{released, attached, func(s *volumeState) { s.caps.Publish = false }}, want: volumeDelete},
+		"CannotDelete":        {reason: "A driver without the capability cannot delete.", change: changes{released, func(s *volumeState) { s.caps.Create = false }}, want: volumeRefuse},
 		"NotCSI":              {reason: "A volume without CSI source cannot be deleted by CSI.", change: changes{released, func(s *volumeState) { s.pv.Spec.CSI = nil }}, want: volumeRefuse},
 		"Static":              {reason: "Volumes made by hand obey their policy too.", change: changes{static, released}, want: volumeDelete},
 		"StaticUnprotected":   {reason: "Volumes made by hand get the finalizer when bound.", change: changes{static, unprotected}, want: volumeProtect},
@@ -89,7 +90,7 @@ func TestPlanVolume(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := volumeState{driver: driver, caps: capabilities{create: true, publish: true}, pv: newPV()}
+			s := volumeState{driver: driver, caps: capabilities.Set{Create: true, Publish: true}, pv: newPV()}
 			for _, change := range tc.change {
 				change(&s)
 			}
@@ -178,11 +179,11 @@ func TestPlanVolumeFromView(t *testing.T) {
 	}
 	onRig(t, func(t *testing.T, r *rig) {
 		for _, pv := range all {
-			kept, ok := r.view.Volumes.Get("", pv.Name)
+			kept, ok := r.cfg.View.Volumes.Get("", pv.Name)
 			if !ok {
 				t.Fatalf("the view has no PersistentVolume %q", pv.Name)
 			}
-			full := volumeState{driver: driver, caps: capabilities{create: true}, pv: pv}
+			full := volumeState{driver: driver, caps: capabilities.Set{Create: true}, pv: pv}
 			slim := full
 			slim.pv = kept
 			if a, b := planVolume(full), planVolume(slim); a != b {
@@ -191,4 +192,63 @@ func TestPlanVolumeFromView(t *testing.T) {
 			}
 		}
 	}, objs...)
+}
+
+// flags goes through all combinations of n switches.
+func flags(n int, try func(on func(int) bool)) {
+	for bits := range 1 << n {
+		try(func(i int) bool { return bits&(1<<i) != 0 })
+	}
+}
+
+// TestNoVolumeIsDeletedThatIsKept goes through all states of a PersistentVolume: data is deleted only when
+// everything says so, and each state with the finalizer on has a way out.
+func TestNoVolumeIsDeletedThatIsKept(t *testing.T) {
+	now := metav1.Now()
+	phases := []corev1.PersistentVolumePhase{"", corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed}
+	policies := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimRecycle}
+	for _, phase := range phases {
+		for _, policy := range policies {
+			flags(7, func(on func(int) bool) {
+				pv := newPV()
+				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy = phase, policy
+				if on(0) {
+					pv.DeletionTimestamp = &now
+				}
+				if on(1) {
+					pv.Finalizers = nil
+				}
+				if on(2) {
+					pv.Spec.ClaimRef = nil
+				}
+				if on(3) {
+					pv.Annotations[volume.AnnProvisionedBy] = "other"
+				}
+				s := volumeState{driver: driver, caps: capabilities.Set{Create: !on(4), Publish: true}, pv: pv}
+				if on(5) {
+					s.attachments = 1
+				}
+				s.deleted = on(6)
+				plan := planVolume(s)
+				name := fmt.Sprintf("phase %q, policy %s, deleting %v, unprotected %v, unclaimed %v, foreign %v, unable %v, attached %v, deleted %v: plan %d (%s)",
+					phase, policy, on(0), on(1), on(2), on(3), on(4), on(5), on(6), plan.verb, plan.why)
+				free := phase == corev1.VolumeReleased || phase == corev1.VolumeFailed
+				if plan.verb == volumeDelete && (policy != corev1.PersistentVolumeReclaimDelete || !free || on(3) || on(4) || on(5) || on(6)) {
+					t.Errorf("%s: the volume must not be deleted", name)
+				}
+				if plan.verb == volumeRemove && (!on(6) || on(3) || policy != corev1.PersistentVolumeReclaimDelete) {
+					t.Errorf("%s: the object must not be deleted, its volume is there", name)
+				}
+				if on(3) && plan.verb != volumeLeave {
+					t.Errorf("%s: it is another provisioner's", name)
+				}
+				if !on(3) && !on(1) && policy != corev1.PersistentVolumeReclaimDelete && plan.verb != volumeRelease {
+					t.Errorf("%s: the finalizer would stay for good", name)
+				}
+				if plan.why == "" {
+					t.Errorf("%s: no reason", name)
+				}
+			})
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package controller
+package release
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func (c *Controller) patchFinalizers(ctx context.Context, pv *corev1.PersistentV
 	if err != nil {
 		return fmt.Errorf("make patch for the finalizers of PersistentVolume %q: %w", pv.Name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
 	defer cancel()
 	patched, err := c.cfg.Kube.PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	switch {
@@ -43,6 +43,6 @@ func (c *Controller) patchFinalizers(ctx context.Context, pv *corev1.PersistentV
 	case err != nil:
 		return fmt.Errorf("patch finalizers of PersistentVolume %q: %w", pv.Name, err)
 	}
-	c.view.Volumes.Remember(patched)
+	c.cfg.View.Volumes.Remember(patched)
 	return nil
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -157,12 +160,38 @@ func TestSwapFromUpstreamAndBack(t *testing.T) {
 	})
 	s.Wait("the volume to be deleted", func(context.Context) (bool, error) { return timesCalled(driver, "DeleteVolume") == 1, nil })
 
+	driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.Unavailable})
+	s.CreateClaim("undecided", class.Name)
+	s.Wait("a second creation", func(context.Context) (bool, error) { return timesCalled(driver, "CreateVolume") > 1, nil })
 	back := s.startUpstream([]string{"swapped-example-com", "external-attacher-leader-swapped-example-com"})
 	for _, end := range ends {
 		end()
 	}
 	back.waitLeading()
 	back.renewals(1)
+	s.nothingLeft("undecided")
+}
+
+// nothingLeft looks at a claim whose provisioner ended while the driver owed it an answer: it carries nothing of ours, and goes when it is deleted though
+// nobody is there who knows of us.
+func (s *story) nothingLeft(name string) {
+	s.T.Helper()
+	claim := s.Claim(name)
+	for _, finalizer := range claim.Finalizers {
+		if finalizer != "kubernetes.io/pvc-protection" {
+			s.T.Errorf("claim %s has the finalizer %s", name, finalizer)
+		}
+	}
+	for key := range claim.Annotations {
+		if !strings.HasSuffix(strings.Split(key, "/")[0], "kubernetes.io") {
+			s.T.Errorf("claim %s has the annotation %s", name, key)
+		}
+	}
+	s.DeleteClaim(name)
+	s.Wait("claim "+name+" to go", func(ctx context.Context) (bool, error) {
+		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), testbed.IgnoreNotFound(err)
+	})
 }
 
 // attachError reports whether an attacher has said why it does not attach.

@@ -136,7 +136,7 @@ func (c *command) apiError(name, message string) error {
 		message = "injected"
 	}
 	resource := schema.GroupResource{Resource: c.text("resource")}
-	// A field that is not valid, and what an admission policy denies, which names no field, have the same code.
+	// A field that is not valid, what an admission policy denies, which names no field, and a JSON patch whose test fails, which has no cause, have the same code.
 	denied := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", resource, "", message, 0, false)
 	denied.ErrStatus.Details.Causes = []metav1.StatusCause{{Message: message}}
 	invalid := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", resource, "", message, 0, false)
@@ -148,6 +148,7 @@ func (c *command) apiError(name, message string) error {
 		"forbidden":         apierrors.NewForbidden(resource, c.text("name"), errors.New(message)),
 		"denied":            denied,
 		"invalid":           invalid,
+		"stale":             apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", resource, "", message, 0, false),
 		"timeout":           apierrors.NewTimeoutError(message, 1),
 		"too-many-requests": apierrors.NewTooManyRequests(message, 1),
 		"internal":          apierrors.NewInternalError(errors.New(message)),

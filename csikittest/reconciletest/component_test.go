@@ -56,7 +56,7 @@ func runAttacher(ctx context.Context, env *reconciletest.Env) error {
 		pvs: kube.NewInformer(env.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{}),
 	}
 	loop, err := reconcile.New(reconcile.Config[string]{
-		Name: "attachments", Reconcile: a.reconcile, Workers: workers, Retry: flagset.NewRetry(), Timeout: 30 * time.Second,
+		Name: "attachments", Reconcile: a.reconcile, Inputs: a.inputs, Workers: workers, Retry: flagset.NewRetry(), Timeout: 30 * time.Second,
 	})
 	if err != nil {
 		return err
@@ -83,6 +83,12 @@ func (a *attacher) run(ctx context.Context, loop *reconcile.Controller[string], 
 	}
 	cancel()
 	return errors.Join(err, background.Wait())
+}
+
+// inputs leaves out what reconcile writes: the finalizer and the status.
+func (a *attacher) inputs(name string) any {
+	va, ok := a.vas.Get("", name)
+	return [2]bool{ok, ok && va.DeletionTimestamp != nil}
 }
 
 func (a *attacher) reconcile(ctx context.Context, name string) (reconcile.Result, error) {

@@ -54,7 +54,9 @@ func (c *conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 		c.stage.log.end(call, "crash before the call")
 		return errCut()
 	}
+	answered := c.stage.pace.call(c.stage.t, name, request)
 	err := c.inner.Invoke(ctx, method, args, reply, opts...)
+	answered(err)
 	switch {
 	case c.cut.Load():
 		c.stage.log.end(call, "the caller has given up")

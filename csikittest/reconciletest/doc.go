@@ -51,8 +51,8 @@
 //	serve <group> [off]      let the server have the kinds of an API group, or not: a CustomResourceDefinition is installed or removed
 //	break-watches            end all watches; with "compact" they cannot resume either (410 Gone)
 //
-// Names are namespace/name or name. Errors of api-fault are conflict, not-found, already-exists, forbidden, denied (by an admission policy), invalid, timeout,
-// too-many-requests, internal, unavailable.
+// Names are namespace/name or name. Errors of api-fault are conflict, not-found, already-exists, forbidden, denied (by an admission policy), invalid,
+// stale (a JSON patch whose test fails), timeout, too-many-requests, internal, unavailable.
 //
 // The driver:
 //
@@ -81,7 +81,9 @@
 // number of workers. Timestamps are printed as <time>; UIDs and resourceVersions of objects, and Leases, are
 // left out.
 //
-// At the end of each file the component is stopped, and calls that violated the CSI life cycle fail the test.
+// At the end of each file the component is stopped, and calls that violated the CSI life cycle fail the test. So does a call that repeats a
+// failed one, with the same request, before the pause of package reconcile is over, unless something changed in
+// between: a command did more than let time pass, a write had a conflict, or ListVolumes was answered.
 //
 // Use it for flows with several steps or faults. Pure decisions are better tested by tables.
 package reconciletest

@@ -95,6 +95,14 @@ func TestFailures(t *testing.T) {
 		_, err := csi.NewControllerClient(env.Conn).DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: "v"})
 		return errors.Join(err, idle(ctx, env))
 	}
+	hasty := func(ctx context.Context, env *Env) error {
+		time.Sleep(settleTime + settleTime/2)
+		for range 2 {
+			_, _ = csi.NewControllerClient(env.Conn).DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: "v"})
+			time.Sleep(settleTime)
+		}
+		return idle(ctx, env)
+	}
 	cases := map[string]struct {
 		reason     string
 		transcript string
@@ -137,6 +145,10 @@ func TestFailures(t *testing.T) {
 		"Violation": {
 			reason:     "Calls against the specification fail the test at its end.",
 			transcript: "start\n----\n(nothing)\n\nadvance 1s\n----\n", component: rude, want: "against the life cycle of CSI",
+		},
+		"RepeatedTooSoon": {
+			reason:     "A failed call is not repeated before its pause is over.",
+			transcript: "fault method=DeleteVolume code=Internal\n----\n\nstart\n----\n(nothing)\n\nadvance 2s\n----\n", component: hasty, want: "DeleteVolume is called again 500ms after failure 1 in a row",
 		},
 		"NeverEnds": {
 			reason:     "A component that ignores its context is found out.",

@@ -100,6 +100,8 @@ type verb struct {
 	run func(s *stage, c *command) string
 	// acts is set for verbs after which the component may act, so that its work is awaited.
 	acts bool
+	// looks is set for verbs that change nothing but the time.
+	looks bool
 }
 
 func verbs() map[string]verb {
@@ -108,14 +110,14 @@ func verbs() map[string]verb {
 		"stop":          {run: (*stage).stop},
 		"restart":       {run: (*stage).restart, acts: true},
 		"crash":         {run: (*stage).crash},
-		"settle":        {run: (*stage).nothing, acts: true},
-		"advance":       {run: (*stage).advance, acts: false},
-		"expect-none":   {run: (*stage).nothing, acts: true},
+		"settle":        {run: (*stage).nothing, acts: true, looks: true},
+		"advance":       {run: (*stage).advance, looks: true},
+		"expect-none":   {run: (*stage).nothing, acts: true, looks: true},
 		"apply":         {run: (*stage).apply, acts: true},
 		"patch":         {run: (*stage).patch, acts: true},
 		"delete":        {run: (*stage).remove, acts: true},
 		"drop":          {run: (*stage).drop, acts: true},
-		"dump":          {run: (*stage).dump},
+		"dump":          {run: (*stage).dump, looks: true},
 		"api-fault":     {run: (*stage).apiFault},
 		"serve":         {run: (*stage).serve, acts: true},
 		"break-watches": {run: (*stage).breakWatches, acts: true},
@@ -123,10 +125,10 @@ func verbs() map[string]verb {
 		"caps":          {run: (*stage).caps},
 		"volume":        {run: (*stage).volume},
 		"vanish":        {run: (*stage).vanish},
-		"volumes":       {run: (*stage).volumes},
+		"volumes":       {run: (*stage).volumes, looks: true},
 		"snapshot":      {run: (*stage).snapshot},
 		"groupsnapshot": {run: (*stage).groupSnapshot},
-		"snapshots":     {run: (*stage).snapshots},
+		"snapshots":     {run: (*stage).snapshots, looks: true},
 		"fault":         {run: (*stage).fault},
 		"heal":          {run: (*stage).heal},
 	}
@@ -146,6 +148,9 @@ func (s *stage) do(d *datadriven.TestData) string {
 	}
 	s.log.begin()
 	c := &command{t: s.t, data: d, used: map[string]bool{}}
+	if !v.looks {
+		s.pace.change()
+	}
 	printed := v.run(s, c)
 	c.finish()
 	if v.acts {

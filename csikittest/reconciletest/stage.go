@@ -35,6 +35,7 @@ type stage struct {
 	cluster   *kubetest.Cluster
 	driver    *csitest.Driver
 	log       *record
+	pace      pace
 
 	args    map[string]string // of the last start
 	running *run              // nil: the component does not run
@@ -68,7 +69,10 @@ func newStage(tb testing.TB, kinds Kinds, component Start) *stage {
 	if kinds.Install != nil {
 		kinds.Install(s.cluster)
 	}
-	s.cluster.Observe(s.log.write)
+	s.cluster.Observe(func(w kubetest.Write) {
+		s.log.write(w)
+		s.pace.write(w)
+	})
 	return s
 }
 
@@ -83,6 +87,7 @@ func (s *stage) start(c *command) string {
 }
 
 func (s *stage) launch() {
+	s.pace.begin(s.args)
 	ctx, cancel := context.WithCancelCause(klog.NewContext(context.Background(), s.logger()))
 	r := &run{session: s.cluster.NewSession(), cancel: cancel, done: make(chan struct{})}
 	r.conn = &conn{inner: s.driver.Conn(), stage: s, run: r}
@@ -108,6 +113,7 @@ func (s *stage) stop(c *command) string {
 	if s.running == nil {
 		c.fatalf("the component does not run")
 	}
+	s.pace.end()
 	s.running.cancel(nil)
 	return s.await()
 }
@@ -197,6 +203,7 @@ func (s *stage) noteEnd() {
 func (s *stage) finish() {
 	s.t.Helper()
 	if s.running != nil {
+		s.pace.end()
 		s.running.cancel(nil)
 		s.await()
 	}

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
 )
 
 // say plays commands, each a line that may be followed by input, and returns what each of them prints.
@@ -164,6 +166,7 @@ func TestAPIErrors(t *testing.T) {
 		"forbidden":         {apierrors.IsForbidden, "Forbidden"},
 		"denied":            {apierrors.IsInvalid, "Invalid"},
 		"invalid":           {apierrors.IsInvalid, "Invalid"},
+		"stale":             {kube.IsStale, "Invalid"},
 		"timeout":           {apierrors.IsTimeout, "Timeout"},
 		"too-many-requests": {apierrors.IsTooManyRequests, "TooManyRequests"},
 		"internal":          {apierrors.IsInternalError, "InternalError"},

@@ -73,8 +73,8 @@ type leakTest struct {
 	// ended is closed once the provisioner has ended, and address is that of the driver.
 	ended   chan struct{}
 	address string
-	// form says how the provisioner is run, and kubeconfig is its own.
-	form, kubeconfig string
+	// form says how the provisioner is run, and kubeconfig is its own. former is the program of a former version, which ours replaces at the first interruption; empty: none.
+	form, kubeconfig, former string
 	// kills and faults are the ways to end the provisioner and a call.
 	kills, faults []string
 
@@ -114,7 +114,7 @@ func newLeakTest(t *testing.T, form string, seed uint64) *leakTest {
 		story: s, random: rand.New(rand.NewPCG(seed, 0)), name: s.Namespace + ".leaktest.example.com", class: s.Namespace + "-leaks",
 		lease: strings.ReplaceAll(s.Namespace+".leaktest.example.com", ".", "-"), logs: filepath.Join(t.TempDir(), "log"),
 		counts: map[string]int{}, late: map[string]*csi.CreateVolumeRequest{},
-		form: form, kubeconfig: s.Dev.KubeconfigOf("csi-provisioner"),
+		form: form, kubeconfig: s.Dev.KubeconfigOf("csi-provisioner"), former: testbed.SoakSetting("FORMER", ""),
 		kills:  strings.Split(testbed.SoakSetting("KILL", "kill,term,lease"), ","),
 		faults: strings.Split(testbed.SoakSetting("FAULTS", "late,lost,hang,crash,uncertain-then-final,already-exists"), ","),
 	}
@@ -131,6 +131,9 @@ func newLeakTest(t *testing.T, form string, seed uint64) *leakTest {
 		l.kills = slices.DeleteFunc(l.kills, func(how string) bool { return how == "lease" })
 	default:
 		t.Fatalf("FORM=%s: must be of %q", form, []string{elected, alone, ofNode, unrecorded})
+	}
+	if l.former != "" {
+		l.kubeconfig = s.Dev.Kubeconfig // the rights that a former version needed are not those of today
 	}
 	l.driver = csitest.New(options)
 	s.AddClass(testbed.Class(l.class, l.name, storagev1.VolumeBindingImmediate))
@@ -199,7 +202,7 @@ func (l *leakTest) play(claims int) {
 				l.count("api-away")
 			}
 		case claimsPerKill - 1:
-			next := l.interrupt(l.kills[l.random.IntN(len(l.kills))])
+			next := l.interrupt(l.nextKill())
 			// Of the volumes that were in progress some are not wanted any more when the next process starts, or the same leads again.
 			for m := max(0, n-claimsPerKill/2); m <= n; m++ {
 				l.deleteMaybe(m)
@@ -218,6 +221,15 @@ func (l *leakTest) play(claims int) {
 		l.DeleteClaim(claimName(n))
 	}
 	order()
+}
+
+// nextKill returns how the provisioner is ended next. A former version is killed.
+func (l *leakTest) nextKill() string {
+	how := l.kills[l.random.IntN(len(l.kills))]
+	if l.former != "" {
+		l.former, how = "", "kill"
+	}
+	return how
 }
 
 // trace adds a request to the log of the provisioners: it is no fault.
@@ -358,6 +370,9 @@ func (l *leakTest) start() {
 			"--leader-election-renew-deadline="+renewDeadline.String(), "--leader-election-retry-period="+retryPeriod.String())
 	}
 	l.provisioner = exec.Command(l.Dev.Program, args...)
+	if l.former != "" {
+		l.provisioner = exec.Command(l.former, args[2:]...)
+	}
 	l.provisioner.Env = append(os.Environ(), "POD_NAME=leaktest-0", "NODE_NAME="+l.node(), "KUBE_FEATURE_WatchListClient=false")
 	l.provisioner.Stdout, l.provisioner.Stderr = log, log
 	if err := l.provisioner.Start(); err != nil {
@@ -407,11 +422,11 @@ func (l *leakTest) kill(how string) {
 // steal takes the Lease from the provisioner until that has stopped its work. One that does not lead yet has none to stop.
 func (l *leakTest) steal() {
 	l.T.Helper()
-	before := l.losses()
+	before := l.logged(lostLease)
 	l.Wait("the provisioner to lose its Lease", func(context.Context) (bool, error) {
 		l.hold("a thief")
 		for end := time.Now().Add(leaseDuration); time.Now().Before(end); time.Sleep(testbed.Period) {
-			if l.losses() > before {
+			if l.logged(lostLease) > before {
 				return true, nil
 			}
 		}
@@ -421,13 +436,20 @@ func (l *leakTest) steal() {
 	})
 }
 
-// losses counts how often the provisioner has lost its Lease.
-func (l *leakTest) losses() int {
+// Lines in the log of a provisioner.
+const (
+	lostLease   = "waiting for the next election"
+	goingOn     = "Going on with volumes that another process had in progress"
+	notRecorded = "Volumes in progress are not recorded"
+)
+
+// logged counts how often the provisioners have logged a line.
+func (l *leakTest) logged(line string) int {
 	text, err := os.ReadFile(l.logs)
 	if err != nil {
 		l.T.Fatal(err)
 	}
-	return strings.Count(string(text), "waiting for the next election")
+	return strings.Count(string(text), line)
 }
 
 // hold makes a process, or none, the holder of the Lease.
@@ -458,7 +480,7 @@ func (l *leakTest) check() {
 	for _, violation := range l.driver.Violations() {
 		l.T.Errorf("against the life cycle of CSI: %s", violation)
 	}
-	l.T.Logf("the driver has %d volumes, each with its claim, 0 records; done: %v", len(l.driver.Volumes()), l.counts)
+	l.T.Logf("the driver has %d volumes, each with its claim, 0 records; done: %v; %d successors found records", len(l.driver.Volumes()), l.counts, l.logged(goingOn))
 }
 
 // countLeaks waits until each claim has its volume, and counts the volumes without a PersistentVolume. Each leader must have logged that this
@@ -470,7 +492,7 @@ func (l *leakTest) countLeaks() {
 	if err != nil {
 		l.T.Fatal(err)
 	}
-	const warning, leader = "Volumes in progress are not recorded", "Became leader"
+	const warning, leader = notRecorded, "Became leader"
 	warnings, leaders := strings.Count(string(text), warning), strings.Count(string(text), leader)
 	if last := strings.LastIndex(string(text), leader); last < 0 || warnings > leaders || !strings.Contains(string(text[last:]), warning) {
 		l.T.Errorf("%d warnings by %d leaders, want one by each, and by the last one", warnings, leaders)

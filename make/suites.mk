@@ -64,7 +64,7 @@ e2e-new-machine:
 # Without SEED, a new one.
 soak_seed = $(or $(SEED),$$RANDOM$$RANDOM)
 soak-leaks:
-	cd e2e && LEAKTEST_N=$(or $(N),1000) SEED=$(soak_seed) LEAKTEST_FORM=$(FORM) LEAKTEST_KILL=$(KILL) \
+	cd e2e && LEAKTEST_N=$(or $(N),1000) SEED=$(soak_seed) LEAKTEST_FORM=$(FORM) LEAKTEST_KILL=$(KILL) LEAKTEST_FORMER=$(abspath $(FORMER)) \
 		LEAKTEST_FAULTS=$(or $(FAULTS),late$(,)lost$(,)hang$(,)crash$(,)uncertain-then-final$(,)already-exists$(,)api-away) \
 		go test -count=1 -v -run '^TestLeaks$$' -timeout 2h .
 soak-snapshot-leaks:

@@ -19,27 +19,35 @@ const quietTime = 15 * time.Second
 // mostWrites is how many writes per claim our provisioner may make beside its events.
 const mostWrites = 3.3
 
-// BenchmarkWrites counts what our provisioner writes for many claims at once, from their creation to the deletion of their volumes, with an election and without.
+// BenchmarkWrites counts what our provisioner writes for many claims at once, from their creation to the deletion of their volumes: with an election, without, and on a
+// node, for claims that the scheduler has given to it.
 func BenchmarkWrites(b *testing.B) {
 	if bed.Dev == nil {
 		b.Skip("needs a development cluster: reads its audit log")
 	}
 	ours, n := ownProgram(b, "csi-provisioner"), benchSetting(b, "N", 1000)
+	node := bed.Dev.Nodes[0]
 	for _, form := range []struct {
-		name string
-		args []string
+		name     string
+		options  csitest.Options
+		args     []string
+		selected string // the node that the scheduler has selected for each claim
 	}{
-		{"Elected", nil},
-		{"Alone", []string{"--leader-election=false"}},
+		{name: "Elected"},
+		{name: "Alone", args: []string{"--leader-election=false"}},
+		{
+			name: "Node", options: csitest.Options{NodeID: node, Topology: map[string]string{"example.com/node": node}},
+			args: []string{"--leader-election=false", "--node-deployment"}, selected: node,
+		},
 	} {
 		b.Run(fmt.Sprintf("%s/%dClaims", form.name, n), func(b *testing.B) {
-			c := newContest(b, bed, csitest.Options{})
+			c := newContest(b, bed, form.options)
 			cmd := c.start(ours, "a", form.args...)
 			defer func() { testbed.Kill(cmd); c.clear() }()
 			c.warmUp()
 			user := testbed.ShortUser(measuredUser)
 			for b.Loop() {
-				writes := c.writesOf(n)
+				writes := c.writesOf(n, form.selected)
 				events := writes.Events(user)
 				b.ReportMetric(0, "ns/op")
 				b.ReportMetric(float64(events)/float64(n), "events/claim")
@@ -54,14 +62,18 @@ func BenchmarkWrites(b *testing.B) {
 	}
 }
 
-// writesOf lets so many claims come and go, and returns what was written until their events are.
-func (c *contest) writesOf(n int) (writes measure.Writes) {
+// writesOf creates so many claims, for which a node is selected or none, deletes them, and returns what was written until their events are.
+func (c *contest) writesOf(n int, selected string) (writes measure.Writes) {
 	c.b.Helper()
 	left, audit := len(c.driver.Volumes()), measure.AuditFrom(c.b, c.Dev)
 	times := measure.WatchTimes(c.b.Context(), c.b, c.Client, c.Namespace)
 	claims := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace)
 	if err := each(c.b.Context(), n, func(ctx context.Context, i int) error {
-		_, err := claims.Create(ctx, testbed.Claim(c.Namespace, claimName(i), c.class), metav1.CreateOptions{})
+		claim := testbed.Claim(c.Namespace, claimName(i), c.class)
+		if selected != "" {
+			claim.Annotations = map[string]string{"volume.kubernetes.io/selected-node": selected}
+		}
+		_, err := claims.Create(ctx, claim, metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		c.b.Fatal(err)

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -95,26 +94,10 @@ func (c *Controller) compete(ctx context.Context, s claimState) (reconcile.Resul
 
 // obstacle says why the own node cannot have the volume of a claim at present.
 func (c *Controller) obstacle(ctx context.Context, s claimState) nodemode.Obstacle {
-	if why := c.sourceElsewhere(ctx, s.claim); why != nil {
+	if why := c.sources.Elsewhere(ctx, s.claim, c.hasSource(s.claim)); why != nil {
 		return nodemode.Obstacle{Why: backend.Describe(why), Quiet: true}
 	}
 	return nodemode.Obstacle{Why: c.offer(ctx, s).insufficient(c.node().Name)}
-}
-
-// sourceElsewhere says why the volume cannot be made from its source on the own node. Whatever else is wrong with the
-// source, the one node that takes the claim reports it.
-func (c *Controller) sourceElsewhere(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	ref, ok := view.SourceOf(claim)
-	if !ok || c.mayUseSource(claim) != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
-	defer cancel()
-	var elsewhere elsewhereError
-	if _, err := c.validateSource(ctx, claim, ref); errors.As(err, &elsewhere) {
-		return err
-	}
-	return nil
 }
 
 // offer asks the driver how much capacity the own node has for a claim. Nothing is read from the API, and nothing is

@@ -1,7 +1,6 @@
-// Package controller turns claims into volumes. Each phase has a file: provision.go asks the driver for a volume, source.go finds and protects what it is made from,
-// save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, settle.go goes on with those of another process, reschedule.go sends a claim
-// back to the scheduler. The decisions are pure functions in plan.go, plan_source.go, compete.go and outcome.go; the other files do what was decided. Package release
-// deletes the volumes that claims have left.
+// Package controller turns claims into volumes. Each phase has a file: provision.go asks the driver for a volume, save.go writes the PersistentVolume, undo.go deletes a volume that came out unwanted, settle.go goes on with those of another process, reschedule.go sends a claim
+// back to the scheduler. The decisions are pure functions in plan.go, compete.go and outcome.go; the other files do what was decided. Package source
+// keeps what volumes are made from, and package release deletes the volumes that claims have left.
 //
 // Use package provisioner to run it: this package expects a driver that is ready and leadership.
 package controller
@@ -24,7 +23,6 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/flagset"
-	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
@@ -35,6 +33,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/records"
 	"github.com/longshore-csi/longshore/provisioner/internal/release"
+	"github.com/longshore-csi/longshore/provisioner/internal/source"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
@@ -142,14 +141,11 @@ type Controller struct {
 
 	claims  *reconcile.Controller[claimKey]
 	unsaved *reconcile.Controller[types.UID]
-	sources *reconcile.Controller[volume.SourceRef]
-
-	// release deletes volumes that were released.
+	// release deletes volumes that were released, and sources keeps what volumes are made from.
 	release *release.Controller
+	sources *source.Keeper
 	// claimRecords has what is remembered of claims.
 	claimRecords records.Of[claimRecord]
-	// locks keeps the work on a source apart.
-	locks keymutex.Locks[volume.SourceRef]
 	// backend makes the calls that create and delete volumes.
 	backend *backend.Backend
 }
@@ -200,11 +196,13 @@ func (c *Controller) makeQueues() (err error) {
 	if err != nil {
 		return fmt.Errorf("make queue of unsaved volumes: %w", err)
 	}
-	c.sources, err = reconcile.New(reconcile.Config[volume.SourceRef]{
-		Name: "sources", Reconcile: c.reconcileSource, Workers: settings.SourceWorkers, Retry: settings.Retry, Drain: settings.Drain, Metrics: c.cfg.Queues, Registerer: c.cfg.Ages,
+	c.sources, err = source.New(source.Config{
+		Driver: c.driver, Node: settings.Node, Kube: c.cfg.Kube, View: c.view, Plugin: c.cfg.Plugin, ModeConversion: settings.ModeConversion,
+		InUse: c.sourceInUse, Changed: c.enqueueWaiting, Queues: c.cfg.Queues, Ages: c.cfg.Ages,
+		Workers: settings.SourceWorkers, Retry: settings.Retry, KubeTimeout: settings.KubeTimeout, Drain: settings.Drain,
 	})
 	if err != nil {
-		return fmt.Errorf("make queue of sources: %w", err)
+		return err
 	}
 	return nil
 }

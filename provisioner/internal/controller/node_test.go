@@ -26,13 +26,6 @@ func onNode1(t *testing.T, test func(*testing.T, *rig)) {
 	onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments}, settings, test, newClass())
 }
 
-// affinity returns the node affinity of a volume on a node.
-func affinity(operator corev1.NodeSelectorOperator, node string) *corev1.VolumeNodeAffinity {
-	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "node", Operator: operator, Values: []string{node}}},
-	}}}}
-}
-
 // notes returns which notes there are about the test claim.
 func (r *rig) notes() []bool {
 	record := r.claimRecords.Get("uid-1")

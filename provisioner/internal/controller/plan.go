@@ -194,3 +194,19 @@ func wants(claim *corev1.PersistentVolumeClaim, name string) bool {
 func leaving(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, finalizerInUse)
 }
+
+// planSource looks at what the volume is to be filled with.
+func planSource(s claimState) (claimPlan, bool) {
+	source, ok := view.DataSource(s.claim)
+	switch {
+	case !ok:
+		return claimPlan{}, false
+	case !view.Served(source):
+		return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", source.Kind)}, true
+	case source.Kind == view.KindClaim && !s.caps.Clone:
+		return refuse("data source of kind %q: CSI driver %q lacks the capability CLONE_VOLUME", source.Kind, s.driver), true
+	case source.Kind == view.KindSnapshot && !s.caps.Snapshot:
+		return refuse("data source of kind %q: CSI driver %q lacks the capability CREATE_DELETE_SNAPSHOT", source.Kind, s.driver), true
+	}
+	return claimPlan{}, false
+}

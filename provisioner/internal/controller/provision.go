@@ -13,7 +13,9 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/source"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -100,7 +102,7 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 
 // prepare makes the request for the volume of a claim, and reads the secrets that the call takes.
 func (c *Controller) prepare(ctx context.Context, s claimState) (journal.Intent, error) {
-	if err := c.mayUseSource(s.claim); err != nil {
+	if err := c.sources.Allowed(s.claim); err != nil {
 		return journal.Intent{}, err
 	}
 	spec, err := c.spec(ctx, s)
@@ -112,9 +114,12 @@ func (c *Controller) prepare(ctx context.Context, s claimState) (journal.Intent,
 		return journal.Intent{}, err
 	}
 	// The source comes last, for it is protected from then on. It may restrict where the volume can be.
-	spec.Source, err = c.source(ctx, s.claim, func(accessible []topology.Segment) (err error) {
+	spec.Source, err = c.sources.Keep(ctx, s.claim, c.hasSource(s.claim), func(ref volume.SourceRef, accessible []topology.Segment) (err error) {
 		if len(accessible) > 0 {
 			spec.Topology, err = c.requirement(s, accessible...)
+		}
+		if err == nil {
+			c.claimRecords.Change(s.claim.UID, func(r *claimRecord) { r.source = ref })
 		}
 		return err
 	})
@@ -123,22 +128,22 @@ func (c *Controller) prepare(ctx context.Context, s claimState) (journal.Intent,
 	}
 	request, err := spec.Request()
 	if err != nil {
-		return journal.Intent{}, blockedError{err}
+		return journal.Intent{}, volume.BlockedError{Err: err}
 	}
 	return journal.Intent{Spec: spec, Request: request, Opened: time.Now(), Secrets: secrets}, nil
 }
 
 // unprepared handles a claim for which no request could be made; nothing was asked of the driver.
 func (c *Controller) unprepared(ctx context.Context, claim *corev1.PersistentVolumeClaim, err error) (reconcile.Result, error) {
-	var blocked blockedError
-	var elsewhere elsewhereError
+	var blocked volume.BlockedError
+	var elsewhere source.ElsewhereError
 	switch {
 	case errors.As(err, &blocked):
 		c.refuse(claim, backend.Describe(err))
 		return reconcile.Result{}, nil
-	case errors.As(err, &elsewhere) && c.mayGive(ctx, claim, elsewhere.holder):
+	case errors.As(err, &elsewhere) && c.mayGive(ctx, claim, elsewhere.Holder):
 		c.refuse(claim, backend.Describe(err)+": the claim is given to that node")
-		return c.give(ctx, claim, elsewhere.holder)
+		return c.give(ctx, claim, elsewhere.Holder)
 	case errors.As(err, &elsewhere), errors.Is(err, topology.ErrNodeNotFound) && view.SelectedNode(claim) != "":
 		c.refuse(claim, backend.Describe(err))
 		return c.reschedule(ctx, claim)
@@ -205,7 +210,7 @@ func (c *Controller) secrets(ctx context.Context, ref *corev1.SecretReference) (
 func (c *Controller) close(intent journal.Intent) {
 	c.cfg.Journal.Close(intent.UID())
 	if source := intent.Spec.Source; source != nil {
-		c.sources.Add(source.Ref)
+		c.sources.Free(source.Ref)
 	}
 	if claim, ok := c.claim(keyOf(intent.Spec.Claim)); ok && isMarked(claim) {
 		c.claimRecords.Change(claim.UID, func(r *claimRecord) { r.former = true })

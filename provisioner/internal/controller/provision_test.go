@@ -14,11 +14,12 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 func TestBlockedError(t *testing.T) {
 	err := errors.New("no")
-	blocked := blockedError{err}
+	blocked := volume.BlockedError{Err: err}
 	if !errors.Is(blocked, err) || blocked.Error() != err.Error() {
 		t.Errorf("blocked error %v hides its reason", blocked)
 	}

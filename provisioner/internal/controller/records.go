@@ -1,9 +1,12 @@
 package controller
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -31,6 +34,31 @@ func (c *Controller) tidyClaim(uid types.UID, claim *corev1.PersistentVolumeClai
 	}
 	before, _ := c.claimRecords.Change(uid, func(r *claimRecord) { *r = claimRecord{} })
 	if before.source != (volume.SourceRef{}) {
-		c.sources.Add(before.source)
+		c.sources.Free(before.source)
+	}
+}
+
+// hasSource reports whether this process keeps the source of a claim.
+func (c *Controller) hasSource(claim *corev1.PersistentVolumeClaim) bool {
+	return c.claimRecords.Get(claim.UID).source != volume.SourceRef{}
+}
+
+// sourceInUse reports whether a volume may be in creation from a source, as far as this process knows: one is, or a claim that it has begun to serve, or found at its
+// start, waits for one.
+func (c *Controller) sourceInUse(ref volume.SourceRef) bool {
+	return len(c.claimRecords.Matching(func(r claimRecord) bool { return r.source == ref })) > 0 || slices.ContainsFunc(c.cfg.Journal.List(), func(intent journal.Intent) bool {
+		return intent.Spec.Source != nil && intent.Spec.Source.Ref == ref
+	})
+}
+
+// dropSourceOf frees the source of a claim that may not use it, or not any more, unless its volume is in progress: anyone who creates such
+// a claim could hold up the deletion of the source.
+func (c *Controller) dropSourceOf(s claimState) {
+	if s.claim == nil || s.intent != nil || c.sources.Allowed(s.claim) == nil {
+		return
+	}
+	before, _ := c.claimRecords.Change(s.claim.UID, func(r *claimRecord) { r.source = volume.SourceRef{} })
+	if before.source != (volume.SourceRef{}) {
+		c.sources.Free(before.source)
 	}
 }

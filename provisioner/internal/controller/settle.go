@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
+	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -49,7 +50,7 @@ func (c *Controller) found(ctx context.Context, intent journal.Intent, created *
 		return reconcile.Result{}, c.failed(claim, fmt.Errorf("volume %q exists, and the claim does not get it yet: %s", intent.VolumeID, plan.why))
 	}
 	now, err := c.prepare(ctx, state)
-	if errors.As(err, new(blockedError)) {
+	if errors.As(err, new(volume.BlockedError)) {
 		return reconcile.Result{}, c.failed(claim, err)
 	}
 	if err != nil {

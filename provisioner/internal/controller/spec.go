@@ -23,7 +23,7 @@ import (
 func (c *Controller) spec(ctx context.Context, s claimState) (volume.Spec, error) {
 	spec, err := c.classSpec(s)
 	if err != nil {
-		return volume.Spec{}, blockedError{fmt.Errorf("storage class %q: %w", s.class.Name, err)}
+		return volume.Spec{}, volume.BlockedError{Err: fmt.Errorf("storage class %q: %w", s.class.Name, err)}
 	}
 	spec.Topology, err = c.requirement(s)
 	if err != nil {

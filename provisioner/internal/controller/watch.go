@@ -18,10 +18,10 @@ func (c *Controller) watch() {
 		c.view.Attachments.OnChange(c.release.AttachmentChanged)
 	}
 	if c.view.Snapshots != nil {
-		c.view.Snapshots.OnChange(c.snapshotChanged)
+		c.view.Snapshots.OnChange(c.sources.SnapshotChanged)
 	}
 	if c.view.Grants != nil {
-		c.view.Grants.OnChange(c.grantChanged)
+		c.view.Grants.OnChange(c.sources.GrantChanged)
 	}
 }
 
@@ -48,8 +48,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 			c.claims.Add(keyOf(before))
 		}
 	}
-	c.claimAsSource(before, after)
-	c.sourceElsewhereFree(before, after)
+	c.sources.ClaimChanged(before, after)
 	if after == nil {
 		return
 	}
@@ -120,5 +119,15 @@ func (c *Controller) topologyChanged() {
 func (c *Controller) nodeChanged(name string) {
 	for _, record := range c.claimRecords.Matching(func(r claimRecord) bool { return r.unplaced.waits() && r.unplaced.node == name }) {
 		c.claims.Wake(record.unplaced.key)
+	}
+}
+
+// enqueueWaiting looks at claims that wait for their source. Those with a volume in progress do not, for its request is repeated as it was, unless
+// another process has made it: it may be the claim that has to be asked about then.
+func (c *Controller) enqueueWaiting(claims []*corev1.PersistentVolumeClaim) {
+	for _, claim := range claims {
+		if intent, open := c.cfg.Journal.Get(claim.UID); (!open || intent.Recovered) && c.concerns(claim) {
+			c.claims.Wake(keyOf(claim))
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package controller
+package source
 
 import (
 	"errors"
@@ -18,26 +18,10 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// This file decides about what volumes are filled with: whether the driver can do it, and whether the source is fit.
+// This file decides whether a source is fit for a claim.
 
-// planSource looks at what the volume is to be filled with.
-func planSource(s claimState) (claimPlan, bool) {
-	source, ok := view.DataSource(s.claim)
-	switch {
-	case !ok:
-		return claimPlan{}, false
-	case !view.Served(source):
-		return claimPlan{verb: claimPopulator, why: fmt.Sprintf("Assuming that a volume populator provisions volumes with a data source of kind %q", source.Kind)}, true
-	case source.Kind == view.KindClaim && !s.caps.Clone:
-		return refuse("data source of kind %q: CSI driver %q lacks the capability CLONE_VOLUME", source.Kind, s.driver), true
-	case source.Kind == view.KindSnapshot && !s.caps.Snapshot:
-		return refuse("data source of kind %q: CSI driver %q lacks the capability CREATE_DELETE_SNAPSHOT", source.Kind, s.driver), true
-	}
-	return claimPlan{}, false
-}
-
-// sourceAccess decides whether claims of a namespace may use a source in another one.
-type sourceAccess struct {
+// access decides whether claims of a namespace may use a source in another one.
+type access struct {
 	// enabled says that sources in other namespaces are allowed at all.
 	enabled bool
 	// grants are the ReferenceGrants in the namespace of the source; unknown says why not all of them are known.
@@ -46,10 +30,10 @@ type sourceAccess struct {
 }
 
 // check says why claims of a namespace may not use a source.
-func (a sourceAccess) check(namespace string, ref volume.SourceRef) error {
+func (a access) check(namespace string, ref volume.SourceRef) error {
 	switch {
 	case !a.enabled:
-		return blockedError{fmt.Errorf("data source in namespace %q: must be in the claim's own namespace %q, unless the provisioner runs with --feature-gates=CrossNamespaceVolumeDataSource=true",
+		return volume.BlockedError{Err: fmt.Errorf("data source in namespace %q: must be in the claim's own namespace %q, unless the provisioner runs with --feature-gates=CrossNamespaceVolumeDataSource=true",
 			ref.Namespace, namespace)}
 	case slices.ContainsFunc(a.grants, func(grant *kubeapi.ReferenceGrant) bool { return grantAllows(grant.Spec, namespace, ref) }):
 		return nil
@@ -58,7 +42,7 @@ func (a sourceAccess) check(namespace string, ref volume.SourceRef) error {
 	case a.unknown != nil:
 		return fmt.Errorf("use %s as source: ReferenceGrants cannot be listed: %w", ref, a.unknown)
 	}
-	return blockedError{fmt.Errorf("use %s as source: no ReferenceGrant in namespace %q allows PersistentVolumeClaims of namespace %q to use it", ref, ref.Namespace, namespace)}
+	return volume.BlockedError{Err: fmt.Errorf("use %s as source: no ReferenceGrant in namespace %q allows PersistentVolumeClaims of namespace %q to use it", ref, ref.Namespace, namespace)}
 }
 
 // grantAllows reports whether a ReferenceGrant in the namespace of a source allows claims of a namespace to use it.
@@ -153,8 +137,8 @@ func (o origin) source() *csi.VolumeContentSource {
 	}}
 }
 
-// sourceCheck decides whether a claim can be served from its source.
-type sourceCheck struct {
+// check decides whether a claim can be served from its source.
+type check struct {
 	// driver is the name of our driver.
 	driver string
 	// claim is the claim.
@@ -189,16 +173,20 @@ func isWithin(n view.Node, accessible []topology.Segment) bool {
 	return len(accessible) == 0 || slices.ContainsFunc(accessible, func(s topology.Segment) bool { return s.Matches(n.Segments) })
 }
 
-// elsewhereError says that a source is not to be had on the own node, and which one has it, empty if that is not known.
-type elsewhereError struct{ why, holder string }
+// ElsewhereError is returned for a source that is not to be had on the own node.
+type ElsewhereError struct {
+	why string
+	// Holder is the label of the node that has it, empty if that is not known.
+	Holder string
+}
 
 // Error implements error.
-func (e elsewhereError) Error() string {
+func (e ElsewhereError) Error() string {
 	return e.why
 }
 
 // check says why a volume cannot be made from the origin now.
-func (w sourceCheck) check(o origin) error {
+func (w check) check(o origin) error {
 	switch {
 	case o.object().GetDeletionTimestamp() != nil && (!w.begun || !o.kept()):
 		return errors.New("it is being deleted")
@@ -209,7 +197,7 @@ func (w sourceCheck) check(o origin) error {
 }
 
 // checkClaim looks at the claim and the volume that are to be cloned.
-func (w sourceCheck) checkClaim(source *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
+func (w check) checkClaim(source *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
 	switch {
 	case source.Status.Phase != corev1.ClaimBound || source.Spec.VolumeName == "":
 		return fmt.Errorf("it is not bound, its phase is %q", source.Status.Phase)
@@ -226,7 +214,7 @@ func (w sourceCheck) checkClaim(source *corev1.PersistentVolumeClaim, pv *corev1
 }
 
 // checkVolume looks at driver, mode and place of the volume that is to be cloned.
-func (w sourceCheck) checkVolume(pv *corev1.PersistentVolume) error {
+func (w check) checkVolume(pv *corev1.PersistentVolume) error {
 	asked, is := modeOf(w.claim.Spec.VolumeMode), modeOf(pv.Spec.VolumeMode)
 	switch {
 	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != w.driver:
@@ -234,16 +222,16 @@ func (w sourceCheck) checkVolume(pv *corev1.PersistentVolume) error {
 	case asked != is:
 		return fmt.Errorf("the claim asks for volume mode %s, its source has %s", asked, is)
 	case !w.node.Reaches(pv):
-		return elsewhereError{why: fmt.Sprintf("its PersistentVolume %q cannot be accessed from node %q", pv.Name, w.node.Name)}
+		return ElsewhereError{why: fmt.Sprintf("its PersistentVolume %q cannot be accessed from node %q", pv.Name, w.node.Name)}
 	}
 	return nil
 }
 
 // fits reports whether the claim is as large as its source, in bytes.
-func (w sourceCheck) fits(source int64) error {
+func (w check) fits(source int64) error {
 	asked, err := volume.RequestedBytes(w.claim)
 	if err != nil {
-		return blockedError{err}
+		return volume.BlockedError{Err: err}
 	}
 	if asked < source {
 		return fmt.Errorf("the claim requests %d bytes, must request at least the %d bytes of its source", asked, source)
@@ -252,7 +240,7 @@ func (w sourceCheck) fits(source int64) error {
 }
 
 // checkSnapshot looks at the snapshot that is to be restored, and at its content.
-func (w sourceCheck) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
+func (w check) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
 	switch {
 	case view.ContentName(snapshot) == "":
 		return errors.New("it is not bound to a VolumeSnapshotContent")
@@ -277,7 +265,7 @@ func isOf(ref corev1.ObjectReference, snapshot *snapshotv1.VolumeSnapshot) bool 
 }
 
 // checkContent looks at driver, volume mode and place of a snapshot.
-func (w sourceCheck) checkContent(content *snapshotv1.VolumeSnapshotContent) error {
+func (w check) checkContent(content *snapshotv1.VolumeSnapshotContent) error {
 	asked, was := modeOf(w.claim.Spec.VolumeMode), content.Spec.SourceVolumeMode
 	allowed, _ := strconv.ParseBool(content.Annotations[snapshotapi.AnnAllowVolumeModeChange])
 	switch {
@@ -293,7 +281,7 @@ func (w sourceCheck) checkContent(content *snapshotv1.VolumeSnapshotContent) err
 }
 
 // checkPlace looks at from where a snapshot is accessible.
-func (w sourceCheck) checkPlace(o origin) error {
+func (w check) checkPlace(o origin) error {
 	accessible, err := o.accessible()
 	switch {
 	case err != nil:
@@ -301,9 +289,9 @@ func (w sourceCheck) checkPlace(o origin) error {
 	case canUse(w.node, o):
 		return nil
 	case !mayHold(w.node, o.holder()):
-		return elsewhereError{why: fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", o.holder(), w.node.Name), holder: o.holder()}
+		return ElsewhereError{why: fmt.Sprintf("it is on node %q, and cannot be accessed from node %q", o.holder(), w.node.Name), Holder: o.holder()}
 	}
-	return elsewhereError{why: fmt.Sprintf("it is accessible from %v only, and not from node %q", accessible, w.node.Name)}
+	return ElsewhereError{why: fmt.Sprintf("it is accessible from %v only, and not from node %q", accessible, w.node.Name)}
 }
 
 // modeOf returns a volume mode, whose default is Filesystem.

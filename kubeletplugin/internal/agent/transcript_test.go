@@ -27,7 +27,7 @@ import (
 )
 
 // TestExpansions plays the transcripts of expansions. The component is the part of an agent that publishes volumes; it says by an
-// event Running that a pod may run.
+// event Running that a pod may run. The argument of the command start is its first pause, by which reconciletest judges the next ones.
 func TestExpansions(t *testing.T) {
 	dir, err := filepath.Abs("testdata/expand")
 	if err != nil {

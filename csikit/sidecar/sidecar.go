@@ -1,5 +1,5 @@
 // Package sidecar is package component for those that stand next to a CSI driver and work on API objects for it, such as an attacher or a resizer: it adds the
-// connection to the driver, whose name and capabilities decide what there is to do.
+// connection to the driver, whose name and capabilities decide about the work.
 //
 //	err := sidecar.Run(ctx, sidecar.Config{Name: "csi-attacher", Options: o.Options, LeaseName: leaseName, New: newWork, ...})
 //

@@ -26,6 +26,9 @@ import (
 // This file goes on with volumes that another process had in progress (docs/adr/0007). Their requests are repeated until the driver has answered; then the claim
 // decides, as the API server has it. A volume is deleted only where nothing speaks for it: no claim, no PersistentVolume, and no sign that it ever had one.
 
+// maxEvents is how many events of a claim are read: any user who may create events can make them.
+const maxEvents = 500
+
 // found goes on with a volume that the request of another process has made. It is saved if the claim asks for the same now, and deleted otherwise.
 func (c *Controller) found(ctx context.Context, intent journal.Intent, created *csi.Volume) (reconcile.Result, error) {
 	intent.VolumeID = created.GetVolumeId()
@@ -113,20 +116,27 @@ func (c *Controller) mayDelete(ctx context.Context, intent journal.Intent) (stri
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	claim := intent.Spec.Claim
-	events, err := c.cfg.Kube.Events(claim.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(claim.UID)})
+	events, err := c.cfg.Kube.Events(claim.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.uid=" + string(claim.UID) + ",reason=" + reasonSucceeded, Limit: maxEvents,
+	})
 	switch {
 	case apierrors.IsForbidden(err):
 		return "the events of its claim, which may say that it was provisioned, may not be listed", nil
 	case err != nil:
 		return "", fmt.Errorf("list the events of claim %s before its volume is deleted: %w", klog.KObj(claim), err)
 	}
-	node := c.node()
-	if slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-		return e.Reason == reasonSucceeded && (!node.Alone() || e.Source.Host == "" || e.Source.Host == node.Name)
-	}) {
-		return "an event says that its claim was provisioned since", nil
+	return provisionedSince(events, c.node()), nil
+}
+
+// provisionedSince says why the events ProvisioningSucceeded of a claim speak for its volume, empty if they do not.
+func provisionedSince(events *corev1.EventList, node view.Node) string {
+	switch {
+	case slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return !node.Alone() || e.Source.Host == "" || e.Source.Host == node.Name }):
+		return "an event says that its claim was provisioned since"
+	case events.Continue != "":
+		return fmt.Sprintf("its claim has more than %d events that say that it was provisioned, which are not all read", maxEvents)
 	}
-	return "", nil
+	return ""
 }
 
 // leave leaves a volume that may exist to an administrator.

@@ -677,3 +677,33 @@ func TestFailingDriver(t *testing.T) {
 		}
 	}
 }
+
+// TestProvisionedSince reads events that a user may have made as well: the worst that these can do is to keep a volume, and to be reported.
+func TestProvisionedSince(t *testing.T) {
+	from := func(hosts ...string) (items []corev1.Event) {
+		for _, host := range hosts {
+			items = append(items, corev1.Event{Source: corev1.EventSource{Host: host}})
+		}
+		return items
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		node   view.Node
+		items  []corev1.Event
+		more   string
+		want   string
+	}{
+		"None":       {reason: "Nothing speaks for it."},
+		"One":        {reason: "Whichever instance it was.", items: from("a"), want: "provisioned since"},
+		"Own":        {reason: "The own node has it.", node: newNode(), items: from("n2", "n1"), want: "provisioned since"},
+		"Elsewhere":  {reason: "That is another volume.", node: newNode(), items: from("n2", "n3")},
+		"NoHost":     {reason: "Nobody says whose it is.", node: newNode(), items: from(""), want: "provisioned since"},
+		"TooMany":    {reason: "What was not read may speak for it.", node: newNode(), items: from("n2"), more: "page 2", want: "more than 500"},
+		"OwnAndMore": {reason: "One is enough.", node: newNode(), items: from("n1"), more: "page 2", want: "provisioned since"},
+	} {
+		events := &corev1.EventList{ListMeta: metav1.ListMeta{Continue: tc.more}, Items: tc.items}
+		if got := provisionedSince(events, tc.node); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %s\n%q, want %q", name, tc.reason, got, tc.want)
+		}
+	}
+}

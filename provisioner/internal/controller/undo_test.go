@@ -68,7 +68,7 @@ func TestUndo(t *testing.T) {
 		"Fails":      {reason: "A volume that is not deleted is not forgotten, even without a claim.", secret: true, gone: true, fail: codes.Internal, calls: 1, stage: "undoing", err: "Internal"},
 		"HasAHolder": {reason: "A volume for which there is a PersistentVolume is never deleted.", secret: true, gone: true, holder: newPV(), stage: "closed"},
 		"HeldByAnother": {
-			reason: "Whoever made the PersistentVolume.", secret: true, gone: true, stage: "closed",
+			reason: "A PersistentVolume of the same volume counts, also one that an administrator has made.", secret: true, gone: true, stage: "closed",
 			holder: releasedPV(annotated(volume.AnnProvisionedBy, "other")),
 		},
 	}

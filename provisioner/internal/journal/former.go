@@ -59,6 +59,10 @@ func (j *Journal) readFormer(ctx context.Context, records map[types.UID]record) 
 		case err != nil:
 			return nil, err
 		}
+		if _, err := decode(lease.Annotations[Annotation]); err == nil {
+			missing++ // a Lease of this version: that of node "a-0" has such a name beside that of node "a"
+			continue
+		}
 		var d formerDocument
 		if err := json.Unmarshal([]byte(lease.Annotations[Annotation]), &d); err != nil || d.Version != 1 {
 			klog.FromContext(ctx).Error(err, "Records of volumes in progress of a former version cannot be read: look for these volumes in the storage system, then delete the Lease", logging.KeyLease, lease.Name)

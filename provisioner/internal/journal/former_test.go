@@ -2,12 +2,14 @@ package journal
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // former stores a Lease as version 1 has written it, with the record of a claim.
@@ -48,5 +50,23 @@ func TestFormer(t *testing.T) {
 			t.Errorf("intents of the process after that (-want +got):\n%s", diff)
 		}
 		stop()
+	})
+}
+
+// TestFormerName has a node whose Lease has the name that version 1 gave to the records of another node: it is neither read nor deleted, and nobody is told to delete it.
+func TestFormerName(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		text, err := encode(document{Written: time.Now()}, map[types.UID]record{"u1": {UID: "u1", Claim: "team/data", Volume: "pvc-u1", Request: []byte("{}")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.apply(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "driver-journal-0", Annotations: map[string]string{Annotation: text}}})
+		var log strings.Builder
+		b.log = &log
+		j, stop := b.start()
+		stop()
+		if open := j.List(); len(open) > 0 || b.lease("driver-journal-0") == nil || strings.Contains(log.String(), "cannot be read") {
+			t.Errorf("intents %v, Lease of the other node: %v, log:\n%s", names(open), b.lease("driver-journal-0"), log.String())
+		}
 	})
 }

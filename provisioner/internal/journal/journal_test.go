@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
@@ -70,6 +72,8 @@ type bench struct {
 	session *kubetest.Session
 	// reports has what each process has reported, in order, and adopted what it took over late.
 	reports, adopted []string
+	// log gets the log lines; nil: nobody reads them.
+	log io.Writer
 }
 
 // onBench runs a test in virtual time.
@@ -91,8 +95,12 @@ func (b *bench) start() (j *Journal, stop func()) {
 	if b.elected {
 		b.term = Term{Lease: "election", Transitions: b.term.Transitions + 1}
 	}
+	ctx := quiet(b.t)
+	if b.log != nil {
+		ctx = klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(b.log))))
+	}
 	j, b.session = New(), b.cluster.NewSession()
-	stop = sync.OnceFunc(j.Start(quiet(b.t), Config{
+	stop = sync.OnceFunc(j.Start(ctx, Config{
 		Leases: b.session.Client().Leases("storage"), Name: "driver-journal", Identity: fmt.Sprint("process-", b.started), Labels: map[string]string{"app": "storage"},
 		Term: b.term, Settle: time.Hour, Timeout: 30 * time.Second,
 		Adopted: func(intents []Intent) { b.adopted = append(b.adopted, names(intents)...) },

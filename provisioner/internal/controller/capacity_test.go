@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -47,9 +48,9 @@ func TestCapacityIsNotified(t *testing.T) {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}},
 		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "n1", TopologyKeys: []string{"zone"}}}}},
 	}
-	claim := newClaim()
+	claim := fixtures.Claim()
 	claim.Annotations[view.AnnSelectedNode] = "n1"
-	released := releasedPV(func(pv *corev1.PersistentVolume) {
+	released := fixtures.ReleasedPV(func(pv *corev1.PersistentVolume) {
 		affinity, err := topology.NodeAffinity([]*csi.Topology{{Segments: map[string]string{"zone": "b"}}})
 		if err != nil {
 			t.Fatal(err)
@@ -62,13 +63,13 @@ func TestCapacityIsNotified(t *testing.T) {
 		act    func(r *rig)
 		want   []string
 	}{
-		"Created": {reason: "A volume uses capacity of its segment.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) { _, _ = r.step() }, want: []string{"volume of fast at zone=a"}},
-		"Failed": {reason: "A volume that was not created uses none.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) {
-			r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Internal})
+		"Created": {reason: "A volume uses capacity of its segment.", objs: []runtime.Object{claim, fixtures.Class()}, act: func(r *rig) { _, _ = r.step() }, want: []string{"volume of fast at zone=a"}},
+		"Failed": {reason: "A volume that was not created uses none.", objs: []runtime.Object{claim, fixtures.Class()}, act: func(r *rig) {
+			r.Driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Internal})
 			_, _ = r.step()
 		}},
-		"Exhausted": {reason: "The requested segment has less capacity than published.", objs: []runtime.Object{claim, newClass()}, act: func(r *rig) {
-			r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.ResourceExhausted})
+		"Exhausted": {reason: "The requested segment has less capacity than published.", objs: []runtime.Object{claim, fixtures.Class()}, act: func(r *rig) {
+			r.Driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.ResourceExhausted})
 			_, _ = r.step()
 		}, want: []string{"exhausted fast at a"}},
 		"Deleted": {reason: "A deleted volume frees capacity of its segment.", objs: []runtime.Object{released}, act: func(r *rig) { r.releaseVolumes() }, want: []string{"volume of fast at zone=b"}},

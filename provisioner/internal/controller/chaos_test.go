@@ -32,6 +32,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -119,7 +120,7 @@ func (l *life) kill() {
 // playKills plays one game with several processes.
 func playKills(t *testing.T, elected bool, random *rand.Rand) {
 	t.Helper()
-	g := &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
+	g := &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(fixtures.Class()), driver: csitest.New(csitest.Options{})}
 	g.heal()
 	ctx := klog.NewContext(t.Context(), klog.Logger{})
 	self := process{identity: "life-0"}
@@ -163,7 +164,7 @@ func playKills(t *testing.T, elected bool, random *rand.Rand) {
 // playChaos plays one game.
 func playChaos(t *testing.T, random *rand.Rand) {
 	t.Helper()
-	g := &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
+	g := &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(fixtures.Class()), driver: csitest.New(csitest.Options{})}
 	g.heal()
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	ended := make(chan error, 1)
@@ -210,7 +211,7 @@ func (g *chaos) move() {
 // create makes a claim.
 func (g *chaos) create() {
 	g.made++
-	claim := newClaim()
+	claim := fixtures.Claim()
 	claim.Name, claim.ResourceVersion = fmt.Sprintf("claim-%d", g.made), ""
 	claim.UID = types.UID(claim.Name)
 	if source := g.pickBound(); source != "" && g.random.IntN(2) == 0 {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -48,7 +49,7 @@ func TestPlanNode(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := claimState{driver: driver, caps: capabilities.Set{Create: true}, claim: newClaim(), class: newClass(), node: newNode(), competes: true}
+			s := claimState{driver: driver, caps: capabilities.Set{Create: true}, claim: fixtures.Claim(), class: fixtures.Class(), node: newNode(), competes: true}
 			tc.change(&s)
 			got := planClaim(s)
 			if got.verb != tc.want || !strings.Contains(got.why, tc.why) || got.why == "" {
@@ -70,7 +71,7 @@ func TestNoClaimIsServedByTwoNodes(t *testing.T) {
 		for _, selected := range []string{"", "n1", "n2", "n3"} {
 			creates := 0
 			for _, name := range []string{"n1", "n2"} {
-				s := claimState{driver: driver, caps: capabilities.Set{Create: true}, claim: newClaim(), class: newClass(), node: newNode(), competes: true}
+				s := claimState{driver: driver, caps: capabilities.Set{Create: true}, claim: fixtures.Claim(), class: fixtures.Class(), node: newNode(), competes: true}
 				s.node.Name, s.competes = name, on(0)
 				if on(1) {
 					late(s.class)

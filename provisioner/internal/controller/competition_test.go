@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -54,7 +55,7 @@ type member struct {
 func onFleet(t *testing.T, base time.Duration, capacity int64, recorded bool, random *rand.Rand, play func(t *testing.T, f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{chaos: &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(newClass())}, base: base, recorded: recorded, nodes: map[string]*member{}}
+		f := &fleet{chaos: &chaos{t: t, random: random, cluster: kubeapitest.NewCluster(fixtures.Class())}, base: base, recorded: recorded, nodes: map[string]*member{}}
 		for i := range 5 {
 			name := fmt.Sprintf("n%d", i)
 			f.apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -81,7 +82,7 @@ func (f *fleet) names() []string {
 // start runs the instance of a node.
 func (f *fleet) start(name string) {
 	m := f.nodes[name]
-	ctx, cancel := context.WithCancel(quiet(f.t))
+	ctx, cancel := context.WithCancel(fixtures.Quiet(f.t))
 	m.session, m.cancel, m.ended = f.cluster.NewSession(), cancel, make(chan error, 1)
 	m.conn = &cutConn{ClientConnInterface: m.driver.Conn()}
 	env := &reconciletest.Env{
@@ -308,7 +309,7 @@ func handOver(t *testing.T, recorded bool, seed uint64) {
 	t.Helper()
 	const n = 60
 	onFleet(t, time.Second, 0, recorded, rand.New(rand.NewPCG(seed, 0)), func(_ *testing.T, f *fleet) {
-		class := newClass()
+		class := fixtures.Class()
 		late(class)
 		f.apply(class)
 		f.moved = true

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -26,8 +27,8 @@ import (
 func onFlow(t *testing.T, play func(t *testing.T, g *chaos)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := &chaos{t: t, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
-		ctx, cancel := context.WithCancel(quiet(t))
+		g := &chaos{t: t, cluster: kubeapitest.NewCluster(fixtures.Class()), driver: csitest.New(csitest.Options{})}
+		ctx, cancel := context.WithCancel(fixtures.Quiet(t))
 		ended := make(chan error, 1)
 		go func() {
 			ended <- runController(ctx, &reconciletest.Env{Kube: g.cluster.Client(), Conn: g.driver.Conn(), Driver: g.driver, Cluster: g.cluster})
@@ -43,7 +44,7 @@ func onFlow(t *testing.T, play func(t *testing.T, g *chaos)) {
 
 // claimNamed stores a claim of that name and UID.
 func (g *chaos) claimNamed(name, uid string) {
-	claim := newClaim()
+	claim := fixtures.Claim()
 	claim.Name, claim.UID, claim.ResourceVersion = name, types.UID(uid), ""
 	g.apply(claim)
 }
@@ -131,7 +132,7 @@ func TestCloneBudget(t *testing.T) {
 		g.manage()
 		g.tally()
 		for i := range n {
-			claim := newClaim()
+			claim := fixtures.Claim()
 			claim.Name, claim.UID, claim.ResourceVersion = fmt.Sprintf("c%02d", i), types.UID(fmt.Sprintf("u%02d", i)), ""
 			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: "source"}
 			g.apply(claim)
@@ -298,7 +299,7 @@ func TestClassDeletedMeanwhile(t *testing.T) {
 		if diff := cmp.Diff([]string(nil), g.volumes()); diff != "" {
 			t.Errorf("volumes after the claim (-want +got):\n%s", diff)
 		}
-		g.apply(newClass())
+		g.apply(fixtures.Class())
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff([]string{"pvc-u2"}, g.volumes()); diff != "" {
 			t.Errorf("volumes with the class back (-want +got):\n%s", diff)
@@ -389,7 +390,7 @@ func TestChangedWhileUncertain(t *testing.T) {
 // request is repeated until its outcome is known, and the volume is the claim's.
 func TestNodeTakenWhileCreating(t *testing.T) {
 	onFlow(t, func(t *testing.T, g *chaos) {
-		class := newClass()
+		class := fixtures.Class()
 		late(class)
 		g.apply(class)
 		g.driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 2})

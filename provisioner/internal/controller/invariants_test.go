@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -27,7 +28,7 @@ func flags(n int, try func(on func(int) bool)) {
 func TestNoClaimIsServedTwice(t *testing.T) {
 	now := metav1.Now()
 	flags(9, func(on func(int) bool) {
-		s := claimState{driver: driver, caps: capabilities.Set{Create: !on(0)}, claim: newClaim(), class: newClass()}
+		s := claimState{driver: driver, caps: capabilities.Set{Create: !on(0)}, claim: fixtures.Claim(), class: fixtures.Class()}
 		if on(1) {
 			s.claim.DeletionTimestamp = &now
 		}
@@ -41,7 +42,7 @@ func TestNoClaimIsServedTwice(t *testing.T) {
 			s.class = nil
 		}
 		if on(5) {
-			s.pv = newPV()
+			s.pv = fixtures.PV()
 		}
 		if on(6) {
 			s.intent = newIntent(journal.Creating)

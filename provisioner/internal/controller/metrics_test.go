@@ -2,8 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,31 +12,8 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 )
-
-// counts returns the counters, and the counts of the histograms, that are not zero, as lines of text.
-func (r *rig) counts() []string {
-	r.t.Helper()
-	families, err := r.registry.Gather()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var lines []string
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			var labels []string
-			for _, label := range metric.GetLabel() {
-				labels = append(labels, label.GetName()+"="+label.GetValue())
-			}
-			n := metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
-			if n > 0 {
-				lines = append(lines, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), n))
-			}
-		}
-	}
-	slices.Sort(lines)
-	return lines
-}
 
 // TestMetrics goes through what happens to a claim and its volume, and reads what is counted.
 func TestMetrics(t *testing.T) {
@@ -47,7 +22,7 @@ func TestMetrics(t *testing.T) {
 		fast   = "{class=fast,source=} "
 	)
 	// step looks at the test claim; its error is what the queue would repeat, which is not the matter here.
-	step := func(t *testing.T, r *rig) { _, _ = r.reconcileClaim(quiet(t), keyOf(newClaim())) }
+	step := func(t *testing.T, r *rig) { _, _ = r.reconcileClaim(fixtures.Quiet(t), keyOf(fixtures.Claim())) }
 	cases := map[string]struct {
 		reason string
 		change func(*corev1.PersistentVolumeClaim)
@@ -85,9 +60,9 @@ func TestMetrics(t *testing.T) {
 		"SavedLater": {
 			reason: "A volume counts once it is saved.",
 			run: func(t *testing.T, r *rig) {
-				r.cluster.Fail("create", "persistentvolumes", fmt.Errorf("away"), 3)
+				r.Cluster.Fail("create", "persistentvolumes", fmt.Errorf("away"), 3)
 				step(t, r)
-				if got := r.counts(); got != nil {
+				if got := r.Counts(); got != nil {
 					t.Errorf("counted before the volume was saved: %q", got)
 				}
 				r.saveOn(time.Minute, func() {})
@@ -97,17 +72,17 @@ func TestMetrics(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			claim := newClaim()
+			claim := fixtures.Claim()
 			apply(claim, tc.change)
 			onRig(t, func(t *testing.T, r *rig) {
 				if tc.fault != codes.OK {
-					r.driver.Inject(csitest.Fault{Code: tc.fault})
+					r.Driver.Inject(csitest.Fault{Code: tc.fault})
 				}
 				tc.run(t, r)
-				if diff := cmp.Diff(tc.want, r.counts()); diff != "" {
+				if diff := cmp.Diff(tc.want, r.Counts()); diff != "" {
 					t.Errorf("%s\ncounts (-want +got):\n%s", tc.reason, diff)
 				}
-			}, claim, newClass())
+			}, claim, fixtures.Class())
 		})
 	}
 }
@@ -121,7 +96,7 @@ func TestState(t *testing.T) {
 		since := time.Now()
 		intent := *newIntent(journal.Undoing)
 		intent.VolumeID, intent.Reason, intent.Opened = "vol-1", "claim was deleted", since
-		if err := r.cfg.Journal.Open(quiet(t), intent); err != nil {
+		if err := r.cfg.Journal.Open(fixtures.Quiet(t), intent); err != nil {
 			t.Fatal(err)
 		}
 		want := State{Driver: driver, Synced: true, CallLimit: 20, Queues: []reconcile.State{{Name: "claims"}, {Name: "volumes"}, {Name: "unsavedpvs"}, {Name: "sources"}}, UnderWay: []VolumeState{{

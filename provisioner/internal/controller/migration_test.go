@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -27,7 +28,7 @@ const (
 // newMigrated returns a class of an in-tree plugin, a claim of it, and a volume of that claim in in-tree form, which has only the
 // last part of the volume ID.
 func newMigrated() (*storagev1.StorageClass, *corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
-	class, claim, pv := newClass(), newClaim(), newPV()
+	class, claim, pv := fixtures.Class(), fixtures.Claim(), fixtures.PV()
 	class.Provisioner = inTree
 	claim.Annotations = map[string]string{view.AnnProvisioner: gcePD}
 	pv.Labels = map[string]string{corev1.LabelTopologyZone: "us-central1-a"}
@@ -68,13 +69,13 @@ func TestMigratedHolder(t *testing.T) {
 			onRigWith(t, csitest.Options{Name: gcePD}, settings, func(t *testing.T, r *rig) {
 				intent := newIntent(journal.Undoing)
 				intent.VolumeID, intent.Reason = "projects/acme/zones/us-central1-a/disks/pvc-uid-1", "claim was deleted"
-				if err := r.cfg.Journal.Open(quiet(t), *intent); err != nil {
+				if err := r.cfg.Journal.Open(fixtures.Quiet(t), *intent); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := r.undo(quiet(t), *intent); err != nil {
+				if _, err := r.undo(fixtures.Quiet(t), *intent); err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(tc.want, r.calls()); diff != "" {
+				if diff := cmp.Diff(tc.want, r.Calls()); diff != "" {
 					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
 				}
 			}, tc.pv)
@@ -102,13 +103,13 @@ func TestMigratedCapacity(t *testing.T) {
 			act: func(r *rig) {
 				intent := newIntent(journal.Creating)
 				intent.Spec.InTree, intent.Request = inTree, &csi.CreateVolumeRequest{}
-				if err := r.cfg.Journal.Open(quiet(r.t), *intent); err != nil {
-					r.t.Fatal(err)
+				if err := r.cfg.Journal.Open(fixtures.Quiet(r.T), *intent); err != nil {
+					r.T.Fatal(err)
 				}
-				if _, err := r.save(quiet(r.t), *intent, &csi.Volume{
+				if _, err := r.save(fixtures.Quiet(r.T), *intent, &csi.Volume{
 					VolumeId: "projects/acme/zones/us-central1-a/disks/pvc-uid-1", AccessibleTopology: []*csi.Topology{{Segments: map[string]string{gceZone: "us-central1-a"}}},
 				}); err != nil {
-					r.t.Fatal(err)
+					r.T.Fatal(err)
 				}
 			},
 		},
@@ -130,13 +131,13 @@ func TestMigratedCapacity(t *testing.T) {
 
 // releaseVolumes deletes the volumes that are to be.
 func (r *rig) releaseVolumes() {
-	r.t.Helper()
-	ctx, stop := context.WithCancel(quiet(r.t))
+	r.T.Helper()
+	ctx, stop := context.WithCancel(fixtures.Quiet(r.T))
 	ended := make(chan error, 1)
 	go func() { ended <- r.release.Run(ctx) }()
-	r.watchesCatchUp()
+	r.WatchesCatchUp()
 	stop()
 	if err := <-ended; err != nil {
-		r.t.Error(err)
+		r.T.Error(err)
 	}
 }

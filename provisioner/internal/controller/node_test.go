@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -23,7 +24,7 @@ func onNode1(t *testing.T, test func(*testing.T, *rig)) {
 	t.Helper()
 	settings := rigSettings()
 	settings.Node = newNode()
-	onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments}, settings, test, newClass())
+	onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments}, settings, test, fixtures.Class())
 }
 
 // notes returns which notes there are about the test claim.
@@ -42,7 +43,7 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 		"Own":       {reason: "A claim of this node keeps its notes.", change: func(*rig, *corev1.PersistentVolumeClaim) {}, want: []bool{true, true}},
 		"Elsewhere": {reason: "One that another node has taken keeps nothing.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Annotations[view.AnnSelectedNode] = "n2" }, want: []bool{false, false}},
 		"Late": {reason: "So it is with late binding.", change: func(r *rig, c *corev1.PersistentVolumeClaim) {
-			class := newClass()
+			class := fixtures.Class()
 			late(class)
 			r.apply(class)
 			c.Annotations[view.AnnSelectedNode] = "n2"
@@ -55,24 +56,24 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onNode1(t, func(t *testing.T, r *rig) {
-				claim := newClaim()
+				claim := fixtures.Claim()
 				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n1"
 				r.apply(claim)
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				r.claimRecords.Change(claim.UID, func(record *claimRecord) {
 					*record = claimRecord{unverified: true, unplaced: unplaced{key: keyOf(claim)}}
 				})
 				if tc.change == nil {
-					if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+					if err := r.Cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
 						t.Fatal(err)
 					}
 				} else {
-					changed := r.claim()
+					changed := r.StoredClaim()
 					tc.change(r, changed)
-					r.watchesCatchUp()
+					r.WatchesCatchUp()
 					r.apply(changed)
 				}
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				if diff := cmp.Diff(tc.want, r.notes()); diff != "" {
 					t.Errorf("%s\nnotes (-want +got):\n%s", tc.reason, diff)
 				}
@@ -83,15 +84,15 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 
 // apply stores an object.
 func (r *rig) apply(obj kube.Object) {
-	r.t.Helper()
-	if err := r.cluster.Apply(obj); err != nil {
-		r.t.Fatal(err)
+	r.T.Helper()
+	if err := r.Cluster.Apply(obj); err != nil {
+		r.T.Fatal(err)
 	}
 }
 
 // step takes one step for the test claim.
 func (r *rig) step() (reconcile.Result, error) {
-	return r.reconcileClaim(quiet(r.t), keyOf(newClaim()))
+	return r.reconcileClaim(fixtures.Quiet(r.T), keyOf(fixtures.Claim()))
 }
 
 // TestUnverifiedAtStart marks the claims that this node may have provisioned already, and no others.
@@ -99,15 +100,15 @@ func TestUnverifiedAtStart(t *testing.T) {
 	for node, want := range map[string]bool{"n1": true, "": true, "n2": false} {
 		t.Run("Selected"+node, func(t *testing.T) {
 			onNode1(t, func(t *testing.T, r *rig) {
-				claim := newClaim()
+				claim := fixtures.Claim()
 				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", node
 				r.apply(claim)
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				r.begin()
 				if got := r.claimRecords.Get(claim.UID).unverified; got != want {
 					t.Errorf("the claim for node %q is to be read live: %v, want %v", node, got, want)
 				}
-				gone := newPV()
+				gone := fixtures.PV()
 				r.claimRecords.Drop(claim.UID)
 				r.volumeGone(gone)
 				if got := r.claimRecords.Get(claim.UID).unverified; got != want {
@@ -143,16 +144,16 @@ func TestTake(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onNode1(t, func(t *testing.T, r *rig) {
-				claim := newClaim()
+				claim := fixtures.Claim()
 				claim.ResourceVersion, claim.Annotations["example.com/old"] = "", "kept"
 				r.apply(claim)
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				if _, err := r.step(); err != nil {
 					t.Fatal(err)
 				}
-				r.deaf("persistentvolumeclaims")
-				changed := r.claim()
-				if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+				r.Deaf("persistentvolumeclaims")
+				changed := r.StoredClaim()
+				if err := r.Cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
 					t.Fatal(err)
 				}
 				if tc.change != nil {
@@ -160,14 +161,14 @@ func TestTake(t *testing.T) {
 					r.apply(changed)
 				}
 				if tc.fault != nil {
-					r.cluster.Fail("update", "persistentvolumeclaims", tc.fault, 1)
+					r.Cluster.Fail("update", "persistentvolumeclaims", tc.fault, 1)
 				}
 				time.Sleep(20 * time.Second)
-				r.cluster.ResetWrites()
+				r.Cluster.ResetWrites()
 				if _, err := r.step(); (err != nil) != tc.fails || apierrors.IsConflict(err) != apierrors.IsConflict(tc.fault) {
 					t.Errorf("%s\nerror %v, want one: %v", tc.reason, err, tc.fails)
 				}
-				live := r.claim()
+				live := r.StoredClaim()
 				if taken := live != nil && view.SelectedNode(live) == "n1"; taken != tc.taken {
 					t.Errorf("%s\ntaken: %v, want %v", tc.reason, taken, tc.taken)
 				}
@@ -192,7 +193,7 @@ func TestCapacityIsAskedOnce(t *testing.T) {
 		"Asked":  {reason: "The driver is asked.", calls: []string{"GetCapacity"}, taken: true},
 		"Unable": {reason: "GetCapacity is not called without the capability.", caps: []csi.ControllerServiceCapability_RPC_Type{create}, taken: true},
 		"Fails": {reason: "A driver whose GetCapacity fails gets no claim.", change: func(r *rig, _ *corev1.PersistentVolumeClaim) {
-			r.driver.Inject(csitest.Fault{Method: "GetCapacity", Code: codes.Internal})
+			r.Driver.Inject(csitest.Fault{Method: "GetCapacity", Code: codes.Internal})
 		}, calls: []string{"GetCapacity"}},
 		"NoRequest": {reason: "A claim that cannot be asked for is taken, to be refused.", change: func(_ *rig, c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes = nil }, taken: true},
 	}
@@ -201,13 +202,13 @@ func TestCapacityIsAskedOnce(t *testing.T) {
 			settings := rigSettings()
 			settings.Node = newNode()
 			onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments, Controller: tc.caps}, settings, func(t *testing.T, r *rig) {
-				claim := newClaim()
+				claim := fixtures.Claim()
 				claim.ResourceVersion = ""
 				if tc.change != nil {
 					tc.change(r, claim)
 				}
 				r.apply(claim)
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				result, err := r.step()
 				if err != nil || result.After <= 0 || result.After > 20*time.Second {
 					t.Fatalf("%s\nfirst step %+v, %v, want a pause", tc.reason, result, err)
@@ -217,13 +218,13 @@ func TestCapacityIsAskedOnce(t *testing.T) {
 				if err != nil || (result.After > 0) == tc.taken {
 					t.Errorf("%s\nsecond step %+v, %v", tc.reason, result, err)
 				}
-				if diff := cmp.Diff(tc.calls, r.calls()); diff != "" {
+				if diff := cmp.Diff(tc.calls, r.Calls()); diff != "" {
 					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
 				}
-				if taken := view.SelectedNode(r.claim()) == "n1"; taken != tc.taken {
+				if taken := view.SelectedNode(r.StoredClaim()) == "n1"; taken != tc.taken {
 					t.Errorf("%s\ntaken: %v, want %v", tc.reason, taken, tc.taken)
 				}
-			}, newClass())
+			}, fixtures.Class())
 		})
 	}
 }
@@ -236,19 +237,19 @@ func TestClassBringsClaims(t *testing.T) {
 			settings := rigSettings()
 			settings.Node = newNode()
 			onRigWith(t, csitest.Options{NodeID: "n1", Topology: settings.Node.Segments}, settings, func(t *testing.T, r *rig) {
-				claim := newClaim()
+				claim := fixtures.Claim()
 				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n2"
 				r.apply(claim)
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				if got := r.waiting()[0]; got != 0 {
 					t.Errorf("%d claims to look at before there is a class", got)
 				}
-				class := newClass()
+				class := fixtures.Class()
 				if name == "Late" {
 					late(class)
 				}
 				r.apply(class)
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				if got := r.waiting()[0]; got != want {
 					t.Errorf("%d claims to look at, want %d", got, want)
 				}
@@ -278,11 +279,11 @@ func TestSeek(t *testing.T) {
 					r.apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
 				}
 				reads := 0
-				r.cluster.Inject(kubetest.Fault{Verb: "get", Resource: "nodes", Err: tc.fault, Do: func() { reads++ }})
-				claim := newClaim()
+				r.Cluster.Inject(kubetest.Fault{Verb: "get", Resource: "nodes", Err: tc.fault, Do: func() { reads++ }})
+				claim := fixtures.Claim()
 				claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", "n2"
 				r.apply(claim)
-				r.watchesCatchUp()
+				r.WatchesCatchUp()
 				for range 5 {
 					result, err := r.step()
 					if err != nil {
@@ -290,7 +291,7 @@ func TestSeek(t *testing.T) {
 					}
 					time.Sleep(result.After)
 				}
-				if got := view.SelectedNode(r.claim()); got != tc.node || reads != tc.reads {
+				if got := view.SelectedNode(r.StoredClaim()); got != tc.node || reads != tc.reads {
 					t.Errorf("%s\nthe claim is for node %q after %d looks, want %q after %d", tc.reason, got, reads, tc.node, tc.reads)
 				}
 			})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -131,12 +132,12 @@ func TestPlanClaim(t *testing.T) {
 		},
 		"PVExists": {
 			reason: "The volume is there, binding is not our business.",
-			change: func(s *claimState) { s.pv = newPV() },
+			change: func(s *claimState) { s.pv = fixtures.PV() },
 		},
 		"PVOfAnotherClaim": {
 			reason: "With cut names two claims may want one name: the second must not get the first one's volume.",
 			change: func(s *claimState) {
-				s.pv = newPV()
+				s.pv = fixtures.PV()
 				s.pv.Spec.ClaimRef.UID = "uid-2"
 			},
 			want: claimRefuse, why: "pvc-uid-1",
@@ -258,7 +259,7 @@ func TestPlanClaim(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := claimState{driver: driver, caps: capabilities.Set{Attributes: true, Create: true}, claim: newClaim(), class: newClass()}
+			s := claimState{driver: driver, caps: capabilities.Set{Attributes: true, Create: true}, claim: fixtures.Claim(), class: fixtures.Class()}
 			if tc.change != nil {
 				tc.change(&s)
 			}
@@ -277,7 +278,7 @@ func mark(claim *corev1.PersistentVolumeClaim) {
 }
 
 func TestClassName(t *testing.T) {
-	claim := newClaim()
+	claim := fixtures.Claim()
 	if got := view.ClassName(claim); got != "fast" {
 		t.Errorf("class %q, want that of the spec", got)
 	}
@@ -307,7 +308,7 @@ func TestWants(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			claim := newClaim()
+			claim := fixtures.Claim()
 			tc.change(claim)
 			if got := wants(claim, "pvc-uid-1"); got != tc.want {
 				t.Errorf("%s\ngot %v, want %v", tc.reason, got, tc.want)

@@ -9,12 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
 // onNode returns a claim for which the scheduler has selected a node.
 func onNode(node string) *corev1.PersistentVolumeClaim {
-	claim := newClaim()
+	claim := fixtures.Claim()
 	claim.Annotations[view.AnnSelectedNode] = node
 	claim.Annotations["example.com/note"] = "stays"
 	return claim
@@ -62,15 +63,15 @@ func TestReschedule(t *testing.T) {
 			apply(live, tc.live)
 			onRig(t, func(t *testing.T, r *rig) {
 				if tc.gone {
-					if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+					if err := r.Cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if _, err := r.reschedule(quiet(t), onNode("node-1")); err != nil {
+				if _, err := r.reschedule(fixtures.Quiet(t), onNode("node-1")); err != nil {
 					t.Fatalf("%s\n%v", tc.reason, err)
 				}
 				var got map[string]string
-				if claim := r.claim(); claim != nil {
+				if claim := r.StoredClaim(); claim != nil {
 					got = claim.Annotations
 				}
 				if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -91,13 +92,13 @@ func apply[T any](to *T, change func(*T)) {
 // TestRescheduledClaimIsLeftAlone looks at the claim before the watch has brought the missing node: it must
 // not be provisioned for the node without capacity.
 func TestRescheduledClaimIsLeftAlone(t *testing.T) {
-	claim, class := onNode("node-1"), newClass()
+	claim, class := onNode("node-1"), fixtures.Class()
 	late(class)
 	onRig(t, func(t *testing.T, r *rig) {
-		if _, err := r.reschedule(quiet(t), claim); err != nil {
+		if _, err := r.reschedule(fixtures.Quiet(t), claim); err != nil {
 			t.Fatal(err)
 		}
-		plan := planClaim(r.claimState(quiet(t), keyOf(claim)))
+		plan := planClaim(r.claimState(fixtures.Quiet(t), keyOf(claim)))
 		if plan.verb != claimLeave || !strings.Contains(plan.why, "no node") {
 			t.Errorf("plan %d (%s), want to wait for a node", plan.verb, plan.why)
 		}
@@ -119,8 +120,8 @@ func TestRescheduleErrors(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				r.cluster.Fail(tc.verb, "persistentvolumeclaims", tc.err, 1)
-				_, err := r.reschedule(quiet(t), onNode("node-1"))
+				r.Cluster.Fail(tc.verb, "persistentvolumeclaims", tc.err, 1)
+				_, err := r.reschedule(fixtures.Quiet(t), onNode("node-1"))
 				if !errors.Is(err, tc.err) || apierrors.IsConflict(err) != apierrors.IsConflict(tc.err) {
 					t.Fatalf("%s\nerror %v, want %v", tc.reason, err, tc.err)
 				}
@@ -129,7 +130,7 @@ func TestRescheduleErrors(t *testing.T) {
 						t.Errorf("%s\nerror %q, want it to contain %s", tc.reason, err, text)
 					}
 				}
-				if got := view.SelectedNode(r.claim()); got != "node-1" {
+				if got := view.SelectedNode(r.StoredClaim()); got != "node-1" {
 					t.Errorf("%s\nnode %q, want it untouched", tc.reason, got)
 				}
 			}, onNode("node-1"))

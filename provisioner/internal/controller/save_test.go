@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 )
 
 // created is a volume as the driver answers it.
@@ -27,20 +28,20 @@ func created() *csi.Volume {
 
 // asked opens the intent of the test claim's volume, which the driver has made.
 func (r *rig) asked() journal.Intent {
-	r.t.Helper()
-	s := r.claimState(quiet(r.t), keyOf(newClaim()))
-	s.claim, s.class = newClaim(), newClass()
-	intent, err := r.prepare(quiet(r.t), s)
+	r.T.Helper()
+	s := r.claimState(fixtures.Quiet(r.T), keyOf(fixtures.Claim()))
+	s.claim, s.class = fixtures.Claim(), fixtures.Class()
+	intent, err := r.prepare(fixtures.Quiet(r.T), s)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
-	if err := r.cfg.Journal.Open(quiet(r.t), intent); err != nil {
-		r.t.Fatal(err)
+	if err := r.cfg.Journal.Open(fixtures.Quiet(r.T), intent); err != nil {
+		r.T.Fatal(err)
 	}
-	if _, err := r.backend.Create(quiet(r.t), intent.Request, nil); err != nil {
-		r.t.Fatal(err)
+	if _, err := r.backend.Create(fixtures.Quiet(r.T), intent.Request, nil); err != nil {
+		r.T.Fatal(err)
 	}
-	r.driver.ResetCalls()
+	r.Driver.ResetCalls()
 	return intent
 }
 
@@ -55,8 +56,8 @@ func (r *rig) stage() string {
 
 // stored returns the PersistentVolume that save writes, as another process may have stored it.
 func (r *rig) stored(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-	r.t.Helper()
-	pv := newPV()
+	r.T.Helper()
+	pv := fixtures.PV()
 	pv.Spec.CSI.VolumeHandle = created().VolumeId
 	apply(pv, change)
 	return pv
@@ -141,14 +142,14 @@ func TestSave(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
 				intent := r.asked()
 				if tc.exists != nil {
-					if err := r.cluster.Apply(r.stored(tc.exists)); err != nil {
+					if err := r.Cluster.Apply(r.stored(tc.exists)); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if tc.fault != nil {
-					r.cluster.Inject(*tc.fault)
+					r.Cluster.Inject(*tc.fault)
 				}
-				_, err := r.save(quiet(t), intent, created())
+				_, err := r.save(fixtures.Quiet(t), intent, created())
 				if (err == nil) != (tc.undone == "") || err != nil && !strings.Contains(err.Error(), tc.undone) {
 					t.Fatalf("%s\nerror %v, want %q", tc.reason, err, tc.undone)
 				}
@@ -156,7 +157,7 @@ func TestSave(t *testing.T) {
 					t.Errorf("%s\nstage %s, want %s", tc.reason, got, tc.stage)
 				}
 				if tc.event != nil {
-					contains(t, tc.reason, r.events.take(), tc.event...)
+					fixtures.Contains(t, tc.reason, r.Events.Take(), tc.event...)
 				}
 				r.saveOn(5*time.Minute, func() {})
 				if got := r.stage(); got != stdcmp.Or(tc.later, tc.stage) {
@@ -166,10 +167,10 @@ func TestSave(t *testing.T) {
 				if tc.undone != "" {
 					calls = []string{"DeleteVolume"}
 				}
-				if diff := cmp.Diff(calls, r.calls()); diff != "" {
+				if diff := cmp.Diff(calls, r.Calls()); diff != "" {
 					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
 				}
-			}, newClaim(), newClass())
+			}, fixtures.Claim(), fixtures.Class())
 		})
 	}
 }
@@ -195,7 +196,7 @@ func TestSaveAgain(t *testing.T) {
 		"ClaimDeletedButSaved": {
 			reason: "The first attempt had succeeded: the PersistentVolume decides about the volume.",
 			happens: func(t *testing.T, r *rig) {
-				if err := r.cluster.Apply(r.stored(nil)); err != nil {
+				if err := r.Cluster.Apply(r.stored(nil)); err != nil {
 					t.Fatal(err)
 				}
 				r.dropClaim()
@@ -206,7 +207,7 @@ func TestSaveAgain(t *testing.T) {
 			reason: "Without an answer of the API nothing is decided.",
 			happens: func(t *testing.T, r *rig) {
 				r.dropClaim()
-				r.cluster.Fail("get", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 1)
+				r.Cluster.Fail("get", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 1)
 			},
 			stage: "saving",
 		},
@@ -221,14 +222,14 @@ func TestSaveAgain(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 1)
-				if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
+				r.Cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 1)
+				if _, err := r.save(fixtures.Quiet(t), r.asked(), created()); err != nil {
 					t.Fatal(err)
 				}
-				r.cluster.ResetWrites()
+				r.Cluster.ResetWrites()
 				tc.happens(t, r)
 				r.emptyQueues()
-				_, err := r.reconcileUnsaved(quiet(t), "uid-1")
+				_, err := r.reconcileUnsaved(fixtures.Quiet(t), "uid-1")
 				if (err != nil) != (tc.stage == "saving") {
 					t.Errorf("%s\nerror %v", tc.reason, err)
 				}
@@ -238,21 +239,21 @@ func TestSaveAgain(t *testing.T) {
 				if got := r.claims.State().Waiting; (got == 1) != (tc.stage == "undoing") {
 					t.Errorf("%s\n%d claims wait, want one for a volume that is to be deleted", tc.reason, got)
 				}
-				if diff := cmp.Diff(tc.writes, r.writes()); diff != "" {
+				if diff := cmp.Diff(tc.writes, r.Writes()); diff != "" {
 					t.Errorf("%s\nwrites (-want +got):\n%s", tc.reason, diff)
 				}
-			}, newClaim(), newClass())
+			}, fixtures.Claim(), fixtures.Class())
 		})
 	}
 }
 
 // dropClaim deletes the test claim.
 func (r *rig) dropClaim() {
-	r.t.Helper()
-	if err := r.cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
-		r.t.Fatal(err)
+	r.T.Helper()
+	if err := r.Cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {
+		r.T.Fatal(err)
 	}
-	r.watchesCatchUp()
+	r.WatchesCatchUp()
 }
 
 // TestSaveRefusesBadTopology lets the driver answer a topology that the API would refuse: the volume is
@@ -263,32 +264,32 @@ func TestSaveRefusesBadTopology(t *testing.T) {
 	onRigWith(t, csitest.Options{Topology: map[string]string{"zone": "a"}}, settings, func(t *testing.T, r *rig) {
 		answer := created()
 		answer.AccessibleTopology = []*csi.Topology{{Segments: map[string]string{"zone": "not a label"}}}
-		_, err := r.save(quiet(t), r.asked(), answer)
+		_, err := r.save(fixtures.Quiet(t), r.asked(), answer)
 		if err == nil || !strings.Contains(err.Error(), "accessible topology") {
 			t.Errorf("error %v, want one about the topology, so that the claim starts over after a pause", err)
 		}
 		if got := r.stage(); got != "closed" {
 			t.Errorf("stage %s, want closed", got)
 		}
-		if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
+		if diff := cmp.Diff([]string{"DeleteVolume"}, r.Calls()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
-		contains(t, "An event reports it.", r.events.take(), "Warning ProvisioningFailed", "Deleting the new volume", "accessible topology")
-	}, newClaim(), newClass())
+		fixtures.Contains(t, "An event reports it.", r.Events.Take(), "Warning ProvisioningFailed", "Deleting the new volume", "accessible topology")
+	}, fixtures.Claim(), fixtures.Class())
 }
 
 // TestFlush ends a controller while a volume is not saved, after many attempts: it is tried at once, and not
 // after the pause that it has come to.
 func TestFlush(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
-		if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
+		r.Cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
+		if _, err := r.save(fixtures.Quiet(t), r.asked(), created()); err != nil {
 			t.Fatal(err)
 		}
 		r.saveOn(5*time.Minute, func() {
-			r.cluster.Heal()
+			r.Cluster.Heal()
 			begin := time.Now()
-			r.flush(quiet(t), true)
+			r.flush(fixtures.Quiet(t), true)
 			if took := time.Since(begin); took > 0 {
 				t.Errorf("the end took %v, want no wait", took)
 			}
@@ -296,17 +297,17 @@ func TestFlush(t *testing.T) {
 				t.Errorf("stage %s at the end, want closed", got)
 			}
 		})
-	}, newClaim(), newClass())
+	}, fixtures.Claim(), fixtures.Class())
 }
 
 // TestFlushGivesUp ends a controller while the API is away for good: the process must not hang.
 func TestFlushGivesUp(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
-		if _, err := r.save(quiet(t), r.asked(), created()); err != nil {
+		r.Cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
+		if _, err := r.save(fixtures.Quiet(t), r.asked(), created()); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(quiet(t), 10*time.Second)
+		ctx, cancel := context.WithTimeout(fixtures.Quiet(t), 10*time.Second)
 		defer cancel()
 		begin := time.Now()
 		r.flush(ctx, true)
@@ -316,5 +317,5 @@ func TestFlushGivesUp(t *testing.T) {
 		if got := r.stage(); got != "saving" {
 			t.Errorf("stage %s, want saving: the volume must show in the log", got)
 		}
-	}, newClaim(), newClass())
+	}, fixtures.Claim(), fixtures.Class())
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -62,7 +63,7 @@ func (r *reign) next() {
 		r.self.term.Lease = "election"
 		r.self.term.Transitions++
 	}
-	r.lives = append(r.lives, r.live(quiet(r.t), r.self))
+	r.lives = append(r.lives, r.live(fixtures.Quiet(r.t), r.self))
 	synctest.Wait()
 }
 
@@ -98,7 +99,7 @@ func (r *reign) node(name, zone string) {
 // class replaces the class.
 func (r *reign) class(change func(*storagev1.StorageClass)) {
 	r.remove("storageclasses", "", "fast")
-	class := newClass()
+	class := fixtures.Class()
 	class.UID, class.ResourceVersion = "class-2", ""
 	change(class)
 	r.apply(class)
@@ -157,7 +158,7 @@ func TestTakenOver(t *testing.T) {
 		"ClassGone": {
 			reason: "The claim may get its class back.", lastly: one, savedThen: 1,
 			between: func(r *reign) { r.remove("storageclasses", "", "fast") },
-			then:    func(r *reign) { class := newClass(); class.ResourceVersion = ""; late(class); r.apply(class) },
+			then:    func(r *reign) { class := fixtures.Class(); class.ResourceVersion = ""; late(class); r.apply(class) },
 		},
 		"ClassOfOther": {
 			reason: "Another driver's class is nothing that a PersistentVolume of this driver may have.", deletedThen: 1,
@@ -183,7 +184,7 @@ func TestTakenOver(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			class := newClass()
+			class := fixtures.Class()
 			late(class)
 			onReign(t, csitest.Options{Topology: map[string]string{"zone": "a"}}, func(_ *testing.T, r *reign) {
 				r.node("n1", "a")
@@ -306,7 +307,7 @@ func (r *reign) wantUnselected() {
 // provisioned plays kubernetes-csi's sidecar, which provisions the claim with the volume that exists.
 func (r *reign) provisioned(event bool) {
 	r.t.Helper()
-	pv := newPV()
+	pv := fixtures.PV()
 	pv.ResourceVersion, pv.Spec.CSI.VolumeHandle, pv.Spec.PersistentVolumeReclaimPolicy = "", "vol-pvc-uid-1", corev1.PersistentVolumeReclaimRetain
 	r.apply(pv)
 	if event {
@@ -363,7 +364,7 @@ func TestKept(t *testing.T) {
 		"OtherBetween": {
 			reason: "kubernetes-csi's sidecar has led in between, and provisioned the claim.",
 			happens: func(r *reign) {
-				r.lost(newClaim())
+				r.lost(fixtures.Claim())
 				r.self.term.Transitions++
 				r.provisioned(true)
 				r.detach()
@@ -373,7 +374,7 @@ func TestKept(t *testing.T) {
 		"OtherBetweenMonths": {
 			reason: "It did so for three months: the events are over.",
 			happens: func(r *reign) {
-				r.lost(newClaim())
+				r.lost(fixtures.Claim())
 				r.self.term.Transitions++
 				r.provisioned(false)
 				r.detach()
@@ -382,8 +383,14 @@ func TestKept(t *testing.T) {
 			},
 		},
 		"Months": {
-			reason:  "Nobody knows what has happened in three months.",
-			happens: func(r *reign) { r.lost(newClaim()); r.provisioned(false); r.detach(); time.Sleep(90 * day); r.next() },
+			reason: "Nobody knows what has happened in three months.",
+			happens: func(r *reign) {
+				r.lost(fixtures.Claim())
+				r.provisioned(false)
+				r.detach()
+				time.Sleep(90 * day)
+				r.next()
+			},
 		},
 		"Restored": {
 			reason:  "The Lease comes from a backup of a few minutes ago.",
@@ -400,7 +407,7 @@ func TestKept(t *testing.T) {
 				r.cluster.Inject(kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Do: func() {
 					r.cluster.Fail("update", "leases", apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "journal", nil), 0)
 				}, Times: 1})
-				claim := newClaim()
+				claim := fixtures.Claim()
 				claim.ResourceVersion = ""
 				r.apply(claim)
 				time.Sleep(30 * time.Minute)
@@ -430,7 +437,7 @@ func TestKept(t *testing.T) {
 		"EventsForbidden": {
 			reason: "Whether the claim was provisioned cannot be known.",
 			happens: func(r *reign) {
-				r.lost(newClaim())
+				r.lost(fixtures.Claim())
 				r.provisioned(false)
 				r.detach()
 				r.cluster.Fail("list", "events", apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", nil), 0)
@@ -440,7 +447,7 @@ func TestKept(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			class, policy := newClass(), corev1.PersistentVolumeReclaimRetain
+			class, policy := fixtures.Class(), corev1.PersistentVolumeReclaimRetain
 			class.ReclaimPolicy = &policy
 			onReign(t, csitest.Options{}, func(t *testing.T, r *reign) {
 				if !r.elected && strings.HasPrefix(name, "OtherBetween") && name != "OtherBetween" {
@@ -453,7 +460,7 @@ func TestKept(t *testing.T) {
 					t.Errorf("%s\nevents %q", tc.reason, events)
 				}
 				if !tc.quiet {
-					contains(t, tc.reason, r.eventsOn("CSIDriver"), "VolumeLeft", `"pvc-uid-1"`, "team/data", journal.AnnotationAbandon)
+					fixtures.Contains(t, tc.reason, r.eventsOn("CSIDriver"), "VolumeLeft", `"pvc-uid-1"`, "team/data", journal.AnnotationAbandon)
 				}
 			}, class)
 		})
@@ -464,7 +471,7 @@ func TestKept(t *testing.T) {
 func (r *reign) provisionHere() {
 	r.t.Helper()
 	r.next()
-	claim := newClaim()
+	claim := fixtures.Claim()
 	claim.ResourceVersion = ""
 	r.apply(claim)
 	time.Sleep(time.Minute)
@@ -484,7 +491,7 @@ func (r *reign) restoreLease(ago time.Duration) {
 			}
 		}
 	}})
-	claim := newClaim()
+	claim := fixtures.Claim()
 	claim.ResourceVersion = ""
 	r.apply(claim)
 	time.Sleep(ago)
@@ -509,7 +516,7 @@ func TestEverythingEnds(t *testing.T) {
 		for _, code := range []codes.Code{codes.ResourceExhausted, codes.InvalidArgument, codes.PermissionDenied, codes.Internal, codes.Unknown} {
 			for _, deleted := range []bool{true, false} {
 				t.Run(fmt.Sprint(doubt, code, "Deleted", deleted), func(t *testing.T) {
-					class := newClass()
+					class := fixtures.Class()
 					late(class)
 					onReign(t, csitest.Options{Topology: map[string]string{"zone": "a"}}, func(t *testing.T, r *reign) {
 						r.node("n1", "a")
@@ -530,7 +537,7 @@ func TestEverythingEnds(t *testing.T) {
 						case deleted && more > 0:
 							t.Errorf("%d calls for a claim that is gone for 90 minutes", more)
 						case deleted:
-							contains(t, "The administrator learns how it ended.", r.eventsOn("CSIDriver"), "VolumeSettled", `"pvc-uid-1"`, code.String())
+							fixtures.Contains(t, "The administrator learns how it ended.", r.eventsOn("CSIDriver"), "VolumeSettled", `"pvc-uid-1"`, code.String())
 						case code == codes.ResourceExhausted:
 							r.wantUnselected()
 						}
@@ -566,13 +573,13 @@ func TestMarksAreRemoved(t *testing.T) {
 			c.DeletionTimestamp, c.Spec.StorageClassName = &now, &other
 		}},
 	}
-	waits := newClass()
+	waits := fixtures.Class()
 	waits.Name, waits.UID = "late", "class-late"
 	late(waits)
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onReign(t, csitest.Options{}, func(t *testing.T, r *reign) {
-				claim := newClaim()
+				claim := fixtures.Claim()
 				mark(claim)
 				claim.ResourceVersion = ""
 				tc.change(claim)
@@ -597,7 +604,7 @@ func TestMarksAreRemoved(t *testing.T) {
 				if diff := cmp.Diff(tc.calls, calls); diff != "" {
 					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
 				}
-			}, newClass(), waits)
+			}, fixtures.Class(), waits)
 		})
 	}
 }
@@ -615,14 +622,14 @@ func TestForged(t *testing.T) {
 	const forged = `{"version":1,"records":[{"uid":"uid-1","volume":"*/../pvc-of-the-victim","claim":"team/data","since":1,"bytes":1099511627776,"request":"0a","secret":"0b","source":"0c"}],` +
 		`"parts":{"0a":"EgAaBhoCCAcSACIPCgZzdWJEaXISBXBvdGhlcg==","0b":{"namespace":"storage","name":"admin"},"0c":{"kind":"VolumeSnapshot","namespace":"other","name":"s"}}}`
 	now := metav1.Now()
-	class := newClass()
+	class := fixtures.Class()
 	class.Parameters = map[string]string{"pool": "fast"}
 	for _, deleting := range []bool{true, false} {
 		for _, node := range []string{"", "n1"} {
 			t.Run(fmt.Sprint("Deleting", deleting, node), func(t *testing.T) {
 				onReign(t, optionsOn(node), func(t *testing.T, r *reign) {
 					r.args = map[string]string{"node": node}
-					claim := newClaim()
+					claim := fixtures.Claim()
 					mark(claim)
 					claim.ResourceVersion, claim.Annotations[volume.AnnInProgress] = "", forged
 					claim.Annotations[view.AnnSelectedNode] = node
@@ -657,7 +664,7 @@ func TestFailingDriver(t *testing.T) {
 					r.args = map[string]string{"node": node}
 					r.next()
 					r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: code})
-					claim := newClaim()
+					claim := fixtures.Claim()
 					claim.ResourceVersion, claim.Annotations[view.AnnSelectedNode] = "", node
 					r.apply(claim)
 					r.cluster.ResetWrites()
@@ -672,7 +679,7 @@ func TestFailingDriver(t *testing.T) {
 					if writes := len(r.cluster.Writes()); writes > 40 {
 						t.Errorf("%d writes in two minutes, want at most 40", writes)
 					}
-				}, newClass())
+				}, fixtures.Class())
 			})
 		}
 	}

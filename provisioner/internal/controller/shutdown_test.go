@@ -15,14 +15,15 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/reconciletest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 )
 
 // ending runs a controller, plays, and ends it by a cause; it returns how long the end took.
 func ending(t *testing.T, cause error, play func(g *chaos), check func(g *chaos, took time.Duration)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := &chaos{t: t, cluster: kubeapitest.NewCluster(newClass()), driver: csitest.New(csitest.Options{})}
-		ctx, end := context.WithCancelCause(quiet(t))
+		g := &chaos{t: t, cluster: kubeapitest.NewCluster(fixtures.Class()), driver: csitest.New(csitest.Options{})}
+		ctx, end := context.WithCancelCause(fixtures.Quiet(t))
 		ended := make(chan error, 1)
 		go func() {
 			ended <- runController(ctx, &reconciletest.Env{Kube: g.cluster.Client(), Conn: g.driver.Conn(), Driver: g.driver, Cluster: g.cluster})
@@ -100,18 +101,18 @@ func TestShutdownTookLongerThanThePodMayTake(t *testing.T) {
 	}{
 		"DriverHangs": {
 			reason: "A call that hangs is cancelled.",
-			play:   func(r *rig) { r.driver.Inject(csitest.Fault{Hang: true}) },
+			play:   func(r *rig) { r.Driver.Inject(csitest.Fault{Hang: true}) },
 		},
 		"APIAway": {
 			reason: "A PersistentVolume that cannot be saved is given up.",
 			play: func(r *rig) {
-				r.cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
+				r.Cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
 			},
 		},
 		"APIHangs": {
 			reason: "So is one whose request hangs.",
 			play: func(r *rig) {
-				r.cluster.Inject(kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Hang: true})
+				r.Cluster.Inject(kubetest.Fault{Verb: "create", Resource: "persistentvolumes", Hang: true})
 			},
 		},
 	}
@@ -121,10 +122,10 @@ func TestShutdownTookLongerThanThePodMayTake(t *testing.T) {
 			settings.Timeout = time.Minute
 			onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
 				tc.play(r)
-				ctx, cancel := context.WithCancel(quiet(t))
+				ctx, cancel := context.WithCancel(fixtures.Quiet(t))
 				ended := make(chan error, 1)
 				go func() { ended <- r.work(ctx) }()
-				r.claims.Add(keyOf(newClaim()))
+				r.claims.Add(keyOf(fixtures.Claim()))
 				time.Sleep(3 * time.Second)
 				begin := time.Now()
 				cancel()
@@ -134,7 +135,7 @@ func TestShutdownTookLongerThanThePodMayTake(t *testing.T) {
 				if took := time.Since(begin); took > settings.Drain+FlushTime {
 					t.Errorf("%s\nthe end took %v, want at most %v", tc.reason, took, settings.Drain+FlushTime)
 				}
-			}, newClaim(), newClass())
+			}, fixtures.Claim(), fixtures.Class())
 		})
 	}
 }
@@ -144,25 +145,25 @@ func TestShutdownTookLongerThanThePodMayTake(t *testing.T) {
 func TestUndoTrustedTheCache(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		intent := r.asked()
-		r.deaf("persistentvolumes")
-		saved := newPV()
+		r.Deaf("persistentvolumes")
+		saved := fixtures.PV()
 		saved.Spec.CSI.VolumeHandle = "vol-pvc-uid-1"
-		if err := r.cluster.Apply(saved); err != nil {
+		if err := r.Cluster.Apply(saved); err != nil {
 			t.Fatal(err)
 		}
 		intent.Stage, intent.VolumeID = journal.Undoing, "vol-pvc-uid-1"
 		if err := r.cfg.Journal.Update(intent); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.undo(quiet(t), intent); err == nil && r.claim() != nil {
+		if _, err := r.undo(fixtures.Quiet(t), intent); err == nil && r.StoredClaim() != nil {
 			t.Error("no error, so that the claim starts over without a pause")
 		}
-		if calls := r.calls(); len(calls) > 0 {
+		if calls := r.Calls(); len(calls) > 0 {
 			t.Errorf("calls %q, want none: a PersistentVolume has the volume", calls)
 		}
 		if got := r.stage(); got != "closed" {
 			t.Errorf("stage %s, want closed", got)
 		}
-		r.hear()
-	}, newClaim(), newClass())
+		r.Hear()
+	}, fixtures.Claim(), fixtures.Class())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -19,7 +20,7 @@ import (
 // TestGateTurnedOff has the record of a volume from a source in another namespace, from a process whose gate was on: the claim does not get that volume before it may
 // use the source, and nothing deletes it meanwhile.
 func TestGateTurnedOff(t *testing.T) {
-	store, claim := "store", newClaim()
+	store, claim := "store", fixtures.Claim()
 	claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "data", Namespace: &store}
 	for name, on := range map[string]bool{"Off": false, "OnWithoutGrant": true} {
 		t.Run(name, func(t *testing.T) {
@@ -33,17 +34,17 @@ func TestGateTurnedOff(t *testing.T) {
 						AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 					}},
 				}
-				if err := r.cfg.Journal.Open(quiet(t), *intent); err != nil {
+				if err := r.cfg.Journal.Open(fixtures.Quiet(t), *intent); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := r.reconcileClaim(quiet(t), keyOf(claim)); err == nil {
+				if _, err := r.reconcileClaim(fixtures.Quiet(t), keyOf(claim)); err == nil {
 					t.Error("no error has the queue look again")
 				}
-				contains(t, "The user learns why it waits.", r.events.take(), `namespace "store"`)
-				if _, open := r.cfg.Journal.Get(claim.UID); !open || !slices.Equal(r.calls(), []string{"CreateVolume"}) || r.volume() != nil {
-					t.Errorf("calls %q, in progress: %v, PersistentVolume %v: want the request of the record, and nothing else", r.calls(), open, r.volume())
+				fixtures.Contains(t, "The user learns why it waits.", r.Events.Take(), `namespace "store"`)
+				if _, open := r.cfg.Journal.Get(claim.UID); !open || !slices.Equal(r.Calls(), []string{"CreateVolume"}) || r.StoredPV() != nil {
+					t.Errorf("calls %q, in progress: %v, PersistentVolume %v: want the request of the record, and nothing else", r.Calls(), open, r.StoredPV())
 				}
-			}, claim, newClass())
+			}, claim, fixtures.Class())
 		})
 	}
 }
@@ -52,7 +53,7 @@ func TestGateTurnedOff(t *testing.T) {
 func TestNeeded(t *testing.T) {
 	ref := volume.SourceRef{Kind: view.KindClaim, Namespace: "team", Name: "source"}
 	waiting := func(node string) *corev1.PersistentVolumeClaim {
-		claim := newClaim()
+		claim := fixtures.Claim()
 		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: "source"}
 		if node != "" {
 			claim.Annotations[view.AnnSelectedNode] = node
@@ -105,7 +106,7 @@ func TestNeeded(t *testing.T) {
 				if tc.open {
 					intent := newIntent(journal.Undoing)
 					intent.Spec.Source = &volume.Source{Ref: ref}
-					if err := r.cfg.Journal.Open(quiet(t), *intent); err != nil {
+					if err := r.cfg.Journal.Open(fixtures.Quiet(t), *intent); err != nil {
 						t.Fatal(err)
 					}
 				}

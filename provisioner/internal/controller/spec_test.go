@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 )
 
 // gold is a VolumeAttributesClass of a driver.
@@ -115,14 +116,14 @@ func TestPrepare(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			settings, claim, class := rigSettings(), newClaim(), newClass()
+			settings, claim, class := rigSettings(), fixtures.Claim(), fixtures.Class()
 			apply(&settings, tc.settings)
 			apply(claim, tc.claim)
 			apply(class, tc.class)
 			onRigWith(t, csitest.Options{}, settings, func(t *testing.T, r *rig) {
 				s := claimState{driver: driver, caps: capabilities.Set{Attributes: true, Create: true, Modify: true}, claim: claim, class: class}
 				apply(&s.caps, tc.caps)
-				intent, err := r.prepare(quiet(t), s)
+				intent, err := r.prepare(fixtures.Quiet(t), s)
 				if err != nil || intent.Secrets != nil {
 					t.Fatalf("%s\nsecrets %v, error %v, want none", tc.reason, intent.Secrets, err)
 				}
@@ -134,7 +135,7 @@ func TestPrepare(t *testing.T) {
 				if diff := cmp.Diff(want, intent.Request, protocmp.Transform()); diff != "" {
 					t.Errorf("%s\nrequest (-want +got):\n%s", tc.reason, diff)
 				}
-				if calls, writes := r.calls(), r.writes(); calls != nil || writes != nil {
+				if calls, writes := r.Calls(), r.Writes(); calls != nil || writes != nil {
 					t.Errorf("%s\npreparing has effects: calls %q, writes %q", tc.reason, calls, writes)
 				}
 			}, gold(driver))
@@ -156,7 +157,7 @@ func TestPrepareErrors(t *testing.T) {
 		name := "gold"
 		c.Spec.VolumeAttributesClassName = &name
 	}
-	withSecret := func(c *storagev1.StorageClass) { c.Parameters = secretClass("plain").Parameters }
+	withSecret := func(c *storagev1.StorageClass) { c.Parameters = fixtures.SecretClass("plain").Parameters }
 	cases := map[string]struct {
 		reason  string
 		claim   func(*corev1.PersistentVolumeClaim)
@@ -172,8 +173,10 @@ func TestPrepareErrors(t *testing.T) {
 		},
 		"BadTemplate": {
 			reason: "A template that the claim does not fit is reported with the class.", blocked: true,
-			class: func(c *storagev1.StorageClass) { c.Parameters = secretClass("${pvc.annotations['a']}").Parameters },
-			want:  `unknown token "pvc.annotations['a']"`,
+			class: func(c *storagev1.StorageClass) {
+				c.Parameters = fixtures.SecretClass("${pvc.annotations['a']}").Parameters
+			},
+			want: `unknown token "pvc.annotations['a']"`,
 		},
 		"NoSize": {
 			reason: "A claim without a size cannot be asked for.", blocked: true,
@@ -195,20 +198,20 @@ func TestPrepareErrors(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			claim, class := newClaim(), newClass()
+			claim, class := fixtures.Claim(), fixtures.Class()
 			apply(claim, tc.claim)
 			apply(class, tc.class)
 			onRig(t, func(t *testing.T, r *rig) {
 				s := claimState{driver: driver, caps: capabilities.Set{Attributes: true, Create: true, Modify: true}, claim: claim, class: class}
-				_, err := r.create(quiet(t), s)
-				contains(t, tc.reason, r.events.take(), "Warning ProvisioningFailed", tc.want)
+				_, err := r.create(fixtures.Quiet(t), s)
+				fixtures.Contains(t, tc.reason, r.Events.Take(), "Warning ProvisioningFailed", tc.want)
 				switch {
 				case tc.blocked && err != nil:
 					t.Errorf("%s\nthe queue would try again: %v", tc.reason, err)
 				case !tc.blocked && (err == nil || !strings.Contains(err.Error(), tc.want)):
 					t.Errorf("%s\nerror %v, want one with %q, for the queue to try again", tc.reason, err, tc.want)
 				}
-				if calls := r.calls(); calls != nil {
+				if calls := r.Calls(); calls != nil {
 					t.Errorf("%s\ncalls %q, want none", tc.reason, calls)
 				}
 				if got := r.stage(); got != "closed" {
@@ -243,7 +246,7 @@ func TestVerify(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			live := newClaim()
+			live := fixtures.Claim()
 			apply(live, tc.live)
 			var objs []runtime.Object
 			if !tc.gone {
@@ -254,9 +257,9 @@ func TestVerify(t *testing.T) {
 					r.unverify("uid-1")
 				}
 				if tc.err != nil {
-					r.cluster.Fail("get", "persistentvolumeclaims", tc.err, 1)
+					r.Cluster.Fail("get", "persistentvolumeclaims", tc.err, 1)
 				}
-				got, err := r.verify(quiet(t), newClaim())
+				got, err := r.verify(fixtures.Quiet(t), fixtures.Claim())
 				if got != tc.want || !errors.Is(err, tc.err) {
 					t.Errorf("%s\ngot %v, %v, want %v, %v", tc.reason, got, err, tc.want, tc.err)
 				}

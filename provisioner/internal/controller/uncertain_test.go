@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 )
 
 // finals are the codes that end a first attempt, because the driver says that it has failed.
@@ -53,7 +54,7 @@ func TestFinalAnswerChangedAnUncertainRequest(t *testing.T) {
 				g.claimNamed("data", "u1")
 				time.Sleep(100 * time.Millisecond)
 				g.remove("storageclasses", "", "fast")
-				other := newClass()
+				other := fixtures.Class()
 				other.UID, other.ResourceVersion, other.Parameters = "class-2", "", map[string]string{"tier": "other"}
 				g.apply(other)
 				time.Sleep(10 * time.Minute)
@@ -78,7 +79,7 @@ func TestAlreadyExistsIsReported(t *testing.T) {
 		g.remove("persistentvolumeclaims", "team", "data")
 		time.Sleep(2 * time.Hour)
 		calls := len(g.calls("CreateVolume"))
-		contains(t, "The administrator learns which volume it is.", g.eventsOn("CSIDriver"), "VolumeLeft", `"pvc-u1"`, "team/data", "AlreadyExists")
+		fixtures.Contains(t, "The administrator learns which volume it is.", g.eventsOn("CSIDriver"), "VolumeLeft", `"pvc-u1"`, "team/data", "AlreadyExists")
 		time.Sleep(24 * time.Hour)
 		if more := len(g.calls("CreateVolume")); more != calls || len(g.volumes()) != 1 || len(g.calls("DeleteVolume")) != 0 {
 			t.Errorf("%d calls of CreateVolume after the report, and volumes %q, want none, and the one that was left", more-calls, g.volumes())

@@ -6,48 +6,13 @@ import (
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
-
-// releasedPV returns a volume whose claim is gone.
-func releasedPV(changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-	pv := newPV()
-	pv.Status.Phase = corev1.VolumeReleased
-	for _, change := range changes {
-		change(pv)
-	}
-	return pv
-}
-
-// secretOf returns a Secret with one value.
-func secretOf(namespace, name, value string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"user": []byte(value)}}
-}
-
-// annotated sets annotations of a volume.
-func annotated(pairs ...string) func(*corev1.PersistentVolume) {
-	return func(pv *corev1.PersistentVolume) {
-		for i := 0; i < len(pairs); i += 2 {
-			pv.Annotations[pairs[i]] = pairs[i+1]
-		}
-	}
-}
-
-// secretClass returns a class whose parameters name a secret by a template.
-func secretClass(template string) *storagev1.StorageClass {
-	class := newClass()
-	class.Parameters = map[string]string{
-		"csi.storage.k8s.io/provisioner-secret-name":      template,
-		"csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
-	}
-	return class
-}
 
 // TestUndo deletes a volume that nobody wants.
 func TestUndo(t *testing.T) {
@@ -66,37 +31,37 @@ func TestUndo(t *testing.T) {
 		"Unwanted":   {reason: "Without the claim nothing is left to do.", secret: true, gone: true, calls: 1, stage: "closed"},
 		"NoSecret":   {reason: "A secret that went with the namespace of the claim does not keep the volume.", gone: true, calls: 1, stage: "closed"},
 		"Fails":      {reason: "A volume that is not deleted is not forgotten, even without a claim.", secret: true, gone: true, fail: codes.Internal, calls: 1, stage: "undoing", err: "Internal"},
-		"HasAHolder": {reason: "A volume for which there is a PersistentVolume is never deleted.", secret: true, gone: true, holder: newPV(), stage: "closed"},
+		"HasAHolder": {reason: "A volume for which there is a PersistentVolume is never deleted.", secret: true, gone: true, holder: fixtures.PV(), stage: "closed"},
 		"HeldByAnother": {
 			reason: "A PersistentVolume of the same volume counts, also one that an administrator has made.", secret: true, gone: true, stage: "closed",
-			holder: releasedPV(annotated(volume.AnnProvisionedBy, "other")),
+			holder: fixtures.ReleasedPV(fixtures.Annotated(volume.AnnProvisionedBy, "other")),
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			objs := []runtime.Object{secretClass("plain"), newClaim()}
+			objs := []runtime.Object{fixtures.SecretClass("plain"), fixtures.Claim()}
 			if tc.secret {
-				objs = append(objs, secretOf("team", "plain", "ann"))
+				objs = append(objs, fixtures.Secret("team", "plain", "ann"))
 			}
 			if tc.holder != nil {
 				objs = append(objs, tc.holder)
 			}
 			onRig(t, func(t *testing.T, r *rig) {
-				r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: tc.fail})
+				r.Driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: tc.fail})
 				intent := *newIntent(journal.Undoing)
 				intent.VolumeID, intent.Reason = "vol-1", "too small"
 				intent.Spec.Secrets.Provision = &corev1.SecretReference{Namespace: "team", Name: "plain"}
-				if err := r.cfg.Journal.Open(quiet(t), intent); err != nil {
+				if err := r.cfg.Journal.Open(fixtures.Quiet(t), intent); err != nil {
 					t.Fatal(err)
 				}
 				if tc.gone {
 					r.dropClaim()
 				}
-				_, err := r.undo(quiet(t), intent)
+				_, err := r.undo(fixtures.Quiet(t), intent)
 				if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.err)
 				}
-				if got := len(r.calls()); got != tc.calls {
+				if got := len(r.Calls()); got != tc.calls {
 					t.Errorf("%s\n%d calls, want %d", tc.reason, got, tc.calls)
 				}
 				if got := r.stage(); got != tc.stage {

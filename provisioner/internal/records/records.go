@@ -57,10 +57,3 @@ func (r *Of[R]) Matching(holds func(R) bool) []R {
 	}
 	return found
 }
-
-// Len returns the number of records.
-func (r *Of[R]) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.by)
-}

@@ -18,47 +18,14 @@ import (
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// releasedPV returns a volume whose claim is gone.
-func releasedPV(changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-	pv := newPV()
-	pv.Status.Phase = corev1.VolumeReleased
-	for _, change := range changes {
-		change(pv)
-	}
-	return pv
-}
-
-// secretOf returns a Secret with one value.
-func secretOf(namespace, name, value string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"user": []byte(value)}}
-}
-
-// annotated sets annotations of a volume.
-func annotated(pairs ...string) func(*corev1.PersistentVolume) {
-	return func(pv *corev1.PersistentVolume) {
-		for i := 0; i < len(pairs); i += 2 {
-			pv.Annotations[pairs[i]] = pairs[i+1]
-		}
-	}
-}
-
-// secretClass returns a class whose parameters name a secret by a template.
-func secretClass(template string) *storagev1.StorageClass {
-	class := newClass()
-	class.Parameters = map[string]string{
-		"csi.storage.k8s.io/provisioner-secret-name":      template,
-		"csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
-	}
-	return class
-}
-
 // TestDeleteVolumeRequest checks with what DeleteVolume is called.
 func TestDeleteVolumeRequest(t *testing.T) {
-	recorded := annotated(volume.AnnDeletionSecretName, "own", volume.AnnDeletionSecretNamespace, "vault")
+	recorded := fixtures.Annotated(volume.AnnDeletionSecretName, "own", volume.AnnDeletionSecretNamespace, "vault")
 	cases := map[string]struct {
 		reason string
 		pv     *corev1.PersistentVolume
@@ -68,59 +35,59 @@ func TestDeleteVolumeRequest(t *testing.T) {
 	}{
 		"NoSecret": {
 			reason: "Most drivers need none.",
-			pv:     releasedPV(), others: []runtime.Object{newClass()},
+			pv:     fixtures.ReleasedPV(), others: []runtime.Object{fixtures.Class()},
 		},
 		"Recorded": {
 			reason: "The secret that the volume was made with counts, whatever the class says now.",
-			pv:     releasedPV(recorded), others: []runtime.Object{secretClass("other"), secretOf("vault", "own", "ann")},
+			pv:     fixtures.ReleasedPV(recorded), others: []runtime.Object{fixtures.SecretClass("other"), fixtures.Secret("vault", "own", "ann")},
 			want: map[string]string{"user": "ann"},
 		},
 		"RecordedNoClass": {
 			reason: "The class may be gone.",
-			pv:     releasedPV(recorded), others: []runtime.Object{secretOf("vault", "own", "ann")},
+			pv:     fixtures.ReleasedPV(recorded), others: []runtime.Object{fixtures.Secret("vault", "own", "ann")},
 			want: map[string]string{"user": "ann"},
 		},
 		"RecordedNoSecret": {
 			reason: "A secret that is gone does not keep the volume: the driver decides.",
-			pv:     releasedPV(recorded),
+			pv:     fixtures.ReleasedPV(recorded),
 		},
 		"RecordedNone": {
 			reason: "A volume that was made without a secret is deleted without one, whatever the class says now.",
-			pv:     releasedPV(annotated(volume.AnnDeletionSecretName, "", volume.AnnDeletionSecretNamespace, "")),
-			others: []runtime.Object{secretClass("other"), secretOf("team", "other", "ann")},
+			pv:     fixtures.ReleasedPV(fixtures.Annotated(volume.AnnDeletionSecretName, "", volume.AnnDeletionSecretNamespace, "")),
+			others: []runtime.Object{fixtures.SecretClass("other"), fixtures.Secret("team", "other", "ann")},
 		},
 		"FromClass": {
 			reason: "Volumes without a record get the secret of their class, for their claim.",
-			pv:     releasedPV(), others: []runtime.Object{secretClass("of-${pvc.name}"), secretOf("team", "of-data", "bob")},
+			pv:     fixtures.ReleasedPV(), others: []runtime.Object{fixtures.SecretClass("of-${pvc.name}"), fixtures.Secret("team", "of-data", "bob")},
 			want: map[string]string{"user": "bob"},
 		},
 		"BetaClass": {
 			reason: "The annotation names the class that counts.",
-			pv:     releasedPV(annotated(view.AnnBetaClass, "fast"), func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "gone" }),
-			others: []runtime.Object{secretClass("plain"), secretOf("team", "plain", "eve")},
+			pv:     fixtures.ReleasedPV(fixtures.Annotated(view.AnnBetaClass, "fast"), func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "gone" }),
+			others: []runtime.Object{fixtures.SecretClass("plain"), fixtures.Secret("team", "plain", "eve")},
 			want:   map[string]string{"user": "eve"},
 		},
 		"Unresolvable": {
 			reason: "A template with annotations of the claim cannot be resolved any more: an event says what to do.",
-			pv:     releasedPV(), others: []runtime.Object{secretClass("${pvc.annotations['a']}")},
+			pv:     fixtures.ReleasedPV(), others: []runtime.Object{fixtures.SecretClass("${pvc.annotations['a']}")},
 			err: volume.AnnDeletionSecretName,
 		},
 		"BinarySecret": {
 			reason: "A value that is no text cannot be sent, and is never shown.",
-			pv:     releasedPV(recorded), others: []runtime.Object{secretOf("vault", "own", "\xff\xfe")},
+			pv:     fixtures.ReleasedPV(recorded), others: []runtime.Object{fixtures.Secret("vault", "own", "\xff\xfe")},
 			err: "UTF-8",
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				_, err := r.reconcile(quiet(t), tc.pv.Name)
+				_, err := r.reconcile(fixtures.Quiet(t), tc.pv.Name)
 				if tc.err != "" {
 					if err == nil || !strings.Contains(err.Error(), tc.err) {
 						t.Errorf("%s\nerror %v, want it to contain %q", tc.reason, err, tc.err)
 					}
-					contains(t, tc.reason, r.events.take(), "Warning VolumeFailedDelete", tc.err)
-					if calls := r.calls(); calls != nil {
+					fixtures.Contains(t, tc.reason, r.Events.Take(), "Warning VolumeFailedDelete", tc.err)
+					if calls := r.Calls(); calls != nil {
 						t.Errorf("%s\ncalls %q, want none", tc.reason, calls)
 					}
 					return
@@ -135,7 +102,7 @@ func TestDeleteVolumeRequest(t *testing.T) {
 				if diff := cmp.Diff(tc.want, request.GetSecrets()); diff != "" {
 					t.Errorf("%s\nsecrets (-want +got):\n%s", tc.reason, diff)
 				}
-				if left := r.volume(); left.DeletionTimestamp == nil || hasFinalizer(left) {
+				if left := r.StoredPV(); left.DeletionTimestamp == nil || hasFinalizer(left) {
 					t.Errorf("%s\nPersistentVolume %v, want one that only the finalizer of another keeps", tc.reason, left)
 				}
 			}, append(tc.others, tc.pv)...)
@@ -162,28 +129,28 @@ func TestDeleteSteps(t *testing.T) {
 		"DriverFails": {
 			reason: "A volume that is not deleted keeps its object and its finalizer.",
 			fail: func(r *rig) {
-				r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.Internal, Times: 1})
+				r.Driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.Internal, Times: 1})
 			},
 			first: outcome.Final, calls: 2, writes: []string{patch, remove},
 		},
 		"PatchFails": {
 			reason: "The driver is not asked again because the API failed.",
-			fail:   func(r *rig) { r.cluster.Fail("patch", "persistentvolumes", away, 1) },
+			fail:   func(r *rig) { r.Cluster.Fail("patch", "persistentvolumes", away, 1) },
 			first:  outcome.Uncertain, calls: 1, writes: []string{patch + " failed", patch, remove},
 		},
 		"DeleteFails": {
 			reason: "Neither the driver nor the patch is repeated because the deletion failed.",
-			fail:   func(r *rig) { r.cluster.Fail("delete", "persistentvolumes", away, 1) },
+			fail:   func(r *rig) { r.Cluster.Fail("delete", "persistentvolumes", away, 1) },
 			first:  outcome.Uncertain, calls: 1, writes: []string{patch, remove + " failed", remove},
 		},
 		"DeletedFirst": {
 			reason: "An object that is being deleted already needs no second deletion.",
-			pv:     releasedPV(func(pv *corev1.PersistentVolume) { now := metav1.Now(); pv.DeletionTimestamp = &now }),
+			pv:     fixtures.ReleasedPV(func(pv *corev1.PersistentVolume) { now := metav1.Now(); pv.DeletionTimestamp = &now }),
 			calls:  1, writes: []string{patch},
 		},
 		"Unprotected": {
 			reason: "An object from before the finalizer needs no patch.",
-			pv:     releasedPV(func(pv *corev1.PersistentVolume) { pv.Finalizers = nil }),
+			pv:     fixtures.ReleasedPV(func(pv *corev1.PersistentVolume) { pv.Finalizers = nil }),
 			calls:  1, writes: []string{remove},
 		},
 	}
@@ -191,25 +158,25 @@ func TestDeleteSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pv := tc.pv
 			if pv == nil {
-				pv = releasedPV()
+				pv = fixtures.ReleasedPV()
 				pv.Finalizers = []string{volume.Finalizer}
 			}
 			onRig(t, func(t *testing.T, r *rig) {
 				if tc.fail != nil {
 					tc.fail(r)
 				}
-				_, err := r.reconcile(quiet(t), pv.Name)
+				_, err := r.reconcile(fixtures.Quiet(t), pv.Name)
 				if got := outcome.Of(err); got != tc.first {
 					t.Errorf("%s\nfirst attempt ends with %s (%v), want %s", tc.reason, got, err, tc.first)
 				}
 				for range 3 {
-					r.watchesCatchUp()
+					r.WatchesCatchUp()
 					r.step(pv.Name)
 				}
-				if got := len(r.calls()); got != tc.calls {
+				if got := len(r.Calls()); got != tc.calls {
 					t.Errorf("%s\n%d calls of DeleteVolume, want %d", tc.reason, got, tc.calls)
 				}
-				if diff := cmp.Diff(tc.writes, r.writes()); diff != "" {
+				if diff := cmp.Diff(tc.writes, r.Writes()); diff != "" {
 					t.Errorf("%s\nwrites (-want +got):\n%s", tc.reason, diff)
 				}
 			}, pv)
@@ -219,13 +186,13 @@ func TestDeleteSteps(t *testing.T) {
 
 // TestDeleteSparesTheSuccessor deletes an object whose name another has taken meanwhile.
 func TestDeleteSparesTheSuccessor(t *testing.T) {
-	successor := newPV()
+	successor := fixtures.PV()
 	successor.UID = "pv-2"
 	onRig(t, func(t *testing.T, r *rig) {
-		if err := r.deleteObject(quiet(t), releasedPV()); err == nil {
+		if err := r.deleteObject(fixtures.Quiet(t), fixtures.ReleasedPV()); err == nil {
 			t.Error("no error, the successor was deleted")
 		}
-		if left := r.volume(); left == nil || left.DeletionTimestamp != nil {
+		if left := r.StoredPV(); left == nil || left.DeletionTimestamp != nil {
 			t.Errorf("successor %v, want it untouched", left)
 		}
 	}, successor)
@@ -249,18 +216,18 @@ func TestObjectIsKept(t *testing.T) {
 	} {
 		t.Run(verb, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				r.cluster.Fail(verb, "persistentvolumes", refusal, 3)
+				r.Cluster.Fail(verb, "persistentvolumes", refusal, 3)
 				for range 3 {
-					if _, err := r.reconcile(quiet(t), "pvc-uid-1"); err == nil {
+					if _, err := r.reconcile(fixtures.Quiet(t), "pvc-uid-1"); err == nil {
 						t.Error("no error, so that nothing tries again")
 					}
-					contains(t, "An administrator has to act.", r.events.take(), "Warning VolumeFailedDelete", "its PersistentVolume is not")
+					fixtures.Contains(t, "An administrator has to act.", r.Events.Take(), "Warning VolumeFailedDelete", "its PersistentVolume is not")
 				}
 				r.step("pvc-uid-1")
-				if calls := r.calls(); len(calls) != 1 {
+				if calls := r.Calls(); len(calls) != 1 {
 					t.Errorf("calls %q, want one of DeleteVolume", calls)
 				}
-			}, releasedPV(), newClass())
+			}, fixtures.ReleasedPV(), fixtures.Class())
 		})
 	}
 }
@@ -268,37 +235,37 @@ func TestObjectIsKept(t *testing.T) {
 // TestWaitForDetach deletes a volume that two nodes have attached.
 func TestWaitForDetach(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		result, err := r.reconcile(quiet(t), "pvc-uid-1")
+		result, err := r.reconcile(fixtures.Quiet(t), "pvc-uid-1")
 		if err != nil || result.After != detachGrace {
 			t.Errorf("result %+v, %v, want another look after %v", result, err, detachGrace)
 		}
-		if lines := r.events.take(); lines != nil {
+		if lines := r.Events.Take(); lines != nil {
 			t.Errorf("events %q: a short wait is the normal course of things", lines)
 		}
 		time.Sleep(detachGrace / 2)
-		if result, _ = r.reconcile(quiet(t), "pvc-uid-1"); result.After != detachGrace/2 {
+		if result, _ = r.reconcile(fixtures.Quiet(t), "pvc-uid-1"); result.After != detachGrace/2 {
 			t.Errorf("another look after %v, want %v: the grace is counted from the first look", result.After, detachGrace/2)
 		}
 		time.Sleep(detachGrace)
-		if result, _ = r.reconcile(quiet(t), "pvc-uid-1"); result.After != 0 {
+		if result, _ = r.reconcile(fixtures.Quiet(t), "pvc-uid-1"); result.After != 0 {
 			t.Errorf("another look after %v, want none: the end of the attachment is an event", result.After)
 		}
-		contains(t, "An event names the number of VolumeAttachments.", r.events.take(), "Normal VolumeDelete", "VolumeAttachments left: 2")
+		fixtures.Contains(t, "An event names the number of VolumeAttachments.", r.Events.Take(), "Normal VolumeDelete", "VolumeAttachments left: 2")
 
 		for _, name := range []string{"csi-node-1", "csi-node-2"} {
-			if calls := r.calls(); calls != nil {
+			if calls := r.Calls(); calls != nil {
 				t.Fatalf("calls %q while a node has the volume", calls)
 			}
-			if err := r.cluster.Remove("volumeattachments", "", name); err != nil {
+			if err := r.Cluster.Remove("volumeattachments", "", name); err != nil {
 				t.Fatal(err)
 			}
-			r.watchesCatchUp()
+			r.WatchesCatchUp()
 			r.step("pvc-uid-1")
 		}
-		if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
+		if diff := cmp.Diff([]string{"DeleteVolume"}, r.Calls()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
-	}, releasedPV(), attachmentOf("node-1"), attachmentOf("node-2"))
+	}, fixtures.ReleasedPV(), attachmentOf("node-1"), attachmentOf("node-2"))
 }
 
 // TestRefusedDeletion records events on volumes that this driver cannot delete.
@@ -306,23 +273,23 @@ func TestRefusedDeletion(t *testing.T) {
 	none := csitest.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{}}
 	onRigWith(t, none, func(t *testing.T, r *rig) {
 		r.step("pvc-uid-1")
-		contains(t, "The missing capability is named.", r.events.take(), "Warning VolumeFailedDelete", "CREATE_DELETE_VOLUME")
-		if calls := r.calls(); calls != nil {
+		fixtures.Contains(t, "The missing capability is named.", r.Events.Take(), "Warning VolumeFailedDelete", "CREATE_DELETE_VOLUME")
+		if calls := r.Calls(); calls != nil {
 			t.Errorf("calls %q, want none", calls)
 		}
-	}, releasedPV())
+	}, fixtures.ReleasedPV())
 }
 
 // TestDeletionErrorsAreTyped keeps the class of a driver's error through all wrapping.
 func TestDeletionErrorsAreTyped(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		r.driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.FailedPrecondition, Message: "in use"})
-		err := r.deleteVolume(quiet(t), releasedPV())
+		r.Driver.Inject(csitest.Fault{Method: "DeleteVolume", Code: codes.FailedPrecondition, Message: "in use"})
+		err := r.deleteVolume(fixtures.Quiet(t), fixtures.ReleasedPV())
 		var call backend.Error
 		if !errors.As(err, &call) || outcome.Code(err) != codes.FailedPrecondition {
 			t.Errorf("error %v, want a call error with the code of the driver", err)
 		}
-		contains(t, "The user reads what the driver said.", r.events.take(), `delete volume "vol-1": FailedPrecondition: in use`)
+		fixtures.Contains(t, "The user reads what the driver said.", r.Events.Take(), `delete volume "vol-1": FailedPrecondition: in use`)
 	})
 }
 
@@ -339,14 +306,14 @@ func TestUnreadableSecretKeptTheVolume(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			pv := releasedPV(annotated(volume.AnnDeletionSecretName, "own", volume.AnnDeletionSecretNamespace, "vault"))
+			pv := fixtures.ReleasedPV(fixtures.Annotated(volume.AnnDeletionSecretName, "own", volume.AnnDeletionSecretNamespace, "vault"))
 			onRig(t, func(t *testing.T, r *rig) {
-				r.cluster.Fail("get", "secrets", tc.err, 1)
-				_, err := r.reconcile(quiet(t), pv.Name)
-				if got := len(r.calls()); got != tc.calls || (err == nil) != (tc.calls > 0) {
+				r.Cluster.Fail("get", "secrets", tc.err, 1)
+				_, err := r.reconcile(fixtures.Quiet(t), pv.Name)
+				if got := len(r.Calls()); got != tc.calls || (err == nil) != (tc.calls > 0) {
 					t.Errorf("%s\n%d calls, error %v, want %d calls", tc.reason, got, err, tc.calls)
 				}
-			}, pv, secretOf("vault", "own", "ann"))
+			}, pv, fixtures.Secret("vault", "own", "ann"))
 		})
 	}
 }

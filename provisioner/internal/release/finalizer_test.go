@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -51,14 +52,14 @@ func TestFinalizerPatches(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			pv := newPV()
+			pv := fixtures.PV()
 			pv.Finalizers = tc.before
 			onRig(t, func(t *testing.T, r *rig) {
-				if err := tc.phase(r.Controller)(quiet(t), pv); err != nil {
+				if err := tc.phase(r.Controller)(fixtures.Quiet(t), pv); err != nil {
 					t.Fatalf("%s\n%v", tc.reason, err)
 				}
 				inAnyOrder := cmpopts.SortSlices(strings.Compare)
-				if diff := cmp.Diff(tc.want, r.volume().Finalizers, inAnyOrder); diff != "" {
+				if diff := cmp.Diff(tc.want, r.StoredPV().Finalizers, inAnyOrder); diff != "" {
 					t.Errorf("%s\nfinalizers (-want +got):\n%s", tc.reason, diff)
 				}
 				// The cache knows before the watch has brought it.
@@ -73,13 +74,13 @@ func TestFinalizerPatches(t *testing.T) {
 
 // TestFinalizerOfSuccessor keeps a patch from an object that has taken the name of the one that was meant.
 func TestFinalizerOfSuccessor(t *testing.T) {
-	successor := newPV()
+	successor := fixtures.PV()
 	successor.UID = "pv-2"
 	onRig(t, func(t *testing.T, r *rig) {
-		if err := r.release(quiet(t), newPV()); err == nil {
+		if err := r.release(fixtures.Quiet(t), fixtures.PV()); err == nil {
 			t.Error("no error, the successor was patched")
 		}
-		if !hasFinalizer(r.volume()) {
+		if !hasFinalizer(r.StoredPV()) {
 			t.Error("the successor has lost its finalizer")
 		}
 	}, successor)
@@ -104,15 +105,15 @@ func TestFinalizerErrors(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
-				r.cluster.Fail("patch", "persistentvolumes", tc.err, 1)
-				err := r.protect(quiet(t), newPV())
+				r.Cluster.Fail("patch", "persistentvolumes", tc.err, 1)
+				err := r.protect(fixtures.Quiet(t), fixtures.PV())
 				switch {
 				case tc.want == "" && err != nil:
 					t.Errorf("%s\n%v", tc.reason, err)
 				case tc.want != "" && (!errors.Is(err, tc.err) || !strings.Contains(err.Error(), tc.want)):
 					t.Errorf("%s\nerror %v, want %v with %s", tc.reason, err, tc.err, tc.want)
 				}
-			}, newPV())
+			}, fixtures.PV())
 		})
 	}
 }
@@ -129,7 +130,7 @@ func TestProtectedWhileReleased(t *testing.T) {
 		"Own": {
 			reason: "What this process has written it knows without the watch.",
 			protect: func(t *testing.T, r *rig) {
-				if err := r.protect(quiet(t), r.volume()); err != nil {
+				if err := r.protect(fixtures.Quiet(t), r.StoredPV()); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -138,9 +139,9 @@ func TestProtectedWhileReleased(t *testing.T) {
 		"FormerLeader": {
 			reason: "What another process has written is cleared away when the watch brings it.",
 			protect: func(t *testing.T, r *rig) {
-				pv := r.volume()
+				pv := r.StoredPV()
 				pv.Finalizers = append(pv.Finalizers, volume.Finalizer)
-				if err := r.cluster.Apply(pv); err != nil {
+				if err := r.Cluster.Apply(pv); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -148,21 +149,21 @@ func TestProtectedWhileReleased(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			pv := newPV()
+			pv := fixtures.PV()
 			pv.Finalizers, pv.Status.Phase = []string{"example.com/slow"}, corev1.VolumeReleased
 			onRig(t, func(t *testing.T, r *rig) {
-				r.deaf()
+				r.Deaf("persistentvolumes")
 				tc.protect(t, r)
 				r.step(pv.Name)
-				if left := r.volume(); left.DeletionTimestamp == nil || hasFinalizer(left) == tc.early {
+				if left := r.StoredPV(); left.DeletionTimestamp == nil || hasFinalizer(left) == tc.early {
 					t.Errorf("%s\nbefore the watch: deleted at %v, finalizers %q", tc.reason, left.DeletionTimestamp, left.Finalizers)
 				}
-				r.hear()
+				r.Hear()
 				r.step(pv.Name)
-				if diff := cmp.Diff([]string{"example.com/slow"}, r.volume().Finalizers); diff != "" {
+				if diff := cmp.Diff([]string{"example.com/slow"}, r.StoredPV().Finalizers); diff != "" {
 					t.Errorf("%s\nfinalizers in the end (-want +got):\n%s", tc.reason, diff)
 				}
-				if diff := cmp.Diff([]string{"DeleteVolume"}, r.calls()); diff != "" {
+				if diff := cmp.Diff([]string{"DeleteVolume"}, r.Calls()); diff != "" {
 					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
 				}
 			}, pv)

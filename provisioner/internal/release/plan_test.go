@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -90,7 +91,7 @@ func TestPlanVolume(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := volumeState{driver: driver, caps: capabilities.Set{Create: true, Publish: true}, pv: newPV()}
+			s := volumeState{driver: driver, caps: capabilities.Set{Create: true, Publish: true}, pv: fixtures.PV()}
 			for _, change := range tc.change {
 				change(&s)
 			}
@@ -148,7 +149,7 @@ func TestDeletionSecret(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			pv := newPV()
+			pv := fixtures.PV()
 			pv.Annotations = tc.annotations
 			ref, err := deletionSecret(pv, tc.parameters)
 			got := ""
@@ -170,7 +171,7 @@ func TestPlanVolumeFromView(t *testing.T) {
 	for _, phase := range []corev1.PersistentVolumePhase{corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed} {
 		for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
 			for _, leaving := range []*metav1.Time{nil, &now} {
-				pv := newPV()
+				pv := fixtures.PV()
 				pv.Name, pv.UID = fmt.Sprint("pv-", len(all)), types.UID(fmt.Sprint("uid-of-pv-", len(all)))
 				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.DeletionTimestamp = phase, policy, leaving
 				all, objs = append(all, pv), append(objs, pv.DeepCopy())
@@ -210,7 +211,7 @@ func TestNoVolumeIsDeletedThatIsKept(t *testing.T) {
 	for _, phase := range phases {
 		for _, policy := range policies {
 			flags(7, func(on func(int) bool) {
-				pv := newPV()
+				pv := fixtures.PV()
 				pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy = phase, policy
 				if on(0) {
 					pv.DeletionTimestamp = &now

@@ -16,13 +16,14 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 // fitClaim returns a claim and its volume that may be cloned.
 func fitClaim() origin {
-	claim, pv := newClaim(), newPV()
+	claim, pv := fixtures.Claim(), fixtures.PV()
 	claim.Spec.VolumeName, claim.Status.Phase = pv.Name, corev1.ClaimBound
 	return origin{claim: claim, volume: pv}
 }
@@ -69,7 +70,7 @@ func checkAll(t *testing.T, fit func() origin, cases map[string]checkCase) {
 	t.Helper()
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			o, w := fit(), check{driver: driver, claim: newClaim()}
+			o, w := fit(), check{driver: driver, claim: fixtures.Claim()}
 			tc.change(&w, &o)
 			err := w.check(o)
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -11,48 +10,23 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
+	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
 
-const driver = "test.csi.longshore.example"
+const driver = fixtures.Driver
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
-}
-
-// newClaim returns a claim of our driver.
-func newClaim() *corev1.PersistentVolumeClaim {
-	class := "fast"
-	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "uid-1", Annotations: map[string]string{view.AnnProvisioner: driver}},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class,
-			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-		},
-	}
-}
-
-// newPV returns its PersistentVolume.
-func newPV() *corev1.PersistentVolume {
-	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-1", Annotations: map[string]string{volume.AnnProvisionedBy: driver}},
-		Spec: corev1.PersistentVolumeSpec{
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "vol-1"}},
-			ClaimRef:               &corev1.ObjectReference{Namespace: "team", Name: "data", UID: "uid-1"},
-		},
-		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
-	}
 }
 
 // newNode returns the own node.
@@ -70,15 +44,15 @@ func affinity(operator corev1.NodeSelectorOperator, node string) *corev1.VolumeN
 // rig is a keeper whose caches are filled and whose queue stands still: a test takes the steps itself.
 type rig struct {
 	*Keeper
-	cluster *kubetest.Cluster
+	*fixtures.World
 }
 
 // onRig runs a test on a rig, in virtual time, with these objects in the cluster.
 func onRig(t *testing.T, test func(*testing.T, *rig), objs ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{cluster: kubeapitest.NewCluster(objs...)}
-		api := kubeapitest.New(r.cluster.Client())
+		r := &rig{World: fixtures.NewWorld(t, csitest.Options{}, objs...)}
+		api := kubeapitest.New(r.Cluster.Client())
 		known := view.New(view.Config{Kube: api, Driver: driver, Timeout: time.Minute})
 		var err error
 		r.Keeper, err = New(Config{
@@ -88,28 +62,12 @@ func onRig(t *testing.T, test func(*testing.T, *rig), objs ...runtime.Object) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer known.Start(quiet(t))()
-		if err := known.WaitSynced(quiet(t)); err != nil {
+		defer known.Start(fixtures.Quiet(t))()
+		if err := known.WaitSynced(fixtures.Quiet(t)); err != nil {
 			t.Fatal(err)
 		}
 		test(t, r)
 	})
-}
-
-// quiet returns a context for a test that does not want to see a log.
-func quiet(t *testing.T) context.Context {
-	t.Helper()
-	return klog.NewContext(t.Context(), klog.Logger{})
-}
-
-// claim returns the test claim as the API has it, nil when there is none.
-func (r *rig) claim() *corev1.PersistentVolumeClaim {
-	for _, obj := range r.cluster.Objects("persistentvolumeclaims") {
-		if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok && claim.Name == "data" {
-			return claim
-		}
-	}
-	return nil
 }
 
 // anywhere accepts every place.
@@ -140,19 +98,19 @@ func TestFreeing(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			objs := []runtime.Object{newPV()}
+			objs := []runtime.Object{fixtures.PV()}
 			if !tc.gone {
 				objs = append(objs, kept())
 			}
 			onRig(t, func(t *testing.T, r *rig) {
 				if tc.err != nil {
-					r.cluster.Fail(tc.verb, tc.res, tc.err, 1)
+					r.Cluster.Fail(tc.verb, tc.res, tc.err, 1)
 				}
-				_, err := r.reconcile(quiet(t), volume.SourceRef{Kind: view.KindClaim, Namespace: "team", Name: "data"})
+				_, err := r.reconcile(fixtures.Quiet(t), volume.SourceRef{Kind: view.KindClaim, Namespace: "team", Name: "data"})
 				if (err != nil) != tc.fails || apierrors.IsConflict(err) != apierrors.IsConflict(tc.err) {
 					t.Errorf("%s\nerror %v, want one: %v", tc.reason, err, tc.fails)
 				}
-				if claim := r.claim(); claim != nil && (len(claim.Finalizers) == 1) != tc.free {
+				if claim := r.StoredClaim(); claim != nil && (len(claim.Finalizers) == 1) != tc.free {
 					t.Errorf("%s\nfinalizers %q, free: %v", tc.reason, claim.Finalizers, tc.free)
 				}
 			}, objs...)
@@ -167,15 +125,15 @@ func TestManyClaimsOfOneSource(t *testing.T) {
 			source := fitClaim()
 			source.claim.Finalizers = finalizers
 			onRig(t, func(t *testing.T, r *rig) {
-				r.cluster.Inject(kubetest.Fault{Verb: "get", Resource: "persistentvolumeclaims", Delay: time.Second})
+				r.Cluster.Inject(kubetest.Fault{Verb: "get", Resource: "persistentvolumeclaims", Delay: time.Second})
 				began := time.Now()
 				var work sync.WaitGroup
 				for n := range 50 {
-					claim := newClaim()
+					claim := fixtures.Claim()
 					claim.Name, claim.UID = fmt.Sprintf("clone-%d", n), types.UID(fmt.Sprintf("uid-%d", n))
 					claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: view.KindClaim, Name: source.claim.Name}
 					work.Go(func() {
-						if _, err := r.Keep(quiet(t), claim, false, anywhere); err != nil {
+						if _, err := r.Keep(fixtures.Quiet(t), claim, false, anywhere); err != nil {
 							t.Error(err)
 						}
 					})

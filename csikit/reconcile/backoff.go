@@ -17,7 +17,7 @@ const maxFailing = 100
 
 // backoff has the keys that wait for another attempt, and the failures of each.
 type backoff[K comparable] struct {
-	longest time.Duration
+	start, longest time.Duration
 
 	mu    sync.Mutex
 	waits map[K]wait
@@ -31,6 +31,8 @@ type wait struct {
 	// due is when the key is attempted again, unless its inputs have changed from what they were before the last attempt.
 	due    time.Time
 	inputs any
+	// changed is when other inputs ended the wait last.
+	changed time.Time
 	// woken says that the wait was ended, since the last attempt began or while none was running: the attempt may not have seen what ended it.
 	woken bool
 }
@@ -47,11 +49,12 @@ type Failing struct {
 	Next time.Time `json:"next"`
 }
 
-func newBackoff[K comparable](longest time.Duration) *backoff[K] {
-	return &backoff[K]{longest: longest, waits: map[K]wait{}}
+func newBackoff[K comparable](start, longest time.Duration) *backoff[K] {
+	return &backoff[K]{start: start, longest: longest, waits: map[K]wait{}}
 }
 
-// left returns how long the key has to wait yet, before an attempt. Other inputs than those of the last attempt end the wait and the failures.
+// left returns how long the key has to wait yet, before an attempt. Other inputs than those of the last attempt end the wait and the failures, once within the
+// shortest pause: whoever may change the inputs must not get an attempt for each change.
 func (b *backoff[K]) left(key K, inputs any) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +67,11 @@ func (b *backoff[K]) left(key K, inputs any) time.Duration {
 		b.waits[key] = w
 		return 0
 	case w.inputs != inputs:
-		delete(b.waits, key)
+		now := time.Now()
+		if early := w.changed.Add(b.start).Sub(now); early > 0 {
+			return early
+		}
+		b.waits[key] = wait{changed: now}
 		return 0
 	}
 	return time.Until(w.due)
@@ -77,7 +84,7 @@ func (b *backoff[K]) fail(key K, inputs any, err error, start time.Duration) tim
 	defer b.mu.Unlock()
 	before := b.waits[key]
 	pause := spread(key, before.failures, exponential(start, b.longest, before.failures))
-	b.waits[key] = wait{failures: before.failures + 1, err: err, due: time.Now().Add(pause), inputs: inputs, woken: before.woken}
+	b.waits[key] = wait{failures: before.failures + 1, err: err, due: time.Now().Add(pause), inputs: inputs, changed: before.changed, woken: before.woken}
 	return pause
 }
 
@@ -85,12 +92,12 @@ func (b *backoff[K]) fail(key K, inputs any, err error, start time.Duration) tim
 func (b *backoff[K]) succeed(key K, inputs any, pause time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	woken := b.waits[key].woken
-	if pause <= 0 && !woken {
+	before := b.waits[key]
+	if pause <= 0 && !before.woken {
 		delete(b.waits, key)
 		return
 	}
-	b.waits[key] = wait{due: time.Now().Add(pause), inputs: inputs, woken: woken}
+	b.waits[key] = wait{due: time.Now().Add(pause), inputs: inputs, changed: before.changed, woken: before.woken}
 }
 
 // wake ends the wait of a key, also that after an attempt which is running, and the failures before if forget is true.

@@ -46,7 +46,7 @@ type Config[K comparable] struct {
 	// Inputs returns what the work on a key depends on, as a comparable value, without anything that the work itself writes. A key that failed, or that
 	// asked for another look by Result.After, then waits for its pause as long as its inputs are what they were when the attempt began, however often
 	// it is added: a watch brings back what the work wrote before it failed, which must not start it again. Other inputs end the wait and the
-	// failures; Wake does so in any case. Work that makes several writes calls Progress after each. Inputs must not call the Controller.
+	// failures, at most once in Retry.Start; Wake does so in any case. Work that makes several writes calls Progress after each. Inputs must not call the Controller.
 	//
 	// nil: each Add ends the wait. That is right only for work that writes nothing which adds its key.
 	Inputs func(key K) any
@@ -108,7 +108,7 @@ func New[K comparable](cfg Config[K]) (*Controller[K], error) {
 	c := &Controller[K]{
 		cfg:     cfg,
 		keys:    newFairQueue(cfg),
-		backoff: newBackoff[K](cfg.Retry.Max),
+		backoff: newBackoff[K](cfg.Retry.Start, cfg.Retry.Max),
 	}
 	if cfg.Registerer != nil {
 		c.gauge = ageGauge(cfg.Name, c.keys)

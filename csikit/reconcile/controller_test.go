@@ -253,6 +253,10 @@ func TestPauses(t *testing.T) {
 			reason: "Other inputs end the wait and the failures.", inputs: func(after time.Duration) any { return after >= 4*time.Second },
 			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "4s", "14s"},
 		},
+		"ChangedAlways": {
+			reason: "Whoever may change the inputs gets one attempt in the shortest pause.", inputs: func(after time.Duration) any { return after },
+			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "1s", "11s"},
+		},
 		"Slow": {
 			reason: "An error after which a retry makes no sense has the longest pause.", inputs: func(time.Duration) any { return nil },
 			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, reconcile.Slow(errBoom) }, want: []string{"0s"},

@@ -69,23 +69,12 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
-	errs := []error{flagset.Validate(&o.CSI, &o.Options)}
-	if o.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
-	}
-	if o.MaxEntries < 0 || o.MaxEntries > math.MaxInt32 {
-		errs = append(errs, fmt.Errorf("--max-entries=%d: must be from 0 to %d", o.MaxEntries, math.MaxInt32))
-	}
-	if o.NodeRetry <= 0 {
-		errs = append(errs, fmt.Errorf("--node-retry-interval=%v: must be greater than 0", o.NodeRetry))
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"resync", o.Resync}, {"reconcile-sync", o.ReconcileSync}} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("--%s=%v: must not be negative", d.flag, d.value))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		flagset.Validate(&o.CSI, &o.Options),
+		flagset.Require(o.Workers >= 1, "worker-threads", o.Workers, "must be at least 1"),
+		flagset.Require(o.MaxEntries >= 0 && o.MaxEntries <= math.MaxInt32, "max-entries", o.MaxEntries, fmt.Sprintf("must be from 0 to %d", math.MaxInt32)),
+		flagset.Require(o.NodeRetry > 0, "node-retry-interval", o.NodeRetry, "must be greater than 0"),
+		flagset.Require(o.Resync >= 0, "resync", o.Resync, "must not be negative"),
+		flagset.Require(o.ReconcileSync >= 0, "reconcile-sync", o.ReconcileSync, "must not be negative"),
+	)
 }

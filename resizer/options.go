@@ -3,7 +3,6 @@ package resizer
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
@@ -102,22 +101,13 @@ func (o *Options) Validate() error {
 			reached.Timeout = defaultTimeout
 		}
 	}
-	errs := []error{flagset.Validate(&reached, &o.Options)}
-	if o.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--workers=%d: must be at least 1", o.Workers))
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"resize-timeout", o.ResizeTimeout}, {"modify-timeout", o.ModifyTimeout}} {
-		if d.value <= 0 {
-			errs = append(errs, fmt.Errorf("--%s=%v: must be greater than 0", d.flag, d.value))
-		}
-	}
-	if o.Resync < 0 {
-		errs = append(errs, fmt.Errorf("--resync-period=%v: must not be negative", o.Resync))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		flagset.Validate(&reached, &o.Options),
+		flagset.Require(o.Workers >= 1, "workers", o.Workers, "must be at least 1"),
+		flagset.Require(o.ResizeTimeout > 0, "resize-timeout", o.ResizeTimeout, "must be greater than 0"),
+		flagset.Require(o.ModifyTimeout > 0, "modify-timeout", o.ModifyTimeout, "must be greater than 0"),
+		flagset.Require(o.Resync >= 0, "resync-period", o.Resync, "must not be negative"),
+	)
 }
 
 // Warnings returns a text for each flag that was given although it is deprecated or without effect.

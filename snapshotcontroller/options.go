@@ -3,7 +3,6 @@ package snapshotcontroller
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"time"
 
 	"github.com/longshore-csi/longshore/csikit/component"
@@ -54,15 +53,10 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
-	errs := []error{o.Options.Validate()}
-	if o.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
-	}
-	if o.Resync < 0 {
-		errs = append(errs, fmt.Errorf("--resync-period=%v: must not be negative", o.Resync))
-	}
-	if o.CRDInterval < time.Second {
-		errs = append(errs, fmt.Errorf("--retry-crd-interval-max=%v: must be at least 1s", o.CRDInterval))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		o.Options.Validate(),
+		flagset.Require(o.Workers >= 1, "worker-threads", o.Workers, "must be at least 1"),
+		flagset.Require(o.Resync >= 0, "resync-period", o.Resync, "must not be negative"),
+		flagset.Require(o.CRDInterval >= time.Second, "retry-crd-interval-max", o.CRDInterval, "must be at least 1s"),
+	)
 }

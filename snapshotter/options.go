@@ -86,15 +86,11 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
-	errs := []error{flagset.Validate(&o.CSI, &o.Options)}
-	if o.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
-	}
-	if o.Resync < 0 {
-		errs = append(errs, fmt.Errorf("--resync-period=%v: must not be negative", o.Resync))
-	}
-	if o.OrphanInterval < 0 {
-		errs = append(errs, fmt.Errorf("--orphan-report-interval=%v: must not be negative", o.OrphanInterval))
+	errs := []error{
+		flagset.Validate(&o.CSI, &o.Options),
+		flagset.Require(o.Workers >= 1, "worker-threads", o.Workers, "must be at least 1"),
+		flagset.Require(o.Resync >= 0, "resync-period", o.Resync, "must not be negative"),
+		flagset.Require(o.OrphanInterval >= 0, "orphan-report-interval", o.OrphanInterval, "must not be negative"),
 	}
 	for _, n := range []struct {
 		flag, prefix string

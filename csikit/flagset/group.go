@@ -61,6 +61,14 @@ func Warnings(sources ...Warner) []string {
 	return all
 }
 
+// Require returns an error that names the flag, the value that it has and the rule, unless the value keeps it.
+func Require(keeps bool, flag string, value any, rule string) error {
+	if keeps {
+		return nil
+	}
+	return invalid(flag, value, rule)
+}
+
 // invalid names the flag, the value it has and the rule the value breaks.
 func invalid(name string, value any, rule string) error {
 	if s, ok := value.(string); ok {

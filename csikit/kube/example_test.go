@@ -40,7 +40,7 @@ func ExampleNewInformer() {
 	const zone = "topology.kubernetes.io/zone"
 	nodes := kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{
 		Name:      "Node",
-		Transform: kube.SlimNode(kube.Keep{Labels: []string{zone}, Annotations: []string{}}),
+		Transform: kube.SlimNode,
 		Index:     map[string]func(*corev1.Node) []string{"zone": func(n *corev1.Node) []string { return []string{n.Labels[zone]} }},
 	})
 

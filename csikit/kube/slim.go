@@ -1,8 +1,6 @@
 package kube
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -14,51 +12,22 @@ func StripManagedFields[T Object](obj T) T {
 	return obj
 }
 
-// Keep names the labels and annotations that a transform leaves. nil keeps all of
-// them, except the copy of the whole object that kubectl apply leaves behind.
-type Keep struct {
-	Labels      []string
-	Annotations []string
-}
-
-// SlimNode returns a transform that keeps a Node's metadata and drops spec and status,
-// which is most of it.
-func SlimNode(keep Keep) func(*corev1.Node) *corev1.Node {
-	return func(node *corev1.Node) *corev1.Node {
-		slimMeta(node, keep)
-		node.Spec, node.Status = corev1.NodeSpec{}, corev1.NodeStatus{}
-		return node
+// SlimMeta keeps what identifies an object, and the named annotations.
+func SlimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
+	slim := metav1.ObjectMeta{
+		Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, DeletionTimestamp: meta.DeletionTimestamp,
 	}
-}
-
-func slimMeta(obj metav1.Object, keep Keep) {
-	obj.SetManagedFields(nil)
-	obj.SetLabels(pick(obj.GetLabels(), keep.Labels))
-	annotations := pick(obj.GetAnnotations(), keep.Annotations)
-	if !slices.Contains(keep.Annotations, corev1.LastAppliedConfigAnnotation) {
-		delete(annotations, corev1.LastAppliedConfigAnnotation)
-	}
-	if len(annotations) == 0 {
-		annotations = nil
-	}
-	obj.SetAnnotations(annotations)
-}
-
-// pick returns the entries of m that names has, or m itself without names.
-func pick(m map[string]string, names []string) map[string]string {
-	if names == nil || len(m) == 0 {
-		return m
-	}
-	var kept map[string]string
-	for _, name := range names {
-		value, ok := m[name]
-		if !ok {
-			continue
+	for _, name := range annotations {
+		if value, ok := meta.Annotations[name]; ok {
+			metav1.SetMetaDataAnnotation(&slim, name, value)
 		}
-		if kept == nil {
-			kept = make(map[string]string, len(names))
-		}
-		kept[name] = value
 	}
-	return kept
+	return slim
+}
+
+// SlimNode is a transform that keeps what identifies a Node, and its labels.
+func SlimNode(node *corev1.Node) *corev1.Node {
+	slim := &corev1.Node{ObjectMeta: SlimMeta(node.ObjectMeta)}
+	slim.Labels = node.Labels
+	return slim
 }

@@ -140,10 +140,14 @@ func exponential(start, longest time.Duration, n int) time.Duration {
 // spread shortens a pause by a part that depends on the key and the attempt only: keys come apart,
 // and yet every run is like the last.
 func spread[K comparable](key K, n int, pause time.Duration) time.Duration {
+	return pause - time.Duration(jitter*Part(fmt.Sprintf("%v#%d", key, n))*float64(pause))
+}
+
+// Part returns a number from 0 up to 1 that depends on a text only: what has different texts comes apart by it, and yet every run is like the last.
+func Part(text string) float64 {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%v#%d", key, n)
-	part := float64(mix(h.Sum64())>>32) / (1 << 32)
-	return pause - time.Duration(jitter*part*float64(pause))
+	_, _ = h.Write([]byte(text)) // never fails
+	return float64(mix(h.Sum64())>>32) / (1 << 32)
 }
 
 // mix spreads the bits of a hash over all of its bits, as FNV changes little with the last

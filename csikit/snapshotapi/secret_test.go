@@ -27,7 +27,7 @@ func TestClassSecret(t *testing.T) {
 		"NameInNamespace": {reason: "Users choose names of snapshots.", secretName: "keys", secretNamespace: "${volumesnapshot.name}", err: `invalid tokens: ["volumesnapshot.name"]`},
 		"Unclosed":        {reason: "What is no token leads to no other secret.", secretName: "keys-${volumesnapshot.name", secretNamespace: "vault", err: "invalid tokens"},
 		"Unknown":         {reason: "There is no such token.", secretName: "${pvc.name}", secretNamespace: "vault", err: `invalid tokens: ["pvc.name"]`},
-		"Rules":           {reason: "The result is a name.", secretName: "Keys", secretNamespace: "vault", err: `"secret-name" gives "Keys"`},
+		"Rules":           {reason: "The result is a name.", secretName: "Keys", secretNamespace: "vault", err: `name template "Keys" gives "Keys"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			parameters := map[string]string{}

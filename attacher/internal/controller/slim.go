@@ -4,27 +4,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
 )
 
 // This file says what the caches keep: what is read, and no more. Patches change single entries, so that they need no more either.
 
 // slimMeta keeps what identifies an object, whether it has the finalizer, and the named annotations.
 func slimMeta(meta metav1.ObjectMeta, finalizer string, annotations ...string) metav1.ObjectMeta {
-	slim := metav1.ObjectMeta{
-		Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, DeletionTimestamp: meta.DeletionTimestamp,
-	}
+	slim := kube.SlimMeta(meta, annotations...)
 	if hasFinalizer(&meta, finalizer) {
 		slim.Finalizers = []string{cachedFinalizer}
-	}
-	for _, name := range annotations {
-		value, ok := meta.Annotations[name]
-		switch {
-		case !ok:
-			continue
-		case slim.Annotations == nil:
-			slim.Annotations = map[string]string{}
-		}
-		slim.Annotations[name] = value
 	}
 	return slim
 }

@@ -168,7 +168,7 @@ func (v *View) addGrants(cfg Config) {
 func (v *View) addTopology(cfg Config) {
 	v.Index = topology.New(cfg.Driver)
 	v.nodes = kube.NewInformer(cfg.Kube.Nodes(), kube.InformerOptions[*corev1.Node]{
-		Name: "Node", Transform: kube.SlimNode(kube.Keep{Annotations: []string{}}),
+		Name: "Node", Transform: kube.SlimNode,
 	})
 	v.csiNodes = kube.NewInformer(cfg.Kube.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{
 		Name: "CSINode", Transform: slimCSINode(cfg.Driver),

@@ -3,27 +3,15 @@ package controller
 import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore-csi/longshore/csikit/kube"
 )
 
 // This file says what the caches keep: what is read, and no more. Patches change single entries, so that they need no more either.
 
-// slimMeta keeps what identifies an object, and the named annotations.
-func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
-	slim := metav1.ObjectMeta{
-		Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, DeletionTimestamp: meta.DeletionTimestamp,
-	}
-	for _, name := range annotations {
-		if value, ok := meta.Annotations[name]; ok {
-			metav1.SetMetaDataAnnotation(&slim, name, value)
-		}
-	}
-	return slim
-}
-
 func slimClaim(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: slimMeta(claim.ObjectMeta, AnnotationResizer, AnnotationNodeNotRequired),
+		ObjectMeta: kube.SlimMeta(claim.ObjectMeta, AnnotationResizer, AnnotationNodeNotRequired),
 		Spec: corev1.PersistentVolumeClaimSpec{
 			VolumeName: claim.Spec.VolumeName, Resources: corev1.VolumeResourceRequirements{Requests: claim.Spec.Resources.Requests},
 			VolumeAttributesClassName: claim.Spec.VolumeAttributesClassName,
@@ -42,7 +30,7 @@ func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolu
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		translated, err := translate(driver, pv)
 		slim := &corev1.PersistentVolume{
-			ObjectMeta: slimMeta(pv.ObjectMeta, AnnotationPreResize, AnnotationModifySecretName, AnnotationModifySecretNamespace),
+			ObjectMeta: kube.SlimMeta(pv.ObjectMeta, AnnotationPreResize, AnnotationModifySecretName, AnnotationModifySecretNamespace),
 		}
 		if err != nil || translated.Spec.CSI == nil || translated.Spec.CSI.Driver != driver {
 			return slim
@@ -65,7 +53,7 @@ func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolu
 
 // slimPod keeps the names of a pod and of its claims.
 func slimPod(pod *corev1.Pod) *corev1.Pod {
-	slim := &corev1.Pod{ObjectMeta: slimMeta(pod.ObjectMeta), Status: corev1.PodStatus{Phase: pod.Status.Phase}}
+	slim := &corev1.Pod{ObjectMeta: kube.SlimMeta(pod.ObjectMeta), Status: corev1.PodStatus{Phase: pod.Status.Phase}}
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
 			slim.Spec.Volumes = append(slim.Spec.Volumes, corev1.Volume{Name: v.Name, VolumeSource: claimSource(v)})
@@ -85,7 +73,7 @@ func claimSource(v corev1.Volume) corev1.VolumeSource {
 // slimVA keeps which volume is attached where, for attachments of the driver.
 func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	return func(va *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
-		slim := &storagev1.VolumeAttachment{ObjectMeta: slimMeta(va.ObjectMeta)}
+		slim := &storagev1.VolumeAttachment{ObjectMeta: kube.SlimMeta(va.ObjectMeta)}
 		if va.Spec.Attacher == driver {
 			slim.Spec = storagev1.VolumeAttachmentSpec{
 				Attacher: driver, NodeName: va.Spec.NodeName,

@@ -29,7 +29,7 @@ type nodes struct {
 
 func newNodes(client kube.Client) *nodes {
 	return &nodes{
-		nodes: kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{Name: "Node", Transform: kube.SlimNode(kube.Keep{Annotations: []string{}})}),
+		nodes: kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{Name: "Node", Transform: kube.SlimNode}),
 		csiNodes: kube.NewInformer(client.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{Name: "CSINode", Transform: func(node *storagev1.CSINode) *storagev1.CSINode {
 			slim := &storagev1.CSINode{ObjectMeta: slimMeta(node.ObjectMeta)}
 			for _, driver := range node.Spec.Drivers {

@@ -5,6 +5,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
@@ -12,15 +13,8 @@ import (
 
 // slimMeta keeps what identifies an object, its finalizers, and the named annotations.
 func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
-	slim := metav1.ObjectMeta{
-		Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion,
-		DeletionTimestamp: meta.DeletionTimestamp, Finalizers: meta.Finalizers,
-	}
-	for _, name := range annotations {
-		if value, ok := meta.Annotations[name]; ok {
-			metav1.SetMetaDataAnnotation(&slim, name, value)
-		}
-	}
+	slim := kube.SlimMeta(meta, annotations...)
+	slim.Finalizers = meta.Finalizers
 	return slim
 }
 

@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"time"
 
+	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 )
 
@@ -65,29 +65,15 @@ func (c *CapacityOptions) validate() error {
 	if !c.Enabled {
 		return nil
 	}
-	var errs []error
-	if c.Namespace == "" {
-		errs = append(errs, fmt.Errorf("--enable-capacity=true: the environment variable %s must be the namespace of the objects", EnvNamespace))
-	}
-	if c.OwnerLevel < -1 {
-		errs = append(errs, fmt.Errorf("--capacity-ownerref-level=%d: must be at least -1", c.OwnerLevel))
-	}
-	if c.OwnerLevel >= 0 && c.Pod == "" {
-		errs = append(errs, fmt.Errorf("--capacity-ownerref-level=%d: the environment variable %s must be the name of the pod, or the level -1", c.OwnerLevel, EnvPodName))
-	}
-	if c.PollInterval <= 0 {
-		errs = append(errs, fmt.Errorf("--capacity-poll-interval=%v: must be positive", c.PollInterval))
-	}
-	if c.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--capacity-threads=%d: must be at least 1", c.Workers))
-	}
-	if c.QPS < 0 {
-		errs = append(errs, fmt.Errorf("--kube-api-capacity-qps=%v: must not be negative", c.QPS))
-	}
-	if c.QPS > 0 && c.Burst < 1 {
-		errs = append(errs, fmt.Errorf("--kube-api-capacity-burst=%d: must be at least 1", c.Burst))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		flagset.Require(c.Namespace != "", "enable-capacity", c.Enabled, "the environment variable "+EnvNamespace+" must be the namespace of the objects"),
+		flagset.Require(c.OwnerLevel >= -1, "capacity-ownerref-level", c.OwnerLevel, "must be at least -1"),
+		flagset.Require(c.OwnerLevel < 0 || c.Pod != "", "capacity-ownerref-level", c.OwnerLevel, "the environment variable "+EnvPodName+" must be the name of the pod, or the level -1"),
+		flagset.Require(c.PollInterval > 0, "capacity-poll-interval", c.PollInterval, "must be positive"),
+		flagset.Require(c.Workers >= 1, "capacity-threads", c.Workers, "must be at least 1"),
+		flagset.Require(c.QPS >= 0, "kube-api-capacity-qps", c.QPS, "must not be negative"),
+		flagset.Require(c.QPS <= 0 || c.Burst >= 1, "kube-api-capacity-burst", c.Burst, "must be at least 1"),
+	)
 }
 
 // findOwner finds out once who owns the objects.

@@ -6,19 +6,19 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/poll"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 )
 
 // This file finds out what the API server knows about itself, the driver and the node.
 
-// attachPoll is the pause between two reads of the CSIDriver object while the API server cannot answer.
-const attachPoll = time.Second
+// pollInterval is the pause between two reads of the CSIDriver object while the API server cannot answer, and two calls of NodeGetInfo while the driver is not ready.
+const pollInterval = time.Second
 
 // findAttributes finds out whether the API server serves VolumeAttributesClasses, which Kubernetes does from 1.34 on. Without
 // them the feature is off, unless the user has set its gate.
@@ -45,40 +45,23 @@ func (p *provisioner) findAttach(ctx context.Context, info *csiclient.Info) {
 	if !capabilities.ShapeOf(info, capabilities.Features{}).Attachments {
 		return
 	}
-	logger, said := klog.FromContext(ctx), ""
-	_ = wait.PollUntilContextCancel(ctx, attachPoll, true, func(ctx context.Context) (done bool, _ error) {
-		skip, err := p.readAttach(ctx, info.Name)
+	_ = poll.Until(ctx, pollInterval, "CSIDriver object cannot be read, trying again", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, p.options.KubeTimeout)
+		defer cancel()
+		object, err := p.kube.CSIDrivers().Get(ctx, info.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsForbidden(err):
 			p.attachDenied.Do(func() {
-				logger.Info("CSIDriver object cannot be read, the deletion of volumes waits for their VolumeAttachments", logging.KeyReason, err.Error())
+				klog.FromContext(ctx).Info("CSIDriver object cannot be read, the deletion of volumes waits for their VolumeAttachments", logging.KeyReason, err.Error())
 			})
-		case err != nil:
-			if err.Error() != said && ctx.Err() == nil {
-				said = err.Error()
-				logger.Info("CSIDriver object cannot be read, trying again", logging.KeyReason, said)
-			}
-			return false, nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return err
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.skipAttach = skip
-		return true, nil
+		p.skipAttach = err == nil && object.Spec.AttachRequired != nil && !*object.Spec.AttachRequired
+		return nil
 	}) // its error says no more than that ctx has ended
-}
-
-// readAttach reads the CSIDriver object once.
-func (p *provisioner) readAttach(ctx context.Context, driver string) (skip bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.options.KubeTimeout)
-	defer cancel()
-	object, err := p.kube.CSIDrivers().Get(ctx, driver, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	return object.Spec.AttachRequired != nil && !*object.Spec.AttachRequired, nil
 }
 
 // nodeOwner returns the reference that has the garbage collector delete the records of a node that is gone: with it go its volumes. nil: the Node cannot be read.

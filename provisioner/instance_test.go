@@ -292,7 +292,7 @@ func TestElectedAgain(t *testing.T) {
 				t.Errorf("call %s, want none about a volume that another leader may have provisioned", call.Method)
 			}
 		}
-		if got := p.underWay(); len(got) != 1 || got[0].Stage != journal.Reported.String() {
+		if got := p.underWay(); len(got) != 1 || got[0].Stage != string(journal.Reported) {
 			t.Errorf("under way %+v, want the volume to be reported", got)
 		}
 		apply(t, cluster, newClaim("b"))
@@ -595,7 +595,7 @@ func TestState(t *testing.T) {
 		if n := len(p.underWay()); n != 1 {
 			t.Fatalf("%d volumes under way, want one", n)
 		}
-		if got := p.underWay()[0]; got.Claim != "team/a" || got.Volume != "pvc-uid-a" || got.Stage != journal.Creating.String() {
+		if got := p.underWay()[0]; got.Claim != "team/a" || got.Volume != "pvc-uid-a" || got.Stage != string(journal.Creating) {
 			t.Errorf("volume under way %+v", got)
 		}
 		driver.Heal()

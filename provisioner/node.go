@@ -10,12 +10,13 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
+	"github.com/longshore-csi/longshore/csikit/poll"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/nodemode"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -25,9 +26,6 @@ import (
 // EnvNodeName is the environment variable with the name of the node that --node-deployment provisions for. A pod gets it
 // from its field spec.nodeName.
 const EnvNodeName = "NODE_NAME"
-
-// nodeInfoPoll is the interval between NodeGetInfo calls to a driver that is not ready.
-const nodeInfoPoll = time.Second
 
 // NodeOptions configure an instance that runs on each node and provisions for that node alone.
 type NodeOptions struct {
@@ -55,23 +53,14 @@ func (o *Options) validateNode() error {
 	if !n.Enabled {
 		return nil
 	}
-	var errs []error
-	if n.Name == "" {
-		errs = append(errs, fmt.Errorf("--node-deployment=true: the environment variable %s must be the name of the node", EnvNodeName))
-	}
-	if o.LeaderElection.Enabled {
-		errs = append(errs, errors.New("--node-deployment=true and --leader-election=true: must not be used together, because the leader would provision for its own node only"))
-	}
-	if !o.Features.Enabled(GateTopology) {
-		errs = append(errs, fmt.Errorf("--node-deployment=true and --feature-gates=%s=false: must not be used together, because the topology of a volume decides which node deletes it", GateTopology))
-	}
-	if n.BaseDelay <= 0 {
-		errs = append(errs, fmt.Errorf("--node-deployment-base-delay=%v: must be positive", n.BaseDelay))
-	}
-	if n.MaxDelay < n.BaseDelay {
-		errs = append(errs, fmt.Errorf("--node-deployment-max-delay=%v: must not be below --node-deployment-base-delay=%v", n.MaxDelay, n.BaseDelay))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		flagset.Require(n.Name != "", "node-deployment", true, "the environment variable "+EnvNodeName+" must be the name of the node"),
+		flagset.Require(!o.LeaderElection.Enabled, "node-deployment", true, "must not be used together with --leader-election=true, because the leader would provision for its own node only"),
+		flagset.Require(o.Features.Enabled(GateTopology), "node-deployment", true,
+			"must not be used together with --feature-gates="+GateTopology+"=false, because the topology of a volume decides which node deletes it"),
+		flagset.Require(n.BaseDelay > 0, "node-deployment-base-delay", n.BaseDelay, "must be positive"),
+		flagset.Require(n.MaxDelay >= n.BaseDelay, "node-deployment-max-delay", n.MaxDelay, fmt.Sprintf("must not be below --node-deployment-base-delay=%v", n.BaseDelay)),
+	)
 }
 
 // node returns the node that the controller provisions for, in the segment that the driver reports.
@@ -119,9 +108,7 @@ func (p *provisioner) locate(ctx context.Context, info *csiclient.Info) error {
 // fitForNode reports whether a driver can be used with --node-deployment. Without topology it is unknown which node has
 // a volume: the first instance whose driver says that there is no such volume would forget it.
 func fitForNode(info *csiclient.Info) error {
-	for _, service := range []csi.PluginCapability_Service_Type{
-		csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
-	} {
+	for _, service := range []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS} {
 		if !info.Plugin[service] {
 			return fmt.Errorf("use CSI driver %q with --node-deployment: it lacks the plugin capability %s", info.Name, service)
 		}
@@ -132,29 +119,26 @@ func fitForNode(info *csiclient.Info) error {
 // segmentOf returns the segment of the node.
 func segmentOf(driver string, reply *csi.NodeGetInfoResponse) (topology.Segment, error) {
 	segment, err := topology.FromTopology(reply.GetAccessibleTopology())
-	if err != nil {
-		return topology.Segment{}, fmt.Errorf("use CSI driver %q with --node-deployment: its NodeGetInfo answers a topology that is not valid: %w", driver, err)
+	if err == nil && segment.IsEmpty() {
+		err = errors.New("it is empty")
 	}
-	if segment.IsEmpty() {
-		return topology.Segment{}, fmt.Errorf("use CSI driver %q with --node-deployment: its NodeGetInfo must answer accessible_topology, it answers none for node ID %q",
-			driver, reply.GetNodeId())
+	if err != nil {
+		return topology.Segment{}, fmt.Errorf("use CSI driver %q with --node-deployment: its NodeGetInfo must answer a valid accessible_topology for node ID %q: %w", driver, reply.GetNodeId(), err)
 	}
 	return segment, nil
 }
 
 // nodeInfo calls NodeGetInfo until the driver is ready to answer.
 func (p *provisioner) nodeInfo(ctx context.Context, driver string) (reply *csi.NodeGetInfoResponse, err error) {
-	said := ""
-	ended := wait.PollUntilContextCancel(ctx, nodeInfoPoll, true, func(ctx context.Context) (done bool, _ error) {
-		reply, err = p.askNode(ctx)
-		if err == nil || !comesLater(err) {
-			return true, nil
+	logged := klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyDriver, driver))
+	ended := poll.Until(logged, pollInterval, "Waiting for the CSI driver to answer NodeGetInfo", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, p.options.CSI.Timeout)
+		defer cancel()
+		reply, err = p.env.CSI.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		if outcome.Of(err).MayStillRun() || outcome.Code(err) == codes.FailedPrecondition { // which drivers say that are not healthy yet
+			return errors.New(outcome.Message(err))
 		}
-		if why := outcome.Message(err); why != said {
-			said = why
-			klog.FromContext(ctx).Info("Waiting for the CSI driver to answer NodeGetInfo", logging.KeyDriver, driver, logging.KeyReason, why)
-		}
-		return false, nil
+		return nil
 	})
 	switch err = cmp.Or(err, ended); {
 	case err == nil:
@@ -163,17 +147,4 @@ func (p *provisioner) nodeInfo(ctx context.Context, driver string) (reply *csi.N
 		return nil, fmt.Errorf("use CSI driver %q with --node-deployment: it must serve the Node service at %q, too: %w", driver, p.options.CSI.Address, err)
 	}
 	return nil, fmt.Errorf("get info about the node from CSI driver %q: %w", driver, err)
-}
-
-// askNode calls NodeGetInfo once.
-func (p *provisioner) askNode(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.options.CSI.Timeout)
-	defer cancel()
-	return p.env.CSI.Node().NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
-}
-
-// comesLater reports whether the driver may answer by itself after a while. FAILED_PRECONDITION is how drivers say that
-// they are not healthy yet.
-func comesLater(err error) bool {
-	return outcome.Of(err).MayStillRun() || outcome.Code(err) == codes.FailedPrecondition
 }

@@ -3,7 +3,6 @@ package provisioner
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"time"
 
@@ -129,20 +128,13 @@ func (o *Options) addTopologyFlags(fs *flag.FlagSet) {
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
-	errs := []error{flagset.Validate(&o.CSI, &o.Options), o.naming().Validate(), o.validateNode(), o.Capacity.validate()}
-	if o.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--worker-threads=%d: must be at least 1", o.Workers))
-	}
-	if o.CloningProtectionWorkers < 1 {
-		errs = append(errs, fmt.Errorf("--cloning-protection-threads=%d: must be at least 1", o.CloningProtectionWorkers))
-	}
-	if o.Topology.MaxSegments < 0 {
-		errs = append(errs, fmt.Errorf("--topology-max-segments=%d: must not be negative", o.Topology.MaxSegments))
-	}
-	if o.SnapshotSweepInterval < 0 {
-		errs = append(errs, fmt.Errorf("--snapshot-orphan-sweep-interval=%v: must not be negative", o.SnapshotSweepInterval))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		flagset.Validate(&o.CSI, &o.Options), o.naming().Validate(), o.validateNode(), o.Capacity.validate(),
+		flagset.Require(o.Workers >= 1, "worker-threads", o.Workers, "must be at least 1"),
+		flagset.Require(o.CloningProtectionWorkers >= 1, "cloning-protection-threads", o.CloningProtectionWorkers, "must be at least 1"),
+		flagset.Require(o.Topology.MaxSegments >= 0, "topology-max-segments", o.Topology.MaxSegments, "must not be negative"),
+		flagset.Require(o.SnapshotSweepInterval >= 0, "snapshot-orphan-sweep-interval", o.SnapshotSweepInterval, "must not be negative"),
+	)
 }
 
 // naming returns how volumes are called.

@@ -63,7 +63,7 @@ func TestNodeOptions(t *testing.T) {
 		"SameTime": {Reason: "Pauses need not grow.", Args: []string{"--node-deployment", "--node-deployment-base-delay=1m"}},
 		"Election": {
 			Reason: "A leader would provision for its own node only.",
-			Args:   []string{"--node-deployment", "--leader-election"}, Errors: []string{"--node-deployment=true and --leader-election=true"},
+			Args:   []string{"--node-deployment", "--leader-election"}, Errors: []string{"--node-deployment=true", "--leader-election=true"},
 		},
 		"NoTopology": {
 			Reason: "The segment of a volume would be unknown.",

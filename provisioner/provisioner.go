@@ -5,12 +5,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -61,12 +58,14 @@ func (o *Options) sidecar(with connections) sidecar.Config {
 		EventComponent: func(driver string) string { return driver },
 		LeaseName:      leader.SanitizeName,
 		StateKey:       "controller",
-		Features:       func(info *csiclient.Info) any { return capabilitiesOf(info) },
-		CheckName:      "capabilities",
-		CheckMessage:   "No volume can be made or deleted; the capabilities are read again every few seconds",
-		Connected:      p.connected,
-		New:            p.work,
-		Host:           with.host,
+		Features: func(info *csiclient.Info) any {
+			return capabilities.Of(info, capabilities.Features{Topology: true, AttributesClass: true})
+		},
+		CheckName:    "capabilities",
+		CheckMessage: "No volume can be made or deleted; the capabilities are read again every few seconds",
+		Connected:    p.connected,
+		New:          p.work,
+		Host:         with.host,
 	}
 	if with.kube != nil {
 		config.Client = with.kube
@@ -117,7 +116,7 @@ func (p *provisioner) connected(config *rest.Config) error {
 func (p *provisioner) work(ctx context.Context, env sidecar.Environment) (sidecar.Work, error) {
 	p.env, p.journal = env, journal.New()
 	p.metrics, p.counts = controller.NewMetrics(env.Registerer), capacity.NewMetrics()
-	env.Registerer.MustRegister(controller.NewUnderWay(p.journal))
+	controller.RegisterUnderWay(env.Registerer, p.journal)
 	if p.options.Capacity.Enabled {
 		env.Registerer.MustRegister(p.counts)
 	}
@@ -135,21 +134,4 @@ func (p *provisioner) driverChanged(ctx context.Context, info *csiclient.Info) e
 	}
 	p.findAttach(ctx, info)
 	return nil
-}
-
-// capabilitiesOf returns the names of the capabilities of a driver.
-func capabilitiesOf(info *csiclient.Info) string {
-	var names []string
-	for service, has := range info.Plugin {
-		if has && service == csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS {
-			names = append(names, service.String())
-		}
-	}
-	for capability, has := range info.Controller {
-		if has {
-			names = append(names, capability.String())
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, ",")
 }

@@ -23,9 +23,6 @@ import (
 	"github.com/longshore-csi/longshore/topology"
 )
 
-// errReshaped ends the work of a session whose driver came back with other capabilities.
-var errReshaped = fmt.Errorf("the driver's capabilities or topology have changed: %w", controller.ErrSucceeded)
-
 // session provisions as long as the same kinds of objects are to be watched, for a driver in the same segment.
 type session struct {
 	*provisioner
@@ -104,7 +101,7 @@ func (s *session) Run(ctx context.Context) error {
 	}
 	err = group.Wait()
 	switch {
-	case errors.Is(context.Cause(ctx), errReshaped):
+	case errors.Is(context.Cause(ctx), controller.ErrSucceeded):
 		klog.FromContext(ctx).Info("Starting again, the driver has other capabilities or another topology now")
 		return component.ErrReplace
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, leader.ErrLost)):
@@ -183,7 +180,7 @@ func (s *session) DriverChanged(context.Context) {
 	switch {
 	case s.controller == nil: // Run looks
 	case s.target(s.env.CSI.Info()) != s.made:
-		s.end(errReshaped)
+		s.end(controller.ErrSucceeded) // by one for the driver as it is now
 	default:
 		s.controller.Requeue()
 	}
@@ -243,9 +240,6 @@ func (s *session) adopted(volumes []journal.Intent) {
 
 // reportJournal tells administrators that volumes in progress are not recorded.
 func (s *session) reportJournal(why error) {
-	if why == nil {
-		return
-	}
 	s.env.Events.Warning(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: s.env.Driver}}, "JournalNotWritten",
 		fmt.Sprintf("Volumes in progress are not recorded, so that one may be left in the storage system if its claim is deleted while csi-provisioner is killed. Allow get, create and update of leases: %v", why))
 }

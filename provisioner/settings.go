@@ -61,7 +61,6 @@ func (p *provisioner) viewConfig(info *csiclient.Info) view.Config {
 		Node:          o.Node.node(p.segment),
 		Naming:        o.naming(),
 		SnapshotSweep: o.SnapshotSweepInterval,
-		KeepAffinity:  o.Capacity.Enabled,
 		Timeout:       o.KubeTimeout,
 	}
 }

@@ -123,7 +123,6 @@ func TestViewConfig(t *testing.T) {
 		"--kube-api-timeout=7s":               func(c *view.Config) { c.Timeout = 7 * time.Second },
 		"--node-deployment":                   func(c *view.Config) { c.Node.Name = "n1" },
 		"--feature-gates=CrossNamespaceVolumeDataSource=true": func(c *view.Config) { c.Shape.Grants = true },
-		"--enable-capacity --capacity-ownerref-level=-1":      func(c *view.Config) { c.KeepAffinity = true },
 	} {
 		t.Run(strings.TrimLeft(arg, "-"), func(t *testing.T) {
 			o, fs := newFlags()

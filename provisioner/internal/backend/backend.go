@@ -13,6 +13,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/longshore-csi/longshore/csikit/concurrency"
 	"github.com/longshore-csi/longshore/csikit/outcome"
@@ -95,16 +96,13 @@ func (b *Backend) call(ctx context.Context, kind, what string, call func(ctx con
 
 // WithSecrets returns the request with secrets in it; all else is shared, for topologies are large.
 func WithSecrets(request *csi.CreateVolumeRequest, secrets map[string]string) *csi.CreateVolumeRequest {
-	return &csi.CreateVolumeRequest{
-		Name:                      request.GetName(),
-		CapacityRange:             request.GetCapacityRange(),
-		VolumeCapabilities:        request.GetVolumeCapabilities(),
-		Parameters:                request.GetParameters(),
-		Secrets:                   secrets,
-		VolumeContentSource:       request.GetVolumeContentSource(),
-		AccessibilityRequirements: request.GetAccessibilityRequirements(),
-		MutableParameters:         request.GetMutableParameters(),
-	}
+	copied := &csi.CreateVolumeRequest{}
+	request.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		copied.ProtoReflect().Set(field, value)
+		return true
+	})
+	copied.Secrets = secrets
+	return copied
 }
 
 // Error is the error of a call: what was attempted, the code, and the message of the driver.

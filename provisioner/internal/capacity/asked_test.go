@@ -92,20 +92,23 @@ func TestAskedAgain(t *testing.T) {
 		"Anywhere":  {reason: "Its segment is unknown.", act: func(_ *testing.T, c *Controller, _ *world) { c.VolumeChanged("fast", nil) }, want: []string{"fast@rack=1,zone=b", "fast@rack=2,zone=b", "fast@zone=a"}},
 		"NoTopology": {reason: "There is one segment, which all classes share.", act: func(_ *testing.T, c *Controller, w *world) {
 			w.segments = []topology.Segment{{}}
-			c.topologyChanged()
+			c.sourceChanged()
 			time.Sleep(time.Minute)
 			c.VolumeChanged("fast", nil)
 		}, want: []string{"fast@", "fast@", "slow@", "slow@"}},
 		"Exhausted":           {reason: "The preferred segment has no capacity.", act: func(t *testing.T, c *Controller, _ *world) { t.Helper(); c.Exhausted("fast", preferred(t, "zone=a")) }, want: []string{"fast@zone=a"}},
 		"NoTopologyExhausted": {reason: "No segment has capacity.", act: func(_ *testing.T, c *Controller, _ *world) { c.Exhausted("slow", nil) }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
-		"Class":               {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, _ *world) { c.classChanged("slow") }, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
+		"Class": {reason: "A class means another pool now.", act: func(_ *testing.T, c *Controller, w *world) {
+			w.classes["slow"].ResourceVersion = "2"
+			c.sourceChanged()
+		}, want: []string{"slow@rack=1,zone=b", "slow@rack=2,zone=b", "slow@zone=a"}},
 		"NewSegment": {reason: "GetCapacity is called only for the new segment.", act: func(t *testing.T, c *Controller, w *world) {
 			t.Helper()
 			w.segments = append(w.segments, segment(t, "zone=c"))
-			c.topologyChanged()
-			c.topologyChanged()
+			c.sourceChanged()
+			c.sourceChanged()
 		}, want: []string{"fast@zone=c", "slow@zone=c"}},
-		"SegmentGone": {reason: "GetCapacity is not called for a segment without nodes.", act: func(_ *testing.T, c *Controller, w *world) { w.segments = w.segments[:1]; c.topologyChanged() }},
+		"SegmentGone": {reason: "GetCapacity is not called for a segment without nodes.", act: func(_ *testing.T, c *Controller, w *world) { w.segments = w.segments[:1]; c.sourceChanged() }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -120,15 +123,16 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// TestClassesDoNotWait: pods may already wait for the objects of a new class. Changes of many nodes and volumes are batched.
-func TestClassesDoNotWait(t *testing.T) {
+// TestFirstChangeDoesNotWait: pods may already wait for the objects of a new class or place. Changes of many nodes and volumes are batched.
+func TestFirstChangeDoesNotWait(t *testing.T) {
 	class := func(c *Controller, w *world) {
 		w.classes["new"] = lateClass("new")
-		c.classChanged("new")
+		c.sourceChanged()
 	}
 	place := func(c *Controller, w *world) {
 		w.segments = append(w.segments, segment(t, "zone=c"))
-		c.topologyChanged()
+		c.sourceChanged()
+		synctest.Wait()
 	}
 	volume := func(c *Controller, _ *world) { c.VolumeChanged("fast", nil) }
 	cases := map[string]struct {
@@ -138,12 +142,11 @@ func TestClassesDoNotWait(t *testing.T) {
 		want   int
 	}{
 		"Class":         {reason: "GetCapacity is called for a new class in each segment.", act: []func(*Controller, *world){class}, want: 3},
-		"Place":         {reason: "Others may follow.", act: []func(*Controller, *world){place}},
-		"PlaceSettled":  {reason: "None has followed.", within: batchDelay, act: []func(*Controller, *world){place}, want: 2},
+		"Place":         {reason: "It is called for a new segment of each class.", act: []func(*Controller, *world){place}, want: 2},
 		"Volume":        {reason: "Others may follow.", act: []func(*Controller, *world){volume}},
 		"VolumeSettled": {reason: "None has followed.", within: batchDelay, act: []func(*Controller, *world){volume}, want: 3},
-		"Both":          {reason: "A class ends the wait for more segments.", act: []func(*Controller, *world){place, class}, want: 6},
-		"BothSettled":   {reason: "GetCapacity is called once per item.", within: batchDelay, act: []func(*Controller, *world){place, class}, want: 6},
+		"Soon":          {reason: "After one change there may be many.", act: []func(*Controller, *world){place, class}, want: 2},
+		"SoonSettled":   {reason: "GetCapacity is called once per item.", within: batchDelay, act: []func(*Controller, *world){place, class}, want: 6},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

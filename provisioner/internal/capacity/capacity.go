@@ -36,11 +36,9 @@ import (
 const (
 	// apiTimeout is the deadline of one request to the API server. Client-side throttling may delay each request for long.
 	apiTimeout = 5 * time.Minute
-	// batchDelay is how long a change of volumes or nodes waits for others, to be processed with them. A change of a class does
-	// not wait: until the objects of a new class exist, the scheduler finds no node for its volumes.
+	// batchDelay is how long a change of volumes waits for others, to be processed with them, and one of classes or segments that comes soon after another: the
+	// first of these does not wait, as the scheduler finds no node for volumes of a new class before it has objects.
 	batchDelay = time.Second
-	// writing replaces the version of an object that is being written.
-	writing = ""
 	// byItem is the index of the objects by their item.
 	byItem = "item"
 )
@@ -55,7 +53,7 @@ type Source interface {
 	// Segments returns the segments that the nodes of the driver are in.
 	Segments() []topology.Segment
 	// OnClass and OnTopology have functions called with changes of classes and of segments.
-	OnClass(changed func(name string))
+	OnClass(changed func())
 	OnTopology(changed func())
 }
 
@@ -104,19 +102,17 @@ type Controller struct {
 	driver  string
 	objects *kube.Informer[*storagev1.CSIStorageCapacity]
 	items   *reconcile.Controller[item]
-	// segmentsChanged and classesChanged signal that segments, or classes, have changed.
-	segmentsChanged, classesChanged chan struct{}
+	// changed signals that segments or classes have changed.
+	changed chan struct{}
 
 	mu sync.Mutex
-	// goal has the items that are to be published, and classesAt their classes by segment.
-	goal      map[item]struct{}
+	// goal has the items that are to be published, with the versions of their classes, and classesAt the classes by segment.
+	goal      map[item]string
 	classesAt map[topology.Segment][]string
-	// classes has the classes whose change is not processed yet.
-	classes map[string]struct{}
 	// published has the items that have a CSIStorageCapacity object.
 	published map[item]struct{}
-	// written has the resourceVersion of the last own write of each object, by name: watch events of own writes are ignored.
-	written map[string]string
+	// answers has what the driver has answered last: an object that says so is right, whoever has written it.
+	answers map[item]*csi.GetCapacityResponse
 }
 
 // New returns a controller.
@@ -126,8 +122,8 @@ func New(cfg Config) (*Controller, error) {
 		return nil, errors.New("make controller of capacities: the driver is not ready")
 	}
 	c := &Controller{
-		cfg: cfg, driver: info.Name, segmentsChanged: make(chan struct{}, 1), classesChanged: make(chan struct{}, 1),
-		classes: map[string]struct{}{}, published: map[item]struct{}{}, written: map[string]string{},
+		cfg: cfg, driver: info.Name, changed: make(chan struct{}, 1),
+		published: map[item]struct{}{}, answers: map[item]*csi.GetCapacityResponse{},
 	}
 	c.objects = kube.NewInformer(cfg.Kube.CSIStorageCapacities(cfg.Settings.Namespace), kube.InformerOptions[*storagev1.CSIStorageCapacity]{
 		Name:          "CSIStorageCapacity",
@@ -137,14 +133,14 @@ func New(cfg Config) (*Controller, error) {
 	c.objects.OnChange(c.objectChanged)
 	items, err := reconcile.New(reconcile.Config[item]{
 		// Each new volume asks for the capacity of its segment: that ends no backoff.
-		Name: "csistoragecapacity", Reconcile: c.reconcile, Inputs: func(i item) any { return c.wanted(i) }, HighPriority: c.isNew, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Drain: cfg.Settings.Drain, Metrics: cfg.Queues, Registerer: cfg.Ages,
+		Name: "csistoragecapacity", Reconcile: c.reconcile, Inputs: func(i item) any { return c.versionOf(i) }, HighPriority: c.isNew, Workers: cfg.Settings.Workers, Retry: cfg.Settings.Retry, Drain: cfg.Settings.Drain, Metrics: cfg.Queues, Registerer: cfg.Ages,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make queue of capacities: %w", err)
 	}
 	c.items = items
-	cfg.Source.OnTopology(c.topologyChanged)
-	cfg.Source.OnClass(c.classChanged)
+	cfg.Source.OnTopology(c.sourceChanged)
+	cfg.Source.OnClass(c.sourceChanged)
 	return c, nil
 }
 
@@ -181,48 +177,33 @@ func (c *Controller) work(ctx context.Context) error {
 func (c *Controller) follow(ctx context.Context) {
 	poll := time.NewTicker(c.cfg.Settings.Poll)
 	defer poll.Stop()
-	var batched <-chan time.Time // nil while no segment has changed
-	c.enqueueAll()
+	var settled <-chan time.Time // nil while no change was processed just before
+	changed := c.changed
+	c.enqueue(c.update(), c.publishedItems())
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-poll.C:
 			c.enqueue(c.update(), c.publishedItems(), c.all())
-		case <-c.segmentsChanged:
-			if batched == nil {
-				batched = time.After(batchDelay)
-			}
-		case <-batched:
-			batched = nil
+		case <-changed:
 			c.enqueue(c.update())
-		case <-c.classesChanged:
-			c.enqueue(c.update(), c.itemsOfChangedClasses())
+			changed, settled = nil, time.After(batchDelay)
+		case <-settled:
+			changed, settled = c.changed, nil
 		}
 	}
 }
 
-// enqueueAll enqueues all items, which includes the changes that were signalled before.
-func (c *Controller) enqueueAll() {
-	for _, signal := range []chan struct{}{c.segmentsChanged, c.classesChanged} {
-		select {
-		case <-signal:
-		default:
-		}
-	}
-	c.itemsOfChangedClasses()
-	c.enqueue(c.update(), c.publishedItems())
-}
-
-// notify sends a signal, unless one is pending already.
-func notify(signal chan<- struct{}) {
+// sourceChanged says that classes or segments may have changed.
+func (c *Controller) sourceChanged() {
 	select {
-	case signal <- struct{}{}:
-	default:
+	case c.changed <- struct{}{}:
+	default: // it is said already
 	}
 }
 
-// update recomputes the items that are to be published, and returns the added and the removed ones.
+// update recomputes the items that are to be published, and returns the added and the removed ones, and those whose class has changed.
 func (c *Controller) update() (changed []item) {
 	goal := goalOf(c.cfg.Info(), c.cfg.Settings.Immediate, c.cfg.Source)
 	classesAt := map[topology.Segment][]string{}
@@ -239,10 +220,10 @@ func (c *Controller) update() (changed []item) {
 	return append(missing(goal, before), missing(before, goal)...)
 }
 
-// missing returns the items of a that b lacks.
-func missing(a, b map[item]struct{}) (items []item) {
-	for i := range a {
-		if _, ok := b[i]; !ok {
+// missing returns the items of a that b lacks, or has with another version.
+func missing(a, b map[item]string) (items []item) {
+	for i, version := range a {
+		if other, ok := b[i]; !ok || other != version {
 			items = append(items, i)
 		}
 	}
@@ -266,12 +247,11 @@ func (c *Controller) isNew(i item) bool {
 	return !ok
 }
 
-// wanted reports whether an item is to be published.
-func (c *Controller) wanted(i item) bool {
+// versionOf returns the version of the class of an item, empty if the item is not to be published.
+func (c *Controller) versionOf(i item) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.goal[i]
-	return ok
+	return c.goal[i]
 }
 
 // publishedItems returns the items that have an object.
@@ -303,10 +283,9 @@ func (c *Controller) objectChanged(before, after *storagev1.CSIStorageCapacity) 
 	}
 	switch {
 	case after == nil:
-		c.forget(before.Name)
 		c.trackPublished(before, false)
 		c.items.Add(itemOf(before))
-	case before != nil && before.ResourceVersion != after.ResourceVersion && !c.own(after):
+	case before != nil && before.ResourceVersion != after.ResourceVersion && (itemOf(before) != itemOf(after) || !c.isRight(after)):
 		c.enqueue([]item{itemOf(before), itemOf(after)})
 	}
 }
@@ -322,33 +301,21 @@ func (c *Controller) trackPublished(object *storagev1.CSIStorageCapacity, exists
 	}
 }
 
-// own reports whether the last write of an object is an own one, or one is in progress. A write by another client in that
-// moment is found at the next poll.
-func (c *Controller) own(object *storagev1.CSIStorageCapacity) bool {
+// isRight reports whether an object is as the last answer of the driver asks for.
+func (c *Controller) isRight(object *storagev1.CSIStorageCapacity) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	version, ok := c.written[object.Name]
-	return ok && (version == writing || version == object.ResourceVersion)
+	answer, ok := c.answers[itemOf(object)]
+	c.mu.Unlock()
+	return ok && renew(object, c.object(itemOf(object), answer)) == nil
 }
 
-// writes records that a write of an object is in progress.
-func (c *Controller) writes(name string) {
+// answered notes the last answer of the driver about an item, nil for one that is not published any more.
+func (c *Controller) answered(i item, answer *csi.GetCapacityResponse) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.written[name] = writing
-}
-
-// wrote records a written object.
-func (c *Controller) wrote(object *storagev1.CSIStorageCapacity) {
-	c.objects.Remember(object)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.written[object.Name] = object.ResourceVersion
-}
-
-// forget removes the record of an object that is deleted, or could not be written.
-func (c *Controller) forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.written, name)
+	if answer == nil {
+		delete(c.answers, i)
+	} else {
+		c.answers[i] = answer
+	}
 }

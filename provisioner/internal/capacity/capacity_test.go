@@ -61,7 +61,7 @@ func (w *world) Class(name string) (*storagev1.StorageClass, bool) {
 func (w *world) Segments() []topology.Segment { return w.segments }
 
 // OnClass implements Source.
-func (w *world) OnClass(func(string)) {}
+func (w *world) OnClass(func()) {}
 
 // OnTopology implements Source.
 func (w *world) OnTopology(func()) {}

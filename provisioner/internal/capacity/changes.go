@@ -1,38 +1,11 @@
 package capacity
 
 import (
-	"slices"
-
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/topology"
 )
-
-// topologyChanged says that the segments may have changed.
-func (c *Controller) topologyChanged() {
-	notify(c.segmentsChanged)
-}
-
-// classChanged says that a StorageClass was created, changed or deleted.
-func (c *Controller) classChanged(name string) {
-	c.mu.Lock()
-	c.classes[name] = struct{}{}
-	c.mu.Unlock()
-	notify(c.classesChanged)
-}
-
-// itemsOfChangedClasses returns the items of the classes that have changed, and resets the list of these classes.
-func (c *Controller) itemsOfChangedClasses() []item {
-	c.mu.Lock()
-	classes := c.classes
-	c.classes = map[string]struct{}{}
-	c.mu.Unlock()
-	return slices.DeleteFunc(c.all(), func(i item) bool {
-		_, changed := classes[i.class]
-		return !changed
-	})
-}
 
 // VolumeChanged says that a volume of a class was created or deleted: the capacity of its segments has changed, for all
 // classes, as these may share it. Without topology there is one segment for all nodes. If the driver has topology but the

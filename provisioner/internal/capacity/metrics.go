@@ -32,9 +32,7 @@ func (m *Metrics) Watch(c *Controller) {
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- m.goal
-	ch <- m.current
-	ch <- m.obsolete
+	prometheus.DescribeByCollect(m, ch)
 }
 
 // Collect implements prometheus.Collector.

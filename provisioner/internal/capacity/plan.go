@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/params"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
@@ -87,15 +88,10 @@ func itemOf(object *storagev1.CSIStorageCapacity) item {
 	return item{segment: segment, class: object.StorageClassName}
 }
 
-// reported reports whether a driver reports its capacity.
-func reported(info *csiclient.Info) bool {
-	return info != nil && info.Plugin[csi.PluginCapability_Service_CONTROLLER_SERVICE] && info.Controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY]
-}
-
-// goalOf returns the items that are to be published: none while the driver does not report its capacity.
-func goalOf(info *csiclient.Info, immediate bool, source Source) map[item]struct{} {
-	goal := map[item]struct{}{}
-	if !reported(info) {
+// goalOf returns the items that are to be published, with the versions of their classes: none while the driver does not report its capacity.
+func goalOf(info *csiclient.Info, immediate bool, source Source) map[item]string {
+	goal := map[item]string{}
+	if !capabilities.Of(info, capabilities.Features{}).Capacity {
 		return goal
 	}
 	segments := source.Segments()
@@ -106,7 +102,7 @@ func goalOf(info *csiclient.Info, immediate bool, source Source) map[item]struct
 		for _, segment := range segments {
 			// Of a driver without topology, which allowedTopologies do not restrict, the segment is empty.
 			if segment.IsEmpty() || topology.Permitted(class.AllowedTopologies, segment) {
-				goal[item{segment: segment, class: class.Name}] = struct{}{}
+				goal[item{segment: segment, class: class.Name}] = string(class.UID) + "/" + class.ResourceVersion
 			}
 		}
 	}

@@ -21,13 +21,15 @@ func (c *Controller) reconcile(ctx context.Context, i item) (reconcile.Result, e
 	objects := c.objects.ByIndex(byItem, i.String())
 	slices.SortFunc(objects, func(a, b *storagev1.CSIStorageCapacity) int { return cmp.Compare(a.Name, b.Name) })
 	class, exists := c.cfg.Source.Class(i.class)
-	if !exists || !c.wanted(i) {
+	if !exists || c.versionOf(i) == "" {
+		c.answered(i, nil)
 		return reconcile.Result{}, c.remove(ctx, objects)
 	}
 	answer, err := c.getCapacity(ctx, class, i)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	c.answered(i, answer)
 	if len(objects) == 0 {
 		return reconcile.Result{}, c.create(ctx, c.object(i, answer))
 	}
@@ -57,20 +59,17 @@ func (c *Controller) create(ctx context.Context, want *storagev1.CSIStorageCapac
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	client := c.cfg.Kube.CSIStorageCapacities(c.cfg.Settings.Namespace)
-	c.writes(want.Name)
 	created, err := client.Create(ctx, want, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		c.wrote(created)
+		c.objects.Remember(created)
 		klog.FromContext(ctx).V(2).Info("Capacity is published", logging.KeyObject, klog.KObj(created), logging.KeyCapacity, created.Capacity)
 		return nil
 	case !apierrors.IsAlreadyExists(err):
-		c.forget(want.Name)
 		return fmt.Errorf("create CSIStorageCapacity %s: %w", klog.KObj(want), err)
 	}
 	live, err := client.Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
-		c.forget(want.Name)
 		return fmt.Errorf("get CSIStorageCapacity %s, which exists already: %w", klog.KObj(want), err)
 	}
 	return c.renew(ctx, live, want)
@@ -84,13 +83,11 @@ func (c *Controller) renew(ctx context.Context, is, want *storagev1.CSIStorageCa
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	c.writes(next.Name)
 	updated, err := c.cfg.Kube.CSIStorageCapacities(next.Namespace).Update(ctx, next, metav1.UpdateOptions{})
 	if err != nil {
-		c.forget(next.Name)
 		return fmt.Errorf("update CSIStorageCapacity %s: %w", klog.KObj(next), err)
 	}
-	c.wrote(updated)
+	c.objects.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Capacity is published", logging.KeyObject, klog.KObj(updated), logging.KeyCapacity, updated.Capacity)
 	return nil
 }

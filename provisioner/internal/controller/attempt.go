@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -87,7 +88,10 @@ func (c *Controller) attempt(ctx context.Context, intent journal.Intent) (reconc
 	case attemptUndo:
 		return c.unwanted(ctx, intent, volume.GetVolumeId(), plan.why)
 	case attemptRepeat:
-		return reconcile.Result{}, c.doubt(intent, plan.until, plan.problem(err))
+		if plan.why != "" { // the answer was no error
+			err = errors.New(plan.why)
+		}
+		return reconcile.Result{}, c.doubt(intent, plan.until, err)
 	case attemptForget, attemptRetry, attemptInfeasible, attemptReschedule:
 	}
 	if plan.verb == attemptForget && outcome.Code(err) == codes.AlreadyExists {

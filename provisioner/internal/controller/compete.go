@@ -97,29 +97,36 @@ func (c *Controller) obstacle(ctx context.Context, s claimState) nodemode.Obstac
 	if why := c.sources.Elsewhere(ctx, s.claim, c.hasSource(s.claim)); why != nil {
 		return nodemode.Obstacle{Why: backend.Describe(why), Quiet: true}
 	}
-	return nodemode.Obstacle{Why: c.offer(ctx, s).insufficient(c.node().Name)}
+	return nodemode.Obstacle{Why: c.insufficient(ctx, s)}
 }
 
-// offer asks the driver how much capacity the own node has for a claim. Nothing is read from the API, and nothing is
-// written. A request that cannot be made is no reason to leave the claim: the one node that takes it reports that.
-func (c *Controller) offer(ctx context.Context, s claimState) offer {
+// insufficient asks the driver how much capacity the own node has for a claim, and says why that is not enough, empty if it is. Nothing is read from the API, and
+// nothing is written. A driver that does not report its capacity is taken to have some, and a request that cannot be made is no reason to leave the claim:
+// CreateVolume, or the one node that takes it, finds out.
+func (c *Controller) insufficient(ctx context.Context, s claimState) string {
 	if !s.caps.Capacity {
-		return offer{}
+		return ""
 	}
 	spec, err := c.classSpec(s)
 	if err != nil {
-		return offer{}
+		return ""
 	}
 	request, err := spec.Request()
 	if err != nil {
-		return offer{}
+		return ""
 	}
 	available, err := c.backend.Capacity(ctx, &csi.GetCapacityRequest{
 		VolumeCapabilities: request.GetVolumeCapabilities(),
 		Parameters:         request.GetParameters(),
 		AccessibleTopology: &csi.Topology{Segments: c.node().Segments},
 	})
-	return offer{wanted: request.GetCapacityRange().GetRequiredBytes(), available: available, known: true, err: err}
+	switch wanted := request.GetCapacityRange().GetRequiredBytes(); {
+	case err != nil:
+		return fmt.Sprintf("GetCapacity failed on node %q: %s", c.node().Name, backend.Describe(err))
+	case available < wanted:
+		return fmt.Sprintf("Node %q has not enough capacity for the volume: %d bytes are available, %d bytes are requested", c.node().Name, available, wanted)
+	}
+	return ""
 }
 
 // take selects the own node for a claim, unless the claim has changed hands or needs no volume any more. In both cases the
@@ -144,25 +151,4 @@ func (c *Controller) take(ctx context.Context, claim *corev1.PersistentVolumeCla
 		c.claimRecords.Change(claim.UID, func(r *claimRecord) { r.unverified = false })
 	}
 	return nil
-}
-
-// offer is what the own node has for a claim.
-type offer struct {
-	// wanted and available are bytes.
-	wanted, available int64
-	// known says that GetCapacity was called, and has returned available or err.
-	known bool
-	err   error
-}
-
-// insufficient says why the node cannot have the claim, empty when it can. A driver that does not report its capacity is
-// taken to have some: CreateVolume finds out.
-func (o offer) insufficient(node string) string {
-	switch {
-	case o.err != nil:
-		return fmt.Sprintf("GetCapacity failed on node %q: %s", node, backend.Describe(o.err))
-	case o.known && o.available < o.wanted:
-		return fmt.Sprintf("Node %q has not enough capacity for the volume: %d bytes are available, %d bytes are requested", node, o.available, o.wanted)
-	}
-	return ""
 }

@@ -5,8 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -100,23 +103,34 @@ func TestNoClaimIsServedByTwoNodes(t *testing.T) {
 	})
 }
 
-func TestOffer(t *testing.T) {
+// TestInsufficient asks the driver of a node for its capacity, for a claim of 1 GiB.
+func TestInsufficient(t *testing.T) {
 	cases := map[string]struct {
-		reason string
-		offer  offer
-		want   string
+		reason  string
+		options csitest.Options
+		fault   csitest.Fault
+		want    string
 	}{
-		"Unknown": {reason: "A driver that does not report its capacity is taken to have enough.", offer: offer{wanted: 5}},
-		"Equal":   {reason: "Just enough is enough.", offer: offer{wanted: 5, available: 5, known: true}},
-		"Nothing": {reason: "Nothing is enough for nothing.", offer: offer{known: true}},
-		"Less":    {reason: "Less is not.", offer: offer{wanted: 5, available: 4, known: true}, want: `Node "n1" has not enough capacity for the volume: 4 bytes are available, 5 bytes are requested`},
-		"Error":   {reason: "An error is not.", offer: offer{known: true, err: errors.New("disk\n gone")}, want: `GetCapacity failed on node "n1": disk gone`},
+		"Unknown": {
+			reason:  "A driver that does not report its capacity is taken to have enough.",
+			options: csitest.Options{Capacity: 1, Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}},
+		},
+		"Equal": {reason: "Just enough is enough.", options: csitest.Options{Capacity: 1 << 30}},
+		"Less":  {reason: "Less is not.", options: csitest.Options{Capacity: 1<<30 - 1}, want: `Node "n1" has not enough capacity for the volume: 1073741823 bytes are available, 1073741824 bytes are requested`},
+		"Error": {reason: "An error is not.", fault: csitest.Fault{Method: "GetCapacity", Code: codes.Internal, Message: "disk\n gone"}, want: `GetCapacity failed on node "n1": get capacity: Internal: disk gone`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.offer.insufficient("n1"); got != tc.want {
-				t.Errorf("%s\ngot %q, want %q", tc.reason, got, tc.want)
-			}
+			settings := rigSettings()
+			settings.Node = newNode()
+			onRigWith(t, tc.options, settings, func(t *testing.T, r *rig) {
+				if tc.fault.Method != "" {
+					r.Driver.Inject(tc.fault)
+				}
+				if got := r.insufficient(fixtures.Quiet(t), r.stateOf(fixtures.Quiet(t), fixtures.Claim())); got != tc.want {
+					t.Errorf("%s\ngot %q, want %q", tc.reason, got, tc.want)
+				}
+			}, fixtures.Class())
 		})
 	}
 }

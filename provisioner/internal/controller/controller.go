@@ -126,11 +126,6 @@ type claimKey struct {
 	UID             types.UID
 }
 
-// compare orders keys by namespace and name.
-func (k claimKey) compare(other claimKey) int {
-	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name), cmp.Compare(k.UID, other.UID))
-}
-
 // Controller provisions and deletes the volumes of one driver.
 type Controller struct {
 	cfg    Config
@@ -183,7 +178,7 @@ func (c *Controller) makeQueues() (err error) {
 	c.release, err = release.New(release.Config{
 		Driver: c.driver, Capabilities: c.caps, Backend: c.backend, Kube: c.cfg.Kube, View: c.view, Secrets: c.cfg.Secrets, Plugin: c.cfg.Plugin,
 		VolumeChanged: func(class string, affinity *corev1.VolumeNodeAffinity) { c.capacity.VolumeChanged(class, affinity) },
-		Events:        c.cfg.Events, Metrics: c.cfg.Metrics.release, Queues: c.cfg.Queues, Ages: c.cfg.Ages,
+		Events:        c.cfg.Events, Metrics: c.cfg.Metrics.remove, Queues: c.cfg.Queues, Ages: c.cfg.Ages,
 		Workers: settings.Workers, Retry: settings.Retry, KubeTimeout: settings.KubeTimeout, Drain: settings.Drain,
 	})
 	if err != nil {
@@ -201,10 +196,7 @@ func (c *Controller) makeQueues() (err error) {
 		InUse: c.sourceInUse, Changed: c.enqueueWaiting, Queues: c.cfg.Queues, Ages: c.cfg.Ages,
 		Workers: settings.SourceWorkers, Retry: settings.Retry, KubeTimeout: settings.KubeTimeout, Drain: settings.Drain,
 	})
-	if err != nil {
-		return err
-	}
-	return nil
+	return err
 }
 
 // inProgress reports whether a volume operation is in progress for a claim. Such claims come first: the volume may exist.
@@ -288,7 +280,7 @@ func (c *Controller) Requeue() {
 				keys = append(keys, keyOf(claim))
 			}
 		}
-		return slices.SortedFunc(slices.Values(keys), claimKey.compare)
+		return slices.SortedFunc(slices.Values(keys), func(a, b claimKey) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	})
 	c.release.Requeue()
 }

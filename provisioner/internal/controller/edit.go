@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 )
@@ -14,20 +13,16 @@ import (
 // first and written as a whole: the permissions that provisioners have always had allow updates of claims, and no patches. Of several writers at a
 // time the API lets one through; the others have a conflict.
 func (c *Controller) editClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, edit func(live *corev1.PersistentVolumeClaim) (bool, error)) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
-	defer cancel()
-	client := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace)
-	live, err := client.Get(ctx, claim.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err) || err == nil && live.UID != claim.UID:
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("get claim %s: %w", klog.KObj(claim), err)
+	live, err := c.liveClaim(ctx, claim)
+	if err != nil || live == nil {
+		return false, err
 	}
 	if changed, err := edit(live); err != nil || !changed {
 		return false, err
 	}
-	updated, err := client.Update(ctx, live, metav1.UpdateOptions{})
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
+	defer cancel()
+	updated, err := c.cfg.Kube.PersistentVolumeClaims(claim.Namespace).Update(ctx, live, metav1.UpdateOptions{})
 	if err != nil {
 		return false, fmt.Errorf("update claim %s: %w", klog.KObj(claim), err)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -14,27 +13,18 @@ import (
 // This file says what the work on a key depends on: as long as that stays the same, a key that has failed waits for its backoff to end
 // (reconcile.Config.Inputs). Nothing that the provisioner writes before it fails may be part of it.
 
-// claimInputs is what users, the scheduler and administrators can change about a claim that gets no volume.
-type claimInputs struct {
-	uid     types.UID
-	leaving bool
-	// text is a digest of the spec and the annotations.
-	text [sha256.Size]byte
-	// class is the UID and the resource version of the StorageClass.
-	class string
-}
-
-// claimInputs returns the claimInputs of a claim. A source, a node or a PersistentVolume that the claim waits for wakes it.
+// claimInputs returns what users, the scheduler and administrators can change about a claim that gets no volume. A source, a node or a PersistentVolume that the
+// claim waits for wakes it.
 func (c *Controller) claimInputs(key claimKey) any {
 	claim, ok := c.claim(key)
 	if !ok {
-		return claimInputs{}
+		return nil
 	}
-	inputs := claimInputs{uid: claim.UID, leaving: leaving(claim), text: digestOf(claim)}
-	if class, ok := c.view.Class(view.ClassName(claim)); ok {
-		inputs.class = string(class.UID) + "/" + class.ResourceVersion
+	class := ""
+	if found, ok := c.view.Class(view.ClassName(claim)); ok {
+		class = string(found.UID) + "/" + found.ResourceVersion
 	}
-	return inputs
+	return [...]any{claim.UID, leaving(claim), digestOf(claim), class}
 }
 
 // digestOf returns the digest of what a user can change in a claim.

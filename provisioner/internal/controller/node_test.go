@@ -30,7 +30,7 @@ func onNode1(t *testing.T, test func(*testing.T, *rig)) {
 // notes returns which notes there are about the test claim.
 func (r *rig) notes() []bool {
 	record := r.claimRecords.Get("uid-1")
-	return []bool{record.unverified, record.unplaced.waits()}
+	return []bool{record.unverified, !record.unplaced.since.IsZero()}
 }
 
 // TestNothingIsKeptOfClaimsElsewhere makes all kinds of notes about a claim, and hands it to another node.
@@ -61,7 +61,7 @@ func TestNothingIsKeptOfClaimsElsewhere(t *testing.T) {
 				r.apply(claim)
 				r.WatchesCatchUp()
 				r.claimRecords.Change(claim.UID, func(record *claimRecord) {
-					*record = claimRecord{unverified: true, unplaced: unplaced{key: keyOf(claim)}}
+					*record = claimRecord{unverified: true, unplaced: unplaced{key: keyOf(claim), since: time.Now()}}
 				})
 				if tc.change == nil {
 					if err := r.Cluster.Remove("persistentvolumeclaims", "team", "data"); err != nil {

@@ -125,11 +125,3 @@ func planCreated(s attemptState) attemptPlan {
 	}
 	return attemptPlan{verb: attemptSave}
 }
-
-// problem returns the error of the call, or what is wrong with an answer that was no error.
-func (p attemptPlan) problem(err error) error {
-	if p.why == "" {
-		return err
-	}
-	return errors.New(p.why)
-}

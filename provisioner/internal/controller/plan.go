@@ -84,7 +84,7 @@ func refuse(format string, args ...any) claimPlan {
 func planClaim(s claimState) claimPlan {
 	switch {
 	case s.intent != nil:
-		return claimPlan{verb: claimResume, why: "volume is in progress: " + s.intent.Stage.String()}
+		return claimPlan{verb: claimResume, why: "volume is in progress: " + string(s.intent.Stage)}
 	case s.claim != nil && isMarked(s.claim) && s.node.AssignedElsewhere(s.claim) == "" && view.DriverOf(s.claim) == s.driver:
 		return planFormer(s)
 	}

@@ -130,7 +130,7 @@ func (c *Controller) prepare(ctx context.Context, s claimState) (journal.Intent,
 	if err != nil {
 		return journal.Intent{}, volume.BlockedError{Err: err}
 	}
-	return journal.Intent{Spec: spec, Request: request, Opened: time.Now(), Secrets: secrets}, nil
+	return journal.Intent{Stage: journal.Creating, Spec: spec, Request: request, Opened: time.Now(), Secrets: secrets}, nil
 }
 
 // unprepared handles a claim for which no request could be made; nothing was asked of the driver.

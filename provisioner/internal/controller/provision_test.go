@@ -38,7 +38,7 @@ func TestUnderWay(t *testing.T) {
 	store := journal.New()
 	gather := func() map[string]float64 {
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(NewUnderWay(store))
+		RegisterUnderWay(registry, store)
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -32,8 +32,12 @@ func (c *Controller) tidyClaim(uid types.UID, claim *corev1.PersistentVolumeClai
 	if claim != nil && c.concerns(claim) && c.node().AssignedElsewhere(claim) == "" {
 		return
 	}
-	before, _ := c.claimRecords.Change(uid, func(r *claimRecord) { *r = claimRecord{} })
-	if before.source != (volume.SourceRef{}) {
+	c.forget(uid, func(r *claimRecord) { *r = claimRecord{} })
+}
+
+// forget drops the source of a claim from its record, and frees it.
+func (c *Controller) forget(uid types.UID, edit func(r *claimRecord)) {
+	if before, _ := c.claimRecords.Change(uid, edit); before.source != (volume.SourceRef{}) {
 		c.sources.Free(before.source)
 	}
 }
@@ -57,8 +61,5 @@ func (c *Controller) dropSourceOf(s claimState) {
 	if s.claim == nil || s.intent != nil || c.sources.Allowed(s.claim) == nil {
 		return
 	}
-	before, _ := c.claimRecords.Change(s.claim.UID, func(r *claimRecord) { r.source = volume.SourceRef{} })
-	if before.source != (volume.SourceRef{}) {
-		c.sources.Free(before.source)
-	}
+	c.forget(s.claim.UID, func(r *claimRecord) { r.source = volume.SourceRef{} })
 }

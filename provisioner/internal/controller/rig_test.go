@@ -88,7 +88,7 @@ func newNode() view.Node {
 func viewOf(api kubeapi.Client, info *csiclient.Info, settings Settings) *view.View {
 	return view.New(view.Config{
 		Kube: api, Driver: info.Name, Plugin: migration.Of(info.Name), Shape: capabilities.ShapeOf(info, settings.Features), Node: settings.Node, Naming: settings.Naming,
-		SnapshotSweep: 5 * time.Minute, KeepAffinity: true, Timeout: settings.KubeTimeout,
+		SnapshotSweep: 5 * time.Minute, Timeout: settings.KubeTimeout,
 	})
 }
 

@@ -33,15 +33,15 @@ func (c *Controller) save(ctx context.Context, intent journal.Intent, created *c
 	if err := c.cfg.Journal.Update(intent); err != nil {
 		return reconcile.Result{}, fmt.Errorf("record volume %q: %w", intent.VolumeID, err)
 	}
-	result, err := c.write(ctx, intent)
+	why, err := c.write(ctx, intent)
 	switch {
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Volume exists, but its PersistentVolume is not saved yet", logging.KeyVolumeID, intent.VolumeID)
 		c.unsaved.AddAfter(intent.UID(), saveRetryStart)
-	case result.verb == saveUndo:
+	case why != "":
 		// The volume is deleted in this same step: its end is an error, and so the pause before the claim starts over grows
 		// from one time to the next.
-		return c.unwanted(ctx, intent, intent.VolumeID, result.why)
+		return c.unwanted(ctx, intent, intent.VolumeID, why)
 	}
 	return reconcile.Result{}, nil
 }
@@ -83,47 +83,29 @@ func (c *Controller) reconcileUnsaved(ctx context.Context, uid types.UID) (recon
 // saveAgain writes a PersistentVolume if it is still wanted, and reports whether its volume is to be deleted, which the
 // intent says then.
 func (c *Controller) saveAgain(ctx context.Context, intent journal.Intent) (undo bool, err error) {
-	var result saveResult
-	if why := c.whyUnwanted(intent); why != "" {
-		result, err = c.clash(ctx, intent, why, true)
+	why := c.whyUnwanted(intent)
+	if why != "" {
+		why, err = c.clash(ctx, intent, why, true)
 	} else {
-		result, err = c.write(ctx, intent)
+		why, err = c.write(ctx, intent)
 	}
-	if err != nil || result.verb != saveUndo {
+	if err != nil || why == "" {
 		return false, err
 	}
-	_, err = c.discard(intent, intent.VolumeID, result.why)
+	_, err = c.discard(intent, intent.VolumeID, why)
 	return err == nil, err
 }
 
-// saveVerb is what follows from one attempt to save a PersistentVolume.
-type saveVerb int
-
-const (
-	// saveRepeat: it is not known to be saved, repeat the attempt. It is the zero value, so that a case that was forgotten can
-	// cost time but no volume.
-	saveRepeat saveVerb = iota
-	// saveSettled: the volume has a PersistentVolume, and its intent is closed.
-	saveSettled
-	// saveUndo: there can be no PersistentVolume of it, the volume is to be deleted.
-	saveUndo
-)
-
-// saveResult is the result of one attempt to save a PersistentVolume.
-type saveResult struct {
-	verb saveVerb
-	// why says for what reason the volume is to be deleted.
-	why string
-}
-
-// write creates the PersistentVolume once. With an error it is to be tried again.
-func (c *Controller) write(ctx context.Context, intent journal.Intent) (saveResult, error) {
+// write creates the PersistentVolume once. With an error it is to be tried again; why says for what reason there can be none, and the volume is to be deleted. Without
+// both the volume has a PersistentVolume, and the intent is closed.
+func (c *Controller) write(ctx context.Context, intent journal.Intent) (why string, err error) {
 	callCtx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	saved, err := c.cfg.Kube.PersistentVolumes().Create(callCtx, intent.PV, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		return c.written(ctx, intent, saved), nil
+		c.written(ctx, intent, saved)
+		return "", nil
 	case apierrors.IsAlreadyExists(err):
 		return c.clash(ctx, intent, backend.Describe(err), false)
 	case isInvalid(err):
@@ -131,7 +113,7 @@ func (c *Controller) write(ctx context.Context, intent journal.Intent) (saveResu
 	}
 	err = fmt.Errorf("save PersistentVolume %q: %w", intent.PV.Name, err)
 	c.cfg.Events.Warning(intent.Spec.Claim, reasonFailed, "The volume was created, saving its PersistentVolume is retried: "+backend.Describe(err))
-	return saveResult{verb: saveRepeat}, err
+	return "", err
 }
 
 // isInvalid reports whether the API server will never accept the object as it is: each cause names a field. A policy that denies it, which an administrator can
@@ -146,7 +128,7 @@ func isInvalid(err error) bool {
 }
 
 // written ends the provisioning of a claim.
-func (c *Controller) written(ctx context.Context, intent journal.Intent, saved *corev1.PersistentVolume) saveResult {
+func (c *Controller) written(ctx context.Context, intent journal.Intent, saved *corev1.PersistentVolume) {
 	c.view.Volumes.Remember(saved)
 	c.close(intent)
 	claim := intent.Spec.Claim
@@ -155,30 +137,31 @@ func (c *Controller) written(ctx context.Context, intent journal.Intent, saved *
 	c.cfg.Events.Normal(claim, reasonSucceeded, fmt.Sprintf("Provisioned volume %q", saved.Name))
 	klog.FromContext(ctx).V(2).Info("Volume is provisioned", logging.KeyClaim, klog.KObj(claim),
 		logging.KeyVolume, saved.Name, logging.KeyVolumeID, intent.VolumeID)
-	return saveResult{verb: saveSettled}
 }
 
 // clash handles a PersistentVolume that cannot be saved: its claim no longer wants it, the API refuses it, or one of its name
 // exists, which may be the same volume: an attempt whose answer was lost may have succeeded. The refusal is final if the
-// volume is to be deleted when there is none.
-func (c *Controller) clash(ctx context.Context, intent journal.Intent, refusal string, final bool) (saveResult, error) {
+// volume is to be deleted when there is none. The results are those of write.
+func (c *Controller) clash(ctx context.Context, intent journal.Intent, refusal string, final bool) (why string, err error) {
 	callCtx, cancel := context.WithTimeout(ctx, c.cfg.Settings.KubeTimeout)
 	defer cancel()
 	existing, err := c.cfg.Kube.PersistentVolumes().Get(callCtx, intent.PV.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && final:
-		return saveResult{verb: saveUndo, why: refusal}, nil
+		return refusal, nil
 	case err != nil:
-		return saveResult{verb: saveRepeat}, fmt.Errorf("get PersistentVolume %q, which was not saved (%s): %w", intent.PV.Name, refusal, err)
+		return "", fmt.Errorf("get PersistentVolume %q, which was not saved (%s): %w", intent.PV.Name, refusal, err)
 	}
 	switch c.compare(existing, intent.PV) {
 	case volume.Same:
-		return c.written(ctx, intent, existing), nil
+		c.written(ctx, intent, existing)
+		return "", nil
 	case volume.Leaving, volume.Taken:
-		return c.conceded(intent, existing), nil
+		c.conceded(intent, existing)
+		return "", nil
 	case volume.Foreign:
 	}
-	return saveResult{verb: saveUndo, why: fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name)}, nil
+	return fmt.Sprintf("PersistentVolume %q exists already, for another volume", existing.Name), nil
 }
 
 // compare returns how an existing PersistentVolume relates to the one that was to be saved. On different nodes, volumes of
@@ -194,12 +177,11 @@ func (c *Controller) compare(existing, wanted *corev1.PersistentVolume) volume.M
 // conceded leaves a volume to the PersistentVolume that has it already: one that is for another claim, or
 // one whose own deletion decides what becomes of the volume. The claim, if it is still there, is looked at
 // again when that PersistentVolume is gone.
-func (c *Controller) conceded(intent journal.Intent, existing *corev1.PersistentVolume) saveResult {
+func (c *Controller) conceded(intent journal.Intent, existing *corev1.PersistentVolume) {
 	claim := intent.Spec.Claim
 	c.unverify(claim.UID)
 	c.view.Volumes.Remember(existing)
 	c.cfg.Events.Warning(claim, reasonFailed,
 		fmt.Sprintf("PersistentVolume %q has the volume already, and is deleted or for another claim", existing.Name))
 	c.close(intent)
-	return saveResult{verb: saveSettled}
 }

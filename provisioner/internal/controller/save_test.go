@@ -51,7 +51,7 @@ func (r *rig) stage() string {
 	if !ok {
 		return "closed"
 	}
-	return intent.Stage.String()
+	return string(intent.Stage)
 }
 
 // stored returns the PersistentVolume that save writes, as another process may have stored it.
@@ -289,7 +289,7 @@ func TestFlush(t *testing.T) {
 		r.saveOn(5*time.Minute, func() {
 			r.Cluster.Heal()
 			begin := time.Now()
-			r.flush(fixtures.Quiet(t), true)
+			r.flush(fixtures.Quiet(t))
 			if took := time.Since(begin); took > 0 {
 				t.Errorf("the end took %v, want no wait", took)
 			}
@@ -310,7 +310,7 @@ func TestFlushGivesUp(t *testing.T) {
 		ctx, cancel := context.WithTimeout(fixtures.Quiet(t), 10*time.Second)
 		defer cancel()
 		begin := time.Now()
-		r.flush(ctx, true)
+		r.flush(ctx)
 		if took := time.Since(begin); took != 10*time.Second {
 			t.Errorf("the end took %v, want 10 s", took)
 		}

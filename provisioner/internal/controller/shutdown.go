@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,19 +40,17 @@ func (c *Controller) work(ctx context.Context) error {
 	err := work.Wait()
 	stopSaving()
 	err = errors.Join(err, saving.Wait())
-	if !errors.Is(context.Cause(ctx), ErrSucceeded) {
-		c.flush(flushCtx, !superseded(ctx))
+	if !succeeded(ctx) {
+		c.flush(flushCtx)
 	}
+	c.logUnfinished(ctx)
 	return err
 }
 
 // outlive returns a context that ends, at the latest, when d has passed since the end of ctx.
 func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		defer cancel()
-		pause(longer, d)
-	})
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
 	return longer, func() { stop(); cancel() }
 }
 
@@ -67,58 +64,42 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// superseded reports whether ctx ended because the lease is lost: another instance may be at work.
-func superseded(ctx context.Context) bool {
+// succeeded reports whether ctx ended because another controller goes on with the intents: of this process, or of another one, which has the Lease by now.
+func succeeded(ctx context.Context) bool {
 	var cause interface{ Abort() bool }
-	return errors.As(context.Cause(ctx), &cause) && cause.Abort()
+	return errors.Is(context.Cause(ctx), ErrSucceeded) || errors.As(context.Cause(ctx), &cause) && cause.Abort()
 }
 
-// flush finishes or undoes volumes whose operation is not finished, until ctx ends, and logs what is left. The claims of
-// volumes that are to be deleted are gone or want nothing of them: no later process would know of these volumes. They come
-// first. A volume whose creation is not confirmed and whose claim waits for it is requested once more; the next process
-// requests it again by its name.
-func (c *Controller) flush(ctx context.Context, leading bool) {
-	list := c.cfg.Journal.List()
-	slices.SortStableFunc(list, func(a, b journal.Intent) int { return c.flushOrder(a) - c.flushOrder(b) })
+// flush finishes or undoes volumes whose operation is not finished, until ctx ends: where there is no further process, no other would. A volume whose creation is
+// not confirmed and whose claim waits for it is requested once more; the next process requests it again by its name.
+func (c *Controller) flush(ctx context.Context) {
 	var work errgroup.Group
 	work.SetLimit(max(1, c.cfg.Settings.Workers))
-	for _, intent := range list {
-		if intent.Stage == journal.Reported {
-			continue // an administrator has to act
-		}
+	for _, intent := range c.cfg.Journal.List() {
 		work.Go(func() error {
-			c.finish(ctx, intent, leading)
+			c.finish(ctx, intent)
 			return nil
 		})
 	}
 	_ = work.Wait() // no function returns an error
-	for _, intent := range c.cfg.Journal.List() {
-		if intent.Stage != journal.Reported {
-			c.logUnfinished(ctx, intent)
-		}
-	}
 }
 
-// flushOrder returns the place of an intent in flush.
-func (c *Controller) flushOrder(intent journal.Intent) int {
-	switch {
-	case intent.Stage == journal.Saving:
-		return 0
-	case intent.Stage == journal.Undoing || !c.wanted(intent):
-		return 1
-	}
-	return 2
-}
-
-// finish works on one volume until it is settled, ctx ends, or only another process can go on.
-func (c *Controller) finish(ctx context.Context, intent journal.Intent, leading bool) {
+// finish works on one volume until it is settled, ctx ends, or only another process, or an administrator, can go on.
+func (c *Controller) finish(ctx context.Context, intent journal.Intent) {
 	ok := true
 	for wait := flushPause; ok && intent.Stage != journal.Reported && ctx.Err() == nil; intent, ok = c.cfg.Journal.Get(intent.UID()) {
-		again, err := c.finishStep(ctx, intent, leading)
-		if !again {
-			return
+		var err error
+		last := false
+		if intent.Stage == journal.Saving {
+			_, err = c.saveAgain(ctx, intent)
+		} else {
+			last = intent.Stage == journal.Creating && c.wanted(intent)
+			_, err = c.resume(ctx, intent)
 		}
 		if err != nil {
+			if last {
+				return
+			}
 			klog.FromContext(ctx).V(2).Info("Volume operation failed at shutdown", logging.KeyVolumeName, intent.Spec.Name, logging.KeyReason, backend.Describe(err))
 			pause(ctx, wait)
 			wait *= 2
@@ -126,37 +107,17 @@ func (c *Controller) finish(ctx context.Context, intent journal.Intent, leading 
 	}
 }
 
-// finishStep takes one step for a volume, and reports whether another one makes sense. Without the lease, what another
-// instance may be working on is left to that instance: everything but volumes whose claim does not exist any more.
-func (c *Controller) finishStep(ctx context.Context, intent journal.Intent, leading bool) (again bool, err error) {
-	if intent.Stage == journal.Saving {
-		_, err := c.saveAgain(ctx, intent)
-		return true, err
-	}
-	if !leading {
-		if c.wanted(intent) {
-			return false, nil
-		}
-		if claim, err := c.liveClaim(ctx, intent.Spec.Claim); claim != nil || err != nil {
-			return err != nil, err
+// logUnfinished logs volumes whose operation is not finished at the end of the process. Those that an administrator has to look for were reported.
+func (c *Controller) logUnfinished(ctx context.Context) {
+	for _, intent := range c.cfg.Journal.List() {
+		logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeName, intent.Spec.Name, logging.KeyVolumeID, intent.VolumeID,
+			logging.KeyClaim, klog.KObj(intent.Spec.Claim), logging.KeyState, intent.Stage)
+		switch why := c.whyUnwanted(intent); {
+		case intent.Stage == journal.Reported, errors.Is(context.Cause(ctx), ErrSucceeded):
+		case why != "" && !c.cfg.Journal.Durable():
+			logger.Error(nil, "Shutting down with a volume that may be left behind: look for it in the storage system", logging.KeyReason, why)
+		default:
+			logger.Info("Shutting down with an unfinished volume operation, the next instance goes on with it")
 		}
 	}
-	if intent.Stage == journal.Undoing {
-		_, err = c.undo(ctx, intent)
-		return true, err
-	}
-	again = !c.wanted(intent)
-	_, err = c.resume(ctx, intent)
-	return again || err == nil, err
-}
-
-// logUnfinished logs a volume whose operation is not finished at the end of the process.
-func (c *Controller) logUnfinished(ctx context.Context, intent journal.Intent) {
-	logger := klog.FromContext(ctx).WithValues(logging.KeyVolumeName, intent.Spec.Name, logging.KeyVolumeID, intent.VolumeID,
-		logging.KeyClaim, klog.KObj(intent.Spec.Claim), logging.KeyState, intent.Stage.String())
-	if why := c.whyUnwanted(intent); why != "" && !c.cfg.Journal.Durable() {
-		logger.Error(nil, "Shutting down with a volume that may be left behind: look for it in the storage system", logging.KeyReason, why)
-		return
-	}
-	logger.Info("Shutting down with an unfinished volume operation, the next instance goes on with it")
 }

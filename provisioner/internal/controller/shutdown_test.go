@@ -39,13 +39,29 @@ func ending(t *testing.T, cause error, play func(g *chaos), check func(g *chaos,
 	})
 }
 
-// TestShutdownForgotVolumesOfDeletedClaims ends the process, by SIGTERM and by the loss of the lease, while the volume of a
-// deleted claim waits for its next attempt. No other process knows of it: it must be deleted before the end.
+// TestShutdownForgotVolumesOfDeletedClaims ends the process while the volume of a deleted claim waits for its next attempt: there may be no further process.
 func TestShutdownForgotVolumesOfDeletedClaims(t *testing.T) {
-	cases := map[string]struct {
-		reason string
-		fault  []csitest.Fault
-	}{
+	for name, tc := range faultsAtTheEnd() {
+		t.Run(name, func(t *testing.T) {
+			ending(t, context.Canceled, tc.play, func(g *chaos, took time.Duration) {
+				if left := g.volumes(); len(left) > 0 {
+					t.Errorf("%s: volumes %q are left after %v", tc.reason, left, took)
+				}
+			})
+		})
+	}
+}
+
+// faultAtTheEnd is what has happened to the volume of a claim when the process ends.
+type faultAtTheEnd struct {
+	reason string
+	fault  []csitest.Fault
+	// wanted says that the claim is still there.
+	wanted bool
+}
+
+func faultsAtTheEnd() map[string]faultAtTheEnd {
+	return map[string]faultAtTheEnd{
 		"Creating": {
 			reason: "The outcome of CreateVolume is unknown.",
 			fault:  []csitest.Fault{{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 4}},
@@ -55,41 +71,38 @@ func TestShutdownForgotVolumesOfDeletedClaims(t *testing.T) {
 			fault:  []csitest.Fault{{Method: "CreateVolume", Delay: 2 * time.Second}, {Method: "DeleteVolume", Code: codes.Internal, Times: 3}},
 		},
 	}
-	for name, tc := range cases {
-		for how, cause := range map[string]error{"Term": context.Canceled, "LeaseLost": leader.ErrLost} {
-			t.Run(name+how, func(t *testing.T) {
-				ending(t, cause, func(g *chaos) {
-					for _, fault := range tc.fault {
-						g.driver.Inject(fault)
-					}
-					g.claimNamed("data", "u1")
-					time.Sleep(100 * time.Millisecond)
-					g.remove("persistentvolumeclaims", "team", "data")
-					time.Sleep(4100 * time.Millisecond)
-				}, func(g *chaos, took time.Duration) {
-					if left := g.volumes(); len(left) > 0 {
-						t.Errorf("%s: volumes %q are left after %v", tc.reason, left, took)
-					}
-				})
-			})
-		}
-	}
 }
 
-// TestShutdownWithoutTheLease loses the lease while the volume of a claim that waits for it may exist: another instance may
-// be working on that claim, so no call is made.
+// play lets the fault happen.
+func (f faultAtTheEnd) play(g *chaos) {
+	for _, fault := range f.fault {
+		g.driver.Inject(fault)
+	}
+	g.claimNamed("data", "u1")
+	time.Sleep(100 * time.Millisecond)
+	if !f.wanted {
+		g.remove("persistentvolumeclaims", "team", "data")
+	}
+	time.Sleep(4100 * time.Millisecond)
+}
+
+// TestShutdownWithoutTheLease loses the lease while a volume is in progress: another instance goes on with it, so no call is made.
 func TestShutdownWithoutTheLease(t *testing.T) {
-	var before int
-	ending(t, leader.ErrLost, func(g *chaos) {
-		g.driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 3})
-		g.claimNamed("data", "u1")
-		time.Sleep(1500 * time.Millisecond)
-		before = len(g.calls("CreateVolume"))
-	}, func(g *chaos, took time.Duration) {
-		if after := len(g.calls("CreateVolume")); after != before || took > 0 {
-			t.Errorf("%d calls of CreateVolume after the loss of the lease, %v later", after-before, took)
-		}
-	})
+	cases := faultsAtTheEnd()
+	cases["Wanted"] = faultAtTheEnd{reason: "The claim waits for its volume.", fault: cases["Creating"].fault, wanted: true}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var before int
+			ending(t, leader.ErrLost, func(g *chaos) {
+				tc.play(g)
+				before = len(g.driver.Calls())
+			}, func(g *chaos, took time.Duration) {
+				if after := len(g.driver.Calls()); after != before || took > 0 {
+					t.Errorf("%s\n%d calls after the loss of the lease, %v later", tc.reason, after-before, took)
+				}
+			})
+		})
+	}
 }
 
 // TestShutdownTookLongerThanThePodMayTake has a driver with a long deadline that hangs, and an API server that is away: the

@@ -109,16 +109,11 @@ type unplaced struct {
 	since time.Time
 }
 
-// waits reports whether the claim waits for a topology.
-func (u unplaced) waits() bool {
-	return u != unplaced{}
-}
-
 // noTopology notes that there is no topology for a claim, which is looked at again when that may have changed.
 func (c *Controller) noTopology(s claimState) {
 	node := view.SelectedNode(s.claim)
 	c.claimRecords.Change(s.claim.UID, func(r *claimRecord) {
-		if !r.unplaced.waits() || r.unplaced.node != node {
+		if r.unplaced.since.IsZero() || r.unplaced.node != node {
 			r.unplaced = unplaced{key: keyOf(s.claim), node: node, since: time.Now()}
 		}
 	})

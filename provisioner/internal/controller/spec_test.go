@@ -176,7 +176,7 @@ func TestPrepareErrors(t *testing.T) {
 			class: func(c *storagev1.StorageClass) {
 				c.Parameters = fixtures.SecretClass("${pvc.annotations['a']}").Parameters
 			},
-			want: `unknown token "pvc.annotations['a']"`,
+			want: `invalid tokens: ["pvc.annotations['a']"]`,
 		},
 		"NoSize": {
 			reason: "A claim without a size cannot be asked for.", blocked: true,

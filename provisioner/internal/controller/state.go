@@ -66,7 +66,7 @@ func (c *Controller) State() State {
 		volume := VolumeState{
 			Volume:   intent.Spec.Name,
 			Claim:    intent.Spec.Claim.Namespace + "/" + intent.Spec.Claim.Name,
-			Stage:    intent.Stage.String(),
+			Stage:    string(intent.Stage),
 			VolumeID: intent.VolumeID,
 			Reason:   intent.Reason,
 			Since:    intent.Opened,

@@ -110,14 +110,14 @@ func (c *Controller) classChanged(_, after *storagev1.StorageClass) {
 // topologyChanged looks at the claims for which there was no topology, once more nodes have had time to
 // follow: where a driver is being rolled out, the first node must not get all volumes.
 func (c *Controller) topologyChanged() {
-	for _, record := range c.claimRecords.Matching(func(r claimRecord) bool { return r.unplaced.waits() }) {
+	for _, record := range c.claimRecords.Matching(func(r claimRecord) bool { return !r.unplaced.since.IsZero() }) {
 		c.claims.WakeAfter(record.unplaced.key, topologySettle)
 	}
 }
 
 // nodeChanged looks at the claims that wait for the topology of a node.
 func (c *Controller) nodeChanged(name string) {
-	for _, record := range c.claimRecords.Matching(func(r claimRecord) bool { return r.unplaced.waits() && r.unplaced.node == name }) {
+	for _, record := range c.claimRecords.Matching(func(r claimRecord) bool { return !r.unplaced.since.IsZero() && r.unplaced.node == name }) {
 		c.claims.Wake(record.unplaced.key)
 	}
 }

@@ -191,7 +191,7 @@ func TestTopologySettles(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.emptyQueues()
 		r.topologyChanged()
-		r.claimRecords.Change("uid-1", func(record *claimRecord) { record.unplaced.key = keyOf(fixtures.Claim()) })
+		r.claimRecords.Change("uid-1", func(record *claimRecord) { record.unplaced = unplaced{key: keyOf(fixtures.Claim()), since: time.Now()} })
 		r.topologyChanged()
 		r.topologyChanged()
 		ctx, stop := context.WithCancel(fixtures.Quiet(t))

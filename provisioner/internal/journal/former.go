@@ -1,23 +1,21 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/provisioner/internal/params"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
@@ -79,9 +77,33 @@ func (j *Journal) readFormer(ctx context.Context, records map[types.UID]record) 
 // record returns the record in the present format. Version 1 does not say who wrote a record: one that is not from the last hour is not acted on.
 func (f formerRecord) record(parts map[string]json.RawMessage, now time.Time) record {
 	r := record{UID: f.UID, Volume: strings.Replace(f.Volume, "*", string(f.UID), 1), Claim: f.Claim, Since: time.Unix(f.Since, 0).UTC()}
-	err := readPart(parts, f.ClaimPart, &r.Claim)
+	var text []byte
+	var segments map[string]string
+	var source struct {
+		volume.SourceRef
+
+		Content []byte
+	}
+	request, content := &csi.CreateVolumeRequest{}, &csi.VolumeContentSource{}
+	err := cmp.Or(
+		readPart(parts, f.ClaimPart, &r.Claim), readPart(parts, f.Secret, &r.Secret), readPart(parts, f.Segment, &segments),
+		readPart(parts, f.Request, &text), readPart(parts, f.Source, &source), // before they are decoded
+		proto.Unmarshal(text, request), proto.Unmarshal(source.Content, content),
+	)
+	request.Name = r.Volume
+	request.CapacityRange = &csi.CapacityRange{RequiredBytes: f.Bytes, LimitBytes: request.GetCapacityRange().GetLimitBytes()}
+	if segments != nil {
+		segment := []*csi.Topology{{Segments: segments}}
+		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: segment, Preferred: segment}
+	}
+	if f.Named {
+		request.Parameters = volume.WithMetadata(request.GetParameters(), r.claim(), r.Volume)
+	}
+	if f.Source != "" {
+		request.VolumeContentSource, r.Source = content, &source.SourceRef
+	}
 	if err == nil {
-		err = f.addRequest(&r, parts)
+		r.Request, err = protojson.Marshal(request)
 	}
 	if age := now.Sub(r.Since); age > trustedAge || age < -clockSkew {
 		r.Reported = fmt.Sprintf("a former version has recorded it at %s, more than %v ago", r.Since.Format(time.RFC3339), trustedAge)
@@ -90,53 +112,6 @@ func (f formerRecord) record(parts map[string]json.RawMessage, now time.Time) re
 		r.Reported = "the record of a former version cannot be read: " + err.Error()
 	}
 	return r
-}
-
-// addRequest reads the request, its secret and its source.
-func (f formerRecord) addRequest(r *record, parts map[string]json.RawMessage) error {
-	var text []byte
-	var segments map[string]string
-	var source struct {
-		Kind, Namespace, Name string
-		Content               []byte
-	}
-	request := &csi.CreateVolumeRequest{}
-	for _, read := range []func() error{
-		func() error { return readPart(parts, f.Request, &text) },
-		func() error { return proto.Unmarshal(text, request) },
-		func() error { return readPart(parts, f.Secret, &r.Secret) },
-		func() error { return readPart(parts, f.Segment, &segments) },
-		func() error { return readPart(parts, f.Source, &source) },
-	} {
-		if err := read(); err != nil {
-			return err
-		}
-	}
-	request.Name = r.Volume
-	request.CapacityRange = &csi.CapacityRange{RequiredBytes: f.Bytes, LimitBytes: request.GetCapacityRange().GetLimitBytes()}
-	if segments != nil {
-		segment := []*csi.Topology{{Segments: segments}}
-		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: segment, Preferred: segment}
-	}
-	namespace, name, _ := strings.Cut(r.Claim, "/")
-	spec := volume.Spec{Name: r.Volume, Claim: &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: f.UID, Namespace: namespace, Name: name}}}
-	spec.Secrets = params.Secrets{Provision: r.Secret}
-	if f.Named {
-		request.Parameters = volume.WithMetadata(maps.Clone(request.GetParameters()), spec.Claim, r.Volume)
-	}
-	if f.Source != "" {
-		content := &csi.VolumeContentSource{}
-		if err := proto.Unmarshal(source.Content, content); err != nil {
-			return err
-		}
-		request.VolumeContentSource = content
-		spec.Source = &volume.Source{Ref: volume.SourceRef{Kind: source.Kind, Namespace: source.Namespace, Name: source.Name}, Content: content}
-	}
-	stored, err := recordOf(Intent{Spec: spec, Request: request, Opened: r.Since})
-	if err == nil {
-		*r = stored
-	}
-	return err
 }
 
 // readPart reads a part into value; no digest, no part.

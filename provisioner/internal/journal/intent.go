@@ -11,35 +11,20 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// Stage says how far a volume has come.
-type Stage int
+// Stage says how far a volume has come, for logs and /debug/state, too.
+type Stage string
 
 // The stages, in the order in which they are gone through; Undoing may follow any of the others.
 const (
 	// Creating: CreateVolume was called or is about to be, its outcome is pending or unknown.
-	Creating Stage = iota
+	Creating Stage = "creating"
 	// Saving: the volume exists, its PersistentVolume is being written.
-	Saving
+	Saving Stage = "saving"
 	// Undoing: the volume exists and is unwanted, it is being deleted.
-	Undoing
+	Undoing Stage = "undoing"
 	// Reported: the volume may exist, and this process may neither ask for it nor delete it; an administrator has to.
-	Reported
+	Reported Stage = "reported"
 )
-
-// String names the stage for logs and /debug/state.
-func (s Stage) String() string {
-	switch s {
-	case Creating:
-		return "creating"
-	case Saving:
-		return "saving"
-	case Undoing:
-		return "undoing"
-	case Reported:
-		return "reported"
-	}
-	return fmt.Sprintf("stage %d", int(s))
-}
 
 // Intent is the obligation to finish one volume. It is a value: a Journal hands out copies, and what its
 // pointers lead to is never changed.

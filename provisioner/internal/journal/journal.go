@@ -22,11 +22,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/poll"
 )
 
 const (
@@ -65,7 +65,7 @@ type Config struct {
 	Settle time.Duration
 	// Adopted is called with intents that were taken over late, because the API server had refused it before. nil: it is not.
 	Adopted func([]Intent)
-	// Report is called when the records can no longer be written, with why, and when they can be again, with nil. nil: it is not.
+	// Report is called when the records can no longer be written, with why. nil: it is not.
 	Report func(why error)
 }
 
@@ -133,17 +133,11 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 
 // insist takes over the Leases, as soon as the API server answers.
 func (j *Journal) insist(ctx context.Context) {
-	said := ""
-	_ = wait.PollUntilContextCancel(ctx, retryPause, true, func(ctx context.Context) (done bool, _ error) {
-		_, err := j.begin(ctx)
-		if err == nil || refuses(err) && !raced(err) {
-			return true, nil
+	_ = poll.Until(ctx, retryPause, "Waiting for the records of volumes in progress", func(ctx context.Context) error {
+		if _, err := j.begin(ctx); err != nil && (!refuses(err) || raced(err)) {
+			return err
 		}
-		if why := err.Error(); why != said {
-			said = why
-			klog.FromContext(ctx).Info("Waiting for the records of volumes in progress", logging.KeyReason, why)
-		}
-		return false, nil
+		return nil
 	}) // its error says no more than that ctx has ended
 }
 
@@ -279,11 +273,11 @@ func (j *Journal) setRefused(ctx context.Context, err error) {
 	if (before == nil) == (err == nil) {
 		return
 	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Volumes in progress are not recorded: a volume whose claim is deleted while this process ends may be left behind. Allow get, create and update of leases")
-	} else {
+	if err == nil {
 		klog.FromContext(ctx).Info("Volumes in progress are recorded again")
+		return
 	}
+	klog.FromContext(ctx).Error(err, "Volumes in progress are not recorded: a volume whose claim is deleted while this process ends may be left behind. Allow get, create and update of leases")
 	if report != nil {
 		report(err)
 	}

@@ -76,13 +76,15 @@ func recordOf(intent Intent) (r record, err error) {
 	return r, nil
 }
 
+// claim returns what a record says of the claim.
+func (r record) claim() *corev1.PersistentVolumeClaim {
+	namespace, name, _ := strings.Cut(r.Claim, "/")
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: r.UID, Namespace: namespace, Name: name}}
+}
+
 // intent returns the intent of a record. One whose request cannot be read is reported.
 func (r record) intent() Intent {
-	namespace, name, _ := strings.Cut(r.Claim, "/")
-	intent := Intent{
-		Spec:   volume.Spec{Name: r.Volume, Claim: &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: r.UID, Namespace: namespace, Name: name}}},
-		Opened: r.Since, Recovered: true, Reason: r.Reported,
-	}
+	intent := Intent{Stage: Creating, Spec: volume.Spec{Name: r.Volume, Claim: r.claim()}, Opened: r.Since, Recovered: true, Reason: r.Reported}
 	intent.Spec.Secrets.Provision = r.Secret
 	request := &csi.CreateVolumeRequest{}
 	if err := protojson.Unmarshal(r.Request, request); err != nil && r.Reported == "" {

@@ -36,8 +36,7 @@ type (
 // watches are concerned.
 type Client interface {
 	kube.Client
-	VolumeSnapshots(namespace string) snapshotapi.VolumeSnapshots
-	VolumeSnapshotContents() snapshotapi.VolumeSnapshotContents
+	snapshotapi.Client
 	// ReferenceGrants are those of all namespaces, to be listed and watched.
 	ReferenceGrants() ReferenceGrants
 	CSIStorageCapacities(namespace string) CSIStorageCapacities
@@ -57,10 +56,13 @@ type Config struct {
 	CapacityBurst int
 }
 
+// core is the client of the kinds of csikit/kube.
+type core = kube.Client
+
 // client implements Client over one REST client per API group.
 type client struct {
-	kube.Client
-	snapshots snapshotapi.Client
+	core
+	snapshotapi.Client
 	// capacities has a limit of its own.
 	capacities rest.Interface
 	// grants and betaGrants are the clients of the versions of ReferenceGrants. grants also reads whatever has no types here.
@@ -94,10 +96,10 @@ func New(cfg Config) (Client, error) {
 	if cfg.CapacityQPS > 0 {
 		capacities.QPS, capacities.Burst = float32(cfg.CapacityQPS), cfg.CapacityBurst
 	}
-	c := &client{Client: cfg.Others, params: runtime.NewParameterCodec(scheme)}
+	c := &client{core: cfg.Others, params: runtime.NewParameterCodec(scheme)}
 	v1, beta := GrantVersions()
 	var errs [4]error
-	c.snapshots, errs[0] = snapshotapi.New(cfg.REST)
+	c.Client, errs[0] = snapshotapi.New(cfg.REST)
 	c.capacities, errs[1] = rest.RESTClientFor(capacities)
 	c.grants, errs[2] = rest.RESTClientFor(custom(v1))
 	c.betaGrants, errs[3] = rest.RESTClientFor(custom(beta))
@@ -105,16 +107,6 @@ func New(cfg Config) (Client, error) {
 		return nil, fmt.Errorf("make clients for %q: %w", cfg.REST.Host, err)
 	}
 	return c, nil
-}
-
-// VolumeSnapshots implements Client.
-func (c *client) VolumeSnapshots(namespace string) snapshotapi.VolumeSnapshots {
-	return c.snapshots.VolumeSnapshots(namespace)
-}
-
-// VolumeSnapshotContents implements Client.
-func (c *client) VolumeSnapshotContents() snapshotapi.VolumeSnapshotContents {
-	return c.snapshots.VolumeSnapshotContents()
 }
 
 // ReferenceGrants implements Client.

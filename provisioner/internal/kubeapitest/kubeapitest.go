@@ -56,23 +56,16 @@ func New(other kube.Client) kubeapi.Client {
 	if !ok {
 		panic("the client is none of a kubetest.Cluster")
 	}
-	return client{Client: other, snapshots: snapshotapitest.New(from), from: from}
+	return client{core: other, Client: snapshotapitest.New(from), from: from}
 }
+
+type core = kube.Client
 
 type client struct {
-	kube.Client
-	snapshots snapshotapi.Client
-	from      kubetest.Connection
-}
+	core
+	snapshotapi.Client
 
-// VolumeSnapshots implements kubeapi.Client.
-func (c client) VolumeSnapshots(namespace string) snapshotapi.VolumeSnapshots {
-	return c.snapshots.VolumeSnapshots(namespace)
-}
-
-// VolumeSnapshotContents implements kubeapi.Client.
-func (c client) VolumeSnapshotContents() snapshotapi.VolumeSnapshotContents {
-	return c.snapshots.VolumeSnapshotContents()
+	from kubetest.Connection
 }
 
 // ReferenceGrants implements kubeapi.Client.

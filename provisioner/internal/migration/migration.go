@@ -18,24 +18,11 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
-// errNoHandle says that the in-tree form of a volume does not identify it.
-var errNoHandle = errors.New("the driver's answer lacks what identifies the volume in that form")
-
-// translator is what is used of the translation library.
-type translator interface {
-	GetInTreePluginNameFromSpec(pv *corev1.PersistentVolume, inline *corev1.Volume) (string, error)
-	TranslateInTreeStorageClassToCSI(logger klog.Logger, plugin string, class *storagev1.StorageClass) (*storagev1.StorageClass, error)
-	TranslateInTreePVToCSI(logger klog.Logger, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error)
-	TranslateCSIPVToInTree(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error)
-}
-
-var _ translator = csitranslation.CSITranslator{}
-
 // Plugin is the in-tree volume plugin that a CSI driver replaces. The zero value is for a driver that replaces none: it
 // returns all objects as they are.
 type Plugin struct {
 	driver, name string
-	library      translator
+	library      csitranslation.CSITranslator
 }
 
 // Of returns the plugin that a CSI driver replaces.
@@ -105,7 +92,7 @@ func (p Plugin) ToInTree(pv *corev1.PersistentVolume) (*corev1.PersistentVolume,
 	if err == nil {
 		var again *corev1.PersistentVolume
 		if again, err = p.ToCSI(translated); err == nil && (again.Spec.CSI == nil || again.Spec.CSI.VolumeHandle == "") {
-			err = errNoHandle
+			err = errors.New("the driver's answer lacks what identifies the volume in that form")
 		}
 	}
 	if err != nil {

@@ -130,7 +130,7 @@ func (c *Competition) first(claim types.UID, holder string, now time.Time) turn 
 	if holder != "" {
 		return turn{holder: holder, due: c.holders.get(c.pauses, holder, now).next}
 	}
-	return c.pauses.firstTurn(claim, now)
+	return turn{due: now.Add(c.pauses.pause(claim, 0))}
 }
 
 // seek checks whether the node that has taken a claim still exists. When that cannot be found out, it is taken to exist.

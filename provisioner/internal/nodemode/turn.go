@@ -2,10 +2,11 @@ package nodemode
 
 import (
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
 // soon is the shortest pause: a queue takes none for "never".
@@ -59,11 +60,6 @@ type pauses struct {
 	base, max time.Duration
 }
 
-// firstTurn returns the first turn for a claim that no node has taken.
-func (p pauses) firstTurn(claim types.UID, now time.Time) turn {
-	return turn{due: now.Add(p.pause(claim, 0))}
-}
-
 // afterHolderGone returns the turn after the holder of a claim was found to be gone: the competition begins again.
 func (p pauses) afterHolderGone(t turn, claim types.UID, now time.Time) turn {
 	return turn{holder: t.holder, gone: true, due: now.Add(p.pause(claim, 0))}
@@ -89,10 +85,10 @@ func (p pauses) worthWarning(t turn) bool {
 	return !t.warned && p.upTo(t.tries) == p.max
 }
 
-// pause returns the pause after so many in vain: it doubles up to the longest, and is shortened by up to the shortest, so
-// that the pauses of the nodes differ.
+// pause returns the pause after so many in vain: it doubles up to the longest, and is shortened by a part of the shortest that depends on node, claim and attempt only:
+// the pauses of the nodes differ, in another order for each claim, and yet every run is like the last.
 func (p pauses) pause(claim types.UID, tries int) time.Duration {
-	return max(soon, p.upTo(tries)-p.jitter(claim, tries))
+	return max(soon, p.upTo(tries)-time.Duration(float64(p.base)*p.part(string(claim), tries)))
 }
 
 // upTo returns the longest that a pause may be.
@@ -107,26 +103,7 @@ func (p pauses) upTo(tries int) time.Duration {
 	return min(pause, p.max)
 }
 
-// jitter returns a part of the shortest pause that depends on node, claim and attempt only: the pauses of the nodes differ, in another
-// order for each claim, and yet every run is like the last.
-func (p pauses) jitter(claim types.UID, tries int) time.Duration {
-	return time.Duration(float64(p.base) * p.part(string(claim), tries))
-}
-
 // part returns a number from 0 up to 1 that depends on the node, what it is for, and the attempt.
 func (p pauses) part(what string, tries int) float64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s#%s#%d", p.node, what, tries)
-	return float64(mix(h.Sum64())>>32) / (1 << 32)
-}
-
-// mix spreads the bits of a hash over all of its bits, as FNV changes little with the last character (the finalizer of
-// MurmurHash3).
-func mix(x uint64) uint64 {
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
-	x ^= x >> 33
-	return x
+	return reconcile.Part(fmt.Sprintf("%s#%s#%d", p.node, what, tries))
 }

@@ -80,7 +80,7 @@ func TestTurns(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	n := newPauses()
 	t.Run("Longer", func(t *testing.T) {
-		at := n.firstTurn("u", now)
+		at := turn{due: now.Add(n.pause("u", 0))}
 		warnings := 0
 		for i := range 5 {
 			next := n.nextTurn(at, "u", at.due)
@@ -112,7 +112,7 @@ func TestTurns(t *testing.T) {
 			for i := range 100 {
 				claim := types.UID(fmt.Sprint("u", i))
 				mine := n.afterNoCapacity(turn{holder: "n3", gone: true, tries: tries, warned: true}, claim, now)
-				other := pauses{"n2", n.base, n.max}.firstTurn(claim, now)
+				other := turn{due: now.Add(pauses{"n2", n.base, n.max}.pause(claim, 0))}
 				if !mine.due.After(other.due) || mine.holder != "" || mine.gone || mine.tries != tries+1 || !mine.warned {
 					t.Errorf("turn %+v of the node without capacity, and %+v of another one", mine, other)
 				}

@@ -33,22 +33,3 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
-
-// FuzzExpand compares expand with the obvious: replace every known token in turn.
-func FuzzExpand(f *testing.F) {
-	f.Add("a-${pv.name}-b")
-	f.Add("${pvc.namespace}${pv.name}")
-	f.Add("$${pv.name}")
-	f.Add("${${pv.name}}")
-	f.Fuzz(func(t *testing.T, text string) {
-		tokens := map[string]string{"pv.name": "1", "pvc.namespace": "2"}
-		got, err := expand(text, tokens)
-		if err != nil {
-			return
-		}
-		want := strings.NewReplacer("${pv.name}", "1", "${pvc.namespace}", "2").Replace(text)
-		if got != want {
-			t.Errorf("expand(%q) = %q, want %q", text, got, want)
-		}
-	})
-}

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/longshore-csi/longshore/csikit/secretref"
 )
 
 // Prefix is the prefix of every parameter key that is reserved for Kubernetes. An unknown key with this
@@ -38,7 +40,7 @@ type Class struct {
 	// Driver holds the parameters that go to the driver.
 	Driver map[string]string
 	// templates holds the secret templates by operation; an operation without a secret is absent.
-	templates map[operation]template
+	templates map[operation]secretref.Template
 }
 
 // Parse reads the parameters of a StorageClass. All that is wrong is reported at once, each error naming

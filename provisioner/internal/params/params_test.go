@@ -64,7 +64,7 @@ func TestParseDriverParameters(t *testing.T) {
 			parameters: map[string]string{
 				"fstype": "a", "FSTYPE": "b", "csi.storage.k8s.io/x": "", "csi.storage.k8s.io/secret-name": "s",
 			},
-			errs: []string{`["FSTYPE" "fstype"]`, `"csi.storage.k8s.io/x"`, `"csi.storage.k8s.io/secret-namespace": must be set`},
+			errs: []string{`["FSTYPE" "fstype"]`, `"csi.storage.k8s.io/x"`, `"csi.storage.k8s.io/secret-name" and "csi.storage.k8s.io/secret-namespace": must be set together`},
 		},
 	}
 	for name, tc := range cases {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/longshore-csi/longshore/csikit/secretref"
 )
 
 // operation is a CSI operation that may be given a secret of its own.
@@ -39,24 +41,39 @@ func (o operation) keys() keyPair {
 
 // deprecatedKeys returns the keys of the first CSI release, of the design document "CSI credentials".
 func (o operation) deprecatedKeys() (keyPair, bool) {
-	var stem string
-	switch o {
-	case provision:
-		stem = "csiProvisioner"
-	case controllerPublish:
-		stem = "csiControllerPublish"
-	case nodeStage:
-		stem = "csiNodeStage"
-	case nodePublish:
-		stem = "csiNodePublish"
-	default:
-		return keyPair{}, false
-	}
-	return keyPair{name: stem + "SecretName", namespace: stem + "SecretNamespace"}, true
+	stem, ok := map[operation]string{
+		provision: "csiProvisioner", controllerPublish: "csiControllerPublish", nodeStage: "csiNodeStage", nodePublish: "csiNodePublish",
+	}[o]
+	return keyPair{name: stem + "SecretName", namespace: stem + "SecretNamespace"}, ok
 }
 
-// template is a secret reference in which tokens may still stand.
-type template struct{ name, namespace string }
+// Values are the values of the tokens of a secret template.
+type Values struct {
+	// PVName is the name of the PersistentVolume, token ${pv.name}.
+	PVName string
+	// ClaimName is the name of the claim, token ${pvc.name}.
+	ClaimName string
+	// ClaimNamespace is the namespace of the claim, token ${pvc.namespace}.
+	ClaimNamespace string
+	// ClaimAnnotations are the annotations of the claim, tokens ${pvc.annotations['key']}.
+	ClaimAnnotations map[string]string
+}
+
+// namespaceTokens are the tokens that may stand in a namespace: nothing that the owner of a claim can
+// choose freely, lest a claim reads the secrets of another namespace.
+func (v Values) namespaceTokens() map[string]string {
+	return map[string]string{"pv.name": v.PVName, "pvc.namespace": v.ClaimNamespace}
+}
+
+// nameTokens are the tokens that may stand in a secret name.
+func (v Values) nameTokens() map[string]string {
+	tokens := v.namespaceTokens()
+	tokens["pvc.name"] = v.ClaimName
+	for key, value := range v.ClaimAnnotations {
+		tokens["pvc.annotations['"+key+"']"] = value
+	}
+	return tokens
+}
 
 // Secrets refers to the secrets of one volume, an absent one being nil.
 type Secrets struct {
@@ -77,11 +94,11 @@ type Secrets struct {
 }
 
 // parseSecrets reads the secret templates of all operations.
-func parseSecrets(parameters map[string]string) (map[operation]template, error) {
+func parseSecrets(parameters map[string]string) (map[operation]secretref.Template, error) {
 	errs := make([]error, 0, len(operations())+1)
 	common, commonSet, err := defaultKeys.template(parameters)
 	errs = append(errs, err)
-	templates := map[operation]template{}
+	templates := map[operation]secretref.Template{}
 	for _, op := range operations() {
 		own, ownSet, err := op.template(parameters)
 		errs = append(errs, err)
@@ -96,7 +113,7 @@ func parseSecrets(parameters map[string]string) (map[operation]template, error) 
 }
 
 // template reads the secret of one operation from its present or its deprecated keys.
-func (o operation) template(parameters map[string]string) (template, bool, error) {
+func (o operation) template(parameters map[string]string) (secretref.Template, bool, error) {
 	keys := o.keys()
 	own, ownSet, err := keys.template(parameters)
 	old, hasOld := o.deprecatedKeys()
@@ -108,7 +125,7 @@ func (o operation) template(parameters map[string]string) (template, bool, error
 	case keys.present(parameters) && old.present(parameters):
 		both := fmt.Errorf("storage class parameters %q and %q: the deprecated and the present form of a secret may not be given together",
 			old.name, keys.name)
-		return template{}, false, errors.Join(both, err, formerErr)
+		return secretref.Template{}, false, errors.Join(both, err, formerErr)
 	case formerSet || formerErr != nil:
 		return former, formerSet, formerErr
 	}
@@ -123,45 +140,33 @@ func (k keyPair) present(parameters map[string]string) bool {
 }
 
 // template reads a pair of keys; the two go together and neither may be empty.
-func (k keyPair) template(parameters map[string]string) (template, bool, error) {
+func (k keyPair) template(parameters map[string]string) (secretref.Template, bool, error) {
 	if !k.present(parameters) {
-		return template{}, false, nil
+		return secretref.Template{}, false, nil
 	}
-	t := template{name: parameters[k.name], namespace: parameters[k.namespace]}
-	var errs []error
-	if t.name == "" {
-		errs = append(errs, fmt.Errorf("storage class parameter %q: must be set to a name as %q is given", k.name, k.namespace))
-	}
-	if t.namespace == "" {
-		errs = append(errs, fmt.Errorf("storage class parameter %q: must be set to a namespace as %q is given", k.namespace, k.name))
-	}
-	if len(errs) > 0 {
-		return template{}, false, errors.Join(errs...)
+	t := secretref.Template{Name: parameters[k.name], Namespace: parameters[k.namespace]}
+	if t.Name == "" || t.Namespace == "" {
+		return secretref.Template{}, false, fmt.Errorf("storage class parameters %q and %q: must be set together, a secret has a name and a namespace", k.name, k.namespace)
 	}
 	return t, true, nil
 }
 
 // Resolve fills in the secret templates of the class for one claim and its volume.
-func (c Class) Resolve(v Values) (Secrets, error) {
-	resolved := map[operation]*corev1.SecretReference{}
+func (c Class) Resolve(v Values) (s Secrets, _ error) {
+	fields := map[operation]**corev1.SecretReference{
+		provision: &s.Provision, controllerPublish: &s.ControllerPublish, nodeStage: &s.NodeStage, nodePublish: &s.NodePublish,
+		controllerExpand: &s.ControllerExpand, nodeExpand: &s.NodeExpand, controllerModify: &s.ControllerModify,
+	}
 	errs := make([]error, 0, len(operations()))
 	for _, op := range operations() {
 		ref, err := c.resolve(op, v)
+		*fields[op] = ref
 		errs = append(errs, err)
-		resolved[op] = ref
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Secrets{}, err
 	}
-	return Secrets{
-		Provision:         resolved[provision],
-		ControllerPublish: resolved[controllerPublish],
-		NodeStage:         resolved[nodeStage],
-		NodePublish:       resolved[nodePublish],
-		ControllerExpand:  resolved[controllerExpand],
-		NodeExpand:        resolved[nodeExpand],
-		ControllerModify:  resolved[controllerModify],
-	}, nil
+	return s, nil
 }
 
 // ResolveProvision fills in the template of the secret for CreateVolume and DeleteVolume alone, which is
@@ -176,7 +181,7 @@ func (c Class) resolve(op operation, v Values) (*corev1.SecretReference, error) 
 	if !ok {
 		return nil, nil
 	}
-	ref, err := t.resolve(v)
+	ref, err := t.Resolve(v.nameTokens(), v.namespaceTokens())
 	if err != nil {
 		return nil, fmt.Errorf("resolve %s secret: %w", op, err)
 	}

@@ -79,17 +79,17 @@ func TestResolve(t *testing.T) {
 		"NameOnly": {
 			reason:     "A secret is found by name and namespace.",
 			parameters: map[string]string{provision.keys().name: "s"},
-			errs:       []string{`"csi.storage.k8s.io/provisioner-secret-namespace": must be set`},
+			errs:       []string{`"csi.storage.k8s.io/provisioner-secret-namespace": must be set together`},
 		},
 		"NamespaceOnly": {
 			reason:     "A secret is found by name and namespace.",
 			parameters: map[string]string{provision.keys().namespace: "s"},
-			errs:       []string{`"csi.storage.k8s.io/provisioner-secret-name": must be set`},
+			errs:       []string{`"csi.storage.k8s.io/provisioner-secret-name" and`, "must be set together"},
 		},
 		"EmptyDeprecated": {
 			reason:     "Empty values of deprecated keys are errors as well.",
 			parameters: map[string]string{"csiNodeStageSecretName": "", "csiNodeStageSecretNamespace": "x"},
-			errs:       []string{`"csiNodeStageSecretName": must be set`},
+			errs:       []string{`"csiNodeStageSecretName" and`, "must be set together"},
 		},
 		"HalfPairIsNotFilledByDefault": {
 			reason:     "The default does not repair half a pair.",
@@ -104,17 +104,17 @@ func TestResolve(t *testing.T) {
 		"UserMayNotChooseNamespace": {
 			reason:     "The owner of a claim must not reach into other namespaces.",
 			parameters: pairOf(nodeStage, "${pvc.name}", "s"),
-			errs:       []string{"resolve node-stage secret", `unknown token "pvc.name"`, `["pv.name" "pvc.namespace"]`},
+			errs:       []string{"resolve node-stage secret", `invalid tokens: ["pvc.name"]`, `["pv.name" "pvc.namespace"]`},
 		},
 		"UserMayNotAnnotateNamespace": {
 			reason:     "The owner of a claim must not reach into other namespaces by annotations.",
 			parameters: pairOf(nodeStage, "${pvc.annotations['example.com/secret']}", "s"),
-			errs:       []string{"unknown token"},
+			errs:       []string{"invalid tokens"},
 		},
 		"MissingAnnotation": {
 			reason:     "A claim that lacks the annotation gets a clear error.",
 			parameters: pairOf(provision, "ns", "${pvc.annotations['none']}"),
-			errs:       []string{`unknown token "pvc.annotations['none']"`},
+			errs:       []string{`invalid tokens: ["pvc.annotations['none']"]`},
 		},
 		"ResultIsNoName": {
 			reason:     "What comes out must be a name that a secret can have.",
@@ -129,12 +129,12 @@ func TestResolve(t *testing.T) {
 		"DollarWithoutBrace": {
 			reason:     "A dollar sign alone is a typing error.",
 			parameters: pairOf(provision, "ns", "a$b"),
-			errs:       []string{`template "a$b"`, "followed by {token}"},
+			errs:       []string{`name template "a$b" gives "a$b"`},
 		},
 		"OpenBrace": {
 			reason:     "An open token is a typing error.",
 			parameters: pairOf(provision, "ns", "${pv.name"),
-			errs:       []string{"not closed"},
+			errs:       []string{`invalid tokens: ["pv.name"]`},
 		},
 	}
 	for name, tc := range cases {

@@ -87,13 +87,13 @@ func (c *Controller) deleteVolume(ctx context.Context, pv *corev1.PersistentVolu
 	c.records.Change(pv.UID, func(r *record) { r.attached = time.Time{} })
 	start := time.Now()
 	if err := c.deleteBackend(ctx, pv); err != nil {
-		c.cfg.Metrics.deleteFailed(pv)
+		c.cfg.Metrics.Failed(view.VolumeClassName(pv))
 		c.cfg.Events.Warning(pv, ReasonDeleteFailed, backend.Describe(err))
 		return err
 	}
 	// The deletion of the object comes back as an event; the record keeps it from a second DeleteVolume.
 	c.records.Change(pv.UID, func(r *record) { r.deleted = true })
-	c.cfg.Metrics.deleted(pv, time.Since(start))
+	c.cfg.Metrics.Done(time.Since(start), view.VolumeClassName(pv))
 	c.cfg.VolumeChanged(view.VolumeClassName(pv), pv.Spec.NodeAffinity)
 	klog.FromContext(ctx).V(2).Info("Volume is deleted", logging.KeyVolumeID, pv.Spec.CSI.VolumeHandle)
 	return c.remove(ctx, pv)
@@ -108,7 +108,8 @@ func (c *Controller) deleteBackend(ctx context.Context, pv *corev1.PersistentVol
 	return c.cfg.Backend.Delete(metrics.WithMigrated(ctx, c.cfg.Plugin.Made(pv)), pv.Spec.CSI.VolumeHandle, secrets)
 }
 
-// deletionSecrets reads the secret for DeleteVolume.
+// deletionSecrets reads the secret for DeleteVolume. One that does not exist, or that the provisioner may not read, does not keep
+// the volume: the driver decides whether it needs it.
 func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentVolume) (map[string]string, error) {
 	var parameters map[string]string
 	if class, ok := c.cfg.View.Class(view.VolumeClassName(pv)); ok {
@@ -120,15 +121,9 @@ func (c *Controller) deletionSecrets(ctx context.Context, pv *corev1.PersistentV
 	if err != nil {
 		return nil, err
 	}
-	return c.secretsIfAny(ctx, ref)
-}
-
-// secretsIfAny reads a secret for DeleteVolume. One that does not exist, or that the provisioner may not read, does not keep
-// the volume: the driver decides whether it needs it.
-func (c *Controller) secretsIfAny(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
-	readCtx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.KubeTimeout)
 	defer cancel()
-	secrets, err := c.cfg.Secrets.Data(readCtx, ref)
+	secrets, err := c.cfg.Secrets.Data(ctx, ref)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		klog.FromContext(ctx).Info("Secret for deletion cannot be read, deleting the volume without it", logging.KeyReason, backend.Describe(err))
 		return nil, nil

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/backend"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
+	"github.com/longshore-csi/longshore/provisioner/internal/measure"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/records"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
@@ -55,7 +56,7 @@ type Config struct {
 	// Events records what happens to PersistentVolumes.
 	Events events.Recorder
 	// Metrics measures deletions, Queues the queue, and Ages the age of its oldest key; nil does not measure it.
-	Metrics *Metrics
+	Metrics measure.Operation
 	Queues  workqueue.MetricsProvider
 	Ages    prometheus.Registerer
 	// Workers is the number of volumes that are deleted concurrently, and Retry how failed work is repeated.
@@ -146,23 +147,14 @@ func (c *Controller) tidy(name string, uid types.UID) {
 	}
 }
 
-// inputs is what decides about the deletion of a volume, but for VolumeAttachments, whose end wakes the volume.
-type inputs struct {
-	uid                     types.UID
-	phase                   corev1.PersistentVolumePhase
-	policy                  corev1.PersistentVolumeReclaimPolicy
-	leaving                 bool
-	secret, secretNamespace string
-}
-
-// inputsOf returns the inputs of a PersistentVolume.
+// inputsOf returns what decides about the deletion of a volume, but for VolumeAttachments, whose end wakes the volume.
 func (c *Controller) inputsOf(name string) any {
 	pv, ok := c.cfg.View.Volumes.Get("", name)
 	if !ok {
-		return inputs{}
+		return nil
 	}
-	return inputs{
-		uid: pv.UID, phase: pv.Status.Phase, policy: pv.Spec.PersistentVolumeReclaimPolicy, leaving: pv.DeletionTimestamp != nil,
-		secret: pv.Annotations[volume.AnnDeletionSecretName], secretNamespace: pv.Annotations[volume.AnnDeletionSecretNamespace],
+	return [...]any{
+		pv.UID, pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.DeletionTimestamp != nil,
+		pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace],
 	}
 }

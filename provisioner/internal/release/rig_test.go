@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest/fixtures"
+	"github.com/longshore-csi/longshore/provisioner/internal/measure"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -54,11 +55,11 @@ func onRigWith(t *testing.T, options csitest.Options, test func(*testing.T, *rig
 			t.Fatal(err)
 		}
 		api, all := kubeapitest.New(r.Cluster.Client()), func() capabilities.Set { return capabilities.Of(client.Info(), capabilities.Features{}) }
-		known := view.New(view.Config{Kube: api, Driver: driver, Shape: view.Shape{Attachments: true}, KeepAffinity: true, Timeout: time.Minute})
+		known := view.New(view.Config{Kube: api, Driver: driver, Shape: view.Shape{Attachments: true}, Timeout: time.Minute})
 		r.Controller, err = New(Config{
 			Driver: driver, Capabilities: all, Backend: backend.New(client.Controller(), 10, 10*time.Second), Kube: api, View: known, Secrets: kube.NewSecretCache(api, nil),
 			VolumeChanged: func(class string, _ *corev1.VolumeNodeAffinity) { r.changed = append(r.changed, class) },
-			Events:        r.Events, Metrics: NewMetrics(r.Registry), Workers: 10, Retry: flagset.NewRetry(), KubeTimeout: time.Minute, Drain: time.Minute,
+			Events:        r.Events, Metrics: measure.NewOperation(r.Registry, "controller_persistentvolume_delete", measure.Help{}, "class"), Workers: 10, Retry: flagset.NewRetry(), KubeTimeout: time.Minute, Drain: time.Minute,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -3,7 +3,6 @@ package view
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/poll"
 )
 
 const (
@@ -58,8 +58,15 @@ func newOptional[T kube.Object, L runtime.Object](resource kube.Resource[T, L], 
 
 // run watches the kind until ctx ends.
 func (o *optional) run(ctx context.Context) {
-	if !o.await(ctx) {
-		return
+	logged := klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyName, o.Name()))
+	if poll.Until(logged, o.poll, "Kind cannot be watched, claims that wait for an object of it are retried from time to time", func(ctx context.Context) error {
+		err := o.list(ctx)
+		if err != nil {
+			o.conclude(err)
+		}
+		return err
+	}) != nil {
+		return // ctx has ended
 	}
 	var synced sync.WaitGroup
 	synced.Go(func() {
@@ -71,29 +78,6 @@ func (o *optional) run(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Informer ended")
 	}
 	synced.Wait()
-}
-
-// await waits until the kind can be listed. The result is false when ctx has ended before.
-func (o *optional) await(ctx context.Context) bool {
-	ticker := time.NewTicker(o.poll)
-	defer ticker.Stop()
-	for said := ""; ; {
-		err := o.list(ctx)
-		if err == nil {
-			return true
-		}
-		o.conclude(err)
-		if why := strings.Join(strings.Fields(err.Error()), " "); why != said && ctx.Err() == nil {
-			said = why
-			klog.FromContext(ctx).Info("Kind cannot be watched, claims that wait for an object of it are retried from time to time",
-				logging.KeyName, o.Name(), logging.KeyReason, why)
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-ticker.C:
-		}
-	}
 }
 
 // conclude notes the result of a list.

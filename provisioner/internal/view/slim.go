@@ -6,35 +6,23 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
-
-// slimMeta keeps what identifies an object.
-func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Namespace:         meta.Namespace,
-		Name:              meta.Name,
-		UID:               meta.UID,
-		ResourceVersion:   meta.ResourceVersion,
-		DeletionTimestamp: meta.DeletionTimestamp,
-	}
-}
 
 // slimClaim keeps claims that are to be provisioned, but for most of their status, and of all others, which are
 // most, only what identifies them, what clones of them wait for, and the record of a volume in progress.
 func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		if !Pending(claim, driver) {
-			slim := &corev1.PersistentVolumeClaim{ObjectMeta: slimMeta(claim.ObjectMeta)}
-			slim.Finalizers = keepFinalizer(claim.Finalizers, FinalizerClone)
+			slim := &corev1.PersistentVolumeClaim{ObjectMeta: kube.SlimMeta(claim.ObjectMeta)}
 			if slices.Contains(claim.Finalizers, volume.FinalizerInProgress) {
-				slim.Finalizers = append(slim.Finalizers, volume.FinalizerInProgress)
-				slim.Annotations = keep(claim.Annotations, AnnProvisioner, AnnBetaProvisioner, volume.AnnMigratedTo, AnnSelectedNode, AnnAlphaSelectedNode, volume.AnnInProgress)
+				slim.ObjectMeta = kube.SlimMeta(claim.ObjectMeta, AnnProvisioner, AnnBetaProvisioner, volume.AnnMigratedTo, AnnSelectedNode, AnnAlphaSelectedNode, volume.AnnInProgress)
 			}
+			slim.Finalizers = keepFinalizers(claim.Finalizers, FinalizerClone, volume.FinalizerInProgress)
 			slim.Spec.VolumeName, slim.Status.Phase = claim.Spec.VolumeName, claim.Status.Phase
 			return slim
 		}
@@ -79,7 +67,7 @@ func claimIndexes(driver string, naming volume.Naming) map[string]func(*corev1.P
 // another node: there it is another volume.
 func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
-		slim := &corev1.PersistentVolume{ObjectMeta: slimMeta(pv.ObjectMeta)}
+		slim := &corev1.PersistentVolume{ObjectMeta: kube.SlimMeta(pv.ObjectMeta)}
 		if ref := pv.Spec.ClaimRef; ref != nil {
 			slim.Spec.ClaimRef = &corev1.ObjectReference{UID: ref.UID}
 		}
@@ -91,7 +79,7 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 		if related && source != nil {
 			slim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: source.Driver, VolumeHandle: source.VolumeHandle}
 		}
-		slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy)
+		slim.ObjectMeta = kube.SlimMeta(pv.ObjectMeta, volume.AnnProvisionedBy)
 		if mine {
 			keepOwn(slim, pv)
 		}
@@ -101,16 +89,15 @@ func slimVolume(driver string, node Node) func(*corev1.PersistentVolume) *corev1
 
 // keepOwn keeps what is read of a volume of ours.
 func keepOwn(slim, pv *corev1.PersistentVolume) {
-	slim.Finalizers = pv.Finalizers
+	slim.ObjectMeta, slim.Finalizers = kube.SlimMeta(pv.ObjectMeta, volume.AnnProvisionedBy, volume.AnnMigratedTo, AnnBetaClass), pv.Finalizers
 	slim.Spec.PersistentVolumeReclaimPolicy = pv.Spec.PersistentVolumeReclaimPolicy
 	slim.Spec.StorageClassName = pv.Spec.StorageClassName
 	slim.Status.Phase = pv.Status.Phase
-	slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, AnnBetaClass)
 	if pv.Status.Phase == corev1.VolumeBound && pv.DeletionTimestamp == nil {
 		return // most volumes are in use
 	}
-	slim.Annotations = keep(pv.Annotations, volume.AnnProvisionedBy, volume.AnnMigratedTo, AnnBetaClass,
-		volume.AnnDeletionSecretName, volume.AnnDeletionSecretNamespace)
+	slim.Spec.NodeAffinity = pv.Spec.NodeAffinity // its capacity comes back there
+	slim.Annotations = kube.SlimMeta(pv.ObjectMeta, volume.AnnProvisionedBy, volume.AnnMigratedTo, AnnBetaClass, volume.AnnDeletionSecretName, volume.AnnDeletionSecretNamespace).Annotations
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		slim.Spec.ClaimRef.Namespace, slim.Spec.ClaimRef.Name = ref.Namespace, ref.Name
 	}
@@ -131,18 +118,20 @@ func inCSIForm(plugin migration.Plugin, slim func(*corev1.PersistentVolume) *cor
 	}
 }
 
-// keepFinalizer returns a finalizer if it is there.
-func keepFinalizer(finalizers []string, name string) []string {
-	if slices.Contains(finalizers, name) {
-		return []string{name}
+// keepFinalizers returns those of the named finalizers that are there, nil for none.
+func keepFinalizers(finalizers []string, names ...string) (kept []string) {
+	for _, name := range names {
+		if slices.Contains(finalizers, name) {
+			kept = append(kept, name)
+		}
 	}
-	return nil
+	return kept
 }
 
 // slimSnapshot keeps what volumes that are made from a snapshot wait for.
 func slimSnapshot(snapshot *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshot {
-	slim := &snapshotv1.VolumeSnapshot{ObjectMeta: slimMeta(snapshot.ObjectMeta)}
-	slim.Finalizers = keepFinalizer(snapshot.Finalizers, FinalizerRestore)
+	slim := &snapshotv1.VolumeSnapshot{ObjectMeta: kube.SlimMeta(snapshot.ObjectMeta)}
+	slim.Finalizers = keepFinalizers(snapshot.Finalizers, FinalizerRestore)
 	if status := snapshot.Status; status != nil {
 		slim.Status = &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: status.BoundVolumeSnapshotContentName, ReadyToUse: status.ReadyToUse}
 	}
@@ -151,23 +140,7 @@ func slimSnapshot(snapshot *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapsho
 
 // slimGrant keeps what a grant allows.
 func slimGrant(grant *kubeapi.ReferenceGrant) *kubeapi.ReferenceGrant {
-	return &kubeapi.ReferenceGrant{ObjectMeta: slimMeta(grant.ObjectMeta), Spec: grant.Spec}
-}
-
-// keep returns the named annotations, nil when there are none.
-func keep(annotations map[string]string, names ...string) map[string]string {
-	var kept map[string]string
-	for _, name := range names {
-		value, ok := annotations[name]
-		switch {
-		case !ok:
-			continue
-		case kept == nil:
-			kept = make(map[string]string, len(names))
-		}
-		kept[name] = value
-	}
-	return kept
+	return &kubeapi.ReferenceGrant{ObjectMeta: kube.SlimMeta(grant.ObjectMeta), Spec: grant.Spec}
 }
 
 // Handles indexes the volumes of our driver by their handle.
@@ -182,7 +155,7 @@ func Handles(driver string) func(*corev1.PersistentVolume) []string {
 
 // slimAttachment keeps which PersistentVolume is attached.
 func slimAttachment(attachment *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
-	slim := &storagev1.VolumeAttachment{ObjectMeta: slimMeta(attachment.ObjectMeta)}
+	slim := &storagev1.VolumeAttachment{ObjectMeta: kube.SlimMeta(attachment.ObjectMeta)}
 	slim.Spec.NodeName = attachment.Spec.NodeName
 	slim.Spec.Source.PersistentVolumeName = attachment.Spec.Source.PersistentVolumeName
 	return slim
@@ -199,7 +172,7 @@ func AttachedVolume(attachment *storagev1.VolumeAttachment) []string {
 // slimCSINode keeps what our driver has registered.
 func slimCSINode(driver string) func(*storagev1.CSINode) *storagev1.CSINode {
 	return func(node *storagev1.CSINode) *storagev1.CSINode {
-		slim := &storagev1.CSINode{ObjectMeta: slimMeta(node.ObjectMeta)}
+		slim := &storagev1.CSINode{ObjectMeta: kube.SlimMeta(node.ObjectMeta)}
 		for _, registered := range node.Spec.Drivers {
 			if registered.Name == driver {
 				slim.Spec.Drivers = append(slim.Spec.Drivers, storagev1.CSINodeDriver{

@@ -93,11 +93,11 @@ func TestSlimVolume(t *testing.T) {
 	ours.Annotations[volume.AnnDeletionSecretName] = "s"
 	ours.Annotations[AnnBetaClass] = "old"
 	ours.DeletionTimestamp = &now
+	ours.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n1")
 	want := ours.DeepCopy()
 	ours.Annotations["example.com/note"] = "long text"
 	ours.Labels = map[string]string{"a": "b"}
 	ours.Spec.CSI.VolumeAttributes = map[string]string{"a": "b"}
-	ours.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{}
 	ours.Status.Message = "text"
 	checkSlim(t, "A volume of ours keeps what deletion reads.", slimVolume(driver, Node{}), ours, want)
 
@@ -105,7 +105,7 @@ func TestSlimVolume(t *testing.T) {
 	used.Status.Phase = corev1.VolumeBound
 	want = used.DeepCopy()
 	want.Spec.ClaimRef = byUID(want.Spec.ClaimRef)
-	used.Annotations[volume.AnnDeletionSecretName] = "s"
+	used.Annotations[volume.AnnDeletionSecretName], used.Spec.NodeAffinity = "s", ours.Spec.NodeAffinity
 	checkSlim(t, "Of a volume of ours that is in use, DeleteVolume needs nothing yet.", slimVolume(driver, Node{}), used, want)
 
 	foreign := newPV()
@@ -192,35 +192,5 @@ func TestSlimVolumeOfAnotherNode(t *testing.T) {
 	pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, "n1")
 	if got := slimVolume(driver, Node{Name: "n1", Segments: map[string]string{"node": "n1"}})(pv); !Ours(got, driver) || got.Spec.NodeAffinity != nil {
 		t.Errorf("a volume of this node is kept as %+v", got)
-	}
-}
-
-// TestAffinitiesAreShared keeps one affinity for many volumes, and none for volumes of other drivers or without segments.
-func TestAffinitiesAreShared(t *testing.T) {
-	slim := withAffinity(slimVolume(driver, Node{}))
-	volumeAt := func(zone string) *corev1.PersistentVolume {
-		pv := newPV()
-		pv.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpIn, zone)
-		return slim(pv)
-	}
-	one, two, other := volumeAt("a"), volumeAt("a"), volumeAt("b")
-	if one.Spec.NodeAffinity == nil || one.Spec.NodeAffinity != two.Spec.NodeAffinity {
-		t.Error("two volumes of one segment have two affinities")
-	}
-	if other.Spec.NodeAffinity == one.Spec.NodeAffinity {
-		t.Error("volumes of two places have one affinity")
-	}
-	if again := slim(one); again.Spec.NodeAffinity != two.Spec.NodeAffinity {
-		t.Error("the affinity of a volume that was seen before is lost")
-	}
-	odd := newPV()
-	odd.Spec.NodeAffinity = affinity(corev1.NodeSelectorOpNotIn, "a")
-	foreign := newPV()
-	foreign.Annotations, foreign.Spec.NodeAffinity = map[string]string{"pv.kubernetes.io/provisioned-by": "other"}, affinity(corev1.NodeSelectorOpIn, "a")
-	foreign.Spec.CSI.Driver = "other"
-	for name, pv := range map[string]*corev1.PersistentVolume{"other form": odd, "other driver": foreign, "none": newPV()} {
-		if got := slim(pv).Spec.NodeAffinity; got != nil {
-			t.Errorf("%s: %v", name, got)
-		}
 	}
 }

@@ -63,8 +63,6 @@ type Config struct {
 	Naming volume.Naming
 	// SnapshotSweep is the pause after which all snapshots are reported again, 0: never.
 	SnapshotSweep time.Duration
-	// KeepAffinity keeps the node affinity of the volumes of the driver.
-	KeepAffinity bool
 	// Timeout is the deadline of one request to the API server, but for those of informers.
 	Timeout time.Duration
 }
@@ -103,10 +101,6 @@ type View struct {
 
 // New returns a view that is empty until Start.
 func New(cfg Config) *View {
-	slim := slimVolume(cfg.Driver, cfg.Node)
-	if cfg.KeepAffinity {
-		slim = withAffinity(slim)
-	}
 	v := &View{
 		Claims: kube.NewInformer(cfg.Kube.PersistentVolumeClaims(metav1.NamespaceAll), kube.InformerOptions[*corev1.PersistentVolumeClaim]{
 			Name:      "PersistentVolumeClaim",
@@ -115,7 +109,7 @@ func New(cfg Config) *View {
 		}),
 		Volumes: kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
 			Name:      "PersistentVolume",
-			Transform: inCSIForm(cfg.Plugin, slim),
+			Transform: inCSIForm(cfg.Plugin, slimVolume(cfg.Driver, cfg.Node)),
 			Index:     map[string]func(*corev1.PersistentVolume) []string{volumesByHandle: Handles(cfg.Driver)},
 		}),
 		Classes: kube.NewInformer(cfg.Kube.StorageClasses(), kube.InformerOptions[*storagev1.StorageClass]{Name: "StorageClass"}),
@@ -214,14 +208,9 @@ func (v *View) OnNode(changed func(name string)) {
 	v.onNode = append(v.onNode, changed)
 }
 
-// OnClass has a function called with the name of each StorageClass that is there, or was created, changed or deleted.
-func (v *View) OnClass(changed func(name string)) {
-	v.Classes.OnChange(func(before, after *storagev1.StorageClass) {
-		if after == nil {
-			after = before
-		}
-		changed(after.Name)
-	})
+// OnClass has a function called whenever a StorageClass is there, or was created, changed or deleted.
+func (v *View) OnClass(changed func()) {
+	v.Classes.OnChange(func(_, _ *storagev1.StorageClass) { changed() })
 }
 
 // Class returns a StorageClass.

@@ -72,11 +72,11 @@ func TestObservers(t *testing.T) {
 				slow := newClass()
 				slow.Name, slow.UID = "slow", "class-2"
 				return c.Apply(slow)
-			}, want: []string{"class slow"},
+			}, want: []string{"class"},
 		},
 		"ClassGone": {
 			reason: "A deleted class has none.",
-			act:    func(c *kubetest.Cluster) error { return c.Remove("storageclasses", "", "fast") }, want: []string{"class fast"},
+			act:    func(c *kubetest.Cluster) error { return c.Remove("storageclasses", "", "fast") }, want: []string{"class"},
 		},
 		"NewSegment": {
 			reason: "The second of Node and CSINode adds a segment.",
@@ -95,7 +95,7 @@ func TestObservers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			watching(t, Config{Shape: Shape{Topology: true}}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
 				lines := make(chan string, 100)
-				v.OnClass(func(name string) { lines <- "class " + name })
+				v.OnClass(func() { lines <- "class" })
 				v.OnTopology(func() { lines <- "topology" })
 				v.OnNode(func(name string) { lines <- "node " + name })
 				start(t, v)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/longshore-csi/longshore/csikit/flagset"
 )
 
 // Naming makes the names of volumes and of their PersistentVolumes.
@@ -25,15 +27,11 @@ const uuidDigits = 32
 
 // Validate reports whether names can be made.
 func (n Naming) Validate() error {
-	var errs []error
-	if n.Prefix == "" {
-		errs = append(errs, errors.New("--volume-name-prefix=\"\": must not be empty"))
-	}
-	if n.UUIDLength == 0 || n.UUIDLength < -1 || n.UUIDLength > uuidDigits {
-		errs = append(errs, fmt.Errorf("--volume-name-uuid-length=%d: must be between 1 and %d, or -1 for the whole UID with dashes",
-			n.UUIDLength, uuidDigits))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		flagset.Require(n.Prefix != "", "volume-name-prefix", n.Prefix, "must not be empty"),
+		flagset.Require(n.UUIDLength == -1 || n.UUIDLength >= 1 && n.UUIDLength <= uuidDigits, "volume-name-uuid-length", n.UUIDLength,
+			fmt.Sprintf("must be between 1 and %d, or -1 for the whole UID with dashes", uuidDigits)),
+	)
 }
 
 // Name returns the name of the volume of the claim with this UID. One claim always gets the same name, so

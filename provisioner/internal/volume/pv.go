@@ -76,9 +76,12 @@ type Policy struct {
 
 // PersistentVolume returns the PersistentVolume of a volume that was created.
 func (s Spec) PersistentVolume(created *csi.Volume, policy Policy) (*corev1.PersistentVolume, error) {
-	affinity, err := policy.nodeAffinity(created)
-	if err != nil {
-		return nil, err
+	var affinity *corev1.VolumeNodeAffinity // nil: accessible from everywhere
+	if policy.Topology {
+		var err error
+		if affinity, err = topology.NodeAffinity(created.GetAccessibleTopology()); err != nil {
+			return nil, fmt.Errorf("accessible topology of volume %q: %w", created.GetVolumeId(), err)
+		}
 	}
 	capacity, err := s.capacity(created)
 	if err != nil {
@@ -103,18 +106,6 @@ func (s Spec) PersistentVolume(created *csi.Volume, policy Policy) (*corev1.Pers
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: s.source(created, policy)},
 		},
 	}, nil
-}
-
-// nodeAffinity returns the nodes that a volume is accessible from, nil for all.
-func (p Policy) nodeAffinity(created *csi.Volume) (*corev1.VolumeNodeAffinity, error) {
-	if !p.Topology {
-		return nil, nil //nolint:nilnil // nil is the API's value for "accessible from everywhere"
-	}
-	affinity, err := topology.NodeAffinity(created.GetAccessibleTopology())
-	if err != nil {
-		return nil, fmt.Errorf("accessible topology of volume %q: %w", created.GetVolumeId(), err)
-	}
-	return affinity, nil
 }
 
 // capacity returns the size of the volume; a driver which does not know says zero (CSI v1.13, "Volume"),
@@ -146,7 +137,7 @@ func (s Spec) source(created *csi.Volume, policy Policy) *corev1.CSIPersistentVo
 		Driver:                     policy.Driver,
 		VolumeHandle:               created.GetVolumeId(),
 		VolumeAttributes:           attributes,
-		ReadOnly:                   policy.PublishReadOnly && readOnly(s.Claim.Spec.AccessModes),
+		ReadOnly:                   policy.PublishReadOnly && slices.Equal(s.Claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}),
 		ControllerPublishSecretRef: s.Secrets.ControllerPublish,
 		NodeStageSecretRef:         s.Secrets.NodeStage,
 		NodePublishSecretRef:       s.Secrets.NodePublish,
@@ -157,11 +148,6 @@ func (s Spec) source(created *csi.Volume, policy Policy) *corev1.CSIPersistentVo
 		source.FSType = s.FSType
 	}
 	return source
-}
-
-// readOnly reports whether nothing but reading by many is asked for.
-func readOnly(modes []corev1.PersistentVolumeAccessMode) bool {
-	return len(modes) == 1 && modes[0] == corev1.ReadOnlyMany
 }
 
 // annotations records who made the volume and which secrets it is deleted and modified with.
@@ -226,23 +212,14 @@ const (
 // Compare reports whether an existing PersistentVolume is the wanted one: same driver, handle and claim
 // UID. The name alone proves nothing, for a volume of a deleted claim may still bear it.
 func Compare(existing, wanted *corev1.PersistentVolume) Match {
+	is, want := existing.Spec, wanted.Spec
 	switch {
-	case !sameVolume(existing.Spec.CSI, wanted.Spec.CSI):
+	case is.CSI == nil || want.CSI == nil || is.CSI.Driver != want.CSI.Driver || is.CSI.VolumeHandle != want.CSI.VolumeHandle:
 		return Foreign
-	case !sameClaim(existing.Spec.ClaimRef, wanted.Spec.ClaimRef):
+	case is.ClaimRef == nil || want.ClaimRef == nil || is.ClaimRef.UID != want.ClaimRef.UID:
 		return Taken
 	case existing.DeletionTimestamp != nil:
 		return Leaving
 	}
 	return Same
-}
-
-// sameClaim compares the claims of two PersistentVolumes by UID.
-func sameClaim(a, b *corev1.ObjectReference) bool {
-	return a != nil && b != nil && a.UID == b.UID
-}
-
-// sameVolume compares two volumes by driver and handle.
-func sameVolume(a, b *corev1.CSIPersistentVolumeSource) bool {
-	return a != nil && b != nil && a.Driver == b.Driver && a.VolumeHandle == b.VolumeHandle
 }

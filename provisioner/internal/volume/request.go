@@ -65,14 +65,6 @@ type Source struct {
 	Content *csi.VolumeContentSource
 }
 
-// content returns the content source for CreateVolume.
-func (s *Source) content() *csi.VolumeContentSource {
-	if s == nil {
-		return nil
-	}
-	return s.Content
-}
-
 // Request returns what CreateVolume is asked for, without the values of secrets.
 func (s Spec) Request() (*csi.CreateVolumeRequest, error) {
 	size, sizeErr := RequestedBytes(s.Claim)
@@ -80,15 +72,18 @@ func (s Spec) Request() (*csi.CreateVolumeRequest, error) {
 	if err := errors.Join(sizeErr, capErr); err != nil {
 		return nil, err
 	}
-	return &csi.CreateVolumeRequest{
+	request := &csi.CreateVolumeRequest{
 		Name:                      s.Name,
 		CapacityRange:             &csi.CapacityRange{RequiredBytes: size},
 		VolumeCapabilities:        capabilities,
 		Parameters:                s.Parameters,
-		VolumeContentSource:       s.Source.content(),
 		MutableParameters:         s.MutableParameters,
 		AccessibilityRequirements: s.Topology,
-	}, nil
+	}
+	if s.Source != nil {
+		request.VolumeContentSource = s.Source.Content
+	}
+	return request, nil
 }
 
 // RequestedBytes returns the storage that a claim requests, in bytes.
@@ -137,3 +132,12 @@ func WithMetadata(parameters map[string]string, claim *corev1.PersistentVolumeCl
 	extended[params.KeyPVName] = pvName
 	return extended
 }
+
+// BlockedError is an error which repetition cannot cure: it depends on nothing but the claim and its class, whose changes are watched.
+type BlockedError struct{ Err error }
+
+// Error implements error.
+func (e BlockedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e BlockedError) Unwrap() error { return e.Err }

@@ -61,7 +61,7 @@ func groups() map[string]struct {
 		"Component": {
 			reason:   "components use these",
 			bans:     lean,
-			packages: []string{"capability", "component", "events", "kube", "kubemetrics", "leader", "reconcile", "sidecar", "snapshotapi"},
+			packages: []string{"capability", "component", "events", "kube", "kubemetrics", "leader", "poll", "reconcile", "secretref", "sidecar", "snapshotapi"},
 		},
 	}
 }

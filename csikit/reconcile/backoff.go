@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// jitter is the largest part by which a pause is shortened.
+// jitter is the largest part by which a pause is lengthened.
 const jitter = 0.2
 
 // maxFailing is the number of failing keys that State lists.
@@ -137,10 +137,10 @@ func exponential(start, longest time.Duration, n int) time.Duration {
 	return min(pause, longest)
 }
 
-// spread shortens a pause by a part that depends on the key and the attempt only: keys come apart,
-// and yet every run is like the last.
+// spread lengthens a pause by a part that depends on the key and the attempt only: keys come apart, and yet every run is like the last, and none is attempted
+// more often than the pause alone allows.
 func spread[K comparable](key K, n int, pause time.Duration) time.Duration {
-	return pause - time.Duration(jitter*Part(fmt.Sprintf("%v#%d", key, n))*float64(pause))
+	return pause + time.Duration(jitter*Part(fmt.Sprintf("%v#%d", key, n))*float64(pause))
 }
 
 // Part returns a number from 0 up to 1 that depends on a text only: what has different texts comes apart by it, and yet every run is like the last.

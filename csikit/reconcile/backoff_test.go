@@ -37,16 +37,16 @@ func TestSpread(t *testing.T) {
 	const keys = 1000
 	for key := range keys {
 		pause := spread(key, 0, time.Second)
-		if pause < 800*time.Millisecond || pause > time.Second {
-			t.Fatalf("key %d: want a pause of 0.8s to 1s, got %v", key, pause)
+		if pause < time.Second || pause > 1200*time.Millisecond {
+			t.Fatalf("key %d: want a pause of 1s to 1.2s, got %v", key, pause)
 		}
 		if again := spread(key, 0, time.Second); again != pause {
 			t.Fatalf("key %d: want the same pause in every run, got %v and %v", key, pause, again)
 		}
 		sum += pause
 	}
-	if mean := sum / keys; mean < 890*time.Millisecond || mean > 910*time.Millisecond {
-		t.Errorf("pauses are spread evenly: want a mean of 0.9s, got %v", mean)
+	if mean := sum / keys; mean < 1090*time.Millisecond || mean > 1110*time.Millisecond {
+		t.Errorf("pauses are spread evenly: want a mean of 1.1s, got %v", mean)
 	}
 	if spread("key", 0, time.Second) == spread("key", 1, time.Second) {
 		t.Error("attempts of one key differ, too")

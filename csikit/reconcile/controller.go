@@ -57,7 +57,7 @@ type Config[K comparable] struct {
 	HighPriority func(key K) bool
 	// Workers is the number of keys of a pool that are reconciled concurrently. Default 1.
 	Workers int
-	// Retry holds the pauses between failures; each is shortened by up to a fifth so that
+	// Retry holds the pauses between failures; each is lengthened by up to a fifth, so that
 	// keys which failed together do not come back together. Default flagset.NewRetry.
 	Retry flagset.Retry
 	// Timeout is the deadline of one Reconcile. 0: none.

@@ -99,9 +99,9 @@ func TestRetries(t *testing.T) {
 		logged  int // errors in the log
 	}{
 		"Success":  {reason: "Once is enough.", errs: []error{nil}, want: []string{"0s a"}},
-		"Failures": {reason: "Pauses double up to the maximum, a little shortened.", errs: []error{errBoom, errBoom, errBoom, errBoom, nil}, want: []string{"0s a", "1s a", "2.7s a", "6s a", "10.7s a"}, logged: 4},
-		"OtherUID": {reason: "So are patches for a predecessor of the object.", errs: []error{errOtherUID, nil}, want: []string{"0s a", "0s a"}},
-		"Conflict": {reason: "Conflicts are repeated soon and in silence.", errs: []error{fmt.Errorf("update: %w", errConflict), errConflict, nil}, want: []string{"0s a", "0s a", "100ms a"}},
+		"Failures": {reason: "Pauses double up to the maximum, a little lengthened.", errs: []error{errBoom, errBoom, errBoom, errBoom, nil}, want: []string{"0s a", "1s a", "3.3s a", "8s a", "13.3s a"}, logged: 4},
+		"OtherUID": {reason: "So are patches for a predecessor of the object.", errs: []error{errOtherUID, nil}, want: []string{"0s a", "100ms a"}},
+		"Conflict": {reason: "Conflicts are repeated soon and in silence.", errs: []error{fmt.Errorf("update: %w", errConflict), errConflict, nil}, want: []string{"0s a", "100ms a", "200ms a"}},
 		"After":    {reason: "Another look can be asked for, and is no failure.", results: []reconcile.Result{{After: time.Minute}}, errs: []error{nil, nil}, want: []string{"0s a", "1m0s a"}},
 		"Reset": {
 			reason: "Success forgets failures.", results: []reconcile.Result{{}, {After: time.Minute}}, errs: []error{errBoom, nil, errBoom, nil},
@@ -180,14 +180,14 @@ func TestWakeMakesTheNextFailureTheFirst(t *testing.T) {
 			Inputs: func(string) any { return 1 },
 		})
 		f.Add("a")
-		time.Sleep(10 * time.Second) // 0, 1, 2.7, 6
+		time.Sleep(10 * time.Second) // 0, 1, 3.3, 8
 		state := f.State()
 		if state.Failing != 1 || len(state.Failures) != 1 {
 			t.Fatalf("one key fails, got %+v", state)
 		}
 		want := reconcile.Failing{Key: "a", Failures: 4, Error: errBoom.Error(), Next: state.Failures[0].Next}
-		if diff := cmp.Diff(want, state.Failures[0]); diff != "" || time.Until(want.Next).Truncate(time.Second) != 3*time.Second {
-			t.Errorf("it is tried again in %v, want 3s to 4s; (-want +got):\n%s", time.Until(want.Next), diff)
+		if diff := cmp.Diff(want, state.Failures[0]); diff != "" || time.Until(want.Next).Truncate(time.Second) != 6*time.Second {
+			t.Errorf("it is tried again in %v, want 6s to 7s; (-want +got):\n%s", time.Until(want.Next), diff)
 		}
 		f.Add("a") // which starts no attempt: its inputs are the same
 		f.WakeAfter("a", 2*time.Second)
@@ -196,7 +196,7 @@ func TestWakeMakesTheNextFailureTheFirst(t *testing.T) {
 		}
 		time.Sleep(6 * time.Second)
 		f.end(t, nil)
-		if diff := cmp.Diff([]string{"0s a", "1s a", "2.7s a", "6s a", "10s a", "11s a", "12.7s a", "16s a"}, d.read()); diff != "" {
+		if diff := cmp.Diff([]string{"0s a", "1s a", "3.3s a", "8s a", "10s a", "11s a", "13.3s a"}, d.read()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 	})
@@ -330,9 +330,9 @@ func TestPanicIsAFailure(t *testing.T) {
 		}})
 		f.Add("bad")
 		f.Add("good")
-		time.Sleep(1100 * time.Millisecond)
+		time.Sleep(1300 * time.Millisecond)
 		f.end(t, nil)
-		if diff := cmp.Diff([]string{"0s bad", "0s good", "900ms bad"}, d.read()); diff != "" {
+		if diff := cmp.Diff([]string{"0s bad", "0s good", "1.1s bad"}, d.read()); diff != "" {
 			t.Errorf("others go on (-want +got):\n%s", diff)
 		}
 		for _, part := range []string{"Reconcile panicked", "oops", "controller_test.go", "panic: oops"} {
@@ -525,8 +525,8 @@ func TestPausesAreSpread(t *testing.T) {
 	}
 	seen := map[time.Duration]bool{}
 	for key, pause := range first {
-		if pause < 8*time.Second || pause > 10*time.Second {
-			t.Errorf("key %s: want a pause of 8s to 10s, got %v", key, pause)
+		if pause < 10*time.Second || pause > 12*time.Second {
+			t.Errorf("key %s: want a pause of 10s to 12s, got %v", key, pause)
 		}
 		seen[pause] = true
 	}

@@ -12,9 +12,6 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 )
 
-// shortest is the part of a pause that the spread of csikit/reconcile leaves at least.
-const shortest = 0.8
-
 // pace fails the test when a component repeats a request that has failed before the pause after that failure is over, although nothing has changed since: what a
 // component writes itself must not make it ask the driver again.
 type pace struct {
@@ -104,7 +101,7 @@ func (p *pace) check(tb testing.TB, method string, request proto.Message, key st
 	for n := 1; n < before.count && pause < p.retry.Max; n++ {
 		pause *= 2
 	}
-	pause = time.Duration(shortest * float64(min(pause, p.retry.Max)))
+	pause = min(pause, p.retry.Max)
 	waited := time.Since(before.at)
 	switch {
 	case waited >= pause:

@@ -22,7 +22,8 @@ WALKSTEPS = $(if $(LONGSHORE_EXHAUSTIVE),10000,3000)
 TESTALSO_kubeletplugin = $(TESTFLAGS) -count=1 -run '^TestRequirements$$' .
 TESTALSO_snapshotcontroller = $(TESTALSO_resizer)
 TESTALSO_snapshotter = $(TESTALSO_resizer)
-TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)
+# Its tales wait for disks most of the time.
+TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -parallel 8 -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)
 # These two start no goroutine. Results of tests that read other modules are not taken from the cache.
 TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS)) -count=1
 TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1

@@ -40,12 +40,8 @@ const (
 	retryPause = time.Second
 )
 
-var (
-	// ErrSuperseded is returned when another process has taken over the Leases of an elected leader: that leads, and this one does not any more.
-	ErrSuperseded = errors.New("the records of volumes in progress were taken over by another process")
-	// ErrUnknown is returned when an intent that is to be updated is not open.
-	ErrUnknown = errors.New("no open intent")
-)
+// ErrSuperseded is returned when another process has taken over the Leases of an elected leader: that leads, and this one does not any more.
+var ErrSuperseded = errors.New("the records of volumes in progress were taken over by another process")
 
 // Config says where a Journal keeps its records.
 type Config struct {
@@ -218,7 +214,7 @@ func (j *Journal) Update(intent Intent) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, ok := j.open[intent.UID()]; !ok {
-		return fmt.Errorf("update intent of claim %q to stage %q: %w", intent.UID(), intent.Stage, ErrUnknown)
+		return fmt.Errorf("update intent of claim %q to stage %q: it is not open", intent.UID(), intent.Stage)
 	}
 	j.open[intent.UID()] = intent
 	if r, ok := j.records[intent.UID()]; ok && intent.Stage == Reported && r.Reported == "" {
@@ -307,7 +303,8 @@ func (j *Journal) write(ctx context.Context) {
 	}
 }
 
-// beat shows a successor that this process is at work, if it is at work on a volume. If the API server had refused the takeover, it is asked again.
+// beat shows a successor that this process is at work, if it is at work on a volume; else it looks for the annotation of an administrator. If the API server had refused
+// the takeover, it is asked again.
 func (j *Journal) beat(ctx context.Context) {
 	j.mu.Lock()
 	for _, r := range j.records {
@@ -315,16 +312,16 @@ func (j *Journal) beat(ctx context.Context) {
 	}
 	late, look := j.lease == nil && !j.superseded, !j.changed && len(j.records) > 0
 	j.mu.Unlock()
-	if look && !late && j.askedToAbandon(ctx) {
+	switch {
+	case late:
+		if recovered, err := j.begin(ctx); err == nil && len(recovered) > 0 && j.cfg.Adopted != nil {
+			j.cfg.Adopted(recovered)
+		}
+	case look:
+		lease, err := j.getLease(ctx, j.cfg.Name)
 		j.mu.Lock()
-		j.changed = true
-		j.mu.Unlock()
-	}
-	if !late {
-		return
-	}
-	if recovered, err := j.begin(ctx); err == nil && len(recovered) > 0 && j.cfg.Adopted != nil {
-		j.cfg.Adopted(recovered)
+		defer j.mu.Unlock()
+		j.changed = j.changed || err == nil && lease.Annotations[AnnotationAbandon] != "" // the write finds it, too
 	}
 }
 

@@ -87,12 +87,6 @@ func abandoned(lease *coordinationv1.Lease) (claims []types.UID) {
 	return claims
 }
 
-// askedToAbandon reports whether an administrator has put the annotation on the Lease, which the next write then finds.
-func (j *Journal) askedToAbandon(ctx context.Context) bool {
-	lease, err := j.getLease(ctx, j.cfg.Name)
-	return err == nil && lease.Annotations[AnnotationAbandon] != ""
-}
-
 // getLease reads a Lease.
 func (j *Journal) getLease(ctx context.Context, name string) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, j.cfg.Timeout)

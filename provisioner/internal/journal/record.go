@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"cmp"
 	"compress/gzip"
 	"encoding/base64"
@@ -65,8 +64,7 @@ type document struct {
 
 // recordOf returns the stored form of an intent.
 func recordOf(intent Intent) (r record, err error) {
-	claim := intent.Spec.Claim
-	r = record{UID: claim.UID, Claim: claim.Namespace + "/" + claim.Name, Volume: intent.Spec.Name, Since: intent.Opened, Secret: intent.Spec.Secrets.Provision}
+	r = record{UID: intent.UID(), Claim: intent.Spec.Claim.Namespace + "/" + intent.Spec.Claim.Name, Volume: intent.Spec.Name, Since: intent.Opened, Secret: intent.Spec.Secrets.Provision}
 	if source := intent.Spec.Source; source != nil {
 		r.Source = &source.Ref
 	}
@@ -122,19 +120,15 @@ func decode(text string) (d document, err error) {
 	if text == "" {
 		return document{}, nil
 	}
-	packed, err := base64.StdEncoding.DecodeString(text)
+	unpacker, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(text)))
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(unpacker, maxSize<<8)).Decode(&d)
+	}
+	if err == nil && d.Version != formatVersion {
+		err = fmt.Errorf("version %d, must be %d", d.Version, formatVersion)
+	}
 	if err != nil {
 		return document{}, fmt.Errorf("decode records: %w", err)
-	}
-	unpacker, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return document{}, fmt.Errorf("decode records: %w", err)
-	}
-	if err := json.NewDecoder(io.LimitReader(unpacker, maxSize<<8)).Decode(&d); err != nil {
-		return document{}, fmt.Errorf("decode records: %w", err)
-	}
-	if d.Version != formatVersion {
-		return document{}, fmt.Errorf("decode records: version %d, must be %d", d.Version, formatVersion)
 	}
 	return d, nil
 }

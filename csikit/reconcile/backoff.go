@@ -54,7 +54,7 @@ func newBackoff[K comparable](start, longest time.Duration) *backoff[K] {
 }
 
 // left returns how long the key has to wait yet, before an attempt. Other inputs than those of the last attempt end the wait and the failures, once within the
-// shortest pause: whoever may change the inputs must not get an attempt for each change.
+// shortest pause: a user who may change the inputs must not get an attempt for each change.
 func (b *backoff[K]) left(key K, inputs any) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -254,7 +254,7 @@ func TestPauses(t *testing.T) {
 			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "4s", "14s"},
 		},
 		"ChangedAlways": {
-			reason: "Whoever may change the inputs gets one attempt in the shortest pause.", inputs: func(after time.Duration) any { return after },
+			reason: "A user who may change the inputs gets one attempt in the shortest pause.", inputs: func(after time.Duration) any { return after },
 			attempt: func() (reconcile.Result, error) { return reconcile.Result{}, errBoom }, want: []string{"0s", "1s", "11s"},
 		},
 		"Slow": {

@@ -41,7 +41,7 @@ func valid(what, template, value string, complaints []string) error {
 	return fmt.Errorf("%s template %q gives %q: %s", what, template, value, strings.Join(complaints, "; "))
 }
 
-// expand replaces each ${token}; what stands for it is not expanded again.
+// expand replaces each ${token}; values are not expanded again.
 func expand(template string, tokens map[string]string) (string, error) {
 	var out strings.Builder
 	for rest := template; ; {

@@ -26,7 +26,7 @@ func TestResolve(t *testing.T) {
 		"Token":               {reason: "A token is replaced.", name: "${a}", want: "s/1"},
 		"Namespace":           {reason: "Also in the namespace.", namespace: "s${a}", want: "s1/s"},
 		"Around":              {reason: "What stands around it stays.", name: "x${a}y${a}z", want: "s/x1y1z"},
-		"EmptyValue":          {reason: "A token may stand for nothing.", name: "x${empty}y", want: "s/xy"},
+		"EmptyValue":          {reason: "A value may be empty.", name: "x${empty}y", want: "s/xy"},
 		"NoNesting":           {reason: "What comes out is not expanded again: a user could choose it.", name: "${b}", err: `name template "${b}" gives "${a}"`},
 		"Unknown":             {reason: "An unknown token is named, with those that are known.", name: "x${c}", err: `template "x${c}": invalid tokens: ["c"]; known here are ["a" "b" "bad" "empty"]`},
 		"OfTheName":           {reason: "A token of the name alone is none of the namespace.", namespace: "${empty}", err: `template "${empty}": invalid tokens: ["empty"]; known here are ["a"]`},

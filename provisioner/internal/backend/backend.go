@@ -94,6 +94,8 @@ func (b *Backend) call(ctx context.Context, kind, what string, call func(ctx con
 		return nil
 	case to.Addr != nil: // gRPC reports the peer of every call for which there was a connection; without one, nothing was sent
 		return Error{What: what, Err: err}
+	case ctx.Err() != nil: // the process ends
+		return Error{What: what, Err: err, Unsent: true}
 	default:
 		return reconcile.Slow(fmt.Errorf("%w (the driver is away: the next attempt follows when it is back)", Error{What: what, Err: err, Unsent: true}))
 	}

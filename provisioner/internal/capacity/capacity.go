@@ -111,7 +111,7 @@ type Controller struct {
 	classesAt map[topology.Segment][]string
 	// published has the items that have a CSIStorageCapacity object.
 	published map[item]struct{}
-	// answers has what the driver has answered last: an object that says so is right, whoever has written it.
+	// answers has what the driver has answered last: an object that says so is right, also if another client has written it.
 	answers map[item]*csi.GetCapacityResponse
 }
 

@@ -126,6 +126,11 @@ type claimKey struct {
 	UID             types.UID
 }
 
+// compare orders keys by namespace and name.
+func (k claimKey) compare(other claimKey) int {
+	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name), cmp.Compare(k.UID, other.UID))
+}
+
 // Controller provisions and deletes the volumes of one driver.
 type Controller struct {
 	cfg    Config
@@ -280,7 +285,7 @@ func (c *Controller) Requeue() {
 				keys = append(keys, keyOf(claim))
 			}
 		}
-		return slices.SortedFunc(slices.Values(keys), func(a, b claimKey) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		return slices.SortedFunc(slices.Values(keys), claimKey.compare)
 	})
 	c.release.Requeue()
 }

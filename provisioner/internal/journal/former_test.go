@@ -53,7 +53,7 @@ func TestFormer(t *testing.T) {
 	})
 }
 
-// TestFormerName has a node whose Lease has the name that version 1 gave to the records of another node: it is neither read nor deleted, and nobody is told to delete it.
+// TestFormerName has a node whose Lease has the name that version 1 gave to the records of another node: it is neither read nor deleted, and the log does not ask for its deletion.
 func TestFormerName(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {
 		text, err := encode(document{Written: time.Now()}, map[types.UID]record{"u1": {UID: "u1", Claim: "team/data", Volume: "pvc-u1", Request: []byte("{}")}})

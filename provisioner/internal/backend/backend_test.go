@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -366,4 +367,14 @@ func TestAwayWaitsForTheDriver(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestEndIsNotAway has the process end before a call is sent: the driver is not said to be away.
+func TestEndIsNotAway(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := New(absentDriver{}, 1, time.Minute).Create(ctx, &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
+	if !IsUnsent(err) || strings.Contains(err.Error(), "away") {
+		t.Errorf("error %v, want one of a call that was not sent, and no word of the driver", err)
+	}
 }

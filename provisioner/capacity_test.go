@@ -92,7 +92,7 @@ func TestCapacitySettings(t *testing.T) {
 		"--capacity-poll-interval=3s":      func(s *capacity.Settings) { s.Poll = 3 * time.Second },
 		"--capacity-threads=4":             func(s *capacity.Settings) { s.Workers = 4 },
 		"--timeout=1m":                     func(s *capacity.Settings) { s.Timeout = time.Minute },
-		"--termination-grace-period=1m":    func(s *capacity.Settings) { s.Drain = 50 * time.Second },
+		"--termination-grace-period=1m":    func(s *capacity.Settings) { s.Drain = 55 * time.Second },
 		"--retry-interval-max=9m":          func(s *capacity.Settings) { s.Retry.Max = 9 * time.Minute },
 		"--node-deployment":                func(s *capacity.Settings) { s.ManagedBy = "external-provisioner-n1" },
 	} {
@@ -102,7 +102,7 @@ func TestCapacitySettings(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := capacity.Settings{
-				Namespace: "storage", ManagedBy: "external-provisioner", Owner: owner, Poll: time.Minute, Workers: 1, Retry: flagset.NewRetry(), Timeout: 10 * time.Second, Drain: 20 * time.Second,
+				Namespace: "storage", ManagedBy: "external-provisioner", Owner: owner, Poll: time.Minute, Workers: 1, Retry: flagset.NewRetry(), Timeout: 10 * time.Second, Drain: 25 * time.Second,
 			}
 			change(&want)
 			p := idle(o)

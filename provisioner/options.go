@@ -8,7 +8,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 	"github.com/longshore-csi/longshore/topology"
 )
@@ -79,7 +78,6 @@ func NewOptions() Options {
 		SnapshotSweepInterval:       5 * time.Minute,
 	}
 	o.CSI.Timeout = DefaultTimeout
-	o.StopReserve += controller.FlushTime
 	return o
 }
 

@@ -110,17 +110,17 @@ func TestValidate(t *testing.T) {
 			Reason: "One look shows all that is to be mended.",
 			Args: []string{
 				"--volume-name-prefix=", "--volume-name-uuid-length=40", "--worker-threads=0", "--timeout=0s", "--retry-interval-max=1ms",
-				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--http-endpoint=:1", "--metrics-address=:2", "--topology-max-segments=-1", "--termination-grace-period=14s",
+				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--http-endpoint=:1", "--metrics-address=:2", "--topology-max-segments=-1", "--termination-grace-period=9s",
 			},
 			Errors: []string{
 				"--volume-name-prefix", "--volume-name-uuid-length=40", "--worker-threads=0", "--timeout=0s", "--retry-interval-max=1ms",
-				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--metrics-address", "--topology-max-segments=-1", "--termination-grace-period=14s",
+				"--snapshot-orphan-sweep-interval=-1s", "--cloning-protection-threads=0", "--metrics-address", "--topology-max-segments=-1", "--termination-grace-period=9s",
 			},
 			Warnings: []string{"--metrics-address is deprecated"},
 		},
 		"GracePeriod": {
 			Reason: "A call that may take longer than the grace period leaves it is worth a warning.",
-			Args:   []string{"--timeout=60s"}, Warnings: []string{"terminationGracePeriodSeconds of the pod to 70 and --termination-grace-period=1m10s"},
+			Args:   []string{"--timeout=60s"}, Warnings: []string{"terminationGracePeriodSeconds of the pod to 65 and --termination-grace-period=1m5s"},
 		},
 		"NoDuration": {Reason: "Usage errors name flag and value.", Args: []string{"--timeout=fast"}, Usage: []string{`"fast"`, "-timeout"}},
 		"NoGate":     {Reason: "Usage errors name flag and value.", Args: []string{"--feature-gates=Nonsense=true"}, Usage: []string{"Nonsense", "-feature-gates"}},

@@ -82,9 +82,12 @@ func (s *session) Run(ctx context.Context) error {
 	if err := s.findOwner(ctx); err != nil {
 		return err
 	}
-	s.findAttributes(ctx)
-	s.findAttach(ctx, s.env.CSI.Info())
-	defer s.startJournal(ctx)()
+	var finding sync.WaitGroup
+	finding.Go(func() { s.findAttributes(ctx) })
+	finding.Go(func() { s.findAttach(ctx, s.env.CSI.Info()) })
+	stopJournal := s.startJournal(ctx)
+	defer stopJournal()
+	finding.Wait()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	publisher, err := s.begin(ctx, end)
@@ -132,6 +135,9 @@ func (s *session) begin(ctx context.Context, end context.CancelCauseFunc) (publi
 		Ages:        s.env.Registerer,
 		Metrics:     s.metrics,
 		Settings:    s.settings(info.Name),
+	}
+	if _, ok := leader.TermOf(ctx); ok {
+		config.Resign = func() { leader.Resign(ctx) }
 	}
 	if s.options.Capacity.Enabled {
 		publisher, err = capacity.New(capacity.Config{

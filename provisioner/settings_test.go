@@ -32,7 +32,7 @@ func TestSettings(t *testing.T) {
 	base := controller.Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 100,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "17-4-d",
-		Features: capabilities.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, Drain: 20 * time.Second, KubeTimeout: 30 * time.Second,
+		Features: capabilities.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, Drain: 25 * time.Second, KubeTimeout: 30 * time.Second,
 	}
 	forNode := func(s *controller.Settings) {
 		s.Identity = "17-4-d-n1"
@@ -57,7 +57,7 @@ func TestSettings(t *testing.T) {
 		"--topology-max-segments=4":                           func(s *controller.Settings) { s.Topology.MaxSegments = 4 },
 		"--feature-gates=Topology=false":                      func(s *controller.Settings) { s.Features.Topology = false },
 		"--feature-gates=VolumeAttributesClass=false":         func(s *controller.Settings) { s.Features.AttributesClass = false },
-		"--termination-grace-period=2m":                       func(s *controller.Settings) { s.Drain = 110 * time.Second },
+		"--termination-grace-period=2m":                       func(s *controller.Settings) { s.Drain = 115 * time.Second },
 		"--cloning-protection-threads=9":                      func(s *controller.Settings) { s.SourceWorkers = 9 },
 		"--prevent-volume-mode-conversion=false":              func(s *controller.Settings) { s.ModeConversion = true },
 		"--node-deployment":                                   forNode,

@@ -13,8 +13,12 @@ import (
 // GateReleaseLeader is a feature gate without effect: the Lease is always released when the process ends.
 const GateReleaseLeader = "ReleaseLeaderElectionOnExit"
 
-// minDrain is the least time that operations in progress get.
-const minDrain = 5 * time.Second
+const (
+	// stopReserve is the part of the grace period in which no operation is in progress any more: the last events are written and the Lease is released.
+	stopReserve = 5 * time.Second
+	// minDrain is the least time that operations in progress get.
+	minDrain = 5 * time.Second
+)
 
 // Options are the flags that components share. A component embeds them in its own options. NewOptions returns the defaults.
 type Options struct {
@@ -30,9 +34,8 @@ type Options struct {
 	Features flagset.FeatureGates
 	// KubeTimeout is the deadline of each call to the API server.
 	KubeTimeout time.Duration
-	// GracePeriod is the time between SIGTERM and SIGKILL: terminationGracePeriodSeconds of the pod. StopReserve is the part of it in which no operation is
-	// in progress any more: the last events are written and the Lease is released.
-	GracePeriod, StopReserve time.Duration
+	// GracePeriod is the time between SIGTERM and SIGKILL: terminationGracePeriodSeconds of the pod.
+	GracePeriod time.Duration
 
 	ignored flagset.Ignored
 }
@@ -49,7 +52,6 @@ func NewOptions(gates map[string]flagset.Gate) Options {
 		Features:       flagset.NewFeatureGates(all),
 		KubeTimeout:    30 * time.Second,
 		GracePeriod:    30 * time.Second,
-		StopReserve:    5 * time.Second,
 	}
 }
 
@@ -68,12 +70,12 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	flagset.AddFlags(fs, o.groups()...)
 	fs.DurationVar(&o.KubeTimeout, "kube-api-timeout", o.KubeTimeout, "deadline of each call to the API server")
 	fs.DurationVar(&o.GracePeriod, "termination-grace-period", o.GracePeriod, fmt.Sprintf(
-		"time from SIGTERM to SIGKILL, terminationGracePeriodSeconds of the pod; the process ends earlier, and operations in progress may take %v less", o.StopReserve))
+		"time from SIGTERM to SIGKILL, terminationGracePeriodSeconds of the pod; the process ends earlier, and operations in progress may take %v less", stopReserve))
 	o.ignored.AutoMaxProcs(fs)
 }
 
 // Drain returns how long operations in progress may go on after SIGTERM.
-func (o *Options) Drain() time.Duration { return o.GracePeriod - o.StopReserve }
+func (o *Options) Drain() time.Duration { return o.GracePeriod - stopReserve }
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {
@@ -81,7 +83,7 @@ func (o *Options) Validate() error {
 	if o.KubeTimeout <= 0 {
 		err = errors.Join(err, fmt.Errorf("--kube-api-timeout=%v: must be greater than 0", o.KubeTimeout))
 	}
-	if least := o.StopReserve + minDrain; o.GracePeriod < least {
+	if least := stopReserve + minDrain; o.GracePeriod < least {
 		err = errors.Join(err, fmt.Errorf("--termination-grace-period=%v: must be at least %v", o.GracePeriod, least))
 	}
 	return err

@@ -93,13 +93,23 @@ func TermOf(ctx context.Context) (term Term, ok bool) {
 	return term, ok
 }
 
-// termKey is the key of the Term in the context of the leader.
+// Resign releases the Lease before the function that Run has called returns; then it calls nothing that must not be called beside another leader. ctx is the
+// context of that function, or made from it; with any other, Resign does nothing.
+func Resign(ctx context.Context) {
+	if resign, ok := ctx.Value(resignKey{}).(func()); ok {
+		resign()
+	}
+}
+
+// termKey and resignKey are the keys of the Term, and of what releases the Lease, in the context of the leader.
 type termKey struct{}
+
+type resignKey struct{}
 
 // Run waits until this instance is elected, then calls lead and returns its error. lead is called at most once.
 //
 // The context of lead ends when ctx does, or, with cause ErrLost, when the Lease is lost; then Run
-// returns ErrLost once lead has returned. The Lease is kept as long as lead runs, and released
+// returns ErrLost once lead has returned. The Lease is kept as long as lead runs, or until Resign, and released
 // afterwards. If it is lost while lead finishes its work after the end of ctx, the running work of a
 // reconcile.Controller is cancelled all the same. When ctx ends before the election, Run returns nil.
 func Run(ctx context.Context, cfg Config, lead func(ctx context.Context) error) error {
@@ -116,7 +126,6 @@ func Run(ctx context.Context, cfg Config, lead func(ctx context.Context) error) 
 	}
 	logger.Info("Became leader")
 	e.on()
-	defer e.off()
 	return e.runWhileLeading(ctx, lead)
 }
 
@@ -198,13 +207,21 @@ func (e *elector) pause() time.Duration {
 
 // runWhileLeading runs lead beside the renewal of the Lease, then releases the Lease.
 func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context) error) error {
-	gone := make(chan struct{})
-	term := Term{Lease: e.lease.UID, Transitions: e.seen.transitions}
-	leadCtx, cancel := context.WithCancelCause(context.WithValue(reconcile.WithAbort(ctx, gone), termKey{}, term))
-	defer cancel(nil)
-	finished := make(chan struct{})
+	gone, finished := make(chan struct{}), make(chan struct{})
 	var lost error
 	var renewal sync.WaitGroup
+	resign := sync.OnceFunc(func() {
+		defer e.off()
+		close(finished)
+		renewal.Wait()
+		if lost == nil {
+			e.release(ctx)
+		}
+	})
+	term := Term{Lease: e.lease.UID, Transitions: e.seen.transitions}
+	leading := context.WithValue(context.WithValue(reconcile.WithAbort(ctx, gone), termKey{}, term), resignKey{}, resign)
+	leadCtx, cancel := context.WithCancelCause(leading)
+	defer cancel(nil)
 	renewal.Go(func() {
 		// The Lease outlives ctx: lead may still be finishing its work.
 		if lost = e.renew(context.WithoutCancel(ctx), finished); lost != nil {
@@ -213,14 +230,12 @@ func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context
 		}
 	})
 	err := func() error {
-		defer renewal.Wait()
-		defer close(finished)
+		defer resign()
 		return lead(leadCtx)
 	}()
 	if lost != nil {
 		return errors.Join(lost, ignoreCanceled(err))
 	}
-	e.release(ctx)
 	return err
 }
 

@@ -52,7 +52,7 @@ func (o *Options) Validate() error { return flagset.Validate(&o.Options, &o.Secr
 func (o *Options) Warnings() []string {
 	warnings := o.Options.Warnings()
 	changed := o.usual != [2]time.Duration{o.CSI.Timeout, o.GracePeriod}
-	if need := o.CSI.Timeout + o.StopReserve; changed && need > o.GracePeriod {
+	if need := o.CSI.Timeout + o.GracePeriod - o.Drain(); changed && need > o.GracePeriod {
 		warnings = append(warnings, fmt.Sprintf("--timeout=%v: at shutdown, calls to the driver are cancelled after %v; to let them end, set terminationGracePeriodSeconds of the pod to %v and --termination-grace-period=%v",
 			o.CSI.Timeout, o.Drain(), math.Ceil(need.Seconds()), need))
 	}

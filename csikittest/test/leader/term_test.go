@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -47,5 +48,43 @@ func TestTerms(t *testing.T) {
 		if _, ok := leader.TermOf(t.Context()); ok {
 			t.Error("a context of no leader has a term")
 		}
+	})
+}
+
+// TestResign has a leader give the Lease back while its work goes on: another one leads at once, and the work is not cancelled.
+func TestResign(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cluster, r := kubetest.New(), &leaderships{excused: "a"}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		leader.Resign(ctx) // which does nothing
+		go func() {
+			ended <- leader.Run(ctx, leader.Config{Client: cluster.Client(), Namespace: namespace, Name: name, Identity: "a"}, func(ctx context.Context) error {
+				<-ctx.Done()
+				work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+				defer cancel()
+				leader.Resign(work)
+				leader.Resign(work)
+				time.Sleep(time.Minute)
+				return context.Cause(ctx)
+			})
+		}()
+		synctest.Wait()
+		b := ours(t, cluster, r, "b", 0)
+		synctest.Wait()
+		stop()
+		time.Sleep(time.Second)
+		if !r.leads("b") {
+			t.Errorf("b does not lead after a has resigned: %+v", lease(t, cluster).Spec)
+		}
+		if err := <-ended; !errors.Is(err, context.Canceled) || errors.Is(err, leader.ErrLost) {
+			t.Errorf("the work of a ended with %v", err)
+		}
+		time.Sleep(time.Minute)
+		if l := lease(t, cluster); *l.Spec.HolderIdentity != "b" {
+			t.Errorf("the Lease is %+v, want that of b", l.Spec)
+		}
+		_ = b.stop()
 	})
 }

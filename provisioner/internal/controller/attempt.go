@@ -31,7 +31,7 @@ func (c *Controller) resume(ctx context.Context, intent journal.Intent) (reconci
 		return c.undo(ctx, intent)
 	case journal.Reported:
 		return c.reconsider(ctx, intent)
-	case journal.Saving: // which the queue of unsaved PersistentVolumes does
+	case journal.Saving, journal.Awaited: // which the queue of unsaved PersistentVolumes does, and another process
 	}
 	return reconcile.Result{}, nil
 }

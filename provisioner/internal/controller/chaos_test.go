@@ -61,7 +61,8 @@ func TestChaos(t *testing.T) {
 	})
 }
 
-// TestChaosKills is TestChaos with a process that is killed now and then: the next one goes on from the records.
+// TestChaosKills is TestChaos with a process that is killed now and then, or ends as it is asked to: the next one goes on from the records, which an elected one
+// that ends hands over while its calls are running.
 func TestChaosKills(t *testing.T) {
 	for name, elected := range map[string]bool{"Elected": true, "Alone": false} {
 		t.Run(name, func(t *testing.T) {
@@ -78,6 +79,8 @@ type life struct {
 	conn    *cutConn
 	stop    context.CancelCauseFunc
 	ended   chan error
+	// resigned is closed when another process may begin.
+	resigned chan struct{}
 }
 
 // cutConn is the connection of a process to the driver, which a test can cut: then nothing reaches the driver, and no answer
@@ -103,8 +106,13 @@ func (c *cutConn) Invoke(ctx context.Context, method string, args, reply any, op
 func (g *chaos) live(ctx context.Context, self process) *life {
 	g.t.Helper()
 	ctx, stop := context.WithCancelCause(ctx)
-	l := &life{session: g.cluster.NewSession(), conn: &cutConn{ClientConnInterface: g.driver.Conn()}, stop: stop, ended: make(chan error, 1)}
+	l := &life{session: g.cluster.NewSession(), conn: &cutConn{ClientConnInterface: g.driver.Conn()}, stop: stop, ended: make(chan error, 1), resigned: make(chan struct{})}
+	resign := sync.OnceFunc(func() { close(l.resigned) })
+	if self.term != (journal.Term{}) {
+		self.resign = resign
+	}
 	go func() {
+		defer resign()
 		l.ended <- runAs(ctx, &reconciletest.Env{Kube: l.session.Client(), Conn: l.conn, Driver: g.driver, Cluster: g.cluster, Args: g.args}, self)
 	}()
 	return l
@@ -115,6 +123,12 @@ func (l *life) kill() {
 	l.session.Cut()
 	l.conn.cut.Store(true)
 	l.stop(leader.ErrLost)
+}
+
+// end asks a process to end, and waits until another one may begin.
+func (l *life) end() {
+	l.stop(context.Canceled)
+	<-l.resigned
 }
 
 // playKills plays one game with several processes.
@@ -132,7 +146,11 @@ func playKills(t *testing.T, elected bool, random *rand.Rand) {
 		g.move()
 		time.Sleep(time.Duration(random.IntN(20000)) * time.Millisecond)
 		if random.IntN(4) == 0 {
-			lives[len(lives)-1].kill()
+			if last := lives[len(lives)-1]; random.IntN(2) == 0 {
+				last.kill()
+			} else {
+				last.end()
+			}
 			self.identity = fmt.Sprint("life-", len(lives))
 			if elected {
 				self.term.Transitions++

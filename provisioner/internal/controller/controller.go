@@ -84,7 +84,7 @@ type Settings struct {
 	ModeConversion bool
 	// Node is the node that is provisioned for; the zero value provisions for all.
 	Node view.Node
-	// Drain is how long running calls may take after the end of the context of Run, which returns within FlushTime after that.
+	// Drain is how long running calls may take after the end of the context of Run, which returns within seconds after that.
 	Drain time.Duration
 }
 
@@ -106,6 +106,8 @@ type Config struct {
 	Competition Competition
 	// Capacity is notified of what may change the capacity of the driver; nil: nothing is.
 	Capacity Capacity
+	// Resign lets another instance take over; nil: there is no election.
+	Resign func()
 	// Events records what happens to claims and volumes.
 	Events events.Recorder
 	// Journal has the volumes with an operation in progress. Those that are in it when Run begins are finished.

@@ -2,7 +2,6 @@ package controller
 
 import (
 	stdcmp "cmp"
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -275,47 +274,5 @@ func TestSaveRefusesBadTopology(t *testing.T) {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 		fixtures.Contains(t, "An event reports it.", r.Events.Take(), "Warning ProvisioningFailed", "Deleting the new volume", "accessible topology")
-	}, fixtures.Claim(), fixtures.Class())
-}
-
-// TestFlush ends a controller while a volume is not saved, after many attempts: it is tried at once, and not
-// after the pause that it has come to.
-func TestFlush(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		r.Cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
-		if _, err := r.save(fixtures.Quiet(t), r.asked(), created()); err != nil {
-			t.Fatal(err)
-		}
-		r.saveOn(5*time.Minute, func() {
-			r.Cluster.Heal()
-			begin := time.Now()
-			r.flush(fixtures.Quiet(t))
-			if took := time.Since(begin); took > 0 {
-				t.Errorf("the end took %v, want no wait", took)
-			}
-			if got := r.stage(); got != "closed" {
-				t.Errorf("stage %s at the end, want closed", got)
-			}
-		})
-	}, fixtures.Claim(), fixtures.Class())
-}
-
-// TestFlushGivesUp ends a controller while the API is away for good: the process must not hang.
-func TestFlushGivesUp(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		r.Cluster.Fail("create", "persistentvolumes", apierrors.NewServiceUnavailable("away"), 0)
-		if _, err := r.save(fixtures.Quiet(t), r.asked(), created()); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(fixtures.Quiet(t), 10*time.Second)
-		defer cancel()
-		begin := time.Now()
-		r.flush(ctx)
-		if took := time.Since(begin); took != 10*time.Second {
-			t.Errorf("the end took %v, want 10 s", took)
-		}
-		if got := r.stage(); got != "saving" {
-			t.Errorf("stage %s, want saving: the volume must show in the log", got)
-		}
 	}, fixtures.Claim(), fixtures.Class())
 }

@@ -2,11 +2,15 @@ package controller
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/longshore-csi/longshore/csikit/leader"
@@ -39,13 +43,19 @@ func ending(t *testing.T, cause error, play func(g *chaos), check func(g *chaos,
 	})
 }
 
-// TestShutdownForgotVolumesOfDeletedClaims ends the process while the volume of a deleted claim waits for its next attempt: there may be no further process.
+// TestShutdownForgotVolumesOfDeletedClaims ends the process while the volume of a deleted claim waits for its next attempt: the next process deletes it.
 func TestShutdownForgotVolumesOfDeletedClaims(t *testing.T) {
 	for name, tc := range faultsAtTheEnd() {
 		t.Run(name, func(t *testing.T) {
 			ending(t, context.Canceled, tc.play, func(g *chaos, took time.Duration) {
-				if left := g.volumes(); len(left) > 0 {
-					t.Errorf("%s: volumes %q are left after %v", tc.reason, left, took)
+				next := g.live(fixtures.Quiet(t), nextProcess(false))
+				time.Sleep(time.Minute)
+				if left := g.volumes(); len(left) > 0 || took > 0 {
+					t.Errorf("%s: volumes %q are left; the end took %v, although no call was running", tc.reason, left, took)
+				}
+				next.stop(context.Canceled)
+				if err := <-next.ended; err != nil {
+					t.Error(err)
 				}
 			})
 		})
@@ -145,8 +155,8 @@ func TestShutdownTookLongerThanThePodMayTake(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
-				if took := time.Since(begin); took > settings.Drain+FlushTime {
-					t.Errorf("%s\nthe end took %v, want at most %v", tc.reason, took, settings.Drain+FlushTime)
+				if took := time.Since(begin); took > settings.Drain+saveDrain {
+					t.Errorf("%s\nthe end took %v, want at most %v", tc.reason, took, settings.Drain+saveDrain)
 				}
 			}, fixtures.Claim(), fixtures.Class())
 		})
@@ -179,4 +189,93 @@ func TestUndoTrustedTheCache(t *testing.T) {
 		}
 		r.Hear()
 	}, fixtures.Claim(), fixtures.Class())
+}
+
+// subject says what a request is about.
+func subject(request proto.Message) string {
+	switch r := request.(type) {
+	case *csi.CreateVolumeRequest:
+		return "create " + r.GetName()
+	case *csi.DeleteVolumeRequest:
+		return "delete " + r.GetVolumeId()
+	}
+	return ""
+}
+
+// TestHandOver ends an elected process while a call is running: another one provisions the next claim a second later, and leaves the volume of the call alone until that
+// has ended, or could have.
+func TestHandOver(t *testing.T) {
+	const asked = "create pvc-slow"
+	cases := map[string]struct {
+		reason string
+		fault  csitest.Fault
+		// deleted says that the claim is deleted during the call.
+		deleted bool
+		// calls are those about the claim, with when they began after the signal.
+		calls map[time.Duration]string
+	}{
+		"Succeeds": {
+			reason: "The process that ends saves the volume.",
+			fault:  csitest.Fault{Delay: 9 * time.Second},
+			calls:  map[time.Duration]string{0: asked},
+		},
+		"Fails": {
+			reason: "The driver has said that there is no volume, so that the claim is provisioned anew.",
+			fault:  csitest.Fault{Delay: 9 * time.Second, Code: codes.ResourceExhausted},
+			calls:  map[time.Duration]string{0: asked, 21 * time.Second: asked},
+		},
+		"Hangs": {
+			reason: "The call is cancelled in the end, and the request repeated once that is certain.",
+			fault:  csitest.Fault{Hang: true},
+			calls:  map[time.Duration]string{0: asked, 21 * time.Second: asked},
+		},
+		"Deleted": {
+			reason:  "The process that ends deletes the volume.",
+			fault:   csitest.Fault{Delay: 9 * time.Second},
+			deleted: true,
+			calls:   map[time.Duration]string{0: asked, 9 * time.Second: "delete vol-pvc-slow"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := &chaos{t: t, cluster: kubeapitest.NewCluster(fixtures.Class()), driver: csitest.New(csitest.Options{})}
+				calls, begun := map[time.Duration]string{}, time.Now()
+				tc.fault.Method, tc.fault.Times = "CreateVolume", 1
+				g.driver.Inject(csitest.Fault{Match: func(request proto.Message) bool {
+					if about := subject(request); strings.HasSuffix(about, "pvc-slow") {
+						calls[time.Since(begun).Truncate(time.Second)] = about
+					}
+					return false
+				}})
+				g.driver.Inject(tc.fault)
+				self := nextProcess(true)
+				before := g.live(fixtures.Quiet(t), self)
+				g.claimNamed("slow", "slow")
+				synctest.Wait()
+				before.end()
+				g.claimNamed("next", "next")
+				next := g.live(fixtures.Quiet(t), process{identity: "next", term: journal.Term{Lease: self.term.Lease, Transitions: self.term.Transitions + 1}})
+				time.Sleep(time.Second)
+				if took := time.Since(begun); !g.volumeExists("pvc-next") || took > 3*time.Second {
+					t.Errorf("volumes %q %v after the signal, want that of the next claim", g.volumes(), took)
+				}
+				if tc.deleted {
+					g.remove("persistentvolumeclaims", "team", "slow")
+				}
+				time.Sleep(time.Minute)
+				g.manage()
+				if diff := cmp.Diff(tc.calls, calls); diff != "" {
+					t.Errorf("%s\ncalls (-want +got):\n%s", tc.reason, diff)
+				}
+				next.stop(context.Canceled)
+				for _, l := range []*life{before, next} {
+					if err := <-l.ended; err != nil {
+						t.Errorf("%s\na process ended with %v", tc.reason, err)
+					}
+				}
+				g.check()
+			})
+		})
+	}
 }

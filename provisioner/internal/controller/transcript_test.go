@@ -44,6 +44,8 @@ func TestTranscripts(t *testing.T) {
 type process struct {
 	identity string
 	term     journal.Term
+	// resign is called when another process may begin; nil: never.
+	resign func()
 }
 
 // started counts the processes of all tests.
@@ -86,7 +88,7 @@ func runAs(ctx context.Context, env *reconciletest.Env, self process) error {
 	known, records := viewOf(api, client.Info(), settings), journal.New()
 	controller, err := New(Config{
 		Info: client.Info, Driver: client.Controller(), Kube: api, View: known, Plugin: migration.Of(client.Info().Name), Events: recorder,
-		Competition: transcriptCompetition(env, api, recorder), Journal: records, Settings: settings, Secrets: kube.NewSecretCache(api, nil),
+		Competition: transcriptCompetition(env, api, recorder), Journal: records, Settings: settings, Secrets: kube.NewSecretCache(api, nil), Resign: self.resign,
 	})
 	if err != nil {
 		return err

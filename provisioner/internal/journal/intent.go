@@ -16,6 +16,8 @@ type Stage string
 
 // The stages, in the order in which they are gone through; Undoing may follow any of the others.
 const (
+	// Awaited: the process before may still be working on it, and this one waits for the end of that.
+	Awaited Stage = "awaited"
 	// Creating: CreateVolume was called or is about to be, its outcome is pending or unknown.
 	Creating Stage = "creating"
 	// Saving: the volume exists, its PersistentVolume is being written.

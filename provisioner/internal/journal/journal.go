@@ -38,6 +38,10 @@ const (
 	lastWrite = 2 * time.Second
 	// retryPause is the pause before the takeover is tried again.
 	retryPause = time.Second
+	// maxRaces is how often a write is repeated that another writer was faster than.
+	maxRaces = 3
+	// maxBusy is how long the process before may be waited for.
+	maxBusy = time.Hour
 )
 
 // ErrSuperseded is returned when another process has taken over the Leases of an elected leader: that leads, and this one does not any more.
@@ -59,7 +63,7 @@ type Config struct {
 	Timeout time.Duration
 	// Settle is how long the driver may be working on a call of the process before.
 	Settle time.Duration
-	// Adopted is called with intents that were taken over late, because the API server had refused it before. nil: it is not.
+	// Adopted is called with intents that were taken over late, because the API server had refused it before, or were awaited. nil: it is not.
 	Adopted func([]Intent)
 	// Report is called when the records can no longer be written, with why. nil: it is not.
 	Report func(why error)
@@ -93,6 +97,13 @@ type Journal struct {
 	// superseded says that another instance has the Lease; refused is why the last write did not succeed, nil if it did.
 	superseded bool
 	refused    error
+	// awaited has the intents that were taken over while the process before was still working on them, and waitOver has a value when it is not any more.
+	awaited  []Intent
+	waitOver <-chan time.Time
+	// until is when this process has ended its work on records that it has handed over, zero if it has not, and closed has the claims of those that it has
+	// closed since.
+	until  time.Time
+	closed []string
 	// waiting has the ends of the writes that Open waits for.
 	waiting []chan<- error
 	// wake has a value when waiting has, and dirty when there is a change that no Open waits for.
@@ -113,6 +124,7 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 		clear(j.open)
 		clear(j.records)
 		j.refused = nil // each leader reports it
+		j.awaited, j.waitOver, j.until, j.closed = nil, nil, time.Time{}, nil
 	}
 	j.cfg, j.superseded = cfg, false
 	j.mu.Unlock()
@@ -156,6 +168,10 @@ func (j *Journal) begin(ctx context.Context) (recovered []Intent, err error) {
 		intent := r.intent()
 		if intent.Stage == Creating {
 			intent.Uncertain, intent.Settles = now, now.Add(j.cfg.Settle)
+			if r.busy > 0 {
+				j.awaited, j.waitOver = append(j.awaited, intent), time.After(r.busy)
+				intent.Stage = Awaited
+			}
 		}
 		j.open[uid], j.records[uid] = intent, r
 		recovered = append(recovered, intent)
@@ -190,9 +206,12 @@ func (j *Journal) Open(ctx context.Context, intent Intent) error {
 	j.mu.Lock()
 	j.open[r.UID], j.records[r.UID] = intent, r
 	elected := j.cfg.Term != (Term{})
-	if j.lease == nil {
+	switch {
+	case !j.until.IsZero():
+		result <- ErrSuperseded
+	case j.lease == nil:
 		result <- nil
-	} else {
+	default:
 		j.waiting = append(j.waiting, result)
 	}
 	j.mu.Unlock()
@@ -238,6 +257,9 @@ func (j *Journal) Close(claim types.UID) {
 func (j *Journal) change(claim types.UID, r *record) {
 	if r == nil {
 		delete(j.records, claim)
+		if !j.until.IsZero() {
+			j.closed = append(j.closed, string(claim))
+		}
 	} else {
 		j.records[claim] = *r
 	}
@@ -295,6 +317,9 @@ func (j *Journal) write(ctx context.Context) {
 			continue
 		case <-beat.C:
 			j.beat(ctx)
+		case <-j.waitOver:
+			j.endWait(ctx)
+			continue
 		case <-j.wake:
 		case <-lazy:
 		}
@@ -329,7 +354,14 @@ func (j *Journal) beat(ctx context.Context) {
 func (j *Journal) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastWrite)
 	defer cancel()
-	if err := j.commit(ctx); err != nil {
+	err := j.commit(ctx)
+	if j.busy() > 0 {
+		j.mu.Lock()
+		j.until, j.changed = time.Now(), true // it is not busy any more, if there is no successor yet
+		j.mu.Unlock()
+		err = errors.Join(err, j.commit(ctx))
+	}
+	if err != nil {
 		klog.FromContext(ctx).Info("Records of volumes in progress could not be written at the end", logging.KeyReason, err.Error())
 	}
 	j.mu.Lock()

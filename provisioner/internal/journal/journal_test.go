@@ -70,8 +70,9 @@ type bench struct {
 	// stops ends the processes that were not stopped when the test is over, and session is that of the last one.
 	stops   []func()
 	session *kubetest.Session
-	// reports has what each process has reported, in order, and adopted what it took over late.
+	// reports has what each process has reported, in order, and adopted what it took over late, which mu guards.
 	reports, adopted []string
+	mu               sync.Mutex
 	// log gets the log lines; nil: nobody reads them.
 	log io.Writer
 }
@@ -103,8 +104,12 @@ func (b *bench) start() (j *Journal, stop func()) {
 	stop = sync.OnceFunc(j.Start(ctx, Config{
 		Leases: b.session.Client().Leases("storage"), Name: "driver-journal", Identity: fmt.Sprint("process-", b.started), Labels: map[string]string{"app": "storage"},
 		Term: b.term, Settle: time.Hour, Timeout: 30 * time.Second,
-		Adopted: func(intents []Intent) { b.adopted = append(b.adopted, names(intents)...) },
-		Report:  func(why error) { b.reports = append(b.reports, fmt.Sprint(why)) },
+		Adopted: func(intents []Intent) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.adopted = append(b.adopted, names(intents)...)
+		},
+		Report: func(why error) { b.reports = append(b.reports, fmt.Sprint(why)) },
 	}))
 	b.stops = append(b.stops, stop)
 	return j, stop
@@ -177,11 +182,13 @@ func (b *bench) apply(obj kube.Object) {
 	}
 }
 
-// open opens an intent that must be accepted.
-func (b *bench) open(j *Journal, uid string) {
+// open opens intents that must be accepted.
+func (b *bench) open(j *Journal, uids ...string) {
 	b.t.Helper()
-	if err := j.Open(quiet(b.t), newIntent(uid)); err != nil {
-		b.t.Fatal(err)
+	for _, uid := range uids {
+		if err := j.Open(quiet(b.t), newIntent(uid)); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 	Annotation = "csi.longshore.dev/provisioner-journal"
 	// AnnotationUnread has what another version of this program has left in Annotation, and this one cannot read.
 	AnnotationUnread = Annotation + "-unread"
-	// AnnotationAbandon has the UIDs of claims, separated by commas, whose records an administrator wants to be removed.
+	// AnnotationAbandon has the UIDs of claims, separated by commas, whose records an administrator, or the process before, wants to be removed.
 	AnnotationAbandon = "csi.longshore.dev/abandon"
 )
 
@@ -70,6 +70,7 @@ func (j *Journal) read(ctx context.Context, lease *coordinationv1.Lease) map[typ
 		if r.Reported == "" {
 			r.Reported = why
 		}
+		r.busy = min(d.Busy, maxBusy)
 		records[r.UID] = r
 	}
 	for _, uid := range abandoned(lease) {
@@ -116,7 +117,8 @@ func (j *Journal) commit(ctx context.Context) error {
 	j.mu.Unlock()
 	var err error
 	if due && lease != nil {
-		if err = j.store(ctx, lease, records); raced(err) {
+		err = j.store(ctx, lease, records)
+		for tries := 0; raced(err) && tries < maxRaces; tries++ {
 			err = j.storeAgain(ctx, records)
 		}
 		j.ended(ctx, err)
@@ -139,7 +141,7 @@ func (j *Journal) storeAgain(ctx context.Context, records map[types.UID]record) 
 		return err
 	}
 	if holder := live.Spec.HolderIdentity; holder == nil || *holder != j.cfg.Identity {
-		return fmt.Errorf("write Lease %q: %w", live.Name, ErrSuperseded)
+		return j.tell(ctx, live)
 	}
 	for _, claim := range abandoned(live) {
 		if r, ok := records[claim]; ok {
@@ -166,7 +168,7 @@ func (j *Journal) ended(ctx context.Context, err error) {
 
 // store writes records into a Lease, which only the goroutine that writes has.
 func (j *Journal) store(ctx context.Context, lease *coordinationv1.Lease, records map[types.UID]record) error {
-	text, err := encode(document{Term: j.cfg.Term, Written: time.Now()}, records)
+	text, err := encode(document{Term: j.cfg.Term, Written: time.Now(), Busy: j.busy()}, records)
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,8 @@ type record struct {
 	Source *volume.SourceRef       `json:"source,omitempty"`
 	// Reported says why the record is not acted on.
 	Reported string `json:"reported,omitempty"`
+	// busy is that of the document.
+	busy time.Duration
 }
 
 // document is what the annotation of a Lease holds, in JSON, compressed by gzip and in base64: requests are much alike.
@@ -59,7 +61,9 @@ type document struct {
 	// Term and Written are the term of the writer, and the time of the write.
 	Term
 	Written time.Time `json:"written"`
-	Records []record  `json:"records"`
+	// Busy is how long the writer goes on with its records although another process may take them over; see Journal.HandOver.
+	Busy    time.Duration `json:"busy,omitempty"`
+	Records []record      `json:"records"`
 }
 
 // recordOf returns the stored form of an intent.

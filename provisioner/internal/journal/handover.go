@@ -1,0 +1,96 @@
+package journal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file lets a successor begin while calls of this process are running: with all but the volumes of these calls.
+
+// HandOver stores the records for a successor that may begin at once: that leaves them alone for d, while this process goes on with them, and learns which of them are
+// closed. No intent is opened any more. With an error, nothing is handed over.
+func (j *Journal) HandOver(ctx context.Context, d time.Duration) error {
+	result := make(chan error, 1)
+	j.mu.Lock()
+	if j.lease == nil || j.refused != nil {
+		result <- cmp.Or(j.refused, errors.New("nothing is stored"))
+	} else {
+		j.until = time.Now().Add(d)
+		j.waiting = append(j.waiting, result)
+	}
+	j.mu.Unlock()
+	notify(j.wake)
+	var err error
+	select {
+	case err = <-result:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.until = time.Time{}
+		return fmt.Errorf("hand over the records of volumes in progress: %w", err)
+	}
+	return nil
+}
+
+// busy returns how long this process goes on with records that it has handed over.
+func (j *Journal) busy() time.Duration {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return max(0, time.Until(j.until))
+}
+
+// tell has the successor forget the records that this process has closed since it has handed them over.
+func (j *Journal) tell(ctx context.Context, live *coordinationv1.Lease) error {
+	j.mu.Lock()
+	closed, until := j.closed, j.until
+	j.mu.Unlock()
+	switch {
+	case until.IsZero():
+		return fmt.Errorf("write Lease %q: %w", live.Name, ErrSuperseded)
+	case len(closed) == 0 || !time.Now().Before(until):
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	metav1.SetMetaDataAnnotation(&live.ObjectMeta, AnnotationAbandon, strings.Join(append(closed, live.Annotations[AnnotationAbandon]), ","))
+	if _, err := j.cfg.Leases.Update(ctx, live, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("write Lease %q: %w", live.Name, err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = j.closed[len(closed):]
+	return nil
+}
+
+// endWait goes on with the intents that the process before has worked on until now, but for those that it has told to be closed, which the write finds.
+func (j *Journal) endWait(ctx context.Context) {
+	j.mu.Lock()
+	j.changed = true
+	j.mu.Unlock()
+	if err := j.commit(ctx); err != nil && !refuses(err) {
+		j.waitOver = time.After(retryPause)
+		return
+	}
+	j.mu.Lock()
+	awaited, adopted := j.awaited, j.cfg.Adopted
+	j.awaited, j.waitOver = nil, nil
+	for _, intent := range awaited {
+		if _, ok := j.open[intent.UID()]; ok {
+			j.open[intent.UID()] = intent
+		}
+	}
+	j.mu.Unlock()
+	if adopted != nil {
+		adopted(awaited)
+	}
+}

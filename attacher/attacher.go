@@ -5,6 +5,7 @@ import (
 
 	"github.com/longshore-csi/longshore/attacher/internal/controller"
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/migration"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 )
 
@@ -32,7 +33,7 @@ func (o *Options) sidecar() sidecar.Config {
 		Options:        o.Options,
 		Warnings:       o.Warnings(),
 		CSI:            csiclient.Config{Services: csiclient.ControllerService, MaxLogLength: max(o.MaxGRPCLogLength, 0)},
-		Migrated:       controller.ReplacesPlugin,
+		Migrated:       migration.Replaces,
 		EventComponent: func(string) string { return name },
 		LeaseName:      controller.LeaseName,
 		StateKey:       "attachments",

@@ -28,7 +28,6 @@ var (
 	}
 	// pflag stays: client-go's tools/clientcmd links it, which reads kubeconfig files.
 	lean = []ban{
-		noMigration,
 		{"k8s.io/client-go/kubernetes", "the clientset links all 56 API groups: 10 MiB of memory"},
 		{"k8s.io/client-go/informers", "it links the clientset"},
 		{"k8s.io/client-go/tools/leaderelection", "it links the clientset"},
@@ -60,8 +59,13 @@ func groups() map[string]struct {
 		},
 		"Component": {
 			reason:   "components use these",
-			bans:     lean,
+			bans:     append([]ban{noMigration}, lean...),
 			packages: []string{"capability", "component", "events", "kube", "kubemetrics", "leader", "poll", "reconcile", "secretref", "sidecar", "snapshotapi"},
+		},
+		"Migration": {
+			reason:   "provisioner, attacher and resizer use it",
+			bans:     lean,
+			packages: []string{"migration"},
 		},
 	}
 }

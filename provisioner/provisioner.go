@@ -14,13 +14,13 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/leader"
+	"github.com/longshore-csi/longshore/csikit/migration"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
 	"github.com/longshore-csi/longshore/provisioner/internal/controller"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
-	"github.com/longshore-csi/longshore/provisioner/internal/migration"
 	"github.com/longshore-csi/longshore/topology"
 )
 
@@ -54,7 +54,7 @@ func (o *Options) sidecar(with connections) sidecar.Config {
 		Options:        o.Options,
 		Warnings:       o.Warnings(),
 		CSI:            csiclient.Config{Services: csiclient.ControllerService, Timeout: o.CSI.Timeout},
-		Migrated:       func(driver string) bool { return migration.Of(driver).Name() != "" },
+		Migrated:       migration.Replaces,
 		EventComponent: func(driver string) string { return driver },
 		LeaseName:      leader.SanitizeName,
 		StateKey:       "controller",

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/migration"
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/resizer/internal/controller"
 )
@@ -29,7 +30,7 @@ func (o *Options) sidecar() sidecar.Config {
 		Options:        o.Options,
 		Warnings:       o.Warnings(),
 		CSI:            csiclient.Config{Services: csiclient.ControllerService | csiclient.NodeService},
-		Migrated:       controller.ReplacesPlugin,
+		Migrated:       migration.Replaces,
 		EventComponent: controller.Component,
 		LeaseName:      controller.LeaseName,
 		StateKey:       "claims",

@@ -50,7 +50,7 @@ func BenchmarkFailing(b *testing.B) {
 		{"Node", csitest.Options{NodeID: node, Topology: map[string]string{"example.com/node": node}}, []string{"--leader-election=false", "--node-deployment"}},
 	} {
 		for _, away := range []bool{false, true} {
-			b.Run(form.name+map[bool]string{false: "", true: "/Away"}[away], func(b *testing.B) {
+			b.Run(form.name+map[bool]string{true: "Away"}[away], func(b *testing.B) {
 				c := newContest(b, bed, form.options)
 				class := testbed.Class(c.class+"-failing", c.name, storagev1.VolumeBindingWaitForFirstConsumer)
 				c.AddClass(class)

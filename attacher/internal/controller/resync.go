@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/migration"
 )
 
 // errEndlessList is a ListVolumes that leads back to a page that was read before.
@@ -200,7 +201,7 @@ func (c *Controller) compare(ctx context.Context) {
 // PersistentVolume is decoded only where the VolumeAttachment does not record the handle, and by holds for what seems wrong.
 func (c *Controller) expectations() []expectation {
 	list := make([]expectation, 0, c.resync.state().Compared) // as many as the last time
-	replaces, nodeIDs := ReplacesPlugin(c.cfg.Driver), map[string]string{}
+	replaces, nodeIDs := migration.Replaces(c.cfg.Driver), map[string]string{}
 	for va := range c.vas.All() {
 		if !c.ours(va) || isDeleting(va) || c.vaQueue.IsRunning(va.Name) {
 			continue

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/migration"
 )
 
 // This file says what the caches keep: what is read, and no more. Patches change single entries, so that they need no more either.
@@ -39,7 +40,7 @@ func slimVA(driver string) func(*storagev1.VolumeAttachment) *storagev1.VolumeAt
 func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	finalizer := FinalizerName(driver)
 	var annotations []string
-	if ReplacesPlugin(driver) {
+	if migration.Replaces(driver) {
 		annotations = []string{AnnotationMigratedTo}
 	}
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {

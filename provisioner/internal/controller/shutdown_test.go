@@ -48,7 +48,7 @@ func TestShutdownForgotVolumesOfDeletedClaims(t *testing.T) {
 	for name, tc := range faultsAtTheEnd() {
 		t.Run(name, func(t *testing.T) {
 			ending(t, context.Canceled, tc.play, func(g *chaos, took time.Duration) {
-				next := g.live(fixtures.Quiet(t), nextProcess(false))
+				next := g.live(fixtures.Quiet(g.t), nextProcess(false))
 				time.Sleep(time.Minute)
 				if left := g.volumes(); len(left) > 0 || took > 0 {
 					t.Errorf("%s: volumes %q are left; the end took %v, although no call was running", tc.reason, left, took)
@@ -222,12 +222,12 @@ func TestHandOver(t *testing.T) {
 		"Fails": {
 			reason: "The driver has said that there is no volume, so that the claim is provisioned anew.",
 			fault:  csitest.Fault{Delay: 9 * time.Second, Code: codes.ResourceExhausted},
-			calls:  map[time.Duration]string{0: asked, 21 * time.Second: asked},
+			calls:  map[time.Duration]string{0: asked, 18 * time.Second: asked},
 		},
 		"Hangs": {
 			reason: "The call is cancelled in the end, and the request repeated once that is certain.",
 			fault:  csitest.Fault{Hang: true},
-			calls:  map[time.Duration]string{0: asked, 21 * time.Second: asked},
+			calls:  map[time.Duration]string{0: asked, 18 * time.Second: asked},
 		},
 		"Deleted": {
 			reason:  "The process that ends deletes the volume.",

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,29 +16,22 @@ import (
 // HandOver stores the records for a successor that may begin at once: that leaves them alone for d, while this process goes on with them, and learns which of them are
 // closed. No intent is opened any more. With an error, nothing is handed over.
 func (j *Journal) HandOver(ctx context.Context, d time.Duration) error {
-	result := make(chan error, 1)
-	j.mu.Lock()
-	if j.lease == nil || j.refused != nil {
-		result <- cmp.Or(j.refused, errors.New("nothing is stored"))
-	} else {
-		j.until = time.Now().Add(d)
-		j.waiting = append(j.waiting, result)
+	if !j.Durable() {
+		return errors.New("hand over the records of volumes in progress: they are not stored")
 	}
-	j.mu.Unlock()
-	notify(j.wake)
-	var err error
-	select {
-	case err = <-result:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.until = time.Time{}
+	j.setUntil(time.Now().Add(d))
+	if err := j.written(ctx); err != nil {
+		j.setUntil(time.Time{})
 		return fmt.Errorf("hand over the records of volumes in progress: %w", err)
 	}
 	return nil
+}
+
+// setUntil sets when this process ends its work on what it has handed over.
+func (j *Journal) setUntil(at time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.until, j.changed = at, true
 }
 
 // busy returns how long this process goes on with records that it has handed over.
@@ -62,7 +54,7 @@ func (j *Journal) tell(ctx context.Context, live *coordinationv1.Lease) error {
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	metav1.SetMetaDataAnnotation(&live.ObjectMeta, AnnotationAbandon, strings.Join(append(closed, live.Annotations[AnnotationAbandon]), ","))
+	metav1.SetMetaDataAnnotation(&live.ObjectMeta, AnnotationAbandon, live.Annotations[AnnotationAbandon]+","+strings.Join(closed, ","))
 	if _, err := j.cfg.Leases.Update(ctx, live, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("write Lease %q: %w", live.Name, err)
 	}
@@ -77,20 +69,19 @@ func (j *Journal) endWait(ctx context.Context) {
 	j.mu.Lock()
 	j.changed = true
 	j.mu.Unlock()
+	j.waitOver = nil
 	if err := j.commit(ctx); err != nil && !refuses(err) {
 		j.waitOver = time.After(retryPause)
 		return
 	}
-	j.mu.Lock()
-	awaited, adopted := j.awaited, j.cfg.Adopted
-	j.awaited, j.waitOver = nil, nil
-	for _, intent := range awaited {
-		if _, ok := j.open[intent.UID()]; ok {
-			j.open[intent.UID()] = intent
+	var awaited []Intent
+	for _, intent := range j.List() {
+		if intent.Stage != Awaited {
+			continue
+		}
+		if intent.Stage = Creating; j.Update(intent) == nil { // else its claim was found to be provisioned just now
+			awaited = append(awaited, intent)
 		}
 	}
-	j.mu.Unlock()
-	if adopted != nil {
-		adopted(awaited)
-	}
+	j.adopt(awaited)
 }

@@ -52,7 +52,7 @@ func TestHandOver(t *testing.T) {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if want := []string{"pvc-u1", "pvc-u2", "pvc-u3"}; !slices.Equal(b.adopted, want) || len(b.reports) > 0 {
+		if want := []string{"pvc-u1 awaited", "pvc-u2", "pvc-u3"}; !slices.Equal(b.adopted, want) || len(b.reports) > 0 {
 			t.Errorf("adopted %q, want %q: the claim of u1 has waited, too; reports %q", b.adopted, want, b.reports)
 		}
 	})

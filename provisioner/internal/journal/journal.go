@@ -97,11 +97,9 @@ type Journal struct {
 	// superseded says that another instance has the Lease; refused is why the last write did not succeed, nil if it did.
 	superseded bool
 	refused    error
-	// awaited has the intents that were taken over while the process before was still working on them, and waitOver has a value when it is not any more.
-	awaited  []Intent
+	// waitOver has a value when the process before is not working on intents any more that are Awaited.
 	waitOver <-chan time.Time
-	// until is when this process has ended its work on records that it has handed over, zero if it has not, and closed has the claims of those that it has
-	// closed since.
+	// until is when this process ends its work on records that it has handed over, zero if it has not, and closed has the claims of those that it has closed since.
 	until  time.Time
 	closed []string
 	// waiting has the ends of the writes that Open waits for.
@@ -124,7 +122,7 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 		clear(j.open)
 		clear(j.records)
 		j.refused = nil // each leader reports it
-		j.awaited, j.waitOver, j.until, j.closed = nil, nil, time.Time{}, nil
+		j.waitOver, j.until, j.closed = nil, time.Time{}, nil
 	}
 	j.cfg, j.superseded = cfg, false
 	j.mu.Unlock()
@@ -169,8 +167,7 @@ func (j *Journal) begin(ctx context.Context) (recovered []Intent, err error) {
 		if intent.Stage == Creating {
 			intent.Uncertain, intent.Settles = now, now.Add(j.cfg.Settle)
 			if r.busy > 0 {
-				j.awaited, j.waitOver = append(j.awaited, intent), time.After(r.busy)
-				intent.Stage = Awaited
+				intent.Stage, j.waitOver = Awaited, time.After(r.busy)
 			}
 		}
 		j.open[uid], j.records[uid] = intent, r
@@ -202,30 +199,39 @@ func (j *Journal) Open(ctx context.Context, intent Intent) error {
 	if err != nil {
 		return err
 	}
+	j.mu.Lock()
+	elected, handedOver := j.cfg.Term != (Term{}), !j.until.IsZero()
+	if !handedOver {
+		j.open[r.UID], j.records[r.UID] = intent, r
+	}
+	j.mu.Unlock()
+	if handedOver {
+		return fmt.Errorf("store the record of volume %q: %w", intent.Spec.Name, ErrSuperseded)
+	}
+	if err = j.written(ctx); err == nil || refuses(err) && (!elected || !errors.Is(err, ErrSuperseded)) {
+		return nil
+	}
+	j.Close(r.UID) // no call was made
+	return fmt.Errorf("store the record of volume %q: %w", intent.Spec.Name, err)
+}
+
+// written waits until the records are stored, and returns how that has ended; nothing is stored before the takeover, which is no error.
+func (j *Journal) written(ctx context.Context) error {
 	result := make(chan error, 1)
 	j.mu.Lock()
-	j.open[r.UID], j.records[r.UID] = intent, r
-	elected := j.cfg.Term != (Term{})
-	switch {
-	case !j.until.IsZero():
-		result <- ErrSuperseded
-	case j.lease == nil:
+	if j.lease == nil {
 		result <- nil
-	default:
+	} else {
 		j.waiting = append(j.waiting, result)
 	}
 	j.mu.Unlock()
 	notify(j.wake)
 	select {
-	case err = <-result:
+	case err := <-result:
+		return err
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	if err == nil || refuses(err) && (!elected || !errors.Is(err, ErrSuperseded)) {
-		return nil
-	}
-	j.Close(r.UID) // no call was made
-	return fmt.Errorf("store the record of volume %q: %w", intent.Spec.Name, err)
 }
 
 // Update replaces an open intent. The record stays as it is, unless the intent is reported now: then no later process acts on it either.
@@ -328,6 +334,13 @@ func (j *Journal) write(ctx context.Context) {
 	}
 }
 
+// adopt has the owner of the journal go on with intents.
+func (j *Journal) adopt(intents []Intent) {
+	if len(intents) > 0 && j.cfg.Adopted != nil {
+		j.cfg.Adopted(intents)
+	}
+}
+
 // beat shows a successor that this process is at work, if it is at work on a volume; else it looks for the annotation of an administrator. If the API server had refused
 // the takeover, it is asked again.
 func (j *Journal) beat(ctx context.Context) {
@@ -339,8 +352,8 @@ func (j *Journal) beat(ctx context.Context) {
 	j.mu.Unlock()
 	switch {
 	case late:
-		if recovered, err := j.begin(ctx); err == nil && len(recovered) > 0 && j.cfg.Adopted != nil {
-			j.cfg.Adopted(recovered)
+		if recovered, err := j.begin(ctx); err == nil {
+			j.adopt(recovered)
 		}
 	case look:
 		lease, err := j.getLease(ctx, j.cfg.Name)
@@ -356,9 +369,7 @@ func (j *Journal) end(ctx context.Context) {
 	defer cancel()
 	err := j.commit(ctx)
 	if j.busy() > 0 {
-		j.mu.Lock()
-		j.until, j.changed = time.Now(), true // it is not busy any more, if there is no successor yet
-		j.mu.Unlock()
+		j.setUntil(time.Now()) // if there is no successor yet
 		err = errors.Join(err, j.commit(ctx))
 	}
 	if err != nil {

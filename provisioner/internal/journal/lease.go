@@ -143,13 +143,18 @@ func (j *Journal) storeAgain(ctx context.Context, records map[types.UID]record) 
 	if holder := live.Spec.HolderIdentity; holder == nil || *holder != j.cfg.Identity {
 		return j.tell(ctx, live)
 	}
+	var closed []Intent
 	for _, claim := range abandoned(live) {
 		if r, ok := records[claim]; ok {
-			klog.FromContext(ctx).Info("Record of a volume in progress is removed, as an administrator asked for", logging.KeyVolumeName, r.Volume, logging.KeyClaim, r.Claim)
+			klog.FromContext(ctx).Info("Record of a volume in progress is removed, as an administrator or the process before asked for", logging.KeyVolumeName, r.Volume, logging.KeyClaim, r.Claim)
 			delete(records, claim)
+			if intent, ok := j.Get(claim); ok {
+				closed = append(closed, intent)
+			}
 			j.Close(claim)
 		}
 	}
+	j.adopt(closed)
 	return j.store(ctx, live, records)
 }
 

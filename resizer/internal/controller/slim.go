@@ -5,6 +5,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/migration"
 )
 
 // This file says what the caches keep: what is read, and no more. Patches change single entries, so that they need no more either.
@@ -28,7 +29,7 @@ func slimClaim(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClai
 // in-tree plugin that driver replaces are translated first: labels and annotations that only the translation reads need not be kept.
 func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
-		translated, err := translate(driver, pv)
+		translated, err := migration.Of(driver).WithCSI(pv)
 		slim := &corev1.PersistentVolume{
 			ObjectMeta: kube.SlimMeta(pv.ObjectMeta, AnnotationPreResize, AnnotationModifySecretName, AnnotationModifySecretNamespace),
 		}

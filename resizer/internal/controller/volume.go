@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/longshore-csi/longshore/csikit/capability"
+	"github.com/longshore-csi/longshore/csikit/migration"
 )
 
 // errHandle is a PersistentVolume that does not identify its volume.
@@ -43,7 +44,7 @@ func newVolume(driver string, claim *corev1.PersistentVolumeClaim, pv *corev1.Pe
 	ref := pv.Spec.ClaimRef
 	bound := ref != nil && claim.Status.Phase == corev1.ClaimBound && claim.Spec.VolumeName == pv.Name &&
 		ref.Namespace == claim.Namespace && ref.Name == claim.Name && ref.UID == claim.UID
-	v := volume{claim: claim, pv: pv, migrated: inTree(driver, pv)}
+	v := volume{claim: claim, pv: pv, migrated: migration.Of(driver).Owns(pv)}
 	if !bound || pv.Spec.CSI == nil || pv.Spec.CSI.Driver != driver {
 		return volume{}, false
 	}

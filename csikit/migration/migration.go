@@ -1,8 +1,8 @@
 // Package migration translates objects of the in-tree volume plugins, such as kubernetes.io/aws-ebs, to those of the CSI drivers
 // that replace them, and back (KEP-625, CSI migration). Everything here is pure: objects in, objects out.
 //
-// The provisioner works with objects in CSI form only: in-tree objects are translated where they are read, and a
-// PersistentVolume where it is written. Do not use this package to find out whose a claim or a volume is: package view does that.
+// Components work with objects in CSI form only: in-tree objects are translated where they are read, and a PersistentVolume where it is
+// written. Do not use this package to find out who serves a claim or a volume: annotations say that, too.
 package migration
 
 import (
@@ -14,9 +14,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/klog/v2"
-
-	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
+
+// provisionedBy is the annotation that names the provisioner of a PersistentVolume.
+const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
 // Plugin is the in-tree volume plugin that a CSI driver replaces. The zero value is for a driver that replaces none: it
 // returns all objects as they are.
@@ -34,6 +35,9 @@ func Of(driver string) Plugin {
 	}
 	return Plugin{driver: driver, name: name, library: library}
 }
+
+// Replaces reports whether a CSI driver replaces a plugin.
+func Replaces(driver string) bool { return Of(driver).name != "" }
 
 // Name returns the name of the plugin, which is the provisioner of its StorageClasses; empty if there is none.
 func (p Plugin) Name() string {
@@ -56,25 +60,44 @@ func (p Plugin) Class(logger klog.Logger, class *storagev1.StorageClass) (*stora
 	return translated, err
 }
 
+// Owns reports whether a PersistentVolume, which may be nil, is a volume of the plugin in its form.
+func (p Plugin) Owns(pv *corev1.PersistentVolume) bool {
+	if p.name == "" {
+		return false
+	}
+	name, err := p.library.GetInTreePluginNameFromSpec(pv, nil) // its error says that no plugin has such volumes
+	return err == nil && name == p.name
+}
+
+// WithCSI returns a PersistentVolume with the source of its CSI form beside its own, which the API server accepts of no object: the two together mark a migrated
+// volume. With an error, and if the volume is not one of the plugin, it is returned as it is.
+func (p Plugin) WithCSI(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+	translated, err := p.ToCSI(pv)
+	if err != nil || translated == pv {
+		return pv, err
+	}
+	source := pv.Spec.PersistentVolumeSource
+	source.CSI = translated.Spec.CSI
+	translated.Spec.PersistentVolumeSource = source
+	return translated, nil
+}
+
 // ToCSI returns a PersistentVolume in CSI form. With an error, which says that a volume of the plugin has no such form, and if the
 // volume is not one of the plugin, it is returned as it is.
 func (p Plugin) ToCSI(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
-	if p.name == "" || pv.Spec.CSI != nil {
+	if pv == nil || pv.Spec.CSI != nil || !p.Owns(pv) {
 		return pv, nil
-	}
-	if name, err := p.library.GetInTreePluginNameFromSpec(pv, nil); err != nil || name != p.name {
-		return pv, nil //nolint:nilerr // the error says that no plugin of the library has such volumes
 	}
 	translated, err := p.library.TranslateInTreePVToCSI(klog.Logger{}, pv)
 	if err != nil {
 		return pv, fmt.Errorf("translate it from %s to CSI driver %q: %w", p.name, p.driver, err)
 	}
-	if _, ok := pv.Annotations[volume.AnnProvisionedBy]; !ok {
+	if _, ok := pv.Annotations[provisionedBy]; !ok {
 		// It must not be mistaken for a CSI volume that was made by hand.
 		if translated.Annotations == nil {
 			translated.Annotations = map[string]string{}
 		}
-		translated.Annotations[volume.AnnProvisionedBy] = p.name
+		translated.Annotations[provisionedBy] = p.name
 	}
 	dropRegions(translated.Spec.NodeAffinity)
 	return translated, nil
@@ -82,7 +105,7 @@ func (p Plugin) ToCSI(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, er
 
 // Made reports whether a PersistentVolume in CSI form is a volume of the plugin.
 func (p Plugin) Made(pv *corev1.PersistentVolume) bool {
-	return p.name != "" && pv.Annotations[volume.AnnProvisionedBy] == p.name
+	return p.name != "" && pv.Annotations[provisionedBy] == p.name
 }
 
 // ToInTree returns a PersistentVolume of the driver in the form that the plugin has written. Its volume can be deleted later, by

@@ -8,8 +8,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
-
-	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
 
 const (
@@ -17,7 +15,7 @@ const (
 	awsID = "kubernetes.io/aws-ebs"
 )
 
-// TestOf names the plugins that can be migrated. The transcripts in internal/controller/testdata/flows/migration have a volume of each.
+// TestOf names the plugins that can be migrated. The transcripts of the provisioner have a volume of each.
 func TestOf(t *testing.T) {
 	for driver, want := range map[string]string{
 		ebs:                        awsID,
@@ -60,7 +58,7 @@ func within(pairs ...string) *corev1.VolumeNodeAffinity {
 }
 
 func TestToCSI(t *testing.T) {
-	made := map[string]string{volume.AnnProvisionedBy: awsID, volume.AnnMigratedTo: ebs}
+	made := map[string]string{provisionedBy: awsID, "pv.kubernetes.io/migrated-to": ebs}
 	cases := map[string]struct {
 		reason string
 		pv     *corev1.PersistentVolume
@@ -95,7 +93,7 @@ func TestToCSI(t *testing.T) {
 		},
 		"Static": {
 			reason: "A volume that was made by hand for the plugin is not one that was made by hand for the driver.",
-			pv:     volumeOf(disk("vol-1"), nil), handle: "vol-1", annotations: map[string]string{volume.AnnProvisionedBy: awsID},
+			pv:     volumeOf(disk("vol-1"), nil), handle: "vol-1", annotations: map[string]string{provisionedBy: awsID},
 		},
 		"Malformed": {reason: "What is no volume of the driver cannot become one.", pv: volumeOf(disk("aws://a/b"), nil), same: true, err: true},
 		"CSI": {

@@ -65,6 +65,8 @@ type leakTest struct {
 	*story
 	random *rand.Rand
 	driver *csitest.Driver
+	// pods is how many pods of the provisioner there were before the present one.
+	pods int
 	// name is the name of the driver, lease that of its Lease.
 	name, lease, class string
 	// logs is the file with the output of all provisioners.
@@ -350,7 +352,7 @@ func (l *leakTest) heal() {
 	l.driver.Heal()
 }
 
-// start starts a provisioner, which has the name of the one before, as a container that is restarted in its pod has.
+// start starts a provisioner, which has the name of the one before, as a container that is restarted in its pod has, unless l.pods has changed.
 func (l *leakTest) start() {
 	l.T.Helper()
 	log, err := os.OpenFile(l.logs, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -373,7 +375,7 @@ func (l *leakTest) start() {
 	if l.former != "" {
 		l.provisioner = exec.Command(l.former, args[2:]...)
 	}
-	l.provisioner.Env = append(os.Environ(), "POD_NAME=leaktest-0", "NODE_NAME="+l.node(), "KUBE_FEATURE_WatchListClient=false")
+	l.provisioner.Env = append(os.Environ(), fmt.Sprint("POD_NAME=leaktest-", l.pods), "NODE_NAME="+l.node(), "KUBE_FEATURE_WatchListClient=false")
 	l.provisioner.Stdout, l.provisioner.Stderr = log, log
 	if err := l.provisioner.Start(); err != nil {
 		l.T.Fatal(err)
@@ -396,13 +398,21 @@ func (l *leakTest) restart() {
 	}
 }
 
-// interrupt ends the provisioner, or takes the Lease from it. next has one work again.
+// interrupt ends the provisioner, or takes the Lease from it. next has one work again. One that is elected and ends in good order has a successor of another pod at
+// once, as in an update of a Deployment.
 func (l *leakTest) interrupt(how string) (next func()) {
 	l.T.Helper()
 	l.count(how)
-	if how == "lease" {
+	switch {
+	case how == "lease":
 		l.steal()
 		return func() { l.hold("") }
+	case how == "term" && l.form == elected && l.former == "":
+		ended := l.ended
+		_ = l.provisioner.Process.Signal(syscall.SIGTERM)
+		l.pods++
+		l.start()
+		return func() { <-ended }
 	}
 	l.kill(how)
 	return l.start

@@ -19,10 +19,10 @@ func isMarked(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Finalizers, volume.FinalizerInProgress)
 }
 
-// planFormer decides about a marked claim. If it is being deleted, its volume is requested once more, as the claim and its class ask for it, and so
-// found and deleted, before the claim is let go.
+// planFormer decides about a marked claim. Its volume is requested once more, as the claim and its class ask for it, also if the claim is being deleted: then it is so
+// found and deleted. As the outcome of the former request may be unknown, an error does not say that there is no volume.
 func planFormer(s claimState) claimPlan {
-	if plan := planOurs(s); s.former && s.claim.DeletionTimestamp != nil && s.claim.Spec.VolumeName == "" && plan.verb == claimCreate {
+	if plan := planOurs(s); s.former && s.claim.Spec.VolumeName == "" && plan.verb == claimCreate {
 		return claimPlan{verb: claimCreate, why: "a former version may have left a volume of the claim"}
 	}
 	return claimPlan{verb: claimStrip, why: "the record of a former version is not needed"}

@@ -64,6 +64,11 @@ func TestPlanClaim(t *testing.T) {
 			change: func(s *claimState) { mark(s.claim) },
 			want:   claimStrip,
 		},
+		"MarkedFirst": {
+			reason: "A volume that may exist is asked for, and the answer is not trusted, before anything else.",
+			change: func(s *claimState) { mark(s.claim); s.former = true },
+			want:   claimCreate,
+		},
 		"MarkedBound": {
 			reason: "Also from a claim that has its volume.",
 			change: func(s *claimState) { mark(s.claim); s.claim.Spec.VolumeName = "pvc-uid-1" },

@@ -93,8 +93,16 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 	if err != nil {
 		return c.unprepared(ctx, s.claim, err)
 	}
+	if s.former {
+		intent.Uncertain, intent.Settles = intent.Opened, intent.Opened.Add(c.settlePeriod())
+	}
 	if err := c.cfg.Journal.Open(ctx, intent); err != nil {
 		return reconcile.Result{}, c.failed(s.claim, err)
+	}
+	if s.former { // the record is in the journal from now on
+		if err := c.strip(ctx, s.claim); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	c.cfg.Events.Normal(s.claim, reasonProvisioning, fmt.Sprintf("Asking CSI driver %q for a volume", c.driver))
 	return c.attempt(ctx, intent)

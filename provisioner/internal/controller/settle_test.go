@@ -609,6 +609,24 @@ func TestMarksAreRemoved(t *testing.T) {
 	}
 }
 
+// TestMarkedInDoubt has a driver answer with an error and make the volume all the same, as one does that is still working on the request of a former version: the
+// claim, which is marked, is let go, and the volume is found and deleted.
+func TestMarkedInDoubt(t *testing.T) {
+	now := metav1.Now()
+	onReign(t, csitest.Options{}, func(t *testing.T, r *reign) {
+		r.driver.Inject(csitest.Fault{Method: "CreateVolume", Code: codes.Internal, After: true, Times: 1})
+		claim := fixtures.Claim()
+		mark(claim)
+		claim.ResourceVersion, claim.DeletionTimestamp = "", &now
+		r.apply(claim)
+		r.next()
+		time.Sleep(time.Minute)
+		if claims, volumes := r.cluster.Objects("persistentvolumeclaims"), r.driver.Volumes(); len(claims) > 0 || len(volumes) > 0 {
+			t.Errorf("%d claims and the volumes %v are left", len(claims), volumes)
+		}
+	}, fixtures.Class())
+}
+
 // optionsOn returns the options of a driver with an instance on each node; empty: with one for all.
 func optionsOn(node string) csitest.Options {
 	if node == "" {

@@ -126,11 +126,11 @@ func (c *contest) failing(p program, class, node string, away bool, args []strin
 func compareFailures(b *testing.B, upstream, ours failures, mostWrites int) {
 	b.Helper()
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(float64(upstream.writes), "upstream-writes")
+	b.ReportMetric(float64(upstream.writes), otherName()+"-writes")
 	b.ReportMetric(float64(ours.writes), "ours-writes")
 	fmt.Printf("\n%s, in %v\n", b.Name(), failingFor)
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tupstream\tours\t")
+	fmt.Fprintf(t, "\t%s\tours\t\n", otherName())
 	fmt.Fprintf(t, "writes\t%d\t%d\t\n", upstream.writes, ours.writes)
 	if ours.writes > mostWrites {
 		b.Errorf("%d writes, want at most %d", ours.writes, mostWrites)

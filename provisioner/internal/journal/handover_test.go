@@ -78,8 +78,8 @@ func TestHandOverToldTooLate(t *testing.T) {
 	})
 }
 
-// TestHandOverToNobodyYet closes an intent before there is a successor, and ends: its successor finds the other one, and need not wait.
-func TestHandOverToNobodyYet(t *testing.T) {
+// TestHandOverBeforeASuccessor closes an intent before there is a successor, and ends: its successor finds the other one, and need not wait.
+func TestHandOverBeforeASuccessor(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {
 		b.elected = true
 		before, stop := b.start()

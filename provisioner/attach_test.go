@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
 )
@@ -92,7 +92,7 @@ func TestAttachRequired(t *testing.T) {
 				}
 				p := launchIn(klog.NewContext(t.Context(), logger), t, "only", cluster, driver, NewOptions())
 				pass(time.Minute)
-				p.now.Load().end(controller.ErrSucceeded) // the next session reads the object again
+				p.now.Load().end(claim.ErrSucceeded) // the next session reads the object again
 				pass(time.Minute)
 				p.stop(t)
 				if got := len(driver.Volumes()) == 0; got != tc.deleted {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 )
 
@@ -59,8 +59,8 @@ func (r *recorder) MustRegister(collectors ...prometheus.Collector) {
 
 func TestEveryMetricIsDocumented(t *testing.T) {
 	r := &recorder{Registerer: prometheus.NewRegistry()}
-	controller.NewMetrics(r)
-	controller.RegisterUnderWay(r, journal.New())
+	claim.NewMetrics(r)
+	claim.RegisterUnderWay(r, journal.New())
 	r.MustRegister(capacity.NewMetrics())
 	names := slices.Compact(slices.Sorted(slices.Values(append(described(t, r.collectors...), metrics.SidecarOperations))))
 	if len(names) != 14 {
@@ -76,7 +76,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 
 // TestEveryEventIsDocumented takes the reasons from the transcripts, which is what users see.
 func TestEveryEventIsDocumented(t *testing.T) {
-	files, err := filepath.Glob("internal/controller/testdata/flows/*.txt")
+	files, err := filepath.Glob("internal/claim/testdata/flows/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("transcripts %q, %v", files, err)
 	}

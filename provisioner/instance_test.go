@@ -26,7 +26,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -133,7 +133,7 @@ func (p *process) watchesAttachments() bool {
 }
 
 // underWay returns the volumes that /debug/state shows.
-func (p *process) underWay() []controller.VolumeState {
+func (p *process) underWay() []claim.VolumeState {
 	now, _ := p.now.Load().State().(state)
 	return now.UnderWay
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/csikit/poll"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/nodemode"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
@@ -72,13 +72,13 @@ func (n *NodeOptions) node(segment topology.Segment) view.Node {
 }
 
 // competition returns what takes claims with immediate binding for the own node; nil: they are left to others, or there are none.
-func (p *provisioner) competition() controller.Competition {
+func (p *provisioner) competition() claim.Competition {
 	n := p.options.Node
 	if !n.Enabled || !n.Immediate {
 		return nil
 	}
 	return nodemode.New(nodemode.Config{
-		Node: n.Name, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay, Nodes: p.kube.Nodes(), Timeout: p.options.KubeTimeout, Warn: controller.WarnOfFailure(p.env.Events),
+		Node: n.Name, BaseDelay: n.BaseDelay, MaxDelay: n.MaxDelay, Nodes: p.kube.Nodes(), Timeout: p.options.KubeTimeout, Warn: claim.WarnOfFailure(p.env.Events),
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/sidecar"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/topology"
@@ -85,7 +85,7 @@ type provisioner struct {
 	env      sidecar.Environment
 	// journal has the volumes in progress.
 	journal *journal.Journal
-	metrics *controller.Metrics
+	metrics *claim.Metrics
 	// counts measures the CSIStorageCapacity objects, and owner owns them.
 	counts *capacity.Metrics
 	owner  *metav1.OwnerReference
@@ -115,8 +115,8 @@ func (p *provisioner) connected(config *rest.Config) error {
 // work makes the sessions for a driver.
 func (p *provisioner) work(ctx context.Context, env sidecar.Environment) (sidecar.Work, error) {
 	p.env, p.journal = env, journal.New()
-	p.metrics, p.counts = controller.NewMetrics(env.Registerer), capacity.NewMetrics()
-	controller.RegisterUnderWay(env.Registerer, p.journal)
+	p.metrics, p.counts = claim.NewMetrics(env.Registerer), capacity.NewMetrics()
+	claim.RegisterUnderWay(env.Registerer, p.journal)
 	if p.options.Capacity.Enabled {
 		env.Registerer.MustRegister(p.counts)
 	}

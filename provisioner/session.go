@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
 	"github.com/longshore-csi/longshore/provisioner/internal/capacity"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/topology"
@@ -34,7 +34,7 @@ type session struct {
 	made target
 	stop func()
 	// controller is nil unless Run works. end ends it.
-	controller *controller.Controller
+	controller *claim.Controller
 	end        context.CancelCauseFunc
 }
 
@@ -104,7 +104,7 @@ func (s *session) Run(ctx context.Context) error {
 	}
 	err = group.Wait()
 	switch {
-	case errors.Is(context.Cause(ctx), controller.ErrSucceeded):
+	case errors.Is(context.Cause(ctx), claim.ErrSucceeded):
 		klog.FromContext(ctx).Info("Starting again, the driver has other capabilities or another topology now")
 		return component.ErrReplace
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, leader.ErrLost)):
@@ -121,7 +121,7 @@ func (s *session) begin(ctx context.Context, end context.CancelCauseFunc) (publi
 	defer s.provisioner.mu.Unlock()
 	info := s.env.CSI.Info() // one reading decides about view and controller
 	s.startView(ctx, info)
-	config := controller.Config{
+	config := claim.Config{
 		Info:        s.env.CSI.Info,
 		Driver:      s.env.CSI.Controller(),
 		Kube:        s.kube,
@@ -150,7 +150,7 @@ func (s *session) begin(ctx context.Context, end context.CancelCauseFunc) (publi
 		}
 		config.Capacity = publisher
 	}
-	s.controller, err = controller.New(config)
+	s.controller, err = claim.New(config)
 	if err != nil {
 		s.stop()
 		return nil, err
@@ -186,7 +186,7 @@ func (s *session) DriverChanged(context.Context) {
 	switch {
 	case s.controller == nil: // Run looks
 	case s.target(s.env.CSI.Info()) != s.made:
-		s.end(controller.ErrSucceeded) // by one for the driver as it is now
+		s.end(claim.ErrSucceeded) // by one for the driver as it is now
 	default:
 		s.controller.Requeue()
 	}
@@ -197,7 +197,7 @@ type state struct {
 	// Node and Segment are those that an instance on each node provisions for.
 	Node    string `json:"node,omitempty"`
 	Segment string `json:"segment,omitempty"`
-	controller.State
+	claim.State
 }
 
 // State implements sidecar.Controller.
@@ -221,7 +221,7 @@ func (s *session) startJournal(ctx context.Context) (stop func()) {
 		Name:     leader.SanitizeName(s.env.Driver) + "-journal",
 		Identity: s.identity,
 		Labels:   s.options.LeaderElection.Labels,
-		Settle:   controller.SettlePeriod(s.options.CSI.Timeout),
+		Settle:   claim.SettlePeriod(s.options.CSI.Timeout),
 		Timeout:  s.options.KubeTimeout,
 		Adopted:  s.adopted,
 		Report:   s.reportJournal,

@@ -4,7 +4,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/migration"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 )
 
@@ -21,9 +21,9 @@ func (p *provisioner) features() capabilities.Features {
 }
 
 // settings returns the options that the controller acts on. p.mu must be held.
-func (p *provisioner) settings(driver string) controller.Settings {
+func (p *provisioner) settings(driver string) claim.Settings {
 	o := p.options
-	return controller.Settings{
+	return claim.Settings{
 		Naming:              o.naming(),
 		Timeout:             o.CSI.Timeout,
 		KubeTimeout:         o.KubeTimeout,

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/migration"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/capabilities"
-	"github.com/longshore-csi/longshore/provisioner/internal/controller"
+	"github.com/longshore-csi/longshore/provisioner/internal/claim"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
 	"github.com/longshore-csi/longshore/provisioner/internal/view"
 	"github.com/longshore-csi/longshore/provisioner/internal/volume"
@@ -29,42 +29,42 @@ func idle(o *Options) *provisioner { return &provisioner{options: o, identity: "
 // TestSettings gives every flag that the controller acts on another value, and finds it where it belongs.
 func TestSettings(t *testing.T) {
 	t.Setenv(EnvNodeName, "n1")
-	base := controller.Settings{
+	base := claim.Settings{
 		Naming: volume.Naming{Prefix: "pvc", UUIDLength: -1}, Timeout: 10 * time.Second, Workers: 100,
 		Retry: flagset.NewRetry(), Topology: topology.DefaultPolicy(), Identity: "17-4-d",
 		Features: capabilities.Features{Topology: true, AttributesClass: true}, SourceWorkers: 1, Drain: 25 * time.Second, KubeTimeout: 30 * time.Second,
 	}
-	forNode := func(s *controller.Settings) {
+	forNode := func(s *claim.Settings) {
 		s.Identity = "17-4-d-n1"
 		s.Node = view.Node{Name: "n1"}
 	}
-	cases := map[string]func(*controller.Settings){
-		"":                                                    func(*controller.Settings) {},
-		"--timeout=1m":                                        func(s *controller.Settings) { s.Timeout = time.Minute },
-		"--kube-api-timeout=7s":                               func(s *controller.Settings) { s.KubeTimeout = 7 * time.Second },
-		"--worker-threads=7":                                  func(s *controller.Settings) { s.Workers = 7 },
-		"--volume-name-prefix=vol":                            func(s *controller.Settings) { s.Naming.Prefix = "vol" },
-		"--volume-name-uuid-length=8":                         func(s *controller.Settings) { s.Naming.UUIDLength = 8 },
-		"--retry-interval-start=3s":                           func(s *controller.Settings) { s.Retry.Start = 3 * time.Second },
-		"--retry-interval-max=9m":                             func(s *controller.Settings) { s.Retry.Max = 9 * time.Minute },
-		"--extra-create-metadata":                             func(s *controller.Settings) { s.ExtraCreateMetadata = true },
-		"--default-fstype=xfs":                                func(s *controller.Settings) { s.DefaultFSType = "xfs" },
-		"--controller-publish-readonly":                       func(s *controller.Settings) { s.PublishReadOnly = true },
-		"--strict-topology":                                   func(s *controller.Settings) { s.Topology.Strict = true },
-		"--immediate-topology=false":                          func(s *controller.Settings) { s.Topology.Immediate = false },
-		"--topology-spread=off":                               func(s *controller.Settings) { s.Topology.Spread = topology.SpreadOff },
-		"--topology-filter-allowed":                           func(s *controller.Settings) { s.Topology.FilterAllowed = true },
-		"--topology-max-segments=4":                           func(s *controller.Settings) { s.Topology.MaxSegments = 4 },
-		"--feature-gates=Topology=false":                      func(s *controller.Settings) { s.Features.Topology = false },
-		"--feature-gates=VolumeAttributesClass=false":         func(s *controller.Settings) { s.Features.AttributesClass = false },
-		"--termination-grace-period=2m":                       func(s *controller.Settings) { s.Drain = 115 * time.Second },
-		"--cloning-protection-threads=9":                      func(s *controller.Settings) { s.SourceWorkers = 9 },
-		"--prevent-volume-mode-conversion=false":              func(s *controller.Settings) { s.ModeConversion = true },
+	cases := map[string]func(*claim.Settings){
+		"":                                                    func(*claim.Settings) {},
+		"--timeout=1m":                                        func(s *claim.Settings) { s.Timeout = time.Minute },
+		"--kube-api-timeout=7s":                               func(s *claim.Settings) { s.KubeTimeout = 7 * time.Second },
+		"--worker-threads=7":                                  func(s *claim.Settings) { s.Workers = 7 },
+		"--volume-name-prefix=vol":                            func(s *claim.Settings) { s.Naming.Prefix = "vol" },
+		"--volume-name-uuid-length=8":                         func(s *claim.Settings) { s.Naming.UUIDLength = 8 },
+		"--retry-interval-start=3s":                           func(s *claim.Settings) { s.Retry.Start = 3 * time.Second },
+		"--retry-interval-max=9m":                             func(s *claim.Settings) { s.Retry.Max = 9 * time.Minute },
+		"--extra-create-metadata":                             func(s *claim.Settings) { s.ExtraCreateMetadata = true },
+		"--default-fstype=xfs":                                func(s *claim.Settings) { s.DefaultFSType = "xfs" },
+		"--controller-publish-readonly":                       func(s *claim.Settings) { s.PublishReadOnly = true },
+		"--strict-topology":                                   func(s *claim.Settings) { s.Topology.Strict = true },
+		"--immediate-topology=false":                          func(s *claim.Settings) { s.Topology.Immediate = false },
+		"--topology-spread=off":                               func(s *claim.Settings) { s.Topology.Spread = topology.SpreadOff },
+		"--topology-filter-allowed":                           func(s *claim.Settings) { s.Topology.FilterAllowed = true },
+		"--topology-max-segments=4":                           func(s *claim.Settings) { s.Topology.MaxSegments = 4 },
+		"--feature-gates=Topology=false":                      func(s *claim.Settings) { s.Features.Topology = false },
+		"--feature-gates=VolumeAttributesClass=false":         func(s *claim.Settings) { s.Features.AttributesClass = false },
+		"--termination-grace-period=2m":                       func(s *claim.Settings) { s.Drain = 115 * time.Second },
+		"--cloning-protection-threads=9":                      func(s *claim.Settings) { s.SourceWorkers = 9 },
+		"--prevent-volume-mode-conversion=false":              func(s *claim.Settings) { s.ModeConversion = true },
 		"--node-deployment":                                   forNode,
-		"--feature-gates=CrossNamespaceVolumeDataSource=true": func(s *controller.Settings) { s.Features.CrossNamespace = true },
+		"--feature-gates=CrossNamespaceVolumeDataSource=true": func(s *claim.Settings) { s.Features.CrossNamespace = true },
 		// These have no effect on the controller, and must have none.
-		"--node-deployment-base-delay=3s":                  func(*controller.Settings) {},
-		"--feature-gates=ReleaseLeaderElectionOnExit=true": func(*controller.Settings) {},
+		"--node-deployment-base-delay=3s":                  func(*claim.Settings) {},
+		"--feature-gates=ReleaseLeaderElectionOnExit=true": func(*claim.Settings) {},
 	}
 	for arg, change := range cases {
 		t.Run(strings.TrimLeft(arg, "-"), func(t *testing.T) {

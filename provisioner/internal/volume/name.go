@@ -1,6 +1,6 @@
 // Package volume holds the decisions about one volume: what it is called, what CreateVolume is asked for,
 // whether the answer is good, and its PersistentVolume. Everything here is pure: objects
-// in, objects out. It does not call the driver or the API; package controller does.
+// in, objects out. It does not call the driver or the API; package claim does.
 package volume
 
 import (

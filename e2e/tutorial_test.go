@@ -142,6 +142,7 @@ func (n *newcomer) run(dir, commands string) string {
 		n.t.Fatalf("%s%v\n%s", commands, err, out)
 	}
 	text := regexp.MustCompile(`(?m)^go: (downloading|finding) .*\n`).ReplaceAllString(string(out), "")
+	text = regexp.MustCompile(`(?m)^ +[0-9.]+s\b`).ReplaceAllString(text, "   Ns") // right-aligned
 	text = regexp.MustCompile(`(\t| )[0-9.]+s\b`).ReplaceAllString(text, "${1}Ns")
 	return strings.ReplaceAll(text, filepath.Join(n.work, "first"), "../first")
 }

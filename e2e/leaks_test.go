@@ -451,6 +451,7 @@ const (
 	lostLease   = "waiting for the next election"
 	goingOn     = "Going on with volumes that another process had in progress"
 	notRecorded = "Volumes in progress are not recorded"
+	besideCalls = "Another instance may take over, running calls go on"
 )
 
 // logged counts how often the provisioners have logged a line.
@@ -490,7 +491,7 @@ func (l *leakTest) check() {
 	for _, violation := range l.driver.Violations() {
 		l.T.Errorf("against the life cycle of CSI: %s", violation)
 	}
-	l.T.Logf("the driver has %d volumes, each with its claim, 0 records; done: %v; %d successors found records", len(l.driver.Volumes()), l.counts, l.logged(goingOn))
+	l.T.Logf("the driver has %d volumes, each with its claim, 0 records; done: %v; %d successors found records, %d began beside running calls", len(l.driver.Volumes()), l.counts, l.logged(goingOn), l.logged(besideCalls))
 }
 
 // countLeaks waits until each claim has its volume, and counts the volumes without a PersistentVolume. Each leader must have logged that this

@@ -336,9 +336,10 @@ func (absentDriver) CreateVolume(context.Context, *csi.CreateVolumeRequest, ...g
 // would cost the API server an event and a record.
 func TestAwayWaitsForTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, attempts := New(absentDriver{}, 1, time.Minute), 0
+		b := New(absentDriver{}, 1, time.Minute)
+		var attempts atomic.Int32
 		queue, err := reconcile.New(reconcile.Config[string]{Name: "claims", Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
-			attempts++
+			attempts.Add(1)
 			_, err := b.Create(ctx, &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
 			return reconcile.Result{}, fmt.Errorf("provision: %w", err)
 		}, Inputs: func(string) any { return nil }})
@@ -349,11 +350,11 @@ func TestAwayWaitsForTheDriver(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- queue.Run(ctx) }()
 		queue.Add("team/data")
-		check := func(when string, want int) {
+		check := func(when string, want int32) {
 			t.Helper()
 			synctest.Wait()
-			if attempts != want {
-				t.Errorf("%s: %d attempts, want %d", when, attempts, want)
+			if got := attempts.Load(); got != want {
+				t.Errorf("%s: %d attempts, want %d", when, got, want)
 			}
 		}
 		time.Sleep(flagset.NewRetry().Max)

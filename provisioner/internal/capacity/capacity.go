@@ -276,12 +276,13 @@ func (c *Controller) all() []item {
 	return all
 }
 
-// objectChanged enqueues the items of an object that another client has changed or deleted.
+// objectChanged enqueues the items of an object that another client has changed or deleted, unless the item has another object that is right: then this was a duplicate.
 func (c *Controller) objectChanged(before, after *storagev1.CSIStorageCapacity) {
 	if after != nil {
 		c.trackPublished(after, true)
 	}
 	switch {
+	case after == nil && slices.ContainsFunc(c.objects.ByIndex(byItem, itemOf(before).String()), c.isRight):
 	case after == nil:
 		c.trackPublished(before, false)
 		c.items.Add(itemOf(before))

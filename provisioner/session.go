@@ -85,8 +85,7 @@ func (s *session) Run(ctx context.Context) error {
 	var finding sync.WaitGroup
 	finding.Go(func() { s.findAttributes(ctx) })
 	finding.Go(func() { s.findAttach(ctx, s.env.CSI.Info()) })
-	stopJournal := s.startJournal(ctx)
-	defer stopJournal()
+	defer s.startJournal(ctx)()
 	finding.Wait()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -46,29 +48,37 @@ type formerRecord struct {
 	Source    string    `json:"source"`
 }
 
-// readFormer adds the records of the Leases of version 1, and returns the names of these Leases.
+// readFormer adds the records of the Leases of version 1, and returns the names of these Leases. As many as may be missing are read at a time.
 func (j *Journal) readFormer(ctx context.Context, records map[types.UID]record) (leases []string, err error) {
-	for n, missing := 0, 0; missing <= maxMissing; n++ {
-		lease, err := j.getLease(ctx, fmt.Sprintf("%s-%d", j.cfg.Name, n))
-		switch {
-		case apierrors.IsNotFound(err):
-			missing++
-			continue
-		case err != nil:
-			return nil, err
+	for n, missing := 0, 0; missing <= maxMissing; {
+		found, errs := make([]*coordinationv1.Lease, maxMissing+1-missing), make([]error, maxMissing+1-missing)
+		var reading sync.WaitGroup
+		for i := range found {
+			reading.Go(func() { found[i], errs[i] = j.getLease(ctx, fmt.Sprintf("%s-%d", j.cfg.Name, n+i)) })
 		}
-		if _, err := decode(lease.Annotations[Annotation]); err == nil {
-			missing++ // a Lease of this version: that of node "a-0" has such a name beside that of node "a"
-			continue
-		}
-		var d formerDocument
-		if err := json.Unmarshal([]byte(lease.Annotations[Annotation]), &d); err != nil || d.Version != 1 {
-			klog.FromContext(ctx).Error(err, "Records of volumes in progress of a former version cannot be read: look for these volumes in the storage system, then delete the Lease", logging.KeyLease, lease.Name)
-			continue
-		}
-		leases = append(leases, lease.Name)
-		for _, r := range d.Records {
-			records[r.UID] = r.record(d.Parts, time.Now())
+		reading.Wait()
+		n += len(found)
+		for i, lease := range found {
+			switch {
+			case apierrors.IsNotFound(errs[i]):
+				missing++
+				continue
+			case errs[i] != nil:
+				return nil, errs[i]
+			}
+			if _, err := decode(lease.Annotations[Annotation]); err == nil {
+				missing++ // a Lease of this version: that of node "a-0" has such a name beside that of node "a"
+				continue
+			}
+			var d formerDocument
+			if err := json.Unmarshal([]byte(lease.Annotations[Annotation]), &d); err != nil || d.Version != 1 {
+				klog.FromContext(ctx).Error(err, "Records of volumes in progress of a former version cannot be read: look for these volumes in the storage system, then delete the Lease", logging.KeyLease, lease.Name)
+				continue
+			}
+			leases = append(leases, lease.Name)
+			for _, r := range d.Records {
+				records[r.UID] = r.record(d.Parts, time.Now())
+			}
 		}
 	}
 	return leases, nil

@@ -93,14 +93,7 @@ func (p *provisioner) capacitySettings() capacity.Settings {
 		node = p.options.Node.Name
 	}
 	return capacity.Settings{
-		Namespace: o.Namespace,
-		ManagedBy: capacity.ManagedBy(node),
-		Owner:     p.owner,
-		Immediate: o.Immediate,
-		Poll:      o.PollInterval,
-		Workers:   o.Workers,
-		Retry:     p.options.Retry,
-		Timeout:   p.options.CSI.Timeout,
-		Drain:     p.options.Drain(),
+		Namespace: o.Namespace, ManagedBy: capacity.ManagedBy(node), Owner: p.owner, Immediate: o.Immediate, Poll: o.PollInterval, Workers: o.Workers,
+		Retry: p.options.Retry, Timeout: p.options.CSI.Timeout, Drain: p.options.Drain(),
 	}
 }

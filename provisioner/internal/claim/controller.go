@@ -150,6 +150,8 @@ type Controller struct {
 	claimRecords records.Of[claimRecord]
 	// backend makes the calls that create and delete volumes.
 	backend *backend.Backend
+	// began is when this controller began to work.
+	began time.Time
 }
 
 // New returns a controller for the driver that cfg.Info describes.
@@ -236,6 +238,7 @@ func (c *Controller) retire(ctx context.Context) error {
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be
 // read again before their volume is asked for, their sources may be in use, and volume operations in progress are continued.
 func (c *Controller) begin() {
+	c.began = time.Now()
 	for claim := range c.view.Claims.All() {
 		if c.relevant(claim) && c.node().AssignedElsewhere(claim) == "" {
 			c.claimRecords.Change(claim.UID, func(r *claimRecord) {

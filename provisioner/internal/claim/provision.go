@@ -77,7 +77,8 @@ func (c *Controller) stateOf(ctx context.Context, claim *corev1.PersistentVolume
 		}
 		s.excluded = c.excluded(s)
 	}
-	s.former = isMarked(claim) && !c.claimRecords.Get(claim.UID).former
+	// A claim that is newer has the marks of a user, who could fill the journal with requests in doubt.
+	s.former = isMarked(claim) && !c.claimRecords.Get(claim.UID).former && !claim.CreationTimestamp.After(c.began)
 	if pv, ok := c.view.Volumes.Get("", c.cfg.Settings.Naming.Name(claim.UID)); ok {
 		s.pv = pv
 	}

@@ -220,7 +220,7 @@ func TestHandOver(t *testing.T) {
 			calls:  map[time.Duration]string{0: asked},
 		},
 		"Fails": {
-			reason: "The driver has said that there is no volume, so that the claim is provisioned anew.",
+			reason: "The driver has said that there is no volume, so that the claim is provisioned again.",
 			fault:  csitest.Fault{Delay: 9 * time.Second, Code: codes.ResourceExhausted},
 			calls:  map[time.Duration]string{0: asked, 18 * time.Second: asked},
 		},

@@ -48,9 +48,8 @@ type VolumeState struct {
 
 // State returns a snapshot of the controller.
 func (c *Controller) State() State {
-	s := State{Driver: c.driver, Synced: c.view.Synced() == nil, UnderWay: []VolumeState{},
-		CallLimit: c.backend.Bound(),
-		Queues:    []reconcile.State{c.claims.State(), c.release.State(), c.unsaved.State(), c.sources.State()},
+	s := State{Driver: c.driver, Synced: c.view.Synced() == nil, UnderWay: []VolumeState{}, CallLimit: c.backend.Bound(),
+		Queues: []reconcile.State{c.claims.State(), c.release.State(), c.unsaved.State(), c.sources.State()},
 	}
 	if c.cfg.Competition != nil {
 		for claim := range c.view.Claims.All() {
@@ -64,12 +63,8 @@ func (c *Controller) State() State {
 	}
 	for _, intent := range c.cfg.Journal.List() {
 		volume := VolumeState{
-			Volume:   intent.Spec.Name,
-			Claim:    intent.Spec.Claim.Namespace + "/" + intent.Spec.Claim.Name,
-			Stage:    string(intent.Stage),
-			VolumeID: intent.VolumeID,
-			Reason:   intent.Reason,
-			Since:    intent.Opened,
+			Volume: intent.Spec.Name, Claim: intent.Spec.Claim.Namespace + "/" + intent.Spec.Claim.Name, Stage: string(intent.Stage),
+			VolumeID: intent.VolumeID, Reason: intent.Reason, Since: intent.Opened,
 		}
 		if intent.Unknown() {
 			volume.OutcomeUnknownSince = &intent.Uncertain

@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -51,23 +51,30 @@ type formerRecord struct {
 // readFormer adds the records of the Leases of version 1, and returns the names of these Leases. As many as may be missing are read at a time.
 func (j *Journal) readFormer(ctx context.Context, records map[types.UID]record) (leases []string, err error) {
 	for n, missing := 0, 0; missing <= maxMissing; {
-		found, errs := make([]*coordinationv1.Lease, maxMissing+1-missing), make([]error, maxMissing+1-missing)
-		var reading sync.WaitGroup
+		found := make([]*coordinationv1.Lease, maxMissing+1-missing)
+		var reading errgroup.Group
 		for i := range found {
-			reading.Go(func() { found[i], errs[i] = j.getLease(ctx, fmt.Sprintf("%s-%d", j.cfg.Name, n+i)) })
+			reading.Go(func() error {
+				lease, err := j.getLease(ctx, fmt.Sprintf("%s-%d", j.cfg.Name, n+i))
+				if apierrors.IsNotFound(err) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				if _, err := decode(lease.Annotations[Annotation]); err != nil { // else it is of this version: that of node "a-0" has such a name beside that of node "a"
+					found[i] = lease
+				}
+				return nil
+			})
 		}
-		reading.Wait()
+		if err := reading.Wait(); err != nil {
+			return nil, err
+		}
 		n += len(found)
-		for i, lease := range found {
-			switch {
-			case apierrors.IsNotFound(errs[i]):
+		for _, lease := range found {
+			if lease == nil {
 				missing++
-				continue
-			case errs[i] != nil:
-				return nil, errs[i]
-			}
-			if _, err := decode(lease.Annotations[Annotation]); err == nil {
-				missing++ // a Lease of this version: that of node "a-0" has such a name beside that of node "a"
 				continue
 			}
 			var d formerDocument

@@ -8,10 +8,9 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// This file lets a successor begin while calls of this process are running: with all but the volumes of these calls.
 
 // HandOver stores the records for a successor that may begin at once: that leaves them alone for d, while this process goes on with them, and learns which of them are
 // closed. No intent is opened any more. With an error, nothing is handed over.
@@ -55,13 +54,16 @@ func (j *Journal) tell(ctx context.Context, live *coordinationv1.Lease) error {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	metav1.SetMetaDataAnnotation(&live.ObjectMeta, AnnotationAbandon, live.Annotations[AnnotationAbandon]+","+strings.Join(closed, ","))
-	if _, err := j.cfg.Leases.Update(ctx, live, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("write Lease %q: %w", live.Name, err)
+	_, err := j.cfg.Leases.Update(ctx, live, metav1.UpdateOptions{})
+	if err != nil {
+		err = fmt.Errorf("write Lease %q: %w", live.Name, err)
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.closed = j.closed[len(closed):]
-	return nil
+	if !apierrors.IsConflict(err) { // without an answer the write may have succeeded, and the successor may have another record of the claim by now
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.closed = j.closed[len(closed):]
+	}
+	return err
 }
 
 // endWait goes on with the intents that the process before has worked on until now, but for those that it has told to be closed, which the write finds.
@@ -76,11 +78,10 @@ func (j *Journal) endWait(ctx context.Context) {
 	}
 	var awaited []Intent
 	for _, intent := range j.List() {
-		if intent.Stage != Awaited {
-			continue
-		}
-		if intent.Stage = Creating; j.Update(intent) == nil { // else its claim was found to be provisioned just now
+		if intent.Stage == Awaited {
+			intent.Stage = Creating
 			awaited = append(awaited, intent)
+			_ = j.Update(intent) // it may have been closed just now, as its claim was found to be provisioned
 		}
 	}
 	j.adopt(awaited)

@@ -1,15 +1,19 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 )
 
@@ -23,7 +27,7 @@ func stages(j *Journal) map[types.UID]Stage {
 }
 
 // TestHandOver has a successor begin while three calls of the process before are running: it makes other volumes at once, and goes on with the three when the time of
-// that process is over, but for the one whose end it was told.
+// that process is over, but for the one whose record that process has closed.
 func TestHandOver(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {
 		b.elected = true
@@ -52,7 +56,7 @@ func TestHandOver(t *testing.T) {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if want := []string{"pvc-u1 awaited", "pvc-u2", "pvc-u3"}; !slices.Equal(b.adopted, want) || len(b.reports) > 0 {
+		if want := []string{"pvc-u1", "pvc-u2", "pvc-u3"}; !slices.Equal(b.adopted, want) || len(b.reports) > 0 {
 			t.Errorf("adopted %q, want %q: the claim of u1 has waited, too; reports %q", b.adopted, want, b.reports)
 		}
 	})
@@ -96,6 +100,48 @@ func TestHandOverBeforeASuccessor(t *testing.T) {
 		next, _ := b.start()
 		if got := stages(next); len(got) != 1 || got["u2"] != Creating {
 			t.Errorf("intents %v, want u2 to be gone on with", got)
+		}
+	})
+}
+
+// lossyLeases lose the answer to the first write of AnnotationAbandon.
+type lossyLeases struct {
+	kube.Leases
+
+	lost bool
+}
+
+// Update implements kube.Leases.
+func (l *lossyLeases) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	stored, err := l.Leases.Update(ctx, lease, opts)
+	if err == nil && !l.lost && lease.Annotations[AnnotationAbandon] != "" {
+		l.lost = true
+		return nil, apierrors.NewTimeoutError("the answer is lost", 1)
+	}
+	return stored, err
+}
+
+// TestHandOverToldOnce loses the answer to the write that reports a closed record: it took effect, and the successor may have another record of the claim by now.
+func TestHandOverToldOnce(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		b.elected, b.lossy = true, true
+		before, stop := b.start()
+		b.open(before, "u1", "u2")
+		if err := before.HandOver(quiet(t), 20*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		b.lossy = false
+		next, _ := b.start()
+		before.Close("u1")
+		time.Sleep(5 * time.Second)
+		b.open(next, "u3") // the write finds the annotation
+		next.Close("u3")
+		b.open(next, "u1")
+		before.Close("u2")
+		stop()
+		time.Sleep(2 * heartbeat)
+		if got := stages(next); len(got) != 1 || got["u1"] != Creating {
+			t.Errorf("intents %v, want the new one of u1", got)
 		}
 	})
 }

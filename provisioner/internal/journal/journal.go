@@ -40,8 +40,6 @@ const (
 	retryPause = time.Second
 	// maxRaces is how often a write is repeated that another writer was faster than.
 	maxRaces = 3
-	// maxBusy is how long the process before may be waited for.
-	maxBusy = time.Hour
 )
 
 // ErrSuperseded is returned when another process has taken over the Leases of an elected leader: that leads, and this one does not any more.

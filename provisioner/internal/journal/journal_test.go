@@ -73,6 +73,8 @@ type bench struct {
 	// reports has what each process has reported, in order, and adopted what it took over late, which mu guards.
 	reports, adopted []string
 	mu               sync.Mutex
+	// lossy says that the answer to the first write of AnnotationAbandon by the next process is lost.
+	lossy bool
 	// log gets the log lines; nil: nobody reads them.
 	log io.Writer
 }
@@ -101,8 +103,12 @@ func (b *bench) start() (j *Journal, stop func()) {
 		ctx = klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(b.log))))
 	}
 	j, b.session = New(), b.cluster.NewSession()
+	leases := b.session.Client().Leases("storage")
+	if b.lossy {
+		leases = &lossyLeases{Leases: leases}
+	}
 	stop = sync.OnceFunc(j.Start(ctx, Config{
-		Leases: b.session.Client().Leases("storage"), Name: "driver-journal", Identity: fmt.Sprint("process-", b.started), Labels: map[string]string{"app": "storage"},
+		Leases: leases, Name: "driver-journal", Identity: fmt.Sprint("process-", b.started), Labels: map[string]string{"app": "storage"},
 		Term: b.term, Settle: time.Hour, Timeout: 30 * time.Second,
 		Adopted: func(intents []Intent) {
 			b.mu.Lock()

@@ -70,7 +70,7 @@ func (j *Journal) read(ctx context.Context, lease *coordinationv1.Lease) map[typ
 		if r.Reported == "" {
 			r.Reported = why
 		}
-		r.busy = min(d.Busy, maxBusy)
+		r.busy = min(d.Busy, trustedAge)
 		records[r.UID] = r
 	}
 	for _, uid := range abandoned(lease) {
@@ -148,9 +148,7 @@ func (j *Journal) storeAgain(ctx context.Context, records map[types.UID]record) 
 		if r, ok := records[claim]; ok {
 			klog.FromContext(ctx).Info("Record of a volume in progress is removed, as an administrator or the process before asked for", logging.KeyVolumeName, r.Volume, logging.KeyClaim, r.Claim)
 			delete(records, claim)
-			if intent, ok := j.Get(claim); ok {
-				closed = append(closed, intent)
-			}
+			closed = append(closed, r.intent())
 			j.Close(claim)
 		}
 	}

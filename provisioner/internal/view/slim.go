@@ -21,6 +21,7 @@ func slimClaim(driver string) func(*corev1.PersistentVolumeClaim) *corev1.Persis
 			slim := &corev1.PersistentVolumeClaim{ObjectMeta: kube.SlimMeta(claim.ObjectMeta)}
 			if slices.Contains(claim.Finalizers, volume.FinalizerInProgress) {
 				slim.ObjectMeta = kube.SlimMeta(claim.ObjectMeta, AnnProvisioner, AnnBetaProvisioner, volume.AnnMigratedTo, AnnSelectedNode, AnnAlphaSelectedNode, volume.AnnInProgress)
+				slim.CreationTimestamp = claim.CreationTimestamp
 			}
 			slim.Finalizers = keepFinalizers(claim.Finalizers, FinalizerClone, volume.FinalizerInProgress)
 			slim.Spec.VolumeName, slim.Status.Phase = claim.Spec.VolumeName, claim.Status.Phase

@@ -193,6 +193,9 @@ func (l *leakTest) play(claims int) {
 		case 2:
 			if slices.Contains(l.faults, "crash") {
 				stop()
+				if l.random.IntN(2) == 0 { // long enough for the provisioner to stop its work
+					time.Sleep(time.Duration(l.random.IntN(2000)) * time.Millisecond)
+				}
 				stop = l.driver.ServeAt(l.T, l.address)
 				l.count("crash")
 			}

@@ -71,6 +71,9 @@ type Names struct {
 type Work struct {
 	// NewController makes a controller. There is one after the other: the next takes over when Run of the last has returned.
 	NewController func() Controller
+	// Able returns when a controller can work, or ctx ends. until is closed when it no longer can: then the controller is stopped, the Lease is released, so that
+	// another instance may have it, and Able is called again. nil: a controller always can.
+	Able func(ctx context.Context) (until <-chan struct{})
 	// Beside runs beside the controllers, whether this instance leads or not, until ctx ends. now returns the controller at work, or the one that
 	// waits. Its error ends the component. nil: nothing runs.
 	Beside func(ctx context.Context, now func() Controller) error

@@ -142,7 +142,8 @@ func (c *instance) work(ctx context.Context) error {
 	if work.Beside != nil {
 		group.Go(func() error { return ignoreStopped(working, work.Beside(working, c.now)) })
 	}
-	group.Go(func() error { return c.lead(working, names.Lease, work, recorder) })
+	lead := c.leader(names.Lease, work, recorder)
+	group.Go(func() error { return whileAble(working, work.Able, lead) })
 	err = group.Wait()
 	stop() // the events of the last operations are written first
 	return errors.Join(err, <-recorded)
@@ -156,13 +157,38 @@ func ignoreStopped(ctx context.Context, err error) error {
 	return err
 }
 
-// lead runs controllers, as the elected leader if an election is asked for. After a lost Lease, the next controller waits for the next election.
-func (c *instance) lead(ctx context.Context, lease string, work Work, recorder events.Recorder) error {
+// whileAble runs lead as long as a controller can work, again and again until ctx ends.
+func whileAble(ctx context.Context, able func(context.Context) <-chan struct{}, lead func(context.Context) error) error {
+	if able == nil {
+		return lead(ctx)
+	}
+	for {
+		until := able(ctx)
+		working, stop := context.WithCancel(ctx)
+		go func() {
+			defer stop()
+			select {
+			case <-until:
+			case <-working.Done():
+			}
+		}()
+		err := lead(working)
+		unable := working.Err() != nil && ctx.Err() == nil
+		stop()
+		if !unable || err != nil && !errors.Is(err, leader.ErrLost) {
+			return err
+		}
+	}
+}
+
+// leader returns what runs controllers, as the elected leader if an election is asked for. After a lost Lease, the next controller waits for the next election.
+func (c *instance) leader(lease string, work Work, recorder events.Recorder) (lead func(context.Context) error) {
+	control := func(ctx context.Context) error { return c.control(ctx, work) }
 	le := c.Options.LeaderElection
 	if !le.Enabled {
-		return c.control(ctx, work)
+		return control
 	}
-	return leader.Serve(ctx, leader.Config{
+	election := leader.Config{
 		Client:        c.Client,
 		Namespace:     le.Namespace,
 		Name:          lease,
@@ -174,10 +200,8 @@ func (c *instance) lead(ctx context.Context, lease string, work Work, recorder e
 		Metrics:       kubemetrics.NewLeader(c.Registry),
 		Health:        &c.health,
 		Recorder:      recorder,
-	}, c.prepare, func(ctx context.Context) error {
-		defer c.renew(work)
-		return c.control(ctx, work)
-	})
+	}
+	return func(ctx context.Context) error { return leader.Serve(ctx, election, c.prepare, control) }
 }
 
 // prepare lets a controller that waits for the Lease read its objects.
@@ -188,18 +212,18 @@ func (c *instance) prepare(ctx context.Context) (stop func()) {
 	return func() {}
 }
 
-// control runs a controller, and those that replace it, until ctx ends.
+// control runs a controller, and those that replace it, until ctx ends. The next one is made then.
 func (c *instance) control(ctx context.Context, work Work) error {
 	c.leading.Store(true)
 	defer c.leading.Store(false)
 	for {
 		err := c.now().Run(ctx)
+		c.renew(work)
 		switch {
 		case !errors.Is(err, ErrReplace):
 			return err
 		case ctx.Err() != nil:
 			return nil
 		}
-		c.renew(work)
 	}
 }

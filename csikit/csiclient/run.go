@@ -20,15 +20,19 @@ var ErrConnectionLost = errors.New("connection to the CSI driver is lost")
 // capabilities again and calls onChange (which may be nil) with them. If Wait
 // was not called before, the first connection counts as such a change.
 //
+// onAway (which may be nil) is called when a driver that was ready before does
+// not accept connections any more, once until onChange is called. A driver that
+// has made the connection again at once was not away.
+//
 // It ends early with ErrConnectionLost (see Config.ExitOnLoss), or with the
 // error of a driver that came back unusable. A driver in the same process
 // cannot be lost.
-func (c *Client) Run(ctx context.Context, onChange func(*Info)) error {
+func (c *Client) Run(ctx context.Context, onAway func(), onChange func(*Info)) error {
 	if c.conn == nil {
 		<-ctx.Done()
 		return nil
 	}
-	log := WaitLog{Every: c.cfg.LogEvery}
+	absence := absence{log: WaitLog{Every: c.cfg.LogEvery}, report: onAway}
 	for ctx.Err() == nil {
 		state := c.conn.GetState()
 		switch {
@@ -36,19 +40,28 @@ func (c *Client) Run(ctx context.Context, onChange func(*Info)) error {
 			return nil
 		case c.mustExit(state):
 			return ErrConnectionLost
-		case state == connectivity.Ready && c.stale():
+		case state == connectivity.Ready && (c.stale() || absence.reported):
 			if err := c.reread(ctx, onChange); err != nil {
 				return err
 			}
+			absence.reported = false
 			continue // the state may have changed meanwhile
 		case state == connectivity.Idle:
 			c.redial(ctx)
 		case state == connectivity.TransientFailure:
-			c.logUnreachable(ctx, &log)
+			c.reportUnreachable(ctx, &absence)
 		}
 		c.waitForStateChange(ctx, state)
 	}
 	return nil
+}
+
+// absence is what Run reports of a driver that does not accept connections.
+type absence struct {
+	log WaitLog
+	// report, which may be nil, is called once.
+	report   func()
+	reported bool
 }
 
 // waitForStateChange returns when the connection has left state, or another
@@ -67,10 +80,17 @@ func (c *Client) waitForStateChange(ctx context.Context, state connectivity.Stat
 	}
 }
 
-// logUnreachable logs why the driver cannot be reached.
-func (c *Client) logUnreachable(ctx context.Context, log *WaitLog) {
-	if err := c.unreachable.Load(); err != nil && log.Due((*err).Error()) {
+// reportUnreachable logs why the driver cannot be reached, and reports that it is away.
+func (c *Client) reportUnreachable(ctx context.Context, absence *absence) {
+	if err := c.unreachable.Load(); err != nil && absence.log.Due((*err).Error()) {
 		klog.FromContext(ctx).Info("Waiting for the CSI driver", logging.KeyAddress, c.cfg.Address, logging.KeyReason, (*err).Error())
+	}
+	if absence.reported || c.info.Load() == nil {
+		return
+	}
+	absence.reported = true
+	if absence.report != nil {
+		absence.report()
 	}
 }
 

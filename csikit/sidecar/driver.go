@@ -26,7 +26,8 @@ type instance struct {
 	Config
 	driver *csiclient.Client
 	// work is nil as long as the driver is not known.
-	work atomic.Pointer[Work]
+	work     atomic.Pointer[Work]
+	presence presence
 }
 
 // connect prepares the connection to the driver.
@@ -81,8 +82,13 @@ func (c *instance) begin(ctx context.Context, env component.Environment) (compon
 	}
 	c.work.Store(&work)
 	c.logFeatures(ctx, info)
+	able := c.presence.wait
+	if c.LeaseName == nil {
+		able = nil
+	}
 	return component.Work{
 		NewController: func() component.Controller { return work.NewController() },
+		Able:          able,
 		Beside: func(ctx context.Context, now func() component.Controller) error {
 			return c.follow(ctx, info.Name, func() Controller { return now().(Controller) }) //nolint:forcetypeassert // NewController makes no others
 		},
@@ -110,6 +116,7 @@ func (c *instance) follow(ctx context.Context, driver string, now func() Control
 			}
 		}
 		now().DriverChanged(ctx)
+		c.presence.set(true)
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -132,7 +139,11 @@ func (c *instance) followDriver(ctx context.Context, changed func(*csiclient.Inf
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var failure error
-	err := c.driver.Run(ctx, func(now *csiclient.Info) {
+	away := func() {
+		klog.FromContext(ctx).Info("The driver is away: work stops until it is back, and another instance may take over", logging.KeyAddress, c.Options.CSI.Address)
+		c.presence.set(false)
+	}
+	err := c.driver.Run(ctx, away, func(now *csiclient.Info) {
 		if failure = changed(now); failure != nil {
 			cancel()
 		}

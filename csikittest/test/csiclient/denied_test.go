@@ -41,7 +41,7 @@ func TestDeniedSocketIsExplained(t *testing.T) {
 	}
 	for name, wait := range map[string]func(context.Context) error{
 		"Wait": func(ctx context.Context) error { _, err := client.Wait(ctx); return err },
-		"Run":  func(ctx context.Context) error { return client.Run(ctx, nil) },
+		"Run":  func(ctx context.Context) error { return client.Run(ctx, nil, nil) },
 	} {
 		line := make(firstLine, 1)
 		logger, err := logging.New(logging.NewOptions(), line)

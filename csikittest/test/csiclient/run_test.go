@@ -71,7 +71,7 @@ func watch(t *testing.T, client *csiclient.Client) (changes <-chan *csiclient.In
 	infos, done, stopped := make(chan *csiclient.Info, 10), make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		done <- client.Run(ctx, func(info *csiclient.Info) { infos <- info })
+		done <- client.Run(ctx, nil, func(info *csiclient.Info) { infos <- info })
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -111,6 +111,35 @@ func TestRunReadsAgainAfterRestart(t *testing.T) {
 	}
 	if len(changes) > 0 {
 		t.Errorf("%d more changes were reported", len(changes))
+	}
+}
+
+// TestRunReportsAway has a driver that is away reported once, and its return, although another caller has read the driver before Run does.
+func TestRunReportsAway(t *testing.T) {
+	p := newProcess(t)
+	p.start(csitest.New(csitest.Options{}))
+	client := connect(t, csiclient.Config{Address: p.endpoint, Poll: 10 * time.Millisecond})
+	if _, err := client.Wait(t.Context()); err != nil {
+		t.Fatalf("Wait: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	away, read, back, ended := make(chan struct{}), make(chan struct{}), make(chan *csiclient.Info, 10), make(chan error, 1)
+	go func() {
+		ended <- client.Run(ctx, func() { away <- struct{}{}; <-read }, func(info *csiclient.Info) { back <- info })
+	}()
+	for range 3 {
+		p.stop()
+		receive(t, "the report that the driver is away", away)
+		p.start(csitest.New(csitest.Options{}))
+		if _, err := client.Wait(t.Context()); err != nil {
+			t.Fatalf("Wait: %v", err)
+		}
+		read <- struct{}{}
+		receive(t, "the report that the driver is back", back)
+	}
+	cancel()
+	if err := receive(t, "the end", ended); err != nil || len(back) > 0 {
+		t.Errorf("ended in %v, with %d more reports", err, len(back))
 	}
 }
 
@@ -206,7 +235,7 @@ func TestRunEndsWithContext(t *testing.T) {
 			client := connect(t, cfg)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- client.Run(ctx, nil) }()
+			go func() { ended <- client.Run(ctx, nil, nil) }()
 			cancel()
 			if err := receive(t, "the end of Run", ended); err != nil {
 				t.Errorf("Run: %v, want nil", err)

@@ -86,6 +86,7 @@ type controller struct {
 
 func (c controller) Run(ctx context.Context) error {
 	c.note("run")
+	defer c.note("ran")
 	if c.fails != nil {
 		return c.fails
 	}
@@ -232,9 +233,98 @@ func TestDriverComesBack(t *testing.T) {
 		}
 	}
 	r.Stop()
-	if made, run := c.count("new"), c.count("run"); made != 1 || run != 1 {
-		t.Errorf("New was called %d times and Run %d times, want 1 and 1", made, run)
+	if made := c.count("new"); made != 1 {
+		t.Errorf("New was called %d times, want 1", made)
 	}
+}
+
+// TestAway has the driver of one of two instances go: its work ends, and it writes nothing until the driver is back, as the external sidecars, which exit then. The other
+// instance takes over at once; the first takes no part in an election before its driver is back.
+func TestAway(t *testing.T) {
+	sockets := []string{newSocket(t), newSocket(t)}
+	stopDriver := csitest.New(csitest.Options{}).ServeAt(t, sockets[0])
+	csitest.New(csitest.Options{}).ServeAt(t, sockets[1])
+	args := []string{"--leader-election", "--leader-election-namespace=ns"}
+	first, second := &example{}, &example{}
+	r, cluster := first.start(t, sockets[0], args...)
+	r.Eventually("lead", first.happened("run", 1))
+	config, _ := second.config(t, sockets[1], args...)
+	config.Client, config.Host = cluster.Client(), "host-2"
+	standby := sidecartest.Start(t, config)
+	standby.Eventually("prepare", second.happened("prepare", 1))
+	stopDriver()
+	standby.Eventually("lead", second.happened("run", 1))
+	for path, want := range map[string]string{
+		"/debug/state":             `"leading": false`,
+		"/readyz":                  "[-]driver failed",
+		"/metrics":                 `leader_election_master_status{name="` + lease + `"} 0`,
+		"/healthz/leader-election": "ok",
+	} {
+		if _, body := r.Get(path); !strings.Contains(body, want) {
+			t.Errorf("while its driver is away, GET %s lacks %s in:\n%s", path, want, body)
+		}
+	}
+	standby.Stop() // the Lease is free
+	time.Sleep(500 * time.Millisecond)
+	if run := first.count("run"); run != 1 {
+		t.Errorf("%d controllers were run beside a driver that is away, want only the one from before", run)
+	}
+	csitest.New(csitest.Options{}).ServeAt(t, sockets[0])
+	r.Eventually("lead again", first.happened("run", 2))
+	r.Stop()
+	if first.count("ran") != 2 || first.count("new") != 1 {
+		t.Errorf("%d controllers ended and New was called %d times, want 2 and 1", first.count("ran"), first.count("new"))
+	}
+}
+
+// TestAwayForLong has the driver of the only instance go, with an election and without: the API server is not written to until it is back, but for the release of the Lease.
+func TestAwayForLong(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args []string
+		most int
+	}{
+		"Alone": {nil, 0},
+		"Elected": { // a renewal may come before
+			[]string{"--leader-election", "--leader-election-namespace=ns", "--leader-election-lease-duration=2s", "--leader-election-renew-deadline=1s", "--leader-election-retry-period=100ms"}, 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket, c := newSocket(t), &example{}
+			stopDriver := csitest.New(csitest.Options{}).ServeAt(t, socket)
+			r, cluster := c.start(t, socket, tt.args...)
+			r.Eventually("run", c.happened("run", 1))
+			cluster.ResetWrites()
+			stopDriver()
+			r.Eventually("stop", c.happened("ran", 1))
+			time.Sleep(time.Second) // ten pauses of the election
+			if writes := cluster.Writes(); len(writes) > tt.most {
+				t.Errorf("%d writes while the driver was away, want at most %d: %+v", len(writes), tt.most, writes)
+			}
+			if run := c.count("run"); run != 1 {
+				t.Errorf("%d controllers were run, want 1", run)
+			}
+			csitest.New(csitest.Options{}).ServeAt(t, socket)
+			r.Eventually("run again", c.happened("run", 2))
+			r.Stop()
+		})
+	}
+}
+
+// TestServesWithoutDriver has a component without an election, such as one that serves requests of others: it goes on while the driver is away.
+func TestServesWithoutDriver(t *testing.T) {
+	socket, c := newSocket(t), &example{}
+	stopDriver := csitest.New(csitest.Options{}).ServeAt(t, socket)
+	config, _ := c.config(t, socket)
+	config.LeaseName = nil
+	r := sidecartest.Start(t, config)
+	r.Eventually("run", c.happened("run", 1))
+	stopDriver()
+	csitest.New(csitest.Options{}).ServeAt(t, socket)
+	r.Eventually("notify the controller", c.happened("changed", 1))
+	if run, ran := c.count("run"), c.count("ran"); run != 1 || ran != 0 {
+		t.Errorf("%d controllers were run and %d ended, want 1 and 0", run, ran)
+	}
+	r.Stop()
 }
 
 // TestCapabilitiesAreReadAgain has a driver that announces nothing while it starts, over one connection.

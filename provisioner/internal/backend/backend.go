@@ -17,7 +17,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/concurrency"
 	"github.com/longshore-csi/longshore/csikit/outcome"
-	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
 // leastCalls is the number of calls that even an overloaded driver gets at a time.
@@ -75,8 +74,7 @@ func (b *Backend) Capacity(ctx context.Context, request *csi.GetCapacityRequest)
 	return answer.GetAvailableCapacity(), nil
 }
 
-// call makes a call as soon as the driver may have one more. Calls of one kind take about the same time. One that has not reached the driver rests until the driver is
-// back, which wakes all that wait, or for the longest pause: each attempt until then would cost the API server an event and a record.
+// call makes a call as soon as the driver may have one more. Calls of one kind take about the same time.
 func (b *Backend) call(ctx context.Context, kind, what string, call func(ctx context.Context, option grpc.CallOption) error) error {
 	var to peer.Peer
 	var answer error
@@ -89,16 +87,10 @@ func (b *Backend) call(ctx context.Context, kind, what string, call func(ctx con
 		}
 		return answer
 	})
-	switch err := cmp.Or(answer, waiting); {
-	case err == nil:
-		return nil
-	case to.Addr != nil: // gRPC reports the peer of every call for which there was a connection; without one, nothing was sent
-		return Error{What: what, Err: err}
-	case ctx.Err() != nil: // the process ends
-		return Error{What: what, Err: err, Unsent: true}
-	default:
-		return reconcile.Slow(fmt.Errorf("%w (the driver is away: the next attempt follows when it is back)", Error{What: what, Err: err, Unsent: true}))
+	if err := cmp.Or(answer, waiting); err != nil {
+		return Error{What: what, Err: err, Unsent: to.Addr == nil} // gRPC reports the peer of every call for which there was a connection
 	}
+	return nil
 }
 
 // WithSecrets returns the request with secrets in it; all else is shared, for topologies are large.

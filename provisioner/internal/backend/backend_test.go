@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,12 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
-	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/outcome"
-	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 )
 
@@ -322,60 +318,4 @@ func servesNothing(t *testing.T) string {
 	}()
 	t.Cleanup(func() { listener.Close(); <-done })
 	return path
-}
-
-// absentDriver gets no call: there is no connection.
-type absentDriver struct{ csi.ControllerClient }
-
-// CreateVolume fails without a peer, as gRPC does.
-func (absentDriver) CreateVolume(context.Context, *csi.CreateVolumeRequest, ...grpc.CallOption) (*csi.CreateVolumeResponse, error) {
-	return nil, status.Error(codes.Unavailable, "connection refused")
-}
-
-// TestAwayWaitsForTheDriver has a key whose call does not reach the driver: it rests until the driver is back, which wakes it, or for the longest pause. Each attempt
-// would cost the API server an event and a record.
-func TestAwayWaitsForTheDriver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := New(absentDriver{}, 1, time.Minute)
-		var attempts atomic.Int32
-		queue, err := reconcile.New(reconcile.Config[string]{Name: "claims", Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
-			attempts.Add(1)
-			_, err := b.Create(ctx, &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
-			return reconcile.Result{}, fmt.Errorf("provision: %w", err)
-		}, Inputs: func(string) any { return nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
-		ended := make(chan error, 1)
-		go func() { ended <- queue.Run(ctx) }()
-		queue.Add("team/data")
-		check := func(when string, want int32) {
-			t.Helper()
-			synctest.Wait()
-			if got := attempts.Load(); got != want {
-				t.Errorf("%s: %d attempts, want %d", when, got, want)
-			}
-		}
-		time.Sleep(flagset.NewRetry().Max)
-		check("the driver is away", 1)
-		queue.Wake("team/data")
-		check("it is back", 2)
-		time.Sleep(flagset.NewRetry().Max * 3 / 2)
-		check("nobody says that it is back", 3)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// TestEndIsNotAway has the process end before a call is sent: the driver is not said to be away.
-func TestEndIsNotAway(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := New(absentDriver{}, 1, time.Minute).Create(ctx, &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
-	if !IsUnsent(err) || strings.Contains(err.Error(), "away") {
-		t.Errorf("error %v, want one of a call that was not sent, and no word of the driver", err)
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
@@ -63,6 +64,9 @@ func BenchmarkProvision(b *testing.B) {
 					}
 				}
 				compare(b, results[0].figures(), results[1].figures())
+				if !limit.alone {
+					c.reportMost(limit.claims)
+				}
 			})
 		}
 	}
@@ -88,6 +92,26 @@ func (c *contest) provision(p program, result *provisioned, n int, args []string
 	result.volumes, result.bound = append(result.volumes, volumes...), append(result.bound, bound...)
 	testbed.Kill(cmd)
 	c.clear()
+}
+
+// reportMost reports how many claims kube-controller-manager can bind in a second if no program provisions and each claim has a PersistentVolume as soon as it is there: no provisioner
+// can be faster.
+func (c *contest) reportMost(n int) {
+	c.b.Helper()
+	ctx, cancel := context.WithCancel(c.b.Context())
+	defer cancel()
+	times := measure.WatchTimes(ctx, c.b, c.Client, c.Namespace)
+	began := time.Now()
+	c.askWith(n, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+		claim.Spec.VolumeName = "pvc-" + string(claim.UID)
+		_, err := c.Client.CoreV1().PersistentVolumes().Create(ctx, boundVolume(claim, c.name), metav1.CreateOptions{})
+		return err
+	})
+	times.WaitBound(c.b, n)
+	most := float64(n) / times.LastBound().Sub(began).Seconds()
+	c.clear()
+	c.b.ReportMetric(most, "most-bound-claims/s")
+	fmt.Printf("bound-claims/s of volumes that are there: %.2f\n", most)
 }
 
 // provisionAlone is provision for claims that are there before the program, which is stopped meanwhile, sees the first one.
@@ -124,11 +148,20 @@ func (c *contest) provisionAlone(p program, result *provisioned, n int, args []s
 // ask creates claims that ask for volumes, as far as they do not exist.
 func (c *contest) ask(n int) {
 	c.b.Helper()
+	c.askWith(n, func(context.Context, *corev1.PersistentVolumeClaim) error { return nil })
+}
+
+// askWith is ask; then is called with each claim that was created.
+func (c *contest) askWith(n int, then func(context.Context, *corev1.PersistentVolumeClaim) error) {
+	c.b.Helper()
 	err := each(c.b.Context(), n, func(ctx context.Context, i int) error {
 		claim := testbed.Claim(c.Namespace, claimName(i), c.class)
 		claim.Annotations = map[string]string{measure.StorageProvisioner: c.name}
-		_, err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Create(ctx, claim, metav1.CreateOptions{})
-		return testbed.IgnoreExists(err)
+		created, err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+		if err != nil {
+			return testbed.IgnoreExists(err)
+		}
+		return then(ctx, created)
 	})
 	if err != nil {
 		c.b.Fatal(err)

@@ -475,6 +475,9 @@ func (l *leakTest) hold(identity string) {
 		if err != nil {
 			return false, err
 		}
+		if holder := lease.Spec.HolderIdentity; identity != "" && (holder == nil || *holder == "") {
+			return false, nil // the provisioner stands by while the driver is away: what is taken from it later would be another change of the holder
+		}
 		now := metav1.NowMicro()
 		lease.Spec.HolderIdentity, lease.Spec.RenewTime = &identity, &now
 		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})

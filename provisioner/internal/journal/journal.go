@@ -113,15 +113,18 @@ func New() *Journal {
 
 // Start takes over the records of the processes before, opens their intents, and writes until stop is called, which writes
 // what is left. It waits for an API server that does not answer. One that refuses is asked again from time to time, and the journal has no
-// records until then. Start may be called again after stop; in another term it forgets what it had, as another leader may have gone on with that.
+// records until then. Start may be called again after stop; it forgets what it had if another leader may have gone on with that.
 func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 	j.mu.Lock()
-	if cfg.Term != j.cfg.Term {
+	if !cfg.Term.follows(j.cfg.Term) { // each new holder of the Lease counts the transitions up: there was one in between
 		clear(j.open)
 		clear(j.records)
-		j.refused = nil // each leader reports it
-		j.waitOver, j.until, j.closed = nil, time.Time{}, nil
+		j.waitOver = nil
 	}
+	if cfg.Term != j.cfg.Term {
+		j.refused = nil // each leader reports it
+	}
+	j.until, j.closed = time.Time{}, nil
 	j.cfg, j.superseded = cfg, false
 	j.mu.Unlock()
 	j.insist(ctx)

@@ -95,6 +95,13 @@ func onBench(t *testing.T, test func(t *testing.T, b *bench)) {
 func (b *bench) start() (j *Journal, stop func()) {
 	b.t.Helper()
 	b.started++
+	j = New()
+	return j, b.startAgain(j)
+}
+
+// startAgain starts the journal of the last process, in the next term.
+func (b *bench) startAgain(j *Journal) (stop func()) {
+	b.t.Helper()
 	if b.elected {
 		b.term = Term{Lease: "election", Transitions: b.term.Transitions + 1}
 	}
@@ -102,7 +109,7 @@ func (b *bench) start() (j *Journal, stop func()) {
 	if b.log != nil {
 		ctx = klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(b.log))))
 	}
-	j, b.session = New(), b.cluster.NewSession()
+	b.session = b.cluster.NewSession()
 	leases := b.session.Client().Leases("storage")
 	if b.lossy {
 		leases = &lossyLeases{Leases: leases}
@@ -118,7 +125,7 @@ func (b *bench) start() (j *Journal, stop func()) {
 		Report: func(why error) { b.reports = append(b.reports, fmt.Sprint(why)) },
 	}))
 	b.stops = append(b.stops, stop)
-	return j, stop
+	return stop
 }
 
 // names returns the names of volumes, with the stage of each that is not being created.
@@ -430,6 +437,45 @@ func (b *bench) report(j *Journal, uid types.UID) {
 	intent.Stage, intent.Reason = Reported, "nobody knows"
 	if err := j.Update(intent); err != nil {
 		b.t.Fatal(err)
+	}
+}
+
+// TestStartedAgain has a process lose the leadership, and lead again, although its records could not be stored: what it remembers counts as long as no other has led.
+func TestStartedAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason string
+		others int32
+		want   []string
+	}{
+		"AtOnce":       {reason: "No one else has led.", want: []string{"pvc-u1", "pvc-u2"}},
+		"AfterAnother": {reason: "The other leader may have gone on with what was stored.", others: 1, want: []string{"pvc-u2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, func(t *testing.T, b *bench) {
+				b.elected = true
+				j, stop := b.start()
+				b.cluster.Fail("update", "leases", apierrors.NewForbidden(coordinationv1.Resource("leases"), "driver-journal", errors.New("no")), 0)
+				if err := j.Open(t.Context(), newIntent("u1")); err != nil {
+					t.Fatal(err)
+				}
+				stop()
+				b.term.Transitions += tt.others
+				stop = b.startAgain(j)
+				if err := j.Open(t.Context(), newIntent("u2")); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(tt.want, names(j.List())); diff != "" {
+					t.Errorf("%s The journal has (-want +got):\n%s", tt.reason, diff)
+				}
+				b.cluster.Heal()
+				j.Close("u2")
+				time.Sleep(2 * heartbeat)
+				if stored := len(b.stored().Records); stored != len(tt.want)-1 {
+					t.Errorf("%s %d records are stored when the API server takes them, want %d", tt.reason, stored, len(tt.want)-1)
+				}
+				stop()
+			})
+		})
 	}
 }
 

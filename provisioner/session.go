@@ -79,14 +79,17 @@ func (s *session) startView(ctx context.Context, info *csiclient.Info) {
 
 // Run implements sidecar.Controller.
 func (s *session) Run(ctx context.Context) error {
-	if err := s.findOwner(ctx); err != nil {
-		return err
-	}
 	var finding sync.WaitGroup
 	finding.Go(func() { s.findAttributes(ctx) })
 	finding.Go(func() { s.findAttach(ctx, s.env.CSI.Info()) })
 	defer s.startJournal(ctx)()
 	finding.Wait()
+	if ctx.Err() != nil {
+		return s.passed(ctx)
+	}
+	if err := s.findOwner(ctx); err != nil {
+		return err
+	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	publisher, err := s.begin(ctx, end)
@@ -110,6 +113,14 @@ func (s *session) Run(ctx context.Context) error {
 		return nil // it says nothing but that ctx has ended
 	}
 	return err
+}
+
+// passed returns how a session ends before it has made a call: if it has not taken over the records of the leader before, that is the next leader's predecessor.
+func (s *session) passed(ctx context.Context) error {
+	if _, elected := leader.TermOf(ctx); elected && !s.journal.Durable() {
+		return leader.ErrUnused
+	}
+	return nil
 }
 
 // begin makes the controllers. publisher is nil when no capacity is published.

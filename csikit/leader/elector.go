@@ -36,6 +36,7 @@ type elector struct {
 	seen     record
 	observed time.Time // when seen changed, by our clock
 	renewed  time.Time // when our last successful attempt began, by our clock
+	before   *int32    // the transitions before this instance became the holder; nil: none were counted
 
 	// unwatched says that the log has reported that the Lease may not be watched.
 	unwatched bool
@@ -145,6 +146,8 @@ func (e *elector) claim(lease *coordinationv1.Lease, now time.Time) {
 		spec.AcquireTime = &at
 		if spec.LeaseTransitions == nil {
 			spec.LeaseTransitions = ptr.To[int32](-1)
+		} else {
+			e.before = ptr.To(*spec.LeaseTransitions)
 		}
 		spec.LeaseTransitions = ptr.To(*spec.LeaseTransitions + 1)
 	}
@@ -177,6 +180,14 @@ func (e *elector) release(ctx context.Context) {
 		return
 	}
 	logger.Info("Lease released")
+}
+
+// uncount has the release take back the transition to this instance, which has done nothing.
+func (e *elector) uncount() {
+	if e.before != nil {
+		e.lease = e.lease.DeepCopy()
+		e.lease.Spec.LeaseTransitions = e.before
+	}
 }
 
 // readAndVacate is vacate when the Lease has changed since it was read.

@@ -35,6 +35,10 @@ const (
 // Lease could not be renewed or another instance holds it.
 var ErrLost error = lostError{}
 
+// ErrUnused is returned by a function that Run has called, if its context has ended before it has done anything: the change of the holder is taken back, so that the next leader
+// follows the one before. It is no error of Run.
+var ErrUnused = errors.New("the leadership was not used")
+
 // lostError is ErrLost. Abort makes reconcile.Controller cancel running work instead of finishing it.
 type lostError struct{}
 
@@ -184,10 +188,12 @@ func (e *elector) off() {
 // acquire tries to acquire the Lease until it succeeds (true) or ctx is done (false).
 func (e *elector) acquire(ctx context.Context) bool {
 	for ctx.Err() == nil {
-		if err := e.attempt(ctx, e.cfg.RenewDeadline); err == nil {
+		// If the end of ctx cut an attempt short, the Lease might have a holder that has ended.
+		if err := e.attempt(context.WithoutCancel(ctx), e.cfg.RenewDeadline); err == nil {
 			if ctx.Err() == nil {
 				return true
 			}
+			e.uncount()
 			e.release(ctx)
 			return false
 		} else if !errors.Is(err, errHeld) && ctx.Err() == nil {
@@ -209,11 +215,15 @@ func (e *elector) pause() time.Duration {
 func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context) error) error {
 	gone, finished := make(chan struct{}), make(chan struct{})
 	var lost error
+	unused := false
 	var renewal sync.WaitGroup
 	resign := sync.OnceFunc(func() {
 		defer e.off()
 		close(finished)
 		renewal.Wait()
+		if unused {
+			e.uncount()
+		}
 		if lost == nil {
 			e.release(ctx)
 		}
@@ -231,7 +241,11 @@ func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context
 	})
 	err := func() error {
 		defer resign()
-		return lead(leadCtx)
+		err := lead(leadCtx)
+		if unused = errors.Is(err, ErrUnused); unused {
+			return nil
+		}
+		return err
 	}()
 	if lost != nil {
 		return errors.Join(lost, ignoreCanceled(err))

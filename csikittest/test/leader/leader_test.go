@@ -339,18 +339,30 @@ func TestEndBeforeElection(t *testing.T) {
 // The lease arrives at the moment the context ends: it is given back, unused.
 func TestElectionAtTheLastMoment(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		cluster := kubetest.New()
-		ctx, cancel := context.WithCancel(t.Context())
-		cluster.Inject(kubetest.Fault{Verb: "create", After: true, Do: cancel})
-		cfg := leader.Config{Client: cluster.Client(), Namespace: namespace, Name: name, Identity: "a"}
-		if err := leader.Run(ctx, cfg, func(context.Context) error { t.Error("it is too late"); return nil }); err != nil {
-			t.Error(err)
-		}
-		if l := lease(t, cluster); *l.Spec.HolderIdentity != "" {
-			t.Errorf("the lease is given back, got %q", *l.Spec.HolderIdentity)
-		}
-	})
+	for _, verb := range []string{"create", "update"} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cluster, want := kubetest.New(), int32(0)
+				if verb == "update" {
+					want = 5
+					free := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: coordinationv1.LeaseSpec{LeaseTransitions: &want}}
+					if err := cluster.Apply(free); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				cluster.Inject(kubetest.Fault{Verb: verb, After: true, Do: cancel})
+				cfg := leader.Config{Client: cluster.Client(), Namespace: namespace, Name: name, Identity: "a"}
+				if err := leader.Run(ctx, cfg, func(context.Context) error { t.Error("it is too late"); return nil }); err != nil {
+					t.Error(err)
+				}
+				if l := lease(t, cluster); *l.Spec.HolderIdentity != "" || *l.Spec.LeaseTransitions != want {
+					t.Errorf("the lease is given back, got %q after %d transitions, want %d", *l.Spec.HolderIdentity, *l.Spec.LeaseTransitions, want)
+				}
+			})
+		})
+	}
 }
 
 func TestWorkThatEndsByItself(t *testing.T) {

@@ -14,13 +14,14 @@ import (
 )
 
 // TestTerms has several instances lead one after the other: each knows the Lease and how many holders were before it. A container that is restarted after a
-// kill is the holder that it was; one that has given the Lease back is a new one.
+// kill is the holder that it was; one that has given the Lease back is a new one. One that has done nothing is not counted.
 func TestTerms(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster := kubetest.New()
 		var got []int32
-		lead := func(who string, killed bool) {
+		errDone := errors.New("done")
+		lead := func(who string, killed bool, ends error) {
 			session := cluster.NewSession()
 			err := leader.Run(t.Context(), leader.Config{Client: session.Client(), Namespace: namespace, Name: name, Identity: who}, func(ctx context.Context) error {
 				term, ok := leader.TermOf(ctx)
@@ -31,18 +32,21 @@ func TestTerms(t *testing.T) {
 				if killed {
 					session.Cut()
 				}
-				return errors.New("done")
+				return ends
 			})
-			if err == nil {
-				t.Error("no error")
+			if want := ends == errDone; errors.Is(err, errDone) != want || err != nil && !want {
+				t.Errorf("error %v of work that ended with %v", err, ends)
 			}
 		}
-		lead("a", false)
-		lead("b", false)
-		lead("b", true)
-		lead("b", true)
-		lead("a", false)
-		if diff := cmp.Diff([]int32{0, 1, 2, 2, 3}, got); diff != "" {
+		lead("a", false, errDone)
+		lead("b", false, errDone)
+		lead("b", true, errDone)
+		lead("b", true, errDone)
+		lead("a", false, errDone)
+		lead("b", false, leader.ErrUnused)
+		lead("a", false, leader.ErrUnused)
+		lead("a", false, errDone)
+		if diff := cmp.Diff([]int32{0, 1, 2, 2, 3, 4, 4, 4}, got); diff != "" {
 			t.Errorf("transitions (-want +got):\n%s", diff)
 		}
 		if _, ok := leader.TermOf(t.Context()); ok {

@@ -113,21 +113,25 @@ func New() *Journal {
 
 // Start takes over the records of the processes before, opens their intents, and writes until stop is called, which writes
 // what is left. It waits for an API server that does not answer. One that refuses is asked again from time to time, and the journal has no
-// records until then. Start may be called again after stop; it forgets what it had if another leader may have gone on with that.
+// records until then. If ctx ends before, nothing is taken over, and Durable is false. Start may be called again after stop; it forgets what it had if another leader may have gone on with that.
 func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 	j.mu.Lock()
-	if !cfg.Term.follows(j.cfg.Term) { // each new holder of the Lease counts the transitions up: there was one in between
+	before := j.cfg.Term
+	if !cfg.Term.follows(before) { // each new holder of the Lease counts the transitions up: there was one in between
 		clear(j.open)
 		clear(j.records)
 		j.waitOver = nil
 	}
-	if cfg.Term != j.cfg.Term {
+	if cfg.Term != before {
 		j.refused = nil // each leader reports it
 	}
 	j.until, j.closed = time.Time{}, nil
 	j.cfg, j.superseded = cfg, false
 	j.mu.Unlock()
 	j.insist(ctx)
+	if ctx.Err() != nil && !j.Durable() { // the term passes without this process
+		j.setTerm(before)
+	}
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { j.write(writing) })
@@ -136,6 +140,13 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 		running.Wait()
 		j.end(context.WithoutCancel(ctx))
 	}
+}
+
+// setTerm replaces the term.
+func (j *Journal) setTerm(term Term) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.cfg.Term = term
 }
 
 // insist takes over the Leases, as soon as the API server answers.

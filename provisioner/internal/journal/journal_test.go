@@ -102,10 +102,15 @@ func (b *bench) start() (j *Journal, stop func()) {
 // startAgain starts the journal of the last process, in the next term.
 func (b *bench) startAgain(j *Journal) (stop func()) {
 	b.t.Helper()
+	return b.startUntil(quiet(b.t), j)
+}
+
+// startUntil is startAgain for a leadership that ends with ctx.
+func (b *bench) startUntil(ctx context.Context, j *Journal) (stop func()) {
+	b.t.Helper()
 	if b.elected {
 		b.term = Term{Lease: "election", Transitions: b.term.Transitions + 1}
 	}
-	ctx := quiet(b.t)
 	if b.log != nil {
 		ctx = klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(b.log))))
 	}
@@ -477,6 +482,37 @@ func TestStartedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPassedTerm has a process be elected for too short a time to take over the records, and another one lead in its place: what the first remembers from before does not count.
+func TestPassedTerm(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		b.elected = true
+		first, stop := b.start()
+		b.open(first, "u1")
+		stop()
+		ended, cancel := context.WithCancel(quiet(t))
+		cancel()
+		stop = b.startUntil(ended, first)
+		if first.Durable() {
+			t.Error("the records were taken over, although the leadership has ended")
+		}
+		stop()
+		b.term.Transitions-- // the Lease was given back unused
+		b.started++
+		other := New()
+		stop = b.startAgain(other)
+		if diff := cmp.Diff([]string{"pvc-u1"}, names(other.List())); diff != "" {
+			t.Errorf("the other process goes on with (-want +got):\n%s", diff)
+		}
+		other.Close("u1")
+		stop()
+		stop = b.startAgain(first)
+		if got := first.List(); len(got) != 0 {
+			t.Errorf("the first process goes on with %q, which the other one has settled", names(got))
+		}
+		stop()
+	})
 }
 
 // TestHeartbeat looks at what is written while nothing happens: with a volume in progress, that the process is at work; without one, nothing.

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,10 +85,7 @@ func (s *session) Run(ctx context.Context) error {
 	finding.Go(func() { s.findAttach(ctx, s.env.CSI.Info()) })
 	defer s.startJournal(ctx)()
 	finding.Wait()
-	if ctx.Err() != nil {
-		return s.passed(ctx)
-	}
-	if err := s.findOwner(ctx); err != nil {
+	if err := cmp.Or(s.passed(ctx), s.findOwner(ctx)); err != nil {
 		return err
 	}
 	ctx, end := context.WithCancelCause(ctx)
@@ -115,9 +113,9 @@ func (s *session) Run(ctx context.Context) error {
 	return err
 }
 
-// passed returns how a session ends before it has made a call: if it has not taken over the records of the leader before, that is the next leader's predecessor.
+// passed returns leader.ErrUnused if the leadership has ended before the records were taken over: the leader before is the next one's predecessor.
 func (s *session) passed(ctx context.Context) error {
-	if _, elected := leader.TermOf(ctx); elected && !s.journal.Durable() {
+	if _, elected := leader.TermOf(ctx); elected && ctx.Err() != nil && !s.journal.Durable() {
 		return leader.ErrUnused
 	}
 	return nil

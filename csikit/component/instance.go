@@ -175,7 +175,7 @@ func whileAble(ctx context.Context, able func(context.Context) <-chan struct{}, 
 		err := lead(working)
 		unable := working.Err() != nil && ctx.Err() == nil
 		stop()
-		if !unable || err != nil && !errors.Is(err, leader.ErrLost) {
+		if !unable || err != nil && !errors.Is(err, leader.ErrLost) && !errors.Is(err, context.Canceled) {
 			return err
 		}
 	}

@@ -34,7 +34,7 @@ func TestTerms(t *testing.T) {
 				}
 				return ends
 			})
-			if want := ends == errDone; errors.Is(err, errDone) != want || err != nil && !want {
+			if want := errors.Is(ends, errDone); errors.Is(err, errDone) != want || err != nil && !want {
 				t.Errorf("error %v of work that ended with %v", err, ends)
 			}
 		}

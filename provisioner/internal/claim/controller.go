@@ -218,7 +218,8 @@ func (c *Controller) inProgress(key claimKey) bool {
 // or deleted. It may be called once.
 func (c *Controller) Run(ctx context.Context) error {
 	if err := c.view.WaitSynced(ctx); err != nil {
-		return errors.Join(err, c.retire(ctx))
+		// As ctx has ended, the queues begin nothing; what they have registered is free for the next controller.
+		return errors.Join(err, c.claims.Run(ctx), c.release.Run(ctx), c.unsaved.Run(ctx), c.sources.Run(ctx))
 	}
 	c.begin()
 	logger := klog.FromContext(ctx)
@@ -227,12 +228,6 @@ func (c *Controller) Run(ctx context.Context) error {
 		logger.Info("Serving also claims and volumes of the in-tree plugin that the CSI driver replaces", keyPlugin, name)
 	}
 	return c.work(ctx)
-}
-
-// retire ends the queues of a controller that never came to work. As ctx has ended they begin nothing; what they have
-// registered is free for the next controller.
-func (c *Controller) retire(ctx context.Context) error {
-	return errors.Join(c.claims.Run(ctx), c.release.Run(ctx), c.unsaved.Run(ctx), c.sources.Run(ctx))
 }
 
 // begin makes ready what was found: claims that a former leader may have provisioned already are to be

@@ -128,10 +128,17 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 	j.until, j.closed = time.Time{}, nil
 	j.cfg, j.superseded = cfg, false
 	j.mu.Unlock()
-	j.insist(ctx)
-	if ctx.Err() != nil && !j.Durable() { // the term passes without this process
-		j.setTerm(before)
+	_ = poll.Until(ctx, retryPause, "Waiting for the records of volumes in progress", func(ctx context.Context) error {
+		if _, err := j.begin(ctx); err != nil && (!refuses(err) || raced(err)) {
+			return err
+		}
+		return nil
+	}) // its error says no more than that ctx has ended
+	j.mu.Lock()
+	if ctx.Err() != nil && j.lease == nil { // the term passes without this process
+		j.cfg.Term = before
 	}
+	j.mu.Unlock()
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { j.write(writing) })
@@ -140,23 +147,6 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 		running.Wait()
 		j.end(context.WithoutCancel(ctx))
 	}
-}
-
-// setTerm replaces the term.
-func (j *Journal) setTerm(term Term) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.cfg.Term = term
-}
-
-// insist takes over the Leases, as soon as the API server answers.
-func (j *Journal) insist(ctx context.Context) {
-	_ = poll.Until(ctx, retryPause, "Waiting for the records of volumes in progress", func(ctx context.Context) error {
-		if _, err := j.begin(ctx); err != nil && (!refuses(err) || raced(err)) {
-			return err
-		}
-		return nil
-	}) // its error says no more than that ctx has ended
 }
 
 // begin takes over the Lease once, and opens the intents of its records but for those that this process has itself. It returns these.

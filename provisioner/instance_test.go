@@ -231,6 +231,38 @@ func TestLeaderHandsOver(t *testing.T) {
 	})
 }
 
+// TestTooShort has an instance elected, and end before it has taken over the records of the leader before: that is still the next leader's predecessor, so that the volume in doubt is settled.
+func TestTooShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster, driver := kubeapitest.NewCluster(newClass()), csitest.New(csitest.Options{})
+		driver.Inject(csitest.Fault{Method: "CreateVolume", After: true, Code: codes.DeadlineExceeded, Times: 1})
+		first := launch(t, "first", cluster, driver, withElection())
+		pass(time.Second)
+		apply(t, cluster, newClaim("a"))
+		pass(100 * time.Millisecond)
+		first.stop(t)
+		if n := len(driver.Volumes()); n != 1 {
+			t.Fatalf("the driver has %d volumes, want one in doubt", n)
+		}
+
+		second := launch(t, "second", cluster, driver, withElection())
+		cluster.Inject(kubetest.Fault{Verb: "get", Resource: "leases", Name: "test-csi-longshore-example-journal", Do: second.cancel, Err: apierrors.NewServiceUnavailable("away")})
+		pass(10 * time.Second)
+		second.stop(t)
+		cluster.Heal()
+		if err := cluster.Remove("persistentvolumeclaims", "team", "a"); err != nil {
+			t.Fatal(err)
+		}
+
+		third := launch(t, "third", cluster, driver, withElection())
+		pass(time.Minute)
+		if n := len(driver.Volumes()); n != 0 {
+			t.Errorf("the driver has %d volumes, want none: their claim is gone", n)
+		}
+		third.stop(t)
+	})
+}
+
 // TestLostLease cuts a leader off while CreateVolume runs: its successor brings the same volume to its end, and it waits for the
 // next election.
 func TestLostLease(t *testing.T) {

@@ -173,9 +173,12 @@ func whileAble(ctx context.Context, able func(context.Context) <-chan struct{}, 
 			}
 		}()
 		err := lead(working)
-		unable := working.Err() != nil && ctx.Err() == nil
+		ended := working.Err() != nil
 		stop()
-		if !unable || err != nil && !errors.Is(err, leader.ErrLost) && !errors.Is(err, context.Canceled) {
+		if ended && errors.Is(err, context.Canceled) {
+			err = nil // it says nothing but that
+		}
+		if !ended || ctx.Err() != nil || err != nil && !errors.Is(err, leader.ErrLost) {
 			return err
 		}
 	}

@@ -37,6 +37,7 @@ type elector struct {
 	observed time.Time // when seen changed, by our clock
 	renewed  time.Time // when our last successful attempt began, by our clock
 	before   *int32    // the transitions before this instance became the holder; nil: none were counted
+	unused   bool      // this instance has done nothing: the release takes its transition back
 
 	// unwatched says that the log has reported that the Lease may not be watched.
 	unwatched bool
@@ -182,14 +183,6 @@ func (e *elector) release(ctx context.Context) {
 	logger.Info("Lease released")
 }
 
-// uncount has the release take back the transition to this instance, which has done nothing.
-func (e *elector) uncount() {
-	if e.before != nil {
-		e.lease = e.lease.DeepCopy()
-		e.lease.Spec.LeaseTransitions = e.before
-	}
-}
-
 // readAndVacate is vacate when the Lease has changed since it was read.
 func (e *elector) readAndVacate(ctx context.Context) error {
 	lease, err := e.get(ctx)
@@ -211,6 +204,9 @@ func (e *elector) vacate(ctx context.Context) error {
 	lease.Spec.HolderIdentity = ptr.To("")
 	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 	lease.Spec.RenewTime, lease.Spec.AcquireTime = &now, &now
+	if e.unused && e.before != nil {
+		lease.Spec.LeaseTransitions = e.before
+	}
 	if _, err := e.cfg.Client.Leases(e.cfg.Namespace).Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("update Lease: %w", err)
 	}

@@ -193,7 +193,7 @@ func (e *elector) acquire(ctx context.Context) bool {
 			if ctx.Err() == nil {
 				return true
 			}
-			e.uncount()
+			e.unused = true
 			e.release(ctx)
 			return false
 		} else if !errors.Is(err, errHeld) && ctx.Err() == nil {
@@ -215,15 +215,11 @@ func (e *elector) pause() time.Duration {
 func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context) error) error {
 	gone, finished := make(chan struct{}), make(chan struct{})
 	var lost error
-	unused := false
 	var renewal sync.WaitGroup
 	resign := sync.OnceFunc(func() {
 		defer e.off()
 		close(finished)
 		renewal.Wait()
-		if unused {
-			e.uncount()
-		}
 		if lost == nil {
 			e.release(ctx)
 		}
@@ -242,10 +238,11 @@ func (e *elector) runWhileLeading(ctx context.Context, lead func(context.Context
 	err := func() error {
 		defer resign()
 		err := lead(leadCtx)
-		if unused = errors.Is(err, ErrUnused); unused {
-			return nil
+		if !errors.Is(err, ErrUnused) {
+			return err
 		}
-		return err
+		e.unused = true // which only the release reads
+		return nil
 	}()
 	if lost != nil {
 		return errors.Join(lost, ignoreCanceled(err))

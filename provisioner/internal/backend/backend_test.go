@@ -253,8 +253,13 @@ func TestUnsentRequestCountedAsUncertain(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		serve  func(t *testing.T) string
+		ended  bool // the process ends before the call
 		unsent bool
 	}{
+		"Ended": {
+			reason: "A request that is not sent any more makes no volume.",
+			serve:  func(t *testing.T) string { t.Helper(); return csitest.New(csitest.Options{}).Serve(t) }, ended: true, unsent: true,
+		},
 		"NobodyServes": {
 			reason: "A request that cannot be sent makes no volume.",
 			serve:  func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "none.sock") }, unsent: true,
@@ -280,7 +285,12 @@ func TestUnsentRequestCountedAsUncertain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			_, err = New(csi.NewControllerClient(conn), 1, time.Minute).Create(t.Context(), &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tc.ended {
+				cancel()
+			}
+			_, err = New(csi.NewControllerClient(conn), 1, time.Minute).Create(ctx, &csi.CreateVolumeRequest{Name: "pvc-u1"}, nil)
 			var call Error
 			if !errors.As(err, &call) || call.Unsent != tc.unsent {
 				t.Errorf("%s\nerror %v, unsent: %v, want %v", tc.reason, err, call.Unsent, tc.unsent)

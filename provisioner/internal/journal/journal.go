@@ -125,8 +125,7 @@ func (j *Journal) Start(ctx context.Context, cfg Config) (stop func()) {
 	if cfg.Term != before {
 		j.refused = nil // each leader reports it
 	}
-	j.until, j.closed = time.Time{}, nil
-	j.cfg, j.superseded = cfg, false
+	j.cfg, j.superseded, j.until, j.closed = cfg, false, time.Time{}, nil
 	j.mu.Unlock()
 	_ = poll.Until(ctx, retryPause, "Waiting for the records of volumes in progress", func(ctx context.Context) error {
 		if _, err := j.begin(ctx); err != nil && (!refuses(err) || raced(err)) {

@@ -557,18 +557,25 @@ func TestAbandonReported(t *testing.T) {
 
 // TestAbandon has an administrator end the work on two volumes, while the process runs and before it starts.
 func TestAbandon(t *testing.T) {
-	for _, running := range []bool{true, false} {
-		t.Run(fmt.Sprint("Running", running), func(t *testing.T) {
+	for name, next := range map[string]func(b *bench, j *Journal, stop func()) (*Journal, func()){
+		"Running": func(_ *bench, j *Journal, stop func()) (*Journal, func()) { return j, stop },
+		"Killed": func(b *bench, _ *Journal, _ func()) (*Journal, func()) {
+			b.session.Cut()
+			return b.start()
+		},
+		"SameProcess": func(b *bench, j *Journal, _ func()) (*Journal, func()) { return j, b.startAgain(j) }, // as after the driver was away
+	} {
+		t.Run(name, func(t *testing.T) {
 			onBench(t, func(t *testing.T, b *bench) {
 				j, stop := b.start()
 				for _, uid := range []string{"u1", "u2", "u3"} {
 					b.open(j, uid)
 				}
-				b.edit(func(lease *coordinationv1.Lease) { lease.Annotations[AnnotationAbandon] = "u1, u3,other" })
-				if !running {
-					b.session.Cut()
-					j, stop = b.start()
+				if name == "SameProcess" {
+					stop()
 				}
+				b.edit(func(lease *coordinationv1.Lease) { lease.Annotations[AnnotationAbandon] = "u1, u3,other" })
+				j, stop = next(b, j, stop)
 				time.Sleep(heartbeat + time.Second)
 				if diff := cmp.Diff([]string{"pvc-u2"}, names(j.List())); diff != "" {
 					t.Errorf("intents (-want +got):\n%s", diff)

@@ -73,8 +73,12 @@ func (j *Journal) read(ctx context.Context, lease *coordinationv1.Lease) map[typ
 		r.busy = min(d.Busy, trustedAge)
 		records[r.UID] = r
 	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	for _, uid := range abandoned(lease) {
 		delete(records, uid)
+		delete(j.open, uid) // what this process remembers from before the takeover
+		delete(j.records, uid)
 	}
 	return records
 }

@@ -25,9 +25,12 @@ import (
 // failingFor is how long a driver fails.
 const failingFor = 2 * time.Minute
 
-// awayWrites is how many writes ours may make in that time while its driver is away, when kubernetes-csi's program makes none, as it ends: ours stores what it knows of volumes in
+// awayWrites is how many writes ours may make in that time while its driver is away, whatever kubernetes-csi's program writes before it ends: ours stores what it knows of volumes in
 // progress, and an elected one gives the Lease back, so that another instance takes over at once.
 const awayWrites = 2
+
+// settling is how long a program works before its driver goes away: what it has begun by then is written.
+const settling = 20 * time.Second
 
 // failures is what one program did meanwhile: its calls for each claim, by the code that it got, and its writes.
 type failures struct {
@@ -96,15 +99,19 @@ func (c *contest) failing(p program, class, node string, away bool, args []strin
 		defer func() { stop() }()
 		cmd := c.start(p, "a", args...)
 		defer testbed.Kill(cmd)
+		time.Sleep(settling)
 		stop()
 		stop = func() {}
 	} else {
 		defer testbed.Kill(c.start(p, "a", args...))
 	}
-	audit := measure.AuditFrom(c.b, c.Dev)
+	audit, before := measure.AuditFrom(c.b, c.Dev), 0
+	if away {
+		before = len(c.driver.Calls())
+	}
 	time.Sleep(failingFor)
 	result := failures{calls: map[codes.Code]int{}, writes: audit().By(testbed.ShortUser(measuredUser))}
-	for _, call := range c.driver.Calls() {
+	for _, call := range c.driver.Calls()[before:] {
 		if code, ok := of(call.Request); ok {
 			result.calls[code]++
 		}

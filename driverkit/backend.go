@@ -91,6 +91,9 @@ type Staged struct {
 	Device string
 	// FSType is the file system of Device where the CO names none; "ext4" if empty.
 	FSType string
+	// Formatted says that Device has a file system already, as the driver has made or copied it. The kit never formats such a device: what begins with zeros has
+	// lost blocks, and the answer is DATA_LOSS. A driver that knows should say it.
+	Formatted bool
 	// ReadOnly says that Device or Directory refuses writes, because the volume is attached read-only: the kit mounts it read-only whatever the CO asks
 	// for. Without it a file system that refuses writes counts as broken: it became read-only after an error. A raw block volume is published read-only only if it is set, or the Backend is a ReadOnlyDevicer.
 	ReadOnly bool

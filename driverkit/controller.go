@@ -55,7 +55,7 @@ func (c *controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 	wanted, err := c.createRequestOf(req)
 	op := operation{name: "volume " + req.GetName(), secrets: req.GetSecrets(), invalid: err}
 	if err == nil && wanted.Source != nil {
-		op.ids = []string{copied(wanted.Source.String())}
+		op.sources = []string{copied(wanted.Source.String())}
 	}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
 		created, err := c.create(ctx, wanted)

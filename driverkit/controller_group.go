@@ -34,7 +34,7 @@ func (g *group) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVo
 	volumes := req.GetSourceVolumeIds()
 	op := operation{name: "group snapshot " + req.GetName(), secrets: req.GetSecrets(), invalid: errors.Join(checkID("name", req.GetName()), requiredList("source_volume_ids", volumes))}
 	for _, id := range volumes {
-		op.ids = append(op.ids, copied(volumeKey(id)))
+		op.sources = append(op.sources, copied(volumeKey(id)))
 	}
 	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 		made, err := g.backend.CreateGroupSnapshot(ctx, &CreateGroupSnapshotRequest{

@@ -16,7 +16,7 @@ func (c *controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshot
 		return nil, unimplemented("CreateSnapshot")
 	}
 	op := operation{
-		name: "snapshot " + req.GetName(), ids: []string{copied(volumeKey(req.GetSourceVolumeId()))}, secrets: req.GetSecrets(),
+		name: "snapshot " + req.GetName(), sources: []string{copied(volumeKey(req.GetSourceVolumeId()))}, secrets: req.GetSecrets(),
 		invalid: errors.Join(checkID("name", req.GetName()), required("source_volume_id", req.GetSourceVolumeId())),
 	}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {

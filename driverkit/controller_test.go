@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -621,6 +622,78 @@ func TestValidate(t *testing.T) {
 		}
 		if strings.Contains(answer.GetMessage()+fmt.Sprint(err), "hunter2") {
 			t.Errorf("%s: a secret is in %v, %v", name, answer, err)
+		}
+	}
+}
+
+// TestCopiesOfOneSource has several calls copy one volume: they run beside each other, and a deletion waits for all of them.
+func TestCopiesOfOneSource(t *testing.T) {
+	const copies = 3
+	var inside sync.WaitGroup
+	armed, deleted := make(chan struct{}), make(chan struct{})
+	b := newBench(t, func(o *driverkit.Options) {
+		o.FaultPoint = func(_ context.Context, point string) {
+			select {
+			case <-armed:
+			default:
+				return
+			}
+			switch point {
+			case "CreateVolume:called", "CreateSnapshot:called":
+				inside.Done()
+				inside.Wait() // for the others
+			case "CreateVolume:done", "CreateSnapshot:done":
+				select {
+				case <-deleted:
+					t.Error("the source was deleted while it was being copied")
+				default:
+				}
+			case "DeleteVolume:called":
+				close(deleted)
+			}
+		}
+	})
+	source := b.create("source")
+	inside.Add(copies + 1)
+	close(armed)
+	var calls sync.WaitGroup
+	for n := range copies {
+		calls.Go(func() {
+			r := createRequest(fmt.Sprint("clone-", n))
+			r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: source.GetVolumeId()}}}
+			_, err := b.CreateVolume(ctxOf(t), r)
+			wantCode(t, "clone", err, codes.OK)
+		})
+	}
+	calls.Go(func() {
+		_, err := b.CreateSnapshot(ctxOf(t), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: source.GetVolumeId()})
+		wantCode(t, "snapshot", err, codes.OK)
+	})
+	inside.Wait()
+	wantCode(t, "delete the source", b.delete(source), codes.OK)
+	calls.Wait()
+}
+
+// quoting is a Backend whose errors quote the volume context, as that of a library does.
+type quoting struct{ *testarray.Array }
+
+func (quoting) Stage(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	return nil, fmt.Errorf("exchange tokens %s: token %s is refused: %w", req.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"], "eyJhbGciOi.first", driverkit.ErrUnauthenticated)
+}
+
+// TestTokensAreStripped has no token of a service account in an error, whether Kubernetes sends it with the volume context or as a secret.
+func TestTokensAreStripped(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(quoting{b.array})
+	v := b.create("pvc-1")
+	tokens := map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": `{"first.example.com":{"token":"eyJhbGciOi.first","expirationTimestamp":"2030-01-01T00:00:00Z"},"second":{"token":"eyJhbGciOi.second"}}`}
+	inContext, inSecrets := b.stageRequest(v), b.stageRequest(v)
+	inContext.VolumeContext, inSecrets.Secrets = tokens, tokens
+	for _, r := range []*csi.NodeStageVolumeRequest{inContext, inSecrets} {
+		_, err := b.NodeStageVolume(ctxOf(t), r)
+		wantCode(t, "stage", err, codes.Unauthenticated)
+		if strings.Contains(err.Error(), "eyJ") || !strings.Contains(err.Error(), "token ***stripped*** is refused") {
+			t.Errorf("got %v, want no token", err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package driverkit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/longshore-csi/longshore/csikit/redact"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
@@ -38,6 +41,10 @@ var (
 	ErrDenied = errors.New("permission denied")
 	// ErrUnavailable says that the storage system does not answer: UNAVAILABLE. The CO retries.
 	ErrUnavailable = errors.New("unavailable")
+	// ErrRunning says that the work of a call goes on in the background: ABORTED. A repeated call waits for it.
+	ErrRunning = errors.New("call again to wait for it")
+	// ErrDataLoss says that contents are lost or damaged, and that the CO cannot help: DATA_LOSS.
+	ErrDataLoss = errors.New("data loss")
 )
 
 // errorCode is the gRPC code of an error.
@@ -50,6 +57,7 @@ type errorCode struct {
 func codesOfErrors() []errorCode {
 	return []errorCode{
 		{ErrBusy, codes.Aborted},
+		{ErrRunning, codes.Aborted},
 		{ErrInvalid, codes.InvalidArgument},
 		{ErrExists, codes.AlreadyExists},
 		{ErrExhausted, codes.ResourceExhausted},
@@ -60,6 +68,8 @@ func codesOfErrors() []errorCode {
 		{ErrNotFound, codes.NotFound},
 		{ErrUnauthenticated, codes.Unauthenticated},
 		{ErrDenied, codes.PermissionDenied},
+		{ErrDataLoss, codes.DataLoss},
+		{filesystem.ErrLost, codes.DataLoss},
 		{ErrUnavailable, codes.Unavailable},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 		{context.Canceled, codes.Canceled},
@@ -85,6 +95,32 @@ func statusOf(err error, secrets Secrets) error {
 		return nil
 	}
 	return status.Error(codeOf(err), secrets.remove(err.Error()))
+}
+
+// withTokens returns the secrets of a request, with the tokens of service accounts that Kubernetes puts into the volume context.
+func withTokens(secrets, volumeContext map[string]string) Secrets {
+	tokens := volumeContext[redact.TokensKey]
+	if tokens == "" {
+		return secrets
+	}
+	all := maps.Clone(Secrets(secrets))
+	if all == nil {
+		all = Secrets{}
+	}
+	all[redact.TokensKey] = tokens
+	return all
+}
+
+// tokensOf returns the tokens in the JSON of Kubernetes, by audience; what is no such JSON has none.
+func tokensOf(text string) (tokens []string) {
+	var byAudience map[string]struct {
+		Token string `json:"token"`
+	}
+	_ = json.Unmarshal([]byte(text), &byAudience) // the text as a whole is removed, too
+	for _, t := range byAudience {
+		tokens = append(tokens, t.Token)
+	}
+	return tokens
 }
 
 // stripped stands in a text where a secret was.
@@ -114,8 +150,10 @@ func (s Secrets) MarshalText() ([]byte, error) { return []byte(s.String()), nil 
 
 // remove removes the secrets' values from a text that a storage system may have quoted them in.
 func (s Secrets) remove(text string) string {
+	values := append(slices.Collect(maps.Values(s)), tokensOf(s[redact.TokensKey])...)
 	// The longest comes first: another one may be a part of it.
-	for _, value := range slices.SortedFunc(maps.Values(s), func(a, b string) int { return len(b) - len(a) }) {
+	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
+	for _, value := range values {
 		if len(value) >= shortestSecret {
 			quoted := strings.Trim(strconv.Quote(value), `"`)
 			text = strings.ReplaceAll(strings.ReplaceAll(text, value, stripped), quoted, stripped)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,8 +13,10 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
@@ -48,6 +51,8 @@ type stage struct {
 	Boot string `json:"boot"`
 	// Staged is the result; nil until the Backend has returned.
 	Staged *Staged `json:"staged,omitempty"`
+	// Device identifies the device of the result.
+	Device deviceID `json:"device,omitzero"`
 }
 
 // target is a path at which a volume is published.
@@ -121,6 +126,20 @@ func (j *journal) save(r *record) error {
 	} else {
 		j.volumes[r.ID] = r.clone()
 	}
+	return nil
+}
+
+// shrink is save for a record that has lost a target, which is not mounted any more. Such a target does no harm in the record on disk, so that a full disk, on which that cannot be
+// replaced, is no error: it must not keep a pod from ending. The next save writes the rest.
+func (j *journal) shrink(ctx context.Context, r *record) error {
+	err := j.save(r)
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	klog.FromContext(ctx).Error(err, "A record still has a target that is not mounted any more", logging.KeyVolumeID, r.ID)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.volumes[r.ID] = r.clone()
 	return nil
 }
 

@@ -114,7 +114,7 @@ func TestContradictions(t *testing.T) {
 	block := b.publishRequest(v, "pod-3")
 	block.VolumeCapability = blockCapability()
 	_, err = b.NodePublishVolume(ctxOf(t), block)
-	wantCode(t, "publish as a device", err, codes.InvalidArgument)
+	wantCode(t, "publish as a device", err, codes.FailedPrecondition)
 	for mode, want := range map[driverkit.AccessMode]codes.Code{driverkit.SingleNodeSingleWriter: codes.FailedPrecondition, driverkit.SingleNodeWriter: codes.FailedPrecondition} {
 		second := b.publishRequest(v, "pod-2")
 		second.VolumeCapability.AccessMode.Mode = mode
@@ -825,4 +825,64 @@ func TestUsage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUnpublishRemovesMountPointsOnly has a call for a volume that does not exist, and paths of which the driver has made none.
+func TestUnpublishRemovesMountPointsOnly(t *testing.T) {
+	b := newBench(t, nil)
+	for name, tt := range map[string]struct {
+		reason string
+		make   func(path string) error
+		code   codes.Code
+		stays  bool
+	}{
+		"Nothing":   {reason: "it was removed by an earlier call", make: func(string) error { return nil }},
+		"EmptyFile": {reason: "the mount point of a device", make: func(path string) error { return os.WriteFile(path, nil, 0o600) }},
+		"Directory": {reason: "the mount point of a directory", make: func(path string) error { return os.Mkdir(path, 0o700) }},
+		"File":      {reason: "it has data", make: func(path string) error { return os.WriteFile(path, []byte("data"), 0o600) }, code: codes.Internal, stays: true},
+		"Link":      {reason: "no driver makes links", make: func(path string) error { return os.Symlink("/", path) }, code: codes.Internal, stays: true},
+		"FullDirectory": {reason: "it has a file", make: func(path string) error {
+			return errors.Join(os.Mkdir(path, 0o700), os.WriteFile(path+"/file", nil, 0o600))
+		}, code: codes.Internal, stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := b.path("target-" + name)
+			if err := tt.make(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err := b.NodeUnpublishVolume(ctxOf(t), &csi.NodeUnpublishVolumeRequest{VolumeId: "no-such-volume", TargetPath: path})
+			wantCode(t, tt.reason, err, tt.code)
+			if _, err := os.Lstat(path); (err == nil) != tt.stays {
+				t.Errorf("%s: %v", tt.reason, err)
+			}
+		})
+	}
+}
+
+// TestAnotherDevice has the device of a raw block volume go, and another one come with its name, as after a detachment by force: the volume is not staged any more, so that no pod gets the data of
+// another volume, and it can be staged again.
+func TestAnotherDevice(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	stage := b.stageRequest(v)
+	stage.VolumeCapability = blockCapability()
+	_, err := b.NodeStageVolume(ctxOf(t), stage)
+	wantCode(t, "stage", err, codes.OK)
+	publish := func(target string) error {
+		r := b.publishRequest(v, target)
+		r.VolumeCapability = blockCapability()
+		_, err := b.NodePublishVolume(ctxOf(t), r)
+		return err
+	}
+	wantCode(t, "publish", publish("pod-1"), codes.OK)
+	device := b.mounts.At(b.path("pod-1")).Source
+	if err := errors.Join(os.Rename(device, device+"-before"), os.WriteFile(device, []byte("data of another volume"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "publish for another pod", publish("pod-2"), codes.FailedPrecondition)
+	if b.mounts.At(b.path("pod-2")) != nil {
+		t.Error("a pod has the device of another volume")
+	}
+	_, err = b.NodeGetVolumeStats(ctxOf(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("pod-1")})
+	wantCode(t, "statistics", err, codes.NotFound)
 }

@@ -18,6 +18,8 @@ type operation struct {
 	name string
 	// ids are those of the objects that the call is about: one call at a time has each. Calls that only read have none.
 	ids []string
+	// sources are those of the objects that are copied: calls that copy one share it, and none has it whose ids it is among.
+	sources []string
 	// secrets are removed from the text of an error.
 	secrets Secrets
 	// invalid is what is wrong with the request; then nothing is locked or done.
@@ -62,8 +64,8 @@ func (l *locks) lock(ctx context.Context, op operation) (unlock func(), err erro
 			u()
 		}
 	}
-	take := func(of *keymutex.Locks[string], key string) error {
-		u, err := of.Lock(ctx, key)
+	take := func(lock func(context.Context, string) (func(), error), key string) error {
+		u, err := lock(ctx, key)
 		if err != nil {
 			return fmt.Errorf("wait for another call about %q: %w: %w", key, ErrBusy, err)
 		}
@@ -71,11 +73,15 @@ func (l *locks) lock(ctx context.Context, op operation) (unlock func(), err erro
 		return nil
 	}
 	if op.name != "" {
-		err = take(&l.names, op.name)
+		err = take(l.names.Lock, op.name)
 	}
-	for _, id := range slices.Compact(slices.Sorted(slices.Values(op.ids))) {
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(op.ids, op.sources)))) {
+		lock := l.ids.RLock
+		if slices.Contains(op.ids, id) {
+			lock = l.ids.Lock
+		}
 		if err == nil {
-			err = take(&l.ids, id)
+			err = take(lock, id)
 		}
 	}
 	if err != nil {
@@ -102,8 +108,9 @@ func (l *locks) free(ctx context.Context, id string) (waited bool, err error) {
 type kit struct {
 	Options
 
-	backend Backend
-	locks   locks
+	backend    Backend
+	locks      locks
+	background Background
 }
 
 // at is a fault point of the call that ctx belongs to.

@@ -100,7 +100,7 @@ func (n *node) checkStaged(ctx context.Context, known *record, want *target) err
 	case known.Stage == nil || known.Stage.Path != want.Staging:
 		return fmt.Errorf("volume %q is not staged at %q: %w", known.ID, want.Staging, ErrPrecondition)
 	case known.Stage.Capability.Block != want.Capability.Block:
-		return fmt.Errorf("volume_capability.access_type: volume %q is staged with the other one: %w", known.ID, ErrInvalid)
+		return fmt.Errorf("volume_capability.access_type: volume %q is staged with the other one: %w", known.ID, ErrPrecondition)
 	}
 	if known.Stage.needsReadOnlyDevice(want) && !implements[ReadOnlyDevicer](n.kit) {
 		// A read-only mount of a device's node does not keep anybody from writing to the device.
@@ -146,6 +146,9 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err := known.at(want.Path).checkAttributes(req); err != nil {
 		return err
 	}
+	if err := n.joinTarget(ctx, known, want.Path); err != nil {
+		return err
+	}
 	if published, err := n.alreadyPublished(ctx, req.ID, known.at(want.Path)); published || err != nil {
 		return err
 	}
@@ -160,10 +163,30 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, ErrRunning) {
+		return err
+	}
 	if have := before.at(want.Path); have != nil && have.Stage != nil && have.Stage.Staged != nil {
 		return errors.Join(err, n.keepPublished(known, want, have))
 	}
 	return n.undoTarget(ctx, req.ID, want, before, err)
+}
+
+// joinTarget waits for the work of an earlier call for a target. When it has failed the target is undone, unless it is mounted.
+func (n *node) joinTarget(ctx context.Context, known *record, path string) error {
+	have := known.clone().at(path)
+	if have == nil || have.Stage == nil {
+		return nil
+	}
+	err := n.background.Wait(ctx, have.Stage.work(known.ID))
+	if err == nil || errors.Is(err, ErrRunning) {
+		return err
+	}
+	if mounted, mountedErr := n.Mounter.Mounted(ctx, path); mounted || mountedErr != nil {
+		return errors.Join(err, mountedErr)
+	}
+	known.drop(path)
+	return n.undoTarget(ctx, known.ID, have, known, err)
 }
 
 // checkAttributes refuses other attributes for an inline volume that is published at a target, which may be nil.
@@ -213,8 +236,7 @@ func (n *node) unpublish(ctx context.Context, id, path string) error {
 		return err
 	}
 	n.at(ctx, "unpublished")
-	// Remove, not RemoveAll: files below a path from which nothing is mounted are not the driver's.
-	if err := ignoreNotExist(os.Remove(path)); err != nil {
+	if err := removeMountPoint(path); err != nil {
 		return fmt.Errorf("remove the mount point: %w", err)
 	}
 	if published != nil && published.Inline {
@@ -223,7 +245,19 @@ func (n *node) unpublish(ctx context.Context, id, path string) error {
 		}
 	}
 	known.drop(path)
-	return n.journal.save(known)
+	return n.journal.shrink(ctx, known)
+}
+
+// removeMountPoint removes an empty directory or file. Anything else at the path of a target was not made by the driver (CSI spec v1.13, "NodeUnpublishVolume").
+func removeMountPoint(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return ignoreNotExist(err)
+	}
+	if !info.IsDir() && (!info.Mode().IsRegular() || info.Size() > 0) {
+		return fmt.Errorf("%s is neither a directory nor an empty file, so that no driver has made it: look what it is, and remove it by hand", path)
+	}
+	return ignoreNotExist(os.Remove(path)) // a directory with files in it stays: they are not the driver's
 }
 
 // unmountTarget unmounts at the path of a target, which is nil where the journal does not know it, and has the Backend undo the target's own stage.
@@ -292,6 +326,9 @@ func (n *node) usage(ctx context.Context, id, path string, s *stage) (filesystem
 		}
 	}
 	if s.Capability.Block {
+		if same, err := s.Device.isOf(s.Staged.Device); err != nil || !same {
+			return filesystem.Usage{}, errors.Join(err, fmt.Errorf("volume %q: its device %s has gone, or is that of another volume now: %w", id, s.Staged.Device, ErrNotFound))
+		}
 		size, err := deviceSize(s.Staged.Device)
 		return filesystem.Usage{Bytes: filesystem.Space{Total: size}}, err
 	}
@@ -314,6 +351,9 @@ func (n *node) expand(ctx context.Context, path string, req *NodeExpandRequest) 
 	if s == nil || s.Staged == nil {
 		return fmt.Errorf("volume %q at volume_path %q: %w", req.ID, path, ErrNotFound)
 	}
+	if err := n.background.Wait(ctx, s.work(req.ID)); err != nil {
+		return err
+	}
 	req.Staged, req.VolumeContext, req.PublishContext = *s.Staged, s.VolumeContext, s.PublishContext
 	if expander := optional[NodeExpander](n.kit); expander != nil {
 		if err := expander.ExpandOnNode(ctx, req); err != nil {
@@ -324,7 +364,7 @@ func (n *node) expand(ctx context.Context, path string, req *NodeExpandRequest) 
 	if s.Staged.Device == "" || s.Capability.Block || s.readOnly() {
 		return nil // A file system that is read-only here grows with its next mount for writing.
 	}
-	return n.Filesystems.Grow(ctx, s.Staged.Device, s.Path)
+	return n.background.Do(ctx, s.work(req.ID), func(ctx context.Context) error { return n.Filesystems.Grow(ctx, s.Staged.Device, s.Path) })
 }
 
 // bindFlags are the flags that a bind mount can have; the others are those of the file system.

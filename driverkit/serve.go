@@ -71,9 +71,9 @@ func Serve(ctx context.Context, o Options, b Backend) error {
 	ctx = klog.NewContext(ctx, logger)
 	d := &driver{kit: &kit{Options: o, backend: b}, registry: procmetrics.NewRegistry()}
 	if err := d.open(ctx); err != nil {
-		return errors.Join(err, d.close())
+		return errors.Join(err, d.close(ctx))
 	}
-	return errors.Join(d.serve(ctx), d.close())
+	return errors.Join(d.serve(ctx), d.close(ctx))
 }
 
 // driver is one running instance.
@@ -127,12 +127,18 @@ func (d *driver) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// close releases the state directory.
-func (d *driver) close() error {
-	if d.lock == nil {
-		return nil
+// close waits for work in the background, and releases the state directory.
+func (d *driver) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.StopTimeout)
+	defer cancel()
+	err := d.background.Close(ctx)
+	if err != nil {
+		err = fmt.Errorf("stop while work goes on, which the next start finds unfinished: %w", err)
 	}
-	return d.lock.Release()
+	if d.lock != nil {
+		err = errors.Join(err, d.lock.Release())
+	}
+	return err
 }
 
 // serve runs the servers until ctx ends or one of them fails.

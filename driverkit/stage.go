@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
@@ -25,12 +28,17 @@ const (
 // stage makes a volume available at its staging path. The journal has it first, so that the mount is known however the call ends.
 func (n *node) stage(ctx context.Context, req *StageRequest) error {
 	known := n.journal.get(req.ID)
+	if known.Stage != nil {
+		if err := n.background.Wait(ctx, known.Stage.work(req.ID)); err != nil { // begun by an earlier call
+			return n.failed(ctx, known, err)
+		}
+	}
 	done, err := n.alreadyStaged(ctx, known, req)
 	switch {
 	case err != nil:
 		return err
 	case done && known.Stage.Staged.Device != "":
-		return n.mount(ctx, known.Stage) // The process that mounted it may have ended before the file system had its size.
+		return n.mount(ctx, req.ID, known.Stage) // The process that mounted it may have ended before the file system had its size.
 	case done:
 		return nil
 	}
@@ -42,14 +50,25 @@ func (n *node) stage(ctx context.Context, req *StageRequest) error {
 	if err = n.present(ctx, req, known.Stage, func() error { return n.journal.save(known) }); err == nil {
 		return nil
 	}
-	if living, livingErr := n.living(context.WithoutCancel(ctx), known); len(living) > 0 || livingErr != nil {
-		return fmt.Errorf("%w: volume %q stays staged, as %q use it: %w", err, req.ID, living, errors.Join(livingErr, ErrBusy))
+	return n.failed(ctx, known, err)
+}
+
+// failed undoes a stage that failed with a cause, unless targets use it, or the cause is that its work goes on.
+func (n *node) failed(ctx context.Context, known *record, cause error) error {
+	if errors.Is(cause, ErrRunning) {
+		return cause
 	}
-	return n.undo(ctx, req.ID, known.Stage, err, func(context.Context) error {
-		before.Stage, before.Targets = nil, nil // An earlier stage is undone with this one, and no target is mounted.
-		return n.journal.save(before)
+	if living, err := n.living(context.WithoutCancel(ctx), known); len(living) > 0 || err != nil {
+		return fmt.Errorf("%w: volume %q stays staged, as %q use it: %w", cause, known.ID, living, errors.Join(err, ErrBusy))
+	}
+	return n.undo(ctx, known.ID, known.Stage, cause, func(context.Context) error {
+		known.Stage, known.Targets = nil, nil // no target is mounted
+		return n.journal.save(known)
 	})
 }
+
+// work is the key of the work in the background that mounts a stage, or lets its file system grow.
+func (s *stage) work(id string) string { return fmt.Sprintf("volume %q at %s", id, s.Path) }
 
 // alreadyStaged reports whether a volume is staged as requested and its mount still exists. The Backend is asked again for the device of a raw block
 // volume, whose name the kernel may have given to another device since.
@@ -154,12 +173,16 @@ func (n *node) present(ctx context.Context, req *StageRequest, s *stage, save fu
 		return err
 	}
 	n.at(ctx, "staged")
-	s.Staged = staged
+	if s.Staged = staged; staged.Device != "" {
+		if s.Device, err = identify(staged.Device); err != nil {
+			return fmt.Errorf("stage: the driver returned a device that cannot be used: %w", err)
+		}
+	}
 	if err := save(); err != nil {
 		return err
 	}
 	n.at(ctx, "noted")
-	return n.mount(ctx, s)
+	return n.mount(ctx, req.ID, s)
 }
 
 // check reports whether a Backend's answer is one of the forms. The error is INTERNAL: the Backend breaks its contract.
@@ -190,14 +213,18 @@ func (s *Staged) forms() (n int) {
 	return n
 }
 
-// mount brings a staged volume to its path. A raw block volume is not mounted there: it is published from its device.
-func (n *node) mount(ctx context.Context, s *stage) error {
+// mount brings a staged volume to its path. A raw block volume is not mounted there: it is published from its device. An ErrRunning says that the file system is still being made, checked or
+// grown.
+func (n *node) mount(ctx context.Context, id string, s *stage) error {
 	switch {
 	case s.Capability.Block:
 		return nil
 	case s.Staged.Device != "":
-		return n.Filesystems.Mount(ctx, s.Staged.Device, s.Path, filesystem.Options{
-			Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: s.Capability.MountFlags, ReadOnly: s.readOnly(), Grow: true,
+		return n.background.Do(ctx, s.work(id), func(ctx context.Context) error {
+			return n.Filesystems.Mount(ctx, s.Staged.Device, s.Path, filesystem.Options{
+				Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: s.Capability.MountFlags, ReadOnly: s.readOnly(), Grow: true,
+				Formatted: s.Staged.Formatted,
+			})
 		})
 	case s.Staged.Directory != "":
 		return mount.EnsureBind(ctx, n.Mounter, s.Staged.Directory, s.Path, s.bindOptions())
@@ -233,8 +260,7 @@ func (n *node) stillStaged(ctx context.Context, s *stage) (bool, error) {
 	}
 	switch {
 	case s.Capability.Block:
-		_, err := os.Stat(s.Staged.Device)
-		return err == nil, ignoreNotExist(err)
+		return s.Device.isOf(s.Staged.Device)
 	case s.Staged.Device != "":
 		shown, readOnly, err := n.Filesystems.IsMountOf(ctx, s.Staged.Device, s.Path)
 		return shown && (readOnly || !s.readOnly()), err
@@ -249,8 +275,8 @@ func (n *node) stillStaged(ctx context.Context, s *stage) (bool, error) {
 func (n *node) undo(ctx context.Context, id string, s *stage, cause error, forget func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	var err error
-	if !errors.Is(cause, mount.ErrOccupied) { // The mount that is in the way is not this one.
+	err := n.join(ctx, id, s)
+	if err == nil && !errors.Is(cause, mount.ErrOccupied) { // The mount that is in the way is not this one.
 		err = mount.UnmountAll(ctx, n.Mounter, s.Path)
 	}
 	if err == nil {
@@ -265,8 +291,23 @@ func (n *node) undo(ctx context.Context, id string, s *stage, cause error, forge
 	return errors.Join(cause, err)
 }
 
+// join waits until no work of a stage goes on. An ErrRunning says that it does; any other error of it does not matter to what undoes the stage.
+func (n *node) join(ctx context.Context, id string, s *stage) error {
+	err := n.background.Wait(ctx, s.work(id))
+	if errors.Is(err, ErrRunning) {
+		return err
+	}
+	if err != nil {
+		klog.FromContext(ctx).Info("Work for which no call has waited had failed", logging.KeyReason, err.Error())
+	}
+	return nil
+}
+
 // release unmounts a stage and has the Backend undo it.
 func (n *node) release(ctx context.Context, id string, s *stage) error {
+	if err := n.join(ctx, id, s); err != nil {
+		return err
+	}
 	if err := mount.UnmountAll(ctx, n.Mounter, s.Path); err != nil {
 		return err
 	}

@@ -31,13 +31,31 @@ func (t *tree) attributes(source, target *os.File, want *unix.Stat_t) error {
 	}
 	if kind(want) != unix.S_IFLNK {
 		t.step("chmod")
-		if err := unix.Chmod(path, want.Mode&0o7777); err != nil {
+		if err := t.chmod(path, want.Mode&0o7777); err != nil {
 			return fmt.Errorf("set mode %o: %w", want.Mode&0o7777, err)
 		}
 	}
 	t.step("times")
 	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{want.Atim, want.Mtim}, 0); err != nil {
 		return fmt.Errorf("set times: %w", err)
+	}
+	return nil
+}
+
+// errMode is the error for a bit that the kernel leaves out without an error of its own: chmod(2), setgid of a group that the process is no member of.
+var errMode = errors.New("the kernel left bits out: the process needs the capability CAP_FSETID")
+
+// chmod sets a mode, and looks whether it is set.
+func (*tree) chmod(path string, mode uint32) error {
+	if err := unix.Chmod(path, mode); err != nil {
+		return err
+	}
+	var have unix.Stat_t
+	if err := unix.Stat(path, &have); err != nil {
+		return err
+	}
+	if have.Mode&0o7777 != mode {
+		return fmt.Errorf("it is %o: %w", have.Mode&0o7777, errMode)
 	}
 	return nil
 }

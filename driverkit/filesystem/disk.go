@@ -70,22 +70,32 @@ const blkidAmbivalent = 8
 
 // prepare refuses what must be neither mounted nor formatted, and makes a
 // device blank on which mkfs was interrupted.
-func (d *disk) prepare(k kind, readOnly bool) error {
+func (d *disk) prepare(k kind, o Options) error {
+	if err := d.refuse(k, o); err != nil || d.found != "" && !d.halfMade() {
+		return err
+	}
 	switch {
-	case d.readOnly && !readOnly:
-		return errors.New("the device is read-only")
-	case d.found == "" && !allZero(d.head):
-		return fmt.Errorf("%w: it begins with data that blkid does not know", ErrForeign)
-	case d.found != "" && d.found != k.name:
-		return fmt.Errorf("%w: it has %s", ErrForeign, d.found)
-	case d.found != "" && !d.halfMade():
-		return nil
-	case readOnly:
+	case o.Formatted:
+		return fmt.Errorf("%w: look for it with the programs of %s, or restore the volume", ErrLost, k.name)
+	case o.readOnly():
 		return errors.New("there is nothing on the device yet, and nothing is made for reading alone")
 	case d.size < k.minSize:
 		return fmt.Errorf("the device has %d bytes: %s takes at least %d", d.size, k.name, k.minSize)
 	case d.found != "":
 		return d.wipe()
+	}
+	return nil
+}
+
+// refuse is the error for a device that has something else, or cannot be written.
+func (d *disk) refuse(k kind, o Options) error {
+	switch {
+	case d.readOnly && !o.readOnly():
+		return errors.New("the device is read-only")
+	case d.found == "" && !allZero(d.head) && !o.Formatted:
+		return fmt.Errorf("%w: it begins with data that blkid does not know", ErrForeign)
+	case d.found != "" && d.found != k.name:
+		return fmt.Errorf("%w: it has %s", ErrForeign, d.found)
 	}
 	return nil
 }

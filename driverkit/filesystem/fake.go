@@ -86,7 +86,7 @@ func (f *Fake) mount(ctx context.Context, device, target string, o Options) erro
 	if err != nil {
 		return err
 	}
-	if err := d.prepare(kind, o.readOnly()); err != nil {
+	if err := d.prepare(kind, o); err != nil {
 		return err
 	}
 	if d.found == "" {

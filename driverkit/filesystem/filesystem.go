@@ -19,6 +19,9 @@ import (
 // system; the error that wraps it names them. Nothing was written to the device.
 var ErrForeign = errors.New("the device is not blank, and is never formatted")
 
+// ErrLost says that a device with Options.Formatted has no file system.
+var ErrLost = errors.New("the file system that was on the device is not there")
+
 // ErrOccupied is mount.ErrOccupied.
 var ErrOccupied = mount.ErrOccupied
 
@@ -36,6 +39,10 @@ type Options struct {
 	// Grow makes the file system as large as its device, which may have been
 	// restored from a smaller one. It does nothing with ReadOnly.
 	Grow bool
+	// Formatted says that a file system was made on the device. Then nothing is
+	// formatted, whatever is read: blocks that were lost read as zeros, and the
+	// rest of the files may be had back. A device without it is an ErrLost.
+	Formatted bool
 }
 
 // Usage of a file system.
@@ -69,7 +76,8 @@ type Filesystems interface {
 	// again. A repeated call is no error; a target that is a mount point of
 	// something else is one, as is a mount that is not read-only, or writable,
 	// as requested. After an error the device may be mounted; the same call
-	// then completes the work.
+	// then completes the work. A program that checks, makes or enlarges a file
+	// system is not cut short when ctx ends, so that Mount may take longer.
 	Mount(ctx context.Context, device, target string, o Options) error
 	// Grow makes the file system of device, mounted at target for writing,
 	// as large as the device. A repeated call is no error.

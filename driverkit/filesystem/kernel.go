@@ -93,7 +93,7 @@ func prepare(p *programs, device string, k kind, o Options) (*disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.prepare(k, o.readOnly()); err != nil {
+	if err := d.prepare(k, o); err != nil {
 		return nil, err
 	}
 	if o.Grow && !o.readOnly() && !GrowsMounted() {

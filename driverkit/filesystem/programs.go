@@ -7,21 +7,17 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 	mountutils "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
+
+	"github.com/longshore-csi/longshore/driverkit/internal/doing"
 )
 
-const (
-	// limit ends a program whose request has no deadline. A check of a large
-	// file system takes minutes.
-	limit = 10 * time.Minute
-	// outputLimit is how much of its output an error quotes: the reason comes
-	// first, and all has to fit into the trailer of an answer.
-	outputLimit = 1 << 10
-)
+// outputLimit is how much of its output an error quotes: the reason comes
+// first, and all has to fit into the trailer of an answer.
+const outputLimit = 1 << 10
 
 // programs runs programs for a library that knows no contexts: each runs with
 // the one of the request.
@@ -95,21 +91,19 @@ type failure struct {
 // Error implements error.
 func (f failure) Error() string { return f.text }
 
-// run runs a program in a process group of its own, which is killed when the
-// context ends: fsck(8) has children that would go on with the device.
+// run runs a program to its end, whatever becomes of the context: one that is killed leaves a file system half checked, half made or half as large, and the next call would begin at the
+// start again.
 func run(ctx context.Context, name string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	line := name + " " + strings.Join(args, " ")
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", line, err)
+	}
+	defer doing.Say(ctx, line)()
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), name, args...)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // a signal of the terminal is not for it
 	output, err := cmd.CombinedOutput()
 	if err == nil {
 		return output, nil
-	}
-	line := name + " " + strings.Join(args, " ")
-	if ctx.Err() != nil {
-		return output, fmt.Errorf("%s: %w", line, ctx.Err())
 	}
 	said := bytes.TrimSpace(output)
 	text := fmt.Sprintf("%s: %v: %s", line, err, said[:min(len(said), outputLimit)])

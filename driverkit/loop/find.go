@@ -191,13 +191,33 @@ func (k Kernel) control(number int, id Identity, act func(fd int) error) error {
 	return err
 }
 
-// open opens a device node, which has to be that of the host.
+// open opens a device node, which has to be that of the host. One that is missing is made: in a container with a /dev of its own, others may bind devices that were not there when it
+// was started, and each has to be asked what it shows.
 func (k Kernel) open(number, flags int) (*os.File, error) {
 	node, err := os.OpenFile(k.node(number), flags|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) && k.makeNode(number) == nil {
+		node, err = os.OpenFile(k.node(number), flags|unix.O_NONBLOCK, 0)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s is missing, though the kernel has it: in a container, mount the host's /dev at /dev", ErrUnavailable, k.node(number))
 	}
 	return node, err
+}
+
+// makeNode makes the node of a device that the kernel has.
+func (k Kernel) makeNode(number int) error {
+	text, err := os.ReadFile(filepath.Join(k.sysDir(), name(number), "dev"))
+	if err != nil {
+		return err
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(string(text), "%d:%d", &major, &minor); err != nil {
+		return fmt.Errorf("read the number of %s: %w", name(number), err)
+	}
+	if err := unix.Mknod(k.node(number), unix.S_IFBLK|0o660, int(unix.Mkdev(major, minor))); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the numbers of the kernel
+		return fmt.Errorf("make the node of %s: %w", name(number), err)
+	}
+	return nil
 }
 
 func (k Kernel) node(number int) string { return filepath.Join(k.devDir(), name(number)) }

@@ -260,7 +260,6 @@ func TestKernelMissingNodes(t *testing.T) {
 		kernel  Kernel
 		canMake bool // there is no device to be asked, only one to be made
 	}{
-		"NoNode":    {reason: "a device that nobody can ask might be that of the file", kernel: hostless(t, control)},
 		"OtherNode": {reason: "the node has the wrong number", kernel: hostless(t, map[string]string{first: "/dev/" + second, second: "/dev/" + first})},
 		"NewNode":   {reason: "/dev was filled when the container started", kernel: hostlessSys(t, control), canMake: true},
 		"NoControl": {reason: "no device can be made", kernel: hostlessSys(t, nil), canMake: true},
@@ -276,6 +275,24 @@ func TestKernelMissingNodes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestKernelMakesNodes: devices that were bound by others since the container was started have no nodes in its /dev, and each has to be asked whether it shows the file.
+func TestKernelMakesNodes(t *testing.T) {
+	r := kernelRig(t)
+	shown, other := newFile(t, r, mib), newFile(t, r, mib)
+	first, second := filepath.Base(attach(t, r, shown, false)), filepath.Base(attach(t, r, other, false))
+	k := hostless(t, map[string]string{"loop-control": "/dev/loop-control"})
+	device, err := k.Device(withTestDeadline(t), shown, false)
+	if err != nil || device != filepath.Join(k.dev, first) {
+		t.Errorf("device %q, %v, want that of %s", device, err, first)
+	}
+	for _, name := range []string{first, second} {
+		var made, host unix.Stat_t
+		if err := errors.Join(unix.Stat(filepath.Join(k.dev, name), &made), unix.Stat("/dev/"+name, &host)); err != nil || made.Rdev != host.Rdev {
+			t.Errorf("node of %s: number %d, want %d, %v", name, made.Rdev, host.Rdev, err)
+		}
 	}
 }
 

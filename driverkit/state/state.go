@@ -200,6 +200,25 @@ func (r *Records[T]) Quarantined(id string) bool {
 	return err == nil
 }
 
+// DeleteQuarantined removes an unreadable record that was moved aside, durably, when it
+// is not needed any more. A record that does not exist is no error.
+func (r *Records[T]) DeleteQuarantined(id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	err := os.Remove(filepath.Join(r.dir, quarantineDir, id+suffix))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = SyncDir(filepath.Join(r.dir, quarantineDir))
+	}
+	if err != nil {
+		return fmt.Errorf("remove unreadable %s record %q: %w", r.kind, id, err)
+	}
+	return nil
+}
+
 func (r *Records[T]) path(id string) string {
 	return filepath.Join(r.dir, id+suffix)
 }

@@ -1,0 +1,63 @@
+package driverkit
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// deviceID tells a device from another one that has its name later. The zero value is that of a device of which nothing was noted, by a former version.
+type deviceID struct {
+	// Number is that of a block device, and Sequence that of its disk, which the kernel counts up with each disk that it sees (/sys/block/*/diskseq, Linux 5.15): a disk that comes in the place
+	// of another one has the other's number. Zero on older kernels.
+	Number   uint64 `json:"number,omitempty"`
+	Sequence uint64 `json:"sequence,omitempty"`
+	// FileSystem and Inode identify what is no block device, such as the file that stands for one in tests.
+	FileSystem uint64 `json:"fileSystem,omitempty"`
+	Inode      uint64 `json:"inode,omitempty"`
+}
+
+// identify looks at a device.
+func identify(path string) (deviceID, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		return deviceID{}, &fs.PathError{Op: "identify device", Path: path, Err: err}
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return deviceID{FileSystem: stat.Dev, Inode: stat.Ino}, nil
+	}
+	sequence, err := diskSequence(stat.Rdev)
+	if err != nil {
+		return deviceID{}, fmt.Errorf("identify device: %w", err)
+	}
+	return deviceID{Number: stat.Rdev, Sequence: sequence}, nil
+}
+
+// diskSequence reads the sequence number of a disk, that of the whole disk for a partition; zero where the kernel has none.
+func diskSequence(number uint64) (uint64, error) {
+	dir := fmt.Sprintf("/sys/dev/block/%d:%d/", unix.Major(number), unix.Minor(number))
+	for _, file := range []string{dir + "diskseq", dir + "../diskseq"} {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// isOf reports whether a device is still the one that was looked at.
+func (d deviceID) isOf(path string) (bool, error) {
+	now, err := identify(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && (d == deviceID{} || d == now), err
+}

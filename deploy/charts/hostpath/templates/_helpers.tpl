@@ -26,7 +26,7 @@ controller:
     - --http-endpoint=:9810
     - --v={{ .Values.logLevel }}
     # Root with the rights over other users' files, and nothing else: volumes are removed with all that pods have put into them.
-    addCapabilities: [CHOWN, DAC_OVERRIDE, FOWNER]
+    addCapabilities: [CHOWN, DAC_OVERRIDE, FOWNER, FSETID, MKNOD, SETFCAP]
 node:
   driver:
     args:

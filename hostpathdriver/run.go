@@ -52,7 +52,11 @@ func Run(ctx context.Context, o Options) error {
 		logger.Info("Ignored a flag", logging.KeyReason, warning)
 	}
 	d := newDriver(o)
-	return errors.Join(d.serve(ctx), d.candidate.Release())
+	err := d.serve(ctx)
+	if d.Node != nil {
+		d.Node.Close()
+	}
+	return errors.Join(err, d.candidate.Release())
 }
 
 var (
@@ -108,7 +112,7 @@ func newDriver(o Options) *driver {
 	if !o.controller() {
 		register = nil
 	}
-	d.candidate = leader.New(leader.Config{Dir: o.StateDir, Node: d.Config.NodeID, Open: d.Open, Close: d.Close, WithNode: backend.WithNode}, register)
+	d.candidate = leader.New(leader.Config{Dir: o.StateDir, Node: d.Config.NodeID, Open: d.Open, Close: d.Controller.Close, WithNode: backend.WithNode}, register)
 	return d
 }
 

@@ -92,6 +92,8 @@ type Config struct {
 	Devices loop.Devices
 	// Filesystems makes and mounts the file systems of images.
 	Filesystems filesystem.Filesystems
+	// Patience is how long a call waits until the contents that it has deleted are gone; then they are removed in the background. Default: 2 seconds.
+	Patience time.Duration
 	// Step is for crash tests.
 	Step Step
 }
@@ -143,24 +145,27 @@ func (c *Config) nodes() ([]string, error) {
 	return names, nil
 }
 
-// usedOn returns the nodes on which a volume is staged.
+// usedOn returns the nodes on which a volume is staged. One whose record cannot be read may have it staged, so that it counts.
 func (c *Config) usedOn(id string) ([]string, error) {
 	nodes, err := c.nodes()
-	return slices.DeleteFunc(nodes, func(node string) bool { return !c.uses(node).Exists(id) }), err
+	return slices.DeleteFunc(nodes, func(node string) bool { return !c.hasUse(node, id) }), err
+}
+
+// hasUse reports whether a node has a record of a volume, also one that cannot be read.
+func (c *Config) hasUse(node, id string) bool {
+	uses := c.uses(node)
+	return uses.Exists(id) || uses.Quarantined(id)
 }
 
 // recoverContents removes what a crash left of contents of a kind, and reports the rest.
 func (c *Config) recoverContents(ctx context.Context, root, kind string, known func(id string) bool) error {
 	logger := klog.FromContext(ctx)
-	left, err := contents.At(root, kind, c.Mounter).Recover(ctx, known)
-	for _, path := range left.Removed {
+	left, err := contents.At(root, kind, c.Mounter).Recover(known)
+	for _, path := range slices.Concat(left.Removed, left.Discarded) {
 		logger.Info("Removed what an interrupted operation left", logging.KeyPath, path)
 	}
 	for _, path := range left.Kept {
 		logger.Info("Kept a directory with contents that no record names; remove it by hand if it is not needed", logging.KeyPath, path)
-	}
-	for _, err := range left.Failed {
-		logger.Error(err, "Could not remove what is left of a deleted volume; the next start tries again")
 	}
 	return err
 }
@@ -175,6 +180,17 @@ func reportDamaged(ctx context.Context, damaged []state.Damaged) {
 // withUndoTimeout is the context in which a failed call is undone.
 func withUndoTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+}
+
+// closeAll ends what is done in the background, and waits for that for a while: a program that works on a device is not cut short.
+func closeAll(all ...*driverkit.Background) {
+	ctx, cancel := withUndoTimeout(context.Background())
+	defer cancel()
+	for _, b := range all {
+		if err := b.Close(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Stopping while work goes on, which the next start finds unfinished")
+		}
+	}
 }
 
 // exhausted says in the terms of CSI that a disk is full.

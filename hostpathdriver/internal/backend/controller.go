@@ -48,7 +48,9 @@ type Controller struct {
 	volumes   index[volume.Volume]
 	snapshots index[volume.Snapshot]
 	groups    index[volume.Group]
-	copies    jobs
+	// copies are those in progress, under the names of the new objects. Nothing of them is on disk but incomplete contents, so that after a crash they begin again.
+	copies *driverkit.Background
+	bin    bin
 
 	mu sync.Mutex
 	// attached is the number of attachments by node.
@@ -76,16 +78,20 @@ func NewController(cfg ControllerConfig) *Controller { return &Controller{cfg: c
 // Open reads the records, and brings the disk in line with them after a process that may have been killed in the middle of a call. The caller holds the lock
 // of the controller from now until Close.
 func (c *Controller) Open(ctx context.Context) error {
+	c.copies = &driverkit.Background{}
+	c.bin.start(c.cfg.Patience)
 	if err := c.open(ctx); err != nil {
+		c.Close()
 		return fmt.Errorf("open volumes in %s: %w", c.cfg.StateDir, err)
 	}
-	c.copies.start(ctx)
 	klog.FromContext(ctx).Info("Loaded volumes", logging.KeyCount, len(c.volumes.ids), logging.KeySnapshots, len(c.snapshots.ids), logging.KeyPath, c.cfg.StateDir)
 	return nil
 }
 
-// Close cancels the copies in progress.
-func (c *Controller) Close() { c.copies.close() }
+// Close cancels the copies in progress, and what is done in the background.
+func (c *Controller) Close() {
+	closeAll(c.copies, c.bin.removals)
+}
 
 func (c *Controller) open(ctx context.Context) error {
 	c.poolsOf = map[string]*volume.Pools{}
@@ -119,6 +125,7 @@ func (c *Controller) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		c.bin.empty(ctx, contents.At(root, contents.Volumes, c.cfg.Mounter))
 	}
 	c.attached = map[string]int{}
 	for _, v := range c.volumes.all() {
@@ -168,8 +175,8 @@ func (c *Controller) adoptVolumes(ctx context.Context) error {
 			continue
 		}
 		c.pools(v.Node).Adopt(v.Pool, v.Capacity)
-		if err := store.Grow(v.ID, v.Form(), v.Capacity); err != nil && !errors.Is(err, fs.ErrNotExist) { // Without contents it can only be deleted.
-			return err
+		if err := c.finishExpansion(v); err != nil {
+			klog.FromContext(ctx).Error(err, "An expansion that was interrupted cannot be completed", logging.KeyVolumeID, v.ID)
 		}
 	}
 	return nil

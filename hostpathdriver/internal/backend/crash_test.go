@@ -79,7 +79,7 @@ func deeds() map[string]deed {
 		}, do: func(w *world, s *Controller) error {
 			_, err := s.Expand(w.ctx, &driverkit.ExpandRequest{ID: id(s, "source"), Size: driverkit.Range{Required: 2 * mib}})
 			return err
-		}, steps: []string{"expand:record", "expand:contents"}, names: []string{"source"}, mibs: 2},
+		}, steps: []string{"expand:record", "expand:contents", "expand:done"}, names: []string{"source"}, mibs: 2},
 		"Attach": {before: source, do: func(w *world, s *Controller) error {
 			_, err := s.Attach(w.ctx, &driverkit.AttachRequest{ID: id(s, "source"), Node: testNode, Capability: mounted()})
 			return err

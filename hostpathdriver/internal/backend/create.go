@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,25 +45,28 @@ func (c *Controller) Create(ctx context.Context, req *driverkit.CreateRequest) (
 		if err != nil {
 			return nil, err
 		}
-		return c.added(req.Name, c.make(ctx, created, parameters))
+		return c.added(req, c.make(ctx, created, parameters))
 	}
-	return c.added(req.Name, c.copies.run(ctx, fmt.Sprintf("volume %q", req.Name), []string{from.key}, func(ctx context.Context) error {
+	return c.added(req, c.copies.Do(ctx, fmt.Sprintf("volume %q", req.Name), func(ctx context.Context) error {
 		created, parameters, err := c.plan(ctx, req, from)
 		if err != nil {
 			return err
 		}
 		return c.fill(ctx, created, parameters, from)
-	}))
+	}, from.key))
 }
 
-// added returns the volume of a name that was just created.
-func (c *Controller) added(name string, err error) (*driverkit.Volume, error) {
+// added returns the volume of a name that was just created, perhaps by another call, whose request was another one.
+func (c *Controller) added(req *driverkit.CreateRequest, err error) (*driverkit.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := c.volumes.find(name)
+	found := c.volumes.find(req.Name)
 	if found == nil {
-		return nil, fmt.Errorf("volume named %q: was deleted since: %w", name, driverkit.ErrBusy)
+		return nil, fmt.Errorf("volume named %q: was deleted since: %w", req.Name, driverkit.ErrBusy)
+	}
+	if err := found.CheckSame(req); err != nil {
+		return nil, err
 	}
 	return volumeOf(found), nil
 }
@@ -200,7 +204,7 @@ func (c *Controller) fill(ctx context.Context, created *volume.Volume, p volume.
 	store := c.cfg.contentsOf(created)
 	err := c.copy(ctx, from, store, created.ID, created.Form())
 	if err == nil && created.FSType == "" && created.Form().Disk {
-		err = store.Copies().Grow(created.ID, created.Form(), created.Capacity)
+		err = store.Copies().Grow(created.ID, created.Form(), 0, created.Capacity)
 	} else if err == nil {
 		err = c.finishCopy(store.Copies(), created, p)
 	}
@@ -228,7 +232,7 @@ func (*Controller) finishCopy(copies *contents.Store, created *volume.Volume, p 
 		}
 		return contents.Own(copies.Path(created.ID), p)
 	}
-	if err := copies.Grow(created.ID, created.Form(), created.Capacity); err != nil {
+	if err := copies.Grow(created.ID, created.Form(), 0, created.Capacity); err != nil {
 		return err
 	}
 	if blank, err := copies.Unformatted(created.ID); err != nil || blank {
@@ -284,12 +288,12 @@ func copyError(from *origin, err error) error {
 func (c *Controller) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
 	doomed, err := c.volumes.get(req.ID)
 	if err != nil {
-		return errors.Join(err, c.purge(ctx, contents.Volumes, req.ID))
+		return cmp.Or(c.purge(ctx, contents.Volumes, req.ID), err) // ErrNotFound only when nothing is left
 	}
 	if err := c.checkUnused(ctx, doomed); err != nil {
 		return err
 	}
-	if err := c.copies.checkSource(volumeKey(doomed.ID)); err != nil {
+	if err := c.checkSource(volumeKey(doomed.ID)); err != nil {
 		return fmt.Errorf("delete volume %q: %w", doomed.ID, err)
 	}
 	store := c.cfg.contentsOf(doomed)
@@ -302,10 +306,10 @@ func (c *Controller) Delete(ctx context.Context, req *driverkit.DeleteRequest) e
 		return err
 	}
 	c.detached(doomed.PublishedNodes()...)
-	c.pools(doomed.Node).Release(doomed.Pool, doomed.Capacity)
+	c.bin.owe(store, doomed.ID, func() { c.pools(doomed.Node).Release(doomed.Pool, doomed.Capacity) })
 	klog.FromContext(ctx).V(2).Info("Deleted volume", logging.KeyVolumeID, doomed.ID, logging.KeyVolumeName, doomed.Name)
 	c.cfg.Step.at("delete:purge")
-	return store.Purge(ctx, doomed.ID)
+	return c.bin.purge(ctx, store, doomed.ID)
 }
 
 // purge removes what is left of an object that has no record any more.
@@ -314,7 +318,7 @@ func (c *Controller) purge(ctx context.Context, kind, id string) error {
 		return nil //nolint:nilerr // There is no such object.
 	}
 	for _, root := range c.cfg.roots(c.cfg.StateDir) {
-		if err := contents.At(root, kind, c.cfg.Mounter).Purge(ctx, id); err != nil {
+		if err := c.bin.purge(ctx, contents.At(root, kind, c.cfg.Mounter), id); err != nil {
 			return err
 		}
 	}

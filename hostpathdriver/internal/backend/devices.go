@@ -121,7 +121,7 @@ func (n *Node) orphaned(ctx context.Context, shown loop.Shown) (bool, error) {
 	}
 	id := contents.OwnerOf(shown.File)
 	for _, node := range nodes {
-		if uses := n.cfg.uses(node); uses.Exists(id) || uses.Quarantined(id) {
+		if n.cfg.hasUse(node, id) {
 			return false, nil
 		}
 	}

@@ -34,7 +34,7 @@ func (c *Controller) Expand(ctx context.Context, req *driverkit.ExpandRequest) (
 		return nil, fmt.Errorf("capacity_range: limit_bytes %d is below the %d bytes that volume %q has, and volumes do not shrink: %w",
 			req.Size.Limit, found.Capacity, req.ID, driverkit.ErrOutOfRange)
 	case found.Capacity >= req.Size.Required:
-		return answer, c.changed(ctx, req.ID)
+		return answer, errors.Join(c.finishExpansion(found), c.changed(ctx, req.ID))
 	}
 	if answer.Size, err = form.Size(req.Size, c.cfg.MaxSize); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (c *Controller) Expand(ctx context.Context, req *driverkit.ExpandRequest) (
 		return nil, err
 	}
 	// A copy takes the size that its record has, and that is charged for it.
-	if err := c.copies.checkSource(volumeKey(req.ID)); err != nil {
+	if err := c.checkSource(volumeKey(req.ID)); err != nil {
 		return nil, fmt.Errorf("expand volume %q: %w: %w", req.ID, driverkit.ErrBusy, err)
 	}
 	if err := c.grow(found, answer.Size); err != nil {
@@ -79,18 +79,32 @@ func (c *Controller) grow(before *volume.Volume, size int64) error {
 		}
 	}
 	after := before.Clone()
-	after.Capacity = size
+	after.Capacity, after.Before = size, before.Capacity
 	c.cfg.Step.at("expand:record")
 	err := c.volumes.save(after)
 	if err == nil {
-		c.cfg.Step.at("expand:contents")
-		err = c.cfg.contentsOf(after).Grow(after.ID, after.Form(), size)
+		err = c.finishExpansion(after)
 	}
 	if err != nil {
 		pools.Release(before.Pool, more)
 		return exhausted(errors.Join(err, c.volumes.save(before)))
 	}
 	return nil
+}
+
+// finishExpansion makes the contents of a volume as large as its record says, if it says that they are not.
+func (c *Controller) finishExpansion(v *volume.Volume) error {
+	if v.Before == 0 {
+		return nil
+	}
+	c.cfg.Step.at("expand:contents")
+	if err := c.cfg.contentsOf(v).Grow(v.ID, v.Form(), v.Before, v.Capacity); err != nil {
+		return err
+	}
+	done := v.Clone()
+	done.Before = 0
+	c.cfg.Step.at("expand:done")
+	return c.volumes.save(done)
 }
 
 // Modify implements driverkit.Modifier. It changes the record; nodes apply it, see Node.Reconcile.

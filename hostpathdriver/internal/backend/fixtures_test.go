@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -51,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	w.loops.Dir = w.path("dev")
 	w.must(os.Mkdir(w.loops.Dir, 0o700))
 	w.disks = &filesystem.Fake{Mounts: w.mounts, Loops: w.loops}
-	w.config.Config = Config{StateDir: w.path("state"), MaxSize: 10 * gib, NodeID: testNode, Mounter: w.mounts, Devices: w.loops, Filesystems: w.disks}
+	w.config.Config = Config{StateDir: w.path("state"), MaxSize: 10 * gib, NodeID: testNode, Mounter: w.mounts, Devices: w.loops, Filesystems: w.disks, Patience: time.Hour}
 	w.config.Mutable = volume.Mutable{Enabled: true, Names: []string{"tier"}}
 	w.config.NodeExpansion = true
 	return w
@@ -98,6 +99,7 @@ func (w *world) startNode() *Node {
 	w.node.Config = w.config.Config
 	n, err := OpenNode(w.ctx, w.node)
 	w.must(err)
+	w.t.Cleanup(n.Close)
 	return n
 }
 
@@ -198,8 +200,11 @@ func (w *world) objects(dirs ...string) []string {
 	var found []string
 	for _, root := range append([]string{w.config.StateDir}, dirs...) {
 		w.must(filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.Name() == nodesDir {
-				return errors.Join(err, fs.SkipDir)
+			if err != nil {
+				return err
+			}
+			if entry.Name() == nodesDir {
+				return fs.SkipDir
 			}
 			if rest, _ := filepath.Rel(w.dir, path); strings.Count(rest, "/") >= 2 {
 				found = append(found, rest)
@@ -240,12 +245,13 @@ func (f *fault) step(name string) {
 	}
 }
 
-// killed reports whether a call ended as that of a process that was killed: by a panic.
+// killed reports whether a call ended as that of a process that was killed: by a panic, also of its work in the background.
 func killed(call func() error) (dead bool, err error) {
 	defer func() {
 		if recover() != nil {
 			dead = true
 		}
 	}()
-	return false, call()
+	err = call()
+	return err != nil && strings.Contains(err.Error(), "internal error: killed"), err
 }

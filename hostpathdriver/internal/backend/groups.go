@@ -51,14 +51,14 @@ func (c *Controller) CreateGroupSnapshot(ctx context.Context, req *driverkit.Cre
 		}
 		sources, keys = append(sources, source), append(keys, volumeKey(id))
 	}
-	err := c.copies.run(ctx, fmt.Sprintf("group %q", req.Name), keys, func(ctx context.Context) error {
+	err := c.copies.Do(ctx, fmt.Sprintf("group %q", req.Name), func(ctx context.Context) error {
 		g := &groupCopy{Controller: c, group: &volume.Group{ID: newID(), Name: req.Name, Created: now(), Parameters: req.Parameters}, sources: sources}
 		err := g.make(ctx)
 		if err != nil {
 			err = errors.Join(fmt.Errorf("group %q: %w", req.Name, err), g.undo(ctx))
 		}
 		return err
-	})
+	}, keys...)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (c *Controller) DeleteGroupSnapshot(ctx context.Context, req *driverkit.Del
 		return err
 	}
 	for _, id := range doomed.Members {
-		if err := c.copies.checkSource(snapshotKey(id)); err != nil {
+		if err := c.checkSource(snapshotKey(id)); err != nil {
 			return fmt.Errorf("delete group %q: %w", req.ID, err)
 		}
 	}

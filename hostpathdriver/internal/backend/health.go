@@ -53,7 +53,7 @@ func (c *Config) contentsConditions(v *volume.Volume) []driverkit.Condition {
 		return []driverkit.Condition{{Severity: driverkit.DataLoss, Reason: "ContentsMissing", Message: path + " does not exist"}}
 	case err != nil:
 		return []driverkit.Condition{{Severity: driverkit.Inaccessible, Reason: "ContentsUnreachable", Message: err.Error()}}
-	case v.Form().Disk && info.Size() < v.Capacity:
+	case v.Form().Disk && info.Size() < cmp.Or(v.Before, v.Capacity):
 		return []driverkit.Condition{{Severity: driverkit.DataLoss, Reason: "ContentsTruncated",
 			Message: fmt.Sprintf("%s has %d bytes, the volume %d", path, info.Size(), v.Capacity)}}
 	}

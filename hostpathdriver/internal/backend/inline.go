@@ -120,10 +120,10 @@ func (n *Node) deleteInline(ctx context.Context, u *use) error {
 	if err := n.uses.Delete(u.ID); err != nil {
 		return err
 	}
-	n.cfg.Pools.Release(u.Inline.Pool, u.Inline.Size)
+	n.bin.owe(store, u.ID, func() { n.cfg.Pools.Release(u.Inline.Pool, u.Inline.Size) })
 	klog.FromContext(ctx).V(2).Info("Deleted inline volume", logging.KeyVolumeID, u.ID, logging.KeyPod, u.Inline.Pod)
 	n.cfg.Step.at("inline:purge")
-	return store.Purge(ctx, u.ID)
+	return n.bin.purge(ctx, store, u.ID)
 }
 
 // DeleteInline deletes the inline volume of a pod that does not use it any more; an unknown one is an ErrNotFound.
@@ -137,12 +137,12 @@ func (n *Node) DeleteInline(ctx context.Context, id string) error {
 	if u != nil && u.Inline != nil {
 		return n.deleteInline(ctx, u)
 	}
-	err = fmt.Errorf("inline volume %q: %w", id, driverkit.ErrNotFound)
+	err = fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
 	if volume.CheckID(id) != nil {
 		return err
 	}
 	for _, root := range append(n.cfg.poolNodes(), n.dir) { // What is left of a call that was interrupted.
-		if err := contents.At(root, contents.Volumes, n.cfg.Mounter).Purge(ctx, id); err != nil {
+		if err := n.bin.purge(ctx, contents.At(root, contents.Volumes, n.cfg.Mounter), id); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -40,6 +41,9 @@ type Node struct {
 	uses  *state.Records[use]
 	locks keymutex.Locks[string]
 	meter meter
+	bin   bin
+	// preparations are those of images, see prepare.
+	preparations *driverkit.Background
 
 	mu sync.Mutex
 	// applied are the settings of the devices of a volume, as this process applied them.
@@ -83,12 +87,17 @@ func (n *Node) disk(u *use) string { return n.contents(u).Disk(u.ID) }
 
 // OpenNode reads the records of a node, and releases what no workload uses any more.
 func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
-	n := &Node{cfg: cfg, dir: NodeDir(cfg.StateDir, cfg.NodeID), applied: map[string]settings{}}
+	n := &Node{cfg: cfg, dir: NodeDir(cfg.StateDir, cfg.NodeID), applied: map[string]settings{}, preparations: &driverkit.Background{}}
+	n.bin.start(cfg.Patience)
 	if err := n.open(ctx); err != nil {
+		n.Close()
 		return nil, fmt.Errorf("open node %q in %s: %w", cfg.NodeID, cfg.StateDir, err)
 	}
 	return n, nil
 }
+
+// Close ends what is done in the background.
+func (n *Node) Close() { closeAll(n.preparations, n.bin.removals) }
 
 func (n *Node) open(ctx context.Context) (err error) {
 	if err := contents.Prepare(n.dir, contents.Volumes, prepareDir); err != nil {
@@ -116,6 +125,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 		if err := n.cfg.recoverContents(ctx, root, contents.Volumes, known); err != nil {
 			return err
 		}
+		n.bin.empty(ctx, contents.At(root, contents.Volumes, n.cfg.Mounter))
 	}
 	n.sweepDevices(ctx)
 	klog.FromContext(ctx).Info("Loaded volumes in use", logging.KeyCount, len(loaded))
@@ -175,6 +185,21 @@ func (n *Node) size(u *use) (int64, error) {
 		return 0, err
 	}
 	return found.Capacity, nil
+}
+
+// checkSize reports whether the disk of a volume is as large as it was made.
+func (n *Node) checkSize(u *use) error {
+	want, err := n.size(u)
+	if err != nil {
+		return err
+	}
+	if found, err := n.cfg.View(u.ID); err == nil && found.Before > 0 { // an expansion is not complete
+		want = found.Before
+	}
+	if err := n.contents(u).CheckSize(u.ID, want); err != nil {
+		return fmt.Errorf("stage volume %q: %w", u.ID, err)
+	}
+	return nil
 }
 
 // DescribeNode implements driverkit.NodeDescriber.
@@ -243,9 +268,13 @@ func (n *Node) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverk
 		return nil, err
 	}
 	if u.Form.FSType != "" {
-		if err := n.prepare(ctx, u, parameters); err != nil {
+		err := n.preparations.Do(ctx, preparation(u.ID), func(ctx context.Context) error { return n.prepare(ctx, u, parameters) })
+		if err != nil {
 			return nil, err
 		}
+	}
+	if err := n.checkSize(u); err != nil { // one that is blank was made as large by prepare
+		return nil, err
 	}
 	device, err := n.cfg.Devices.Attach(ctx, n.disk(u), u.ReadOnly)
 	if err != nil {
@@ -255,7 +284,7 @@ func (n *Node) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverk
 		return nil, err
 	}
 	klog.FromContext(ctx).V(2).Info("Attached volume", logging.KeyVolumeID, req.ID, logging.KeyPath, device)
-	return &driverkit.Staged{Device: device, FSType: u.Form.FSType, ReadOnly: u.ReadOnly}, nil
+	return &driverkit.Staged{Device: device, FSType: u.Form.FSType, Formatted: u.Form.FSType != "", ReadOnly: u.ReadOnly}, nil
 }
 
 // ReadOnlyDevice implements driverkit.ReadOnlyDevicer. Unstage detaches the device.
@@ -335,11 +364,36 @@ func (n *Node) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error
 		return err
 	}
 	defer unlock()
+	if err := n.preparations.Wait(ctx, preparation(req.ID)); errors.Is(err, driverkit.ErrRunning) {
+		return err
+	}
 	u := n.get(req.ID)
+	if u == nil && n.uses.Quarantined(req.ID) {
+		return n.releaseUnreadable(ctx, req.ID)
+	}
 	if u == nil || u.Path != req.Path { // Another driver may have staged it.
 		return nil
 	}
 	return n.release(ctx, u)
+}
+
+// releaseUnreadable ends the use of a volume whose record cannot be read: the devices of its disk are detached, wherever that is, and what is left of the record goes. The device of a
+// disk that was deleted is found at the next start.
+func (n *Node) releaseUnreadable(ctx context.Context, id string) error {
+	if err := n.unmount(ctx, filepath.Join(n.dir, prepareDir, id)); err != nil {
+		return err
+	}
+	for _, root := range slices.Concat(n.cfg.roots(n.cfg.StateDir), n.cfg.poolNodes(), []string{n.dir}) {
+		u := &use{ID: id, Root: root}
+		if gone(n.disk(u)) {
+			continue
+		}
+		if err := n.detach(ctx, u); err != nil {
+			return err
+		}
+	}
+	klog.FromContext(ctx).Info("Released a volume whose record cannot be read", logging.KeyVolumeID, id)
+	return n.uses.DeleteQuarantined(id)
 }
 
 // release ends the use of a volume: its devices are detached, and the record is deleted, but for that of an inline volume, which lives on.

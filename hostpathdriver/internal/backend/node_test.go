@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -145,7 +146,7 @@ func TestStageForms(t *testing.T) {
 				diff(t, "staged", &driverkit.Staged{Directory: w.state(contents.Volumes, v.ID)}, staged)
 				w.wantAttached("a directory")
 			} else {
-				diff(t, "staged", &driverkit.Staged{Device: staged.Device, FSType: c.fsType}, staged)
+				diff(t, "staged", &driverkit.Staged{Device: staged.Device, FSType: c.fsType, Formatted: c.fsType != ""}, staged)
 				w.wantAttached("staged", w.disk(v.ID))
 			}
 			used, err := n.cfg.usedOn(v.ID)
@@ -626,7 +627,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("usage %+v: want 64 KiB in 2 inodes, as both links are one file", first)
 	}
 	w.write(filepath.Join(dir, "more"), "")
-	n.meter.results[v.ID] = measurement{bytes: 1, inodes: 77, until: time.Now().Add(time.Hour)}
+	n.meter.results[v.ID] = measurement{Usage: contents.Usage{Bytes: 1, Inodes: 77}, until: time.Now().Add(time.Hour)}
 	if got := usage(v.ID); got.Inodes.Used != 77 {
 		t.Errorf("%+v: a measurement that is good for an hour was repeated", got)
 	}
@@ -779,4 +780,73 @@ func TestDeletionOfAnInlineVolumeThatWasInterruptedByItsDeadline(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUnreadableUse damages the record of a volume in use: it counts as in use, until it is unstaged, which detaches its device.
+func TestUnreadableUse(t *testing.T) {
+	w := newWorld(t)
+	w.config.ProtectUsed = true
+	v := w.create(w.start(), func(r *driverkit.CreateRequest) { r.Capabilities = []driverkit.Capability{ext4()} })
+	w.staged(w.startNode(), v.ID, ext4())
+	w.must(os.Truncate(w.state("nodes", testNode, "uses", v.ID+".json"), 0))
+	s, n := w.start(), w.startNode()
+	w.want("delete", w.delete(s, v.ID), driverkit.ErrInUse)
+	w.wantAttached("the record cannot be read", w.disk(v.ID))
+	for range 2 {
+		w.unstaged(n, v.ID)
+		w.wantAttached("unstaged")
+	}
+	w.must(w.delete(s, v.ID))
+	w.wantNothing()
+}
+
+// TestLostFileSystem has an image that was in use lose its beginning, or its end: it is never formatted, nor made larger, whatever calls and starts follow, so that what is left can be had
+// back. A raw block volume does not read zeros in place of its data.
+func TestLostFileSystem(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reason     string
+		capability driverkit.Capability
+		lose       func(disk string) error
+		mounts     bool
+	}{
+		"Beginning":   {reason: "blocks that were lost read as zeros", capability: ext4(), lose: zeroBeginning, mounts: true},
+		"End":         {reason: "a repair of the file system cuts files", capability: ext4(), lose: func(disk string) error { return os.Truncate(disk, mib/2) }},
+		"EndOfDevice": {reason: "a repair of the file system cuts files", capability: raw(), lose: func(disk string) error { return os.Truncate(disk, 0) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v := w.create(w.start(), func(r *driverkit.CreateRequest) { r.Capabilities = []driverkit.Capability{tt.capability} })
+			n := w.startNode()
+			w.staged(n, v.ID, tt.capability)
+			w.unstaged(n, v.ID)
+			w.must(tt.lose(w.disk(v.ID)))
+			before := w.read(w.disk(v.ID))
+			for range 2 {
+				w.start()
+				n = w.startNode()
+				staged, err := n.Stage(w.ctx, w.stage(v.ID, tt.capability))
+				if tt.mounts { // the device is there; driverkit mounts it
+					w.must(err)
+					err = w.disks.Mount(w.ctx, staged.Device, w.path("staging", v.ID), filesystem.Options{Type: "ext4", Formatted: staged.Formatted})
+					w.want(tt.reason, err, filesystem.ErrLost)
+				} else {
+					w.want(tt.reason, err, driverkit.ErrDataLoss)
+				}
+				w.must(n.Unstage(w.ctx, w.unstage(v.ID)))
+			}
+			if after := w.read(w.disk(v.ID)); after != before {
+				t.Errorf("the disk was changed from %d bytes to %d", len(before), len(after))
+			}
+		})
+	}
+}
+
+// zeroBeginning overwrites what tells what is on a disk.
+func zeroBeginning(disk string) error {
+	file, err := os.OpenFile(disk, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteAt(make([]byte, 128<<10), 0)
+	return errors.Join(err, file.Close())
 }

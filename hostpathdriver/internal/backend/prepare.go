@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -11,6 +12,9 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
+
+// preparation is the key of a preparation in the background.
+func preparation(id string) string { return fmt.Sprintf("image of volume %q", id) }
 
 // prepare completes the file system of an image before it is used: a new one is made, and gets owner and mode; the copy of one is mounted for writing once,
 // which replays its journal. It happens at a path of the driver's own, so that no workload sees what is not complete.
@@ -53,7 +57,7 @@ func (n *Node) makeFilesystem(ctx context.Context, u *use, blank bool, p volume.
 	if err != nil {
 		return err
 	}
-	return n.mountOnce(ctx, u, device, path, func() error {
+	return n.mountOnce(ctx, u, device, path, !blank, func() error {
 		if !blank && !p.Owned {
 			return nil
 		}
@@ -76,16 +80,16 @@ func (n *Node) wipe(ctx context.Context, u *use) error {
 	if size, err = n.size(u); err != nil { // It may have been expanded meanwhile, by a process that found the larger file.
 		return err
 	}
-	return n.contents(u).Grow(u.ID, u.Form, size)
+	return n.contents(u).Grow(u.ID, u.Form, 0, size)
 }
 
 // mountOnce mounts a file system, changes it, and unmounts it, which makes the change durable.
-func (n *Node) mountOnce(ctx context.Context, u *use, device, path string, change func() error) error {
+func (n *Node) mountOnce(ctx context.Context, u *use, device, path string, formatted bool, change func() error) error {
 	n.cfg.Step.at("prepare:mount")
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
 	}
-	err := n.cfg.Filesystems.Mount(ctx, device, path, filesystem.Options{Type: u.Form.FSType})
+	err := n.cfg.Filesystems.Mount(ctx, device, path, filesystem.Options{Type: u.Form.FSType, Formatted: formatted})
 	if err == nil {
 		n.cfg.Step.at("prepare:change")
 		err = change()

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ func (c *Controller) CreateSnapshot(ctx context.Context, req *driverkit.CreateSn
 	if !req.Topology.Allows(volume.Segments(source.Node)) {
 		return nil, fmt.Errorf("snapshot of volume %q: it is on node %q, which the accessibility requirements exclude: %w", source.ID, source.Node, driverkit.ErrExhausted)
 	}
-	err = c.copies.run(ctx, fmt.Sprintf("snapshot %q", req.Name), []string{volumeKey(source.ID)}, func(ctx context.Context) error {
+	err = c.copies.Do(ctx, fmt.Sprintf("snapshot %q", req.Name), func(ctx context.Context) error {
 		created := &volume.Snapshot{Name: req.Name, Parameters: req.Parameters}
 		if err := c.planSnapshot(created, source); err != nil {
 			return err
@@ -37,7 +38,7 @@ func (c *Controller) CreateSnapshot(ctx context.Context, req *driverkit.CreateSn
 			return errors.Join(err, c.undoSnapshot(ctx, created))
 		}
 		return nil
-	})
+	}, volumeKey(source.ID))
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func (c *Controller) undoSnapshot(ctx context.Context, created *volume.Snapshot)
 func (c *Controller) DeleteSnapshot(ctx context.Context, req *driverkit.DeleteSnapshotRequest) error {
 	doomed, err := c.snapshots.get(req.ID)
 	if err != nil {
-		return errors.Join(err, c.purge(ctx, contents.Snapshots, req.ID))
+		return cmp.Or(c.purge(ctx, contents.Snapshots, req.ID), err) // ErrNotFound only when nothing is left
 	}
 	if doomed.Group != "" {
 		return fmt.Errorf("delete snapshot %q: it is deleted with group %q only: %w", req.ID, doomed.Group, driverkit.ErrInvalid)
@@ -106,7 +107,7 @@ func (c *Controller) DeleteSnapshot(ctx context.Context, req *driverkit.DeleteSn
 
 // removeSnapshot deletes a snapshot, whatever group it belongs to.
 func (c *Controller) removeSnapshot(ctx context.Context, doomed *volume.Snapshot) error {
-	if err := c.copies.checkSource(snapshotKey(doomed.ID)); err != nil {
+	if err := c.checkSource(snapshotKey(doomed.ID)); err != nil {
 		return fmt.Errorf("delete snapshot %q: %w", doomed.ID, err)
 	}
 	store := c.snapshotContents(doomed)
@@ -118,10 +119,10 @@ func (c *Controller) removeSnapshot(ctx context.Context, doomed *volume.Snapshot
 	if err := c.snapshots.remove(doomed.ID); err != nil {
 		return err
 	}
-	c.pools(doomed.Node).Release(doomed.Pool, doomed.Size)
+	c.bin.owe(store, doomed.ID, func() { c.pools(doomed.Node).Release(doomed.Pool, doomed.Size) })
 	klog.FromContext(ctx).V(2).Info("Deleted snapshot", logging.KeySnapshotID, doomed.ID)
 	c.cfg.Step.at("delete:purge")
-	return store.Purge(ctx, doomed.ID)
+	return c.bin.purge(ctx, store, doomed.ID)
 }
 
 // GetSnapshot implements driverkit.Snapshotter.

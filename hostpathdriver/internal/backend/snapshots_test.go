@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
@@ -316,14 +318,14 @@ func TestCopyThatTakesLongerThanItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	go func() { <-started; cancel() }()
 	_, err := call(ctx)
-	w.want("the first call", err, driverkit.ErrBusy)
+	w.want("the first call", err, driverkit.ErrRunning)
 	w.want("deletion of the source", w.delete(s, v.ID), driverkit.ErrInUse)
 	_, err = s.Expand(w.ctx, &driverkit.ExpandRequest{ID: v.ID, Size: driverkit.Range{Required: 2 * mib}})
 	w.want("expansion of the source", err, driverkit.ErrBusy)
 	ended, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err = call(ended)
-	w.want("a repeated call finds the copy in progress", err, driverkit.ErrBusy)
+	w.want("a repeated call finds the copy in progress", err, driverkit.ErrRunning)
 	release()
 	snap, err := call(w.ctx)
 	w.must(err)
@@ -393,15 +395,19 @@ func TestCloseEndsCopies(t *testing.T) {
 		done <- err
 	}()
 	<-started
-	s.copies.stop() // What Close does first.
+	var closed sync.WaitGroup
+	closed.Go(s.Close)
+	for s.copies.Start(w.ctx, "other", func(context.Context) error { return nil }) == nil {
+		time.Sleep(time.Millisecond) // until Close has begun
+	}
 	release()
-	s.Close()
-	if running := len(s.copies.running); running > 0 {
-		t.Errorf("after Close %d copies are in progress", running)
+	closed.Wait()
+	if copied := s.copies.User(volumeKey(v.ID)); copied != "" {
+		t.Errorf("after Close %s is being copied", copied)
 	}
 	w.want("the call", <-done, driverkit.ErrBusy)
 	w.wantLeft(s, "fast", gib-mib)
-	w.must(w.delete(s, v.ID))
+	w.must(w.delete(w.start(), v.ID))
 	w.wantNothing()
 }
 

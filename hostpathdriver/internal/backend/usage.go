@@ -2,16 +2,13 @@ package backend
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 )
 
 // Usage implements driverkit.UsageReporter. The files of a directory and the written blocks of a device are added up; the space available is the lesser of what
@@ -37,9 +34,9 @@ func (n *Node) Usage(ctx context.Context, req *driverkit.UsageRequest) (*filesys
 	if err != nil {
 		return nil, err
 	}
-	answer := &filesystem.Usage{Bytes: filesystem.Space{Total: size, Used: used.bytes, Available: max(0, min(size-used.bytes, free.bytes))}}
+	answer := &filesystem.Usage{Bytes: filesystem.Space{Total: size, Used: used.Bytes, Available: max(0, min(size-used.Bytes, free.bytes))}}
 	if !u.Form.Disk {
-		answer.Inodes = filesystem.Space{Total: used.inodes + free.inodes, Used: used.inodes, Available: free.inodes}
+		answer.Inodes = filesystem.Space{Total: used.Inodes + free.inodes, Used: used.Inodes, Available: free.inodes}
 	}
 	return answer, nil
 }
@@ -57,9 +54,8 @@ type meter struct {
 }
 
 type measurement struct {
-	bytes  int64
-	inodes int64
-	until  time.Time
+	contents.Usage
+	until time.Time
 }
 
 func (m *meter) measure(ctx context.Context, id string, root string) (measurement, error) {
@@ -70,12 +66,12 @@ func (m *meter) measure(ctx context.Context, id string, root string) (measuremen
 	if found && start.Before(known.until) {
 		return known, nil
 	}
-	result, err := walk(ctx, root)
+	usage, err := contents.UsageOf(ctx, root)
 	if err != nil {
 		return measurement{}, fmt.Errorf("measure volume %q: %w", id, err)
 	}
 	end := time.Now()
-	result.until = end.Add(usageRest * end.Sub(start))
+	result := measurement{usage, end.Add(usageRest * end.Sub(start))}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.results == nil {
@@ -89,42 +85,4 @@ func (m *meter) forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.results, id)
-}
-
-// walk adds up the blocks of every file once, however many links it has.
-// Files that vanish meanwhile do not count.
-func walk(ctx context.Context, root string) (measurement, error) {
-	type inode struct{ device, number uint64 }
-	seen := map[inode]bool{}
-	var total measurement
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if ctxErr := ctx.Err(); ctxErr != nil {
-			return ctxErr
-		}
-		var info fs.FileInfo
-		if err == nil {
-			info, err = entry.Info()
-		}
-		if errors.Is(err, fs.ErrNotExist) && path != root {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			return fmt.Errorf("%s: no inode information", path)
-		}
-		if !entry.IsDir() && stat.Nlink > 1 {
-			key := inode{device: stat.Dev, number: stat.Ino}
-			if seen[key] {
-				return nil
-			}
-			seen[key] = true
-		}
-		total.inodes++
-		total.bytes += stat.Blocks * 512
-		return nil
-	})
-	return total, err
 }

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -139,6 +140,14 @@ func Own(path string, p volume.Parameters) error {
 	if err := os.Chmod(path, p.Mode); err != nil { // After the change of owner, which clears the setuid and setgid bits.
 		return fmt.Errorf("set mode of %s to %v: %w", path, p.Mode, err)
 	}
+	const bits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+	info, err := os.Lstat(path)
+	if err == nil && info.Mode()&bits != p.Mode&bits { // chmod(2) leaves out setgid without CAP_FSETID, and says nothing
+		err = fmt.Errorf("it is %v: the driver's container needs the capability FSETID", info.Mode()&bits)
+	}
+	if err != nil {
+		return fmt.Errorf("set mode of %s to %v: %w", path, p.Mode, err)
+	}
 	return nil
 }
 
@@ -163,8 +172,8 @@ func resize(id string, file *os.File, size int64) error {
 	return nil
 }
 
-// Grow makes a disk durably as large as its record says, if it is not. A directory has no size.
-func (s *Store) Grow(id string, f volume.Form, size int64) error {
+// Grow makes a disk durably as large as its record says, if it is not. One that is smaller than it was before is an ErrDataLoss, and stays as it is. A directory has no size.
+func (s *Store) Grow(id string, f volume.Form, before, size int64) error {
 	if !f.Disk {
 		return nil
 	}
@@ -173,10 +182,26 @@ func (s *Store) Grow(id string, f volume.Form, size int64) error {
 		return fmt.Errorf("open the file of %q to make it larger: %w", id, err)
 	}
 	info, err := file.Stat()
+	if err == nil && info.Size() < before {
+		err = truncated(s.Disk(id), info.Size(), before)
+	}
 	if err != nil || info.Size() >= size {
 		return errors.Join(err, file.Close())
 	}
 	return resize(id, file, size)
+}
+
+// CheckSize reports whether a disk has at least this size; it is an ErrDataLoss if not: its end was cut off, by a repair of the file system that it is on, or a copy that was put back.
+func (s *Store) CheckSize(id string, size int64) error {
+	info, err := os.Stat(s.Disk(id))
+	if err == nil && info.Size() < size {
+		err = truncated(s.Disk(id), info.Size(), size)
+	}
+	return err
+}
+
+func truncated(path string, has, want int64) error {
+	return fmt.Errorf("%s has %d bytes, the volume %d: restore it, or cut the loss by making the file as large by hand: %w", path, has, want, driverkit.ErrDataLoss)
 }
 
 // Wipe makes a disk one of zeros again, as large as its record says: an interrupted call may have left it with no size. It must not be attached.
@@ -217,7 +242,7 @@ func (s *Store) Abandon(id string) error {
 
 // removeBlank removes an empty directory, or that of a disk that has never been written to. Any other directory stays, and is an error.
 func (*Store) removeBlank(path string) error {
-	entries, err := os.ReadDir(path)
+	entries, err := few(path)
 	if err != nil {
 		return err
 	}
@@ -236,6 +261,20 @@ func (*Store) removeBlank(path string) error {
 		}
 	}
 	return os.Remove(path)
+}
+
+// few returns entries of a directory, all of them if it is that of a disk.
+func few(path string) ([]fs.DirEntry, error) {
+	const atMost = 10
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := dir.ReadDir(atMost)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return entries, errors.Join(err, dir.Close())
 }
 
 // allHoles reports whether a file takes no space: it reads as zeros throughout.
@@ -260,40 +299,28 @@ func (s *Store) Discard(ctx context.Context, id string) error {
 	if err := s.checkNoMounts(ctx, s.Path(id)); err != nil {
 		return fmt.Errorf("discard %q: %w", id, err)
 	}
-	if err := s.Purge(ctx, id); err != nil {
-		return err
+	if s.Discarded(id) { // by an interrupted call
+		if err := s.Purge(ctx, id); err != nil {
+			return err
+		}
 	}
-	if err := os.Rename(s.Path(id), s.trashed(id)); err != nil {
+	if err := os.Rename(s.Path(id), s.Trashed(id)); err != nil {
 		return fmt.Errorf("discard %q: %w", id, err)
 	}
-	return errors.Join(state.SyncDir(filepath.Dir(s.trashed(id))), state.SyncDir(s.data))
+	return errors.Join(state.SyncDir(filepath.Dir(s.Trashed(id))), state.SyncDir(s.data))
 }
 
 // Purge removes discarded contents. When ctx ends in the middle, the rest remains in the trash and Purge can be called again. A mount inside is an ErrInUse:
 // removing would delete files of the mounted file system.
-func (s *Store) Purge(ctx context.Context, id string) error { return s.remove(ctx, s.trashed(id)) }
+func (s *Store) Purge(ctx context.Context, id string) error { return s.remove(ctx, s.Trashed(id)) }
 
 // Remove removes a copy that is not complete.
 func (s *Store) Remove(ctx context.Context, id string) error { return s.remove(ctx, s.Path(id)) }
 
 func (s *Store) remove(ctx context.Context, path string) error {
-	entries, err := os.ReadDir(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	err := s.checkNoMounts(ctx, path)
 	if err == nil {
-		err = s.checkNoMounts(ctx, path)
-	}
-	for _, entry := range entries {
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err == nil {
-			err = os.RemoveAll(filepath.Join(path, entry.Name()))
-		}
-	}
-	if err == nil {
-		err = os.RemoveAll(path)
+		err = removeTree(ctx, path)
 	}
 	if err != nil {
 		return fmt.Errorf("remove contents in %s: %w", path, err)
@@ -311,34 +338,28 @@ func (s *Store) checkNoMounts(ctx context.Context, path string) error {
 
 // Leftovers is what Recover found without a record.
 type Leftovers struct {
-	// Removed were empty, copies, or in the trash.
-	Removed []string
+	// Removed were empty, and Discarded are copies, which are in the trash now.
+	Removed, Discarded []string
 	// Kept have contents, so that an administrator must decide.
 	Kept []string
-	// Failed are the errors of removals.
-	Failed []error
 }
 
-// Recover removes what a crash left: the trash, incomplete copies, and contents without a record to which nothing was written. A failed removal does not
-// prevent the start.
-func (s *Store) Recover(ctx context.Context, known func(id string) bool) (Leftovers, error) {
+// copyPrefix begins the names of copies in the trash: no id of contents begins so.
+const copyPrefix = ".copy-"
+
+// Recover moves what a crash left of copies into the trash, and removes contents without a record to which nothing was written. How much a tenant has put there makes no difference.
+func (s *Store) Recover(known func(id string) bool) (Leftovers, error) {
 	var left Leftovers
-	for _, dir := range []string{filepath.Join(s.root, trashDir), s.Copies().data} {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return left, fmt.Errorf("list what is to be removed: %w", err)
+	copies, err := os.ReadDir(s.Copies().data)
+	if err != nil {
+		return left, fmt.Errorf("list copies that are not complete: %w", err)
+	}
+	for _, entry := range copies {
+		path := s.Copies().Path(entry.Name())
+		if err := s.discardCopy(path, entry.Name()); err != nil {
+			return left, fmt.Errorf("discard a copy that is not complete: %w", err)
 		}
-		for _, entry := range entries {
-			path := filepath.Join(dir, entry.Name())
-			switch err := s.remove(ctx, path); {
-			case ctx.Err() != nil:
-				return left, err
-			case err != nil:
-				left.Failed = append(left.Failed, err)
-			default:
-				left.Removed = append(left.Removed, path)
-			}
-		}
+		left.Discarded = append(left.Discarded, path)
 	}
 	entries, err := os.ReadDir(s.data)
 	if err != nil {
@@ -358,11 +379,39 @@ func (s *Store) Recover(ctx context.Context, known func(id string) bool) (Leftov
 	return left, nil
 }
 
-func (s *Store) trashed(id string) string { return filepath.Join(s.root, trashDir, id) }
+// discardCopy moves a copy into the trash, where another one of its name may be.
+func (s *Store) discardCopy(path, id string) error {
+	for n := 0; ; n++ {
+		err := os.Rename(path, s.Trashed(fmt.Sprint(copyPrefix, id, "-", n)))
+		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+}
+
+// Empty removes all that is in the trash, and calls done with the path and the error of each removal, until ctx ends.
+func (s *Store) Empty(ctx context.Context, done func(path string, err error)) error {
+	entries, err := os.ReadDir(s.Trashed("."))
+	if err != nil {
+		return fmt.Errorf("list the trash: %w", err)
+	}
+	for _, entry := range entries {
+		path := s.Trashed(entry.Name())
+		err := s.remove(ctx, path)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		done(path, err)
+	}
+	return nil
+}
+
+// Trashed is where contents are when they are discarded.
+func (s *Store) Trashed(id string) string { return filepath.Join(s.root, trashDir, id) }
 
 // Discarded reports whether contents are in the trash.
 func (s *Store) Discarded(id string) bool {
-	_, err := os.Lstat(s.trashed(id))
+	_, err := os.Lstat(s.Trashed(id))
 	return err == nil
 }
 

@@ -153,17 +153,17 @@ func TestCreateDoesNotFollowLinks(t *testing.T) {
 func TestGrow(t *testing.T) {
 	s, _, _ := open(t)
 	must(t, s.Create("d", directory, 0, anybody()), s.Create("v", device, size, anybody()))
-	must(t, s.Grow("d", directory, 2*size)) // It has no size.
+	must(t, s.Grow("d", directory, 0, 2*size)) // It has no size.
 	for _, c := range []struct {
 		to, want int64
 		reason   string
 	}{{2 * size, 2 * size, "larger"}, {2 * size, 2 * size, "again"}, {size, 2 * size, "volumes do not shrink"}} {
-		must(t, s.Grow("v", device, c.to))
+		must(t, s.Grow("v", device, 0, c.to))
 		if info, err := os.Stat(s.Disk("v")); err != nil || info.Size() != c.want {
 			t.Errorf("%s: %d bytes, %v, want %d", c.reason, info.Size(), err, c.want)
 		}
 	}
-	if err := s.Grow("missing", device, size); !errors.Is(err, fs.ErrNotExist) {
+	if err := s.Grow("missing", device, 0, size); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing contents: %v, want fs.ErrNotExist", err)
 	}
 }
@@ -280,7 +280,7 @@ func TestNothingIsRemovedThroughAMount(t *testing.T) {
 		}
 	}
 	must(t, s.Discard(ctx, "w"))
-	inTrash := below(s.trashed("w"))
+	inTrash := below(s.Trashed("w"))
 	if err := s.Purge(ctx, "w"); !errors.Is(err, driverkit.ErrInUse) {
 		t.Errorf("Purge: error %v, want ErrInUse", err)
 	}
@@ -334,7 +334,9 @@ func TestPurgeEndsInTheMiddle(t *testing.T) {
 	if err := s.Purge(endAfter{t.Context(), &left}, "v"); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}
-	wantTree(t, filepath.Join(root, "trash"), "v", "v/c")
+	if rest, err := os.ReadDir(filepath.Join(root, "trash", "v")); err != nil || len(rest) != 1 {
+		t.Errorf("%d files are left, error %v, want one", len(rest), err)
+	}
 	must(t, s.Purge(t.Context(), "v"))
 	wantTree(t, filepath.Join(root, "trash"))
 }
@@ -368,42 +370,53 @@ func TestRecover(t *testing.T) {
 	write(t, s.Disk("written"), "data")
 	write(t, s.Copies().Disk("copy"), "data")
 	must(t, s.Discard(ctx, "old"), s.Discard(ctx, "busy"))
-	busy := filepath.Join(s.trashed("busy"), "sub")
+	busy := filepath.Join(s.Trashed("busy"), "sub")
 	must(t, os.Mkdir(busy, 0o700), mounts.Bind(ctx, t.TempDir(), busy, mount.Options{}))
 
-	left, err := s.Recover(ctx, func(id string) bool { return id == "known" })
+	left, err := s.Recover(func(id string) bool { return id == "known" })
 	must(t, err)
-	if len(left.Failed) != 1 || !errors.Is(left.Failed[0], driverkit.ErrInUse) {
-		t.Errorf("failed: %v, want that of the mount", left.Failed)
-	}
-	left.Failed = nil
 	below := func(dir string, names ...string) (paths []string) {
 		for _, name := range names {
 			paths = append(paths, filepath.Join(root, dir, name))
 		}
 		return paths
 	}
-	want := Leftovers{
-		Removed: append(append(below("trash", "old"), below("copies", "copy")...), below("volumes", "blank", "empty")...),
-		Kept:    below("volumes", "full", "written"),
-	}
+	want := Leftovers{Removed: below("volumes", "blank", "empty"), Discarded: below("copies", "copy"), Kept: below("volumes", "full", "written")}
 	if diff := cmp.Diff(want, left); diff != "" {
 		t.Errorf("leftovers (-want +got):\n%s", diff)
+	}
+	wantTree(t, root, "copies", "snapshots", "trash", "trash/.copy-copy-0", "trash/.copy-copy-0/disk", "trash/busy", "trash/busy/sub", "trash/old", "volumes", "volumes/full",
+		"volumes/full/file", "volumes/known", "volumes/written", "volumes/written/disk")
+
+	// Another crash leaves a copy of the same name before the trash is empty.
+	must(t, s.Copies().Begin("copy"))
+	if _, err := s.Recover(func(string) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	var removed []string
+	must(t, s.Empty(ctx, func(path string, err error) {
+		if filepath.Base(path) == "busy" != errors.Is(err, driverkit.ErrInUse) || filepath.Base(path) != "busy" && err != nil {
+			t.Errorf("%s: error %v", path, err)
+		}
+		removed = append(removed, path)
+	}))
+	if diff := cmp.Diff(below("trash", ".copy-copy-0", ".copy-copy-1", "busy", "old"), removed); diff != "" {
+		t.Errorf("emptied (-want +got):\n%s", diff)
 	}
 	wantTree(t, root, "copies", "snapshots", "trash", "trash/busy", "trash/busy/sub", "volumes", "volumes/full", "volumes/full/file", "volumes/known",
 		"volumes/written", "volumes/written/disk")
 }
 
-func TestRecoverEnds(t *testing.T) {
+func TestEmptyEnds(t *testing.T) {
 	s, _, _ := open(t)
 	must(t, s.Begin("v"), s.Discard(t.Context(), "v"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Recover(ctx, func(string) bool { return false }); !errors.Is(err, context.Canceled) {
+	if err := s.Empty(ctx, func(string, error) { t.Error("it has ended") }); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}
 	must(t, os.RemoveAll(s.data))
-	if _, err := s.Recover(t.Context(), nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.Recover(nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without its directory: %v, want fs.ErrNotExist", err)
 	}
 }
@@ -481,7 +494,7 @@ func TestOwnerOf(t *testing.T) {
 func TestDisksOfAreOwned(t *testing.T) {
 	s, root, _ := open(t)
 	disks := DisksOf(root, "v")
-	if diff := cmp.Diff([]string{s.Disk("v"), filepath.Join(s.trashed("v"), "disk")}, disks); diff != "" {
+	if diff := cmp.Diff([]string{s.Disk("v"), filepath.Join(s.Trashed("v"), "disk")}, disks); diff != "" {
 		t.Errorf("disks (-want +got):\n%s", diff)
 	}
 	for _, disk := range disks {

@@ -74,6 +74,8 @@ type Volume struct {
 	Source *Source `json:"source,omitempty"`
 	// Filling says that the contents are not complete. Only drivers up to v0.1 wrote such records.
 	Filling bool `json:"filling,omitempty"`
+	// Before is the size in bytes before an expansion that is not complete: the contents have at least this. Zero when there is none.
+	Before int64 `json:"before,omitempty"`
 	// Node is the one node from which the volume is reachable; empty means every node.
 	Node string `json:"node,omitempty"`
 	// Published are the nodes to which the volume is attached now.
@@ -84,6 +86,14 @@ type Volume struct {
 type Source struct {
 	Snapshot string `json:"snapshot,omitempty"`
 	Volume   string `json:"volume,omitempty"`
+}
+
+// String implements fmt.Stringer.
+func (s *Source) String() string {
+	if s == nil {
+		return "nothing"
+	}
+	return driverkit.Source{Snapshot: s.Snapshot, Volume: s.Volume}.String()
 }
 
 // Publication is one attachment of a volume to a node.
@@ -180,8 +190,18 @@ func (v *Volume) CheckSame(req *driverkit.CreateRequest) error {
 		return fmt.Errorf("volume %q has id %q, but its parameters differ: %w", v.Name, v.ID, driverkit.ErrExists)
 	case slices.ContainsFunc(wanted, among(v.Capabilities)) || slices.ContainsFunc(v.Capabilities, among(wanted)):
 		return fmt.Errorf("volume %q has id %q, but its capabilities differ: %w", v.Name, v.ID, driverkit.ErrExists)
+	case !v.isFrom(req.Source):
+		return fmt.Errorf("volume %q has id %q, but it was made from %v, requested is %v: %w", v.Name, v.ID, v.Source, req.Source, driverkit.ErrExists)
 	}
 	return nil
+}
+
+// isFrom reports whether a volume was made from a source; nil is none.
+func (v *Volume) isFrom(source *driverkit.Source) bool {
+	if v.Source == nil || source == nil {
+		return v.Source == nil && source == nil
+	}
+	return v.Source.Snapshot == source.Snapshot && v.Source.Volume == source.Volume
 }
 
 // CheckUse refuses a capability with which the volume cannot be used, with an ErrInvalid.

@@ -201,11 +201,22 @@ func TestCheckSame(t *testing.T) {
 	same := func() *driverkit.CreateRequest {
 		return &driverkit.CreateRequest{Name: "name", Parameters: map[string]string{"kind": "fast"}, Capabilities: []driverkit.Capability{writer, reader}}
 	}
+	restored := *existing
+	restored.Source = &Source{Snapshot: "snap"}
+	from := func(source driverkit.Source) func(*driverkit.CreateRequest) {
+		return func(r *driverkit.CreateRequest) { r.Source = &source }
+	}
 	cases := map[string]struct {
-		reason string
-		change func(*driverkit.CreateRequest)
-		err    error
+		reason   string
+		change   func(*driverkit.CreateRequest)
+		restored bool
+		err      error
 	}{
+		"SameSource":   {reason: "a repeated call", restored: true, change: from(driverkit.Source{Snapshot: "snap"})},
+		"OtherSource":  {reason: "it has the data of another snapshot", restored: true, change: from(driverkit.Source{Snapshot: "other"}), err: driverkit.ErrExists},
+		"OtherKind":    {reason: "a volume is no snapshot", restored: true, change: from(driverkit.Source{Volume: "snap"}), err: driverkit.ErrExists},
+		"NoSource":     {reason: "it has data", restored: true, change: func(*driverkit.CreateRequest) {}, err: driverkit.ErrExists},
+		"FromNone":     {reason: "it is empty, and the restored data would be missing", change: from(driverkit.Source{Snapshot: "snap"}), err: driverkit.ErrExists},
 		"Same":         {reason: "a repeated call", change: func(*driverkit.CreateRequest) {}},
 		"OtherOrder":   {reason: "capabilities are a set", change: func(r *driverkit.CreateRequest) { r.Capabilities = []driverkit.Capability{reader, writer} }},
 		"Modified":     {reason: "mutable parameters may have been modified since", change: func(r *driverkit.CreateRequest) { r.MutableParameters = map[string]string{"readAheadKiB": "8"} }},
@@ -225,7 +236,11 @@ func TestCheckSame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			req := same()
 			c.change(req)
-			if err := existing.CheckSame(req); !errors.Is(err, c.err) {
+			found := existing
+			if c.restored {
+				found = &restored
+			}
+			if err := found.CheckSame(req); !errors.Is(err, c.err) {
 				t.Errorf("%s: error %v, want %v", c.reason, err, c.err)
 			}
 		})

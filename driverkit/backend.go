@@ -16,7 +16,7 @@ type Backend interface {
 	// the volume can be used.
 	// Errors: ErrInvalid, ErrOutOfRange, ErrExhausted, ErrNotFound for a missing source (CSI v1.13, "CreateVolume").
 	Create(ctx context.Context, req *CreateRequest) (*Volume, error)
-	// Delete deletes a volume and its data. ErrNotFound is success, ErrInUse is for a volume that still has users or dependent snapshots
+	// Delete deletes a volume and its data. NotFound of it is success, ErrInUse is for a volume that still has users or dependent snapshots
 	// (CSI v1.13, "DeleteVolume").
 	Delete(ctx context.Context, req *DeleteRequest) error
 	// Get returns a volume by its id, or ErrNotFound (CSI v1.13, "ControllerGetVolume"). Nodes call it only to tell a volume that does not exist from one that

@@ -97,10 +97,10 @@ func (c *controller) create(ctx context.Context, wanted *CreateRequest) (*Volume
 	for range 2 {
 		created, err := c.backend.Create(ctx, wanted)
 		if err != nil {
-			return nil, err
+			return nil, uncertain(err)
 		}
 		if err := wanted.check(created); err != nil {
-			return nil, err
+			return nil, uncertain(err)
 		}
 		waited, err := c.locks.free(ctx, volumeKey(created.ID))
 		if err != nil || !waited {
@@ -137,20 +137,9 @@ func onVolume(id string, secrets Secrets, invalid ...error) operation {
 // DeleteVolume deletes a volume; one that does not exist is deleted (CSI v1.13, "DeleteVolume").
 func (c *controller) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	return perform(ctx, c.kit, onSource(req.GetVolumeId(), req.GetSecrets()), func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
-		return &csi.DeleteVolumeResponse{}, ignoreNotFound(c.backend.Delete(ctx, &DeleteRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}))
+		return &csi.DeleteVolumeResponse{}, ignoreNotFound(c.backend.Delete(ctx, &DeleteRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}), req.GetVolumeId())
 	})
 }
-
-// ignoreNotFound returns nil for an object that does not exist: it is as good as deleted.
-func ignoreNotFound(err error) error {
-	if isNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// isNotFound reports whether an error says that an object does not exist, by ErrNotFound or by its gRPC status.
-func isNotFound(err error) bool { return err != nil && codeOf(err) == codes.NotFound }
 
 // ControllerGetVolume returns one volume (CSI v1.13, "ControllerGetVolume").
 func (c *controller) ControllerGetVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {

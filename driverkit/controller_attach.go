@@ -34,7 +34,7 @@ func (c *controller) ControllerPublishVolume(ctx context.Context, req *csi.Contr
 			ID: req.GetVolumeId(), Node: req.GetNodeId(), Capability: capability, ReadOnly: req.GetReadonly() || capability.ReadOnly(),
 			Secrets: req.GetSecrets(), VolumeContext: req.GetVolumeContext(),
 		})
-		return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext}, err
+		return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext}, uncertain(err)
 	})
 }
 
@@ -58,6 +58,6 @@ func (c *controller) ControllerUnpublishVolume(ctx context.Context, req *csi.Con
 	op := onVolume(req.GetVolumeId(), req.GetSecrets(), checkCharacters("node_id", req.GetNodeId()))
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
 		err := attacher.Detach(ctx, &DetachRequest{ID: req.GetVolumeId(), Node: req.GetNodeId(), Secrets: req.GetSecrets()})
-		return &csi.ControllerUnpublishVolumeResponse{}, ignoreNotFound(err)
+		return &csi.ControllerUnpublishVolumeResponse{}, ignoreNotFound(err, req.GetVolumeId(), req.GetNodeId())
 	})
 }

@@ -41,7 +41,7 @@ func (g *group) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVo
 			Name: req.GetName(), Volumes: volumes, Parameters: req.GetParameters(), Secrets: req.GetSecrets(),
 		})
 		if err != nil {
-			return nil, err
+			return nil, uncertain(err)
 		}
 		if of := made.volumes(); !slices.Equal(of, slices.Compact(slices.Sorted(slices.Values(volumes)))) {
 			return nil, fmt.Errorf("group snapshot %q exists as %q, of volumes %q: %w", req.GetName(), made.ID, of, ErrExists)
@@ -107,7 +107,7 @@ func (g *group) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVo
 		if err == nil {
 			err = g.backend.DeleteGroupSnapshot(ctx, &DeleteGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
 		}
-		return &csi.DeleteVolumeGroupSnapshotResponse{}, ignoreNotFound(err)
+		return &csi.DeleteVolumeGroupSnapshotResponse{}, ignoreNotFound(err, req.GetGroupSnapshotId())
 	})
 }
 

@@ -26,7 +26,7 @@ func (c *controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshot
 		})
 		switch {
 		case err != nil:
-			return nil, err
+			return nil, uncertain(err)
 		case made.Volume != req.GetSourceVolumeId():
 			return nil, fmt.Errorf("snapshot %q exists as %q, of volume %q: %w", req.GetName(), made.ID, made.Volume, ErrExists)
 		case !topology.Allows(made.Topology):
@@ -56,7 +56,7 @@ func (c *controller) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshot
 		if err == nil {
 			err = snapshotter.DeleteSnapshot(ctx, &DeleteSnapshotRequest{ID: id, Secrets: req.GetSecrets()})
 		}
-		return &csi.DeleteSnapshotResponse{}, ignoreNotFound(err)
+		return &csi.DeleteSnapshotResponse{}, ignoreNotFound(err, id)
 	})
 }
 
@@ -69,7 +69,7 @@ func (c *controller) checkAlone(ctx context.Context, snapshotter Snapshotter, re
 	if err == nil && found.Group != "" {
 		err = fmt.Errorf("snapshot %q: is part of group snapshot %q, and is deleted with the group: %w", found.ID, found.Group, ErrInvalid)
 	}
-	return ignoreNotFound(err) // The Backend may have more to delete than it finds.
+	return ignoreNotFound(err, req.ID) // The Backend may have more to delete than it finds.
 }
 
 // GetSnapshot returns one snapshot (CSI v1.13, "GetSnapshot").

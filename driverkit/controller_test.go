@@ -451,21 +451,6 @@ func TestExpandOnNodeAlone(t *testing.T) {
 	}
 }
 
-// elsewhere is a Backend whose errors have gRPC statuses.
-type elsewhere struct{ driverkit.Backend }
-
-func (elsewhere) Delete(context.Context, *driverkit.DeleteRequest) error {
-	return status.Error(codes.NotFound, "no such volume")
-}
-
-// TestNotFoundStatus takes NOT_FOUND of a deletion for success, however the Backend says it.
-func TestNotFoundStatus(t *testing.T) {
-	b := prepareBench(t, nil)
-	b.start(elsewhere{b.array})
-	_, err := b.DeleteVolume(ctxOf(t), &csi.DeleteVolumeRequest{VolumeId: "vol-gone"})
-	wantCode(t, "delete", err, codes.OK)
-}
-
 // TestNodeWaitsForDeletion has no node stage a volume that is being deleted in the same process.
 func TestNodeWaitsForDeletion(t *testing.T) {
 	b := prepareBench(t, nil)

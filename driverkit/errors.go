@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -21,7 +22,7 @@ import (
 var (
 	// ErrInvalid says that an argument breaks a rule, which the text names: INVALID_ARGUMENT.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrNotFound says that a volume, snapshot, source or node does not exist: NOT_FOUND.
+	// ErrNotFound says that a volume, snapshot, source or node does not exist: NOT_FOUND. NotFound says which: only that makes a deletion succeed.
 	ErrNotFound = errors.New("not found")
 	// ErrExists says that an object of this name or at this path is not as requested: ALREADY_EXISTS.
 	ErrExists = errors.New("already exists")
@@ -46,6 +47,58 @@ var (
 	// ErrDataLoss says that contents are lost or damaged, and that the CO cannot help: DATA_LOSS.
 	ErrDataLoss = errors.New("data loss")
 )
+
+// NotFound is the ErrNotFound for an object: "volume", "snapshot", "group snapshot" or "node". The deletion of an object that does not exist is a success, and so is a detachment from it, or from
+// a node that does not exist. Any other ErrNotFound is no evidence of that: an answer 404 may be that of a wrong address.
+func NotFound(kind, id string) error { return &notFound{kind, id} }
+
+// notFound is the error of NotFound.
+type notFound struct{ kind, id string }
+
+// Error implements error.
+func (n *notFound) Error() string { return fmt.Sprintf("%s %q: %v", n.kind, n.id, ErrNotFound) }
+
+// Is says that it is an ErrNotFound.
+func (*notFound) Is(target error) bool { return target == ErrNotFound }
+
+// IsNotFound reports whether an error is NotFound of one of these ids.
+func IsNotFound(err error, ids ...string) bool {
+	found, ok := errors.AsType[*notFound](err)
+	return ok && slices.Contains(ids, found.id)
+}
+
+// ignoreNotFound returns nil for an error that says that one of these objects does not exist. Another ErrNotFound is INTERNAL, so that no CO takes it for that.
+func ignoreNotFound(err error, ids ...string) error {
+	if IsNotFound(err, ids...) {
+		return nil
+	}
+	if isNotFound(err) {
+		//nolint:errorlint // its code is not to be seen
+		return fmt.Errorf("%v (which does not say that %q does not exist: the driver has to use driverkit.NotFound for that)", err, ids)
+	}
+	return err
+}
+
+// isNotFound reports whether an error says that an object does not exist, by ErrNotFound or by its gRPC status.
+func isNotFound(err error) bool { return err != nil && codeOf(err) == codes.NotFound }
+
+// Final says that a call that makes something has made nothing, and that nothing of it is going on, for an error that is none of this package: the CO may give up its request, and forget it.
+// Without it such an error may be that of an answer that was lost, and is ABORTED: the CO repeats the same request until it has an answer, and deletes what was made.
+func Final(err error) error { return &final{err} }
+
+// final is the error of Final.
+type final struct{ error }
+
+// Unwrap returns the error that is final.
+func (f *final) Unwrap() error { return f.error }
+
+// uncertain has an error of a call that makes something say that the outcome is not known, unless the error itself says more.
+func uncertain(err error) error {
+	if _, final := errors.AsType[*final](err); err == nil || final || classified(err) {
+		return err
+	}
+	return fmt.Errorf("%w (what was asked for may exist: the same request is to be repeated): %w", err, ErrBusy)
+}
 
 // errorCode is the gRPC code of an error.
 type errorCode struct {
@@ -74,6 +127,12 @@ func codesOfErrors() []errorCode {
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 		{context.Canceled, codes.Canceled},
 	}
+}
+
+// classified reports whether an error has a code.
+func classified(err error) bool {
+	_, ok := status.FromError(err)
+	return ok || codeOf(err) != codes.Internal
 }
 
 // codeOf classifies an error: by the errors above, then by its own gRPC status; INTERNAL for any other error.

@@ -55,7 +55,7 @@ func (n *node) publishInline(ctx context.Context, want *target, inline *InlineRe
 
 // deleteInline deletes the inline volume of a target.
 func (n *node) deleteInline(ctx context.Context, id string) error {
-	return ignoreNotFound(n.backend.Delete(ctx, &DeleteRequest{ID: id, Inline: true}))
+	return ignoreNotFound(n.backend.Delete(ctx, &DeleteRequest{ID: id, Inline: true}), id)
 }
 
 // collectInline deletes the inline volumes whose target path was removed while the driver did not run: their pods are gone, and no CO calls

@@ -26,7 +26,7 @@ type Attacher interface {
 	// Errors: ErrNotFound for a volume or node, ErrExists where it is attached with other properties, ErrExhausted where the node has no free slot
 	// (CSI v1.13, "ControllerPublishVolume").
 	Attach(ctx context.Context, req *AttachRequest) (publishContext map[string]string, err error)
-	// Detach undoes Attach. When it returns nil the node cannot write any more, whether it runs or not. ErrNotFound is success
+	// Detach undoes Attach. When it returns nil the node cannot write any more, whether it runs or not. NotFound of it is success
 	// (CSI v1.13, "ControllerUnpublishVolume").
 	Detach(ctx context.Context, req *DetachRequest) error
 }

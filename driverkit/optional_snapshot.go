@@ -14,7 +14,7 @@ type Snapshotter interface {
 	// is. It returns when the snapshot's point in time is fixed; the snapshot may become ready later. Errors: ErrNotFound for the volume,
 	// ErrExhausted (CSI v1.13, "CreateSnapshot").
 	CreateSnapshot(ctx context.Context, req *CreateSnapshotRequest) (*Snapshot, error)
-	// DeleteSnapshot deletes a snapshot. ErrNotFound is success, ErrInUse is for a snapshot that volumes depend on (CSI v1.13, "DeleteSnapshot").
+	// DeleteSnapshot deletes a snapshot. NotFound of it is success, ErrInUse is for a snapshot that volumes depend on (CSI v1.13, "DeleteSnapshot").
 	DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error
 	// GetSnapshot returns a snapshot by its id, or ErrNotFound (CSI v1.13, "GetSnapshot").
 	GetSnapshot(ctx context.Context, req *GetSnapshotRequest) (*Snapshot, error)
@@ -90,7 +90,7 @@ type GroupSnapshotter interface {
 	// CreateSnapshot. Errors: ErrNotFound for a volume, ErrPrecondition for volumes that cannot be in one group
 	// (CSI v1.13, "CreateVolumeGroupSnapshot").
 	CreateGroupSnapshot(ctx context.Context, req *CreateGroupSnapshotRequest) (*GroupSnapshot, error)
-	// DeleteGroupSnapshot deletes a group with its snapshots. ErrNotFound is success (CSI v1.13, "DeleteVolumeGroupSnapshot").
+	// DeleteGroupSnapshot deletes a group with its snapshots. NotFound of it is success (CSI v1.13, "DeleteVolumeGroupSnapshot").
 	DeleteGroupSnapshot(ctx context.Context, req *DeleteGroupSnapshotRequest) error
 	// GetGroupSnapshot returns a group by its id, or ErrNotFound (CSI v1.13, "GetVolumeGroupSnapshot").
 	GetGroupSnapshot(ctx context.Context, req *GetGroupSnapshotRequest) (*GroupSnapshot, error)

@@ -168,7 +168,7 @@ func bugs() map[string]bug {
 		"ForgetsVolumes": {func(a *testarray.Array) driverkit.Backend { return testarray.New(a.Dir, NodeID) }, "after a restart of the driver"},
 		"DeletesOnce":    {func(a *testarray.Array) driverkit.Backend { return deletesOnce{a} }, "call 2: broken"},
 		"KeepsVolumes":   {func(a *testarray.Array) driverkit.Backend { return keepsVolumes{a} }, "left behind: volume"},
-		"HidesNotFound":  {func(a *testarray.Array) driverkit.Backend { return hidesNotFound{a} }, "want driverkit.ErrNotFound"},
+		"HidesNotFound":  {func(a *testarray.Array) driverkit.Backend { return hidesNotFound{a} }, "want driverkit.NotFound"},
 		"IgnoresAfter":   {func(a *testarray.Array) driverkit.Backend { return ignoresAfter{a} }, "in pages of one"},
 		"MountsNothing":  {func(a *testarray.Array) driverkit.Backend { return mountsNothing{a} }, "returned Mounted, but nothing is mounted"},
 		"KeepsStages":    {func(a *testarray.Array) driverkit.Backend { return keepsStages{a} }, "in use"},

@@ -269,8 +269,8 @@ func (l *life) checkDeleted() {
 		}
 	}
 	_, err := l.m.backend.Get(l.t.Context(), &driverkit.GetRequest{ID: l.co.volume, Secrets: l.m.s.secrets})
-	if !errors.Is(err, driverkit.ErrNotFound) {
-		l.t.Errorf("get volume %q after its deletion: %v, want driverkit.ErrNotFound", l.co.volume, err)
+	if !driverkit.IsNotFound(err, l.co.volume) {
+		l.t.Errorf("get volume %q after its deletion: %v, want driverkit.NotFound of it", l.co.volume, err)
 	}
 	if !slices.Contains(l.f.passed, l.path.last) {
 		l.t.Errorf("the fault points %q have no %s", l.f.passed, l.path.last)

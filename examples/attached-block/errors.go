@@ -9,13 +9,12 @@ import (
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
 
-// kitErrors are the array's statuses, and the errors of the kit that say the same. The kit turns those into gRPC codes; any other error is INTERNAL.
+// kitErrors are the array's statuses, and the errors of the kit that say the same. The kit turns those into gRPC codes. A status 404 is none of them: it may be that of a wrong address.
 func kitErrors() map[int]error {
 	return map[int]error{
 		http.StatusBadRequest:          driverkit.ErrInvalid,
 		http.StatusUnauthorized:        driverkit.ErrUnauthenticated,
 		http.StatusForbidden:           driverkit.ErrDenied,
-		http.StatusNotFound:            driverkit.ErrNotFound,
 		http.StatusConflict:            driverkit.ErrExists,
 		http.StatusLocked:              driverkit.ErrInUse,
 		http.StatusTooManyRequests:     driverkit.ErrExhausted, // A node has all the volumes that it may have.
@@ -31,6 +30,9 @@ func kitError(err error) error {
 	answer, ok := errors.AsType[*array.Error](err)
 	if !ok {
 		return fmt.Errorf("call the array: %w: %w", driverkit.ErrUnavailable, err) // The outcome is unknown: the CO calls again.
+	}
+	if answer.Missing != "" {
+		return fmt.Errorf("%w: %w", driverkit.NotFound("object of the array", answer.Missing), err)
 	}
 	if known := kitErrors()[answer.Status]; known != nil {
 		return fmt.Errorf("%w: %w", known, err)

@@ -126,7 +126,7 @@ func (m *memory) path(id string) string { return filepath.Join(m.root, driverkit
 func (m *memory) find(id string) (*driverkit.Volume, error) {
 	var own, parent unix.Stat_t
 	if unix.Lstat(m.path(id), &own) != nil || unix.Lstat(m.root, &parent) != nil || own.Dev == parent.Dev {
-		return nil, fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
+		return nil, driverkit.NotFound("volume", id)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(m.path(id), &fs); err != nil {

@@ -105,7 +105,7 @@ func (s *shares) find(ctx context.Context, id string) (v volume, root string, er
 	}
 	_, err = os.Stat(filepath.Join(root, v.directory))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
+		err = driverkit.NotFound("volume", id)
 	}
 	return v, root, err
 }
@@ -196,11 +196,11 @@ type volume struct {
 func parseID(id string) (volume, error) {
 	parts := strings.Split(id, "#")
 	if len(parts) != 3 || !directoryPattern.MatchString(parts[2]) {
-		return volume{}, fmt.Errorf("volume %q: is not SERVER#SHARE#DIRECTORY: %w", id, driverkit.ErrNotFound)
+		return volume{}, fmt.Errorf("%w: is not SERVER#SHARE#DIRECTORY", driverkit.NotFound("volume", id))
 	}
 	v := volume{export: export{server: parts[0], share: parts[1]}, directory: parts[2]}
 	if err := v.check(); err != nil {
-		return v, fmt.Errorf("volume %q: %w: %v", id, driverkit.ErrNotFound, err) //nolint:errorlint // an id is not invalid, but unknown
+		return v, fmt.Errorf("%w: %v", driverkit.NotFound("volume", id), err) //nolint:errorlint // an id is not invalid, but unknown
 	}
 	return v, nil
 }

@@ -158,7 +158,7 @@ func (a *Array) find(id string) (*volume, error) {
 	if v := a.volumes[id]; v != nil {
 		return v, nil
 	}
-	return nil, fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
+	return nil, driverkit.NotFound("volume", id)
 }
 
 // Delete implements driverkit.Backend. A volume that a node uses is ErrInUse: a CO that deletes it has forgotten to unstage it.
@@ -240,7 +240,7 @@ func (a *Array) Attach(_ context.Context, req *driverkit.AttachRequest) (map[str
 		return nil, err
 	}
 	if !slices.Contains(a.Nodes, req.Node) {
-		return nil, fmt.Errorf("node %q: %w", req.Node, driverkit.ErrNotFound)
+		return nil, driverkit.NotFound("node", req.Node)
 	}
 	if readOnly, attached := v.attached[req.Node]; attached && readOnly != req.ReadOnly {
 		return nil, fmt.Errorf("volume %q is attached to node %q, read-only %t: %w", v.ID, req.Node, readOnly, driverkit.ErrExists)
@@ -411,7 +411,7 @@ func (a *Array) GetGroupSnapshot(_ context.Context, req *driverkit.GetGroupSnaps
 	if g := a.groups[req.ID]; g != nil {
 		return g, nil
 	}
-	return nil, fmt.Errorf("group snapshot %q: %w", req.ID, driverkit.ErrNotFound)
+	return nil, driverkit.NotFound("group snapshot", req.ID)
 }
 
 // Break gives a volume a problem.
@@ -441,7 +441,7 @@ func (a *Array) GetSnapshot(_ context.Context, req *driverkit.GetSnapshotRequest
 	if s := a.snapshots[req.ID]; s != nil {
 		return s, nil
 	}
-	return nil, fmt.Errorf("snapshot %q: %w", req.ID, driverkit.ErrNotFound)
+	return nil, driverkit.NotFound("snapshot", req.ID)
 }
 
 // ListSnapshots implements driverkit.SnapshotLister.

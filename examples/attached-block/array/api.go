@@ -60,8 +60,10 @@ type Request struct {
 // Error is an answer of the array that is not success.
 type Error struct {
 	// Status is that of HTTP.
-	Status int
+	Status int `json:"-"`
 	Text   string
+	// Missing is the id of the LUN or host that does not exist; empty for any other reason, of which a wrong address is one.
+	Missing string
 }
 
 func (e *Error) Error() string { return e.Text }

@@ -101,7 +101,7 @@ func (a *Array) find(r Ref) (LUN, error) {
 	if l, ok := a.luns[r.ID]; ok && l.Kind == r.Kind {
 		return l, nil
 	}
-	return LUN{}, fail(http.StatusNotFound, "%s: %q does not exist", r.Kind, r.ID)
+	return LUN{}, missing(string(r.Kind), r.ID)
 }
 
 func (a *Array) list(kind Kind, name string) []LUN {
@@ -194,7 +194,7 @@ func (a *Array) checkHost(l LUN, host string, readOnly bool) error {
 	}
 	switch {
 	case !slices.Contains(a.Hosts, host):
-		return fail(http.StatusNotFound, "host %q: is not registered", host)
+		return missing("hosts", host)
 	case exported && before != readOnly:
 		return fail(http.StatusConflict, "volume %q: is exported to host %q, read-only %t", l.ID, host, before)
 	case !exported && has >= a.HostLimit:

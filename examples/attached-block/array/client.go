@@ -83,7 +83,12 @@ func call[T any](ctx context.Context, c *Client, name string, in Request) (out T
 		return out, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return out, &Error{Status: resp.StatusCode, Text: "array: " + strings.TrimSpace(string(answer))}
+		said := &Error{Status: resp.StatusCode}
+		if json.Unmarshal(answer, said) != nil { // it is not the array that answers, but a proxy
+			said.Text = strings.TrimSpace(string(answer))
+		}
+		said.Text = "array: " + said.Text
+		return out, said
 	}
 	if err := json.Unmarshal(answer, &out); err != nil {
 		return out, fmt.Errorf("read the array's answer to %q: %w", name, err)

@@ -28,11 +28,12 @@ func (a *Array) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer a.mu.Unlock()
 	out, err := a.call(r)
 	if err != nil {
-		status := http.StatusInternalServerError
-		if known, ok := errors.AsType[*Error](err); ok {
-			status = known.Status
+		answer, ok := errors.AsType[*Error](err)
+		if !ok {
+			answer = &Error{Status: http.StatusInternalServerError, Text: err.Error()}
 		}
-		http.Error(w, err.Error(), status)
+		w.WriteHeader(answer.Status)
+		_ = json.NewEncoder(w).Encode(answer)
 		return
 	}
 	_ = json.NewEncoder(w).Encode(out) // An error is that the client has gone.
@@ -53,6 +54,11 @@ func (a *Array) call(r *http.Request) (any, error) {
 		return nil, fail(http.StatusBadRequest, "call %q: %v", name, err)
 	}
 	return do(r.Context(), in)
+}
+
+// missing is the error for a LUN or host that does not exist.
+func missing(kind, id string) error {
+	return &Error{Status: http.StatusNotFound, Text: fmt.Sprintf("%s: %q does not exist", kind, id), Missing: id}
 }
 
 func fail(status int, format string, args ...any) error {

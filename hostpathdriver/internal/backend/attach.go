@@ -75,7 +75,7 @@ func (c *Controller) checkNode(node string) error {
 	}
 	nodes, err := c.cfg.nodes()
 	if err == nil && len(nodes) > 0 && !slices.Contains(nodes, node) {
-		err = fmt.Errorf("node %q: %w", node, driverkit.ErrNotFound)
+		err = driverkit.NotFound("node", node)
 	}
 	return err
 }

@@ -311,11 +311,11 @@ func (*Controller) ClonesVolumes() {}
 // View returns the record of a volume as the controller of this or another process has written it.
 func (c *Config) View(id string) (*volume.Volume, error) {
 	if err := volume.CheckID(id); err != nil {
-		return nil, fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
+		return nil, driverkit.NotFound("volume", id)
 	}
 	found, err := state.View[volume.Volume](filepath.Join(c.StateDir, recordsDir), volumeKind).Get(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
+		return nil, driverkit.NotFound("volume", id)
 	}
 	return &found, err
 }

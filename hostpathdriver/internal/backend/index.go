@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -51,7 +50,7 @@ func (x *index[T]) get(id string) (*T, error) {
 	if found := x.byID[id]; found != nil {
 		return found, nil
 	}
-	return nil, fmt.Errorf("%s %q: %w", x.kind, id, driverkit.ErrNotFound)
+	return nil, driverkit.NotFound(x.kind, id)
 }
 
 // find returns the object of a name, or nil.

@@ -137,7 +137,7 @@ func (n *Node) DeleteInline(ctx context.Context, id string) error {
 	if u != nil && u.Inline != nil {
 		return n.deleteInline(ctx, u)
 	}
-	err = fmt.Errorf("volume %q: %w", id, driverkit.ErrNotFound)
+	err = driverkit.NotFound("volume", id)
 	if volume.CheckID(id) != nil {
 		return err
 	}

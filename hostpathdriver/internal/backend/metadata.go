@@ -56,12 +56,12 @@ func untilDeleted(found iter.Seq2[extent.Range, error]) iter.Seq2[driverkit.Bloc
 // snapshotDisk returns the record of a snapshot and its file.
 func (c *Controller) snapshotDisk(id string) (*volume.Snapshot, string, error) {
 	if err := volume.CheckID(id); err != nil {
-		return nil, "", fmt.Errorf("snapshot %q: %w", id, driverkit.ErrNotFound)
+		return nil, "", driverkit.NotFound("snapshot", id)
 	}
 	found, err := state.View[volume.Snapshot](filepath.Join(c.cfg.StateDir, snapshotRecordsDir), snapshotKind).Get(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, "", fmt.Errorf("snapshot %q: %w", id, driverkit.ErrNotFound)
+		return nil, "", driverkit.NotFound("snapshot", id)
 	case err != nil:
 		return nil, "", err
 	case !found.Form.Disk:

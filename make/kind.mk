@@ -21,5 +21,4 @@ deploy: kind-load ## Install or upgrade the driver in the kind cluster (OVERLAY=
 	@KUSTOMIZE_IMAGES="$$(cat $(TOOLS)/kind-images)" deploy/apply deploy/overlays/$(OVERLAY) --context kind-$(KIND_CLUSTER)
 	$(if $(MONITORING),@KIND=$(KIND) deploy/prometheus/apply $(KIND_CLUSTER))
 kind-down: $(KIND) ## Remove the kind cluster and its volumes
-	@$(KIND) delete cluster --name $(KIND_CLUSTER)
-	@rm -rf $${XDG_STATE_HOME:-$$HOME/.local/state}/longshore/kind/$(KIND_CLUSTER)
+	@KIND=$(KIND) deploy/kind-down $(KIND_CLUSTER)

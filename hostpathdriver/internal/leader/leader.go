@@ -33,6 +33,8 @@ const (
 	socketName = "controller.sock"
 	// nodeHeader is the header with the node of the process that passes a call on.
 	nodeHeader = "longshore-hostpath-node"
+	// answeredTrailer is the trailer of an answer of a controller: UNAVAILABLE without it is that of the connection.
+	answeredTrailer = "longshore-hostpath-answered"
 	// tryPeriod is the pause between two attempts to lead, or to find the leader.
 	tryPeriod = 20 * time.Millisecond
 	// idlePeriod is the pause between two attempts to lead while there are no calls.
@@ -107,7 +109,7 @@ func (c *Candidate) lead(ctx context.Context) error {
 		c.cfg.Close()
 		return err
 	}
-	server, err := csiserver.Listen(csiserver.Config{Endpoint: endpoint, SocketMode: 0o600, Interceptors: []grpc.UnaryServerInterceptor{c.readNode}}, c.register)
+	server, err := csiserver.Listen(csiserver.Config{Endpoint: endpoint, SocketMode: 0o600, Interceptors: []grpc.UnaryServerInterceptor{c.serveOther}}, c.register)
 	if err != nil {
 		c.cfg.Close()
 		done()
@@ -131,10 +133,13 @@ func (c *Candidate) socket() (path string, done func(), err error) {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName), func() { _ = dir.Close() }, nil // It was opened for its number alone.
 }
 
-// readNode notes in the context of a call that was passed on for which node it is.
-func (c *Candidate) readNode(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// serveOther serves a call that was passed on: its context has the node for which it is.
+func (c *Candidate) serveOther(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if sent := metadata.ValueFromIncomingContext(ctx, nodeHeader); len(sent) == 1 {
 		ctx = c.cfg.WithNode(ctx, sent[0])
+	}
+	if err := grpc.SetTrailer(ctx, metadata.Pairs(answeredTrailer, "true")); err != nil {
+		return nil, err
 	}
 	return handler(ctx, req)
 }
@@ -202,8 +207,8 @@ func (c *Candidate) Call(ctx context.Context, method string, req proto.Message) 
 		if here, err := c.TryLead(ctx); here || err != nil {
 			return nil, here, err
 		}
-		answer, err := c.passOn(ctx, method, req)
-		if status.Code(err) != codes.Unavailable {
+		answer, answered, err := c.passOn(ctx, method, req)
+		if answered || status.Code(err) != codes.Unavailable {
 			return answer, false, err
 		}
 		// The leader ended, or has not begun to listen. CSI calls may be repeated.
@@ -215,16 +220,18 @@ func (c *Candidate) Call(ctx context.Context, method string, req proto.Message) 
 	}
 }
 
-func (c *Candidate) passOn(ctx context.Context, method string, req proto.Message) (proto.Message, error) {
+// passOn makes a call of the leader, and reports whether an error is the answer of its controller.
+func (c *Candidate) passOn(ctx context.Context, method string, req proto.Message) (answer proto.Message, answered bool, err error) {
 	conn, err := c.connect()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	answer, err := answerOf(method)
-	if err != nil {
-		return nil, err
+	if answer, err = answerOf(method); err != nil {
+		return nil, false, err
 	}
-	return answer, conn.Invoke(metadata.AppendToOutgoingContext(ctx, nodeHeader, c.cfg.Node), method, req, answer)
+	var trailer metadata.MD
+	err = conn.Invoke(metadata.AppendToOutgoingContext(ctx, nodeHeader, c.cfg.Node), method, req, answer, grpc.Trailer(&trailer))
+	return answer, len(trailer.Get(answeredTrailer)) > 0, err
 }
 
 // answerOf returns an empty answer of a method.

@@ -36,13 +36,24 @@ type process struct {
 	mu     sync.Mutex
 	opened int
 	closed int
+	// refused counts the calls that were answered with UNAVAILABLE.
+	refused int
 }
+
+// unavailable is the name of a volume that cannot be made at the moment.
+const unavailable = "unavailable"
 
 type nodeKey struct{}
 
 func (p *process) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	if req.GetName() == "" {
+	switch req.GetName() {
+	case "":
 		return nil, status.Error(codes.InvalidArgument, "name: must not be empty")
+	case unavailable:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.refused++
+		return nil, status.Error(codes.Unavailable, "the disk of the pool is not mounted")
 	}
 	node, _ := ctx.Value(nodeKey{}).(string)
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: fmt.Sprintf("%s for %q: %s", p.name, node, req.GetName())}}, nil
@@ -159,6 +170,21 @@ func TestOneLeads(t *testing.T) {
 	_, err := b.create(ctx, "")
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "must not be empty") {
 		t.Errorf("the error of the leader: %v", err)
+	}
+}
+
+// TestLeaderIsUnavailable: UNAVAILABLE that the controller answers is the answer of the call, which is not made again.
+func TestLeaderIsUnavailable(t *testing.T) {
+	ctx, dir := newContext(t), shortDir(t)
+	a, b := start(t, dir, "a"), start(t, dir, "b")
+	a.lead(ctx, true)
+	for n, p := range []*process{a, b} {
+		if _, err := p.create(ctx, unavailable); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the disk of the pool") {
+			t.Errorf("%s: %v, want the answer of the controller", p.name, err)
+		}
+		if a.refused != n+1 {
+			t.Errorf("%s: the controller was called %d times, want once", p.name, a.refused-n)
+		}
 	}
 }
 

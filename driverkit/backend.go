@@ -109,8 +109,8 @@ type UnstageRequest struct {
 	ID string
 	// Path is that of the StageRequest. Nothing is mounted there any more.
 	Path string
-	// Staged is what Stage returned; nil where the kit does not know, because Stage did not return, or the node was restarted since, so that
-	// devices may have other names.
+	// Staged is what Stage returned. For a volume that the kit's journal does not know, as another driver has staged it, or the state directory was lost, it is what was mounted at Path: the Device, or
+	// Mounted. nil where the kit does not know, because Stage did not return, or the node was restarted since, so that devices may have other names.
 	Staged *Staged
 	// VolumeContext and PublishContext are those of the StageRequest; nil for a volume that the kit's journal does not know. CSI has no secrets here.
 	VolumeContext, PublishContext map[string]string

@@ -169,11 +169,10 @@ func TestSlowMount(t *testing.T) {
 			_, err := b.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: req.GetStagingTargetPath()})
 			return err
 		})
-		_, err := b.NodePublishVolume(ctxOf(t), b.publishRequest(v, "pod"))
-		wantCode(t, "publish", err, codes.FailedPrecondition)
+		running("publish", func() error { _, err := b.NodePublishVolume(t.Context(), b.publishRequest(v, "pod")); return err })
 		end <- failure
 		files.mounts.Delete(req.GetStagingTargetPath())
-		_, err = b.NodeStageVolume(ctxOf(t), req)
+		_, err := b.NodeStageVolume(ctxOf(t), req)
 		if failure == nil {
 			wantCode(t, "stage after the check", err, codes.OK)
 			wantCode(t, "unstage", b.unstage(v), codes.OK)

@@ -67,7 +67,7 @@ func (c *controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 }
 
 func (c *controller) createRequestOf(req *csi.CreateVolumeRequest) (*CreateRequest, error) {
-	if err := checkID("name", req.GetName()); err != nil {
+	if err := checkName("name", req.GetName()); err != nil {
 		return nil, err
 	}
 	size, err := rangeOf(req.GetCapacityRange())

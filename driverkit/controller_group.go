@@ -32,7 +32,7 @@ func (g *group) GroupControllerGetCapabilities(context.Context, *csi.GroupContro
 // (CSI v1.13, "CreateVolumeGroupSnapshot").
 func (g *group) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	volumes := req.GetSourceVolumeIds()
-	op := operation{name: "group snapshot " + req.GetName(), secrets: req.GetSecrets(), invalid: errors.Join(checkID("name", req.GetName()), requiredList("source_volume_ids", volumes))}
+	op := operation{name: "group snapshot " + req.GetName(), secrets: req.GetSecrets(), invalid: errors.Join(checkName("name", req.GetName()), requiredList("source_volume_ids", volumes))}
 	for _, id := range volumes {
 		op.sources = append(op.sources, copied(volumeKey(id)))
 	}

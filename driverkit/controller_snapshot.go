@@ -17,7 +17,7 @@ func (c *controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshot
 	}
 	op := operation{
 		name: "snapshot " + req.GetName(), sources: []string{copied(volumeKey(req.GetSourceVolumeId()))}, secrets: req.GetSecrets(),
-		invalid: errors.Join(checkID("name", req.GetName()), required("source_volume_id", req.GetSourceVolumeId())),
+		invalid: errors.Join(checkName("name", req.GetName()), required("source_volume_id", req.GetSourceVolumeId())),
 	}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
 		topology := topologyOf(req.GetAccessibilityRequirements())

@@ -3,6 +3,7 @@ package driverkit
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -60,4 +61,14 @@ func (d deviceID) isOf(path string) (bool, error) {
 		return false, nil
 	}
 	return err == nil && (d == deviceID{} || d == now), err
+}
+
+// deviceSize returns the size of a block device in bytes.
+func deviceSize(device string) (int64, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return 0, err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	return size, errors.Join(err, f.Close())
 }

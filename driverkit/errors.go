@@ -50,20 +50,20 @@ var (
 
 // NotFound is the ErrNotFound for an object: "volume", "snapshot", "group snapshot" or "node". The deletion of an object that does not exist is a success, and so is a detachment from it, or from
 // a node that does not exist. Any other ErrNotFound is no evidence of that: an answer 404 may be that of a wrong address.
-func NotFound(kind, id string) error { return &notFound{kind, id} }
+func NotFound(kind, id string) error { return &notFoundError{kind, id} }
 
-// notFound is the error of NotFound.
-type notFound struct{ kind, id string }
+// notFoundError is the error of NotFound.
+type notFoundError struct{ kind, id string }
 
 // Error implements error.
-func (n *notFound) Error() string { return fmt.Sprintf("%s %q: %v", n.kind, n.id, ErrNotFound) }
+func (n *notFoundError) Error() string { return fmt.Sprintf("%s %q: %v", n.kind, n.id, ErrNotFound) }
 
 // Is says that it is an ErrNotFound.
-func (*notFound) Is(target error) bool { return target == ErrNotFound }
+func (*notFoundError) Is(target error) bool { return target == ErrNotFound }
 
 // IsNotFound reports whether an error is NotFound of one of these ids.
 func IsNotFound(err error, ids ...string) bool {
-	found, ok := errors.AsType[*notFound](err)
+	found, ok := errors.AsType[*notFoundError](err)
 	return ok && slices.Contains(ids, found.id)
 }
 
@@ -156,17 +156,19 @@ func statusOf(err error, secrets Secrets) error {
 	return status.Error(codeOf(err), secrets.remove(err.Error()))
 }
 
-// withTokens returns the secrets of a request, with the tokens of service accounts that Kubernetes puts into the volume context.
-func withTokens(secrets, volumeContext map[string]string) Secrets {
-	tokens := volumeContext[redact.TokensKey]
-	if tokens == "" {
-		return secrets
+// allSecrets returns the secrets of a request, with the tokens of service accounts that Kubernetes puts into the volume context, and the values of mount flags (CSI v1.13, "VolumeCapability":
+// mount_flags may be secrets).
+func allSecrets(secrets, volumeContext map[string]string, mountFlags []string) Secrets {
+	all := Secrets{}
+	maps.Copy(all, secrets)
+	if tokens := volumeContext[redact.TokensKey]; tokens != "" {
+		all[redact.TokensKey] = tokens
 	}
-	all := maps.Clone(Secrets(secrets))
-	if all == nil {
-		all = Secrets{}
+	for _, flag := range mountFlags {
+		if _, value, ok := strings.Cut(flag, "="); ok {
+			all["mount flag "+flag] = value
+		}
 	}
-	all[redact.TokensKey] = tokens
 	return all
 }
 

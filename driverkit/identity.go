@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/version"
 )
 
@@ -49,13 +50,26 @@ func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	return answer, nil
 }
 
-// Probe reports whether the driver can work.
+// Probe reports whether the driver has started: not ready means that it is "still initializing, but otherwise perfectly healthy" (CSI v1.13, "Probe"). Once it was ready it stays so: an outage of
+// the storage system is no reason to restart drivers, which liveness probes do.
 func (i *identity) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
-	err := i.probe(ctx)
+	err := i.start(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Info("The driver is not ready", "reason", err.Error())
+		klog.FromContext(ctx).Info("The driver is not ready yet", logging.KeyReason, err.Error())
 	}
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(err == nil)}, nil
+}
+
+// start is probe until that has succeeded once.
+func (k *kit) start(ctx context.Context) error {
+	if k.started.Load() {
+		return nil
+	}
+	err := k.probe(ctx)
+	if err == nil {
+		k.started.Store(true)
+	}
+	return err
 }
 
 // probe asks the Backend, if it is a Prober.

@@ -109,6 +109,7 @@ func (j *journal) get(id string) *record {
 
 // save makes a record durable, or removes an empty one.
 func (j *journal) save(r *record) error {
+	r.hideFlags()
 	empty := r.Stage == nil && len(r.Targets) == 0
 	var err error
 	if empty {
@@ -171,6 +172,22 @@ func (s *stage) clone() *stage {
 	}
 	c := *s
 	return &c
+}
+
+// hideFlags takes from a record what a journal must not have, see Capability.noted.
+func (r *record) hideFlags() {
+	r.Stage.hideFlags()
+	for i := range r.Targets {
+		t := &r.Targets[i]
+		t.Capability = t.Capability.noted()
+		t.Stage.hideFlags()
+	}
+}
+
+func (s *stage) hideFlags() {
+	if s != nil {
+		s.Capability = s.Capability.noted()
+	}
 }
 
 // at returns the target at a path, or nil.

@@ -77,7 +77,7 @@ func (n *node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequ
 		return nil, unimplemented("NodeStageVolume")
 	}
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
-	op := onVolume(req.GetVolumeId(), withTokens(req.GetSecrets(), req.GetVolumeContext()), n.checkPath("staging_target_path", req.GetStagingTargetPath()), err)
+	op := onVolume(req.GetVolumeId(), allSecrets(req.GetSecrets(), req.GetVolumeContext(), capability.MountFlags), n.checkPath("staging_target_path", req.GetStagingTargetPath()), err)
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 		return &csi.NodeStageVolumeResponse{}, n.stage(ctx, &StageRequest{
 			ID: req.GetVolumeId(), Path: req.GetStagingTargetPath(), Capability: capability, ReadOnly: capability.ReadOnly(),
@@ -101,8 +101,8 @@ func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
 	inline, inlineErr := n.inlineOf(req, capability)
-	op := onVolume(req.GetVolumeId(), withTokens(req.GetSecrets(), req.GetVolumeContext()), n.checkPath("target_path", req.GetTargetPath()),
-		checkCharacters("staging_target_path", req.GetStagingTargetPath()), err, inlineErr)
+	op := onVolume(req.GetVolumeId(), allSecrets(req.GetSecrets(), req.GetVolumeContext(), capability.MountFlags), n.checkPath("target_path", req.GetTargetPath()),
+		n.checkOptionalPath("staging_target_path", req.GetStagingTargetPath()), err, inlineErr)
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 		want := &target{
 			Path: req.GetTargetPath(), Staging: req.GetStagingTargetPath(), ReadOnly: req.GetReadonly() || capability.ReadOnly(), Capability: capability,

@@ -141,9 +141,8 @@ func TestMountsComeBack(t *testing.T) {
 	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
 	b.mounts.Reboot()
 	b.restart()
-	wantCode(t, "publish while the staging mount is gone", b.publish(v, "pod-1"), codes.FailedPrecondition)
+	wantCode(t, "publish while the staging mount is gone, which the CO does not see", b.publish(v, "pod-1"), codes.OK)
 	wantCode(t, "stage again", b.stage(v), codes.OK)
-	wantCode(t, "publish again", b.publish(v, "pod-1"), codes.OK)
 	if b.mounts.At(b.path("staging")) == nil || b.mounts.At(b.path("pod-1")) == nil {
 		t.Errorf("mounted are %q", b.mounts.Targets())
 	}
@@ -885,4 +884,151 @@ func TestAnotherDevice(t *testing.T) {
 	}
 	_, err = b.NodeGetVolumeStats(ctxOf(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("pod-1")})
 	wantCode(t, "statistics", err, codes.NotFound)
+}
+
+// told is a Backend that notes what it is asked to unstage.
+type told struct {
+	*testarray.Array
+	unstaged *driverkit.UnstageRequest
+}
+
+// Unstage implements driverkit.Backend.
+func (b told) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error {
+	*b.unstaged = *req
+	return b.Array.Unstage(ctx, req)
+}
+
+// TestAdoption has a driver find volumes that another one has staged, or whose records were lost, under running pods: no CO stages them again.
+func TestAdoption(t *testing.T) {
+	b := prepareBench(t, nil)
+	backend := told{b.array, &driverkit.UnstageRequest{}}
+	b.start(backend)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	device := b.mounts.At(b.path("staging")).Source
+	forget := func() {
+		b.stop()
+		if err := os.RemoveAll(b.path("state")); err != nil {
+			t.Fatal(err)
+		}
+		b.start(backend)
+	}
+	forget()
+	for _, path := range []string{"staging", "pod-1"} {
+		stats, err := b.NodeGetVolumeStats(ctxOf(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path(path)})
+		wantCode(t, "statistics at "+path, err, codes.OK)
+		if total := stats.GetUsage()[0].GetTotal(); total != v.GetCapacityBytes() {
+			t.Errorf("statistics at %s: %d bytes, want %d", path, total, v.GetCapacityBytes())
+		}
+		_, err = b.NodeExpandVolume(ctxOf(t), &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path(path)})
+		wantCode(t, "expand at "+path, err, codes.OK)
+	}
+	if left := b.records(); left != 0 {
+		t.Errorf("%d records of a volume of which the contexts are not known", left)
+	}
+	for _, pod := range []string{"pod-1", "pod-2"} {
+		req := b.publishRequest(v, pod)
+		req.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+		_, err := b.NodePublishVolume(ctxOf(t), req)
+		wantCode(t, "publish for "+pod, err, codes.OK)
+	}
+	if left := b.records(); left != 1 {
+		t.Errorf("%d records, want one", left)
+	}
+	forget()
+	for _, pod := range []string{"pod-1", "pod-2"} {
+		wantCode(t, "unpublish "+pod, b.unpublish(v, pod), codes.OK)
+	}
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	if backend.unstaged.Staged == nil || backend.unstaged.Staged.Device != device {
+		t.Errorf("the Backend was asked to unstage %+v, want device %s", backend.unstaged.Staged, device)
+	}
+	if left := b.mounts.Targets(); len(left) > 0 || b.records() > 0 {
+		t.Errorf("left mounted: %q, %d records", left, b.records())
+	}
+	wantCode(t, "delete", b.delete(v), codes.OK)
+}
+
+// TestFailedAdoption: what is mounted at the staging path is not what the storage system says, so that it stays as it is, and nothing is unstaged.
+func TestFailedAdoption(t *testing.T) {
+	b := prepareBench(t, nil)
+	backend := told{b.array, &driverkit.UnstageRequest{}}
+	b.start(backend)
+	v := b.create("pvc-1")
+	b.place("staging")
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.FailedPrecondition)
+	if b.mounts.At(b.path("staging")) == nil || backend.unstaged.ID != "" || b.records() != 0 {
+		t.Errorf("mounted are %q, %d records, asked to unstage %+v", b.mounts.Targets(), b.records(), backend.unstaged)
+	}
+}
+
+// quotingFlags is a Backend whose errors have the mount flags of a request.
+type quotingFlags struct{ *testarray.Array }
+
+// Stage implements driverkit.Backend.
+func (quotingFlags) Stage(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	return nil, fmt.Errorf("mount with %v: %w", req.Capability.MountFlags, driverkit.ErrUnavailable)
+}
+
+// TestMountFlagsAreSecret has the values of mount flags in no error and in no record, and compares them all the same.
+func TestMountFlagsAreSecret(t *testing.T) {
+	b := newBench(t, nil)
+	v := b.create("pvc-1")
+	stage := func(password string) error {
+		req := b.stageRequest(v)
+		req.VolumeCapability.GetMount().MountFlags = []string{"noatime", "password=" + password}
+		_, err := b.NodeStageVolume(ctxOf(t), req)
+		return err
+	}
+	b.files.Fail(filesystem.StepMount, errBroken)
+	broken := stage("hunter2")
+	wantCode(t, "a mount that fails", broken, codes.Internal)
+	b.files.Fail(filesystem.StepMount, nil)
+	for range 2 {
+		wantCode(t, "stage", stage("hunter2"), codes.OK)
+	}
+	wantCode(t, "stage with another password", stage("hunter3"), codes.AlreadyExists)
+	b.editRecord(func(text string) string {
+		if strings.Contains(text, "hunter2") || !strings.Contains(text, "noatime") {
+			t.Errorf("the record is %s", text)
+		}
+		return text
+	})
+	b.restart()
+	wantCode(t, "stage after a restart", stage("hunter2"), codes.OK)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	b.stop()
+	b.start(quotingFlags{b.array})
+	quoted := stage("hunter2")
+	wantCode(t, "a Backend that quotes flags", quoted, codes.Unavailable)
+	for _, err := range []error{broken, quoted} {
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v has the value of a flag", err)
+		}
+	}
+}
+
+// inDirectory is a Backend that stages directories.
+type inDirectory struct{ *testarray.Array }
+
+// Stage implements driverkit.Backend.
+func (b inDirectory) Stage(context.Context, *driverkit.StageRequest) (*driverkit.Staged, error) {
+	return &driverkit.Staged{Directory: b.Dir}, nil
+}
+
+// TestSELinuxContext mounts with the context that a kubelet sends, and refuses it where it has no effect.
+func TestSELinuxContext(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.start(b.array)
+	v := b.create("pvc-1")
+	req := b.stageRequest(v)
+	req.VolumeCapability.GetMount().MountFlags = []string{`context="system_u:object_r:container_file_t:s0:c1,c2"`}
+	_, err := b.NodeStageVolume(ctxOf(t), req)
+	wantCode(t, "stage a device", err, codes.OK)
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	b.stop()
+	b.start(inDirectory{b.array})
+	_, err = b.NodeStageVolume(ctxOf(t), req)
+	wantCode(t, "stage a directory", err, codes.InvalidArgument)
 }

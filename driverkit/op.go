@@ -6,6 +6,7 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -31,6 +32,17 @@ type locks struct {
 	names, ids keymutex.Locks[string]
 }
 
+// faultPointKey is the key in a context under which a call has its kit.
+type faultPointKey struct{}
+
+// FaultPoint is a point of a Backend's own work at which a crash or the end of a call may matter, such as before and after a request to the storage system. ctx is that of the call. Tests of
+// package drivertest let the driver die there, and the call end; otherwise nothing happens.
+func FaultPoint(ctx context.Context, name string) {
+	if k, ok := ctx.Value(faultPointKey{}).(*kit); ok {
+		k.at(ctx, name)
+	}
+}
+
 // perform waits for the operation's locks until the call's deadline, and then runs do.
 func perform[T any](ctx context.Context, s *kit, op operation, do func(context.Context) (T, error)) (T, error) {
 	var none T
@@ -42,6 +54,7 @@ func perform[T any](ctx context.Context, s *kit, op operation, do func(context.C
 		return none, statusOf(err, op.secrets)
 	}
 	defer unlock()
+	ctx = context.WithValue(ctx, faultPointKey{}, s)
 	changes := op.name != "" || len(op.ids) > 0
 	if changes {
 		s.at(ctx, "called")
@@ -111,6 +124,8 @@ type kit struct {
 	backend    Backend
 	locks      locks
 	background Background
+	// started says that the Backend could work once.
+	started atomic.Bool
 }
 
 // at is a fault point of the call that ctx belongs to.

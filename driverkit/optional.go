@@ -342,8 +342,9 @@ type PublishOnly interface {
 	PublishesOnly()
 }
 
-// Prober is a Backend that can check what it depends on, such as its credentials and the connection to its storage system.
+// Prober is a Backend that can check what it depends on, such as its credentials and the connection to its storage system. The CO begins to call the driver when the check has succeeded once. After
+// that its result is in NodeGetStorageHealth and /readyz alone: an outage of the storage system must not have drivers restarted, and what can be done without it must go on.
 type Prober interface {
-	// Probe returns nil when calls can be served. It must be quick: a liveness probe waits for it (CSI v1.13, "Probe").
+	// Probe returns nil when calls can be served. It must be quick: probes wait for it (CSI v1.13, "Probe").
 	Probe(ctx context.Context) error
 }

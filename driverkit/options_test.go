@@ -168,13 +168,18 @@ func (s somewhere) Probe(context.Context) error {
 // TestNodeInfo reports what a Backend knows of its node, and whether it is ready.
 func TestNodeInfo(t *testing.T) {
 	b := prepareBench(t, func(o *driverkit.Options) { o.TopologyKeys = []string{"rack"} })
-	broken := false
+	broken := true
 	b.start(somewhere{b.array, &broken})
+	ready, err := b.Probe(ctxOf(t), &csi.ProbeRequest{})
+	if err != nil || ready.GetReady().GetValue() {
+		t.Errorf("probe of a Backend that cannot start: %v, %v", ready, err)
+	}
+	broken = false
 	info, err := b.NodeGetInfo(ctxOf(t), &csi.NodeGetInfoRequest{})
 	if err != nil || info.GetNodeId() != "node-1" || info.GetMaxVolumesPerNode() != 3 || info.GetAccessibleTopology().GetSegments()["rack"] != "7" {
 		t.Errorf("node info: %v, %v", info, err)
 	}
-	ready, err := b.Probe(ctxOf(t), &csi.ProbeRequest{})
+	ready, err = b.Probe(ctxOf(t), &csi.ProbeRequest{})
 	if err != nil || !ready.GetReady().GetValue() {
 		t.Errorf("probe: %v, %v", ready, err)
 	}
@@ -182,8 +187,8 @@ func TestNodeInfo(t *testing.T) {
 	_, err = b.NodeGetInfo(ctxOf(t), &csi.NodeGetInfoRequest{})
 	wantCode(t, "node info while the Backend does not know", err, codes.Unavailable)
 	ready, err = b.Probe(ctxOf(t), &csi.ProbeRequest{})
-	if err != nil || ready.GetReady().GetValue() {
-		t.Errorf("probe of a broken Backend: %v, %v", ready, err)
+	if err != nil || !ready.GetReady().GetValue() {
+		t.Errorf("probe in an outage of the storage system: %v, %v: the driver would be restarted", ready, err)
 	}
 	plugin, err := b.GetPluginInfo(ctxOf(t), &csi.GetPluginInfoRequest{})
 	if err != nil || plugin.GetName() != "kit.example.com" || plugin.GetVendorVersion() == "" {

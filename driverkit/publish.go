@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -20,7 +19,10 @@ import (
 
 // publish mounts a staged volume at a target.
 func (n *node) publish(ctx context.Context, want *target, req *StageRequest) error {
-	known := n.journal.get(req.ID)
+	known, err := n.stageForPublish(ctx, n.journal.get(req.ID), want, req)
+	if err != nil {
+		return err
+	}
 	if err := n.checkStaged(ctx, known, want); err != nil {
 		return err
 	}
@@ -85,33 +87,14 @@ func (n *node) undoPublish(ctx context.Context, before *record, path string, cau
 	return errors.Join(cause, err)
 }
 
-// checkStaged refuses a volume that is not staged at the path that the CO names (CSI v1.13, "NodePublishVolume", FAILED_PRECONDITION), or that does not exist
-// (NOT_FOUND).
+// checkStaged refuses a volume that is staged in another way (CSI v1.13, "NodePublishVolume", FAILED_PRECONDITION).
 func (n *node) checkStaged(ctx context.Context, known *record, want *target) error {
-	if known.Stage == nil {
-		// Only an ErrNotFound counts: a node may not be able to ask the storage system.
-		if _, err := n.backend.Get(ctx, &GetRequest{ID: known.ID}); isNotFound(err) {
-			return err
-		}
-	}
-	switch {
-	case want.Staging == "":
-		return fmt.Errorf("staging_target_path: is required, volumes are staged before they are published: %w", ErrPrecondition)
-	case known.Stage == nil || known.Stage.Path != want.Staging:
-		return fmt.Errorf("volume %q is not staged at %q: %w", known.ID, want.Staging, ErrPrecondition)
-	case known.Stage.Capability.Block != want.Capability.Block:
+	if known.Stage.Capability.Block != want.Capability.Block {
 		return fmt.Errorf("volume_capability.access_type: volume %q is staged with the other one: %w", known.ID, ErrPrecondition)
 	}
 	if known.Stage.needsReadOnlyDevice(want) && !implements[ReadOnlyDevicer](n.kit) {
 		// A read-only mount of a device's node does not keep anybody from writing to the device.
 		return fmt.Errorf("readonly: volume %q is staged as a device that can be written: %w", known.ID, ErrInvalid)
-	}
-	staged, err := n.stillStaged(ctx, known.Stage)
-	if err == nil && !staged {
-		err = fmt.Errorf("volume %q is not mounted at its staging path %q any more; NodeStageVolume repairs that: %w", known.ID, want.Staging, ErrPrecondition)
-	}
-	if err != nil {
-		return err
 	}
 	return n.checkWritable(ctx, known.ID, known.Stage)
 }
@@ -279,13 +262,9 @@ func (n *node) unmountTarget(ctx context.Context, id, path string, published *ta
 // stats measures a volume at a staging or target path, or at another path that shows its device: kubelets ask for the statistics of a raw block volume at
 // a mount of their own.
 func (n *node) stats(ctx context.Context, id, path string) (*csi.NodeGetVolumeStatsResponse, error) {
-	known := n.journal.get(id)
-	s := known.stageAt(path)
-	if s == nil && known.Stage.showsDeviceAt(path) {
-		s = known.Stage
-	}
-	if s == nil || s.Staged == nil {
-		return nil, fmt.Errorf("volume %q at volume_path %q: %w", id, path, ErrNotFound)
+	s, err := n.stageOf(ctx, n.journal.get(id), path)
+	if err != nil {
+		return nil, err
 	}
 	usage, err := n.usage(ctx, id, path, s)
 	if err != nil {
@@ -335,21 +314,11 @@ func (n *node) usage(ctx context.Context, id, path string, s *stage) (filesystem
 	return n.Filesystems.Usage(ctx, path)
 }
 
-// deviceSize returns the size of a block device in bytes.
-func deviceSize(device string) (int64, error) {
-	f, err := os.Open(device)
-	if err != nil {
-		return 0, err
-	}
-	size, err := f.Seek(0, io.SeekEnd)
-	return size, errors.Join(err, f.Close())
-}
-
 // expand lets a volume have its new size: the device first, if the Backend has work there, then the file system.
 func (n *node) expand(ctx context.Context, path string, req *NodeExpandRequest) error {
-	s := n.journal.get(req.ID).stageAt(path)
-	if s == nil || s.Staged == nil {
-		return fmt.Errorf("volume %q at volume_path %q: %w", req.ID, path, ErrNotFound)
+	s, err := n.stageOf(ctx, n.journal.get(req.ID), path)
+	if err != nil {
+		return err
 	}
 	if err := n.background.Wait(ctx, s.work(req.ID)); err != nil {
 		return err

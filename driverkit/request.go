@@ -10,8 +10,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// maxName is the greatest length of a name or id in bytes (CSI v1.13, "Size Limits").
-const maxName = 128
+const (
+	// maxName is the greatest length of a name in bytes (CSI v1.13, "Size Limits").
+	maxName = 128
+	// maxID is that of the id of a new object. CSI allows 128 bytes; Kubernetes has no limit, and drivers in the field have longer ids, such as paths of resources.
+	maxID = 2 << 10
+)
 
 // required refuses an empty field, and one with banned characters.
 func required(field, value string) error {
@@ -31,10 +35,15 @@ func checkCharacters(field, value string) error {
 	return nil
 }
 
-// checkID is required with the limit that names and the ids of new objects have.
-func checkID(field, value string) error {
-	if len(value) > maxName {
-		return fmt.Errorf("%s: %d bytes, must be at most %d: %w", field, len(value), maxName, ErrInvalid)
+// checkName is required with the limit of names.
+func checkName(field, value string) error { return checkLength(field, value, maxName) }
+
+// checkID is required with the limit of the ids of new objects.
+func checkID(field, value string) error { return checkLength(field, value, maxID) }
+
+func checkLength(field, value string, most int) error {
+	if len(value) > most {
+		return fmt.Errorf("%s: %d bytes, must be at most %d: %w", field, len(value), most, ErrInvalid)
 	}
 	return required(field, value)
 }
@@ -53,6 +62,14 @@ func (k *kit) checkPath(field, path string) error {
 		}
 	}
 	return nil
+}
+
+// checkOptionalPath is checkPath for a path that may be missing.
+func (k *kit) checkOptionalPath(field, path string) error {
+	if path == "" {
+		return nil
+	}
+	return k.checkPath(field, path)
 }
 
 func within(path, dir string) bool {

@@ -195,7 +195,7 @@ func (d *driver) listenHTTP(ctx context.Context) (*httpserve.Server, error) {
 		Address:     d.HTTP.Address(),
 		MetricsPath: d.HTTP.MetricsPath,
 		Gatherer:    d.registry,
-		Health:      d.probe,
+		Health:      d.start,
 		Live:        map[string]func(context.Context) error{"process": func(context.Context) error { return nil }},
 		Ready:       map[string]func(context.Context) error{"backend": d.probe},
 		Pprof:       d.HTTP.Pprof,

@@ -38,7 +38,7 @@ func (n *node) stage(ctx context.Context, req *StageRequest) error {
 	case err != nil:
 		return err
 	case done && known.Stage.Staged.Device != "":
-		return n.mount(ctx, req.ID, known.Stage) // The process that mounted it may have ended before the file system had its size.
+		return n.mount(ctx, req, known.Stage) // The process that mounted it may have ended before the file system had its size.
 	case done:
 		return nil
 	}
@@ -182,7 +182,7 @@ func (n *node) present(ctx context.Context, req *StageRequest, s *stage, save fu
 		return err
 	}
 	n.at(ctx, "noted")
-	return n.mount(ctx, req.ID, s)
+	return n.mount(ctx, req, s)
 }
 
 // check reports whether a Backend's answer is one of the forms. The error is INTERNAL: the Backend breaks its contract.
@@ -215,18 +215,21 @@ func (s *Staged) forms() (n int) {
 
 // mount brings a staged volume to its path. A raw block volume is not mounted there: it is published from its device. An ErrRunning says that the file system is still being made, checked or
 // grown.
-func (n *node) mount(ctx context.Context, id string, s *stage) error {
+func (n *node) mount(ctx context.Context, req *StageRequest, s *stage) error {
 	switch {
 	case s.Capability.Block:
 		return nil
 	case s.Staged.Device != "":
-		return n.background.Do(ctx, s.work(id), func(ctx context.Context) error {
+		return n.background.Do(ctx, s.work(req.ID), func(ctx context.Context) error {
 			return n.Filesystems.Mount(ctx, s.Staged.Device, s.Path, filesystem.Options{
-				Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: s.Capability.MountFlags, ReadOnly: s.readOnly(), Grow: true,
+				Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: req.Capability.MountFlags, ReadOnly: s.readOnly(), Grow: true,
 				Formatted: s.Staged.Formatted,
 			})
 		})
 	case s.Staged.Directory != "":
+		if slices.ContainsFunc(req.Capability.MountFlags, filesystem.IsContext) {
+			return fmt.Errorf("volume_capability.mount.mount_flags: a directory cannot be mounted with an SELinux context of its own; set seLinuxMount: false in the CSIDriver: %w", ErrInvalid)
+		}
 		return mount.EnsureBind(ctx, n.Mounter, s.Staged.Directory, s.Path, s.bindOptions())
 	}
 	mounted, err := n.Mounter.Mounted(ctx, s.Path)
@@ -339,7 +342,9 @@ func (n *node) unstage(ctx context.Context, id, path string) error {
 		return err
 	}
 	if known.Stage == nil {
-		known.Stage = &stage{Path: path}
+		if err := n.findForUnstage(ctx, known, path); err != nil {
+			return err
+		}
 	}
 	if err := n.release(ctx, id, known.Stage); err != nil {
 		return err

@@ -176,5 +176,6 @@ func (b *bench) stageRequest(v *csi.Volume) *csi.NodeStageVolumeRequest {
 func (b *bench) publishRequest(v *csi.Volume, target string) *csi.NodePublishVolumeRequest {
 	return &csi.NodePublishVolumeRequest{
 		VolumeId: v.GetVolumeId(), StagingTargetPath: b.path("staging"), TargetPath: b.path(target), VolumeCapability: mountCapability(),
+		PublishContext: v.GetVolumeContext(),
 	}
 }

@@ -2,17 +2,21 @@ package driverkit
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // Volume is a volume as the storage system knows it (CSI v1.13, "Volume").
 type Volume struct {
-	// ID identifies the volume: at most 128 bytes without control characters.
+	// ID identifies the volume: at most 2 KiB without control characters; CSI allows 128 bytes, Kubernetes more.
 	ID string
 	// Size is the size in bytes; 0 if it is not known.
 	Size int64
@@ -132,7 +136,30 @@ func (c Capability) manyTargets() bool { return c.MultiNode() || c.Mode == Singl
 // equal compares two capabilities; the order of mount flags does not count.
 func (c Capability) equal(o Capability) bool {
 	return c.Block == o.Block && c.FSType == o.FSType && c.Mode == o.Mode && c.MountGroup == o.MountGroup &&
-		slices.Equal(slices.Sorted(slices.Values(c.MountFlags)), slices.Sorted(slices.Values(o.MountFlags)))
+		slices.Equal(c.noted().MountFlags, o.noted().MountFlags)
+}
+
+// hashed begins what a journal has in place of mount flags.
+const hashed = "sha256:"
+
+// noted returns what a journal has of a capability. Mount flags may be secrets (CSI v1.13, "VolumeCapability"): of those that are not known to be none there is a hash, to compare them with
+// those of a repeated call.
+func (c Capability) noted() Capability {
+	known := mount.Flags()
+	var flags, others []string
+	for _, flag := range slices.Compact(slices.Sorted(slices.Values(c.MountFlags))) {
+		if strings.HasPrefix(flag, hashed) || slices.Contains(known, flag) {
+			flags = append(flags, flag)
+		} else {
+			others = append(others, flag)
+		}
+	}
+	if len(others) > 0 {
+		sum := sha256.Sum256([]byte(strings.Join(others, ",")))
+		flags = append(flags, hashed+hex.EncodeToString(sum[:]))
+	}
+	c.MountFlags = flags
+	return c
 }
 
 // Segments is a topology segment, as keys and values such as "topology.example.com/zone": "a" (CSI v1.13, "Topology").

@@ -355,11 +355,11 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("/debug/state: %s", got)
 	}
 	m.must(nil, os.RemoveAll(o.StateDir))
-	if code, _ := get("/healthz"); code == http.StatusOK {
-		t.Error("/healthz without a state directory: OK")
+	if code, _ := get("/readyz"); code == http.StatusOK {
+		t.Error("/readyz without a state directory: OK")
 	}
-	if probed, err := p.Probe(m.ctx, &csi.ProbeRequest{}); err != nil || probed.GetReady().GetValue() {
-		t.Errorf("Probe without a state directory: %v, %v, want not ready", probed, err)
+	if probed, err := p.Probe(m.ctx, &csi.ProbeRequest{}); err != nil || !probed.GetReady().GetValue() {
+		t.Errorf("Probe without a state directory: %v, %v, want ready: a restart does not bring it back", probed, err)
 	}
 }
 

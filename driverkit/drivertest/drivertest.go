@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,10 @@ type settings struct {
 	// inline are the attributes of inline volumes; nil leaves them out.
 	inline   map[string]string
 	noSanity bool
+	// otherNode is the id of a second node; empty leaves it out.
+	otherNode string
+	// ownLeaks finds what only the driver's author knows of.
+	ownLeaks func(dir string) ([]string, error)
 }
 
 // Parameters are those of CreateVolume in all tests.
@@ -57,6 +62,15 @@ func Block() Setting { return func(s *settings) { s.block = true } }
 
 // NoSanity leaves csi-sanity out, for further calls of Run in one test program, such as with Block.
 func NoSanity() Setting { return func(s *settings) { s.noSanity = true } }
+
+// OtherNode is the id of a second node that the Backend knows, on which no driver runs: volumes are attached to it, too.
+func OtherNode(id string) Setting { return func(s *settings) { s.otherNode = id } }
+
+// Leaks has find return what must not be left when all volumes of a storage system are deleted, such as objects of an array, sessions or devices. dir is that of New. Volumes and snapshots that the
+// Backend lists, mounts, records of the kit, and loop devices of files in dir are looked for in any case.
+func Leaks(find func(dir string) ([]string, error)) Setting {
+	return func(s *settings) { s.ownLeaks = find }
+}
 
 // Inline adds a walk with an inline volume, which has these attributes.
 func Inline(attributes map[string]string) Setting {
@@ -75,9 +89,11 @@ func Run(t *testing.T, newDriver New, settingList ...Setting) {
 		set(s)
 	}
 	t.Run("Contract", s.contract)
+	t.Run("Contents", s.contents)
 	if !s.noSanity {
 		t.Run("Sanity", s.sanity)
 	}
+	t.Run("Adoption", s.adoption)
 	t.Run("Walk", s.walk)
 	if s.inline != nil {
 		t.Run("WalkInline", s.walkInline)
@@ -236,16 +252,53 @@ func (m *machine) leaks() (left []string, err error) {
 	for _, r := range records {
 		left = append(left, "record "+r)
 	}
+	listed, err := m.listed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	left = append(left, listed...)
+	devices, err := loopDevices(m.dir)
+	if err == nil && m.s.ownLeaks != nil {
+		var own []string
+		own, err = m.s.ownLeaks(m.path("storage"))
+		left = append(left, own...)
+	}
+	return append(left, devices...), err
+}
+
+// listed returns the volumes and snapshots that the Backend lists.
+func (m *machine) listed(ctx context.Context) (all []string, err error) {
 	if lister, ok := m.backend.(driverkit.Lister); ok {
 		volumes, err := lister.List(ctx, "", 0)
 		if err != nil {
 			return nil, fmt.Errorf("list volumes: %w", err)
 		}
 		for _, v := range volumes {
-			left = append(left, "volume "+v.ID)
+			all = append(all, "volume "+v.ID)
 		}
 	}
-	return left, nil
+	if lister, ok := m.backend.(driverkit.SnapshotLister); ok {
+		snapshots, err := lister.ListSnapshots(ctx, &driverkit.ListSnapshotsRequest{Secrets: m.s.secrets})
+		if err != nil {
+			return nil, fmt.Errorf("list snapshots: %w", err)
+		}
+		for _, s := range snapshots {
+			all = append(all, "snapshot "+s.ID)
+		}
+	}
+	return all, nil
+}
+
+// loopDevices returns the loop devices of the kernel that show a file in a directory.
+func loopDevices(dir string) (found []string, err error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range files {
+		shown, err := os.ReadFile(file)
+		if err == nil && strings.HasPrefix(string(shown), dir+"/") { // an error is that it has gone
+			found = append(found, fmt.Sprintf("device %s of %s", strings.Split(file, "/")[3], strings.TrimSpace(string(shown))))
+		}
+	}
+	return found, err
 }
 
 // checkLeaks fails the test where something is left.

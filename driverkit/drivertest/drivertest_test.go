@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
@@ -35,7 +36,7 @@ func (w *world) driver(backend func(*testarray.Array) driverkit.Backend) New {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.arrays[dir] == nil {
-			w.arrays[dir], w.mounts[dir] = testarray.New(dir, NodeID), &mount.Fake{}
+			w.arrays[dir], w.mounts[dir] = testarray.New(dir, NodeID, otherNode), &mount.Fake{}
 		}
 		o := driverkit.NewOptions("array.example.com")
 		o.Support.Block = true
@@ -67,7 +68,7 @@ func TestArray(t *testing.T) {
 		o, b, err := array(dir)
 		o.TopologyKeys, o.Topology = slices.Sorted(maps.Keys(place())), place()
 		return o, b, err
-	}, Secrets(map[string]string{"password": "swordfish"}), Inline(map[string]string{"size": "4194304"}))
+	}, Secrets(map[string]string{"password": "swordfish"}), Inline(map[string]string{"size": "4194304"}), OtherNode(otherNode))
 }
 
 // TestBlock walks with raw block volumes.
@@ -80,6 +81,9 @@ type bug struct {
 	backend func(*testarray.Array) driverkit.Backend
 	prints  string
 }
+
+// otherNode is a node of the array on which no driver runs.
+const otherNode = "other-node"
 
 var errBroken = errors.New("broken")
 
@@ -94,7 +98,91 @@ type (
 	attachesOnce   struct{ *testarray.Array }
 	stagesOnce     struct{ *testarray.Array }
 	forgetsDevices struct{ *testarray.Array }
+	emptyCopies    struct{ *testarray.Array }
+	lateSnapshots  struct{ *testarray.Array }
+	onlySaysLarger struct{ *testarray.Array }
+	keepsSize      struct{ *testarray.Array }
+	detachesAll    struct{ *testarray.Array }
+	hidesNodes     struct{ *testarray.Array }
+	keepsSnapshots struct{ *testarray.Array }
+	leaksSnapshots struct{ *testarray.Array }
+	twoCreations   struct{ *testarray.Array }
 )
+
+func (b emptyCopies) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	other := *req
+	other.Source = nil
+	v, err := b.Array.Create(ctx, &other)
+	if err == nil {
+		v.Source = req.Source
+	}
+	return v, err
+}
+
+func (b lateSnapshots) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	other := *req
+	if req.Source != nil && req.Source.Snapshot != "" {
+		s, err := b.GetSnapshot(ctx, &driverkit.GetSnapshotRequest{ID: req.Source.Snapshot})
+		if err != nil {
+			return nil, err
+		}
+		other.Source = &driverkit.Source{Volume: s.Volume} // as it is now
+	}
+	return b.Array.Create(ctx, &other)
+}
+
+func (b onlySaysLarger) ExpandOnNode(context.Context, *driverkit.NodeExpandRequest) error { return nil }
+
+func (b keepsSize) Expand(_ context.Context, req *driverkit.ExpandRequest) (*driverkit.Expanded, error) {
+	return &driverkit.Expanded{Size: req.Size.Required}, nil
+}
+
+func (b detachesAll) Detach(ctx context.Context, req *driverkit.DetachRequest) error {
+	other := *req
+	other.Node = ""
+	return b.Array.Detach(ctx, &other)
+}
+
+func (b hidesNodes) Get(ctx context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
+	v, err := b.Array.Get(ctx, req)
+	if err == nil {
+		v.Nodes = nil
+	}
+	return v, err
+}
+
+func (b keepsSnapshots) DeleteSnapshot(context.Context, *driverkit.DeleteSnapshotRequest) error {
+	return nil
+}
+
+// DeleteSnapshot hides the snapshot from GetSnapshot alone.
+func (b leaksSnapshots) DeleteSnapshot(context.Context, *driverkit.DeleteSnapshotRequest) error {
+	return nil
+}
+
+func (b leaksSnapshots) GetSnapshot(ctx context.Context, req *driverkit.GetSnapshotRequest) (*driverkit.Snapshot, error) {
+	s, err := b.Array.GetSnapshot(ctx, req)
+	if err == nil && time.Since(s.Created) > 0 {
+		return s, driverkit.NotFound("snapshot", req.ID)
+	}
+	return s, err
+}
+
+// Create notes the name after the volume was made.
+func (b twoCreations) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	names := b.Dir + "/.names-" + req.Name
+	if id, err := os.ReadFile(names); err == nil {
+		return b.Get(ctx, &driverkit.GetRequest{ID: string(id)})
+	}
+	other := *req
+	other.Name += fmt.Sprint(time.Now().UnixNano())
+	v, err := b.Array.Create(ctx, &other)
+	if err != nil {
+		return nil, err
+	}
+	driverkit.FaultPoint(ctx, "made")
+	return v, os.WriteFile(names, []byte(v.ID), 0o600)
+}
 
 func (b ignoresNames) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	other := *req
@@ -165,7 +253,7 @@ func (b forgetsDevices) Stage(ctx context.Context, req *driverkit.StageRequest) 
 func bugs() map[string]bug {
 	return map[string]bug{
 		"IgnoresNames":   {func(a *testarray.Array) driverkit.Backend { return ignoresNames{a} }, "create the same name again"},
-		"ForgetsVolumes": {func(a *testarray.Array) driverkit.Backend { return testarray.New(a.Dir, NodeID) }, "after a restart of the driver"},
+		"ForgetsVolumes": {func(a *testarray.Array) driverkit.Backend { return testarray.New(a.Dir, NodeID, otherNode) }, "after a restart of the driver"},
 		"DeletesOnce":    {func(a *testarray.Array) driverkit.Backend { return deletesOnce{a} }, "call 2: broken"},
 		"KeepsVolumes":   {func(a *testarray.Array) driverkit.Backend { return keepsVolumes{a} }, "left behind: volume"},
 		"HidesNotFound":  {func(a *testarray.Array) driverkit.Backend { return hidesNotFound{a} }, "want driverkit.NotFound"},
@@ -174,6 +262,15 @@ func bugs() map[string]bug {
 		"KeepsStages":    {func(a *testarray.Array) driverkit.Backend { return keepsStages{a} }, "in use"},
 		"AttachesOnce":   {func(a *testarray.Array) driverkit.Backend { return attachesOnce{a} }, "attach: rpc error"},
 		"StagesOnce":     {func(a *testarray.Array) driverkit.Backend { return stagesOnce{a} }, "stage: rpc error"},
+		"EmptyCopies":    {func(a *testarray.Array) driverkit.Backend { return emptyCopies{a} }, `a volume restored from a snapshot has "", want "first"`},
+		"LateSnapshots":  {func(a *testarray.Array) driverkit.Backend { return lateSnapshots{a} }, `a volume restored from a snapshot has "second", want "first"`},
+		"OnlySaysLarger": {func(a *testarray.Array) driverkit.Backend { return onlySaysLarger{a} }, "bytes after its expansion to"},
+		"KeepsSize":      {func(a *testarray.Array) driverkit.Backend { return keepsSize{a} }, "after its expansion"},
+		"DetachesAll":    {func(a *testarray.Array) driverkit.Backend { return detachesAll{a} }, `want Nodes ["other-node"]`},
+		"HidesNodes":     {func(a *testarray.Array) driverkit.Backend { return hidesNodes{a} }, `want Nodes ["drivertest-node"]`},
+		"KeepsSnapshots": {func(a *testarray.Array) driverkit.Backend { return keepsSnapshots{a} }, "after its deletion: <nil>"},
+		"LeaksSnapshots": {func(a *testarray.Array) driverkit.Backend { return leaksSnapshots{a} }, "left behind: snapshot"},
+		"TwoCreations":   {func(a *testarray.Array) driverkit.Backend { return twoCreations{a} }, "left behind: volume"},
 		"ForgetsDevices": {func(a *testarray.Array) driverkit.Backend { return forgetsDevices{a} }, "must have one of Device, Directory and Mounted"},
 	}
 }
@@ -184,8 +281,9 @@ const bugEnv = "DRIVERTEST_BUG"
 // TestFindsBugs runs the contract and the walk against drivers with one bug each, in processes of their own: each must fail, and print why.
 func TestFindsBugs(t *testing.T) {
 	if name := os.Getenv(bugEnv); name != "" {
-		s := &settings{new: newWorld().driver(bugs()[name].backend)}
+		s := &settings{new: newWorld().driver(bugs()[name].backend), otherNode: otherNode}
 		t.Run("Contract", s.contract)
+		t.Run("Contents", s.contents)
 		t.Run("Walk", s.walk)
 		return
 	}

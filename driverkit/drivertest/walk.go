@@ -163,16 +163,23 @@ type life struct {
 // live lets a CO lead a volume through its life, with a fault.
 func (s *settings) live(t *testing.T, p path, f *fault, givesUp bool) {
 	t.Helper()
+	l := s.newLife(t, p, f)
+	defer func() { l.stop() }()
+	l.lead(givesUp)
+	l.checkDeleted()
+	l.m.checkLeaks(t)
+}
+
+// newLife starts a driver for a volume that does not exist yet.
+func (s *settings) newLife(t *testing.T, p path, f *fault) *life {
+	t.Helper()
 	m := s.newMachine(t)
 	if err := os.Mkdir(m.path("co"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	l := &life{t: t, m: m, f: f, path: p, co: &co{s: s, staging: m.path("co/staging"), target: m.path("co/pod/target"), readOnly: m.path("co/pod/read-only")}}
 	l.start()
-	defer func() { l.stop() }()
-	l.lead(givesUp)
-	l.checkDeleted()
-	m.checkLeaks(t)
+	return l
 }
 
 func (l *life) start() {

@@ -65,7 +65,7 @@ func (f *Fake) Mount(ctx context.Context, device, target string, o Options) erro
 		err = f.grow(device)
 	}
 	if err != nil {
-		return fmt.Errorf("mount %s at %s, type %q, flags %v, read-only %t: %w", device, target, o.Type, o.Flags, o.readOnly(), err)
+		return fmt.Errorf("mount %s at %s, type %q, flags %s, read-only %t: %w", device, target, o.Type, flagNames(o.Flags), o.readOnly(), err)
 	}
 	return nil
 }
@@ -189,6 +189,15 @@ func (f *Fake) IsMountOf(ctx context.Context, device, target string) (shown, rea
 	}
 	broken, err := f.Mounts.ReadOnly(ctx, target)
 	return true, readOnly || broken, err
+}
+
+// DeviceAt implements Filesystems.
+func (f *Fake) DeviceAt(ctx context.Context, target string) (string, error) {
+	source, _ := f.source(target)
+	if info, err := os.Stat(source); err != nil || info.IsDir() {
+		return "", ctx.Err()
+	}
+	return source, ctx.Err()
 }
 
 // source resolves a target to its device or directory, through bind mounts of mounts.

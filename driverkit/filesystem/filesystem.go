@@ -86,6 +86,10 @@ type Filesystems interface {
 	// so, whether that mount is read-only. A missing device or target is no
 	// error. A bind mount of the mount that Mount made counts, too.
 	IsMountOf(ctx context.Context, device, target string) (shown, readOnly bool, err error)
+	// DeviceAt returns the device whose whole file system is mounted at target;
+	// empty if nothing is, or what is mounted there has no device, or is a part
+	// of a file system, such as a bind mount of a directory.
+	DeviceAt(ctx context.Context, target string) (device string, err error)
 	// Usage of the file system that is mounted at target; it is an error if there
 	// is none.
 	Usage(ctx context.Context, target string) (Usage, error)
@@ -141,22 +145,61 @@ func MinSize(fsType string) int64 {
 // something else than to mount the file system of that device at that target.
 // The kernel decides which of the other flags a file system supports.
 func CheckFlags(flags []string) error {
-	for _, flag := range flags {
+	for i, flag := range flags {
 		if rule := broken(flag); rule != "" {
-			return fmt.Errorf("mount flag %q: %s", flag, rule)
+			return fmt.Errorf("mount flag %d of %d, %s: %s", i+1, len(flags), flagNames([]string{flag}), rule)
 		}
 	}
 	return nil
 }
 
-// flagChars are the characters of flags. A comma would separate two flags; a
-// quote or a backslash would hide a comma.
-const flagChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:=/@%+"
+const (
+	// flagChars are the characters of flags. A comma would separate two flags; a
+	// quote or a backslash would hide a comma.
+	flagChars = nameChars + ":=/@%+"
+	// nameChars are those of the name of a flag.
+	nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+)
+
+// IsContext reports whether a flag is a context of SELinux for all files of a
+// file system, as a kubelet sends it (KEP-1710):
+// context="system_u:object_r:container_file_t:s0:c1,c2".
+func IsContext(flag string) bool {
+	name, _, _ := strings.Cut(flag, "=")
+	return slices.Contains([]string{"context", "fscontext", "defcontext", "rootcontext"}, name)
+}
+
+// unquoted takes the quotes from a context of SELinux, in which commas separate
+// nothing.
+func unquoted(flag string) string {
+	name, value, _ := strings.Cut(flag, "=")
+	if !IsContext(flag) || len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
+		return flag
+	}
+	return name + "=" + strings.ReplaceAll(value[1:len(value)-1], ",", "")
+}
+
+// flagNames are the names of flags, whose values may be secrets (CSI v1.13,
+// "VolumeCapability": mount_flags).
+func flagNames(flags []string) string {
+	names := make([]string, 0, len(flags))
+	for _, flag := range flags {
+		name, _, hasValue := strings.Cut(flag, "=")
+		switch {
+		case strings.Trim(name, nameChars) != "":
+			name = "(malformed)"
+		case hasValue:
+			name += "=..."
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ",")
+}
 
 // broken returns the rule that a flag breaks.
 func broken(flag string) string {
-	if flag == "" || flag[0] == '-' || strings.Trim(flag, flagChars) != "" {
-		return "must be one flag, of letters, digits and _-.:=/@%+, and not begin with a dash"
+	if plain := unquoted(flag); plain == "" || plain[0] == '-' || strings.Trim(plain, flagChars) != "" {
+		return "must be one flag, of letters, digits and _-.:=/@%+, and not begin with a dash; only contexts of SELinux may be in quotes, and have commas there"
 	}
 	name, _, _ := strings.Cut(flag, "=")
 	prefixed := func(prefix string) bool { return strings.HasPrefix(name, prefix) }

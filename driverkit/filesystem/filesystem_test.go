@@ -1,6 +1,7 @@
 package filesystem
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -17,6 +18,9 @@ func TestCheckFlags(t *testing.T) {
 		"Generic":     {reason: "flags of all file systems", good: true, flags: []string{"ro", "rw", "noatime", "nosuid", "sync", "defaults"}},
 		"Particular":  {reason: "flags of one", good: true, flags: []string{"data=ordered", "discard", "errors=remount-ro", "logbufs=8", "inode64", "stripe=16"}},
 		"Label":       {reason: "labels of SELinux", good: true, flags: []string{"context=system_u:object_r:container_file_t:s0"}},
+		"Kubelet":     {reason: "a kubelet sends labels in quotes, with commas", good: true, flags: []string{`context="system_u:object_r:container_file_t:s0:c1,c2"`}},
+		"Quoted":      {reason: "the kernel separates at each comma", flags: []string{`data="a,logdev=/dev/sda,b"`}},
+		"Quotes":      {reason: "the first would end before the comma", flags: []string{`context="a",bind,b="c"`}},
 		"Empty":       {reason: "it would be no flag", flags: []string{""}},
 		"Option":      {reason: "it could be one of mount(8)", flags: []string{"--bind"}},
 		"Comma":       {reason: "two flags in one", flags: []string{"noatime,bind"}},
@@ -45,6 +49,7 @@ func TestCheckFlags(t *testing.T) {
 		"UserMkdir":   {reason: "it would make directories", flags: []string{"X-mount.mkdir"}},
 		"NoFail":      {reason: "nothing would be mounted, without an error", flags: []string{"nofail"}},
 		"LastIsWrong": {reason: "all are looked at", flags: []string{"noatime", "nodev", "loop"}},
+		"Secret":      {reason: "the value is not in the error", flags: []string{"password=hunter2 "}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -52,8 +57,11 @@ func TestCheckFlags(t *testing.T) {
 			if (err == nil) != c.good {
 				t.Fatalf("CheckFlags(%q) = %v, because %s", c.flags, err, c.reason)
 			}
-			if err != nil && !strings.Contains(err.Error(), "mount flag \"") {
-				t.Errorf("%v does not name the flag", err)
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v has the value of a flag", err)
+			}
+			if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("mount flag %d of %[1]d, ", len(c.flags))) {
+				t.Errorf("%v does not say which flag", err)
 			}
 		})
 	}

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"slices"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	mountutils "k8s.io/mount-utils"
 
@@ -53,7 +55,7 @@ func (k Kernel) Mount(ctx context.Context, device, target string, o Options) err
 		err = grow(ctx, device, target)
 	}
 	if err != nil {
-		return fmt.Errorf("mount %s at %s, type %q, flags %v, read-only %t: %w", device, target, o.Type, o.Flags, o.readOnly(), err)
+		return fmt.Errorf("mount %s at %s, type %q, flags %s, read-only %t: %w", device, target, o.Type, flagNames(o.Flags), o.readOnly(), err)
 	}
 	return nil
 }
@@ -170,6 +172,45 @@ func isMountOf(ctx context.Context, device, target string) (shown, readOnly bool
 		return false, false, err
 	}
 	return true, about.Flags&unix.ST_RDONLY != 0, nil
+}
+
+// DeviceAt implements Filesystems. A device is called by the name with which it was mounted, as long as that is its name.
+func (k Kernel) DeviceAt(ctx context.Context, target string) (string, error) {
+	device, err := "", ctx.Err()
+	if err == nil {
+		device, err = deviceAt(target)
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for the device that is mounted at %s: %w", target, err)
+	}
+	return device, nil
+}
+
+func deviceAt(target string) (string, error) {
+	resolved, err := filepath.EvalSymlinks(target)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	found, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) { return info.Mountpoint != resolved, false })
+	if err != nil || len(found) == 0 {
+		return "", err
+	}
+	top := found[len(found)-1]
+	if top.Root != "/" || !filepath.IsAbs(top.Source) {
+		return "", nil
+	}
+	var node unix.Stat_t
+	if err := unix.Stat(top.Source, &node); err != nil || node.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return "", nil //nolint:nilerr // the name is not that of a device, or not any more
+	}
+	// Major is 0 for file systems of several devices, such as btrfs.
+	if number := unix.Mkdev(uint32(top.Major), uint32(top.Minor)); top.Major != 0 && number != node.Rdev { //nolint:gosec // the numbers of the kernel
+		return "", nil
+	}
+	return top.Source, nil
 }
 
 // Usage implements Filesystems.

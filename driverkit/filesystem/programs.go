@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -91,10 +92,19 @@ type failure struct {
 // Error implements error.
 func (f failure) Error() string { return f.text }
 
+// commandLine is what errors call a program and its arguments. The values of mount flags may be secrets.
+func commandLine(name string, args []string) string {
+	shown := slices.Clone(args)
+	if i := slices.Index(args, "-o"); i >= 0 && i+1 < len(args) {
+		shown[i+1] = flagNames(strings.Split(args[i+1], ","))
+	}
+	return name + " " + strings.Join(shown, " ")
+}
+
 // run runs a program to its end, whatever becomes of the context: one that is killed leaves a file system half checked, half made or half as large, and the next call would begin at the
 // start again.
 func run(ctx context.Context, name string, args ...string) ([]byte, error) {
-	line := name + " " + strings.Join(args, " ")
+	line := commandLine(name, args)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", line, err)
 	}

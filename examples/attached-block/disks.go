@@ -54,7 +54,7 @@ func (d *disks) as(secrets driverkit.Secrets) *array.Client {
 	if len(secrets) == 0 {
 		return d.array
 	}
-	return &array.Client{Address: d.array.Address, User: secrets[userSecret], Password: secrets[passwordSecret]}
+	return &array.Client{Address: d.array.Address, User: secrets[userSecret], Password: secrets[passwordSecret], HTTP: d.array.HTTP}
 }
 
 // Create implements driverkit.Backend. It looks for the name first: where a volume of that name exists, its pool may have become full.

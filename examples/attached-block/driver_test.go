@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -22,6 +23,9 @@ import (
 func credentials() map[string]string {
 	return map[string]string{userSecret: "csi", passwordSecret: "swordfish"}
 }
+
+// otherNode is a host of the array on which no driver runs.
+const otherNode = "other-node"
 
 // patience bounds what should take milliseconds.
 const patience = 10 * time.Second
@@ -82,7 +86,7 @@ func (r *rig) start(dir string) (*machine, error) {
 	}
 	const poolSize = 1 << 30
 	a, err := array.Open(context.Background(), array.Config{
-		Dir: dir, Hosts: []string{drivertest.NodeID, "other-node"}, HostLimit: 3, Devices: m.devices, Passwords: map[string]string{"csi": "swordfish"},
+		Dir: dir, Hosts: []string{drivertest.NodeID, otherNode}, HostLimit: 3, Devices: m.devices, Passwords: map[string]string{"csi": "swordfish"},
 		Pools: []array.Pool{
 			{Place: array.Place{Pool: "a1", Zone: "a", Rack: "1"}, Size: poolSize},
 			{Place: array.Place{Pool: "a2", Zone: "a", Rack: "2"}, Size: poolSize},
@@ -96,7 +100,26 @@ func (r *rig) start(dir string) (*machine, error) {
 	r.t.Cleanup(server.Close)
 	r.t.Cleanup(func() { checkDevices(r.t, m.devices, dir) })
 	m.client = &array.Client{Address: server.URL, User: "csi", Password: "swordfish"}
+	if r.fake { // the walk loses requests and answers of the array, too
+		m.client.HTTP.Transport = drivertest.Transport{}
+	}
 	return m, nil
+}
+
+// luns are what an array still has.
+func (r *rig) luns(dir string) (left []string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, kind := range []array.Kind{array.Volumes, array.Snapshots} {
+		all, err := r.arrays[dir].client.List(context.Background(), kind, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range all {
+			left = append(left, fmt.Sprintf("%s %q of the array", kind, l.Name))
+		}
+	}
+	return left, nil
 }
 
 // checkDevices looks for devices of an array's files that were not removed, and removes them.
@@ -121,13 +144,13 @@ func checkDevices(t *testing.T, devices loop.Devices, dir string) {
 // TestKernel runs everything with devices and file systems of the kernel.
 func TestKernel(t *testing.T) {
 	r := newRig(t, false)
-	drivertest.Run(t, r.driver, drivertest.Secrets(credentials()), sanityOnce(r))
+	drivertest.Run(t, r.driver, drivertest.Secrets(credentials()), sanityOnce(r), drivertest.OtherNode(otherNode))
 }
 
 // TestFake is TestKernel without root.
 func TestFake(t *testing.T) {
 	r := newRig(t, true)
-	drivertest.Run(t, r.driver, drivertest.Secrets(credentials()), sanityOnce(r))
+	drivertest.Run(t, r.driver, drivertest.Secrets(credentials()), sanityOnce(r), drivertest.OtherNode(otherNode), drivertest.Leaks(r.luns))
 }
 
 // TestKernelBlock and TestFakeBlock use raw block volumes.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/drivertest"
+	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
@@ -193,4 +194,50 @@ func TestLife(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 		t.Errorf("write to a volume that is attached read-only: %v, want EROFS", err)
 	}
+}
+
+// TestFormerDriver replaces a driver that was made without the kit, while a pod uses a volume that it has staged: as in driverkit/docs/from-your-driver.md.
+func TestFormerDriver(t *testing.T) {
+	s := serve(t)
+	v := s.create("pvc-1", 32<<20, nil)
+	published, err := s.attach(v, drivertest.NodeID, false)
+	s.must("attach", err)
+	staging, target := s.path("staging"), s.path("target")
+	device, err := loop.Kernel{}.Device(t.Context(), published[pathKey], false)
+	s.must("find the device", errors.Join(err, os.Mkdir(staging, 0o700), os.Mkdir(target, 0o700)))
+	for _, args := range [][]string{{"mkfs.ext4", "-q", device}, {"mount", device, staging}, {"mount", "--bind", staging, target}} { // what the former driver did
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	file := filepath.Join(target, "file")
+	s.must("write", os.WriteFile(file, []byte("data"), 0o600))
+
+	stats, err := s.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: v.GetVolumeId(), VolumePath: target})
+	s.must("statistics", err)
+	if total := stats.GetUsage()[0].GetTotal(); total < 16<<20 || total > 32<<20 {
+		t.Errorf("statistics: %d bytes, want about 32 MiB", total)
+	}
+	for range 2 { // a repeated call, as with requiresRepublish, and after a restart of the kubelet
+		_, err = s.NodePublishVolume(t.Context(), &csi.NodePublishVolumeRequest{
+			VolumeId: v.GetVolumeId(), StagingTargetPath: staging, TargetPath: target, VolumeCapability: s.writer(), PublishContext: published,
+		})
+		s.must("publish", err)
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) != "data" {
+		t.Errorf("the pod reads %q, %v", data, err)
+	}
+	_, err = s.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: target})
+	s.must("expand", err)
+	_, err = s.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: v.GetVolumeId(), TargetPath: target})
+	s.must("unpublish", err)
+	_, err = s.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: v.GetVolumeId(), StagingTargetPath: staging})
+	s.must("unstage", err)
+	if mounted, err := (mount.Kernel{}).Mounted(t.Context(), staging); mounted || err != nil {
+		t.Errorf("mounted at the staging path: %t, %v", mounted, err)
+	}
+	_, err = s.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: v.GetVolumeId(), NodeId: drivertest.NodeID, Secrets: credentials()})
+	s.must("detach", err)
+	_, err = s.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: v.GetVolumeId(), Secrets: credentials()})
+	s.must("delete", err)
 }

@@ -4,6 +4,7 @@ package testarray
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -101,15 +102,26 @@ func (a *Array) Create(_ context.Context, req *driverkit.CreateRequest) (*driver
 	return v.copy(), a.add(v)
 }
 
-// add makes the file of a volume, and enters it.
+// add makes the file of a volume, with the contents of its source, and enters it.
 func (a *Array) add(v *volume) error {
-	file, err := os.Create(a.device(v.ID))
-	if err != nil {
-		return err
+	source := ""
+	if v.Source != nil {
+		source = a.device(v.Source.Snapshot + v.Source.Volume)
 	}
-	defer file.Close()
 	a.volumes[v.ID] = v
-	return file.Truncate(v.Size)
+	return errors.Join(copyFile(source, a.device(v.ID)), os.Truncate(a.device(v.ID), v.Size))
+}
+
+// copyFile copies a file; without a source the copy is empty.
+func copyFile(source, target string) error {
+	var contents []byte
+	if source != "" {
+		var err error
+		if contents, err = os.ReadFile(source); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(target, contents, 0o600)
 }
 
 // CreateInline implements driverkit.Inliner. The only attribute is "size", in bytes.
@@ -353,16 +365,19 @@ func (a *Array) CreateSnapshot(_ context.Context, req *driverkit.CreateSnapshotR
 	a.serial++
 	s := &driverkit.Snapshot{ID: fmt.Sprintf("snap-%06d", a.serial), Volume: v.ID, Size: v.Size, Created: time.Now(), Ready: true}
 	a.snapshots[s.ID], a.names[s.ID] = s, req.Name
-	return s, nil
+	return s, copyFile(a.device(v.ID), a.device(s.ID))
 }
 
 // DeleteSnapshot implements driverkit.Snapshotter.
 func (a *Array) DeleteSnapshot(_ context.Context, req *driverkit.DeleteSnapshotRequest) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.snapshots[req.ID] == nil {
+		return driverkit.NotFound("snapshot", req.ID)
+	}
 	delete(a.snapshots, req.ID)
 	delete(a.names, req.ID)
-	return nil
+	return os.Remove(a.device(req.ID))
 }
 
 // CreateGroupSnapshot implements driverkit.GroupSnapshotter.
@@ -385,6 +400,9 @@ func (a *Array) CreateGroupSnapshot(_ context.Context, req *driverkit.CreateGrou
 	}
 	for _, s := range g.Snapshots {
 		a.snapshots[s.ID] = s
+		if err := copyFile(a.device(s.Volume), a.device(s.ID)); err != nil {
+			return nil, err
+		}
 	}
 	a.groups[g.ID], a.names[g.ID] = g, req.Name
 	return g, nil
@@ -397,6 +415,9 @@ func (a *Array) DeleteGroupSnapshot(_ context.Context, req *driverkit.DeleteGrou
 	if g := a.groups[req.ID]; g != nil {
 		for _, s := range g.Snapshots {
 			delete(a.snapshots, s.ID)
+			if err := os.Remove(a.device(s.ID)); err != nil {
+				return err
+			}
 		}
 	}
 	delete(a.groups, req.ID)

@@ -16,6 +16,8 @@ type Client struct {
 	Address string
 	// User and Password are an account of the array.
 	User, Password string
+	// HTTP makes the requests; the zero value is ready.
+	HTTP http.Client
 }
 
 // Pools returns all pools.
@@ -73,7 +75,7 @@ func call[T any](ctx context.Context, c *Client, name string, in Request) (out T
 		return out, err
 	}
 	req.SetBasicAuth(c.User, c.Password)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := c.HTTP.Do(req)
 	if err != nil {
 		return out, err
 	}

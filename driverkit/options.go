@@ -73,7 +73,7 @@ type Options struct {
 	// MaxVolumes is how many volumes of the driver the node can have; 0 means no limit.
 	MaxVolumes int64
 	// StateDir is an absolute path: the directory of the node's journal, which must outlive the process. Required unless Mode is ModeController. A
-	// second process with the same StateDir is refused.
+	// second process of the driver with the same StateDir is refused; drivers of other names have directories of their own in it, see state.Claim.
 	StateDir string
 	// OwnDirs are further absolute paths of directories of the driver: like StateDir, no volume is staged or published in them, or above them.
 	OwnDirs []string

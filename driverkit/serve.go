@@ -55,6 +55,12 @@ func Serve(ctx context.Context, o Options, b Backend) error {
 		return err
 	}
 	o.StateDir = filepath.Clean(o.StateDir) // Paths of the CO are compared with it.
+	if o.node() {
+		var err error
+		if o.StateDir, err = state.Claim(o.StateDir, o.DriverName); err != nil {
+			return err
+		}
+	}
 	if on, _ := ctx.Value(tracingKey{}).(bool); on {
 		o.Tracing = true
 	}

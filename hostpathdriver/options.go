@@ -69,8 +69,8 @@ type Options struct {
 	Endpoint string
 	// DriverName is the answer of GetPluginInfo, a domain name.
 	DriverName string
-	// StateDir holds volumes and records. Controllers and nodes may share it;
-	// a second one with the same NodeID is refused.
+	// StateDir holds volumes and records. Controllers and nodes may share it; a second one with the same NodeID is refused. Drivers of other names
+	// have directories of their own in it, see state.Claim.
 	StateDir string
 	// NodeID names this node. Required unless Mode is ModeController.
 	NodeID string

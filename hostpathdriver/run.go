@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/leader"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
@@ -33,7 +34,10 @@ func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	o.StateDir = filepath.Clean(o.StateDir)
+	var err error
+	if o.StateDir, err = state.Claim(filepath.Clean(o.StateDir), o.DriverName); err != nil {
+		return err
+	}
 	o.PoolDirs = maps.Clone(o.PoolDirs)
 	for kind, dir := range o.PoolDirs {
 		o.PoolDirs[kind] = filepath.Clean(dir)
@@ -52,7 +56,7 @@ func Run(ctx context.Context, o Options) error {
 		logger.Info("Ignored a flag", logging.KeyReason, warning)
 	}
 	d := newDriver(o)
-	err := d.serve(ctx)
+	err = d.serve(ctx)
 	if d.Node != nil {
 		d.Node.Close()
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -366,4 +368,39 @@ func TestAllOnEachNode(t *testing.T) {
 		}
 	}
 	m.checkClean()
+}
+
+// TestDriversOfOtherNames share a state directory, as the csi-hostpath drivers of Kubernetes' own tests do: each has its volumes, its node and its lead, also after a restart, and the first one has
+// what the version without names has left.
+func TestDriversOfOtherNames(t *testing.T) {
+	m := newMachine(t)
+	names := []string{"first.example.com", "second.example.com"}
+	options := map[string]Options{}
+	volumes := map[string]string{}
+	for _, name := range names {
+		o := m.options(ModeAll, "n1")
+		o.DriverName, o.Endpoint = name, "unix://"+m.path(name+".sock")
+		options[name] = o
+	}
+	for round := range 2 {
+		running := map[string]*process{}
+		for _, name := range names {
+			p := m.start(options[name])
+			running[name] = p
+			if round == 0 {
+				volumes[name] = m.create(p, "pvc-of-both", "").GetVolumeId()
+			}
+			page, err := p.ListVolumes(m.ctx, &csi.ListVolumesRequest{})
+			m.must(nil, err)
+			if all := page.GetEntries(); len(all) != 1 || all[0].GetVolume().GetVolumeId() != volumes[name] {
+				t.Errorf("%s, start %d: volumes %v, want %s alone", name, round+1, all, volumes[name])
+			}
+		}
+		for _, p := range running {
+			p.end()
+		}
+		if round == 0 { // as the version left it that had no names
+			m.must(nil, os.Remove(filepath.Join(options[names[0]].StateDir, "driver")))
+		}
+	}
 }

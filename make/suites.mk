@@ -12,8 +12,8 @@ SUITE ?= devcluster
 SUITES := devcluster kind k8s forms kubelet migration base-image new-machine
 e2e: $(call one,e2e,SUITE,$(SUITES)) ## Run an end-to-end suite: SUITE=devcluster (default), kind, k8s, forms, kubelet, migration, base-image or new-machine
 TEST ?= leaks
-SOAKS := leaks snapshot-leaks model mutants
-soak: $(call one,soak,TEST,$(SOAKS)) ## Run a random test for longer: TEST=leaks (default), snapshot-leaks, model or mutants (N, SEED)
+SOAKS := leaks snapshot-leaks model mutants hostile
+soak: $(call one,soak,TEST,$(SOAKS)) ## Run a random test for longer: TEST=leaks (default), snapshot-leaks, model, mutants or hostile (N, SEED)
 BENCH ?= claim
 BENCHES := claim writes nodes manynodes provision failing failover attach resize snapshot memory
 bench: $(call one,bench,BENCH,$(BENCHES)) ## Measure, most beside kubernetes-csi's program: BENCH=claim (default), writes, nodes, manynodes, provision, failing, failover, attach, resize, snapshot or memory (N)
@@ -77,6 +77,9 @@ soak-model:
 	cd kubeletplugin && $(IN_MEMORY) SEED=$(soak_seed) MODEL_STEPS=$(or $(N),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
 soak-mutants:
 	cd kubeletplugin && $(IN_MEMORY) SEED=$(soak_seed) MUTANTS=$(or $(N),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
+# N is in seconds.
+soak-hostile:
+	cd hostpathdriver && SEED=$(soak_seed) HOSTILE_SECONDS=$(or $(N),300) go test -count=1 -v -run '^TestHostileTenant$$' -timeout 2h . | grep -v '^=== '
 
 $(filter-out bench-manynodes,$(BENCHES:%=bench-%)): bench-%:
 	cd e2e && BENCH_N=$(N) BENCH_FOREIGN=$(FOREIGN) BENCH_QUIET=$(QUIET) BENCH_MINUTES=$(MINUTES) BENCH_COMPONENT=$(COMPONENT) BENCH_OTHER=$(abspath $(OTHER)) \

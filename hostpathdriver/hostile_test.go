@@ -34,7 +34,7 @@ const (
 	hostilePatience = 2 * time.Minute
 )
 
-// hostileDuration is how long TestHostileTenant goes on: HOSTILE_SECONDS, or five minutes with -exhaustive, or ten seconds.
+// hostileDuration is how long TestHostileTenant goes on: HOSTILE_SECONDS, or five minutes in `make exhaustive`, or ten seconds.
 func hostileDuration(t *testing.T) time.Duration {
 	t.Helper()
 	if text := os.Getenv("HOSTILE_SECONDS"); text != "" {
@@ -44,7 +44,7 @@ func hostileDuration(t *testing.T) time.Duration {
 		}
 		return time.Duration(seconds) * time.Second
 	}
-	if *exhaustive {
+	if os.Getenv("LONGSHORE_EXHAUSTIVE") != "" {
 		return 5 * time.Minute
 	}
 	return 10 * time.Second

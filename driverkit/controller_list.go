@@ -63,14 +63,16 @@ func startOf(req pageRequest) (after string, err error) {
 	return after, nil
 }
 
-// page reads a page of at most limit entries, 0 for all, and returns the token of the following page; "" after the last one.
+// mostEntries is the largest page: with contexts of the greatest length, 4 KiB, it is about the largest message that a gRPC client takes, 4 MiB.
+const mostEntries = 1000
+
+// page reads a page of at most limit entries, 0 for as many as a page has, and returns the token of the following page; "" after the last one.
 func page[T any](limit int, list func(limit int) ([]T, error), id func(T) string) (entries []T, next string, err error) {
-	ask := limit
-	if limit > 0 {
-		ask = limit + 1 // One more says whether there is a following page.
+	if limit == 0 || limit > mostEntries {
+		limit = mostEntries
 	}
-	entries, err = list(ask)
-	if err != nil || limit == 0 || len(entries) <= limit {
+	entries, err = list(limit + 1) // One more says whether there is a following page.
+	if err != nil || len(entries) <= limit {
 		return entries, "", err
 	}
 	last := id(entries[limit-1])

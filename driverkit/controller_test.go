@@ -682,3 +682,23 @@ func TestTokensAreStripped(t *testing.T) {
 		}
 	}
 }
+
+// TestLargestPage: a CO that does not limit a page has no message that is too large for it.
+func TestLargestPage(t *testing.T) {
+	const volumes, most = 1001, 1000
+	b := newBench(t, nil)
+	for n := range volumes {
+		if _, err := b.array.Create(t.Context(), &driverkit.CreateRequest{Name: fmt.Sprint("pvc-", n), Size: driverkit.Range{Required: 1 << 20}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, limit := range []int32{0, most + 500} {
+		first, err := b.ListVolumes(ctxOf(t), &csi.ListVolumesRequest{MaxEntries: limit})
+		wantCode(t, "list", err, codes.OK)
+		rest, err := b.ListVolumes(ctxOf(t), &csi.ListVolumesRequest{MaxEntries: limit, StartingToken: first.GetNextToken()})
+		wantCode(t, "list the rest", err, codes.OK)
+		if len(first.GetEntries()) != most || first.GetNextToken() == "" || len(rest.GetEntries()) != volumes-most || rest.GetNextToken() != "" {
+			t.Errorf("max_entries %d: %d entries, then %d, want %d and %d", limit, len(first.GetEntries()), len(rest.GetEntries()), most, volumes-most)
+		}
+	}
+}

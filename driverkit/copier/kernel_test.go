@@ -158,6 +158,40 @@ func TestNoSpace(t *testing.T) {
 	}
 }
 
+// TestSetgid: chmod(2) leaves out setgid without an error where the process may not set it. The copy is an error then.
+func TestSetgid(t *testing.T) {
+	needRoot(t)
+	const group = 12345
+	c := newCopyOfTree(t)
+	c.write("file", 1)
+	path := filepath.Join(c.from, "file")
+	must(t, errors.Join(os.Chown(path, 0, group), os.Chmod(path, 0o755|os.ModeSetgid)))
+	without := func(capability int, do func() error) error {
+		done := make(chan error)
+		go func() { // the thread ends with the goroutine, as it is not unlocked
+			runtime.LockOSThread()
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var data [2]unix.CapUserData
+			err := unix.Capget(&header, &data[0])
+			data[0].Effective &^= 1 << capability
+			if err == nil {
+				err = unix.Capset(&header, &data[0])
+			}
+			if err == nil {
+				err = do()
+			}
+			done <- err
+		}()
+		return <-done
+	}
+	copied := func() error { _, err := Tree(t.Context(), c.from, c.to); return err }
+	if err := without(unix.CAP_FSETID, copied); !errors.Is(err, errMode) || !strings.Contains(err.Error(), "CAP_FSETID") {
+		t.Errorf("without the capability: %v, want an error that names it", err)
+	}
+	must(t, errors.Join(os.RemoveAll(c.to), os.Mkdir(c.to, 0o700)))
+	c.finish()
+}
+
 // TestMountPoint: what is mounted in a volume is not part of it, also if it is
 // of the same file system, or a file.
 func TestMountPoint(t *testing.T) {

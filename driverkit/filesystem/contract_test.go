@@ -3,6 +3,7 @@ package filesystem
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,6 +32,7 @@ func contract() map[string]contractCase {
 		"OtherType":      {reason: "a file system of another type is never formatted", run: otherType},
 		"OtherData":      {reason: "neither is what is no file system", run: otherData},
 		"UnknownType":    {reason: "a type has to be installed", run: unknownType},
+		"Formatted":      {reason: "what had a file system is never formatted", run: formatted},
 		"Flags":          {reason: "some are passed on, some are refused", run: flags},
 		"ReadOnly":       {reason: "no write gets through", run: readOnly},
 		"ReadOnlyBlank":  {reason: "reading alone makes nothing", run: readOnlyBlank},
@@ -173,6 +175,48 @@ func unknownType(t *testing.T, r rig, fsType string) {
 		if !strings.Contains(err.Error(), fsType) {
 			t.Errorf("type %q: %v does not say which are known", unknown, err)
 		}
+	}
+}
+
+// formatted loses the beginning of a file system, whose blocks then read as zeros, and meets one that was never made.
+func formatted(t *testing.T, r rig, fsType string) {
+	image, device := newDevice(t, r, roomy)
+	target := newTarget(t, r)
+	o := Options{Type: fsType, Formatted: true}
+	if err := r.Mount(withTestDeadline(t), device, target, o); !errors.Is(err, ErrLost) {
+		t.Errorf("a blank device: %v, want ErrLost", err)
+	}
+	mountAt(t, r, device, target, Options{Type: fsType})
+	mountAt(t, r, device, target, o)
+	if err := r.mounts.Unmount(withTestDeadline(t), target); err != nil {
+		t.Fatal(err)
+	}
+	mountAt(t, r, device, target, o)
+	if err := r.mounts.Unmount(withTestDeadline(t), target); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(device, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = file.WriteAt(make([]byte, 1<<20), 0)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, readOnly := range []bool{false, true} {
+		o.ReadOnly = readOnly
+		if err := r.Mount(withTestDeadline(t), device, target, o); !errors.Is(err, ErrLost) {
+			t.Errorf("a device whose beginning was lost, read-only %t: %v, want ErrLost", readOnly, err)
+		}
+	}
+	wantMounted(t, r, target, false)
+	head := make([]byte, 1<<20)
+	if file, err = os.Open(image); err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.ReadFull(file, head)
+	if err := errors.Join(err, file.Close()); err != nil || !allZero(head) {
+		t.Errorf("something was written to the device: %v", err)
 	}
 }
 

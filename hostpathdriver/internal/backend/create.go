@@ -30,6 +30,9 @@ type origin struct {
 
 // Create implements driverkit.Backend.
 func (c *Controller) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
+	if err := c.copies.Wait(ctx, volumeCopy(req.Name)); err != nil {
+		return nil, err
+	}
 	if found := c.volumes.find(req.Name); found != nil {
 		if err := found.CheckSame(req); err != nil {
 			return nil, err
@@ -47,7 +50,7 @@ func (c *Controller) Create(ctx context.Context, req *driverkit.CreateRequest) (
 		}
 		return c.added(req, c.make(ctx, created, parameters))
 	}
-	return c.added(req, c.copies.Do(ctx, fmt.Sprintf("volume %q", req.Name), func(ctx context.Context) error {
+	return c.added(req, c.copies.Do(ctx, volumeCopy(req.Name), func(ctx context.Context) error {
 		created, parameters, err := c.plan(ctx, req, from)
 		if err != nil {
 			return err

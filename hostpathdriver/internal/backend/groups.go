@@ -30,6 +30,9 @@ const (
 
 // CreateGroupSnapshot implements driverkit.GroupSnapshotter.
 func (c *Controller) CreateGroupSnapshot(ctx context.Context, req *driverkit.CreateGroupSnapshotRequest) (*driverkit.GroupSnapshot, error) {
+	if err := c.copies.Wait(ctx, groupCopies(req.Name)); err != nil {
+		return nil, err
+	}
 	if found := c.groups.find(req.Name); found != nil {
 		if !maps.Equal(found.Parameters, req.Parameters) {
 			return nil, fmt.Errorf("group %q has id %q, but its parameters differ: %w", req.Name, found.ID, driverkit.ErrExists)
@@ -51,7 +54,7 @@ func (c *Controller) CreateGroupSnapshot(ctx context.Context, req *driverkit.Cre
 		}
 		sources, keys = append(sources, source), append(keys, volumeKey(id))
 	}
-	err := c.copies.Do(ctx, fmt.Sprintf("group %q", req.Name), func(ctx context.Context) error {
+	err := c.copies.Do(ctx, groupCopies(req.Name), func(ctx context.Context) error {
 		g := &groupCopy{Controller: c, group: &volume.Group{ID: newID(), Name: req.Name, Created: now(), Parameters: req.Parameters}, sources: sources}
 		err := g.make(ctx)
 		if err != nil {

@@ -16,6 +16,9 @@ import (
 
 // CreateSnapshot implements driverkit.Snapshotter.
 func (c *Controller) CreateSnapshot(ctx context.Context, req *driverkit.CreateSnapshotRequest) (*driverkit.Snapshot, error) {
+	if err := c.copies.Wait(ctx, snapshotCopy(req.Name)); err != nil {
+		return nil, err
+	}
 	if found := c.snapshots.find(req.Name); found != nil {
 		return snapshotOf(found), nil
 	}
@@ -29,7 +32,7 @@ func (c *Controller) CreateSnapshot(ctx context.Context, req *driverkit.CreateSn
 	if !req.Topology.Allows(volume.Segments(source.Node)) {
 		return nil, fmt.Errorf("snapshot of volume %q: it is on node %q, which the accessibility requirements exclude: %w", source.ID, source.Node, driverkit.ErrExhausted)
 	}
-	err = c.copies.Do(ctx, fmt.Sprintf("snapshot %q", req.Name), func(ctx context.Context) error {
+	err = c.copies.Do(ctx, snapshotCopy(req.Name), func(ctx context.Context) error {
 		created := &volume.Snapshot{Name: req.Name, Parameters: req.Parameters}
 		if err := c.planSnapshot(created, source); err != nil {
 			return err

@@ -462,3 +462,35 @@ func TestBlocks(t *testing.T) {
 		w.want("deleted meanwhile", err, driverkit.ErrNotFound)
 	}
 }
+
+// TestSourceIsFreeAfterCopy: an object whose record is there is not made as long as its copy has not ended, which has the source in use.
+func TestSourceIsFreeAfterCopy(t *testing.T) {
+	w := newWorld(t)
+	s := w.start()
+	v := w.create(s, nil)
+	clone := func(ctx context.Context) error {
+		_, err := s.Create(ctx, request("clone", ofVolume(v.ID)))
+		return err
+	}
+	snapshot := func(ctx context.Context) error {
+		_, err := s.CreateSnapshot(ctx, &driverkit.CreateSnapshotRequest{Name: "snap", Volume: v.ID})
+		return err
+	}
+	group := func(ctx context.Context) error {
+		_, err := s.CreateGroupSnapshot(ctx, &driverkit.CreateGroupSnapshotRequest{Name: "group", Volumes: []string{v.ID}})
+		return err
+	}
+	for key, call := range map[string]func(context.Context) error{volumeCopy("clone"): clone, snapshotCopy("snap"): snapshot, groupCopies("group"): group} {
+		w.must(call(w.ctx))
+		ended := make(chan struct{})
+		w.must(s.copies.Start(w.ctx, key, func(context.Context) error { <-ended; return nil }, volumeKey(v.ID)))
+		over, cancel := context.WithCancel(w.ctx)
+		cancel()
+		w.want(key+", whose copy goes on", call(over), driverkit.ErrRunning)
+		close(ended)
+		w.must(call(w.ctx))
+		if by := s.copies.User(volumeKey(v.ID)); by != "" {
+			t.Errorf("the source is still used by %s", by)
+		}
+	}
+}

@@ -39,7 +39,7 @@ func (n *node) stageOf(ctx context.Context, known *record, path string) (*stage,
 	if s == nil && known.Stage.showsDeviceAt(path) {
 		s = known.Stage
 	}
-	if s == nil && known.Stage == nil {
+	if s == nil && known.Stage == nil && n.checkPath("volume_path", path) == nil {
 		var err error
 		if s, err = n.found(ctx, path); err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// answerEarly is how long before its deadline a call has its answer, or a tenth of what is left: after the deadline the CO would not see it.
+	// answerEarly is how long before its deadline a call has its answer, or a tenth of what is left: the CO does not see an answer after the deadline.
 	answerEarly = time.Second
 	// errorsKept is how long the error of work is kept for a call that asks for it.
 	errorsKept = time.Hour

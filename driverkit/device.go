@@ -18,7 +18,7 @@ type deviceID struct {
 	// of another one has the other's number. Zero on older kernels.
 	Number   uint64 `json:"number,omitempty"`
 	Sequence uint64 `json:"sequence,omitempty"`
-	// FileSystem and Inode identify what is no block device, such as the file that stands for one in tests.
+	// FileSystem and Inode identify what is no block device, such as the file that tests have in its place.
 	FileSystem uint64 `json:"fileSystem,omitempty"`
 	Inode      uint64 `json:"inode,omitempty"`
 }

@@ -937,6 +937,10 @@ func TestAdoption(t *testing.T) {
 		t.Errorf("%d records, want one", left)
 	}
 	forget()
+	wantCode(t, "unstage under pods that no record names", b.unstage(v), codes.FailedPrecondition)
+	if backend.unstaged.ID != "" {
+		t.Errorf("the Backend was asked to unstage %+v under running pods", backend.unstaged)
+	}
 	for _, pod := range []string{"pod-1", "pod-2"} {
 		wantCode(t, "unpublish "+pod, b.unpublish(v, pod), codes.OK)
 	}

@@ -324,7 +324,25 @@ func (n *node) unstageBackend(ctx context.Context, id string, s *stage) error {
 	if s.Boot == n.journal.boot {
 		req.Staged = s.Staged
 	}
+	if err := n.checkUnused(ctx, id, s, req.Staged); err != nil {
+		return err
+	}
 	return n.backend.Unstage(ctx, req)
+}
+
+// checkUnused refuses to give up a device whose file system is still mounted somewhere, with an ErrInUse: the journal may not know all targets, such as those of a driver that this one has replaced.
+func (n *node) checkUnused(ctx context.Context, id string, s *stage, staged *Staged) error {
+	if staged == nil || staged.Device == "" || s.Capability.Block {
+		return nil
+	}
+	if same, err := s.Device.isOf(staged.Device); err != nil || !same {
+		return err
+	}
+	used, err := n.Mounter.Uses(ctx, staged.Device)
+	if err == nil && used {
+		err = fmt.Errorf("volume %q: the file system of %s is still mounted elsewhere on this node (findmnt --source %[2]s): %w", id, staged.Device, ErrInUse)
+	}
+	return err
 }
 
 // unstage undoes stage. A volume that the journal does not know, because another driver staged it or its record was lost, is unmounted and unstaged, too.

@@ -400,3 +400,21 @@ func (m *machine) read(name string) string {
 	m.must(nil, err)
 	return string(content)
 }
+
+// TestFailedCreationIsFinal: what was undone is not in doubt, so that a claim may be deleted while the disk is broken.
+func TestFailedCreationIsFinal(t *testing.T) {
+	m := newMachine(t)
+	o := m.options(ModeAll, "n1")
+	o.Capacity = map[string]int64{"pool": 1 << 33}
+	p := m.start(o)
+	source := m.create(p, "source", "").GetVolumeId()
+	volumes, away := filepath.Join(o.StateDir, "volumes"), filepath.Join(o.StateDir, "away")
+	m.must(nil, os.Rename(volumes, away))
+	req := &csi.CreateVolumeRequest{Name: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}}
+	_, err := p.CreateVolume(m.ctx, req)
+	wantCode(t, "create without a directory for volumes", err, codes.Internal)
+	_, err = p.CreateSnapshot(m.ctx, &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: source})
+	wantCode(t, "take a snapshot without it", err, codes.Internal)
+	m.must(nil, os.Rename(away, volumes))
+	m.create(p, "pvc-1", "")
+}

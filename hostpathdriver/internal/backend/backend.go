@@ -193,6 +193,14 @@ func closeAll(all ...*driverkit.Background) {
 	}
 }
 
+// undone returns the error of a creation that was undone, perhaps with an error: without one nothing of it is left, so that it is final.
+func undone(err, undo error) error {
+	if undo != nil {
+		return exhausted(errors.Join(err, undo))
+	}
+	return exhausted(driverkit.Final(err))
+}
+
 // exhausted says in the terms of CSI that a disk is full.
 func exhausted(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {

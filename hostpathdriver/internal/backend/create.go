@@ -199,7 +199,7 @@ func (c *Controller) make(ctx context.Context, created *volume.Volume, p volume.
 		return errors.Join(err, undo)
 	}
 	c.pools(created.Node).Release(created.Pool, created.Capacity)
-	return exhausted(errors.Join(err, store.Abandon(created.ID)))
+	return undone(err, store.Abandon(created.ID))
 }
 
 // fill makes a volume with the contents of a source.
@@ -224,7 +224,7 @@ func (c *Controller) fill(ctx context.Context, created *volume.Volume, p volume.
 		return errors.Join(err, failed)
 	}
 	c.pools(created.Node).Release(created.Pool, created.Capacity)
-	return exhausted(errors.Join(err, store.Copies().Remove(undo, created.ID), store.Discard(undo, created.ID), store.Purge(undo, created.ID)))
+	return undone(err, errors.Join(store.Copies().Remove(undo, created.ID), store.Discard(undo, created.ID), store.Purge(undo, created.ID)))
 }
 
 // finishCopy gives the copy of a file system or of a directory its size, and the owner and mode that its parameters name.

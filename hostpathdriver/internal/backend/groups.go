@@ -58,7 +58,7 @@ func (c *Controller) CreateGroupSnapshot(ctx context.Context, req *driverkit.Cre
 		g := &groupCopy{Controller: c, group: &volume.Group{ID: newID(), Name: req.Name, Created: now(), Parameters: req.Parameters}, sources: sources}
 		err := g.make(ctx)
 		if err != nil {
-			err = errors.Join(fmt.Errorf("group %q: %w", req.Name, err), g.undo(ctx))
+			err = undone(fmt.Errorf("group %q: %w", req.Name, err), g.undo(ctx))
 		}
 		return err
 	}, keys...)

@@ -38,7 +38,7 @@ func (c *Controller) CreateSnapshot(ctx context.Context, req *driverkit.CreateSn
 			return err
 		}
 		if err := c.takeSnapshot(ctx, created, source); err != nil {
-			return errors.Join(err, c.undoSnapshot(ctx, created))
+			return undone(err, c.undoSnapshot(ctx, created))
 		}
 		return nil
 	}, volumeKey(source.ID))

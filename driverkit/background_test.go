@@ -10,10 +10,13 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
 var errTest = errors.New("error of the test")
@@ -184,4 +187,42 @@ func TestSlowMount(t *testing.T) {
 		}
 		wantCode(t, "delete", b.delete(v), codes.OK)
 	}
+}
+
+// TestStopWhileWorkGoesOn: a driver that is stopped during a check says so, and keeps the state directory from the next one.
+func TestStopWhileWorkGoesOn(t *testing.T) {
+	files := &slowFiles{begun: make(chan string, 1)}
+	b := prepareBench(t, nil)
+	files.Fake = b.files
+	o := driverkit.NewOptions("kit.example.com")
+	o.Endpoint, o.NodeID, o.StateDir, o.Mounter, o.Filesystems = "unix://"+b.path("csi.sock"), "node-1", b.path("state"), b.mounts, files
+	o.StopTimeout = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- driverkit.Serve(ctx, o, b.array) }()
+	conn, err := grpc.NewClient(o.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() // test
+	b.ControllerClient, b.NodeClient = csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	req := b.stageRequest(b.create("pvc-1"))
+	end := make(chan error)
+	files.mounts.Store(req.GetStagingTargetPath(), end)
+	staged := make(chan error, 1)
+	go func() {
+		_, err := b.NodeStageVolume(ctxOf(t), req)
+		staged <- err
+	}()
+	<-files.begun
+	cancel()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "stop while work goes on") || !strings.Contains(err.Error(), "runs for") {
+		t.Errorf("stopped during a check: %v", err)
+	}
+	<-staged
+	if err := driverkit.Serve(t.Context(), o, b.array); !errors.Is(err, state.ErrLocked) {
+		t.Errorf("another driver during the check: %v, want state.ErrLocked", err)
+	}
+	end <- errTest
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/longshore-csi/longshore/csikit/keymutex"
+	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
 // operation is one call of a CO as the middleware sees it: perform is the one place where calls wait for each other and errors become gRPC statuses.
@@ -124,6 +125,8 @@ type kit struct {
 	backend    Backend
 	locks      locks
 	background Background
+	// lock is that of the state directory, here so that it lives as long as the work that refers to the kit.
+	lock *state.Lock
 	// started says that the Backend could work once.
 	started atomic.Bool
 }

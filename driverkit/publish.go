@@ -146,11 +146,11 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, ErrRunning) {
-		return err
-	}
 	if have := before.at(want.Path); have != nil && have.Stage != nil && have.Stage.Staged != nil {
 		return errors.Join(err, n.keepPublished(known, want, have))
+	}
+	if errors.Is(err, ErrRunning) {
+		return err
 	}
 	return n.undoTarget(ctx, req.ID, want, before, err)
 }

@@ -88,7 +88,6 @@ type driver struct {
 
 	services Services
 	journal  *journal
-	lock     *state.Lock
 	registry *prometheus.Registry
 }
 
@@ -133,18 +132,17 @@ func (d *driver) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// close waits for work in the background, and releases the state directory.
+// close waits for work in the background, and releases the state directory. Where work goes on, the end of the process releases it: a check must not have company from the next one.
 func (d *driver) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.StopTimeout)
 	defer cancel()
-	err := d.background.Close(ctx)
-	if err != nil {
-		err = fmt.Errorf("stop while work goes on, which the next start finds unfinished: %w", err)
+	if err := d.background.Close(ctx); err != nil {
+		return fmt.Errorf("stop while work goes on, which the next start finds unfinished: %w", err)
 	}
-	if d.lock != nil {
-		err = errors.Join(err, d.lock.Release())
+	if d.lock == nil {
+		return nil
 	}
-	return err
+	return d.lock.Release()
 }
 
 // serve runs the servers until ctx ends or one of them fails.
